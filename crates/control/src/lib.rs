@@ -15,6 +15,7 @@ pub mod consent;
 pub mod database;
 pub mod frames;
 pub mod labels;
+pub mod node;
 pub mod path;
 pub mod realm;
 mod rng;

@@ -14,6 +14,7 @@ pub mod kernel_clock;
 pub mod links;
 pub mod log_limit;
 pub mod logs;
+pub mod node_tls;
 pub mod packets;
 mod refusals;
 pub mod rpki;

@@ -23,11 +23,13 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tracing::{debug, info, warn};
+use wayleave_core::IdentityKey;
 use zeroize::Zeroizing;
 
 use crate::frames::{FrameError, MAX_FRAME, read_frame, write_frame};
 use crate::identity::{Fingerprint, Identity};
 use crate::log_limit::{Line, LogLimit};
+use crate::node_tls::{self, NodeIdentity, NodeVerifier};
 use crate::refusals::Refusals;
 use crate::tls::{Pin, PinVerifier, Refusal, client_config, now_secs, refusal_of, server_config};
 
@@ -49,6 +51,9 @@ const BACKOFF_LEAST: Duration = Duration::from_millis(100);
 const BACKOFF_MOST: Duration = Duration::from_secs(5);
 /// A link that was up for this long resets the back-off.
 const STABLE: Duration = Duration::from_secs(10);
+/// Links of a listener that accepts every node, and of these from one address: each costs memory before anybody knows who it is.
+const NODE_LINKS: usize = 16_384;
+const NODE_LINKS_EACH: usize = 1_024;
 /// What a queued frame counts for beyond its octets, so that many short frames are bounded too.
 const FRAME_COST: usize = 64;
 
@@ -266,11 +271,40 @@ impl Links {
     {
         let verifier = verifier.not_own(identity);
         let config = server_config(identity, &verifier).map_err(io::Error::other)?;
+        self.bind(address, TlsAcceptor::from(config), Peers::Pinned(verifier), events).await
+    }
+
+    /// Listens at `address` for any node of any realm; what it may do is for the machine behind to say. A node that connects
+    /// again replaces its earlier link.
+    pub async fn listen_nodes<E>(
+        &self,
+        address: SocketAddr,
+        own: &NodeIdentity,
+        events: mpsc::Sender<E>,
+    ) -> io::Result<Listening>
+    where
+        E: From<LinkEvent> + Send + 'static,
+    {
+        let verifier = NodeVerifier::new(own, None);
+        let config = node_tls::server_config(own, &verifier).map_err(io::Error::other)?;
+        self.bind(address, TlsAcceptor::from(config), Peers::Nodes(verifier), events).await
+    }
+
+    async fn bind<E>(
+        &self,
+        address: SocketAddr,
+        acceptor: TlsAcceptor,
+        peers: Peers,
+        events: mpsc::Sender<E>,
+    ) -> io::Result<Listening>
+    where
+        E: From<LinkEvent> + Send + 'static,
+    {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let port = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let port = Port { links: self.clone(), verifier, events, id: port };
-        let task = tokio::spawn(port.accept(listener, TlsAcceptor::from(config))).abort_handle();
+        let port = Port { links: self.clone(), peers, events, id: port };
+        let task = tokio::spawn(port.accept(listener, acceptor)).abort_handle();
         Ok(Listening { address, task })
     }
 
@@ -288,10 +322,32 @@ impl Links {
     {
         let verifier = verifier.not_own(identity);
         let config = client_config(identity, &verifier)?;
+        Ok(self.keep(address, TlsConnector::from(config), Peers::Pinned(verifier), events))
+    }
+
+    /// Keeps one link to the node `expected` at `address` (host and port).
+    pub fn connect_node<E>(
+        &self,
+        address: String,
+        own: &NodeIdentity,
+        expected: IdentityKey,
+        events: mpsc::Sender<E>,
+    ) -> Result<Connecting, rustls::Error>
+    where
+        E: From<LinkEvent> + Send + 'static,
+    {
+        let verifier = NodeVerifier::new(own, Some(expected));
+        let config = node_tls::client_config(own, &verifier)?;
+        Ok(self.keep(address, TlsConnector::from(config), Peers::Nodes(verifier), events))
+    }
+
+    fn keep<E>(&self, address: String, connector: TlsConnector, peers: Peers, events: mpsc::Sender<E>) -> Connecting
+    where
+        E: From<LinkEvent> + Send + 'static,
+    {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let port = Port { links: self.clone(), verifier, events, id };
-        let task = tokio::spawn(port.keep_connected(address, TlsConnector::from(config))).abort_handle();
-        Ok(Connecting { task })
+        let port = Port { links: self.clone(), peers, events, id };
+        Connecting { task: tokio::spawn(port.keep_connected(address, connector)).abort_handle() }
     }
 
     fn table(&self) -> MutexGuard<'_, LinkTable> {
@@ -300,17 +356,61 @@ impl Links {
     }
 }
 
+/// Who may be at the other end of a port's links.
+#[derive(Clone)]
+enum Peers {
+    Pinned(PinVerifier),
+    Nodes(NodeVerifier),
+}
+
+impl Peers {
+    fn check(&self, shown: &CertificateDer<'_>) -> Result<Pin, Refusal> {
+        match self {
+            Self::Pinned(verifier) => verifier.check(shown, now_secs()),
+            Self::Nodes(verifier) => verifier.check(shown),
+        }
+    }
+
+    fn count_refusal(&self) {
+        match self {
+            Self::Pinned(verifier) => verifier.count_refusal(),
+            Self::Nodes(verifier) => verifier.count_refusal(),
+        }
+    }
+
+    /// Links of a listener, in all and from one address.
+    fn limits(&self) -> (usize, usize) {
+        match self {
+            // The pins are the limit: each has one link.
+            Self::Pinned(_) => (Semaphore::MAX_PERMITS, Semaphore::MAX_PERMITS),
+            Self::Nodes(_) => (NODE_LINKS, NODE_LINKS_EACH),
+        }
+    }
+}
+
 /// One listener or connector; each of its tasks has a clone.
 struct Port<E> {
     links: Links,
-    verifier: PinVerifier,
+    peers: Peers,
     events: mpsc::Sender<E>,
     id: u64,
 }
 
 impl<E> Clone for Port<E> {
     fn clone(&self) -> Self {
-        Self { links: self.links.clone(), verifier: self.verifier.clone(), events: self.events.clone(), id: self.id }
+        Self { links: self.links.clone(), peers: self.peers.clone(), events: self.events.clone(), id: self.id }
+    }
+}
+
+/// What one address may have open at a listener.
+struct Source {
+    handshakes: Arc<Semaphore>,
+    links: Arc<Semaphore>,
+}
+
+impl Source {
+    fn new(links: usize) -> Self {
+        Self { handshakes: Arc::new(Semaphore::new(HANDSHAKES_EACH)), links: Arc::new(Semaphore::new(links)) }
     }
 }
 
@@ -336,7 +436,9 @@ impl From<io::Error> for OpenError {
 impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     async fn accept(self, listener: TcpListener, acceptor: TlsAcceptor) {
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-        let mut sources: HashMap<IpAddr, Weak<Semaphore>> = HashMap::new();
+        let (most, most_each) = self.peers.limits();
+        let places = Arc::new(Semaphore::new(most));
+        let mut sources: HashMap<IpAddr, Weak<Source>> = HashMap::new();
         // When the listener is dropped, its links end with it.
         let mut tasks = JoinSet::new();
         loop {
@@ -352,15 +454,22 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             };
             sources.retain(|_, source| source.strong_count() > 0);
             let known = sources.get(&address.ip()).and_then(Weak::upgrade);
-            let source = known.unwrap_or_else(|| Arc::new(Semaphore::new(HANDSHAKES_EACH)));
+            let source = known.unwrap_or_else(|| Arc::new(Source::new(most_each)));
             sources.insert(address.ip(), Arc::downgrade(&source));
-            let Ok(of_source) = source.try_acquire_owned() else {
+            let Ok(of_source) = Arc::clone(&source.handshakes).try_acquire_owned() else {
                 count(&self.links.0.counters.failed, 1);
                 debug!(%address, "too many handshakes from this address");
                 continue;
             };
+            let place = Arc::clone(&places).try_acquire_owned();
+            let (Ok(place), Ok(place_of_source)) = (place, Arc::clone(&source.links).try_acquire_owned()) else {
+                count(&self.links.0.counters.failed, 1);
+                debug!(%address, "too many links, in all or from this address");
+                continue;
+            };
             let (port, acceptor) = (self.clone(), acceptor.clone());
             tasks.spawn(async move {
+                let _held = (place, place_of_source, source);
                 let opened = timeout(HANDSHAKE, port.open_accepted(tcp, &acceptor)).await;
                 drop((permit, of_source));
                 match opened.unwrap_or(Err(OpenError::Timeout)) {
@@ -440,13 +549,13 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let shown = session.peer_certificates();
         let missing = || io::Error::new(io::ErrorKind::InvalidData, "the peer sent no certificate");
         let certificate = shown.and_then(|chain| chain.first()).ok_or_else(missing)?.clone();
-        let pin = self.verifier.check(&certificate, now_secs()).map_err(OpenError::Refused)?;
+        let pin = self.peers.check(&certificate).map_err(OpenError::Refused)?;
         Ok(Authenticated { certificate, pin, exporter: exporter(session)? })
     }
 
     fn log_failure(&self, error: &OpenError, address: &dyn std::fmt::Display) {
         if let OpenError::Refused(refusal @ Refusal { fingerprint, reason }) = error {
-            self.verifier.count_refusal();
+            self.peers.count_refusal();
             count(&self.links.0.counters.refused, 1);
             match self.links.0.refusals.note(refusal, tokio::time::Instant::now()) {
                 Some(0) => warn!(%address, %fingerprint, %reason, "connection refused: certificate not accepted"),
@@ -550,10 +659,12 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
 
     /// Ends when the certificate may no longer pass: revoked, given to someone else, or expired.
     async fn watch_certificate(&self, certificate: &CertificateDer<'_>, pin: &Pin) -> String {
-        let mut changes = self.verifier.pins().changes();
+        // A node's key has no dates.
+        let Peers::Pinned(verifier) = &self.peers else { return std::future::pending().await };
+        let mut changes = verifier.pins().changes();
         loop {
             let _ = timeout(REVERIFY, changes.changed()).await;
-            match self.verifier.check(certificate, now_secs()) {
+            match verifier.check(certificate, now_secs()) {
                 Ok(now) if now == *pin => debug!(peer = %pin.name, "certificate verified again"),
                 Ok(now) => return format!("the peer's certificate now belongs to {}", now.name),
                 Err(refusal) => return refusal.reason.to_string(),

@@ -16,6 +16,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig};
 use rustls::{SignatureScheme, version};
 use tokio::sync::watch;
+use wayleave_core::IdentityKey;
 
 use crate::clock::unix_now;
 use crate::identity::{Fingerprint, Identity};
@@ -27,6 +28,8 @@ pub enum Role {
     Party,
     /// A member of the exchange; its id is its slot.
     Member,
+    /// A node of a realm, named by its key. It is not pinned: see [`crate::node_tls`].
+    Node(IdentityKey),
 }
 
 impl fmt::Display for Role {
@@ -34,6 +37,7 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Role::Party => "party",
             Role::Member => "member",
+            Role::Node(_) => "node",
         })
     }
 }
@@ -101,6 +105,9 @@ pub enum RefusalReason {
     /// It is no certificate that we can use.
     #[error("the certificate is malformed or of an unsupported kind")]
     Malformed,
+    /// Another node answers at the address.
+    #[error("another node answers there: {0}; check the address and the key")]
+    OtherNode(IdentityKey),
 }
 
 /// A refused certificate.

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "the binary is where clocks, files, sockets and threads are used")]
 #![allow(unreachable_pub, reason = "nothing depends on a binary; `pub` marks a module's interface")]
 
+mod ask;
 mod commands;
 mod config;
 mod failure;

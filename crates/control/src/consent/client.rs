@@ -40,6 +40,8 @@ pub enum ConsentClientInput {
     /// A path is to be sent on: `id` names it, `servers` has one for each node behind the sender, and consent is asked for so
     /// many seconds.
     Obtain { id: u64, path: Path, servers: Vec<Server>, seconds: u32 },
+    /// The adverts of a path's nodes were renewed: the same path, without consents and with a later expiry. Another is ignored.
+    Extend { id: u64, path: Path },
     /// A path is not used any longer.
     Release { id: u64 },
     /// A server answers.
@@ -104,6 +106,8 @@ pub enum HopFault {
     Path,
     #[error("too many paths are in use")]
     Full,
+    #[error("the node's advert is gone, or names no consent server")]
+    NoServer,
 }
 
 struct Asked {
@@ -164,6 +168,11 @@ impl ConsentClient {
             rng: Rng::new(config.seed),
             outputs: VecDeque::new(),
         }
+    }
+
+    /// Fresh entropy of the system; the driver gives it before every input.
+    pub fn stir(&mut self, fresh: &Seed) {
+        self.rng.stir(fresh);
     }
 
     /// Requests that were sent so far: packets on a path that has its consents add none.
@@ -336,6 +345,11 @@ impl ConsentClient {
     }
 }
 
+/// Whether two paths lead over the same nodes by the same IDs and tags.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one.nodes().eq(other.nodes())
+}
+
 fn check_answer(
     answer: &Signed<super::ConsentAnswer>,
     asked: &Asked,
@@ -365,6 +379,13 @@ impl Machine for ConsentClient {
                 self.ids = ids;
             }
             ConsentClientInput::Obtain { id, path, servers, seconds } => self.obtain(id, path, servers, seconds, now),
+            ConsentClientInput::Extend { id, path } => {
+                let entry = self.entries.get_mut(&id);
+                // A round that is under way asked for the earlier expiry, which holds for the later one too.
+                if let Some(entry) = entry.filter(|entry| is_same(&entry.path, &path)) {
+                    entry.path = path;
+                }
+            }
             ConsentClientInput::Release { id } => self.release(id),
             ConsentClientInput::Frame { from, octets } => self.frame(from, &octets, now),
             ConsentClientInput::Unreachable(server) => self.unreachable(server, now),

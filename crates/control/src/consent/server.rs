@@ -74,6 +74,8 @@ pub enum ConsentServerInput {
     Labels(Labels),
     /// The operator changed the policy.
     Policy(Policy),
+    /// The operator changed the nodes that are consented for, or their keys.
+    Nodes(BTreeMap<IdentityKey, TagKeys>),
     /// A prefix of a node's tags for an epoch was delegated to this server.
     Delegate {
         node: IdentityKey,
@@ -153,6 +155,8 @@ pub struct ConsentServer {
     /// The Unix second of the start: until then requests may have been answered in another life.
     started: u64,
     is_ready: bool,
+    /// Requests consented to, and refused.
+    decided: (u64, u64),
     rng: Rng,
     outputs: VecDeque<ConsentServerOutput>,
 }
@@ -185,9 +189,38 @@ impl ConsentServer {
             claimed: BTreeMap::new(),
             started: now.secs(),
             is_ready,
+            decided: (0, 0),
             rng: Rng::new(config.seed),
             outputs,
         }
+    }
+
+    /// Fresh entropy of the system; the driver gives it before every input.
+    pub fn stir(&mut self, fresh: &Seed) {
+        self.rng.stir(fresh);
+    }
+
+    /// What it knows.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// Requests consented to, and refused.
+    #[must_use]
+    pub fn decided(&self) -> (u64, u64) {
+        self.decided
+    }
+
+    /// The nodes that it consents for.
+    pub fn nodes(&self) -> impl Iterator<Item = IdentityKey> {
+        self.nodes.keys().copied()
+    }
+
+    /// Links at the moment.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
     }
 
     /// Whether requests are answered.
@@ -217,8 +250,12 @@ impl ConsentServer {
             Err(_) => (0, Err(Refusal::Malformed)),
         };
         let body = match answer {
-            Ok(answer) => Body::Consented(answer),
+            Ok(answer) => {
+                self.decided.0 += 1;
+                Body::Consented(answer)
+            }
             Err(refusal) => {
+                self.decided.1 += 1;
                 let rule = match &audit.decision {
                     Decision::Refused { rule, .. } => rule.clone(),
                     Decision::Consented { .. } => None,
@@ -447,6 +484,7 @@ impl Machine for ConsentServer {
             ConsentServerInput::Records { records, complete } => self.records(records, complete, now),
             ConsentServerInput::Labels(labels) => self.labels = labels,
             ConsentServerInput::Policy(policy) => self.policy = policy,
+            ConsentServerInput::Nodes(nodes) => self.nodes = nodes,
             ConsentServerInput::Delegate { node, branch } => {
                 let current = wayleave_packet::icing::mint::tag_epoch(now.unix.secs() as u32);
                 let is_there = self.nodes.get_mut(&node).is_some_and(|keys| keys.delegate(branch, current));

@@ -20,6 +20,8 @@ pub const MAX_HOSTS: usize = 4096;
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Paths in use are asked for again this many seconds before the first of them expires, or halfway if that is later.
 pub const RENEW_AHEAD: u64 = 60;
+/// A server that was silent, babbled or could not be reached is asked last for so long.
+const SUSPICION: Duration = Duration::from_secs(30);
 /// After all servers failed, none is asked before this.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -110,6 +112,8 @@ struct Flight {
 #[derive(Default)]
 struct Entry {
     paths: Vec<Path>,
+    /// Servers by their numbers, in the order of this round, those that were asked already left out.
+    order: VecDeque<usize>,
     flight: Option<Flight>,
     /// Servers that failed in this round.
     reasons: Vec<(IdentityKey, PathFailure)>,
@@ -129,6 +133,8 @@ pub struct PathClient {
     labels: Labels,
     partials: Vec<PartialPath>,
     hosts: BTreeMap<Host, Entry>,
+    /// Servers that failed, by their numbers, until when they are asked last.
+    suspects: BTreeMap<usize, Instant>,
     next: u32,
     /// Requests that were sent: a flow that uses what is remembered adds none.
     requests: u64,
@@ -151,6 +157,7 @@ impl PathClient {
             labels: Labels::default(),
             partials: Vec::new(),
             hosts: BTreeMap::new(),
+            suspects: BTreeMap::new(),
             next: 1,
             requests: 0,
             outputs: VecDeque::new(),
@@ -182,22 +189,38 @@ impl PathClient {
         entry.is_used = true;
         entry.last_use = now.instant;
         let unix = now.unix.secs();
-        entry.paths.retain(|path| path.expiry() >= unix);
+        // What is remembered is made again from the newest adverts: a node that was removed or departed since, or whose ID is
+        // another by now, is on no path of before.
+        let again = |path: &Path| {
+            let nodes: Vec<IdentityKey> = path.nodes().map(|(identity, _, _)| identity).collect();
+            build(&self.database, &self.labels, &self.partials, &nodes, unix).ok()
+        };
+        entry.paths = entry.paths.iter().filter_map(again).collect();
         if !entry.paths.is_empty() {
             let paths = entry.paths.clone();
             return self.outputs.push_back(PathClientOutput::Paths { host, paths });
         }
         entry.is_awaited = true;
         if entry.flight.is_none() {
-            if entry.renew_at.is_some_and(|at| at > now.instant) {
+            if !entry.reasons.is_empty() && entry.renew_at.is_some_and(|at| at > now.instant) {
                 // Every server failed a moment ago.
                 entry.is_awaited = false;
                 let reasons = entry.reasons.clone();
                 return self.outputs.push_back(PathClientOutput::Failed { host, reasons });
             }
-            entry.reasons.clear();
-            self.ask(&host, 0, now);
+            self.begin(&host, now);
         }
+    }
+
+    /// Asks the first server, and the next ones if it fails.
+    fn begin(&mut self, host: &Host, now: Now) {
+        self.suspects.retain(|_, until| *until > now.instant);
+        let mut order: VecDeque<usize> = (0..self.servers.len()).collect();
+        order.make_contiguous().sort_by_key(|server| self.suspects.contains_key(server));
+        let Some(entry) = self.hosts.get_mut(host) else { return };
+        entry.order = order;
+        entry.reasons.clear();
+        self.ask(host, now);
     }
 
     /// Makes room for `host` by forgetting the one that was not used for longest.
@@ -210,10 +233,11 @@ impl PathClient {
         }
     }
 
-    /// Asks server `server` and, if there are no more, gives up for now.
-    fn ask(&mut self, host: &Host, server: usize, now: Now) {
+    /// Asks the next server and, if there are no more, gives up for now.
+    fn ask(&mut self, host: &Host, now: Now) {
         let Some(entry) = self.hosts.get_mut(host) else { return };
-        let Some(to) = self.servers.get(server) else {
+        let next = entry.order.pop_front();
+        let Some((server, to)) = next.and_then(|server| Some((server, self.servers.get(server)?))) else {
             entry.flight = None;
             entry.renew_at = Some(now.instant + PAUSE);
             if std::mem::take(&mut entry.is_awaited) {
@@ -239,7 +263,10 @@ impl PathClient {
         if let Some(server) = self.servers.get(flight.server) {
             entry.reasons.push((server.identity, failure));
         }
-        self.ask(host, flight.server + 1, now);
+        if matches!(failure, PathFailure::Silent | PathFailure::Unreachable | PathFailure::Malformed) {
+            self.suspects.insert(flight.server, now.instant + SUSPICION);
+        }
+        self.ask(host, now);
     }
 
     fn frame(&mut self, from: IdentityKey, octets: &[u8], now: Now) {
@@ -369,8 +396,7 @@ impl Machine for PathClient {
             entry.renew_at = None;
             // What nobody used since is not asked for again.
             if entry.is_used && !entry.paths.is_empty() {
-                entry.reasons.clear();
-                self.ask(&host, 0, now);
+                self.begin(&host, now);
             }
         }
     }

@@ -166,6 +166,18 @@ impl PathServer {
         self.statistics
     }
 
+    /// Links at the moment.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    /// The records were lost, and nothing is answered yet.
+    #[must_use]
+    pub fn is_recovering(&self) -> bool {
+        self.is_recovering
+    }
+
     /// What it knows.
     #[must_use]
     pub fn database(&self) -> &Database {

@@ -50,6 +50,8 @@ pub enum RegistrarInput {
     Renew(IdentityKey, u64),
     /// The records with this number are durable.
     Persisted(u64),
+    /// What another process of the operator stored.
+    Records(Vec<Record>),
 }
 
 /// What a registrar asks of its driver, and reports.
@@ -133,7 +135,8 @@ impl Registrar {
         registrar
     }
 
-    fn restore(&mut self, record: Record) {
+    /// Takes in what was stored before, or by another process of the operator in the meantime.
+    pub fn restore(&mut self, record: Record) {
         match record {
             Record::Membership(membership) => self.insert(membership),
             Record::Revocations(list) => self.revocations = Some(list),
@@ -153,6 +156,11 @@ impl Registrar {
     /// Every membership, the newest of each node.
     pub fn members(&self) -> impl Iterator<Item = &Membership> {
         self.members.values().map(Signed::object)
+    }
+
+    /// One-time keys that were used, and by whom; nobody, if the invitation was withdrawn.
+    pub fn used(&self) -> impl Iterator<Item = (&[u8; 32], Option<IdentityKey>)> {
+        self.used.iter().map(|(key, by)| (key, *by))
     }
 
     /// The current list of removed nodes, if any was ever removed.
@@ -362,6 +370,10 @@ impl Machine for Registrar {
             }
             RegistrarInput::Persisted(id) => {
                 self.persisted(id);
+                Ok(())
+            }
+            RegistrarInput::Records(records) => {
+                records.into_iter().for_each(|record| self.restore(record));
                 Ok(())
             }
             _ if self.pending.len() >= MAX_PENDING => Err("too much waits to be stored"),

@@ -8,6 +8,7 @@ mod consent_client;
 mod database;
 mod frames;
 mod join;
+mod node;
 mod objects;
 mod path_client;
 mod path_server;

@@ -141,12 +141,16 @@ fn servers_that_hang_refuse_or_cannot_be_reached_are_passed_over_with_the_reason
     // For a second, nobody is asked again.
     let again = find(&mut client, at_ms(2_900));
     assert_eq!((again.sent.len(), again.failed), (0, Some(reasons.to_vec())));
+    // The one that was silent is asked last for a while: nobody waits for it a second time.
     let asked = find(&mut client, at(4));
-    assert_eq!(asked.sent.len(), 1);
-    client.handle(PathClientInput::Unreachable(identity(900)), at(4));
-    assert!(matches!(outcome(&mut client).sent[..], [(to, _)] if to == identity(901)));
-    let failed = give(&mut client, 901, vec![1, 2, 3], at(4)).failed.expect("no server is left");
+    assert!(matches!(asked.sent[..], [(to, _)] if to == identity(901)));
+    client.handle(PathClientInput::Unreachable(identity(901)), at(4));
+    assert!(matches!(outcome(&mut client).sent[..], [(to, _)] if to == identity(900)));
+    let failed = give(&mut client, 900, vec![1, 2, 3], at(4)).failed.expect("no server is left");
     assert_eq!(failed[1].1, PathFailure::Malformed);
+    // Then it is asked first again.
+    let asked = find(&mut client, at(40));
+    assert!(matches!(asked.sent[..], [(to, _)] if to == identity(900)));
 }
 
 #[test]

@@ -7,15 +7,17 @@ use serde_json::json;
 use wayleave_runtime::identity::{Identity, IdentityError};
 
 use super::capability::{CapabilityKeys, DelegateKeys};
+use super::node_keys::{DelegateTags, NodeKeys};
 use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ManifestKeys, ProfileKeys, RecordKeys};
 use super::revoke::{RevokeKeys, RevokedKeys};
-use super::{capability, pki, revoke};
+use super::{capability, node_keys, pki, revoke};
 use crate::config::PublicKey;
 use crate::config::router::FormatName;
 use crate::failure::Outcome;
 use crate::key_files::attestation;
 use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding;
+use crate::key_files::node::{self, KeyKind};
 use crate::key_files::signing_key;
 use crate::output::{print, print_json};
 use clap::{Args, Subcommand};
@@ -46,6 +48,10 @@ pub enum Keys {
     Attest(AttestKeys),
     /// Create a file of forwarding keys, or add the next key to one.
     Forwarding(ForwardingKeys),
+    /// Create a key file of a node of an overlay, or of a realm. Prints what is public of it.
+    Node(NodeKeys),
+    /// Delegate a prefix of a node's tags to another consent server, for one epoch.
+    DelegateTags(DelegateTags),
     /// Create capabilities for a stamper, from the key of a Platypus waypoint.
     Capability(CapabilityKeys),
     /// Delegate capabilities, restricted to some destinations.
@@ -127,10 +133,15 @@ pub fn run(command: &Keys) -> Outcome {
             Err(IdentityError::Malformed(..)) if capability::is_one(file) => {
                 capability::show(file, &Capabilities::load(file)?, *json);
             }
+            Err(IdentityError::Malformed(..)) if node::kind_of(file).is_some() => {
+                node_keys::show(node::kind_of(file).unwrap_or(KeyKind::Identity), file, *json)?;
+            }
             identity => show(file, &identity?, *json),
         },
         Keys::Attest(command) => pki::attest(command)?,
         Keys::Forwarding(command) => forwarding(command)?,
+        Keys::Node(command) => node_keys::create(command)?,
+        Keys::DelegateTags(command) => node_keys::delegate(command)?,
         Keys::Capability(command) => capability::mint(command)?,
         Keys::Delegate(command) => capability::delegate(command)?,
         Keys::Revoke(command) => revoke::revoke(command)?,

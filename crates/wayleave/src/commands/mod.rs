@@ -7,12 +7,15 @@ mod check;
 mod demo;
 mod init;
 mod invite;
+mod join;
 mod keys;
 mod lab;
 mod locate;
 mod manual;
 mod members;
+mod node_keys;
 mod pki;
+mod realm;
 mod revoke;
 mod run;
 mod show;
@@ -47,6 +50,11 @@ pub enum Command {
     Locate(locate::Locate),
     /// Print a member's configuration, from a party's configuration.
     Invite(invite::Invite),
+    /// Operate a realm of an overlay: invite nodes, remove them.
+    #[command(subcommand)]
+    Realm(realm::Realm),
+    /// Enter a realm by a token: makes the node's keys, gets its membership, writes its configuration.
+    Join(join::Join),
     /// Create key files, print public keys, sign profiles, records and lists.
     #[command(visible_alias = "key", subcommand)]
     Keys(keys::Keys),
@@ -77,6 +85,8 @@ impl Command {
             Command::Why(command) => show::why(command),
             Command::Locate(command) => locate::run(command),
             Command::Invite(command) => invite::run(command),
+            Command::Realm(command) => realm::run(command),
+            Command::Join(command) => join::run(command),
             Command::Keys(command) => keys::run(command),
             Command::Members(command) => members::run(command),
             Command::Lab(command) => lab::run(command),

@@ -18,6 +18,9 @@ pub struct Show {
     /// Routes or reports to show.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub most: usize,
+    /// Whom the paths lead to: a name, a key or an inner address.
+    #[arg(long, value_name = "HOST", default_value = "", hide_default_value = true)]
+    pub host: String,
     /// Only reports on the path whose handle begins with these digits.
     #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true)]
     pub handle: String,
@@ -37,6 +40,10 @@ pub enum Noun {
     Accounts,
     /// Signed counts of packets by path and window (ICING node).
     Reports,
+    /// Neighbours, as their adverts have them (router of an overlay).
+    Neighbours,
+    /// Paths to a host, and whether their nodes consent (router of an overlay).
+    Paths,
 }
 
 impl Noun {
@@ -50,6 +57,8 @@ impl Noun {
             Noun::Keys => "/api/v1/keys",
             Noun::Accounts => "/api/v1/accounts",
             Noun::Reports => "/api/v1/reports",
+            Noun::Neighbours => "/api/v1/neighbours",
+            Noun::Paths => "/api/v1/paths",
         }
     }
 }
@@ -70,6 +79,7 @@ pub fn show(command: &Show) -> Outcome {
     let path = match command.what {
         Noun::Routes => format!("{}?most={}", command.what.path(), command.most),
         Noun::Reports => format!("{}?most={}&handle={}", command.what.path(), command.most, command.handle),
+        Noun::Paths => format!("{}?host={}", command.what.path(), command.host),
         what => what.path().to_owned(),
     };
     let value = fetch::json(&command.target, &path)?;
@@ -104,7 +114,22 @@ pub fn show(command: &Show) -> Outcome {
         ),
         Noun::Routes => routes(list("routes"), value["more"] == true),
         Noun::Members => {
-            objects(&list("members"), &["slot", "name", "asn", "active", "connected", "addresses", "max_prefix"])
+            let columns = [
+                "slot",
+                "name",
+                "asn",
+                "active",
+                "connected",
+                "addresses",
+                "max_prefix",
+                "names",
+                "roles",
+                "prefixes",
+                "advert",
+                "advert_secs_left",
+                "identity",
+            ];
+            objects(&list("members"), &columns)
         }
         Noun::Events => list("events").iter().map(event).collect(),
         Noun::Accounts => {
@@ -112,6 +137,10 @@ pub fn show(command: &Show) -> Outcome {
             objects(&list("accounts"), &columns)
         }
         Noun::Reports => objects(&list("reports"), &["handle", "index", "window", "packets", "octets"]),
+        Noun::Neighbours => {
+            objects(&list("neighbours"), &["node", "interface", "state", "local", "remote", "ids", "identity"])
+        }
+        Noun::Paths => objects(&list("paths"), &["nodes", "mtu", "until", "consented_until", "not_consented"]),
         Noun::Keys => objects(
             &list("keys").into_iter().map(key).collect::<Vec<_>>(),
             &["of", "from", "suite", "tls", "sign", "registered", "left", "ends", "reload"],

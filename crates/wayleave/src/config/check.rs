@@ -1,7 +1,7 @@
 //! `check`: what is wrong with a configuration, whichever role it is for.
 
 use super::rs::StatusSection;
-use super::{Fault, Source, attest, member, router, rs};
+use super::{Fault, Source, attest, consent, member, path, realm, router, rs};
 use crate::failure::{Failure, Failures, Outcome};
 
 /// A role's configuration, for commands that work on any.
@@ -20,7 +20,8 @@ pub struct RoleConfig {
 }
 
 /// The configurations of all roles.
-pub const ROLES: [&RoleConfig; 4] = [&rs::ROLE, &member::ROLE, &attest::ROLE, &router::ROLE];
+pub const ROLES: [&RoleConfig; 7] =
+    [&rs::ROLE, &member::ROLE, &attest::ROLE, &router::ROLE, &realm::ROLE, &path::ROLE, &consent::ROLE];
 
 /// The result of a check.
 #[derive(Debug)]

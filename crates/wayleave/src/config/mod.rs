@@ -3,10 +3,14 @@
 pub mod attest;
 pub mod attestation;
 mod check;
+pub mod consent;
 mod machine;
 pub mod member;
-mod parse;
+pub mod overlay;
+pub mod parse;
+pub mod path;
 pub mod protection;
+pub mod realm;
 pub mod router;
 pub mod rpki;
 pub mod rs;

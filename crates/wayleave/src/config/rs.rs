@@ -255,7 +255,7 @@ pub(super) fn range(value: &Spanned<u64>, least: u64, most: u64, unit: &str) -> 
 }
 
 /// A fault of a file that a configuration names.
-pub(super) enum FileFault {
+pub enum FileFault {
     Missing(Fault),
     Unusable(Fault),
     /// It can be used, and is probably not what was meant.

@@ -83,6 +83,11 @@ impl ForwardingKeys {
         &self.keys[known - 1].1
     }
 
+    /// Every key with the second from which it is valid, in ascending order.
+    pub fn all(&self) -> impl Iterator<Item = (u64, &[u8; 16])> {
+        self.keys.iter().map(|(from, key)| (*from, key))
+    }
+
     /// The second from which each key is valid, in ascending order.
     pub fn times(&self) -> impl Iterator<Item = u64> {
         self.keys.iter().map(|(from, _)| *from)

@@ -3,7 +3,10 @@
 pub mod attestation;
 pub mod capability;
 pub mod forwarding;
+pub mod ledger;
 pub mod member_set;
+pub mod membership;
+pub mod node;
 pub mod password;
 pub mod private;
 pub mod revocation;

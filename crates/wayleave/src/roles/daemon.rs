@@ -301,6 +301,7 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
         "routes" => &["most"],
         "reports" => &["most", "handle"],
         "why" => &["prefix"],
+        "paths" => &["host"],
         _ => &[],
     }
 }

@@ -4,11 +4,15 @@
 mod attest;
 mod attestation;
 pub mod bgp_peer;
+mod consent;
 mod daemon;
 mod events;
 mod member;
 mod origins;
+pub mod overlay;
+mod path;
 mod peer_tcp;
+mod realm;
 mod router;
 mod rs;
 mod state;
@@ -21,6 +25,7 @@ use crate::failure::{Failure, Outcome};
 
 use daemon::Role;
 pub use events::Events;
+pub use overlay::{records, role_names};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RoleName {
@@ -32,6 +37,12 @@ pub enum RoleName {
     Attest,
     /// A router that verifies every packet: SCION, Platypus, ICING.
     Router,
+    /// The operator's side of an overlay's realm: it admits nodes.
+    Realm,
+    /// A path server of an overlay.
+    Path,
+    /// A consent server of an overlay.
+    Consent,
 }
 
 impl RoleName {
@@ -42,6 +53,9 @@ impl RoleName {
             RoleName::Member => member::MemberRole::NAME,
             RoleName::Attest => attest::Attest::NAME,
             RoleName::Router => "router",
+            RoleName::Realm => realm::RealmRole::NAME,
+            RoleName::Path => path::PathRole::NAME,
+            RoleName::Consent => consent::ConsentRole::NAME,
         }
     }
 }
@@ -56,6 +70,9 @@ pub fn run(role: RoleName, configuration: &Path) -> Outcome {
             RoleName::Member => daemon::run::<member::MemberRole>(configuration).await,
             RoleName::Attest => daemon::run::<attest::Attest>(configuration).await,
             RoleName::Router => router::run(configuration).await,
+            RoleName::Realm => daemon::run::<realm::RealmRole>(configuration).await,
+            RoleName::Path => daemon::run::<path::PathRole>(configuration).await,
+            RoleName::Consent => daemon::run::<consent::ConsentRole>(configuration).await,
         }
     })
 }

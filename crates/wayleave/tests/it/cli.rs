@@ -20,8 +20,10 @@ fn field<'a>(text: &'a str, name: &str) -> &'a str {
 fn help_lists_every_command_and_an_unknown_one_is_a_usage_error() {
     let folder = Folder::new("cli-help");
     let help = folder.ok(&["--help"]);
-    let commands =
-        ["init", "check", "run", "show", "why", "locate", "invite", "keys", "members", "lab", "demo", "bench"];
+    let commands = [
+        "init", "check", "run", "show", "why", "locate", "invite", "realm", "join", "keys", "members", "lab", "demo",
+        "bench",
+    ];
     for command in commands {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is not in: {help}");
         assert!(folder.ok(&[command, "--help"]).contains("Usage:"), "{command}");
@@ -35,7 +37,14 @@ fn help_lists_every_command_and_an_unknown_one_is_a_usage_error() {
 #[test]
 fn configurations_printed_by_init_pass_check() {
     let folder = Folder::new("cli-init");
-    for (name, arguments) in [("1.toml", &["rs"][..]), ("2.toml", &["rs", "--party", "2"]), ("m.toml", &["member"])] {
+    let roles = [
+        ("1.toml", &["rs"][..]),
+        ("2.toml", &["rs", "--party", "2"]),
+        ("m.toml", &["member"]),
+        ("p.toml", &["path"]),
+        ("c.toml", &["consent"]),
+    ];
+    for (name, arguments) in roles {
         let text = folder.ok(&[&["init"], arguments].concat());
         folder.write(name, &text);
         let said = folder.ok(&["check", name]);
@@ -49,6 +58,55 @@ fn configurations_printed_by_init_pass_check() {
         );
     }
     assert!(folder.fails(1, &["init", "rs", "--out", "1.toml"]).contains("exists"));
+    // An operator's has no example's key, but no files yet.
+    folder.write("r.toml", &folder.ok(&["init", "realm"]));
+    let said = folder.ok(&["check", "r.toml"]);
+    assert!(said.contains("a configuration for `wayleave run realm`, with 3 warnings"), "{said}");
+}
+
+#[test]
+fn key_files_of_nodes_have_one_kind_and_one_use() {
+    let folder = Folder::new("cli-node-keys");
+    let shown = folder.ok(&["keys", "node", "i.key", "--kind", "identity"]);
+    assert!(field(&shown, "public").starts_with("ed25519:"), "{shown}");
+    assert_eq!(folder.ok(&["keys", "show", "i.key"]), shown);
+    assert!(folder.fails(1, &["keys", "node", "i.key", "--kind", "noise"]).contains("exist"));
+    folder.ok(&["keys", "node", "n.key", "--kind", "noise"]);
+    folder.ok(&["keys", "node", "d.key", "--kind", "ids"]);
+    // The router's tags, and the same from its forwarding keys; a prefix of them for another server.
+    folder.ok(&["keys", "forwarding", "r.key", "--format", "icing"]);
+    folder.ok(&["keys", "node", "t.key", "--kind", "tags", "--of-router", "r.key"]);
+    let said = folder.ok(&[
+        "keys",
+        "delegate-tags",
+        "t.key",
+        "--prefix",
+        "40000000/2",
+        "--at",
+        "1800000000",
+        "--out",
+        "b.key",
+    ]);
+    assert_eq!(field(&said, "prefix"), "40000000/2");
+    let error = folder.fails(2, &["keys", "delegate-tags", "t.key", "--prefix", "4000/2", "--out", "x.key"]);
+    assert!(error.contains("the first bits of a tag"), "{error}");
+    // In each other's place.
+    let consent = folder.ok(&["init", "consent"]).replace("#[[consent.node]]", "[[consent.node]]");
+    let consent = consent.replace(
+        "#identity = \"ed25519:64 hexadecimal digits\"",
+        "identity = \"ed25519:8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c\"",
+    );
+    folder.write("c.toml", &consent.replace("#tags = \"tags.key\"", "tags = \"d.key\""));
+    let error = folder.fails(1, &["check", "c.toml"]);
+    assert!(error.contains("has a key of the kind `ids`, not `tags`"), "{error}");
+    folder.write("c.toml", &consent.replace("#tags = \"tags.key\"", "tags = \"t.key\""));
+    assert!(folder.ok(&["check", "c.toml"]).contains("still the example's value"));
+    folder.write("c.toml", &consent.replace("#delegated = []", "delegated = [\"t.key\"]"));
+    let error = folder.fails(1, &["check", "c.toml"]);
+    assert!(error.contains("has a key of the kind `tags`, not `tag-branch`"), "{error}");
+    folder.write("c.toml", &consent.replace("#delegated = []", "delegated = [\"b.key\"]"));
+    let said = folder.ok(&["check", "c.toml"]);
+    assert!(!said.contains("epoch that has ended"), "{said}");
 }
 
 #[test]

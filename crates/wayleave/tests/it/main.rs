@@ -13,6 +13,7 @@ mod kill_nine;
 mod member_attest;
 mod members;
 mod mistakes;
+mod overlay;
 mod protected_sessions;
 mod router;
 mod run;

@@ -45,6 +45,12 @@ impl TagMaster {
         Self(kdf::derive("wayleave/icing/tags/v1", seed.expose(), &version.to_be_bytes()))
     }
 
+    /// The secret, to be handed to the node's consent server.
+    #[must_use]
+    pub fn key(&self) -> &Key128 {
+        &self.0
+    }
+
     /// The root of the tree of `epoch`.
     #[must_use]
     pub fn root(&self, epoch: u32) -> TagBranch {

@@ -129,7 +129,7 @@ fn default_kept() -> Spanned<u64> {
 
 impl FormatSection for IcingSection {
     fn uses(&self) -> &'static [&'static str] {
-        &["link"]
+        &["link", "overlay"]
     }
 
     fn faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
@@ -161,6 +161,19 @@ impl FormatSection for IcingSection {
                 faults.push(Fault::at(link.backend.span(), message));
             }
         }
+        if let Some(overlay) = &file.overlay {
+            let overlay = overlay.get_ref();
+            if overlay.ids.is_none() {
+                let message = "no `ids` in [overlay], expected the file of the seed of this node's IDs";
+                faults.push(Fault { span: None, message: message.to_owned(), help: None });
+            }
+            for neighbour in overlay.neighbour.iter().map(toml::Spanned::get_ref) {
+                if file.link.iter().any(|link| link.get_ref().id == Some(*neighbour.interface.get_ref())) {
+                    let message = "a [[link]] has this number, expected another one";
+                    faults.push(Fault::at(neighbour.interface.span(), message));
+                }
+            }
+        }
         self.account_faults(file, faults);
         for tag in &self.tags {
             if tag.link.is_some() && tag.service.is_some() {
@@ -179,7 +192,14 @@ impl FormatSection for IcingSection {
         let internal = self.internal.as_ref();
         let internal =
             internal.map(|local| SocketAddresses { local, remote: None, backend: &self.backend, device: None });
-        internal.into_iter().chain(file.link_sockets(true)).collect()
+        let neighbours = file.overlay.iter().flat_map(|overlay| &overlay.get_ref().neighbour);
+        let neighbours = neighbours.map(|neighbour| SocketAddresses {
+            local: &neighbour.get_ref().local,
+            remote: None,
+            backend: &self.backend,
+            device: None,
+        });
+        internal.into_iter().chain(neighbours).chain(file.link_sockets(true)).collect()
     }
 
     /// What is wrong with the key that signs reports, if one is named.

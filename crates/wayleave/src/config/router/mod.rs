@@ -19,6 +19,7 @@ use wayleave_runtime::packets::ethernet::NEIGHBOR;
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault};
+use super::overlay::OverlaySection;
 use super::parse::{EthernetAddress, Text};
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
@@ -52,6 +53,8 @@ pub struct RouterFile {
     pub icing: Option<Spanned<IcingSection>>,
     #[serde(default)]
     pub link: Vec<Spanned<LinkSection>>,
+    /// Its part in a realm: then links follow from neighbours and their adverts (icing).
+    pub overlay: Option<Spanned<OverlaySection>>,
     pub status: Option<StatusSection>,
 }
 
@@ -104,7 +107,7 @@ impl RouterFile {
 
 /// A format's own section.
 trait FormatSection {
-    /// The sections beside it that the format uses, of `interface`, `link` and `stamper`.
+    /// The sections beside it that the format uses, of `interface`, `link`, `stamper` and `overlay`.
     fn uses(&self) -> &'static [&'static str];
 
     /// Adds what is wrong with the section, and with those that it uses.
@@ -236,6 +239,12 @@ impl RouterFile {
         errors.extend(
             file.forwarding.state.iter().filter_map(|state| state_fault(state, source)).map(FileFault::into_fault),
         );
+        for fault in file.overlay.iter().flat_map(|section| section.get_ref().file_faults(source)) {
+            match fault {
+                FileFault::Doubtful(fault) => warnings.push(fault),
+                FileFault::Missing(fault) | FileFault::Unusable(fault) => errors.push(fault),
+            }
+        }
         if let Some(section) = file.section() {
             let sockets = section.sockets(&file).into_iter().map(|socket| socket.local);
             warnings.extend(sockets.filter(|local| !local.span().is_empty()).filter_map(absent_address));
@@ -287,6 +296,7 @@ impl RouterFile {
             return faults;
         };
         section.faults(self, &mut faults);
+        faults.extend(self.overlay.iter().flat_map(|section| section.get_ref().faults()));
         self.unused_faults(section.uses(), &mut faults);
         self.socket_faults(section, &mut faults);
         faults
@@ -294,10 +304,11 @@ impl RouterFile {
 
     /// Sections that the format does not use.
     fn unused_faults(&self, uses: &[&str], faults: &mut Vec<Fault>) {
-        let sections: [(&str, &str, Option<Range<usize>>); 3] = [
+        let sections: [(&str, &str, Option<Range<usize>>); 4] = [
             ("interface", "[[interface]]", self.interface.first().map(Spanned::span)),
             ("link", "[[link]]", self.link.first().map(Spanned::span)),
             ("stamper", "[stamper]", self.stamper.as_ref().map(Spanned::span)),
+            ("overlay", "[overlay]", self.overlay.as_ref().map(Spanned::span)),
         ];
         for (name, heading, span) in sections {
             if let Some(span) = span.filter(|_| !uses.contains(&name)) {
@@ -380,6 +391,31 @@ impl RouterFile {
 
 fn template() -> String {
     [TEMPLATE_HEAD, scion::TEMPLATE, platypus::TEMPLATE, icing::TEMPLATE, TEMPLATE_STATUS].concat()
+}
+
+/// What `wayleave join` writes for a router of an overlay, around its section `[overlay]`.
+pub fn overlay_template(overlay: &str, status: &str) -> String {
+    format!(
+        "# A router of an overlay (ICING). Run it with: wayleave run router --config FILE\n\
+         # Paths are relative to this file.\n\
+         \n\
+         [forwarding]\n\
+         format = \"icing\"\n\
+         # Of these keys follow those of its tags, which its consent server has too (tags.key).\n\
+         keys = \"router.key\"\n\
+         # The state that must survive a restart: accounts.\n\
+         state = \"router.redb\"\n\
+         \n\
+         [icing]\n\
+         # The meaning of tags by their first bits: over the link to the next node.\n\
+         tags = [{{ prefix = \"40000000/2\" }}]\n\
+         \n\
+         {overlay}\
+         \n\
+         # Status pages and metrics, for you alone.\n\
+         [status]\n\
+         listen = \"{status}\"\n"
+    )
 }
 
 const TEMPLATE_HEAD: &str = "# A router that verifies every packet. Run it with: wayleave run router --config FILE\n\

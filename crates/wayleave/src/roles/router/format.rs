@@ -108,6 +108,25 @@ pub trait Control<F: Format>: Sized {
     /// What is wrong with the configuration.
     fn plan(&self, settings: &Settings) -> Result<F::Plan, Failure>;
 
+    /// Starts what the first plan needs; called once, before any thread.
+    ///
+    /// # Errors
+    /// Why it cannot run.
+    async fn begin(&mut self, _settings: &Settings, _clock: Clock, _log: &Events) -> Outcome {
+        Ok(())
+    }
+
+    /// Waits until what runs beside the threads ends without being stopped. Cancel safe.
+    async fn failed(&mut self) -> Failure {
+        std::future::pending().await
+    }
+
+    /// Ends what [`Control::begin`] started.
+    async fn end(self) {}
+
+    /// Gives what runs to a control that a reload has read, so that it can make a plan.
+    fn hand_over(&self, _next: &mut Self) {}
+
     /// Starts what runs beside the threads.
     fn start(&mut self, _context: Context<'_, F>) {}
 
@@ -126,7 +145,7 @@ pub trait Control<F: Format>: Sized {
     async fn planned(&mut self, _settings: &Settings) {}
 
     /// Whether the time has made the threads' plan stale.
-    fn is_stale(&self, _now: UnixTime) -> bool {
+    fn is_stale(&mut self, _now: UnixTime) -> bool {
         false
     }
 

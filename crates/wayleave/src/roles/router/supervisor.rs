@@ -54,6 +54,8 @@ pub struct Supervisor<F: Format> {
 pub enum Task {
     Journal,
     Maintenance,
+    /// What runs beside the threads has ended.
+    Failed(Failure),
 }
 
 impl<F: Format> Role for Supervisor<F> {
@@ -83,6 +85,7 @@ impl<F: Format> Role for Supervisor<F> {
             None => None,
         };
         let mut control = F::Control::load(&settings, store.as_ref())?;
+        control.begin(&settings, daemon.clock, &daemon.events).await?;
         let (journal, restored) = Journal::restore(store.clone().map(|store| store as Arc<dyn Store>))?;
         settings.started = begins(settings.started, journal.last_counted());
         if let Some(last) = journal.last_counted().filter(|last| *last > unix_now()) {
@@ -138,7 +141,8 @@ impl<F: Format> Role for Supervisor<F> {
         // The number of threads stays until a restart.
         file.forwarding.workers = self.settings.file.forwarding.workers.clone();
         let settings = Settings::load(file, source)?;
-        let control = F::Control::load(&settings, self.store.as_ref())?;
+        let mut control = F::Control::load(&settings, self.store.as_ref())?;
+        self.control.hand_over(&mut control);
         self.control.check_reload(&control)?;
         control.plan(&settings)?;
         let opened = self.open_new_ports(&settings)?;
@@ -153,6 +157,7 @@ impl<F: Format> Role for Supervisor<F> {
         tokio::select! {
             _ = self.journal_due.tick() => Task::Journal,
             _ = self.maintenance_due.tick() => Task::Maintenance,
+            failure = self.control.failed() => Task::Failed(failure),
         }
     }
 
@@ -161,6 +166,7 @@ impl<F: Format> Role for Supervisor<F> {
     async fn handle(&mut self, task: Task) -> Outcome {
         match task {
             Task::Journal => self.write_journal().await,
+            Task::Failed(failure) => return Err(failure.into()),
             Task::Maintenance => {
                 if self.joins.iter().any(JoinHandle::is_finished) {
                     let why = "a forwarding thread stopped: a bug, please report it with the lines above";
@@ -186,6 +192,7 @@ impl<F: Format> Role for Supervisor<F> {
             }
         }
         self.journal.finish().await;
+        self.control.end().await;
     }
 }
 

@@ -63,6 +63,8 @@ impl Io<Party> for PartyIo {
                 let peer = match pin.role {
                     Role::Party => PeerId::Party,
                     Role::Member => PeerId::Member(pin.id),
+                    // No port of a party accepts nodes.
+                    Role::Node(_) => return Step::Ignore,
                 };
                 PartyInput::LinkUp { link, peer, exporter: Seed::new(*exporter.0) }
             }

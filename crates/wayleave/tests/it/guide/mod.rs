@@ -5,6 +5,7 @@
 
 mod attest_page;
 mod member_page;
+mod overlay_page;
 mod router_page;
 mod routers;
 
@@ -15,9 +16,10 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 4] = [
+const TRIED: [(&str, &[(&str, usize)]); 5] = [
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
     ("member.md", &[("toml", 4), ("bird", 1), ("frr", 1)]),
+    ("overlay.md", &[("sh", 4), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),
 ];

@@ -1,11 +1,12 @@
 //! ICING: packets in UDP or Ethernet over links; the meaning of each tag says where they go.
 
+mod overlay;
 mod reports;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use toml::Spanned;
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
@@ -17,9 +18,11 @@ use wayleave_dataplane::icing::{
 };
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
-use wayleave_packet::icing::mint::TAG_EPOCH;
+use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH};
+use wayleave_runtime::Clock;
 use wayleave_runtime::http::ViewError;
 use wayleave_runtime::identity::Identity;
+use wayleave_runtime::packets::ethernet::NEIGHBOR;
 use wayleave_runtime::store::FileStore;
 
 use super::batch::Batch;
@@ -32,12 +35,16 @@ use super::settings::{Settings, random};
 use super::view::RouterView;
 
 use crate::config::Fault;
+use crate::config::overlay::OverlaySection;
 use crate::config::router::icing::{AccountSection, IcingSection, TagSection};
 use crate::config::router::{Backend, FormatName, LinkSection};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding::{icing_master, icing_secret};
 use crate::key_files::signing_key;
+use crate::roles::Events;
 use crate::roles::daemon::Views;
+use crate::roles::overlay::Handle;
+use overlay::OverlayNode;
 use reports::ReportQuery;
 
 /// Octets of the longest packet.
@@ -50,6 +57,7 @@ pub struct Icing {
     /// The port of each link, and the one of services.
     ports: Vec<Option<usize>>,
     internal: Option<usize>,
+    is_overlay: bool,
 }
 
 /// What the thread forwards by.
@@ -68,12 +76,13 @@ struct Addresses {
 }
 
 impl Addresses {
-    fn new(settings: &Settings, section: &IcingSection) -> Self {
+    fn new(settings: &Settings, section: &IcingSection, node: Option<&Handle>) -> Self {
         let links = settings.file.link.iter().map(Spanned::get_ref);
-        Self {
-            links: links.map(|link| (link.id.unwrap_or_default(), link.remote.get_ref().0)).collect(),
-            services: section.services.iter().map(|service| (service.id, service.address.0)).collect(),
+        let mut links: Vec<_> = links.map(|link| (link.id.unwrap_or_default(), link.remote.get_ref().0)).collect();
+        if let (Some(node), Some(section)) = (node, overlay_section(settings)) {
+            links.extend(overlay::links(node, section).1);
         }
+        Self { links, services: section.services.iter().map(|service| (service.id, service.address.0)).collect() }
     }
 }
 
@@ -83,16 +92,28 @@ fn section(settings: &Settings) -> Result<&IcingSection, Failure> {
 }
 
 /// What the file and the live keys say. A tag master counts from the tag epoch on in which its key begins.
-fn policy(settings: &Settings, section: &IcingSection) -> Policy {
+///
+/// A node of an overlay has its IDs from its own epochs, and its neighbours' from their adverts.
+fn policy(settings: &Settings, section: &IcingSection, node: Option<&Handle>) -> Policy {
     let live = settings.live_keys(IcingControl::KEYS_AHEAD);
     let accounts: Vec<icing::Account> = section.accounts.iter().map(account).collect();
+    let mut secrets: Vec<NodeSecret> = live.iter().map(|(_, key)| icing_secret(key)).collect();
+    let mut links: Vec<Link> = settings.file.link.iter().map(|link| policy_link(link.get_ref())).collect();
+    if let (Some(node), Some(section)) = (node, overlay_section(settings)) {
+        secrets = overlay::secrets(node);
+        links.extend(overlay::links(node, section).0);
+    }
     Policy {
-        secrets: live.iter().map(|(_, key)| icing_secret(key)).collect(),
+        secrets,
         masters: live.iter().map(|(from, key)| ((*from >> TAG_EPOCH) as u32, icing_master(key))).collect(),
-        links: settings.file.link.iter().map(|link| policy_link(link.get_ref())).collect(),
+        links,
         rules: section.tags.iter().map(|tag| rule(tag, &accounts)).collect(),
         accounts,
     }
+}
+
+fn overlay_section(settings: &Settings) -> Option<&OverlaySection> {
+    settings.file.overlay.as_ref().map(Spanned::get_ref)
 }
 
 fn policy_link(section: &LinkSection) -> Link {
@@ -184,7 +205,10 @@ impl Icing {
     /// The port and address of the neighbour behind a link.
     fn link(&self, link: u16) -> Option<(usize, SocketAddr)> {
         let number = self.addresses.links.iter().position(|(id, _)| *id == link)?;
-        Some((self.ports[number]?, self.addresses.links[number].1))
+        let (_, remote) = self.addresses.links[number];
+        // A neighbour of an overlay whose advert is not known has no address.
+        let is_known = remote != NEIGHBOR || !self.is_overlay;
+        is_known.then_some((self.ports[number]?, remote))
     }
 
     fn service(&self, service: u16) -> Option<(usize, SocketAddr)> {
@@ -208,7 +232,13 @@ impl Format for Icing {
         let Plan { policy, addresses } = control.plan(settings)?;
         let router = Router::new(config(section(settings)?, *policy, settings.started)?, CpuKernel::best());
         let router = router.map_err(|error| refused(&error))?;
-        let mut icing = Self { router, addresses: Addresses::default(), ports: Vec::new(), internal: None };
+        let mut icing = Self {
+            router,
+            addresses: Addresses::default(),
+            ports: Vec::new(),
+            internal: None,
+            is_overlay: control.node.is_some(),
+        };
         icing.take_over(addresses, ports);
         let narrow = |count| u64::try_from(count).unwrap_or(u64::MAX);
         icing.router.restore(accounts.into_iter().map(|(account, total)| {
@@ -299,17 +329,53 @@ impl Account for AccountId {
 /// The key that signs reports, if the file names one; a reload may change it.
 type SharedIdentity = Arc<Mutex<Option<Arc<SigningKey>>>>;
 
-/// What signs reports.
+/// What signs reports, and the node's part in an overlay.
 pub struct IcingControl {
     identity: SharedIdentity,
+    node: Option<OverlayNode>,
+    /// The same, also for a control that a reload tries.
+    handle: Option<Handle>,
+    /// What pages show of the overlay, which a reload may change.
+    shown: SharedOverlay,
+}
+
+/// A node's part in an overlay, with the configuration in force.
+type SharedOverlay = Arc<Mutex<Option<(Handle, OverlaySection)>>>;
+
+/// What status pages read.
+#[derive(Clone)]
+pub struct IcingView {
+    identity: SharedIdentity,
+    overlay: SharedOverlay,
+}
+
+impl IcingView {
+    fn node(&self) -> Option<(Handle, OverlaySection)> {
+        self.overlay.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn found(&self) -> Result<(Handle, OverlaySection), ViewError> {
+        self.node()
+            .ok_or_else(|| ViewError::NotFound("this router is no node of an overlay: [overlay] is missing".to_owned()))
+    }
 }
 
 impl Control<Icing> for IcingControl {
     const NAME: FormatName = FormatName::Icing;
     const KEYS_AHEAD: u64 = 2 << TAG_EPOCH;
-    const LIVE: &'static [&'static str] =
-        &["forwarding.keys", "link", "icing.tags", "icing.services", "icing.accounts", "icing.identity"];
-    type View = SharedIdentity;
+    const LIVE: &'static [&'static str] = &[
+        "forwarding.keys",
+        "link",
+        "icing.tags",
+        "icing.services",
+        "icing.accounts",
+        "icing.identity",
+        "overlay.neighbour",
+        "overlay.tags_offered",
+        "overlay.consent",
+        "overlay.mtu",
+    ];
+    type View = IcingView;
 
     fn load(settings: &Settings, _: Option<&Arc<FileStore>>) -> Outcome<Self> {
         let identity = match &section(settings)?.identity {
@@ -321,7 +387,7 @@ impl Control<Icing> for IcingControl {
                 Some(Arc::new(key))
             }
         };
-        Ok(Self { identity: Arc::new(Mutex::new(identity)) })
+        Ok(Self { identity: Arc::new(Mutex::new(identity)), node: None, handle: None, shown: Arc::default() })
     }
 
     fn ports(settings: &Settings) -> Vec<PortSpec> {
@@ -330,6 +396,16 @@ impl Control<Icing> for IcingControl {
         if let Some((section, local)) = section.ok().and_then(|section| Some((section, section.internal.as_ref()?))) {
             let (local, backend) = (local.get_ref().0, *section.backend.get_ref());
             all.push(PortSpec::udp(PortKind::Internal, local, backend, "the services' end".to_owned()));
+        }
+        let neighbours = overlay_section(settings).into_iter().flat_map(|section| &section.neighbour);
+        for (number, section) in neighbours.map(Spanned::get_ref).enumerate() {
+            let (kind, local) = (PortKind::Link(settings.file.link.len() + number), section.local.get_ref().0);
+            all.push(PortSpec::udp(
+                kind,
+                local,
+                Backend::default(),
+                format!("link to {} at {local}", section.node.get_ref().0),
+            ));
         }
         for (number, section) in settings.file.link.iter().map(Spanned::get_ref).enumerate() {
             let (kind, local) = (PortKind::Link(number), section.local.get_ref().0);
@@ -347,9 +423,45 @@ impl Control<Icing> for IcingControl {
 
     fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
         let section = section(settings)?;
-        let policy = policy(settings, section);
+        let policy = policy(settings, section, self.handle.as_ref());
         try_policy(&policy)?;
-        Ok(Plan { policy: Box::new(policy), addresses: Addresses::new(settings, section) })
+        Ok(Plan { policy: Box::new(policy), addresses: Addresses::new(settings, section, self.handle.as_ref()) })
+    }
+
+    async fn begin(&mut self, settings: &Settings, clock: Clock, log: &Events) -> Outcome {
+        let Some(section) = overlay_section(settings) else { return Ok(()) };
+        let node = OverlayNode::start(settings, section, clock, log).await?;
+        self.handle = Some(node.handle());
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some((node.handle(), section.clone()));
+        self.node = Some(node);
+        Ok(())
+    }
+
+    fn hand_over(&self, next: &mut Self) {
+        next.handle.clone_from(&self.handle);
+    }
+
+    fn is_stale(&mut self, _: UnixTime) -> bool {
+        self.node.as_mut().is_some_and(OverlayNode::has_changed)
+    }
+
+    async fn planned(&mut self, settings: &Settings) {
+        let Some((handle, section)) = self.handle.as_ref().zip(overlay_section(settings)) else { return };
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle.clone(), section.clone()));
+        handle.reload(section.clone()).await;
+    }
+
+    async fn failed(&mut self) -> Failure {
+        match &mut self.node {
+            Some(node) => node.failed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn end(self) {
+        if let Some(node) = self.node {
+            node.stop().await;
+        }
     }
 
     fn reload(&mut self, next: Self) {
@@ -357,18 +469,47 @@ impl Control<Icing> for IcingControl {
         *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity;
     }
 
-    fn view(&self) -> SharedIdentity {
-        Arc::clone(&self.identity)
+    fn view(&self) -> IcingView {
+        IcingView { identity: Arc::clone(&self.identity), overlay: Arc::clone(&self.shown) }
+    }
+
+    fn status(view: &IcingView, members: &mut Map<String, Value>) {
+        if let Some((handle, section)) = view.node() {
+            let rows = overlay::describe(&handle, &section);
+            let known = rows.iter().filter(|row| row["state"] == "known").count();
+            members.insert("neighbours".to_owned(), json!(rows.len()));
+            members.insert("neighbours_known".to_owned(), json!(known));
+        }
+    }
+
+    fn readiness(view: &IcingView) -> Result<(), String> {
+        let Some((handle, section)) = view.node() else { return Ok(()) };
+        let rows = overlay::describe(&handle, &section);
+        let missing = rows.iter().find(|row| row["state"] != "known");
+        missing.map_or(Ok(()), |row| Err(format!("neighbour {}: {}", row["node"], row["state"])))
     }
 
     fn pages(views: Views<RouterView<Icing>>) -> Views<RouterView<Icing>> {
-        views.page("reports", |view: RouterView<Icing>, parameters| async move {
-            let query = ReportQuery::read(&parameters)?;
-            let identity = view.format.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let identity = identity.ok_or_else(|| {
-                ViewError::NotFound("this node signs no reports: [icing] names no `identity`".to_owned())
-            })?;
-            query.answer(&view.threads, &identity).await
-        })
+        views
+            .page("reports", |view: RouterView<Icing>, parameters| async move {
+                let query = ReportQuery::read(&parameters)?;
+                let identity = view.format.identity.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let identity = identity.ok_or_else(|| {
+                    ViewError::NotFound("this node signs no reports: [icing] names no `identity`".to_owned())
+                })?;
+                query.answer(&view.threads, &identity).await
+            })
+            .page("overlay", |view: RouterView<Icing>, _| async move {
+                let (handle, _) = view.format.found()?;
+                Ok(crate::output::versioned(handle.status().await?))
+            })
+            .page("neighbours", |view: RouterView<Icing>, _| async move {
+                let (handle, section) = view.format.found()?;
+                Ok(json!({ "version": 1, "neighbours": overlay::describe(&handle, &section) }))
+            })
+            .page("members", |view: RouterView<Icing>, _| async move { view.format.found()?.0.members().await })
+            .page("paths", |view: RouterView<Icing>, parameters| async move {
+                overlay::paths(&view.format.found()?.0, &parameters).await
+            })
     }
 }

@@ -493,7 +493,7 @@ impl Control<Platypus> for PlatypusControl {
         self.note_stamped();
     }
 
-    fn is_stale(&self, now: UnixTime) -> bool {
+    fn is_stale(&mut self, now: UnixTime) -> bool {
         self.capabilities.as_ref().is_some_and(|capabilities| capabilities.epochs(now) != self.stamped)
     }
 

@@ -1,0 +1,81 @@
+//! What a node knows of its realm at one moment, for those who look things up in it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wayleave_core::{IdentityKey, InnerPrefixes};
+use wayleave_packet::icing::header::NodeId;
+use wayleave_packet::icing::mint::EpochKey;
+
+use crate::advert::Advert;
+use crate::database::Database;
+use crate::realm::{Membership, Name};
+
+/// Epoch keys of one node that are remembered: of its last adverts, until they end.
+const MAX_IDS: usize = 4;
+
+/// A member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    pub membership: Membership,
+    /// If the node is there: it has not departed, and the advert has not expired.
+    pub advert: Option<Advert>,
+    /// The node IDs that it may use, also those of earlier adverts, ascending by epoch.
+    pub ids: Vec<EpochKey>,
+}
+
+/// The members of a realm that are neither revoked nor expired.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Realm {
+    pub nodes: BTreeMap<IdentityKey, Arc<Member>>,
+    pub names: BTreeMap<Name, IdentityKey>,
+    pub prefixes: InnerPrefixes,
+}
+
+impl Realm {
+    /// The database's members at the Unix second `now`; what did not change since `before` is shared with it.
+    pub(super) fn of(database: &Database, before: &Self, now: u64) -> Self {
+        let mut realm = Self::default();
+        for membership in database.members(now) {
+            let identity = membership.identity;
+            let advert = database.advert(&identity, now);
+            let known = before.nodes.get(&identity);
+            let mut ids: Vec<EpochKey> = advert.into_iter().flat_map(Advert::epoch_keys).collect();
+            for id in known.iter().flat_map(|member| &member.ids) {
+                let is_live = u64::from(id.not_after) >= now && database.claimant(&id.node, now) == Some(identity);
+                if is_live && ids.len() < MAX_IDS && ids.iter().all(|other| other.node != id.node) {
+                    ids.push(*id);
+                }
+            }
+            ids.sort_by_key(|id| (id.epoch, id.not_before));
+            let is_same = |known: &&Arc<Member>| {
+                known.membership == *membership && known.advert.as_ref() == advert && known.ids == ids
+            };
+            let member = known
+                .filter(is_same)
+                .cloned()
+                .unwrap_or_else(|| Arc::new(Member { membership: membership.clone(), advert: advert.cloned(), ids }));
+            for name in &membership.grants.names {
+                realm.names.insert(name.clone(), identity);
+            }
+            for prefix in &membership.grants.prefixes {
+                realm.prefixes.insert(*prefix, identity);
+            }
+            realm.nodes.insert(identity, member);
+        }
+        realm
+    }
+
+    /// The member with this name.
+    #[must_use]
+    pub fn named(&self, name: &Name) -> Option<(&IdentityKey, &Arc<Member>)> {
+        self.nodes.get_key_value(self.names.get(name)?)
+    }
+
+    /// Who has this node ID.
+    #[must_use]
+    pub fn by_id(&self, id: &NodeId) -> Option<IdentityKey> {
+        let has = |member: &Member| member.ids.iter().any(|key| key.node == *id);
+        self.nodes.iter().find(|(_, member)| has(member)).map(|(identity, _)| *identity)
+    }
+}

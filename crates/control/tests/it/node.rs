@@ -1,0 +1,430 @@
+//! A node's side of the control plane: what it publishes, follows, finds and obtains, against real servers as machines.
+
+use std::collections::BTreeMap;
+
+use wayleave_control::advert::{Link, Relationship, TagOffer, TagUse};
+use wayleave_control::consent::{
+    ConsentServer, ConsentServerConfig, ConsentServerInput, ConsentServerOutput, HopFault, Policy, PolicyFile, Rule,
+    TagKeys,
+};
+use wayleave_control::database::Refusal;
+use wayleave_control::frames::{Body, Frame, Host};
+use wayleave_control::node::{Node, NodeConfig, NodeEvent, NodeInput, NodeOutput, Profile, PublisherConfig};
+use wayleave_control::path::{PathFailure, PathServer, PathServerConfig, PathServerInput, PathServerOutput};
+use wayleave_control::realm::Server;
+use wayleave_control::store::{Record, Store};
+use wayleave_core::{IdentityKey, Machine, Now, UnixTime};
+use wayleave_packet::Path;
+
+use super::common::*;
+
+const PATHS: u32 = 900;
+const CONSENT: u32 = 950;
+const EPOCH: u32 = 3_600;
+
+fn config(node: u32, servers: Vec<Server>, store: Store) -> NodeConfig {
+    NodeConfig {
+        publisher: PublisherConfig {
+            identity: identity_key(node),
+            membership: signed_membership(node),
+            ids: Some(seed(3, node)),
+            epoch: EPOCH,
+            lifetime: 2,
+            last: None,
+        },
+        servers,
+        capacity: 100,
+        store,
+        seed: seed(9, node),
+    }
+}
+
+fn profile(node: u32, links: &[(u32, Relationship)]) -> Profile {
+    let link = |(neighbour, relationship): &(u32, Relationship)| Link {
+        neighbour: identity(*neighbour),
+        relationship: *relationship,
+        public: true,
+        interface: *neighbour as u16 + 1,
+        endpoint: format!("198.51.100.{node}:49252").parse().expect("an address"),
+    };
+    let offer = |tag, usage| TagOffer { tag, usage, meaning: String::new() };
+    Profile {
+        mtu: 1400,
+        links: links.iter().map(link).collect(),
+        tags: vec![offer(TRANSIT, TagUse::Transit), offer(DELIVER, TagUse::Deliver)],
+        consent: Some(server(CONSENT)),
+    }
+}
+
+/// Nodes, one path server and one consent server for all of them, connected by queues that lose nothing.
+struct World {
+    now: Now,
+    nodes: BTreeMap<u32, Node>,
+    paths: Option<PathServer>,
+    consent: Option<ConsentServer>,
+    /// What nodes reported, the latest last.
+    outputs: BTreeMap<u32, Vec<NodeOutput>>,
+    /// The records that each node stored.
+    stored: BTreeMap<u32, Vec<Record>>,
+}
+
+fn rules(seconds: u32) -> Policy {
+    let rule = Rule { name: "all".to_owned(), allow: true, seconds, ..Rule::default() };
+    Policy::new(&PolicyFile { rule: vec![rule], test: Vec::new() }).expect("in order")
+}
+
+impl World {
+    fn new(nodes: &[u32]) -> Self {
+        let now = at(0);
+        let paths = PathServer::new(PathServerConfig {
+            realm: realm(0),
+            capacity: 100,
+            peers: Vec::new(),
+            store: Store::New,
+            instance: 7,
+        });
+        let masters = |node: &u32| (identity(*node), TagKeys::new(vec![(0, master(*node))]));
+        let consent = ConsentServerConfig {
+            identity: identity_key(CONSENT),
+            realm: realm(0),
+            capacity: 100,
+            nodes: nodes.iter().map(masters).collect(),
+            policy: rules(60),
+            store: Store::New,
+            seed: seed(8, 0),
+        };
+        let consent = ConsentServer::new(consent, UnixTime((NOW - 100) * 1_000_000));
+        let node = |node: &u32| (*node, Node::new(config(*node, vec![server(PATHS)], Store::New)));
+        let mut world = Self {
+            now,
+            nodes: nodes.iter().map(node).collect(),
+            paths: Some(paths),
+            consent: Some(consent),
+            outputs: BTreeMap::new(),
+            stored: BTreeMap::new(),
+        };
+        for node in nodes {
+            world.connect(*node);
+        }
+        world
+    }
+
+    fn connect(&mut self, node: u32) {
+        if let Some(paths) = &mut self.paths {
+            paths.handle(PathServerInput::Connected { link: node.into(), peer: identity(node) }, self.now);
+            self.give(node, NodeInput::Connected(identity(PATHS)));
+        }
+        if let Some(consent) = &mut self.consent {
+            consent.handle(ConsentServerInput::Connected { link: node.into(), peer: identity(node) }, self.now);
+        }
+    }
+
+    fn give(&mut self, node: u32, input: NodeInput) {
+        self.nodes.get_mut(&node).expect("a node").handle(input, self.now);
+        self.settle();
+    }
+
+    /// Runs everything until nobody has anything to say.
+    fn settle(&mut self) {
+        loop {
+            let mut is_idle = true;
+            let numbers: Vec<u32> = self.nodes.keys().copied().collect();
+            for number in numbers {
+                for output in drain(self.nodes.get_mut(&number).expect("a node")) {
+                    is_idle = false;
+                    self.perform(number, output);
+                }
+            }
+            is_idle &= self.servers_are_idle();
+            if is_idle {
+                return;
+            }
+        }
+    }
+
+    fn perform(&mut self, number: u32, output: NodeOutput) {
+        let (now, link) = (self.now, u64::from(number));
+        match output {
+            NodeOutput::Send { to, octets } if to.identity == identity(PATHS) => match &mut self.paths {
+                Some(paths) => paths.handle(PathServerInput::Frame { link, octets }, now),
+                None => self.unreachable(number, to.identity),
+            },
+            NodeOutput::Send { to, octets } if to.identity == identity(CONSENT) => match &mut self.consent {
+                Some(consent) => consent.handle(ConsentServerInput::Frame { link, octets }, now),
+                None => self.unreachable(number, to.identity),
+            },
+            NodeOutput::Send { .. } => {}
+            NodeOutput::Persist { id, records } => {
+                self.stored.entry(number).or_default().extend(records);
+                self.nodes.get_mut(&number).expect("a node").handle(NodeInput::Persisted(id), now);
+            }
+            other => self.outputs.entry(number).or_default().push(other),
+        }
+    }
+
+    fn unreachable(&mut self, number: u32, server: IdentityKey) {
+        self.nodes.get_mut(&number).expect("a node").handle(NodeInput::Unreachable(server), self.now);
+    }
+
+    fn servers_are_idle(&mut self) -> bool {
+        let mut is_idle = true;
+        let mut to_nodes = Vec::new();
+        if let Some(paths) = &mut self.paths {
+            for output in drain(paths) {
+                is_idle = false;
+                match output {
+                    PathServerOutput::Send { link, octets } => to_nodes.push((link, identity(PATHS), octets)),
+                    PathServerOutput::Persist { id, .. } => paths.handle(PathServerInput::Persisted(id), self.now),
+                    PathServerOutput::Event(_) => {}
+                }
+            }
+        }
+        if let Some(consent) = &mut self.consent {
+            for output in drain(consent) {
+                is_idle = false;
+                if let ConsentServerOutput::Send { link, octets } = output {
+                    to_nodes.push((link, identity(CONSENT), octets));
+                }
+            }
+        }
+        for (link, from, octets) in to_nodes {
+            let node = self.nodes.get_mut(&(link as u32)).expect("a node");
+            node.handle(NodeInput::Frame { from, octets }, self.now);
+        }
+        is_idle
+    }
+
+    /// Lets time pass in steps of 100 ms.
+    fn pass(&mut self, secs: u64) {
+        let begin = self.now.unix.secs() - NOW;
+        for step in 1..=secs * 10 {
+            self.now = at_ms(begin * 1_000 + step * 100);
+            for node in self.nodes.values_mut() {
+                if node.deadline().is_some_and(|deadline| deadline <= self.now.instant) {
+                    node.handle_timeout(self.now);
+                }
+            }
+            if let Some(paths) = self.paths.as_mut().filter(|paths| paths.deadline().is_some()) {
+                paths.handle_timeout(self.now);
+                // The consent server follows the same records.
+                let records: Vec<Record> = paths.database().all_records().collect();
+                if let Some(consent) = &mut self.consent {
+                    consent.handle(ConsentServerInput::Records { records, complete: true }, self.now);
+                }
+            }
+            self.settle();
+        }
+    }
+
+    fn take(&mut self, node: u32) -> Vec<NodeOutput> {
+        self.outputs.remove(&node).unwrap_or_default()
+    }
+
+    fn found(&mut self, node: u32, host: Host) -> Result<Vec<Path>, Vec<(IdentityKey, PathFailure)>> {
+        self.take(node);
+        self.give(node, NodeInput::Find(host));
+        for _ in 0..100 {
+            for output in self.take(node) {
+                match output {
+                    NodeOutput::Paths { paths, .. } => return Ok(paths),
+                    NodeOutput::NoPath { reasons, .. } => return Err(reasons),
+                    _ => {}
+                }
+            }
+            self.pass(1);
+        }
+        panic!("no answer");
+    }
+
+    fn ready(&mut self, node: u32) -> Option<Path> {
+        self.take(node).into_iter().rev().find_map(|output| match output {
+            NodeOutput::Ready { path, .. } => Some(path),
+            _ => None,
+        })
+    }
+}
+
+/// 1 - 2 - 3, 2 the provider of both.
+fn row() -> World {
+    use Relationship::{Customer, Provider};
+    let mut world = World::new(&[1, 2, 3]);
+    world.give(1, NodeInput::Profile(profile(1, &[(2, Provider)])));
+    world.give(2, NodeInput::Profile(profile(2, &[(1, Customer), (3, Customer)])));
+    world.give(3, NodeInput::Profile(profile(3, &[(2, Provider)])));
+    world.pass(3);
+    world
+}
+
+fn n3() -> Host {
+    Host::Name(name("n3"))
+}
+
+#[test]
+fn nodes_that_publish_themselves_find_each_other_and_obtain_consent() {
+    let mut world = row();
+    let paths = world.found(1, n3()).expect("a path");
+    assert_eq!(paths.len(), 1);
+    let nodes: Vec<IdentityKey> = paths[0].nodes().map(|(node, ..)| node).collect();
+    assert_eq!(nodes, [1, 2, 3].map(identity));
+    world.give(1, NodeInput::Obtain { id: 5, path: paths[0].clone(), seconds: 30 });
+    let path = world.ready(1).expect("consents");
+    assert!(path.icing_path().is_ok(), "with every proof");
+    assert_eq!(world.nodes[&1].status().registered, 1);
+}
+
+#[test]
+fn a_path_is_asked_for_once_and_consents_are_renewed_without_another_search() {
+    let mut world = row();
+    let path = world.found(1, n3()).expect("a path").remove(0);
+    world.give(1, NodeInput::Obtain { id: 5, path, seconds: 30 });
+    let first = world.ready(1).expect("consents").expiry();
+    let searched = world.nodes[&1].status().path_requests;
+    world.pass(300);
+    let last = world.ready(1).expect("renewed").expiry();
+    // Adverts last two minutes: the path outlived them, since it was extended as they were renewed.
+    assert!(last >= first + 290, "{first} {last}");
+    assert_eq!(world.nodes[&1].status().path_requests, searched, "nobody waited for a search");
+    world.give(1, NodeInput::Release { id: 5 });
+    let asked = world.nodes[&1].status().consent_requests;
+    world.pass(120);
+    assert_eq!(world.nodes[&1].status().consent_requests, asked, "a path that was released is not renewed");
+}
+
+#[test]
+fn an_advert_is_durable_before_anybody_has_it_and_is_renewed_at_half_of_its_time() {
+    let mut node = Node::new(config(1, vec![server(PATHS)], Store::New));
+    node.handle(NodeInput::Connected(identity(PATHS)), at(0));
+    let outputs = drain(&mut node);
+    assert!(outputs.iter().all(|output| !matches!(output, NodeOutput::Send { .. })), "nothing is sent");
+    let id = outputs.iter().find_map(|output| match output {
+        NodeOutput::Persist { id, .. } => Some(*id),
+        _ => None,
+    });
+    node.handle(NodeInput::Persisted(id.expect("to store")), at(0));
+    let is_registration = |output: &NodeOutput| {
+        let NodeOutput::Send { octets, .. } = output else { return false };
+        matches!(Frame::decode(octets).map(|frame| frame.body), Ok(Body::Register { .. }))
+    };
+    assert!(drain(&mut node).iter().any(is_registration), "now it is sent");
+    let mut world = row();
+    let sequence = world.nodes[&2].status().sequence;
+    world.pass(50);
+    assert_eq!(world.nodes[&2].status().sequence, sequence);
+    world.pass(20);
+    assert!(world.nodes[&2].status().sequence > sequence, "adverts last 120 seconds");
+}
+
+#[test]
+fn a_node_that_lost_its_store_goes_on_above_what_servers_know() {
+    let mut world = row();
+    let before = world.nodes[&2].status().sequence;
+    // Its clock is behind now, too.
+    let mut node = Node::new(config(2, vec![server(PATHS)], Store::Lost));
+    let early = at(0);
+    node.handle(NodeInput::Profile(profile(2, &[(1, Relationship::Customer)])), early);
+    world.nodes.insert(2, node);
+    world.settle();
+    world.connect(2);
+    world.pass(4);
+    let status = world.nodes[&2].status();
+    assert!(status.sequence > before && status.registered == 1, "{status:?}");
+    // One that kept it continues without being refused.
+    let kept = Store::Kept(world.stored[&2].clone());
+    world.take(2);
+    world.nodes.insert(2, Node::new(config(2, vec![server(PATHS)], kept)));
+    world.connect(2);
+    world.pass(4);
+    let refused = |output: &NodeOutput| matches!(output, NodeOutput::Event(NodeEvent::NotRegistered { .. }));
+    assert!(!world.take(2).iter().any(refused));
+    assert!(world.nodes[&2].status().sequence > status.sequence);
+}
+
+#[test]
+fn ids_roll_with_the_epochs_and_the_previous_one_is_still_known() {
+    let mut world = row();
+    let ids = |world: &mut World| {
+        let outputs = world.take(2);
+        outputs.into_iter().rev().find_map(|output| match output {
+            NodeOutput::Ids(ids) => Some(ids),
+            _ => None,
+        })
+    };
+    let first = ids(&mut world).expect("made at the start");
+    assert_eq!(first.len(), 3);
+    let left = u64::from(EPOCH) - NOW % u64::from(EPOCH);
+    world.take(1);
+    world.pass(left + 5);
+    let next = ids(&mut world).expect("rolled");
+    assert_eq!([next[0].key, next[1].key], [first[1].key, first[2].key], "each moves up");
+    // Others know all of them that may still be in use.
+    let realm = world.take(1).into_iter().rev().find_map(|output| match output {
+        NodeOutput::Realm(realm) => Some(realm),
+        _ => None,
+    });
+    let realm = realm.expect("a snapshot");
+    let known: Vec<u32> = realm.nodes[&identity(2)].ids.iter().map(|id| id.epoch).collect();
+    assert_eq!(known, [first[1].key.epoch, next[1].key.epoch, next[2].key.epoch]);
+    let path = world.found(1, n3()).expect("a path").remove(0);
+    let on_path: Vec<_> = path.nodes().map(|(_, id, _)| id).collect();
+    assert_eq!(on_path[1], next[1].key.node, "by the ID of now");
+    world.give(1, NodeInput::Obtain { id: 1, path, seconds: 30 });
+    assert!(world.ready(1).is_some(), "and the sender's own is the right one too");
+}
+
+#[test]
+fn servers_that_are_silent_or_gone_are_named_and_the_next_one_is_asked() {
+    let mut world = row();
+    let mut config = config(1, vec![server(901), server(PATHS)], Store::New);
+    config.publisher.last = None;
+    let mut node = Node::new(config);
+    node.handle(NodeInput::Profile(profile(1, &[(2, Relationship::Provider)])), world.now);
+    world.nodes.insert(1, node);
+    world.connect(1);
+    world.pass(3);
+    // Server 901 never answers: it is asked last from then on.
+    let paths = world.found(1, n3()).expect("from the second server");
+    assert_eq!(paths.len(), 1);
+    world.paths = None;
+    let reasons = world.found(1, Host::Name(name("n2"))).expect_err("both fail");
+    assert_eq!(reasons, [(identity(PATHS), PathFailure::Unreachable), (identity(901), PathFailure::Silent)]);
+    world.consent = None;
+    world.give(1, NodeInput::Obtain { id: 9, path: paths[0].clone(), seconds: 30 });
+    let failed = world.take(1).into_iter().find_map(|output| match output {
+        NodeOutput::NoConsent { reasons, .. } => Some(reasons),
+        _ => None,
+    });
+    let faults: Vec<_> = failed.expect("refused").iter().map(|reason| (reason.index, reason.fault)).collect();
+    assert_eq!(faults, [(1, HopFault::Unreachable), (2, HopFault::Unreachable)]);
+}
+
+#[test]
+fn a_node_that_leaves_or_is_removed_is_on_no_remembered_path() {
+    let mut world = row();
+    world.found(1, n3()).expect("a path");
+    world.give(2, NodeInput::Profile(Profile { links: Vec::new(), ..profile(2, &[]) }));
+    world.pass(2);
+    assert!(world.found(1, n3()).is_err(), "it departed");
+    use Relationship::Customer;
+    world.give(2, NodeInput::Profile(profile(2, &[(1, Customer), (3, Customer)])));
+    world.pass(3);
+    world.found(1, n3()).expect("it is back");
+    let list = Frame { request: 1, body: Body::HandIn(revocations(1, &[2])) }.encode();
+    let now = world.now;
+    let paths = world.paths.as_mut().expect("a server");
+    paths.handle(PathServerInput::Connected { link: 77, peer: identity(77) }, now);
+    paths.handle(PathServerInput::Frame { link: 77, octets: list }, now);
+    // Nobody is behind link 77 any more.
+    for output in drain(paths) {
+        if let PathServerOutput::Persist { id, .. } = output {
+            paths.handle(PathServerInput::Persisted(id), now);
+        }
+    }
+    drain(paths);
+    world.pass(2);
+    assert!(world.found(1, n3()).is_err(), "it was removed");
+    world.pass(70);
+    let refused = |output: &NodeOutput| {
+        matches!(output, NodeOutput::Event(NodeEvent::NotRegistered { refusal: Refusal::Revoked, .. }))
+    };
+    assert!(world.take(2).iter().any(refused), "and learns it");
+}

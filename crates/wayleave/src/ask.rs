@@ -1,0 +1,46 @@
+//! One question to a server of a realm, for commands: connect, ask, wait for the answer.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use wayleave_control::frames::{Body, Frame};
+use wayleave_control::realm::Server;
+use wayleave_runtime::links::{Limits, LinkEvent, Links};
+use wayleave_runtime::node_tls::NodeIdentity;
+
+use crate::failure::{Failure, Outcome};
+
+/// Asks `server`, as the node with this identity, and waits for so long: for connecting and for the answer together.
+pub fn ask(server: &Server, own: &NodeIdentity, body: Body, patience: Duration) -> Outcome<Body> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format!("cannot start: {error}")))?;
+    let answer = runtime.block_on(async { timeout(patience, exchange(server, own, body)).await });
+    answer.unwrap_or_else(|_| {
+        let failure = Failure::new(format!("no answer from {} at {}", server.identity, server.address));
+        Err(failure.help("is the server running, and does another node answer at this address? try again").into())
+    })
+}
+
+async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Body> {
+    let (to, mut events) = mpsc::channel::<LinkEvent>(64);
+    let links = Links::new(Limits::default());
+    let _connecting = links.connect_node(server.address.clone(), own, server.identity, to)?;
+    let asked = Frame { request: 1, body }.encode();
+    while let Some(event) = events.recv().await {
+        match event {
+            LinkEvent::Up { link, .. } => links.send(link, asked.as_slice().into()),
+            LinkEvent::Frame { bytes, .. } => match Frame::decode(&bytes) {
+                Ok(Frame { request: 1, body }) => return Ok(body),
+                Ok(_) => {}
+                Err(error) => {
+                    return Err(Failure::new(format!("{} answered nonsense: {error}", server.address))
+                        .help("does it run another version?")
+                        .into());
+                }
+            },
+            LinkEvent::Down { .. } => {}
+        }
+    }
+    Err(Failure::new(format!("no link to {}", server.address)).into())
+}

@@ -1,0 +1,363 @@
+//! `realm`: what a realm's operator does.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+use wayleave_control::frames::Body;
+use wayleave_control::realm::{
+    Grants, Invitee, MAX_MEMBERSHIP, Membership, Name, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput,
+    Roles, Token,
+};
+use wayleave_core::{IdentityKey, Machine, Now, Prefix};
+use wayleave_crypto::secret::Seed;
+use wayleave_runtime::clock::{unix_now, utc};
+use wayleave_runtime::node_tls::NodeIdentity;
+
+use crate::ask::ask;
+use crate::config::realm::{RealmFile, file_in, template_with};
+use crate::config::{HostPort, PublicKey, Source};
+use crate::failure::{Failure, Outcome};
+use crate::key_files::ledger::Ledger;
+use crate::key_files::node::{self, KeyKind, fresh};
+use crate::output::{objects, print, print_json};
+use crate::roles::role_names;
+
+/// How long a path server is waited for that is to learn of a removed node; the operator's process tells it later otherwise.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+#[derive(Subcommand, Debug)]
+pub enum Realm {
+    /// Begin a realm: its key, the operator's records and configuration, in a new folder.
+    Init(Init),
+    /// Print a token with which one node can join, once.
+    Invite(Invite),
+    /// Remove a member, and tell the path servers; or withdraw a token that nobody used.
+    Revoke(Revoke),
+    /// Print the realm's key and its members.
+    Show(Show),
+}
+
+#[derive(Args, Debug)]
+pub struct Init {
+    pub folder: PathBuf,
+    /// Where `wayleave run realm` will answer nodes that join.
+    #[arg(long, default_value = "127.0.0.1:7000")]
+    pub listen: SocketAddr,
+    /// The same as nodes reach it. Default: the address where it listens.
+    #[arg(long)]
+    pub address: Option<HostPort>,
+    /// Its status pages.
+    #[arg(long, default_value = "127.0.0.1:8489")]
+    pub status: SocketAddr,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a node will be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum NodeRole {
+    /// Passes others' packets on.
+    Router,
+    /// Carries applications' packets.
+    Gateway,
+    /// Answers with paths.
+    Path,
+    /// Answers with consents.
+    Consent,
+}
+
+impl NodeRole {
+    fn roles(self) -> Roles {
+        match self {
+            Self::Router => Roles::FORWARDER,
+            Self::Gateway => Roles::GATEWAY,
+            Self::Path => Roles::PATH_SERVER,
+            Self::Consent => Roles::CONSENT_SERVER,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Invite {
+    /// The node's name: a label of DNS.
+    pub name: String,
+    #[arg(long, value_enum)]
+    pub role: NodeRole,
+    /// An inner prefix that the node may source and receive (may be repeated).
+    #[arg(long)]
+    pub prefix: Vec<Prefix>,
+    /// Where a path server will be reached; later invitations name it.
+    #[arg(long)]
+    pub address: Option<HostPort>,
+    /// Days that the membership lasts.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=MAX_MEMBERSHIP / 86_400))]
+    pub days: u64,
+    /// Hours within which the token can be used.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=8_760))]
+    pub hours: u64,
+    /// The operator's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Revoke {
+    /// The member's name or key, or a token.
+    pub member: String,
+    /// The operator's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Show {
+    /// The operator's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(command: &Realm) -> Outcome {
+    match command {
+        Realm::Init(command) => init(command),
+        Realm::Invite(command) => invite(command),
+        Realm::Revoke(command) => revoke(command),
+        Realm::Show(command) => show(command),
+    }
+}
+
+/// Writes a new file of text.
+pub fn write_new(path: &Path, text: &str, mode: u32) -> Outcome {
+    let made = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+    let written = made.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+    Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
+}
+
+fn init(command: &Init) -> Outcome {
+    let folder = &command.folder;
+    fs::create_dir_all(folder).map_err(|error| Failure::system(folder.display(), &error))?;
+    let file = file_in(folder);
+    if file.exists() {
+        return Err(Failure::new(format!("{} exists already: there is a realm in this folder", file.display()))
+            .help("choose another folder; a realm's key is never replaced")
+            .into());
+    }
+    let address = match &command.address {
+        Some(address) => address.0.clone(),
+        None if command.listen.ip().is_unspecified() => {
+            return Err(Failure::usage(format!("{} is no address that nodes can reach", command.listen))
+                .help("add --address HOST:PORT")
+                .into());
+        }
+        None => command.listen.to_string(),
+    };
+    let realm = node::create(KeyKind::Realm, &folder.join("realm.key"))?;
+    node::create(KeyKind::Identity, &folder.join("identity.key"))?;
+    Ledger::create(&folder.join("records"))?;
+    let text = template_with(&command.listen.to_string(), &address, &command.status.to_string());
+    write_new(&file, &text, 0o644)?;
+    let key = node::identity_of(&realm);
+    if command.json {
+        print_json(json!({ "realm": key.to_string(), "configuration": file }));
+    } else {
+        print(&format!(
+            "realm          {key}\nconfiguration  {}\nnext: wayleave run realm --config {}\n",
+            file.display(),
+            file.display()
+        ));
+    }
+    Ok(())
+}
+
+fn invite(command: &Invite) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let file = RealmFile::parse(&source)?;
+    let (registrar, _) = file.registrar(&source)?;
+    let name = Name::from_str(&command.name).map_err(|error| Failure::usage(error.to_string()))?;
+    let mut servers = vec![file.own_server(&source)?];
+    servers.extend(file.path_servers(&source, &registrar)?.into_iter().take(wayleave_control::realm::MAX_SERVERS - 1));
+    match (command.role, &command.address) {
+        (NodeRole::Path, None) => {
+            return Err(Failure::usage("no address of the path server, which later invitations must name")
+                .help("add --address HOST:PORT, where nodes will reach it")
+                .into());
+        }
+        (NodeRole::Path, Some(_)) => {}
+        (_, Some(_)) => return Err(Failure::usage("--address belongs to --role path").into()),
+        (_, None) if servers.len() == 1 => {
+            return Err(Failure::new("the realm has no path server yet, and this node needs one")
+                .help("first: wayleave realm invite NAME --role path --address HOST:PORT, and let that server join")
+                .into());
+        }
+        (_, None) => {}
+    }
+    let now = unix_now();
+    let invitee = Invitee {
+        grants: Grants { roles: command.role.roles(), names: vec![name], prefixes: command.prefix.clone() },
+        not_after: now.secs() + command.hours * 3_600,
+        membership: command.days * 86_400,
+        servers,
+    };
+    let token = registrar
+        .invite(invitee, Seed::new(*fresh()?), now)
+        .map_err(|error| Failure::new(error.to_string()).help("`wayleave realm show` lists who has what"))?;
+    if let Some(address) = &command.address {
+        file.add_address(&source, &command.name, &address.0)?;
+    }
+    let text = token.expose();
+    if command.json {
+        print_json(json!({ "name": command.name, "token": text, "until": token.invitation().not_after }));
+    } else {
+        print(&format!("{text}\n"));
+    }
+    Ok(())
+}
+
+/// Carries an order out, and makes it durable.
+fn order(registrar: &mut Registrar, ledger: &mut Ledger, input: RegistrarInput) -> Outcome<Vec<RegistrarEvent>> {
+    let now = Now { instant: wayleave_core::Instant(0), unix: unix_now() };
+    let mut events = Vec::new();
+    registrar.handle(input, now);
+    while let Some(output) = registrar.poll() {
+        match output {
+            RegistrarOutput::Persist { id, records } => {
+                ledger.append(&records)?;
+                registrar.handle(RegistrarInput::Persisted(id), now);
+            }
+            RegistrarOutput::Event(RegistrarEvent::Failed(why)) => return Err(Failure::new(why).into()),
+            RegistrarOutput::Event(event) => events.push(event),
+            RegistrarOutput::Reply { .. } => {}
+        }
+    }
+    Ok(events)
+}
+
+/// The member with this name or key.
+fn find(registrar: &Registrar, text: &str) -> Outcome<IdentityKey> {
+    if let Ok(key) = PublicKey::from_str(text) {
+        let identity = IdentityKey(key.0.to_bytes());
+        if registrar.members().any(|member| member.identity == identity) {
+            return Ok(identity);
+        }
+    }
+    let is_revoked = |identity: &IdentityKey| registrar.revocations().is_some_and(|list| list.object().has(identity));
+    let has = |member: &&Membership| member.grants.names.iter().any(|name| name.as_str() == text);
+    let found: Vec<&Membership> =
+        registrar.members().filter(has).filter(|member| !is_revoked(&member.identity)).collect();
+    // A name goes to another node once its holder's membership has ended: the latest has it.
+    let latest = found.iter().max_by_key(|member| member.not_after);
+    latest.map(|member| member.identity).ok_or_else(|| {
+        Failure::new(format!("no member `{text}`")).help("`wayleave realm show` lists the members").into()
+    })
+}
+
+fn revoke(command: &Revoke) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let file = RealmFile::parse(&source)?;
+    let (mut registrar, mut ledger) = file.registrar(&source)?;
+    if command.member.starts_with("wayleave-join-") {
+        let token = Token::from_str(&command.member).map_err(|error| Failure::usage(error.to_string()))?;
+        if token.invitation().realm != registrar.realm() {
+            return Err(Failure::new("the token is of another realm").into());
+        }
+        order(&mut registrar, &mut ledger, RegistrarInput::Withdraw(token.invitation().key))?;
+        if command.json {
+            print_json(json!({ "withdrawn": true }));
+        } else {
+            print("the token is withdrawn: nobody can join with it\n");
+        }
+        return Ok(());
+    }
+    let identity = find(&registrar, &command.member)?;
+    // Path servers are those before: if one is removed, it learns it too.
+    let servers = file.path_servers(&source, &registrar)?;
+    let events = order(&mut registrar, &mut ledger, RegistrarInput::Revoke(identity))?;
+    let Some(RegistrarEvent::Revoked(list)) = events.into_iter().next() else {
+        return Err(Failure::new("the node was not removed: a bug, please report it").into());
+    };
+    // Anybody may hand the list in: the realm signed it. A key of this moment serves.
+    let own = NodeIdentity::from_seed(&*fresh::<32>()?)?;
+    let mut told: Vec<Value> = Vec::new();
+    let mut text =
+        format!("removed {identity}, list {} of {} nodes\n", list.object().number, list.object().revoked.len());
+    for server in servers {
+        let outcome = match ask(&server, &own, Body::HandIn(list.clone()), PATIENCE) {
+            Ok(Body::Registered { .. }) => Ok(()),
+            Ok(Body::Refused(refusal)) => Err(refusal.to_string()),
+            Ok(_) => Err("an answer of another kind".to_owned()),
+            Err(failures) => Err(failures.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+        };
+        text += &match &outcome {
+            Ok(()) => format!("path server {} at {} has it\n", server.identity, server.address),
+            Err(why) => format!(
+                "path server {} at {} does not have it: {why}; `wayleave run realm` tells it as soon as it can be reached\n",
+                server.identity, server.address
+            ),
+        };
+        told.push(json!({ "server": server.identity.to_string(), "address": server.address, "error": outcome.err() }));
+    }
+    if command.json {
+        print_json(json!({ "identity": identity.to_string(), "number": list.object().number, "servers": told }));
+    } else {
+        print(&text);
+    }
+    Ok(())
+}
+
+fn show(command: &Show) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let file = RealmFile::parse(&source)?;
+    let (registrar, _) = file.registrar(&source)?;
+    let own = file.own_server(&source)?;
+    let now = unix_now().secs();
+    let is_revoked = |identity: &IdentityKey| registrar.revocations().is_some_and(|list| list.object().has(identity));
+    let state = |member: &Membership| match () {
+        () if is_revoked(&member.identity) => "removed",
+        () if member.not_after < now => "expired",
+        () => "member",
+    };
+    let addresses = file.addresses(&source)?;
+    let row = |member: &Membership| {
+        let names: Vec<&str> = member.grants.names.iter().map(Name::as_str).collect();
+        let prefixes: Vec<String> = member.grants.prefixes.iter().map(ToString::to_string).collect();
+        let address = addresses.iter().find(|known| names.contains(&known.name.as_str())).map(|known| &known.address);
+        json!({
+            "name": names.join(" "),
+            "role": role_names(member.grants.roles).join(" "),
+            "state": state(member),
+            "prefixes": prefixes,
+            "address": address,
+            "until": utc(member.not_after),
+            "identity": member.identity.to_string(),
+        })
+    };
+    let members: Vec<Value> = registrar.members().map(row).collect();
+    let number = registrar.revocations().map(|list| list.object().number);
+    if command.json {
+        print_json(json!({
+            "realm": registrar.realm().to_string(),
+            "operator": { "identity": own.identity.to_string(), "address": own.address },
+            "revocations": number,
+            "members": members,
+        }));
+        return Ok(());
+    }
+    print(&format!("realm     {}\noperator  {} at {}\n", registrar.realm(), own.identity, own.address));
+    if !members.is_empty() {
+        let columns = ["name", "role", "state", "prefixes", "address", "until", "identity"];
+        print(&format!("\n{}", objects(&members, &columns)));
+    }
+    Ok(())
+}

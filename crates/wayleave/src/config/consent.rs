@@ -1,0 +1,295 @@
+//! The configuration of a consent server, and its policy's file.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_control::consent::{Policy, PolicyFile, TagKeys};
+use wayleave_control::realm::Roles;
+use wayleave_core::IdentityKey;
+use wayleave_packet::icing::mint::tag_epoch;
+use wayleave_runtime::clock::unix_now;
+
+use super::check::{Checked, RoleConfig};
+use super::machine::{absent_address, state_fault, taken_by_status};
+use super::overlay::{OverlaySection, identity};
+use super::parse::{PublicKey, Text};
+use super::rs::{FileFault, StatusSection, example, status_warning};
+use super::{EXAMPLE_OPERATORS, Fault, Source};
+use crate::failure::{Failure, Failures, Outcome};
+use crate::key_files::node::{TagKeyFile, load_branch};
+
+/// Nodes that a server consents for.
+const MAX_NODES: usize = 1_024;
+
+/// `run consent`.
+pub const ROLE: RoleConfig = RoleConfig {
+    name: "consent",
+    section: "consent",
+    sections: "[consent] and [overlay]",
+    check: ConsentFile::checked,
+    status: |source| Ok(ConsentFile::parse(source)?.status),
+    template: |_| template(),
+};
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConsentFile {
+    pub consent: ConsentSection,
+    pub overlay: Spanned<OverlaySection>,
+    pub status: Option<StatusSection>,
+}
+
+/// `[consent]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConsentSection {
+    pub listen: Spanned<Text<SocketAddr>>,
+    /// Rules, and tests of them.
+    pub policy: Spanned<PathBuf>,
+    /// Each decision, one JSON object a line.
+    pub audit: Spanned<PathBuf>,
+    /// The nodes that it consents for.
+    #[serde(default)]
+    pub node: Vec<Spanned<NodeSection>>,
+}
+
+/// `[[consent.node]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSection {
+    pub identity: Spanned<Text<PublicKey>>,
+    /// All keys of its tags.
+    pub tags: Option<Spanned<PathBuf>>,
+    /// Prefixes of its tags, each for one epoch, that its provider delegated.
+    #[serde(default)]
+    pub delegated: Vec<Spanned<PathBuf>>,
+}
+
+impl ConsentFile {
+    /// Reads and checks the file, not the files that it names.
+    pub fn parse(source: &Source) -> Result<Self, Failures> {
+        let file: Self = source.parse()?;
+        let faults = file.faults();
+        if faults.is_empty() {
+            return Ok(file);
+        }
+        Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let mut faults = self.overlay.get_ref().faults();
+        let nodes = &self.consent.node;
+        if nodes.len() > MAX_NODES {
+            let message = format!("{} nodes, expected at most {MAX_NODES}", nodes.len());
+            faults.push(Fault { span: None, message, help: None });
+        }
+        for (at, node) in nodes.iter().enumerate() {
+            let (span, node) = (node.span(), node.get_ref());
+            if nodes[..at].iter().any(|other| other.get_ref().identity.get_ref() == node.identity.get_ref()) {
+                faults.push(Fault::at(node.identity.span(), "the same node twice, expected each once"));
+            }
+            if node.tags.is_none() && node.delegated.is_empty() {
+                faults.push(Fault::at(span, "a node without keys, expected `tags` or `delegated`"));
+            }
+        }
+        if let Some(neighbour) = self.overlay.get_ref().neighbour.first() {
+            let message = "a consent server forwards nothing, expected no neighbours";
+            faults.push(Fault::at(neighbour.span(), message));
+        }
+        faults.extend(taken_by_status(self.status.as_ref(), &[self.consent.listen.get_ref().0]));
+        faults
+    }
+
+    /// The policy, if its rules are well formed and its own tests pass.
+    pub fn policy(&self, source: &Source) -> Outcome<Policy> {
+        let named = &self.consent.policy;
+        let at = source.resolve(named.get_ref());
+        let text = Source::read(&at).map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
+        let file: PolicyFile = text.parse()?;
+        let wrong = |message: String| {
+            let failure = Failure::new(format!("{}: {message}", at.display()));
+            Failures::from(source.failure(Fault::of(named.span(), &failure)))
+        };
+        let policy = Policy::new(&file).map_err(|error| wrong(error.to_string()))?;
+        let failed = policy.run_tests(&file).map_err(|error| wrong(error.to_string()))?;
+        if failed.is_empty() {
+            return Ok(policy);
+        }
+        let failures = failed.iter().map(|failure| {
+            let failure = Failure::new(format!("{}: {failure}", at.display()))
+                .help("change the rules until the policy's own tests pass, or the test if it is wrong");
+            source.failure(Fault::of(named.span(), &failure))
+        });
+        Err(Failures(failures.collect()))
+    }
+
+    /// The keys of each node.
+    pub fn nodes(&self, source: &Source) -> Outcome<BTreeMap<IdentityKey, TagKeys>> {
+        let now = tag_epoch(unix_now().secs() as u32);
+        let mut nodes = BTreeMap::new();
+        for node in self.consent.node.iter().map(Spanned::get_ref) {
+            let fault = |named: &Spanned<PathBuf>, failure: Failure| source.failure(Fault::of(named.span(), &failure));
+            let masters = match &node.tags {
+                Some(named) => {
+                    let keys = TagKeyFile::load(&source.resolve(named.get_ref()));
+                    keys.map_err(|failure| fault(named, failure))?.masters()
+                }
+                None => Vec::new(),
+            };
+            let mut keys = TagKeys::new(masters);
+            for named in &node.delegated {
+                let branch = load_branch(&source.resolve(named.get_ref())).map_err(|failure| fault(named, failure))?;
+                if branch.scope().0 >= now && !keys.delegate(branch, now) {
+                    return Err(fault(named, Failure::new("too many delegated prefixes for one node")).into());
+                }
+            }
+            nodes.insert(identity(node.identity.get_ref()), keys);
+        }
+        Ok(nodes)
+    }
+
+    fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+        let overlay = self.overlay.get_ref();
+        let mut faults = overlay.file_faults(source);
+        let consent = &self.consent;
+        faults.extend(state_fault(&consent.audit, source));
+        let sort = |failures: Failures, named: &Spanned<PathBuf>| {
+            let exists = source.resolve(named.get_ref()).exists();
+            let fault = move |failure: Failure| match exists {
+                true => FileFault::Unusable(Fault::of(named.span(), &failure)),
+                false => FileFault::Missing(Fault::of(named.span(), &failure)),
+            };
+            failures.0.into_iter().map(fault).collect::<Vec<_>>()
+        };
+        if let Err(failures) = self.policy(source) {
+            faults.extend(sort(failures, &consent.policy));
+        }
+        for node in consent.node.iter().map(Spanned::get_ref) {
+            if let Some(named) = &node.tags
+                && let Err(failure) = TagKeyFile::load(&source.resolve(named.get_ref()))
+            {
+                faults.extend(sort(failure.into(), named));
+            }
+            for named in &node.delegated {
+                match load_branch(&source.resolve(named.get_ref())) {
+                    Err(failure) => faults.extend(sort(failure.into(), named)),
+                    Ok(branch) if branch.scope().0 < tag_epoch(unix_now().secs() as u32) => {
+                        let fault = Fault::at(named.span(), "the delegated prefix is of an epoch that has ended");
+                        let help = "ask the node's provider for the next one";
+                        faults.push(FileFault::Doubtful(fault.help(help)));
+                    }
+                    Ok(_) => {}
+                }
+            }
+        }
+        if let Ok(settings) = overlay.load(source)
+            && !settings.membership.object().grants.roles.has(Roles::CONSENT_SERVER)
+        {
+            let fault = Fault::at(overlay.membership.span(), "the membership does not make this node a consent server");
+            let help = "the realm's operator invites it with `--role consent`";
+            faults.push(FileFault::Doubtful(fault.help(help)));
+        }
+        faults
+    }
+
+    /// Whether it still has the example's realm, with which the role cannot run.
+    pub fn has_examples(&self) -> bool {
+        self.overlay.get_ref().realm.get_ref().0.to_string() == EXAMPLE_OPERATORS[0]
+    }
+
+    pub(super) fn checked(source: &Source) -> Checked {
+        let file = match Self::parse(source) {
+            Ok(file) => file,
+            Err(failures) => return Checked::wrong("consent", failures),
+        };
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        if file.has_examples() {
+            let span = file.overlay.get_ref().realm.span();
+            warnings.push(example(span, "the realm's key, from `wayleave realm show`"));
+        }
+        for fault in file.file_faults(source) {
+            match fault {
+                // A new configuration needs no files yet.
+                FileFault::Missing(fault) if file.has_examples() => warnings.push(fault),
+                FileFault::Doubtful(fault) => warnings.push(fault),
+                fault => errors.push(fault.into_fault()),
+            }
+        }
+        if file.consent.node.is_empty() {
+            let message = "the server consents for no node: it refuses every request";
+            let fault = Fault { span: None, message: message.to_owned(), help: None };
+            warnings.push(fault.help("add [[consent.node]] with the node's identity and the file of its tags"));
+        }
+        warnings.extend(absent_address(&file.consent.listen));
+        warnings.extend(file.status.as_ref().and_then(status_warning));
+        Checked::found("consent", source, errors, warnings)
+    }
+}
+
+/// What `wayleave init consent` prints.
+fn template() -> String {
+    template_with(&ConsentValues {
+        overlay: super::overlay::template_with(&super::overlay::OverlayValues::example("consent.redb")),
+        listen: "127.0.0.1:7200".to_owned(),
+        status: "127.0.0.1:8491".to_owned(),
+    })
+}
+
+/// The values in which consent servers' configurations differ.
+pub struct ConsentValues {
+    /// The section `[overlay]`.
+    pub overlay: String,
+    pub listen: String,
+    pub status: String,
+}
+
+/// A consent server's configuration with these values.
+pub fn template_with(values: &ConsentValues) -> String {
+    let ConsentValues { overlay, listen, status } = values;
+    format!(
+        "# A consent server. Run it with: wayleave run consent --config FILE\n\
+         # Paths are relative to this file.\n\
+         \n\
+         [consent]\n\
+         # Where senders connect.\n\
+         listen = \"{listen}\"\n\
+         # Who may have consent to what, and tests of the rules, which `wayleave check` runs. Reloaded on SIGHUP.\n\
+         policy = \"policy.toml\"\n\
+         # Each decision, one JSON object a line, written before the answer leaves. SIGHUP opens the file anew.\n\
+         audit = \"audit.log\"\n\
+         # The nodes that it consents for: their identities, and the keys of their tags, or prefixes that were delegated by\n\
+         # `wayleave keys delegate-tags`. Reloaded on SIGHUP.\n\
+         #[[consent.node]]\n\
+         #identity = \"ed25519:64 hexadecimal digits\"\n\
+         #tags = \"tags.key\"\n\
+         #delegated = []\n\
+         \n\
+         {overlay}\
+         \n\
+         # Status pages and metrics, for you alone.\n\
+         [status]\n\
+         listen = \"{status}\"\n"
+    )
+}
+
+/// A policy to start from, which consents to nothing but what its one rule says.
+pub const POLICY_TEMPLATE: &str = "# Who may have consent to what. The first rule that matches decides; without one the answer is no.\n\
+     # Nodes are written by name or as \"ed25519:...\". A list that is left out matches everything:\n\
+     # senders, realms, tags (\"40000000/2\"), hours (\"08:00-18:00\", UTC), before and after (the neighbours on the path).\n\
+     \n\
+     [[rule]]\n\
+     name = \"members\"\n\
+     allow = true\n\
+     # How long a consent lasts.\n\
+     seconds = 300\n\
+     \n\
+     # Tests of the rules: `wayleave check` and every reload run them.\n\
+     [[test]]\n\
+     name = \"a member may send\"\n\
+     sender = \"a\"\n\
+     allow = true\n\
+     rule = \"members\"\n";

@@ -1,0 +1,259 @@
+//! The configuration of a realm's operator: of the process that answers joins, and of the commands beside it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_control::realm::{Registrar, Roles, Server};
+use wayleave_control::store::{Record, Store};
+use wayleave_core::IdentityKey;
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_runtime::clock::unix_now;
+
+use super::check::{Checked, RoleConfig};
+use super::machine::{absent_address, taken_by_status};
+use super::parse::{HostPort, Text, TextValue};
+use super::rs::{FileFault, StatusSection, status_warning};
+use super::{Fault, Source};
+use crate::failure::{Failure, Failures, Outcome};
+use crate::key_files::ledger::Ledger;
+use crate::key_files::node::{self, KeyKind};
+use crate::key_files::private;
+
+/// Path servers of a realm whose addresses are remembered.
+const MAX_ADDRESSES: usize = 64;
+/// Largest file of addresses that is read, in octets.
+const MAX_OCTETS: u64 = 64 * 1024;
+
+/// `run realm`.
+pub const ROLE: RoleConfig = RoleConfig {
+    name: "realm",
+    section: "realm",
+    sections: "[realm]",
+    check: RealmFile::checked,
+    status: |source| Ok(RealmFile::parse(source)?.status),
+    template: |_| template_with("127.0.0.1:7000", "realm.example.net:7000", "127.0.0.1:8489"),
+};
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RealmFile {
+    pub realm: RealmSection,
+    pub status: Option<StatusSection>,
+}
+
+/// `[realm]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RealmSection {
+    /// The realm's key, which signs memberships.
+    pub key: Spanned<PathBuf>,
+    /// The identity of the process that answers joins.
+    pub identity: Spanned<PathBuf>,
+    /// Who was admitted by which token, and who was removed.
+    pub records: Spanned<PathBuf>,
+    /// Where path servers are, as invitations said.
+    pub servers: Spanned<PathBuf>,
+    pub listen: Spanned<Text<SocketAddr>>,
+    /// The same as nodes reach it.
+    pub address: Text<HostPort>,
+}
+
+/// Where a path server is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathServerAddress {
+    pub name: String,
+    pub address: String,
+}
+
+impl RealmFile {
+    /// Reads and checks the file, not the files that it names.
+    pub fn parse(source: &Source) -> Result<Self, Failures> {
+        let file: Self = source.parse()?;
+        let faults: Vec<Fault> =
+            taken_by_status(file.status.as_ref(), &[file.realm.listen.get_ref().0]).into_iter().collect();
+        if faults.is_empty() {
+            return Ok(file);
+        }
+        Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
+    }
+
+    /// The realm's key.
+    pub fn key(&self, source: &Source) -> Outcome<SigningKey> {
+        let (realm, own) = (self.seed(source, KeyKind::Realm)?, self.seed(source, KeyKind::Identity)?);
+        if realm == own {
+            let failure = Failure::new("the realm's key and the process's identity are one key")
+                .help("each key has one use: create another with `wayleave keys node FILE --kind identity`");
+            return Err(source.failure(Fault::of(self.realm.identity.span(), &failure)).into());
+        }
+        Ok(SigningKey::from_seed(&realm))
+    }
+
+    /// The identity of the process that answers joins.
+    pub fn identity(&self, source: &Source) -> Outcome<Seed> {
+        self.seed(source, KeyKind::Identity)
+    }
+
+    fn seed(&self, source: &Source, kind: KeyKind) -> Outcome<Seed> {
+        let named = if kind == KeyKind::Realm { &self.realm.key } else { &self.realm.identity };
+        let loaded = node::load(kind, &source.resolve(named.get_ref()));
+        Ok(loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?)
+    }
+
+    /// The realm's records.
+    pub fn ledger(&self, source: &Source) -> Outcome<Ledger> {
+        let named = &self.realm.records;
+        let opened = Ledger::open(&source.resolve(named.get_ref()));
+        Ok(opened.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?)
+    }
+
+    /// The operator's side as the records have it.
+    pub fn registrar(&self, source: &Source) -> Outcome<(Registrar, Ledger)> {
+        let key = self.key(source)?;
+        let mut ledger = self.ledger(source)?;
+        let records: Vec<Record> = ledger.news()?;
+        Ok((Registrar::new(key, Store::Kept(records), unix_now()), ledger))
+    }
+
+    /// Where the operator's side answers joins.
+    pub fn own_server(&self, source: &Source) -> Outcome<Server> {
+        let identity = node::identity_of(&self.identity(source)?);
+        Ok(Server { identity, address: self.realm.address.0.0.clone() })
+    }
+
+    /// Where path servers are, by their names.
+    pub fn addresses(&self, source: &Source) -> Outcome<Vec<PathServerAddress>> {
+        let path = source.resolve(self.realm.servers.get_ref());
+        let system = |error| Failure::system(path.display(), &error);
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        if std::fs::metadata(&path).map_err(system)?.len() > MAX_OCTETS {
+            return Err(Failure::new(format!("{}: longer than 64 KiB", path.display())).into());
+        }
+        let text = std::fs::read_to_string(&path).map_err(system)?;
+        let mut all = Vec::new();
+        for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let &[name, address] = &words[..] else {
+                return Err(Failure::new(format!("{}: `{line}` is not a name and an address", path.display())).into());
+            };
+            let address = HostPort::read(address).ok_or_else(|| {
+                Failure::new(format!("{}: `{address}` is not {}", path.display(), HostPort::EXPECTED))
+            })?;
+            all.push(PathServerAddress { name: name.to_owned(), address: address.0 });
+        }
+        if all.len() > MAX_ADDRESSES {
+            return Err(Failure::new(format!("{}: more than {MAX_ADDRESSES} path servers", path.display())).into());
+        }
+        Ok(all)
+    }
+
+    /// Remembers where a path server is.
+    pub fn add_address(&self, source: &Source, name: &str, address: &str) -> Outcome {
+        let path = source.resolve(self.realm.servers.get_ref());
+        let mut all = self.addresses(source)?;
+        all.retain(|known| known.name != name);
+        all.push(PathServerAddress { name: name.to_owned(), address: address.to_owned() });
+        let lines: String = all.iter().map(|known| format!("{} {}\n", known.name, known.address)).collect();
+        let text = format!(
+            "# Path servers by name, as `wayleave realm invite NAME --role path --address ADDRESS` said.\n{lines}"
+        );
+        if path.exists() { private::replace(&path, &text) } else { private::create(&path, &text) }
+    }
+
+    /// The path servers that are members and whose addresses are known.
+    pub fn path_servers(&self, source: &Source, registrar: &Registrar) -> Outcome<Vec<Server>> {
+        let addresses = self.addresses(source)?;
+        let now = unix_now().secs();
+        let is_revoked =
+            |identity: &IdentityKey| registrar.revocations().is_some_and(|list| list.object().has(identity));
+        let mut servers = Vec::new();
+        for member in registrar.members() {
+            let is_server = member.grants.roles.has(Roles::PATH_SERVER) && member.not_after >= now;
+            let known =
+                addresses.iter().find(|known| member.grants.names.iter().any(|name| name.as_str() == known.name));
+            if let Some(known) = known.filter(|_| is_server && !is_revoked(&member.identity)) {
+                servers.push(Server { identity: member.identity, address: known.address.clone() });
+            }
+        }
+        Ok(servers)
+    }
+
+    fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+        let mut faults = Vec::new();
+        let mut check = |named: &Spanned<PathBuf>, failure: &Failure| {
+            let fault = Fault::of(named.span(), failure);
+            let exists = source.resolve(named.get_ref()).exists();
+            faults.push(if exists { FileFault::Unusable(fault) } else { FileFault::Missing(fault) });
+        };
+        let realm = &self.realm;
+        for (named, kind) in [(&realm.key, KeyKind::Realm), (&realm.identity, KeyKind::Identity)] {
+            if let Err(failure) = node::load(kind, &source.resolve(named.get_ref())) {
+                check(named, &failure);
+            }
+        }
+        let opened = Ledger::open(&source.resolve(realm.records.get_ref()));
+        if let Err(failure) = opened.and_then(|mut ledger| ledger.news().map(drop)) {
+            check(&realm.records, &failure);
+        }
+        if let Err(failures) = self.addresses(source) {
+            failures.0.iter().for_each(|failure| check(&realm.servers, failure));
+        }
+        faults
+    }
+
+    pub(super) fn checked(source: &Source) -> Checked {
+        let file = match Self::parse(source) {
+            Ok(file) => file,
+            Err(failures) => return Checked::wrong("realm", failures),
+        };
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        // A new configuration needs no files yet; once there is a key, everything has to be there.
+        let is_new = !source.resolve(file.realm.key.get_ref()).exists();
+        for fault in file.file_faults(source) {
+            match fault {
+                FileFault::Missing(fault) if is_new => warnings.push(fault),
+                FileFault::Doubtful(fault) => warnings.push(fault),
+                fault => errors.push(fault.into_fault()),
+            }
+        }
+        warnings.extend(absent_address(&file.realm.listen));
+        warnings.extend(file.status.as_ref().and_then(status_warning));
+        Checked::found("realm", source, errors, warnings)
+    }
+}
+
+/// An operator's configuration.
+pub fn template_with(listen: &str, address: &str, status: &str) -> String {
+    format!(
+        "# The operator's side of a realm: it admits nodes. Run it with: wayleave run realm --config FILE\n\
+         # It has the realm's key: run it on a machine of its own, never beside a path server, and only while nodes join.\n\
+         # Paths are relative to this file. `wayleave realm init` writes all of them.\n\
+         \n\
+         [realm]\n\
+         # The realm's key, the root of trust of the overlay. Keep a copy where no network is.\n\
+         key = \"realm.key\"\n\
+         # The identity of this process; invitations name it.\n\
+         identity = \"identity.key\"\n\
+         # Who was admitted by which token, and who was removed. Keep copies: a token works once because of it.\n\
+         records = \"records\"\n\
+         # Where path servers are; written by: wayleave realm invite NAME --role path --address ADDRESS\n\
+         servers = \"servers\"\n\
+         # Where nodes join, and the same as they reach it.\n\
+         listen = \"{listen}\"\n\
+         address = \"{address}\"\n\
+         \n\
+         # Status pages and metrics, for you alone.\n\
+         [status]\n\
+         listen = \"{status}\"\n"
+    )
+}
+
+/// The configuration in a folder of `realm init`.
+pub fn file_in(folder: &Path) -> PathBuf {
+    folder.join("realm.toml")
+}

@@ -1,0 +1,254 @@
+//! The records of a realm's operator: who was admitted by which token, and who was removed. A file to which whole batches are
+//! appended, shared by the process that answers joins and by commands.
+//!
+//! Each batch has its length and a digest behind it. What a crash left of the last one is cut off: nobody was told of it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use wayleave_control::store::{MAX_RECORD, Record};
+use wayleave_crypto::hash::hash;
+
+use super::private::sync_folder;
+use crate::failure::{Failure, Outcome};
+
+/// At the beginning of the file.
+const HEADER: &[u8] = b"wayleave-realm-records-v1\n";
+/// Octets of a digest.
+const DIGEST: usize = 32;
+/// Octets of a batch, at most.
+const MAX_BATCH: usize = 4 << 20;
+
+/// The file, and how much of it was read.
+#[derive(Debug)]
+pub struct Ledger {
+    path: PathBuf,
+    file: File,
+    offset: u64,
+}
+
+impl Ledger {
+    /// Makes a new file. Refuses to overwrite.
+    pub fn create(path: &Path) -> Outcome {
+        let system = |error| Failure::system(path.display(), &error);
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let mut file = made.map_err(system)?;
+        file.write_all(HEADER).and_then(|()| file.sync_all()).map_err(system)?;
+        sync_folder(path)
+    }
+
+    /// Opens the file; nothing was read yet.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        let mut file = opened.map_err(|error| {
+            let failure = Failure::system(path.display(), &error);
+            match error.kind() {
+                ErrorKind::NotFound => failure.help(
+                    "these are the realm's records of used tokens and removed nodes: restore them from a backup; without them a \
+                     used token would work again and a removed node could return. `wayleave realm init` begins a new realm",
+                ),
+                _ => failure,
+            }
+        })?;
+        let mut header = [0; HEADER.len()];
+        if file.read_exact(&mut header).is_err() || header != HEADER {
+            return Err(Failure::new(format!("{} has no records of a realm", path.display()))
+                .help("restore the file from a backup"));
+        }
+        Ok(Self { path: path.to_owned(), file, offset: HEADER.len() as u64 })
+    }
+
+    /// The records that were appended since this was last called.
+    pub fn news(&mut self) -> Result<Vec<Record>, Failure> {
+        let length = self.file.metadata().map_err(|error| self.system(&error))?.len();
+        if length <= self.offset {
+            return Ok(Vec::new());
+        }
+        let lock = self.lock()?;
+        let records = self.read_on();
+        drop(lock);
+        records
+    }
+
+    /// Appends a batch, and makes it durable; returns what others appended in between.
+    pub fn append(&mut self, records: &[Record]) -> Result<Vec<Record>, Failure> {
+        let lock = self.lock()?;
+        let news = self.read_on()?;
+        let mut body = Vec::new();
+        for record in records {
+            let octets = record.encode();
+            body.extend_from_slice(&(octets.len() as u32).to_be_bytes());
+            body.extend_from_slice(&octets);
+        }
+        let mut batch = (body.len() as u32).to_be_bytes().to_vec();
+        batch.extend_from_slice(&body);
+        batch.extend_from_slice(&digest(&body));
+        let at = self.offset;
+        let mut write = || -> std::io::Result<()> {
+            self.file.seek(SeekFrom::Start(at))?;
+            self.file.write_all(&batch)?;
+            self.file.sync_data()
+        };
+        if let Err(error) = write() {
+            let _ = self.file.set_len(at);
+            return Err(self.system(&error));
+        }
+        self.offset = at + batch.len() as u64;
+        drop(lock);
+        Ok(news)
+    }
+
+    fn system(&self, error: &std::io::Error) -> Failure {
+        Failure::system(self.path.display(), error)
+    }
+
+    /// Keeps other processes from writing until it is dropped.
+    fn lock(&self) -> Result<Lock, Failure> {
+        let file = self.file.try_clone().map_err(|error| self.system(&error))?;
+        flock(&file, FlockOperation::LockExclusive).map_err(|error| self.system(&error.into()))?;
+        Ok(Lock(file))
+    }
+
+    /// Reads whole batches from the offset on, with the lock held; cuts off what is left of a batch that a crash interrupted.
+    fn read_on(&mut self) -> Result<Vec<Record>, Failure> {
+        let read = |ledger: &mut Self| -> std::io::Result<Vec<u8>> {
+            ledger.file.seek(SeekFrom::Start(ledger.offset))?;
+            let mut octets = Vec::new();
+            ledger.file.read_to_end(&mut octets)?;
+            Ok(octets)
+        };
+        let octets = read(self).map_err(|error| self.system(&error))?;
+        let mut rest = &octets[..];
+        let mut records = Vec::new();
+        while !rest.is_empty() {
+            let Some((batch, behind)) = split_batch(rest) else {
+                if is_interrupted(rest) {
+                    self.file.set_len(self.offset).map_err(|error| self.system(&error))?;
+                    break;
+                }
+                return Err(Failure::new(format!("{} is damaged at octet {}", self.path.display(), self.offset))
+                    .help("restore the file from a backup: used tokens and removed nodes are recorded in it"));
+            };
+            let decoded = decode(batch).ok_or_else(|| {
+                Failure::new(format!("{} is damaged at octet {}", self.path.display(), self.offset))
+                    .help("restore the file from a backup: used tokens and removed nodes are recorded in it")
+            })?;
+            records.extend(decoded);
+            self.offset += (rest.len() - behind.len()) as u64;
+            rest = behind;
+        }
+        Ok(records)
+    }
+}
+
+/// An exclusive lock of the file.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn digest(body: &[u8]) -> [u8; DIGEST] {
+    hash("wayleave/realm/records/v1", &[body])
+}
+
+fn split_batch(octets: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = octets.split_first_chunk::<4>()?;
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > MAX_BATCH || rest.len() < length + DIGEST {
+        return None;
+    }
+    let (body, rest) = rest.split_at(length);
+    let (found, rest) = rest.split_at(DIGEST);
+    (found == digest(body)).then_some((body, rest))
+}
+
+/// Whether these octets can be what a crash left of one last batch: nothing whole is behind them.
+fn is_interrupted(octets: &[u8]) -> bool {
+    // A file system may have made the file longer before it wrote the octets: then the last ones are zero.
+    if octets.iter().all(|octet| *octet == 0) {
+        return true;
+    }
+    let Some((length, rest)) = octets.split_first_chunk::<4>() else { return true };
+    let whole = u32::from_be_bytes(*length) as usize + DIGEST;
+    whole <= MAX_BATCH + DIGEST && (rest.len() < whole || rest.len() == whole && rest.ends_with(&[0; DIGEST]))
+}
+
+fn decode(mut body: &[u8]) -> Option<Vec<Record>> {
+    let mut records = Vec::new();
+    while !body.is_empty() {
+        let (length, rest) = body.split_first_chunk::<4>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        if length > MAX_RECORD + 64 || rest.len() < length {
+            return None;
+        }
+        let (octets, rest) = rest.split_at(length);
+        records.push(Record::decode(octets).ok()?);
+        body = rest;
+    }
+    Some(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn used(octet: u8) -> Record {
+        Record::Used { key: [octet; 32], by: None }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("wayleave-ledger-{name}-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        path
+    }
+
+    #[test]
+    fn what_one_process_appends_another_reads_and_nothing_twice() {
+        let path = scratch("two");
+        Ledger::create(&path).expect("made");
+        let (mut one, mut two) = (Ledger::open(&path).expect("opened"), Ledger::open(&path).expect("opened"));
+        assert_eq!(one.append(&[used(1), used(2)]).expect("written"), []);
+        assert_eq!(two.append(&[used(3)]).expect("written"), [used(1), used(2)]);
+        assert_eq!(one.news().expect("read"), [used(3)]);
+        assert_eq!(one.news().expect("read"), []);
+        assert_eq!(Ledger::open(&path).expect("opened").news().expect("read"), [used(1), used(2), used(3)]);
+        assert!(Ledger::create(&path).is_err(), "never overwritten");
+        fs::remove_file(&path).expect("removed");
+    }
+
+    #[test]
+    fn a_batch_that_a_crash_cut_off_is_gone_and_a_changed_octet_is_reported() {
+        let path = scratch("cut");
+        Ledger::create(&path).expect("made");
+        let mut ledger = Ledger::open(&path).expect("opened");
+        ledger.append(&[used(1)]).expect("written");
+        let whole = fs::read(&path).expect("read");
+        ledger.append(&[used(2)]).expect("written");
+        let longer = fs::read(&path).expect("read");
+        for length in whole.len()..longer.len() {
+            fs::write(&path, &longer[..length]).expect("written");
+            let mut again = Ledger::open(&path).expect("opened");
+            assert_eq!(again.news().expect("read"), [used(1)], "{length}");
+            again.append(&[used(9)]).expect("written");
+            assert_eq!(Ledger::open(&path).expect("opened").news().expect("read"), [used(1), used(9)]);
+        }
+        // In a batch before the last, and in the last one.
+        for at in [HEADER.len() + 10, whole.len() + 10] {
+            let mut damaged = longer.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, &damaged).expect("written");
+            let failure = Ledger::open(&path).expect("opened").news().expect_err("damaged");
+            assert!(failure.to_string().contains("damaged"), "{failure}");
+            assert_eq!(fs::read(&path).expect("read"), damaged, "nothing is cut off");
+        }
+        fs::remove_file(&path).expect("removed");
+    }
+}

@@ -1,0 +1,110 @@
+//! What a consent server shows to its operator.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use wayleave_control::consent::ConsentServer;
+use wayleave_core::IdentityKey;
+use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::links::Links;
+use wayleave_runtime::store::FileStore;
+
+use super::audit::AuditLog;
+use super::io::Event;
+use crate::roles::daemon::{self, View, Views};
+use crate::roles::overlay::Handle;
+
+#[derive(Clone)]
+pub struct ConsentView {
+    overlay: Handle,
+    links: Links,
+    events: mpsc::Sender<Event>,
+    audit: Arc<AuditLog>,
+}
+
+struct Standing {
+    is_ready: bool,
+    nodes: Vec<IdentityKey>,
+    consented: u64,
+    refused: u64,
+    links: usize,
+}
+
+impl ConsentView {
+    pub fn new(overlay: &Handle, links: &Links, events: &mpsc::Sender<Event>, audit: &Arc<AuditLog>) -> Self {
+        let (overlay, links) = (overlay.clone(), links.clone());
+        Self { overlay, links, events: events.clone(), audit: Arc::clone(audit) }
+    }
+
+    async fn standing(&self) -> Result<Standing, ViewError> {
+        daemon::query(&self.events, |server: &mut ConsentServer| {
+            let (consented, refused) = server.decided();
+            Standing {
+                is_ready: server.is_ready(),
+                nodes: server.nodes().collect(),
+                consented,
+                refused,
+                links: server.links(),
+            }
+        })
+        .await
+    }
+}
+
+impl View for ConsentView {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let standing = self.standing().await?;
+        let (audited, left_out, failing) = self.audit.standing();
+        let mut value = self.overlay.status().await?;
+        value["consents_for"] = json!(standing.nodes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        value["consented"] = json!(standing.consented);
+        value["refused"] = json!(standing.refused);
+        value["audited"] = json!(audited);
+        value["answers_left_out"] = json!(left_out);
+        value["audit"] = failing.map_or(json!("good"), |why| json!(why));
+        value["senders"] = json!(standing.links);
+        Ok(value)
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        let standing = self.standing().await.ok()?;
+        let (audited, left_out, failing) = self.audit.standing();
+        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        let links = self.links.counters();
+        let mut all = self.overlay.metrics().await?;
+        all.extend([
+            counter("consented", Unit::Messages, "Requests consented to", standing.consented),
+            counter("refused", Unit::Messages, "Requests refused", standing.refused),
+            counter("audited", Unit::Messages, "Decisions in the audit log", audited),
+            counter("left_out", Unit::Messages, "Answers left out because the audit log was too slow", left_out),
+            Metric::up("audit", "Whether the audit log can be written", failing.is_none()),
+            gauge("sender", Unit::Links, "Links to senders", standing.links as f64),
+            counter(
+                "failed",
+                Unit::Connections,
+                "Connections that failed before the sender was known",
+                links.failed.load(Ordering::Relaxed),
+            ),
+        ]);
+        Some(all)
+    }
+
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        let standing = self.standing().await.ok()?;
+        if let (_, _, Some(why)) = self.audit.standing() {
+            return Some(Err(format!("the audit log cannot be written: {why}")));
+        }
+        let why = "no path server has sent its records yet";
+        Some(if standing.is_ready { Ok(()) } else { Err(why.to_owned()) })
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        Some(self.overlay.store())
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views.page("members", |view, _| async move { view.overlay.members().await })
+    }
+}

@@ -1,0 +1,366 @@
+//! The I/O of a node's end of the control plane: links to servers, the store, those who wait for answers, the log.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tracing::{info, warn};
+use wayleave_control::advert::{Link, TagOffer};
+use wayleave_control::frames::Host;
+use wayleave_control::node::{Node, NodeEvent, NodeInput, NodeOutput, Profile, Realm};
+use wayleave_control::realm::Server;
+use wayleave_control::store::Record;
+use wayleave_core::IdentityKey;
+use wayleave_packet::Path;
+use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::links::{Connecting, LinkEvent, Links};
+use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::store::FileStore;
+use wayleave_runtime::tls::Role;
+
+use super::{LeaseState, NoConsent, NoPath, OwnIds, records};
+use crate::config::overlay::{NodeRef, OverlaySection};
+use crate::failure::Failure;
+use crate::roles::Events;
+use crate::roles::daemon::fresh;
+
+/// Servers to which links are kept, at most: beyond, the one that was not asked for longest is left.
+const MAX_SERVERS: usize = 256;
+/// Frames that wait for a link to come up.
+const MAX_WAITING: usize = 256;
+/// A server to which no link is up after this cannot be reached; what waits for it is answered so.
+const UNREACHABLE: Duration = Duration::from_secs(1);
+/// Roles' questions that wait for an answer.
+const MAX_FINDS: usize = 4096;
+
+/// What reaches the machine's loop.
+pub enum Event {
+    Link(LinkEvent),
+    Persisted(u64),
+    Find(Host, oneshot::Sender<Result<Vec<Path>, NoPath>>),
+    Obtain {
+        path: Path,
+        seconds: u32,
+        to: oneshot::Sender<(u64, watch::Receiver<LeaseState>)>,
+    },
+    Release(u64),
+    Profile(Profile),
+    Reload(Box<OverlaySection>),
+    /// Time to see whether this server could be reached.
+    Check(IdentityKey),
+    Query(Query<Node>),
+    Stop,
+}
+
+impl From<LinkEvent> for Event {
+    fn from(event: LinkEvent) -> Self {
+        Event::Link(event)
+    }
+}
+
+impl From<Query<Node>> for Event {
+    fn from(query: Query<Node>) -> Self {
+        Event::Query(query)
+    }
+}
+
+/// The link to one server.
+pub struct Connection {
+    server: Server,
+    link: Option<u64>,
+    /// Since when there is none.
+    down_since: Instant,
+    last_use: Instant,
+    waiting: VecDeque<Arc<[u8]>>,
+    /// A path server, which is kept whether it is asked or not.
+    is_kept: bool,
+    _connecting: Connecting,
+}
+
+pub struct OverlayIo {
+    pub identity: NodeIdentity,
+    pub links: Links,
+    pub store: Arc<FileStore>,
+    pub events: mpsc::Sender<Event>,
+    pub servers: HashMap<IdentityKey, Connection>,
+    pub by_link: HashMap<u64, IdentityKey>,
+    pub finds: HashMap<Host, Vec<oneshot::Sender<Result<Vec<Path>, NoPath>>>>,
+    pub leases: HashMap<u64, watch::Sender<LeaseState>>,
+    pub next_lease: u64,
+    pub section: OverlaySection,
+    pub realm: watch::Sender<Arc<Realm>>,
+    pub ids: watch::Sender<Arc<OwnIds>>,
+    pub log: Events,
+    /// Records of path servers go here too.
+    pub tap: Option<mpsc::Sender<(Vec<Record>, bool)>>,
+}
+
+impl OverlayIo {
+    /// Keeps a link to a server from now on.
+    pub fn connect(&mut self, server: &Server) -> Result<(), Failure> {
+        let is_known = self.servers.get(&server.identity).is_some_and(|known| known.server == *server);
+        if is_known {
+            return Ok(());
+        }
+        if self.servers.len() >= MAX_SERVERS {
+            let idle = self.servers.iter().filter(|(_, known)| !known.is_kept);
+            let idle = idle.min_by_key(|(_, known)| known.last_use).map(|(identity, _)| *identity);
+            if let Some(idle) = idle {
+                self.leave(&idle);
+            }
+        }
+        self.leave(&server.identity);
+        let (address, own) = (server.address.clone(), &self.identity);
+        let connecting = self.links.connect_node(address, own, server.identity, self.events.clone());
+        let connecting = connecting.map_err(|error| Failure::from_error(&error))?;
+        let is_kept = self.section.servers().iter().any(|kept| kept.identity == server.identity);
+        let now = Instant::now();
+        let connection = Connection {
+            server: server.clone(),
+            link: None,
+            down_since: now,
+            last_use: now,
+            waiting: VecDeque::new(),
+            is_kept,
+            _connecting: connecting,
+        };
+        self.servers.insert(server.identity, connection);
+        Ok(())
+    }
+
+    fn leave(&mut self, identity: &IdentityKey) {
+        if let Some(link) = self.servers.remove(identity).and_then(|known| known.link) {
+            self.links.close(link, "another server took its place");
+            self.by_link.remove(&link);
+        }
+    }
+
+    fn send(&mut self, to: &Server, octets: Vec<u8>, feedback: &mut VecDeque<NodeInput>) -> Result<(), Failure> {
+        self.connect(to)?;
+        let Some(connection) = self.servers.get_mut(&to.identity) else { return Ok(()) };
+        connection.last_use = Instant::now();
+        if let Some(link) = connection.link {
+            self.links.send(link, octets.into());
+            return Ok(());
+        }
+        if connection.down_since.elapsed() >= UNREACHABLE || connection.waiting.len() >= MAX_WAITING {
+            feedback.push_back(NodeInput::Unreachable(to.identity));
+            return Ok(());
+        }
+        if connection.waiting.is_empty() {
+            let (events, identity) = (self.events.clone(), to.identity);
+            let left = UNREACHABLE.saturating_sub(connection.down_since.elapsed());
+            tokio::spawn(async move {
+                tokio::time::sleep(left).await;
+                let _ = events.send(Event::Check(identity)).await; // fails if the node has stopped
+            });
+        }
+        connection.waiting.push_back(octets.into());
+        Ok(())
+    }
+
+    fn link(&mut self, event: LinkEvent) -> Option<NodeInput> {
+        match event {
+            LinkEvent::Up { link, pin, .. } => {
+                let Role::Node(identity) = pin.role else { return None };
+                let connection = self.servers.get_mut(&identity)?;
+                connection.link = Some(link);
+                self.by_link.insert(link, identity);
+                for octets in connection.waiting.drain(..) {
+                    self.links.send(link, octets);
+                }
+                Some(NodeInput::Connected(identity))
+            }
+            LinkEvent::Frame { link, bytes, .. } => {
+                Some(NodeInput::Frame { from: *self.by_link.get(&link)?, octets: bytes })
+            }
+            LinkEvent::Down { link, .. } => {
+                let identity = self.by_link.remove(&link)?;
+                let connection = self.servers.get_mut(&identity).filter(|known| known.link == Some(link))?;
+                connection.link = None;
+                connection.down_since = Instant::now();
+                Some(NodeInput::Disconnected(identity))
+            }
+        }
+    }
+
+    /// What the configuration says of the node, with those neighbours that are members.
+    pub fn profile(&self, realm: &Realm) -> Profile {
+        let section = &self.section;
+        let mut links = Vec::new();
+        for neighbour in &section.neighbour {
+            let neighbour = neighbour.get_ref();
+            let identity = match &neighbour.node.get_ref().0 {
+                NodeRef::Key(identity) => Some(*identity),
+                NodeRef::Name(name) => realm.names.get(name).copied(),
+            };
+            let Some(identity) = identity.filter(|identity| *identity != self.identity.identity()) else { continue };
+            links.push(Link {
+                neighbour: identity,
+                relationship: neighbour.relationship.relationship(),
+                public: neighbour.public,
+                interface: *neighbour.interface.get_ref(),
+                endpoint: neighbour.endpoint.unwrap_or(*neighbour.local.get_ref()).0,
+            });
+        }
+        links.sort();
+        links.dedup_by_key(|link| link.neighbour);
+        let offer = |entry: &crate::config::overlay::TagEntry| TagOffer {
+            tag: entry.tag.get_ref().0.0,
+            usage: entry.usage.usage(),
+            meaning: entry.meaning.as_ref().map(|meaning| meaning.get_ref().clone()).unwrap_or_default(),
+        };
+        Profile {
+            mtu: u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX),
+            links,
+            tags: section.tags_offered.iter().map(offer).collect(),
+            consent: section.consent.as_ref().map(crate::config::overlay::ServerEntry::server),
+        }
+    }
+
+    fn note(&self, event: &NodeEvent) {
+        let kind = match event {
+            NodeEvent::Registered { .. } => "registered",
+            NodeEvent::NotRegistered { .. } => "not-registered",
+            NodeEvent::Disbelieved { .. } => "disbelieved",
+            NodeEvent::Delayed { .. } => "consent-delayed",
+            NodeEvent::StoreDamaged => "store-damaged",
+        };
+        let Some(Line { suppressed }) = self.log.admit(kind, 0) else { return };
+        match event {
+            NodeEvent::Registered { server, sequence } => {
+                info!(%server, sequence, suppressed, "path server has this node's advert");
+                self.log.note(&json!({ "event": kind, "server": server.to_string(), "sequence": sequence }));
+            }
+            NodeEvent::NotRegistered { server, refusal } => {
+                warn!(%server, suppressed, "path server refused this node's advert: {refusal}; others find no path over it there");
+                self.log.note(&json!({ "event": kind, "server": server.to_string(), "why": refusal.to_string() }));
+            }
+            NodeEvent::Disbelieved { server, failure } => {
+                warn!(%server, suppressed, "a claim of the path server is not used: {failure}");
+                self.log.note(&json!({ "event": kind, "server": server.to_string(), "why": failure.to_string() }));
+            }
+            NodeEvent::Delayed { reasons, .. } => {
+                let why = NoConsent { reasons: reasons.clone() };
+                warn!(suppressed, "consents were not renewed and last until they expire: {why}");
+                self.log.note(&json!({ "event": kind, "why": why.to_string() }));
+            }
+            NodeEvent::StoreDamaged => self.log.note(&json!({ "event": kind })),
+        }
+    }
+}
+
+impl Io<Node> for OverlayIo {
+    type Event = Event;
+    type Error = Failure;
+
+    fn step(&mut self, event: Event) -> Step<Node> {
+        Step::Input(match event {
+            Event::Link(event) => match self.link(event) {
+                Some(input) => input,
+                None => return Step::Ignore,
+            },
+            Event::Persisted(id) => NodeInput::Persisted(id),
+            Event::Find(host, to) => {
+                self.finds.retain(|_, waiting| {
+                    waiting.retain(|to| !to.is_closed());
+                    !waiting.is_empty()
+                });
+                if self.finds.values().map(Vec::len).sum::<usize>() >= MAX_FINDS {
+                    return Step::Ignore; // dropping the sender answers
+                }
+                self.finds.entry(host.clone()).or_default().push(to);
+                NodeInput::Find(host)
+            }
+            Event::Obtain { path, seconds, to } => {
+                let id = self.next_lease;
+                self.next_lease += 1;
+                let (state_to, state) = watch::channel(LeaseState::Asking);
+                if to.send((id, state)).is_err() {
+                    return Step::Ignore; // whoever asked has gone
+                }
+                self.leases.insert(id, state_to);
+                NodeInput::Obtain { id, path, seconds }
+            }
+            Event::Release(id) => {
+                self.leases.remove(&id);
+                NodeInput::Release { id }
+            }
+            Event::Profile(profile) => NodeInput::Profile(profile),
+            Event::Reload(section) => {
+                self.section = *section;
+                NodeInput::Profile(self.profile(&Arc::clone(&self.realm.borrow())))
+            }
+            Event::Check(identity) => match self.servers.get_mut(&identity) {
+                Some(connection) if connection.link.is_none() && !connection.waiting.is_empty() => {
+                    connection.waiting.clear();
+                    NodeInput::Unreachable(identity)
+                }
+                _ => return Step::Ignore,
+            },
+            Event::Query(query) => return Step::Query(query),
+            Event::Stop => return Step::Stop,
+        })
+    }
+
+    fn before(&mut self, machine: &mut Node) -> Result<(), Failure> {
+        machine.stir(&fresh()?);
+        Ok(())
+    }
+
+    fn perform(&mut self, output: NodeOutput, feedback: &mut VecDeque<NodeInput>) -> Result<(), Failure> {
+        match output {
+            NodeOutput::Send { to, octets } => self.send(&to, octets, feedback)?,
+            NodeOutput::Persist { id, records } => {
+                let events = self.events.clone();
+                let durable = move || drop(events.blocking_send(Event::Persisted(id)));
+                records::submit(&self.store, &records, Box::new(durable))?;
+            }
+            NodeOutput::Paths { host, paths } => {
+                for to in self.finds.remove(&host).into_iter().flatten() {
+                    let _ = to.send(Ok(paths.clone())); // whoever asked has gone
+                }
+            }
+            NodeOutput::NoPath { host, reasons } => {
+                for to in self.finds.remove(&host).into_iter().flatten() {
+                    let _ = to.send(Err(NoPath { host: host.clone(), reasons: reasons.clone() }));
+                }
+            }
+            NodeOutput::Ready { id, path } => match self.leases.get(&id) {
+                Some(state) if !state.is_closed() => {
+                    state.send_replace(LeaseState::Ready(path));
+                }
+                _ => {
+                    self.leases.remove(&id);
+                    feedback.push_back(NodeInput::Release { id });
+                }
+            },
+            NodeOutput::NoConsent { id, reasons } => {
+                if let Some(state) = self.leases.remove(&id) {
+                    state.send_replace(LeaseState::Gone(NoConsent { reasons }));
+                }
+            }
+            NodeOutput::Ids(ids) => {
+                self.ids.send_replace(Arc::new(OwnIds { ids }));
+            }
+            NodeOutput::Realm(realm) => {
+                feedback.push_back(NodeInput::Profile(self.profile(&realm)));
+                self.realm.send_replace(realm);
+            }
+            NodeOutput::Records { records, complete } => {
+                if let Some(tap) = &self.tap {
+                    // A server that cannot keep up gets them again from its own subscription after a restart.
+                    if tap.try_send((records, complete)).is_err() {
+                        return Err(Failure::new("the consent server does not keep up with the path servers' records"));
+                    }
+                }
+            }
+            NodeOutput::Event(event) => self.note(&event),
+        }
+        Ok(())
+    }
+}

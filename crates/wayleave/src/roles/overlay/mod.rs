@@ -1,0 +1,323 @@
+//! A node's end of the control plane, for roles that are nodes: it keeps links to path and consent servers, publishes the node's
+//! advert, and answers the role's questions (paths to a host, consents to a path, who is who).
+//!
+//! All decisions are those of [`wayleave_control::node`]; this is its I/O.
+
+mod io;
+pub mod records;
+mod views;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use wayleave_control::consent::HopFailure;
+use wayleave_control::database::MAX_MEMBERS;
+use wayleave_control::frames::Host;
+pub use wayleave_control::node::Realm;
+use wayleave_control::node::{Node, NodeConfig, OwnId, Profile, PublisherConfig};
+use wayleave_control::path::PathFailure;
+use wayleave_control::store::{Record, Store};
+use wayleave_core::IdentityKey;
+use wayleave_packet::Path;
+use wayleave_packet::icing::header::NodeId;
+use wayleave_packet::icing::mint::NodeSecret;
+use wayleave_runtime::Clock;
+use wayleave_runtime::links::{Limits, Links};
+use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::store::FileStore;
+
+use super::Events;
+use super::daemon::{QUEUE, Running, seed};
+use crate::config::overlay::Settings;
+use crate::failure::{Failure, Outcome};
+use io::{Event, OverlayIo};
+pub use views::{describe, role_names};
+
+/// Octets that may wait for one server.
+const LINK_QUEUE: usize = 8 << 20;
+
+/// The node, running.
+pub struct Overlay {
+    running: Running<Event>,
+    handle: Handle,
+    was_kept: bool,
+}
+
+/// What a role asks of its node. Clones are the same node.
+#[derive(Clone)]
+pub struct Handle {
+    own: IdentityKey,
+    events: mpsc::Sender<Event>,
+    realm: watch::Receiver<Arc<Realm>>,
+    ids: watch::Receiver<Arc<OwnIds>>,
+    links: Links,
+    store: Arc<FileStore>,
+}
+
+/// The node's own IDs: of the previous, the current and the next epoch.
+#[derive(Clone, Debug, Default)]
+pub struct OwnIds {
+    /// Ascending by epoch.
+    pub ids: Vec<OwnId>,
+}
+
+impl OwnIds {
+    /// The secret of one of them.
+    #[must_use]
+    pub fn secret(&self, id: &NodeId) -> Option<&NodeSecret> {
+        self.ids.iter().map(|own| &own.secret).find(|secret| secret.id() == *id)
+    }
+}
+
+/// There is no path to a host, and why by each path server.
+#[derive(Clone, Debug)]
+pub struct NoPath {
+    pub host: Host,
+    pub reasons: Vec<(IdentityKey, PathFailure)>,
+}
+
+impl fmt::Display for NoPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host: &dyn fmt::Display = match &self.host {
+            Host::Name(name) => name,
+            Host::Identity(identity) => identity,
+            Host::Address(address) => address,
+        };
+        write!(f, "no path to {host}")?;
+        if self.reasons.is_empty() {
+            return f.write_str(": no path server was asked");
+        }
+        self.reasons.iter().try_for_each(|(server, reason)| write!(f, "; path server {server}: {reason}"))
+    }
+}
+
+/// A path is not consented to, and why by each node of it that did not.
+#[derive(Clone, Debug, Default)]
+pub struct NoConsent {
+    pub reasons: Vec<HopFailure>,
+}
+
+impl fmt::Display for NoConsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.reasons.is_empty() {
+            return f.write_str("no consent: the node's control plane has stopped");
+        }
+        f.write_str("no consent")?;
+        self.reasons.iter().try_for_each(|reason| {
+            write!(f, "; node {} of the path, by server {}: {}", reason.index, reason.server, reason.fault)
+        })
+    }
+}
+
+/// How the consents of a path stand.
+#[derive(Clone, Debug)]
+pub(super) enum LeaseState {
+    Asking,
+    Ready(Path),
+    Gone(NoConsent),
+}
+
+/// The consents of one path, renewed ahead of their expiry for as long as this lives.
+pub struct Lease {
+    id: u64,
+    state: watch::Receiver<LeaseState>,
+    path: Path,
+    events: mpsc::Sender<Event>,
+}
+
+impl Lease {
+    /// The path with every consent; [`Path::expiry`] is the first one's end.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        match &*self.state.borrow() {
+            LeaseState::Ready(path) => path.clone(),
+            LeaseState::Asking | LeaseState::Gone(_) => self.path.clone(),
+        }
+    }
+
+    /// Waits for later consents. Cancel safe.
+    ///
+    /// # Errors
+    /// Why there are none any more; the last ones hold until they expire.
+    pub async fn changed(&mut self) -> Result<Path, NoConsent> {
+        loop {
+            self.state.changed().await.map_err(|_| NoConsent::default())?;
+            match &*self.state.borrow_and_update() {
+                LeaseState::Ready(path) => {
+                    self.path = path.clone();
+                    return Ok(path.clone());
+                }
+                LeaseState::Gone(reasons) => return Err(reasons.clone()),
+                LeaseState::Asking => {}
+            }
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // If the queue is full, the driver finds at the next renewal that nobody listens.
+        let _ = self.events.try_send(Event::Release(self.id));
+    }
+}
+
+impl Overlay {
+    /// Opens the state and begins to connect.
+    ///
+    /// # Errors
+    /// What is wrong with the state's file or a key.
+    pub async fn start(settings: &Settings, clock: Clock, log: &Events) -> Outcome<Self> {
+        Self::start_with(settings, clock, log, None).await
+    }
+
+    /// The same; records of path servers go to `tap` too, unverified, and whether a server has sent all.
+    pub async fn start_with(
+        settings: &Settings,
+        clock: Clock,
+        log: &Events,
+        tap: Option<mpsc::Sender<(Vec<Record>, bool)>>,
+    ) -> Outcome<Self> {
+        let section = &settings.section;
+        let state = records::open(&settings.state)?;
+        if state.is_damaged {
+            log.note(&serde_json::json!({ "event": "store-damaged" }));
+        }
+        let identity = NodeIdentity::from_seed(settings.identity.expose())?;
+        let narrow = |number: &toml::Spanned<u64>| u32::try_from(*number.get_ref()).unwrap_or(u32::MAX);
+        let publisher = PublisherConfig {
+            identity: settings.signing_key(),
+            membership: settings.membership.clone(),
+            ids: settings.ids.clone(),
+            epoch: narrow(&section.id_epoch_secs),
+            lifetime: u8::try_from(*section.lifetime_minutes.get_ref()).unwrap_or(u8::MAX),
+            last: None,
+        };
+        let was_kept = matches!(&state.store, Store::Kept(records) if !records.is_empty());
+        let config = NodeConfig {
+            publisher,
+            servers: section.servers(),
+            capacity: MAX_MEMBERS,
+            store: state.store,
+            seed: seed()?,
+        };
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let (realm_to, realm) = watch::channel(Arc::default());
+        let (ids_to, ids) = watch::channel(Arc::default());
+        let links = Links::new(Limits { queue: LINK_QUEUE, ..Limits::default() });
+        let own = settings.own();
+        let handle = Handle { own, events: events.clone(), realm, ids, links: links.clone(), store: state.file };
+        let mut io = OverlayIo {
+            identity,
+            links,
+            store: Arc::clone(&handle.store),
+            events: events.clone(),
+            servers: HashMap::new(),
+            by_link: HashMap::new(),
+            finds: HashMap::new(),
+            leases: HashMap::new(),
+            next_lease: 1,
+            section: section.clone(),
+            realm: realm_to,
+            ids: ids_to,
+            log: log.clone(),
+            tap,
+        };
+        for server in section.servers() {
+            io.connect(&server)?;
+        }
+        let machine = Node::new(config);
+        // What does not depend on others' names is published at once.
+        let profile = io.profile(&Realm::default());
+        let running = Running::start(machine, io, clock, (events.clone(), inbox));
+        let _ = events.send(Event::Profile(profile)).await;
+        Ok(Self { running, handle, was_kept })
+    }
+
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Whether the state had records of an earlier life.
+    pub fn was_kept(&self) -> bool {
+        self.was_kept
+    }
+
+    /// Waits until the node ends without being stopped, and returns why. Cancel safe.
+    pub async fn failed(&mut self) -> Failure {
+        self.running.failed().await
+    }
+
+    pub async fn stop(self) {
+        self.running.stop(Event::Stop).await;
+    }
+}
+
+impl Handle {
+    pub fn own(&self) -> IdentityKey {
+        self.own
+    }
+
+    /// What is known of the realm: a snapshot, made anew a moment after something changed.
+    pub fn realm(&self) -> watch::Receiver<Arc<Realm>> {
+        self.realm.clone()
+    }
+
+    /// The node's own IDs with their secrets.
+    pub fn ids(&self) -> watch::Receiver<Arc<OwnIds>> {
+        self.ids.clone()
+    }
+
+    /// The paths to a host, at most 16, the shortest first. What was found before is given at once.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn find_paths(&self, host: Host) -> Result<Vec<Path>, NoPath> {
+        let (to, answer) = oneshot::channel();
+        let stopped = || NoPath { host: host.clone(), reasons: Vec::new() };
+        self.events.send(Event::Find(host.clone(), to)).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// The consents of every node of `path`, each for so many seconds: all servers are asked at once. They are renewed as long as
+    /// the lease lives.
+    ///
+    /// # Errors
+    /// Who did not consent, and why.
+    pub async fn consents(&self, path: Path, seconds: u32) -> Result<Lease, NoConsent> {
+        let (to, answer) = oneshot::channel();
+        let asked = self.events.send(Event::Obtain { path: path.clone(), seconds, to }).await;
+        asked.map_err(|_| NoConsent::default())?;
+        let (id, state) = answer.await.map_err(|_| NoConsent::default())?;
+        let mut lease = Lease { id, state, path, events: self.events.clone() };
+        let gone = match &*lease.state.borrow_and_update() {
+            LeaseState::Asking => None,
+            LeaseState::Ready(path) => {
+                lease.path = path.clone();
+                Some(Ok(()))
+            }
+            LeaseState::Gone(reasons) => Some(Err(reasons.clone())),
+        };
+        match gone {
+            Some(Ok(())) => Ok(lease),
+            Some(Err(reasons)) => Err(reasons),
+            None => lease.changed().await.map(|_| lease),
+        }
+    }
+
+    /// Takes the live keys of another configuration: neighbours, tags, MTU, consent server.
+    pub async fn reload(&self, section: crate::config::overlay::OverlaySection) {
+        let _ = self.events.send(Event::Reload(Box::new(section))).await;
+    }
+
+    /// Publishes another profile than the configuration's.
+    pub async fn publish(&self, profile: Profile) {
+        let _ = self.events.send(Event::Profile(profile)).await;
+    }
+
+    /// The node's state.
+    pub fn store(&self) -> &Arc<FileStore> {
+        &self.store
+    }
+}

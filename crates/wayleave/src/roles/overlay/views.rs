@@ -1,0 +1,132 @@
+//! What a node shows of its part in a realm.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+use wayleave_control::advert::{Advert, Relationship};
+use wayleave_control::node::{Node, NodeStatus};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::http::{Metric, Unit, ViewError};
+
+use super::Handle;
+use crate::roles::daemon;
+
+impl Handle {
+    async fn node<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&mut Node) -> T + Send + 'static,
+    ) -> Result<T, ViewError> {
+        daemon::query(&self.events, query).await
+    }
+
+    /// How the node stands.
+    pub async fn node_status(&self) -> Result<NodeStatus, ViewError> {
+        self.node(|node| node.status()).await
+    }
+
+    /// For a role's status page.
+    pub async fn status(&self) -> Result<Value, ViewError> {
+        let status = self.node_status().await?;
+        let membership = self.node(|node| node.membership().object().clone()).await?;
+        let names: Vec<&str> = membership.grants.names.iter().map(|name| name.as_str()).collect();
+        Ok(json!({
+            "realm": membership.realm.to_string(),
+            "identity": membership.identity.to_string(),
+            "names": names,
+            "membership_until": membership.not_after,
+            "advert": status.sequence,
+            "registered": status.registered,
+            "path_servers": status.connected,
+            "members": status.members,
+            "path_requests": status.path_requests,
+            "consent_requests": status.consent_requests,
+            "paths_in_use": status.leases,
+        }))
+    }
+
+    /// Whether others can find the node, and if not, what is missing.
+    pub async fn readiness(&self) -> Option<Result<(), String>> {
+        let status = self.node_status().await.ok()?;
+        Some(match status {
+            NodeStatus { registered: 1.., .. } => Ok(()),
+            NodeStatus { connected: 0, .. } => Err("no path server can be reached".to_owned()),
+            _ => Err("no path server has this node's advert".to_owned()),
+        })
+    }
+
+    /// The node's part of a role's metrics.
+    pub async fn metrics(&self) -> Option<Vec<Metric>> {
+        let status = self.node_status().await.ok()?;
+        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        let links = self.links.counters();
+        Some(vec![
+            gauge("overlay_advert", Unit::Number, "Sequence of the advert that is durable", status.sequence as f64),
+            gauge("overlay_registered", Unit::Links, "Path servers that have the advert", status.registered as f64),
+            gauge("overlay_path_server", Unit::Links, "Links to path servers", status.connected as f64),
+            gauge("overlay_known", Unit::Members, "Members of the realm that are known", status.members as f64),
+            gauge("overlay_paths_in_use", Unit::Routes, "Paths kept in consent", status.leases as f64),
+            counter("overlay_path_asked", Unit::Messages, "Requests to path servers", status.path_requests),
+            counter("overlay_consent_asked", Unit::Messages, "Requests to consent servers", status.consent_requests),
+            counter(
+                "overlay_refused",
+                Unit::Connections,
+                "Connections to servers that were somebody else",
+                links.refused.load(Ordering::Relaxed),
+            ),
+        ])
+    }
+
+    /// The members of the realm, for `show members`.
+    pub async fn members(&self) -> Result<Value, ViewError> {
+        let realm = self.realm();
+        let realm = realm.borrow().clone();
+        let all: Vec<Value> =
+            realm.nodes.values().map(|member| describe(&member.membership, member.advert.as_ref())).collect();
+        Ok(json!({ "version": 1, "members": all }))
+    }
+}
+
+/// A member as pages show it.
+pub fn describe(membership: &wayleave_control::realm::Membership, advert: Option<&Advert>) -> Value {
+    let names: Vec<&str> = membership.grants.names.iter().map(|name| name.as_str()).collect();
+    let prefixes: Vec<String> = membership.grants.prefixes.iter().map(ToString::to_string).collect();
+    let relationship = |relationship| match relationship {
+        Relationship::Provider => "provider",
+        Relationship::Peer => "peer",
+        Relationship::Customer => "customer",
+    };
+    let links = advert.map(|advert| {
+        let link = |link: &wayleave_control::advert::Link| {
+            json!({
+                "neighbour": link.neighbour.to_string(),
+                "relationship": relationship(link.relationship),
+                "public": link.public,
+                "endpoint": link.endpoint.to_string(),
+            })
+        };
+        advert.links.iter().map(link).collect::<Vec<Value>>()
+    });
+    json!({
+        "identity": membership.identity.to_string(),
+        "names": names,
+        "prefixes": prefixes,
+        "roles": role_names(membership.grants.roles),
+        "membership_until": membership.not_after,
+        "advert": advert.map(|advert| advert.sequence),
+        "advert_secs_left": advert.map(|advert| advert.expires().saturating_sub(unix_now().secs())),
+        "links": links,
+        "consent": advert.and_then(|advert| advert.consent.as_ref()).map(|server| server.identity.to_string()),
+    })
+}
+
+/// The roles' names, as commands take them.
+pub fn role_names(roles: wayleave_control::realm::Roles) -> Vec<&'static str> {
+    use wayleave_control::realm::Roles;
+    let all = [
+        (Roles::FORWARDER, "router"),
+        (Roles::GATEWAY, "gateway"),
+        (Roles::PATH_SERVER, "path"),
+        (Roles::CONSENT_SERVER, "consent"),
+    ];
+    all.into_iter().filter(|(role, _)| roles.has(*role)).map(|(_, name)| name).collect()
+}

@@ -1,0 +1,115 @@
+//! `run path`: a path server.
+
+mod io;
+mod views;
+
+use std::collections::BTreeMap;
+
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+use wayleave_control::path::{PathServer, PathServerConfig};
+use wayleave_control::store::Store;
+use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
+use wayleave_runtime::node_tls::NodeIdentity;
+
+use super::daemon::{Daemon, QUEUE, Role, Running};
+use super::overlay::records;
+use crate::config::Source;
+use crate::config::path::PathFile;
+use crate::config::rs::{StatusSection, examples_left};
+use crate::failure::{Failure, Outcome};
+use crate::key_files::node::{self, KeyKind};
+use io::{Event, PathIo};
+use views::PathView;
+
+/// Octets that may wait for one node.
+pub(super) const LINK_QUEUE: usize = 16 << 20;
+
+/// A running path server.
+pub struct PathRole {
+    running: Running<Event>,
+    view: PathView,
+    _listening: Listening,
+    _peers: Vec<Connecting>,
+}
+
+impl Role for PathRole {
+    const NAME: &'static str = "path";
+    const LIVE: &'static [&'static str] = &[];
+    type Config = PathFile;
+    type View = PathView;
+    type Event = Failure;
+
+    fn parse(source: &Source) -> Outcome<PathFile> {
+        PathFile::parse(source)
+    }
+
+    fn status(config: &PathFile) -> Option<&StatusSection> {
+        config.status.as_ref()
+    }
+
+    async fn start(config: PathFile, daemon: &Daemon) -> Outcome<Self> {
+        if config.has_examples() {
+            return Err(examples_left().into());
+        }
+        let Daemon { clock, source, events: log, .. } = daemon;
+        let path = &config.path;
+        let seed = node::load(KeyKind::Identity, &source.resolve(path.identity.get_ref()))?;
+        let identity = NodeIdentity::from_seed(seed.expose())?;
+        drop(seed);
+        let mut state = records::open(&source.resolve(path.state.get_ref()))?;
+        let peers = config.peers();
+        if state.store == Store::Lost && peers.is_empty() {
+            warn!(
+                "the state was lost and there is no other path server to ask: what nodes published before is taken again from \
+                 them, and removed nodes are known only once the realm's operator has handed the list in"
+            );
+            state.store = Store::New;
+        }
+        let mut instance = [0; 8];
+        getrandom::fill(&mut instance)
+            .map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
+        let machine = PathServer::new(PathServerConfig {
+            realm: config.realm(),
+            capacity: usize::try_from(*path.members.get_ref()).unwrap_or(usize::MAX),
+            peers: peers.iter().map(|peer| peer.identity).collect(),
+            store: state.store,
+            instance: u64::from_be_bytes(instance),
+        });
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let links = Links::new(Limits { queue: LINK_QUEUE, ..Limits::default() });
+        let at = path.listen.get_ref().0;
+        let listening = links.listen_nodes(at, &identity, events.clone()).await;
+        let listening =
+            listening.map_err(|error| Failure::system(format!("cannot listen for nodes at {at}"), &error))?;
+        let mut connecting = Vec::new();
+        for peer in &peers {
+            connecting.push(links.connect_node(peer.address.clone(), &identity, peer.identity, events.clone())?);
+        }
+        info!(identity = %identity.identity(), realm = %config.realm(), listen = %listening.address, "listening for nodes");
+        let view = PathView::new(&config, identity.identity(), &links, &state.file, &events);
+        let io = PathIo { links, store: state.file, events: events.clone(), peers: BTreeMap::new(), log: log.clone() };
+        let running = Running::start(machine, io, *clock, (events, inbox));
+        Ok(Self { running, view, _listening: listening, _peers: connecting })
+    }
+
+    fn view(&self) -> PathView {
+        self.view.clone()
+    }
+
+    async fn reload(&mut self, _: PathFile, _: &Source) -> Outcome {
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Failure {
+        self.running.failed().await
+    }
+
+    async fn handle(&mut self, failure: Failure) -> Outcome {
+        Err(failure.into())
+    }
+
+    async fn stop(self) {
+        self.running.stop(Event::Stop).await;
+    }
+}

@@ -1,0 +1,138 @@
+//! What a path server shows to its operator.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use wayleave_control::path::{PathServer, Statistics};
+use wayleave_core::IdentityKey;
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::links::Links;
+use wayleave_runtime::store::FileStore;
+
+use super::io::Event;
+use crate::config::path::PathFile;
+use crate::roles::daemon::{self, View, Views};
+use crate::roles::overlay::describe;
+
+#[derive(Clone)]
+pub struct PathView {
+    events: mpsc::Sender<Event>,
+    links: Links,
+    store: Arc<FileStore>,
+    realm: String,
+    identity: IdentityKey,
+}
+
+struct Standing {
+    statistics: Statistics,
+    links: usize,
+    members: usize,
+    adverts: usize,
+    revocations: u64,
+    is_recovering: bool,
+}
+
+impl PathView {
+    pub fn new(
+        config: &PathFile,
+        identity: IdentityKey,
+        links: &Links,
+        store: &Arc<FileStore>,
+        events: &mpsc::Sender<Event>,
+    ) -> Self {
+        let (links, store) = (links.clone(), Arc::clone(store));
+        Self { events: events.clone(), links, store, realm: config.realm().to_string(), identity }
+    }
+
+    async fn standing(&self) -> Result<Standing, ViewError> {
+        let now = unix_now().secs();
+        daemon::query(&self.events, move |server: &mut PathServer| {
+            let database = server.database();
+            Standing {
+                statistics: server.statistics(),
+                links: server.links(),
+                members: database.len(),
+                adverts: database
+                    .members(now)
+                    .filter(|member| database.advert(&member.identity, now).is_some())
+                    .count(),
+                revocations: database.revocations().map_or(0, |list| list.object().number),
+                is_recovering: server.is_recovering(),
+            }
+        })
+        .await
+    }
+
+    async fn members(self) -> Result<Value, ViewError> {
+        let now = unix_now().secs();
+        let all = daemon::query(&self.events, move |server: &mut PathServer| {
+            let database = server.database();
+            let member = |membership| -> Value { describe(membership, database.advert(&membership.identity, now)) };
+            database.members(now).map(member).collect::<Vec<Value>>()
+        });
+        Ok(json!({ "version": 1, "members": all.await? }))
+    }
+}
+
+impl View for PathView {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let standing = self.standing().await?;
+        Ok(json!({
+            "realm": self.realm,
+            "identity": self.identity.to_string(),
+            "members": standing.members,
+            "adverts": standing.adverts,
+            "revocations": standing.revocations,
+            "links": standing.links,
+            "registrations": standing.statistics.registrations,
+            "queries": standing.statistics.queries,
+            "refused": standing.statistics.refused,
+            "recovering": standing.is_recovering,
+        }))
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        let standing = self.standing().await.ok()?;
+        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        let (statistics, links) = (standing.statistics, self.links.counters());
+        Some(vec![
+            gauge("known", Unit::Members, "Members of the realm that are known", standing.members as f64),
+            gauge("advert", Unit::Objects, "Adverts that count", standing.adverts as f64),
+            gauge("revocation", Unit::Number, "Number of the list of removed nodes", standing.revocations as f64),
+            gauge("node", Unit::Links, "Links to nodes and servers", standing.links as f64),
+            counter("registered", Unit::Objects, "Adverts that nodes registered", statistics.registrations),
+            counter("asked", Unit::Messages, "Searches for paths", statistics.queries),
+            counter("refused", Unit::Messages, "Requests refused", statistics.refused),
+            counter("searched", Unit::Calls, "Links that searches looked at", statistics.search_steps),
+            counter(
+                "failed",
+                Unit::Connections,
+                "Connections that failed before the node was known",
+                links.failed.load(Ordering::Relaxed),
+            ),
+            counter(
+                "too_slow",
+                Unit::Links,
+                "Links closed because the node read too slowly",
+                links.too_slow.load(Ordering::Relaxed),
+            ),
+        ])
+    }
+
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        let standing = self.standing().await.ok()?;
+        let why = "the state was lost, and no other path server has sent its records yet";
+        Some(if standing.is_recovering { Err(why.to_owned()) } else { Ok(()) })
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        Some(&self.store)
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views.page("members", |view, _| view.members())
+    }
+}

@@ -1,0 +1,245 @@
+//! The I/O of the operator's side: links of nodes that join, links to path servers, the records, the log.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+use wayleave_control::budget::Budget;
+use wayleave_control::frames::{Body, Frame};
+use wayleave_control::realm::{JoinError, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Server};
+use wayleave_control::signed::Signed;
+use wayleave_control::store::Record;
+use wayleave_core::IdentityKey;
+use wayleave_runtime::Clock;
+use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::links::{Connecting, LinkEvent, Links};
+use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::tls::Role;
+
+use crate::config::Source;
+use crate::config::realm::RealmFile;
+use crate::failure::{Failure, Outcome};
+use crate::key_files::ledger::Ledger;
+use crate::roles::Events;
+
+/// How often the records are looked at for what commands appended.
+pub const FOLLOW: Duration = Duration::from_millis(500);
+/// Joins of one link in a second, and at once: each takes four signatures.
+const JOINS: (u32, u32) = (2, 10);
+
+/// What reaches the machine's loop.
+pub enum Event {
+    Link(LinkEvent),
+    /// Time to look at the records.
+    Follow,
+    Query(Query<Registrar>),
+    Stop,
+}
+
+impl From<LinkEvent> for Event {
+    fn from(event: LinkEvent) -> Self {
+        Event::Link(event)
+    }
+}
+
+impl From<Query<Registrar>> for Event {
+    fn from(query: Query<Registrar>) -> Self {
+        Event::Query(query)
+    }
+}
+
+/// A path server that is told of removed nodes.
+pub struct Told {
+    server: Server,
+    link: Option<u64>,
+    /// The number of the list that it has.
+    pub has: u64,
+    _connecting: Connecting,
+}
+
+pub struct RealmIo {
+    pub identity: NodeIdentity,
+    pub links: Links,
+    pub ledger: Ledger,
+    pub events: mpsc::Sender<Event>,
+    pub config: RealmFile,
+    pub source: Source,
+    /// Nodes that are connected, with what each may ask.
+    pub nodes: HashMap<u64, (IdentityKey, Budget)>,
+    pub servers: BTreeMap<IdentityKey, Told>,
+    /// The number of the list that servers are told.
+    pub handed: u64,
+    pub log: Events,
+    pub clock: Clock,
+    /// What others appended to the records, and the machine does not have yet.
+    pub news: Vec<Record>,
+    /// Whether the path servers are to be looked at.
+    pub is_due: bool,
+}
+
+impl Io<Registrar> for RealmIo {
+    type Event = Event;
+    type Error = Failure;
+
+    fn step(&mut self, event: Event) -> Step<Registrar> {
+        match event {
+            Event::Link(event) => self.link(event),
+            Event::Follow => {
+                self.is_due = true;
+                // What commands appended is read in `before`.
+                Step::Input(RegistrarInput::Records(Vec::new()))
+            }
+            Event::Query(query) => Step::Query(query),
+            Event::Stop => Step::Stop,
+        }
+    }
+
+    fn before(&mut self, machine: &mut Registrar) -> Result<(), Failure> {
+        let mut news = std::mem::take(&mut self.news);
+        news.extend(self.ledger.news()?);
+        self.is_due |= !news.is_empty();
+        news.into_iter().for_each(|record| machine.restore(record));
+        if std::mem::take(&mut self.is_due)
+            && let Err(failures) = self.follow(machine)
+        {
+            for failure in failures.0 {
+                if self.log.admit("servers", 0).is_some() {
+                    error!("path servers are not told of removed nodes: {failure}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, output: RegistrarOutput, feedback: &mut VecDeque<RegistrarInput>) -> Result<(), Failure> {
+        match output {
+            RegistrarOutput::Persist { id, records } => {
+                // The answer leaves once the records are durable.
+                self.news.extend(self.ledger.append(&records)?);
+                feedback.push_back(RegistrarInput::Persisted(id));
+            }
+            RegistrarOutput::Reply { link, request, answer } => {
+                let octets = Frame { request, body: Body::Joined(answer) }.encode();
+                self.links.send(link, octets.into());
+            }
+            RegistrarOutput::Event(event) => self.note(&event),
+        }
+        Ok(())
+    }
+}
+
+impl RealmIo {
+    fn link(&mut self, event: LinkEvent) -> Step<Registrar> {
+        match event {
+            LinkEvent::Up { link, pin, .. } => {
+                let Role::Node(identity) = pin.role else { return Step::Ignore };
+                self.nodes.insert(link, (identity, Budget::new(JOINS.0, JOINS.1)));
+                if let Some(told) = self.servers.get_mut(&identity).filter(|told| told.link.is_none()) {
+                    told.link = Some(link);
+                    told.has = 0;
+                    self.is_due = true;
+                    return Step::Input(RegistrarInput::Records(Vec::new()));
+                }
+            }
+            LinkEvent::Down { link, .. } => {
+                self.nodes.remove(&link);
+                for told in self.servers.values_mut().filter(|told| told.link == Some(link)) {
+                    told.link = None;
+                }
+            }
+            LinkEvent::Frame { link, bytes, .. } => return self.frame(link, &bytes),
+        }
+        Step::Ignore
+    }
+
+    fn frame(&mut self, link: u64, octets: &[u8]) -> Step<Registrar> {
+        let frame = Frame::decode(octets);
+        if let Some((identity, told)) = self.servers.iter_mut().find(|(_, told)| told.link == Some(link)) {
+            match frame.as_ref().map(|frame| &frame.body) {
+                Ok(Body::Registered { number }) => told.has = told.has.max(*number),
+                Ok(Body::Refused(refusal)) => {
+                    warn!(server = %identity, "path server refused the list of removed nodes: {refusal}");
+                }
+                _ => {}
+            }
+        }
+        let Some((_, budget)) = self.nodes.get_mut(&link) else { return Step::Ignore };
+        let refused = |request, error| Frame { request, body: Body::Joined(Err(error)) }.encode();
+        match frame {
+            Ok(Frame { request, .. }) if !budget.take(self.clock.now().instant) => {
+                self.links.send(link, refused(request, JoinError::Busy).into());
+                Step::Ignore
+            }
+            Ok(Frame { request, body: Body::Join(join) }) => {
+                let octets = join.octets().clone();
+                Step::Input(RegistrarInput::Join { link, request, octets })
+            }
+            _ => {
+                if self.servers.values().all(|told| told.link != Some(link)) {
+                    self.links.close(link, "a node that joins sends a join request and nothing else");
+                }
+                Step::Ignore
+            }
+        }
+    }
+
+    /// Keeps links to the path servers that the records know, and tells them of removed nodes.
+    pub fn follow(&mut self, registrar: &Registrar) -> Outcome {
+        let servers = self.config.path_servers(&self.source, registrar)?;
+        self.servers.retain(|_, told| servers.contains(&told.server));
+        for server in servers {
+            if !self.servers.contains_key(&server.identity) {
+                let (address, events) = (server.address.clone(), self.events.clone());
+                let connecting = self.links.connect_node(address, &self.identity, server.identity, events)?;
+                let told = Told { server: server.clone(), link: None, has: 0, _connecting: connecting };
+                self.servers.insert(server.identity, told);
+            }
+        }
+        let Some(list) = registrar.revocations() else { return Ok(()) };
+        self.hand_in(list);
+        Ok(())
+    }
+
+    fn hand_in(&mut self, list: &Signed<wayleave_control::realm::RevocationList>) {
+        let number = list.object().number;
+        if number > self.handed {
+            self.handed = number;
+            self.log.note(&json!({ "event": "revocations", "number": number }));
+        }
+        for told in self.servers.values().filter(|told| told.has < number) {
+            if let Some(link) = told.link {
+                let octets = Frame { request: 1, body: Body::HandIn(list.clone()) }.encode();
+                self.links.send(link, octets.into());
+            }
+        }
+    }
+
+    fn note(&self, event: &RegistrarEvent) {
+        let kind = match event {
+            RegistrarEvent::Admitted(_) => "admitted",
+            RegistrarEvent::Refused { .. } => "join-refused",
+            RegistrarEvent::Revoked(_) => "revoked",
+            RegistrarEvent::Renewed(_) => "renewed",
+            RegistrarEvent::Failed(_) => "failed",
+        };
+        let Some(Line { suppressed }) = self.log.admit(kind, 0) else { return };
+        match event {
+            RegistrarEvent::Admitted(membership) => {
+                let object = membership.object();
+                let name = object.grants.names.first().map(ToString::to_string).unwrap_or_default();
+                info!(name, identity = %object.identity, suppressed, "node admitted");
+                self.log.note(&json!({ "event": kind, "name": name, "identity": object.identity.to_string() }));
+            }
+            RegistrarEvent::Refused { identity, error } => {
+                let identity = identity.map(|identity| identity.to_string());
+                info!(identity, suppressed, "a node that wants to join was refused: {error}");
+                self.log.note(&json!({ "event": kind, "identity": identity, "why": error.to_string() }));
+            }
+            RegistrarEvent::Revoked(_) | RegistrarEvent::Renewed(_) => {}
+            RegistrarEvent::Failed(why) => error!("the operator's order was not carried out: {why}"),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What the operator's side shows.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use wayleave_control::realm::Registrar;
+use wayleave_core::IdentityKey;
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::links::Links;
+use wayleave_runtime::store::FileStore;
+
+use super::io::Event;
+use crate::roles::daemon::{self, View, Views};
+use crate::roles::overlay::describe;
+
+#[derive(Clone)]
+pub struct RealmView {
+    realm: String,
+    identity: IdentityKey,
+    events: mpsc::Sender<Event>,
+    links: Links,
+}
+
+struct Standing {
+    members: usize,
+    used: usize,
+    revoked: usize,
+    number: u64,
+}
+
+impl RealmView {
+    pub fn new(registrar: &Registrar, identity: IdentityKey, events: &mpsc::Sender<Event>, links: &Links) -> Self {
+        Self { realm: registrar.realm().to_string(), identity, events: events.clone(), links: links.clone() }
+    }
+
+    async fn standing(&self) -> Result<Standing, ViewError> {
+        daemon::query(&self.events, |registrar: &mut Registrar| {
+            let list = registrar.revocations().map(|list| list.object().clone());
+            let now = unix_now().secs();
+            Standing {
+                members: registrar.members().filter(|member| member.holds(now)).count(),
+                used: registrar.used().count(),
+                revoked: list.as_ref().map_or(0, |list| list.revoked.len()),
+                number: list.map_or(0, |list| list.number),
+            }
+        })
+        .await
+    }
+}
+
+impl View for RealmView {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let standing = self.standing().await?;
+        Ok(json!({
+            "realm": self.realm,
+            "identity": self.identity.to_string(),
+            "members": standing.members,
+            "tokens_used": standing.used,
+            "revoked": standing.revoked,
+            "revocations": standing.number,
+        }))
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        let standing = self.standing().await.ok()?;
+        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        Some(vec![
+            gauge("admitted", Unit::Members, "Members that were admitted", standing.members as f64),
+            gauge("token_used", Unit::Keys, "Tokens that were used or withdrawn", standing.used as f64),
+            gauge("revoked", Unit::Members, "Nodes that were removed", standing.revoked as f64),
+            gauge("revocation", Unit::Number, "Number of the list of removed nodes", standing.number as f64),
+            counter(
+                "failed",
+                Unit::Connections,
+                "Connections that failed before the node was known",
+                self.links.counters().failed.load(Ordering::Relaxed),
+            ),
+        ])
+    }
+
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        self.standing().await.ok().map(|_| Ok(()))
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        None
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views.page("members", |view, _| async move {
+            let now = unix_now().secs();
+            let all = daemon::query(&view.events, move |registrar: &mut Registrar| {
+                let revoked = registrar.revocations().map(|list| list.object().clone());
+                let is_member = |identity: &IdentityKey| !revoked.as_ref().is_some_and(|list| list.has(identity));
+                let members = registrar.members().filter(|member| member.holds(now) && is_member(&member.identity));
+                members.map(|member| describe(member, None)).collect::<Vec<Value>>()
+            });
+            Ok(json!({ "version": 1, "members": all.await? }))
+        })
+    }
+}

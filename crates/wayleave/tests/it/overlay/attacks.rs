@@ -1,0 +1,327 @@
+//! Bad input over the wire: strangers, liars, servers that hang, adverts that cannot be.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use wayleave_control::advert::Advert;
+use wayleave_control::consent::{ConsentRequest, RequestedPath};
+use wayleave_control::database::Refusal;
+use wayleave_control::frames::{Body, Frame, Host};
+use wayleave_control::realm::{Membership, RealmKey};
+use wayleave_control::signed::Signed;
+use wayleave_core::IdentityKey;
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_packet::icing::header::NodeId;
+use wayleave_packet::icing::mint::{EpochKey, NodeSecret};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
+use wayleave_runtime::node_tls::NodeIdentity;
+
+use super::harness::{Realm, Row};
+use crate::common::{eventually, free};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn octets<const N: usize>(hex: &str) -> [u8; N] {
+    let octet = |at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hexadecimal");
+    std::array::from_fn(octet)
+}
+
+fn seed(file: &Path) -> Seed {
+    let text = fs::read_to_string(file).expect("a key file");
+    let line = text.lines().find_map(|line| line.strip_prefix("secret = \"")).expect("a secret");
+    Seed::new(octets(line))
+}
+
+fn key(text: &str) -> IdentityKey {
+    IdentityKey(octets(text.strip_prefix("ed25519:").expect("a key")))
+}
+
+fn membership(realm: &Realm, name: &str) -> Signed<Membership> {
+    let text = realm.read(&format!("{name}/membership"));
+    let hex = text.trim().strip_prefix("wayleave-membership-v1.").expect("a membership");
+    let all: Vec<u8> =
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal")).collect();
+    Signed::decode(&all).expect("a membership")
+}
+
+/// Where a server of the realm listens.
+fn listens(realm: &Realm, file: &str) -> String {
+    let text = realm.read(file);
+    let line = text.lines().find_map(|line| line.strip_prefix("listen = \"")).expect("an address");
+    line.trim_end_matches('"').to_owned()
+}
+
+/// Somebody who speaks to a server with a key, and says what it likes.
+struct Wire {
+    runtime: Runtime,
+    links: Links,
+    events: mpsc::Receiver<LinkEvent>,
+    link: u64,
+    _connecting: Connecting,
+}
+
+impl Wire {
+    fn open(address: &str, server: &str, own: &Seed) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+        let own = NodeIdentity::from_seed(own.expose()).expect("a key");
+        let (to, mut events) = mpsc::channel(1024);
+        let links = Links::new(Limits::default());
+        let connecting = {
+            let _inside = runtime.enter();
+            links.connect_node(address.to_owned(), &own, key(server), to).expect("a configuration")
+        };
+        let up = runtime.block_on(async { timeout(SOON, events.recv()).await }).expect("in time").expect("an event");
+        let LinkEvent::Up { link, .. } = up else { panic!("{up:?}") };
+        Self { runtime, links, events, link, _connecting: connecting }
+    }
+
+    fn send(&self, octets: Vec<u8>) {
+        self.links.send(self.link, octets.into());
+    }
+
+    fn next(&mut self) -> LinkEvent {
+        self.runtime.block_on(async { timeout(SOON, self.events.recv()).await }).expect("in time").expect("an event")
+    }
+
+    fn answer(&mut self) -> Body {
+        loop {
+            if let LinkEvent::Frame { bytes, .. } = self.next() {
+                return Frame::decode(&bytes).expect("a frame").body;
+            }
+        }
+    }
+
+    fn ask(&mut self, body: Body) -> Body {
+        self.send(Frame { request: 3, body }.encode());
+        self.answer()
+    }
+
+    fn refused(&mut self, body: Body) -> Refusal {
+        match self.ask(body) {
+            Body::Refused(refusal) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// An advert of a node without neighbours, to be changed.
+fn advert(realm: RealmKey, own: &SigningKey, id: NodeId) -> Advert {
+    let now = unix_now().secs();
+    let epoch_key = EpochKey { epoch: 1, not_before: now as u32 - 60, not_after: now as u32 + 3_600, node: id };
+    Advert {
+        realm,
+        identity: IdentityKey(own.verifying_key().to_bytes()),
+        sequence: now + 1_000,
+        issued: now,
+        lifetime: 5,
+        mtu: 1400,
+        ids: vec![epoch_key.sign(own)],
+        links: Vec::new(),
+        tags: Vec::new(),
+        consent: None,
+    }
+}
+
+#[test]
+fn a_path_server_takes_no_advert_of_a_stranger_of_another_node_of_the_future_or_with_anothers_id() {
+    let realm = Realm::new("adverts");
+    let server = realm.path_server("paths");
+    let (address, who) = (listens(&realm, "paths/path.toml"), realm.identity("paths"));
+    let page = realm.router("a", None);
+    let _ = realm.router("b", None);
+    let node = realm.start("a", "router", &page);
+    eventually("a is registered", || server.count("adverts") == 0 && server.count("members") == 1);
+    drop(node);
+    let [a, b] = ["a", "b"].map(|name| seed(&realm.path(&format!("{name}/identity.key"))));
+    let [key_a, key_b] = [&a, &b].map(SigningKey::from_seed);
+    let of_a = membership(&realm, "a");
+    let realm_key = of_a.object().realm;
+    let own_id = NodeSecret::from_seed(&Seed::new([5; 32])).id();
+    let good = advert(realm_key, &key_b, own_id);
+    let sign = |advert: &Advert, key: &SigningKey| Signed::sign(advert, key).expect("well formed");
+    let of_b = membership(&realm, "b");
+    let register = |membership: &Signed<Membership>, advert: Signed<Advert>| Body::Register {
+        membership: membership.clone(),
+        advert,
+    };
+    // A stranger cannot ask for anything, whatever it says.
+    let mut stranger = Wire::open(&address, &who, &Seed::new([66; 32]));
+    assert_eq!(stranger.refused(register(&of_b, sign(&good, &key_b))), Refusal::NotOwn);
+    let find = Body::FindHost { host: Host::Name("a".parse().expect("a name")), partials: Vec::new() };
+    assert_eq!(stranger.refused(find), Refusal::NotMember);
+    assert_eq!(stranger.refused(Body::Subscribe { instance: 0, since: 0 }), Refusal::NotMember);
+    stranger.send(vec![1, 99, 0, 0, 0, 0]);
+    assert!(matches!(stranger.answer(), Body::Refused(Refusal::Malformed)));
+    let mut wire = Wire::open(&address, &who, &b);
+    assert_eq!(wire.refused(register(&of_a, sign(&good, &key_b))), Refusal::NotOwn);
+    assert_eq!(wire.refused(register(&of_b, sign(&good, &key_a))), Refusal::Signature);
+    let ahead = Advert { issued: good.issued + 1_000, ..good.clone() };
+    assert_eq!(wire.refused(register(&of_b, sign(&ahead, &key_b))), Refusal::Future);
+    let old = Advert { issued: good.issued - 1_000, ..good.clone() };
+    assert_eq!(wire.refused(register(&of_b, sign(&old, &key_b))), Refusal::Expired);
+    assert!(matches!(wire.ask(register(&of_b, sign(&good, &key_b))), Body::Registered { .. }));
+    let older = Advert { sequence: good.sequence - 1, ..good.clone() };
+    assert_eq!(wire.refused(register(&of_b, sign(&older, &key_b))), Refusal::Older(good.sequence));
+    let other = Advert { mtu: 1401, ..good.clone() };
+    assert_eq!(wire.refused(register(&of_b, sign(&other, &key_b))), Refusal::Conflict);
+    drop(wire);
+    // The ID that b has now is b's.
+    let mut wire = Wire::open(&address, &who, &a);
+    let claimed = advert(realm_key, &key_a, own_id);
+    let by = IdentityKey(key_b.verifying_key().to_bytes());
+    assert_eq!(wire.refused(register(&of_a, sign(&claimed, &key_a))), Refusal::IdClaimed(by));
+    // Too many: each is stored and sent to everybody.
+    let mut taken = 0;
+    for number in 0..40 {
+        let id = NodeSecret::from_seed(&Seed::new([7; 32])).id();
+        let advert = Advert { sequence: claimed.sequence + 10 + number, ..advert(realm_key, &key_a, id) };
+        match wire.ask(register(&of_a, sign(&advert, &key_a))) {
+            Body::Registered { .. } => taken += 1,
+            Body::Refused(refusal) => assert_eq!(refusal, Refusal::TooOften),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((5..=25).contains(&taken), "{taken}");
+    assert!(server.count("refused") > 10);
+}
+
+#[test]
+fn a_bogus_request_for_consent_is_refused_and_stands_in_the_audit_log() {
+    let mut row = Row::new("bogus").settled();
+    eventually("consented", || row.is_consented("c"));
+    row.nodes[0].kill();
+    let realm = &row.realm;
+    let (address, who) = (listens(realm, "consent-b/consent.toml"), realm.identity("consent-b"));
+    let a = seed(&realm.path("a/identity.key"));
+    let key_a = SigningKey::from_seed(&a);
+    let of_a = membership(realm, "a");
+    let own = NodeSecret::from_seed(&Seed::new([5; 32])).id();
+    let now = unix_now().secs();
+    let epoch_key = EpochKey { epoch: 1, not_before: now as u32 - 60, not_after: now as u32 + 3_600, node: own };
+    // b's ID of now, as its advert has it.
+    let mut paths = Wire::open(&listens(realm, "paths/path.toml"), &realm.identity("paths"), &a);
+    let find = Body::FindHost { host: Host::Name("c".parse().expect("a name")), partials: Vec::new() };
+    let Body::Paths { paths: found, .. } = paths.ask(find) else { panic!("no path") };
+    let hops: Vec<_> = found[0].nodes().skip(1).map(|(_, id, tag)| (id, tag)).collect();
+    let good = ConsentRequest {
+        realm: of_a.object().realm,
+        server: key(&who),
+        sender: of_a.object().identity,
+        nonce: [1; 16],
+        time: now,
+        path: RequestedPath { sender: own, hops },
+        index: 1,
+        expiry: now as u32 + 30,
+        epoch_key: epoch_key.sign(&key_a),
+    };
+    let body = |request: &ConsentRequest, key: &SigningKey| Body::Consent {
+        membership: of_a.clone(),
+        request: Signed::sign(request, key).expect("well formed"),
+    };
+    let stranger_seed = Seed::new([66; 32]);
+    let mut stranger = Wire::open(&address, &who, &stranger_seed);
+    // Unsigned by the sender, or sent by somebody else.
+    assert_eq!(stranger.refused(body(&good, &key_a)), Refusal::NotOwn);
+    let mut wire = Wire::open(&address, &who, &a);
+    assert_eq!(wire.refused(body(&good, &SigningKey::from_seed(&stranger_seed))), Refusal::Signature);
+    // An ID that another identity signed.
+    let stolen = ConsentRequest { epoch_key: epoch_key.sign(&SigningKey::from_seed(&stranger_seed)), ..good.clone() };
+    assert_eq!(wire.refused(body(&stolen, &key_a)), Refusal::Signature);
+    let late = ConsentRequest { time: now - 100, ..good.clone() };
+    assert_eq!(wire.refused(body(&late, &key_a)), Refusal::Stale);
+    // A node of another provider: this server has no key of its.
+    let elsewhere = ConsentRequest { index: 2, ..good.clone() };
+    assert_eq!(wire.refused(body(&elsewhere, &key_a)), Refusal::NotServed);
+    let to_other = ConsentRequest { server: key(&realm.identity("consent-c")), ..good.clone() };
+    assert_eq!(wire.refused(body(&to_other, &key_a)), Refusal::NotServed);
+    assert!(matches!(wire.ask(body(&good, &key_a)), Body::Consented(_)), "the same, as it should be, is consented to");
+    assert_eq!(wire.refused(body(&good, &key_a)), Refusal::Replayed);
+    wire.send(vec![0xff; 500]);
+    assert!(matches!(wire.answer(), Body::Refused(Refusal::Malformed)));
+    // Each refusal was on disk before its answer came.
+    let log = realm.read("consent-b/audit.log");
+    let refused: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .filter(|line: &serde_json::Value| line["decision"] == "refused")
+        .collect();
+    assert_eq!(refused.len(), 8, "{log}");
+    let by_stranger = IdentityKey(SigningKey::from_seed(&stranger_seed).verifying_key().to_bytes()).to_string();
+    assert_eq!(refused[0]["sender"], serde_json::json!(by_stranger));
+    assert!(refused[1]["why"].as_str().is_some_and(|why| why.contains("not signed")), "{log}");
+    assert_eq!(row.consent[0].count("refused"), 8);
+}
+
+/// A server that accepts every node and says what `answer` makes of each frame.
+fn fake(answer: fn(&[u8]) -> Option<Vec<u8>>) -> (Runtime, String, String) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+    let own = NodeIdentity::from_seed(&[99; 32]).expect("a key");
+    let address = free();
+    let links = Links::new(Limits::default());
+    let (to, mut events) = mpsc::channel::<LinkEvent>(1024);
+    let at = address.parse().expect("an address");
+    let listening = runtime.block_on(links.listen_nodes(at, &own, to)).expect("listening");
+    runtime.spawn(async move {
+        let _listening = listening;
+        while let Some(event) = events.recv().await {
+            if let LinkEvent::Frame { link, bytes, .. } = event
+                && let Some(octets) = answer(&bytes)
+            {
+                links.send(link, octets.into());
+            }
+        }
+    });
+    (runtime, own.identity().to_string(), address)
+}
+
+#[test]
+fn a_path_server_that_hangs_or_lies_delays_its_clients_and_misleads_nobody() {
+    let hangs: fn(&[u8]) -> Option<Vec<u8>> = |_| None;
+    let babbles: fn(&[u8]) -> Option<Vec<u8>> = |_| Some(vec![0xee; 100]);
+    // It claims to have registered everything, and that there is no such host.
+    let lies: fn(&[u8]) -> Option<Vec<u8>> = |octets| {
+        let frame = Frame::decode(octets).ok()?;
+        let body = match frame.body {
+            Body::Register { advert, .. } => Body::Registered { number: advert.object().sequence },
+            Body::FindHost { .. } => Body::Refused(Refusal::NoSuchHost),
+            _ => Body::Paths { is_cut: false, paths: Vec::new(), records: Vec::new() },
+        };
+        Some(Frame { request: frame.request, body }.encode())
+    };
+    let mut row = Row::new("liars").settled();
+    for (what, answer) in [("hangs", hangs), ("babbles", babbles), ("lies", lies)] {
+        let (runtime, who, address) = fake(answer);
+        row.nodes[0].kill();
+        let first = format!("path_servers = [{{ identity = \"{who}\", address = \"{address}\" }}, ");
+        row.realm.edit("a/router.toml", |text| text.replace("path_servers = [", &first));
+        row.nodes[0].resume();
+        eventually(&format!("a path, though the first server {what}"), || !row.paths("c").is_null());
+        let begin = Instant::now();
+        assert!(row.is_consented("c"), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(3), "{what}: {:?}", begin.elapsed());
+        row.realm.edit("a/router.toml", |text| text.replace(&first, "path_servers = ["));
+        runtime.shutdown_background();
+    }
+}
+
+#[test]
+fn another_server_at_the_right_address_is_not_spoken_to() {
+    let mut row = Row::new("impostor").settled();
+    let address = listens(&row.realm, "paths/path.toml");
+    // The name stands for another key now: that of a server that answers there is not the one that is meant.
+    row.nodes[0].kill();
+    let (real, other) =
+        (row.realm.identity("paths"), "ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29");
+    row.realm.edit("a/router.toml", |text| text.replace(&real, other));
+    row.nodes[0].resume();
+    eventually("a says so", || row.nodes[0].log().contains("another node answers there"));
+    assert!(row.paths("c").is_null());
+    assert!(row.nodes[0].log().contains(&address));
+}

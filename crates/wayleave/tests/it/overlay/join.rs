@@ -1,0 +1,123 @@
+//! Tokens, and what a node has once it joined.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::harness::Realm;
+use crate::common::{Folder, eventually, text};
+
+#[test]
+fn a_token_works_once_and_the_same_node_may_ask_again() {
+    let realm = Realm::new("token");
+    let token = realm.invite(&["p", "--role", "path", "--address", "127.0.0.1:7100"]);
+    let joined = realm.folder.ok(&["join", &token, "--dir", "one"]);
+    assert!(joined.starts_with("joined as p, until "), "{joined}");
+    assert!(realm.folder.ok(&["check", "one/path.toml"]).contains("fine"));
+    // Its answer was lost, say: the same keys get the same membership.
+    let first = realm.read("one/membership");
+    fs::remove_file(realm.path("one/membership")).expect("removed");
+    realm.folder.ok(&["join", &token, "--dir", "one"]);
+    assert_eq!(realm.read("one/membership"), first);
+    // Another node is too late, and learns why.
+    let error = realm.folder.fails(1, &["join", &token, "--dir", "two"]);
+    assert!(error.contains("the token was used by another node"), "{error}");
+    assert!(!realm.path("two/membership").exists());
+    // Names are unique among members.
+    let error = realm.folder.fails(
+        1,
+        &["realm", "invite", "p", "--role", "path", "--address", "127.0.0.1:1", "--config", "realm/realm.toml"],
+    );
+    assert!(error.contains("the name p belongs to the member"), "{error}");
+}
+
+#[test]
+fn a_used_token_stays_used_when_the_operator_is_killed_and_one_that_was_withdrawn_is_refused() {
+    let mut realm = Realm::new("withdrawn");
+    let used = realm.invite(&["p", "--role", "path", "--address", "127.0.0.1:7100"]);
+    realm.folder.ok(&["join", &used, "--dir", "one"]);
+    realm.operator.kill();
+    realm.operator.resume();
+    let error = realm.folder.fails(1, &["join", &used, "--dir", "two"]);
+    assert!(error.contains("the token was used by another node"), "{error}");
+    // While the operator's process runs, the command writes beside it.
+    let other = realm.invite(&["q", "--role", "path", "--address", "127.0.0.1:7101"]);
+    realm.folder.ok(&["realm", "revoke", &other, "--config", "realm/realm.toml"]);
+    let error = realm.folder.fails(1, &["join", &other, "--dir", "three"]);
+    assert!(error.contains("withdrew the invitation"), "{error}");
+    let shown: Value =
+        serde_json::from_str(&realm.folder.ok(&["realm", "show", "--json", "--config", "realm/realm.toml"]))
+            .expect("JSON");
+    assert_eq!(shown["members"].as_array().map(Vec::len), Some(1), "{shown}");
+    assert_eq!(realm.operator.count("tokens_used"), 2);
+}
+
+#[test]
+fn a_token_that_was_changed_cut_off_or_is_of_another_realm_is_refused_before_anything_is_sent() {
+    let realm = Realm::new("changed");
+    let token = realm.invite(&["p", "--role", "path", "--address", "127.0.0.1:7100"]);
+    let error = realm.folder.fails(2, &["join", &token[..token.len() - 8], "--dir", "one"]);
+    assert!(error.contains("cut off") || error.contains("malformed") || error.contains("not signed"), "{error}");
+    let other = "ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
+    let error = realm.folder.fails(1, &["join", &token, "--dir", "one", "--realm", other]);
+    assert!(error.contains("the token is of the realm"), "{error}");
+    assert!(!realm.path("one/identity.key").exists());
+}
+
+#[test]
+fn the_first_member_must_be_a_path_server_and_every_role_gets_a_configuration_that_check_accepts() {
+    let realm = Realm::new("roles");
+    let error = realm.folder.fails(1, &["realm", "invite", "a", "--role", "router", "--config", "realm/realm.toml"]);
+    assert!(error.contains("no path server yet"), "{error}");
+    let token = realm.invite(&["p", "--role", "path", "--address", "127.0.0.1:7100"]);
+    realm.folder.ok(&["join", &token, "--dir", "p"]);
+    for (name, role) in [("a", "router"), ("k", "consent")] {
+        let token = realm.invite(&[name, "--role", role]);
+        let said = realm.folder.ok(&["join", &token, "--dir", name]);
+        let config = format!("{name}/{role}.toml");
+        assert!(said.contains(&format!("next: wayleave run {role} --config {config}")), "{said}");
+        assert!(realm.folder.ok(&["check", &config]).contains(&format!("`wayleave run {role}`")));
+        assert!(realm.read(&config).contains(&realm.identity("p")), "the path server that the token named");
+    }
+    // A path server has no other key than its identity.
+    let files = fs::read_dir(realm.path("p")).expect("a folder").map(|file| file.expect("a file").file_name());
+    let keys: Vec<_> = files.filter(|name| text(name.as_encoded_bytes()).ends_with(".key")).collect();
+    assert_eq!(keys, ["identity.key"]);
+}
+
+#[test]
+fn a_removed_node_is_refused_by_path_servers_and_is_on_no_path() {
+    let row = super::harness::Row::new("removed").settled();
+    let said = row.realm.folder.ok(&["realm", "revoke", "b", "--config", "realm/realm.toml"]);
+    assert!(said.contains(" has it\n"), "{said}");
+    eventually("nobody finds a path over b", || row.paths("c").is_null());
+    eventually("the path server refuses b's adverts", || {
+        row.nodes[1].log().contains("revoked by the realm's operator")
+    });
+    let error = row.realm.folder.fails(1, &["realm", "revoke", "b", "--config", "realm/realm.toml"]);
+    assert!(error.contains("no member `b`"), "{error}");
+}
+
+#[test]
+fn a_list_of_removed_nodes_reaches_a_path_server_that_was_down() {
+    let realm = Realm::new("late");
+    let mut server = realm.path_server("paths");
+    let token = realm.invite(&["k", "--role", "consent"]);
+    realm.folder.ok(&["join", &token, "--dir", "k"]);
+    server.kill();
+    let said = realm.folder.ok(&["realm", "revoke", "k", "--config", "realm/realm.toml"]);
+    assert!(said.contains("does not have it"), "{said}");
+    server.resume();
+    eventually("it has the list", || server.count("revocations") > 0);
+}
+
+#[test]
+fn a_realm_is_never_made_over_another() {
+    let folder = Folder::new("overlay-again");
+    folder.ok(&["realm", "init", "realm"]);
+    let error = folder.fails(1, &["realm", "init", "realm"]);
+    assert!(error.contains("there is a realm in this folder"), "{error}");
+    fs::remove_file(folder.0.join("realm/records")).expect("removed");
+    let error = folder.fails(1, &["realm", "show", "--config", "realm/realm.toml"]);
+    assert!(error.contains("restore them from a backup"), "{error}");
+}
