@@ -82,19 +82,18 @@ impl KeyRoles {
     pub fn add(&mut self, role: KeyRole, key: [u8; 32]) -> Result<(), SharedKey> {
         match *self.0.entry(key).or_insert(role) {
             known if known == role => Ok(()),
+            // A claim does not prove that its AS has the key, and a key that another AS lists too gives that one nothing.
+            KeyRole::Attestation(_) if matches!(role, KeyRole::Attestation(_)) => Ok(()),
             first => Err(SharedKey { first, second: role, key }),
         }
     }
 
-    /// Adds the operators' present keys and those of the member set in force.
+    /// Adds all keys of operators and members that the directory ever had, those that were replaced among them.
     ///
     /// # Errors
     /// If one of them is known in another role.
     pub fn add_directory(&mut self, directory: &Directory) -> Result<(), SharedKey> {
-        for (party, key) in (1..).zip(directory.operators()) {
-            self.add(KeyRole::Operator(party), key)?;
-        }
-        self.add_set(directory.set())
+        directory.keys_ever().try_for_each(|(role, key)| self.add(role, key))
     }
 
     /// Adds all keys of a member set, those of former members included.

@@ -16,6 +16,7 @@ mod manifests;
 mod member_attestation;
 mod memory;
 mod mutations;
+mod object_vectors;
 mod parsers;
 mod pki;
 mod proxy_attest;

@@ -137,11 +137,13 @@ impl Files {
         self.tool(&arguments)
     }
 
-    /// Both operators begin the member set's file that their party has.
+    /// Both operators begin the member set's file that their party has, as if they had signed none yet.
     pub fn begin_member_set(&self) -> Result<(), String> {
         let [one, two] = &self.operators;
-        for file in [1, 2].map(|party| self.member_set(party)) {
+        for (party, file) in [1, 2].map(|party| (party, self.member_set(party))) {
             let _ = fs::remove_file(&file);
+            // What it signed for a member set of the same name that was given up.
+            let _ = fs::remove_file(self.path(&format!("operator{party}.key.signed")));
             self.tool(&["members", "init", &file, "--exchange", NAME, "--operator1", one, "--operator2", two])?;
         }
         Ok(())

@@ -71,6 +71,14 @@ impl Sim {
         }
     }
 
+    /// Takes the link between the parties down, and no other.
+    pub fn cut_parties(&mut self) {
+        let between: Vec<_> = self.links.iter().filter(|(_, ends)| **ends == (PARTIES[0], PARTIES[1])).collect();
+        for link in between.into_iter().map(|(link, _)| *link).collect::<Vec<_>>() {
+            self.cut(link);
+        }
+    }
+
     /// Runs for `time` of virtual time without reconnecting links.
     ///
     /// # Panics

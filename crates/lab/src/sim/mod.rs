@@ -20,7 +20,7 @@ use wayleave_bgp::{Attributes, Nlri, Update};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::prg::Prg;
 use wayleave_crypto::secret::Seed;
-use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_member::{Input as MemberInput, MemberProxy, Output as MemberOutput};
 use wayleave_route_server::directory::{Change as SetChange, Claim, Consent, Directory, MemberSet};
 use wayleave_route_server::key_roles::KeyRole;
@@ -133,6 +133,8 @@ pub struct Sim {
     pub set: MemberSet,
     /// The sets so far, as both parties' files have them.
     pub directory: Directory,
+    /// The operators that every configuration names, from the next start of a process on.
+    pub operators: [VerifyingKey; 2],
     /// A party's own file, where it differs.
     pub files: BTreeMap<Node, Vec<u8>>,
     now: Now,
@@ -262,6 +264,7 @@ impl Sim {
         let mut sim = Self {
             set: MemberSet::clone(directory.set()),
             directory,
+            operators: operator_keys(setup.seed).map(|key| key.verifying_key()),
             files: BTreeMap::new(),
             now: BEGIN,
             wall_ahead: 0,
@@ -346,7 +349,7 @@ impl Sim {
                 let config = PartyConfig {
                     number,
                     exchange: EXCHANGE.to_owned(),
-                    operators: operator_keys(self.setup.seed).map(|key| key.verifying_key()),
+                    operators: self.operators,
                     keys: self.setup.keys.clone(),
                     tick: self.setup.tick,
                     stale: self.setup.stale,
@@ -365,7 +368,7 @@ impl Sim {
                 let config = MemberConfig {
                     exchange: EXCHANGE.to_owned(),
                     rs_asn: RS_ASN,
-                    operators: operator_keys(self.setup.seed).map(|key| key.verifying_key()),
+                    operators: self.operators,
                     slot,
                     keys: self.setup.keys.clone(),
                     select_best: !self.setup.opted_out.contains(&slot),

@@ -312,6 +312,33 @@ fn a_reload_of_rules_that_look_at_no_prefix_keeps_what_shared_an_update_together
     compare_reloads(Duration::ZERO, "", &[[&one, &other], [path, &one], ["", path]]);
 }
 
+/// What both parties see of a reload to `later`, and of a slot that joins before the objects of one UPDATE have their turn.
+fn reload_and_join(later: &str) -> Vec<Shape> {
+    let mut sim = Sim::new(Setup { members: 4, seed: 47, ..Setup::default() });
+    for i in 0..REPEATED {
+        sim.announce(0, &[nlri(&format!("20.0.{i}.0/24"))], &route(0, &[64500], &[]));
+    }
+    let many: Vec<_> = (0..10).map(|i| nlri(&format!("21.{i}.0.0/16"))).collect();
+    sim.announce(0, &many, &route(0, &[64501], &[]));
+    rest(&mut sim);
+    sim.recording = Some(Vec::new());
+    sim.set_policy(0, policy(later));
+    sim.run_for(Duration::from_millis(50));
+    sim.join();
+    rest(&mut sim);
+    sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect()
+}
+
+#[test]
+fn a_slot_that_joins_during_a_reload_does_not_show_which_objects_the_new_rules_split() {
+    let hide =
+        |prefix: &str| format!("[[rule]]\ndirection = \"export\"\nprefix = \"{prefix}\"\nhide_from = [\"65001\"]\n");
+    let [split, whole] = ["21.0.0.0/16", "20.0.0.0/24"].map(|prefix| reload_and_join(&hide(prefix)));
+    let differs = split.iter().zip(&whole).position(|(a, b)| a != b);
+    assert_eq!(differs.map(|at| (split[at], whole[at])), None);
+    assert_eq!(split.len(), whole.len());
+}
+
 #[test]
 fn a_reload_announces_every_object_once_and_no_more_of_them_at_a_time_than_its_limit() {
     let mut sim = Sim::new(Setup { members: 3, seed: 46, ..Setup::default() });

@@ -14,6 +14,7 @@ use super::set::is_name;
 use super::{
     AttestKey, Claim, Consent, MAX_ENCODED, MAX_EXCHANGE_NAME, MAX_SLOTS, MemberSet, Request, SetError, Slot, SlotId,
 };
+use crate::key_roles::KeyRole;
 use crate::wire::{Malformed, Reader, Writer};
 
 const LABEL_ORIGIN: &str = "wayleave/directory/origin/v2";
@@ -26,6 +27,11 @@ const VERSION: u8 = 2;
 const MAX_STEPS: usize = 1 << 15;
 /// Changes of one step: enough to admit all members at once.
 const MAX_CHANGES: usize = MAX_SLOTS;
+/// Changes of all steps: our own limit, above what [`MAX_ENCODED`] holds of useful ones. The smallest change has few octets,
+/// and what it decodes to a hundred times as many.
+const MAX_ALL_CHANGES: usize = 1 << 16;
+/// Octets that steps leave free, so that whoever is a member can be removed.
+const ROOM_FOR_REMOVALS: usize = MAX_SLOTS * REMOVAL;
 /// Octets of the smallest step, with its signatures, and of the smallest change.
 const LEAST_STEP: usize = 8 + 32 + 4 + LEAST_CHANGE + 128;
 const LEAST_CHANGE: usize = 5;
@@ -143,6 +149,8 @@ pub struct Directory {
     /// How many slots had left, by the steps alone, and how many there were, after each of `heads`.
     left: Vec<u64>,
     slots: Vec<usize>,
+    /// Changes of all steps.
+    changes: usize,
     state: State,
     removals: BTreeMap<SlotId, Removal>,
     set: Arc<MemberSet>,
@@ -173,8 +181,8 @@ struct Index {
     /// The active slot of a name, and the active slots that have an address.
     names: BTreeMap<String, SlotId>,
     addresses: BTreeMap<IpAddr, Vec<SlotId>>,
-    /// The slots whose claims list an attestation key, former members' among them.
-    attest: BTreeMap<[u8; 32], Vec<SlotId>>,
+    /// Every attestation key that a claim ever listed, replaced ones and those of former members among them.
+    attest: BTreeSet<[u8; 32]>,
 }
 
 impl Index {
@@ -188,12 +196,8 @@ impl Index {
         slot.addresses.iter().for_each(|address| remove(&mut self.addresses, address, id));
     }
 
-    fn list_claim(&mut self, id: SlotId, claim: &Claim) {
-        claim.attest.iter().for_each(|key| self.attest.entry(key.key).or_default().push(id));
-    }
-
-    fn unlist_claim(&mut self, id: SlotId, claim: &Claim) {
-        claim.attest.iter().for_each(|key| remove(&mut self.attest, &key.key, id));
+    fn list_claim(&mut self, claim: &Claim) {
+        self.attest.extend(claim.attest.iter().map(|key| key.key));
     }
 }
 
@@ -235,6 +239,7 @@ impl Directory {
             operators: vec![operators],
             left: vec![0],
             slots: vec![0],
+            changes: 0,
             set: Arc::new(state.set(exchange, &BTreeMap::new(), 0)),
             state,
             removals: BTreeMap::new(),
@@ -396,10 +401,19 @@ impl Directory {
         }
     }
 
-    /// Whether the step may come next; signatures of operators are not asked for.
+    /// Whether an operator may sign the step as the next one; signatures of operators are not asked for. A slot that was
+    /// removed here is as one that has left, whether or not the step confirms it: it has no say, and nothing of it changes.
     pub fn check_step(&self, step: &Step) -> Result<(), ChainError> {
         self.check_place(step)?;
-        self.state.clone().apply_step(&self.exchange, step, &mut self.operators())
+        self.state.clone().apply_step(&self.exchange, step, &mut self.operators())?;
+        let mut state = self.state.clone();
+        self.removals.keys().for_each(|slot| state.leave(*slot));
+        let confirms = |change: &&Change| matches!(change, Change::Left { slot } if self.removals.contains_key(slot));
+        let changes: Vec<Change> = step.changes.iter().filter(|change| !confirms(change)).cloned().collect();
+        if self.removals.is_empty() || changes.is_empty() {
+            return Ok(());
+        }
+        state.apply_step(&self.exchange, &Step { changes, ..step.clone() }, &mut self.operators())
     }
 
     /// The directory with one more step.
@@ -407,7 +421,8 @@ impl Directory {
         let mut next = self.clone();
         next.append(signed)?;
         next.renew();
-        if next.encode().len() > MAX_ENCODED { Err(ChainError::Full) } else { Ok(next) }
+        let steps = next.encode().len() - next.removals.len() * REMOVAL;
+        if steps + ROOM_FOR_REMOVALS > MAX_ENCODED { Err(ChainError::Full) } else { Ok(next) }
     }
 
     /// The next step, signed by both operators, whose keys are in one place: of a laboratory.
@@ -465,6 +480,42 @@ impl Directory {
         }
     }
 
+    /// What the holder of a slot last signed about it, for a further slot's key of its AS to consent to.
+    #[must_use]
+    pub fn request_of(&self, slot: SlotId) -> Option<Request> {
+        let claimed = self.claim(slot)?;
+        let changes = self.steps.iter().rev().flat_map(|signed| signed.step.changes.iter().rev());
+        let signature = changes.into_iter().find_map(|change| match change {
+            Change::Join { claim, signature, .. } | Change::Renew { claim, signature, .. } if claim == claimed => {
+                Some(*signature)
+            }
+            _ => None,
+        })?;
+        Some(Request { exchange: self.exchange.clone(), claim: claimed.clone(), signature, consent: None })
+    }
+
+    /// Every key of the history and its role, those that were replaced and those of former members among them.
+    pub fn keys_ever(&self) -> impl Iterator<Item = (KeyRole, [u8; 32])> {
+        let operators = self.operators.iter().flat_map(|keys| [1, 2].map(KeyRole::Operator).into_iter().zip(*keys));
+        let mut next: SlotId = 0;
+        let claims = self.steps.iter().flat_map(|signed| &signed.step.changes).filter_map(move |change| match change {
+            Change::Join { claim, .. } => {
+                next += 1;
+                Some((next - 1, claim))
+            }
+            Change::Renew { slot, claim, .. } => Some((*slot, claim)),
+            _ => None,
+        });
+        let of_claim = |(slot, claim): (SlotId, &Claim)| {
+            let asn = claim.asn;
+            let attest: Vec<_> = claim.attest.iter().map(|key| (KeyRole::Attestation(asn), key.key)).collect();
+            [(KeyRole::SlotCertificate(slot), claim.tls), (KeyRole::SlotSigning(slot), claim.sign)]
+                .into_iter()
+                .chain(attest)
+        };
+        operators.chain(claims.flat_map(of_claim))
+    }
+
     fn id_at(&self, steps: usize, removed: impl Iterator<Item = SlotId>) -> SetId {
         let mut out = Writer::new();
         out.bytes(&self.heads[steps]);
@@ -503,19 +554,22 @@ impl Directory {
     /// step would take time that grows with the square of the history.
     fn append(&mut self, signed: SignedStep) -> Result<(), ChainError> {
         let step = &signed.step;
-        if self.steps.len() >= MAX_STEPS {
+        let changes = self.changes.saturating_add(step.changes.len());
+        if self.steps.len() >= MAX_STEPS || changes > MAX_ALL_CHANGES {
             return Err(ChainError::Full);
         }
         self.check_place(step)?;
         let before = self.operators();
-        let mut operators = before;
-        self.state.apply_step(&self.exchange, step, &mut operators)?;
+        // The operators' signatures first: only they can make others verify what members signed.
         let bytes = step.encode();
         for (party, (operator, signature)) in (1..).zip(before.iter().zip(&signed.signatures)) {
             if !is_signed(LABEL_STEP, &bytes, operator, signature) {
                 return Err(ChainError::NotSigned { number: step.number, party });
             }
         }
+        let mut operators = before;
+        self.state.apply_step(&self.exchange, step, &mut operators)?;
+        self.changes = changes;
         self.heads.push(step.digest());
         self.operators.push(operators);
         self.left.push(self.state.left);
@@ -554,7 +608,9 @@ impl State {
             }
         }
         let mut attest: BTreeMap<Asn, Vec<AttestKey>> = BTreeMap::new();
-        let listed = slots.iter().zip(&self.claims).filter(|(slot, claim)| slot.active && !claim.attest.is_empty());
+        // No key of the AS signed for a slot that is held, so that one does not say what the AS signs with.
+        let says = |slot: &Slot, claim: &Claim| slot.active && !slot.held && !claim.attest.is_empty();
+        let listed = slots.iter().zip(&self.claims).filter(|(slot, claim)| says(slot, claim));
         for (slot, claim) in listed {
             attest.entry(slot.asn).or_insert_with(|| claim.attest.clone());
         }
@@ -600,7 +656,7 @@ impl State {
                 self.spent.extend([claim.tls, claim.sign]);
                 self.index.of_as.entry(claim.asn).or_default().push(id);
                 self.index.list(id, &slot);
-                self.index.list_claim(id, claim);
+                self.index.list_claim(claim);
                 self.slots.push(slot);
                 self.claims.push(claim.clone());
                 self.past.push(Vec::new());
@@ -626,8 +682,7 @@ impl State {
                 if slot.sign != before.sign {
                     self.past[*id as usize].push(before.sign);
                 }
-                self.index.unlist_claim(*id, &self.claims[*id as usize]);
-                self.index.list_claim(*id, claim);
+                self.index.list_claim(claim);
                 self.replace(*id, slot);
                 self.claims[*id as usize] = claim.clone();
             }
@@ -650,10 +705,7 @@ impl State {
             }
             Change::Left { slot: id } => {
                 self.active(*id)?;
-                let slot = &mut self.slots[*id as usize];
-                slot.active = false;
-                self.left += 1;
-                self.index.unlist(*id, slot);
+                self.leave(*id);
             }
             Change::Operator { party, key, proof } => {
                 let index = usize::from(*party == 2);
@@ -661,7 +713,7 @@ impl State {
                 if VerifyingKey::from_bytes(key).is_err() {
                     return Err(SetError::NotAKey);
                 }
-                let is_members = self.spent.contains(key) || self.index.attest.contains_key(key);
+                let is_members = self.spent.contains(key) || self.index.attest.contains(key);
                 if others[0] == *key || is_members || self.operators_spent.contains(key) {
                     return Err(SetError::KeyInTwoRoles);
                 }
@@ -673,6 +725,15 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Ends an active slot.
+    fn leave(&mut self, id: SlotId) {
+        if let Some(slot) = self.slots.get_mut(id as usize).filter(|slot| slot.active) {
+            slot.active = false;
+            self.left += 1;
+            self.index.unlist(id, slot);
+        }
     }
 
     /// Puts another state of an active slot in its place.
@@ -704,7 +765,9 @@ impl State {
         if by != id && signer.is_some_and(holds) { Ok(()) } else { Err(SetError::NotEndorsed(id, claim.asn)) }
     }
 
-    /// Keys of the claim are new, but for those that the slot had just before, and none has another role.
+    /// Keys of the claim are new, but for those that the slot had just before, and none has another role. Claims of two ASes
+    /// may list one attestation key: nobody proves that it has one, so whoever listed another's key first could keep that
+    /// one out, and gains nothing by it, since only the key's holder can sign with it.
     fn check_keys(&self, id: SlotId, claim: &Claim, before: Option<&Slot>) -> Result<(), SetError> {
         if VerifyingKey::from_bytes(&claim.sign).is_err() {
             return Err(SetError::NotAKey);
@@ -718,15 +781,8 @@ impl State {
         let in_two = attest().chain(own).any(|key| self.operators_spent.contains(&key))
             || claim.tls == claim.sign
             || attest().any(|key| own.contains(&key) || self.spent.contains(&key))
-            || own.iter().any(|key| self.index.attest.contains_key(key))
-            || attest().any(|key| self.is_of_other(&key, claim.asn));
+            || own.iter().any(|key| self.index.attest.contains(key));
         if in_two { Err(SetError::KeyInTwoRoles) } else { Ok(()) }
-    }
-
-    /// Whether a claim of another AS lists the attestation key.
-    fn is_of_other(&self, key: &[u8; 32], asn: Asn) -> bool {
-        let ids = self.index.attest.get(key).into_iter().flatten();
-        ids.filter_map(|id| self.claims.get(*id as usize)).any(|claim| claim.asn != asn)
     }
 
     /// Name and addresses beside those of the other active slots.
@@ -905,8 +961,13 @@ impl Raw {
         }
         let exchange = text(&mut reader, MAX_EXCHANGE_NAME)?;
         let operators = [reader.array()?, reader.array()?];
+        let mut changes = 0;
         let steps = reader.list(LEAST_STEP, MAX_STEPS, |reader| {
             let step = Step::read(reader)?;
+            changes += step.changes.len();
+            if changes > MAX_ALL_CHANGES {
+                return Err(Malformed::TooMany { count: changes, most: MAX_ALL_CHANGES });
+            }
             Ok::<_, Malformed>(SignedStep { step, signatures: [reader.array()?, reader.array()?] })
         })?;
         let removals = reader.list(REMOVAL, MAX_SLOTS, Removal::read)?;

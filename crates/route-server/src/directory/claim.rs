@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_core::Asn;
+use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 
 use super::set::is_name;
@@ -26,8 +27,8 @@ pub struct Claim {
     pub tls: [u8; 32],
     /// The Ed25519 public key that signs its route objects, and this claim.
     pub sign: [u8; 32],
-    /// The keys with which its AS signs paths, by ascending suite. Those of the AS's lowest active slot that lists any
-    /// count for the AS.
+    /// The keys with which its AS signs paths, by ascending suite. Those of the AS's lowest active slot that lists any and is
+    /// not held count for the AS.
     pub attest: Vec<AttestKey>,
     /// Addresses on the exchange's network that a NEXT_HOP of this slot may have.
     pub addresses: Vec<IpAddr>,
@@ -78,6 +79,13 @@ impl Claim {
     pub fn sign(self, exchange: &str, key: &SigningKey) -> Request {
         let signature = key.sign(LABEL_CLAIM, &self.signed_bytes(exchange));
         Request { exchange: exchange.to_owned(), claim: self, signature, consent: None }
+    }
+
+    /// The hash of all that the holder signs, for one exchange. The member tells it to both operators: whoever compares it has
+    /// compared every key and every address.
+    #[must_use]
+    pub fn digest(&self, exchange: &str) -> [u8; 32] {
+        hash(LABEL_CLAIM, &[&self.signed_bytes(exchange)])
     }
 
     pub(super) fn is_signed(&self, exchange: &str, signature: &Signature) -> bool {

@@ -2,7 +2,7 @@
 
 use wayleave_crypto::sign::{Signature, SigningKey};
 
-use super::{ChainError, Directory, MAX_ENCODED, SignedStep, Step};
+use super::{ChainError, Change, Directory, MAX_ENCODED, SignedStep, Step};
 use crate::wire::{Malformed, Reader, Writer};
 
 /// Version of the encoding.
@@ -28,6 +28,21 @@ pub enum ProposalError {
     OwnProposal(u8),
     #[error("it is not signed by the operator of party {0}")]
     NotSigned(u8),
+    /// Whoever takes the other operator's key signs for both.
+    #[error("it replaces the key of party {0}'s operator, which only that operator proposes")]
+    OthersKey(u8),
+}
+
+/// Whether the step replaces no other operator's key than that of `party`.
+fn check_operators(step: &Step, party: u8) -> Result<(), ProposalError> {
+    let replaced = |change: &Change| match change {
+        Change::Operator { party, .. } => Some(*party),
+        _ => None,
+    };
+    match step.changes.iter().filter_map(replaced).find(|of| *of != party) {
+        Some(other) => Err(ProposalError::OthersKey(other)),
+        None => Ok(()),
+    }
 }
 
 impl Proposal {
@@ -35,11 +50,13 @@ impl Proposal {
     pub fn sign(directory: &Directory, step: Step, key: &SigningKey) -> Result<Self, ProposalError> {
         directory.check_step(&step)?;
         let party = directory.party_of(&key.verifying_key().to_bytes()).ok_or(ProposalError::NoOperator)?;
+        check_operators(&step, party)?;
         Ok(Self { party, signature: step.sign(key), step })
     }
 
     /// Whether it may follow what is in force in `directory`, and the operator that it names signed it.
     pub fn check(&self, directory: &Directory) -> Result<(), ProposalError> {
+        check_operators(&self.step, self.party)?;
         directory.check_step(&self.step)?;
         let operator = directory.operators()[usize::from(self.party == 2)];
         let is_signed = self.step.is_signed(&operator, &self.signature);

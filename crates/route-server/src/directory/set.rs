@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use wayleave_core::Asn;
 use wayleave_crypto::hash::hash;
@@ -308,9 +309,34 @@ impl Slot {
     }
 }
 
-/// Printable: no control characters, so that a name cannot break a log line or a terminal.
+/// Characters that do not print and reorder, join or break what does: general categories Cf, Zl and Zp of Unicode 16.
+const INVISIBLE: [RangeInclusive<char>; 20] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{600}'..='\u{605}',
+    '\u{61c}'..='\u{61c}',
+    '\u{6dd}'..='\u{6dd}',
+    '\u{70f}'..='\u{70f}',
+    '\u{890}'..='\u{891}',
+    '\u{8e2}'..='\u{8e2}',
+    '\u{180e}'..='\u{180e}',
+    '\u{200b}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{fff9}'..='\u{fffb}',
+    '\u{110bd}'..='\u{110bd}',
+    '\u{110cd}'..='\u{110cd}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0001}'..='\u{e0001}',
+    '\u{e0020}'..='\u{e007f}',
+];
+
+/// Printable: nothing that breaks a log line or a terminal, or reorders the line that an operator compares.
 pub(super) fn is_name(text: &str, most: usize) -> bool {
-    (1..=most).contains(&text.len()) && !text.chars().any(char::is_control)
+    let prints = |c: char| !c.is_control() && !INVISIBLE.iter().any(|range| range.contains(&c));
+    (1..=most).contains(&text.len()) && text.chars().all(prints)
 }
 
 /// The neighbours of a member set ([`MemberSet::neighbours`]) without the rest of it.

@@ -646,7 +646,8 @@ impl Member {
         object::key_row(&self.config.exchange, (&own.seed, Some(salt)), &own.key, own.epoch, from, new)
     }
 
-    /// Who may have an object, if one decision fits all prefixes that it still owns.
+    /// Who may have an object: whoever may have all prefixes that it still owns. Where a reload decides otherwise for some of
+    /// them, that comes with the object's own turn; whether it does must not show in what a column leaves out.
     fn column_exports(&self, set: &MemberSet, version: u64) -> Option<ExportSet> {
         let a = &self.announcements;
         let own = a.objects.get(&version)?;
@@ -656,10 +657,7 @@ impl Member {
             let attributes = &a.router.get(nlri)?.attributes;
             let slot = self.config.slot;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
-            if decided.as_ref().is_some_and(|decided| *decided != exported) {
-                return None;
-            }
-            decided = Some(exported);
+            decided = Some(decided.map_or_else(|| exported.clone(), |decided| decided.and(&exported)));
         }
         decided
     }

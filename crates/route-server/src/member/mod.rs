@@ -22,7 +22,7 @@ use wayleave_core::{Asn, Instant, Machine, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
-use crate::directory::{Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
+use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, SessionId, Tick, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::object::{Handle, MAX_PREFIXES};
@@ -254,9 +254,8 @@ impl Member {
     ) -> Self {
         let record = |key: &[u8]| stored.iter().find(|record| record.key == key).map(|record| record.value.as_slice());
         let used = record(VERSION_KEY).and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
-        // Whoever names other operators in the configuration trusts those, and not what was in force under others.
-        let directory = record(SET_KEY).and_then(|value| Directory::decode(value).ok());
-        let directory = directory.filter(|directory| directory.check(&trust(&config)).is_ok()).map(Arc::new);
+        // Also under operators that the configuration does not name (any more): what the parties show may go on from it.
+        let directory = record(SET_KEY).and_then(|value| Directory::decode(value).ok()).map(Arc::new);
         let mut member = Self {
             directory,
             presented: [None, None],
@@ -297,8 +296,7 @@ impl Member {
         member
     }
 
-    /// Gives the attestation the neighbours of earlier member sets, for which routes may be signed that are still there. Those
-    /// of a directory that the configuration does not trust are forgotten.
+    /// Gives the attestation the neighbours of earlier member sets, for which routes may be signed that are still there.
     fn recall_sets(&mut self, stored: &[StoredRecord]) {
         let number =
             |record: &StoredRecord| record.key.strip_prefix(NEIGHBOURS_KEY)?.try_into().ok().map(u64::from_be_bytes);
@@ -490,19 +488,33 @@ impl Member {
 
     /// Takes a party's epoch, and the member set that it shows. The set is used once both parties show it.
     fn on_renew(&mut self, party: PartyNumber, epoch: u64, bytes: &[u8], now: Now) {
+        let trust = trust(&self.config);
         let shown = match &self.directory {
             Some(directory) => directory.succeed(bytes),
-            None => Directory::open(bytes, &trust(&self.config)).map(|directory| {
-                let id = directory.id();
-                Succession::Newer(Box::new(directory), id)
-            }),
+            None => Err(ChainError::OtherOperators),
+        };
+        let shown = match shown {
+            // Whoever names another exchange or other operators in the configuration trusts those, and not what was in force.
+            Err(ChainError::OtherExchange(_) | ChainError::OtherOperators) if !self.trusts_stored() => {
+                Directory::open(bytes, &trust).map(|directory| {
+                    self.forget_stored();
+                    let id = directory.id();
+                    Succession::Newer(Box::new(directory), id)
+                })
+            }
+            shown => shown,
         };
         let shown = match shown {
             Ok(Succession::Same) => self.directory.clone().map(|directory| (directory.id(), Some(directory))),
-            Ok(Succession::Newer(next, id)) => Some((id, Some(Arc::from(next)))),
+            // A removal that this member knows is not in what the party shows: that one is past.
+            Ok(Succession::Newer(next, id)) => Some((id, Some(next).filter(|next| next.id() == id).map(Arc::from))),
             Ok(Succession::Older(id)) => Some((id, None)),
             Err(error) => return self.refuse_set(party, &format!("that does not count: {error}"), now),
         };
+        let foreign = |(_, next): &(SetId, Option<Arc<Directory>>)| next.as_ref()?.check(&trust).err();
+        if let Some(error) = shown.as_ref().and_then(foreign) {
+            return self.refuse_set(party, &format!("that does not count: {error}"), now);
+        }
         let Some((id, next)) = shown else { return };
         if let Some(next) = &next {
             let roles = KeyRoles::of(self.config.keys.iter().copied());
@@ -525,6 +537,18 @@ impl Member {
                 self.differ_since = Some(now.instant);
             }
         }
+    }
+
+    /// Whether what was in force is of the exchange and of the operators that the configuration names.
+    fn trusts_stored(&self) -> bool {
+        self.directory.as_ref().is_some_and(|directory| directory.check(&trust(&self.config)).is_ok())
+    }
+
+    /// What was in force is another exchange's, or other operators': nothing of it counts.
+    fn forget_stored(&mut self) {
+        self.directory = None;
+        let forgotten = std::mem::take(&mut self.kept_sets);
+        self.write_sets(forgotten.into_iter().map(|(number, _)| (number, None)).collect());
     }
 
     fn refuse_set(&mut self, party: PartyNumber, why: &str, now: Now) {
@@ -588,6 +612,8 @@ impl Member {
             self.output.push_back(MemberOutput::Members { set: set.number, neighbours: Arc::new(neighbours) });
         }
         self.notify_of_new_members(&next);
+        self.notify_of_shared_keys(&set);
+        self.assess_moved(&set);
         let before = self.directory.iter().flat_map(|before| &before.set().slots);
         if before.zip(&set.slots).any(|(before, now)| before.held && !now.held) {
             // A slot is held no more. All is announced again: which routes that concerns, and whether this member had
@@ -624,6 +650,38 @@ impl Member {
                 let (name, asn) = (slot.name.clone(), slot.asn.0);
                 self.event(MemberEvent::NewMember { slot: id, name, asn, earlier, held });
             }
+        }
+    }
+
+    /// Says who lists an attestation key of this member's AS.
+    fn notify_of_shared_keys(&mut self, set: &MemberSet) {
+        let own = self.config.keys.iter().filter_map(|(role, key)| match role {
+            KeyRole::Attestation(asn) => Some((*asn, *key)),
+            _ => None,
+        });
+        let lists = |asn: Asn, key: [u8; 32]| {
+            let lists = move |keys: &Vec<AttestKey>| keys.iter().any(|listed| listed.key == key);
+            set.attest.iter().filter(move |(other, keys)| **other != asn && lists(keys)).map(|(other, _)| *other)
+        };
+        let others: Vec<Asn> = own.flat_map(|(asn, key)| lists(asn, key)).collect();
+        for other in others {
+            let what = format!(
+                "{other} lists an attestation key of this member's AS as its own; it cannot sign with it: ask its holder, and the exchange"
+            );
+            let slot = set.slots_of(other).next();
+            self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Announcer(slot)] });
+        }
+    }
+
+    /// Routes of announcers whose addresses changed are assessed anew: their next hops may be usable now, or no more.
+    fn assess_moved(&mut self, set: &MemberSet) {
+        let Some(before) = &self.set else { return };
+        let is_moved =
+            |slot: u32| before.slot(slot).map(|slot| &slot.addresses) != set.slot(slot).map(|slot| &slot.addresses);
+        for route in self.routes.values_mut() {
+            let Some(open) = route.opened.as_ref().filter(|open| is_moved(open.slot)) else { continue };
+            route.assessment = None;
+            self.touched.extend(open.prefixes.iter().map(|nlri| nlri.prefix));
         }
     }
 

@@ -111,6 +111,8 @@ impl State {
                 }
             }
             Step::Expire { slot } => self.table.expire(*slot, &mut applied.effects),
+            // A batch may end the slot that it was to serve.
+            Step::Sync { slot, .. } if self.set.active(*slot).is_none() => {}
             Step::Sync { slot, session, select_best } => {
                 self.active.insert(*slot, ActiveMember { session: *session, select_best: *select_best });
                 role.member_synced(*slot);
@@ -167,20 +169,26 @@ impl State {
         self.set = set;
         self.set_bytes = next.encode().into();
         self.set_is_stored = false;
+        self.set_is_news = true;
         self.directory = next;
         self.output.push_back(PartyOutput::Members(Box::new(self.set.clone())));
+    }
+
+    /// Tells the connected members the epoch and the member set. One without a hello so far learns both from its welcome.
+    pub(super) fn tell_members(&mut self) {
+        self.set_is_news = false;
+        let renew = ToMember::Renew { epoch: self.epoch, set: Arc::clone(&self.set_bytes) };
+        let greeted = self.members.iter().filter(|(_, member)| member.session.is_some());
+        for slot in greeted.map(|(slot, _)| *slot).collect::<Vec<u32>>() {
+            self.send_to_member(slot, &renew);
+        }
     }
 
     /// Sends every active member its tick and starts the round.
     pub(super) fn deliver(&mut self, seq: u64, applied: &Applied, now: Now) {
         self.counters.batches += 1;
         if applied.renewed {
-            let renew = ToMember::Renew { epoch: self.epoch, set: Arc::clone(&self.set_bytes) };
-            // A member without a hello so far learns both from its welcome.
-            let greeted = self.members.iter().filter(|(_, member)| member.session.is_some());
-            for slot in greeted.map(|(slot, _)| *slot).collect::<Vec<u32>>() {
-                self.send_to_member(slot, &renew);
-            }
+            self.tell_members();
         }
         let all = if applied.everything || !applied.synced.is_empty() { self.all_instances() } else { Vec::new() };
         let changed = if applied.everything {

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use wayleave_core::Now;
+use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
-use super::engine;
 use super::reconcile::CHUNK;
 use super::role::Role;
 use super::state::{Departure, Stage, State};
-use crate::directory::Directory;
+use super::{PartyEvent, engine, store};
+use crate::directory::{Directory, Succession};
 use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step};
 use crate::object_table::Effects;
 
@@ -19,13 +20,24 @@ const MAX_SEQ_STEP: u64 = 1 << 16;
 
 /// Batches that party 1 may make before it takes a member set or a removal from here.
 const MAX_OFFERED: u32 = 64;
+/// How long it may take for that, however few batches it makes. What waits takes effect when the link comes up again, so an
+/// honest party 1 that is slower loses nothing but a session.
+const MAX_OFFER_WAIT: Duration = Duration::from_secs(120);
+const NOT_TAKEN: &str = "it does not take a member set or a removal of this party's operator";
 
 /// Party 2's part. All that it decides follows from what party 1 sends, but for its operator's member sets and removals,
 /// which party 1 must take: neither operator can keep a member whom the other removed.
 #[derive(Default)]
 pub(super) struct Follower {
-    /// The directory that party 1 has not put into a batch yet, and how many batches it made since.
-    offered: Option<(Arc<[u8]>, u32)>,
+    offered: Option<Offer>,
+}
+
+/// A directory of this party's operator that party 1 has not put into a batch yet.
+struct Offer {
+    set: Arc<[u8]>,
+    /// How many batches party 1 made since, and since when it waits.
+    batches: u32,
+    since: Instant,
 }
 
 impl Role for Follower {
@@ -40,7 +52,8 @@ impl Role for Follower {
         match frame {
             PartyFrame::Reconciled { epoch, set, drop, differ, high_water, view } => {
                 reconcile(party, epoch, &set, &drop, &differ, &high_water, view)?;
-                self.offer(party)
+                self.offer(party);
+                Ok(())
             }
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps, now),
             PartyFrame::Go { seq } => deliver_accepted(party, seq, now),
@@ -58,6 +71,16 @@ impl Role for Follower {
         }
     }
 
+    /// What waits takes effect before the hello, as it would at a start with that file: so party 1 has it too, or nothing is
+    /// computed, and no new link gives it more batches.
+    fn peer_linked(&mut self, party: &mut State) {
+        let Some(next) = self.offered.take().and_then(|offer| party.own_set(&offer.set)) else { return };
+        let mut effects = Effects::default();
+        party.adopt(next, &mut effects);
+        let changes = store::changes(&party.table, &effects, party.epoch, party.seq);
+        party.persist(changes);
+    }
+
     /// Party 1 concludes from the inventory of party 2, which goes out at once.
     fn peer_greeted(&mut self, party: &mut State) {
         let rows = party.table.inventory();
@@ -71,15 +94,37 @@ impl Role for Follower {
     }
 
     fn new_member_set(&mut self, party: &mut State, next: &Directory) {
-        self.offered = Some((next.encode().into(), 0));
+        let mut offer = Offer { set: next.encode().into(), batches: 0, since: party.clocks.instant };
+        if let Some(before) = self.offered.take() {
+            (offer.batches, offer.since) = (before.batches, before.since);
+            match next.succeed(&before.set) {
+                Ok(Succession::Newer(both, _)) => offer.set = both.encode().into(),
+                Ok(Succession::Same | Succession::Older(_)) => {}
+                Err(error) => {
+                    offer.set = before.set;
+                    party.event(PartyEvent::MembersRefused { why: error.to_string() });
+                }
+            }
+        }
+        self.offered = Some(offer);
         if party.peer_ready() {
-            // What is in force was checked a moment ago.
-            let _ = self.offer(party);
+            self.offer(party);
         }
     }
 
     fn is_at_rest(&self, _party: &State) -> bool {
         self.offered.is_none()
+    }
+
+    fn sweep(&mut self, party: &mut State, now: Now) {
+        if self.offer_ends(party).is_some_and(|at| now.instant >= at) {
+            party.event(PartyEvent::BadFrame { slot: None, what: NOT_TAKEN.to_owned() });
+            party.close_peer(NOT_TAKEN);
+        }
+    }
+
+    fn deadline(&self, party: &State) -> Option<Instant> {
+        self.offer_ends(party)
     }
 
     fn member_greeted(&mut self, party: &mut State, slot: u32, session: SessionId, select_best: bool) {
@@ -129,28 +174,33 @@ impl Follower {
             return Ok(());
         }
         party.apply(self, seq, steps, now)?;
-        let is_done = match &self.offered {
-            Some((offered, _)) => party.newer_set(offered)?.is_none(),
-            None => true,
-        };
-        match self.offered.as_mut().filter(|_| !is_done) {
-            None => self.offered = None,
-            Some((_, batches)) if *batches < MAX_OFFERED => *batches += 1,
-            Some(_) => return Err("it does not take a member set or a removal of this party's operator"),
+        self.drop_what_is_done(party);
+        match &mut self.offered {
+            None => Ok(()),
+            Some(offer) if offer.batches < MAX_OFFERED => {
+                offer.batches += 1;
+                Ok(())
+            }
+            Some(_) => Err(NOT_TAKEN),
         }
-        Ok(())
+    }
+
+    /// Forgets the offer if it is in force, or can be no more.
+    fn drop_what_is_done(&mut self, party: &mut State) {
+        self.offered = self.offered.take().filter(|offer| party.own_set(&offer.set).is_some());
     }
 
     /// Sends party 1 the directory of this party's operator, unless it is in force by now.
-    fn offer(&mut self, party: &mut State) -> Result<(), &'static str> {
-        let Some((offered, batches)) = &mut self.offered else { return Ok(()) };
-        if party.newer_set(offered)?.is_none() {
-            self.offered = None;
-            return Ok(());
+    fn offer(&mut self, party: &mut State) {
+        self.drop_what_is_done(party);
+        if let Some(offer) = &self.offered {
+            party.send_to_peer(&PartyFrame::Members { set: Arc::clone(&offer.set) });
         }
-        *batches = 0;
-        party.send_to_peer(&PartyFrame::Members { set: Arc::clone(offered) });
-        Ok(())
+    }
+
+    /// When party 1 has kept an offer waiting for too long.
+    fn offer_ends(&self, party: &State) -> Option<Instant> {
+        self.offered.as_ref().filter(|_| party.peer.is_some()).map(|offer| offer.since + MAX_OFFER_WAIT)
     }
 }
 

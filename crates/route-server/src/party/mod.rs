@@ -169,6 +169,7 @@ impl Party {
             set_bytes,
             directory,
             set_is_stored,
+            set_is_news: false,
             epoch: loaded.epoch.max(1),
             seq: loaded.seq.max(now.unix.0),
             table: loaded.table,
@@ -227,6 +228,12 @@ impl Party {
     }
 
     fn link_up(&mut self, link: LinkId, peer: PeerId, exporter: &Seed, now: Now) {
+        if peer == PeerId::Party {
+            // What was begun with the peer party before has ended, whether or not the driver said so.
+            self.state.close_peer("the peer party connected again");
+            self.settle_departures();
+            self.role.peer_linked(&mut self.state);
+        }
         self.state.link_up(link, peer, exporter, now);
         if peer == PeerId::Party {
             self.role.peer_greeted(&mut self.state);
@@ -261,6 +268,9 @@ impl Party {
             (_, FromMember::Hello { protocol, exchange, slot: claimed, session, select_best }) => {
                 if protocol != PROTOCOL || exchange != state.config.exchange || claimed != slot {
                     state.bad_frame(Some(slot), link, "hello for another protocol, exchange or slot".to_owned());
+                } else if state.set.active(slot).is_none() {
+                    // Its link came up while a batch removed it.
+                    state.close(link, "the member has left the exchange");
                 } else {
                     state.welcome(slot, session, select_best);
                     self.role.member_greeted(state, slot, session, select_best);
@@ -444,12 +454,17 @@ fn in_force(config: &PartyConfig, file: &[u8], stored: Option<&[u8]>) -> Result<
     };
     let Some(stored) = stored else { return Ok((Directory::open(file, &trust).map_err(of_file)?, None)) };
     let before = Directory::decode(stored).map_err(|_| StartError::Store)?;
-    before.check(&trust).map_err(of_file)?;
-    match before.succeed(file).map_err(of_file)? {
-        Succession::Same => Ok((before, None)),
-        Succession::Newer(next, _) => Ok((*next, None)),
-        Succession::Older(shown) => Ok((before, Some(shown.number))),
+    if let Err(other @ ChainError::OtherExchange(_)) = before.check(&trust) {
+        return Err(of_file(other));
     }
+    let (directory, older) = match before.succeed(file).map_err(of_file)? {
+        Succession::Same => (before, None),
+        Succession::Newer(next, _) => (*next, None),
+        Succession::Older(shown) => (before, Some(shown.number)),
+    };
+    // The configuration may name keys that the operators have only with the file's next sets.
+    directory.check(&trust).map_err(of_file)?;
+    Ok((directory, older))
 }
 
 /// Why a party cannot start.

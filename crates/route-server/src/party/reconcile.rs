@@ -132,6 +132,21 @@ impl State {
         }
     }
 
+    /// A directory of this party's operator that waited to take effect, as it now goes on from what is in force; `None` if it
+    /// has nothing that is new. One that follows no more is dropped, with an event: the peer party has no part in that.
+    pub(super) fn own_set(&mut self, bytes: &[u8]) -> Option<Directory> {
+        let why = match self.directory.succeed(bytes) {
+            Ok(Succession::Newer(next, _)) => match super::key_roles(&self.config, &next) {
+                Ok(()) => return Some(*next),
+                Err(shared) => shared.to_string(),
+            },
+            Ok(Succession::Same | Succession::Older(_)) => return None,
+            Err(error) => error.to_string(),
+        };
+        self.event(PartyEvent::MembersRefused { why });
+        None
+    }
+
     /// Both parties agree: batches may flow.
     pub(super) fn agreed(&mut self, effects: &Effects) {
         let changes = store::changes(&self.table, effects, self.epoch, self.seq);
@@ -140,6 +155,9 @@ impl State {
         self.stage = Stage::Idle;
         if let Some(peer) = &mut self.peer {
             peer.ready = true;
+        }
+        if self.set_is_news {
+            self.tell_members();
         }
         self.event(PartyEvent::Agreed { objects: self.table.len(), dropped: effects.removed.len() });
     }

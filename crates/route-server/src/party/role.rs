@@ -18,6 +18,9 @@ pub(super) trait Role: Send {
     /// Before the inventories were compared, only frames that compare them may come.
     fn peer_frame_before_ready(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str>;
 
+    /// The link to the peer party is up; the hello goes out next.
+    fn peer_linked(&mut self, _party: &mut State) {}
+
     /// The hello to the peer party has gone out.
     fn peer_greeted(&mut self, _party: &mut State) {}
 

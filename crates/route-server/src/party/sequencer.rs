@@ -140,6 +140,31 @@ impl Sequencer {
         }
     }
 
+    /// Makes one step of the member sets that wait, in order, as they go on from what is in force now. One that does not is
+    /// dropped, with an event at this party's operator.
+    fn join_sets(&mut self, party: &mut State) {
+        let is_set = |step: &Step| matches!(step, Step::Set { .. });
+        let (sets, rest): (Vec<Step>, Vec<Step>) = std::mem::take(&mut self.queued).into_iter().partition(is_set);
+        self.queued = rest;
+        let mut next: Option<Directory> = None;
+        for step in sets {
+            let Step::Set { set } = step else { continue };
+            let joined = match &next {
+                None => party.own_set(&set),
+                Some(before) => match before.succeed(&set) {
+                    Ok(Succession::Newer(both, _)) => Some(*both),
+                    Ok(Succession::Same | Succession::Older(_)) => None,
+                    Err(error) => {
+                        party.event(PartyEvent::MembersRefused { why: error.to_string() });
+                        None
+                    }
+                },
+            };
+            next = joined.or(next);
+        }
+        self.queued.extend(next.map(|next| Step::Set { set: next.encode().into() }));
+    }
+
     fn queue_gone(&mut self, party: &State, slot: u32) {
         let joins = |step: &Step| matches!(step, Step::Sync { slot: joining, .. } if *joining == slot);
         let is_joining = matches!(&party.stage, Stage::Proposed { steps, .. } if steps.iter().any(joins));
@@ -411,20 +436,9 @@ impl Role for Sequencer {
     }
 
     fn new_member_set(&mut self, party: &mut State, next: &Directory) {
-        let mut set: Arc<[u8]> = next.encode().into();
-        let queued = self.queued.iter().position(|step| matches!(step, Step::Set { .. }));
-        if let Some(Step::Set { set: waits }) = queued.map(|at| self.queued.remove(at)) {
-            // Both count: each operator may remove a member alone, while a set that both signed is on its way.
-            match next.succeed(&waits) {
-                Ok(Succession::Newer(both, _)) => set = both.encode().into(),
-                Ok(_) => {}
-                Err(error) => {
-                    set = waits;
-                    party.event(PartyEvent::MembersRefused { why: error.to_string() });
-                }
-            }
-        }
-        self.queued.push(Step::Set { set });
+        // What waits already counts too: each operator may remove a member alone, while a set that both signed is on its way.
+        self.queued.push(Step::Set { set: next.encode().into() });
+        self.join_sets(party);
     }
 
     fn new_recommendation(&mut self, party: &mut State, recommendation: BTreeMap<u32, u8>) {
@@ -471,6 +485,7 @@ impl Role for Sequencer {
             return;
         }
         self.next_tick = now.instant + party.tick;
+        self.join_sets(party);
         let mut steps = std::mem::take(&mut self.queued);
         for step in &mut steps {
             if let Step::Epoch { epoch } = step {

@@ -105,6 +105,8 @@ pub(super) struct State {
     pub directory: Directory,
     /// Whether the store has it.
     pub set_is_stored: bool,
+    /// Whether members that are connected have not been told of it yet.
+    pub set_is_news: bool,
     pub set: MemberSet,
     pub keys: Vec<Option<VerifyingKey>>,
     pub set_bytes: Arc<[u8]>,
@@ -192,9 +194,6 @@ impl State {
             }
             PeerId::Party => {
                 self.heard = now.instant;
-                if let Some(old) = self.peer.as_ref().map(|peer| peer.link) {
-                    self.close(old, "the peer party connected again");
-                }
                 let nonce = self.rng.draw(&[b"nonce"]).bytes();
                 self.peer = Some(PeerParty { link, ready: false, hello: None, nonce, rows: Vec::new() });
                 self.greet_peer();

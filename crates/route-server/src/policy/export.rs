@@ -65,6 +65,13 @@ impl ExportSet {
         set
     }
 
+    /// Those whom both let have it.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let words = self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect();
+        Self { words, width: self.width.min(other.width) }
+    }
+
     /// One entry per slot.
     #[must_use]
     pub fn to_bools(&self) -> Vec<bool> {

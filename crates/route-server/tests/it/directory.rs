@@ -286,11 +286,197 @@ fn attestation_keys_are_in_the_members_claim() {
     let second = admit(&first, &[renewed]);
     assert_eq!(second.set().attest[&Asn(64497)], [AttestKey { suite: 21, key: [21; 32] }]);
     // A further slot does not change the keys of its AS while the first one is there.
-    let further = with(3, 1, 22).sign("test-ix", &key(3));
+    let further = with(3, 1, 22).sign("test-ix", &key(3)).with_consent(Consent::Further, &key(1));
     let third = admit(&second, &[further]);
     assert_eq!(third.set().attest[&Asn(64497)], [AttestKey { suite: 21, key: [21; 32] }]);
     let removed = third.without(0, &key(200)).expect("an operator");
     assert_eq!(removed.set().attest[&Asn(64497)], [AttestKey { suite: 22, key: [22; 32] }]);
+}
+
+#[test]
+fn a_slot_that_is_held_does_not_say_what_its_as_signs_with() {
+    let attesting =
+        |number: u8| Claim { attest: vec![AttestKey { suite: 1, key: [number + 50; 32] }], ..claim(number, 64497) };
+    // Nobody of the AS is there, and somebody joins under it with keys of its own.
+    let left = two().without(0, &key(200)).expect("an operator");
+    let held = admit(&left, &[attesting(3).sign("test-ix", &key(3))]);
+    assert!(held.set().slots[2].held && !held.set().attest.contains_key(&Asn(64497)));
+    // The AS returns, with its own key's signature: its keys count, although its slot has the higher number.
+    let returned = attesting(4).sign("test-ix", &key(4)).with_consent(Consent::Further, &key(1));
+    let after = admit(&held, &[returned]);
+    assert_eq!(after.set().attest[&Asn(64497)], [AttestKey { suite: 1, key: [54; 32] }]);
+    // Nor beside a present slot that lists none.
+    let beside = admit(&two(), &[attesting(5).sign("test-ix", &key(5))]);
+    assert!(!beside.set().attest.contains_key(&Asn(64497)));
+    let signature = Consent::Further.sign("test-ix", beside.claim(2).expect("a slot"), &key(1));
+    let lifted = both(&beside, vec![Change::Endorse { slot: 2, by: 0, signature }]);
+    assert_eq!(lifted.set().attest[&Asn(64497)], [AttestKey { suite: 1, key: [55; 32] }]);
+}
+
+#[test]
+fn an_operator_proposes_no_new_key_of_the_other() {
+    let before = two();
+    let taken = Change::operator(&before, 2, &key(210));
+    let step = before.propose(vec![before.requested(&request(3, 64499), 0).expect("sound"), taken]);
+    let by_one = |step: Step| Proposal::sign(&before, step, &key(200));
+    assert_eq!(by_one(step.clone()), Err(ProposalError::OthersKey(2)));
+    // Whoever makes a proposal without this library is refused by the other operator.
+    let forged = Proposal { party: 1, signature: step.sign(&key(200)), step };
+    assert_eq!(forged.countersign(&before, &key(201)), Err(ProposalError::OthersKey(2)));
+    assert!(by_one(before.propose(vec![Change::operator(&before, 1, &key(210))])).is_ok());
+}
+
+#[test]
+fn a_removed_slot_has_no_say_where_its_removal_is_known() {
+    let beside = |number: u8, by: u8| request(number, 64497).with_consent(Consent::Further, &key(by));
+    let before = admit(&two(), &[beside(3, 1)]);
+    let removed = before.without(2, &key(201)).expect("an operator");
+    let countersigned = |changes: Vec<Change>| {
+        let proposal = Proposal::sign(&before, before.propose(changes), &key(200)).expect("sound without the removal");
+        proposal.countersign(&removed, &key(201)).map(drop)
+    };
+    let refused = |error| Err(ProposalError::Chain(ChainError::Set { number: 4, error }));
+    let join = |by| before.requested(&beside(4, by), 0).expect("of this exchange");
+    assert_eq!(countersigned(vec![join(3)]), refused(SetError::NotEndorsed(3, Asn(64497))));
+    assert_eq!(countersigned(vec![Change::Left { slot: 2 }, join(1)]), Ok(()));
+    assert_eq!(countersigned(vec![join(1)]), Ok(()), "the step need not confirm the removal");
+    let amend = Change::Amend { slot: 2, addresses: vec![lan4(40)], max_prefix: 5 };
+    assert_eq!(countersigned(vec![amend]), refused(SetError::NoSlot(2)));
+    let renewed = Claim { serial: 2, name: "as64497-3".into(), ..claim(5, 64497) };
+    let renewed = renewed.sign("test-ix", &key(5)).with_consent(Consent::Renewal, &key(3));
+    assert_eq!(countersigned(vec![before.requested(&renewed, 0).expect("sound")]), refused(SetError::NoSlot(2)));
+    let held = admit(&before, &[request(6, 64497)]);
+    let signature = Consent::Further.sign("test-ix", held.claim(3).expect("a slot"), &key(3));
+    let step = held.propose(vec![Change::Endorse { slot: 3, by: 2, signature }]);
+    let proposal = Proposal::sign(&held, step, &key(200)).expect("sound without the removal");
+    let removed = held.without(2, &key(201)).expect("an operator");
+    assert!(proposal.countersign(&removed, &key(201)).is_err());
+}
+
+#[test]
+fn an_as_that_lists_the_attestation_key_of_another_keeps_nobody_out() {
+    let listing = |number: u8, asn| Claim { attest: vec![AttestKey { suite: 1, key: [90; 32] }], ..claim(number, asn) };
+    let first = admit(&empty(), &[listing(1, 64497).sign("test-ix", &key(1))]);
+    let second = admit(&first, &[listing(2, 64498).sign("test-ix", &key(2))]);
+    assert_eq!(second.set().attest[&Asn(64497)], second.set().attest[&Asn(64498)]);
+}
+
+#[test]
+fn a_replaced_attestation_key_gets_no_other_role() {
+    let of = |serial, key| Claim { serial, attest: vec![AttestKey { suite: 1, key }], ..claim(1, 64497) };
+    let first = admit(&empty(), &[of(1, public(9)).sign("test-ix", &key(1))]);
+    let renewed = of(2, [91; 32]).sign("test-ix", &key(1)).with_consent(Consent::Renewal, &key(1));
+    let before = admit(&first, &[renewed]);
+    assert_eq!(refused(&before, join(&request(9, 64499), Standing::First)), SetError::KeyInTwoRoles);
+    assert_eq!(refused(&before, Change::operator(&before, 1, &key(9))), SetError::KeyInTwoRoles);
+    let mut certified = claim(3, 64499);
+    certified.tls = public(9);
+    let certified = certified.sign("test-ix", &key(3));
+    assert_eq!(refused(&before, join(&certified, Standing::First)), SetError::KeyInTwoRoles);
+}
+
+#[test]
+fn the_digest_of_a_claim_tells_every_key_and_every_address() {
+    let whole = claim(3, 64499).digest("test-ix");
+    assert_ne!(whole, claim(3, 64499).digest("other-ix"));
+    let edits: Vec<fn(&mut Claim)> = vec![
+        |claim| claim.serial += 1,
+        |claim| claim.asn = Asn(64500),
+        |claim| claim.name.push('x'),
+        |claim| claim.tls = [9; 32],
+        |claim| claim.sign = public(9),
+        |claim| claim.attest.push(AttestKey { suite: 1, key: [9; 32] }),
+        |claim| claim.addresses.truncate(1),
+    ];
+    for edit in edits {
+        let mut changed = claim(3, 64499);
+        edit(&mut changed);
+        assert_ne!(changed.digest("test-ix"), whole);
+    }
+}
+
+#[test]
+fn what_a_holder_signed_is_found_in_the_history() {
+    let held = admit(&two(), &[request(3, 64497)]);
+    assert_eq!(held.request_of(2), Some(request(3, 64497)));
+    assert_eq!(held.request_of(3), None);
+    let consented = held.request_of(2).expect("a slot").with_consent(Consent::Further, &key(1));
+    assert!(consented.is_sound());
+    assert!(!admit(&held, &[consented]).set().slots[2].held);
+}
+
+#[test]
+fn a_name_that_reorders_or_hides_what_an_operator_compares_is_none() {
+    for character in ['\u{202e}', '\u{2066}', '\u{200b}', '\u{2028}', '\u{2029}', '\u{feff}', '\u{ad}', '\u{e0041}'] {
+        let mut named = claim(3, 64499);
+        named.name.push(character);
+        let named = named.sign("test-ix", &key(3));
+        assert_eq!(refused(&two(), join(&named, Standing::First)), SetError::SlotName(2), "{character:?}");
+        assert!(Directory::new(&format!("test{character}ix"), OPERATORS.map(public)).is_err());
+    }
+    let mut named = claim(3, 64499);
+    named.name = "Zürich-東京".to_owned();
+    assert!(signed_as(&two(), vec![join(&named.sign("test-ix", &key(3)), Standing::First)], OPERATORS).is_ok());
+}
+
+#[test]
+fn a_step_that_no_operator_signed_is_refused_before_its_claims_are_verified() {
+    let before = two();
+    let mut forged = request(3, 64499);
+    forged.signature[0] ^= 1;
+    let result = signed_as(&before, vec![join(&forged, Standing::First)], [3, 4]);
+    assert_eq!(result, Err(ChainError::NotSigned { number: 3, party: 1 }));
+}
+
+/// So many changes that alternate between two limits of slot 0.
+fn amendments(count: u32, addresses: &[std::net::IpAddr]) -> Vec<Change> {
+    let amend = |max_prefix| Change::Amend { slot: 0, addresses: addresses.to_vec(), max_prefix };
+    (0..count).map(|number| amend(1 + number % 2)).collect()
+}
+
+#[test]
+fn a_directory_that_is_full_has_room_for_removals() {
+    let addresses: Vec<std::net::IpAddr> =
+        (0..16u16).map(|number| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 1, number).into()).collect();
+    let mut directory = two();
+    let full = loop {
+        match signed_as(&directory, amendments(4096, &addresses), OPERATORS) {
+            Ok(next) => directory = next,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full, ChainError::Full);
+    // To the last few octets.
+    let mut count = 2048;
+    while count > 0 {
+        match signed_as(&directory, amendments(count, &addresses), OPERATORS) {
+            Ok(next) => directory = next,
+            Err(_) => count /= 2,
+        }
+    }
+    let removed = directory.without(1, &key(200)).expect("an operator");
+    assert!(removed.encode().len() < MAX_ENCODED - 4000 * 81);
+    assert!(Directory::decode(&removed.encode()).is_ok_and(|read| !read.set().slots[1].active));
+}
+
+#[test]
+fn a_directory_of_more_changes_than_any_exchange_has_is_not_read() {
+    let step = |number: u64| {
+        let mut octets = number.to_be_bytes().to_vec();
+        octets.extend([0; 32]);
+        octets.extend(4096u32.to_be_bytes());
+        octets.extend([5, 0, 0, 0, 0].repeat(4096));
+        octets.extend([0; 128]);
+        octets
+    };
+    let whole = empty().encode();
+    let mut bytes = whole[..whole.len() - 8].to_vec();
+    bytes.extend(20u32.to_be_bytes());
+    (1..=20).for_each(|number| bytes.extend(step(number)));
+    bytes.extend([0; 4]);
+    assert!(bytes.len() < MAX_ENCODED);
+    let error = Directory::decode(&bytes).expect_err("too many");
+    assert!(matches!(error, ChainError::Malformed(Malformed::TooMany { count: 69_632, most: 65_536 })), "{error}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! `members`: who is a member. Both parties' operators sign a set, the member signs its slot, and one operator alone removes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{IsTerminal, stdin};
 use std::path::Path;
+use std::str::FromStr;
 
 use serde_json::{Value, json};
 use wayleave_attestation::leaf::LeafKey;
@@ -10,14 +12,15 @@ use wayleave_core::Asn;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, Change, Claim, Consent, Directory, Proposal, ProposalError, Step};
 use wayleave_runtime::clock::unix_now;
-use wayleave_runtime::identity::{Fingerprint, Identity};
+use wayleave_runtime::identity::{Fingerprint, Identity, from_hex};
 
 use super::pki::attest_key;
 use crate::config::PublicKey;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{
-    describe, describe_change, key_text, proposal, read, replace, request as read_request, sign_once, trust,
+    describe, describe_change, digest_text, key_text, locked, proposal, read, replace, request as read_request, trust,
 };
+use crate::key_files::signed_steps::remember;
 use crate::key_files::signing_key;
 use crate::output::{fields, objects, print, print_json};
 use clap::{Args, Subcommand};
@@ -30,6 +33,8 @@ pub enum Members {
     Init(Box<MemberInit>),
     /// As a member: sign what the exchange is to know of you, for both operators.
     Request(MemberRequest),
+    /// As a member: sign, with a key of your AS, for a slot of your AS that is held. The file that it writes goes to both operators.
+    Endorse(Endorse),
     /// As an operator: propose the next set. It counts once the other party's operator has countersigned it.
     Propose(Propose),
     /// As the other operator: show what a proposal changes, and sign it. Writes the member set's file.
@@ -104,6 +109,23 @@ pub struct MemberRequest {
 }
 
 #[derive(Args, Debug)]
+pub struct Endorse {
+    /// The file to write, which goes to both operators.
+    pub file: PathBuf,
+    /// The member set's file, from an operator.
+    #[arg(long)]
+    pub members: PathBuf,
+    /// The name of the slot that is held.
+    #[arg(long)]
+    pub name: String,
+    /// The key file of another slot of your AS, which is not held.
+    #[arg(long)]
+    pub key: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
 pub struct Propose {
     /// The member set's file.
     pub file: PathBuf,
@@ -125,9 +147,12 @@ pub struct Propose {
     /// Your next key file, in place of --operator.
     #[arg(long, value_name = "KEY")]
     pub new_operator: Option<PathBuf>,
-    /// You signed another set of this number, and nobody can countersign it any more.
+    /// The fingerprints of both parties' certificates: no member may have them.
+    #[arg(long, num_args = 2, value_names = ["PIN1", "PIN2"])]
+    pub parties: Vec<Fingerprint>,
+    /// You signed another set of this number before, which both operators gave up; no party has it.
     #[arg(long)]
-    pub instead: bool,
+    pub given_up: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -140,23 +165,97 @@ pub struct Countersign {
     /// Your key file.
     #[arg(long)]
     pub operator: PathBuf,
-    /// The fingerprint (`sha256:...`) of a new certificate in the proposal, as the member told you (one for each).
-    #[arg(long, value_name = "FINGERPRINT")]
-    pub confirm: Vec<Fingerprint>,
+    /// What a member told you of its claim (`claim:...`), or the other operator of its new key (`ed25519:...`): one for each in the
+    /// proposal. What the operators decide (limits, addresses, who is held no more) is confirmed at the terminal, or with --yes.
+    #[arg(long, value_name = "DIGEST")]
+    pub confirm: Vec<Told>,
+    /// The fingerprints of both parties' certificates: no member may have them.
+    #[arg(long, num_args = 2, value_names = ["PIN1", "PIN2"])]
+    pub parties: Vec<Fingerprint>,
     /// Sign without being asked: you have compared everything.
     #[arg(long)]
     pub yes: bool,
-    /// You signed another set of this number, and nobody can countersign it any more.
+    /// You signed another set of this number before, which both operators gave up; no party has it.
     #[arg(long)]
-    pub instead: bool,
+    pub given_up: bool,
     #[arg(long)]
     pub json: bool,
+}
+
+/// What somebody tells an operator over a channel of their own, to be found in a proposal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// The digest of a member's claim.
+    Claim([u8; 32]),
+    /// The other operator's new key.
+    Operator([u8; 32]),
+}
+
+impl FromStr for Told {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("sha256:") {
+            return Err("a fingerprint says nothing of the member's other keys; expected `claim:...`, which `wayleave members request` printed for the member".to_owned());
+        }
+        if let Some(digest) = text.strip_prefix("claim:").and_then(from_hex) {
+            return Ok(Self::Claim(digest));
+        }
+        let key = text.parse::<PublicKey>();
+        key.map(|key| Self::Operator(key.0.to_bytes()))
+            .map_err(|_| "expected `claim:` or `ed25519:`, and 64 hexadecimal digits".to_owned())
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim(digest) => f.write_str(&digest_text(digest)),
+            Self::Operator(key) => write!(f, "{} (an operator's new key)", key_text(key)),
+        }
+    }
+}
+
+/// Who confirms a change to the operator that countersigns it.
+enum Confirmed {
+    By(Told),
+    /// The operator's own file says so already.
+    Known,
+    /// The operator decides.
+    ByOperator,
+}
+
+fn confirmed_by(directory: &Directory, change: &Change) -> Confirmed {
+    let set = directory.set();
+    match change {
+        Change::Join { claim, .. } | Change::Renew { claim, .. } => {
+            Confirmed::By(Told::Claim(claim.digest(&set.exchange)))
+        }
+        Change::Operator { key, .. } => Confirmed::By(Told::Operator(*key)),
+        Change::Left { slot } if set.active(*slot).is_none() => Confirmed::Known,
+        Change::Left { .. } | Change::Amend { .. } | Change::Endorse { .. } => Confirmed::ByOperator,
+    }
+}
+
+/// No claim of the step has a key that is a party's: the parties would refuse the set, and not start with it.
+fn refuse_parties_keys(step: &Step, parties: &[Fingerprint]) -> Outcome {
+    for change in &step.changes {
+        let (Change::Join { claim, .. } | Change::Renew { claim, .. }) = change else { continue };
+        let keys = [claim.tls, claim.sign].into_iter().chain(claim.attest.iter().map(|key| key.key));
+        if let Some(party) = keys.into_iter().map(Fingerprint).find(|key| parties.contains(key)) {
+            let failure =
+                Failure::new(format!("{} claims a party's certificate as a key of its own: {party}", claim.name));
+            return Err(failure.help("do not sign it: no party would take the set, or start with it").into());
+        }
+    }
+    Ok(())
 }
 
 pub fn run(command: &Members) -> Outcome {
     match command {
         Members::Init(begin) => init(begin),
         Members::Request(request) => self::request(request),
+        Members::Endorse(endorse) => self::endorse(endorse),
         Members::Propose(proposal) => propose(proposal),
         Members::Countersign(countersign) => self::countersign(countersign),
         Members::Remove { file, operator, name, json } => remove(file, operator, name, *json),
@@ -207,13 +306,35 @@ fn request(wanted: &MemberRequest) -> Outcome {
     }
     replace(&wanted.file, &request.encode())?;
     let (tls, sign) = (identity.fingerprint().to_string(), key_text(&request.claim.sign));
+    let claim = digest_text(&request.claim.digest(&request.exchange));
     if wanted.json {
-        print_json(json!({ "file": wanted.file, "name": wanted.name, "asn": wanted.asn, "tls": tls, "sign": sign }));
+        print_json(json!({
+            "file": wanted.file, "name": wanted.name, "asn": wanted.asn, "tls": tls, "sign": sign, "claim": claim,
+        }));
     } else {
         let file = wanted.file.display();
         print(&format!(
-            "tls   {tls}\nsign  {sign}\nsend {file} to both operators, and tell each of them the fingerprint\n"
+            "tls   {tls}\nsign  {sign}\nclaim {claim}\nsend {file} to both operators, and tell each of them the last of these (claim:...) yourself\n"
         ));
+    }
+    Ok(())
+}
+
+fn endorse(wanted: &Endorse) -> Outcome {
+    let (directory, key) = (read(&wanted.members)?, signing_key(&Identity::load(&wanted.key)?));
+    let set = directory.set();
+    let slot = set.slot_by_name(&wanted.name).filter(|slot| set.active(*slot).is_some_and(|slot| slot.held));
+    let request = slot.and_then(|slot| directory.request_of(slot)).ok_or_else(|| {
+        Failure::new(format!("no slot `{}` is held in {}", wanted.name, wanted.members.display()))
+            .help("`wayleave members show` prints which slots are held; the file may be older than the slot")
+    })?;
+    let request = request.with_consent(Consent::Further, &key);
+    directory.check_step(&directory.propose(vec![directory.requested(&request, 0)?]))?;
+    replace(&wanted.file, &request.encode())?;
+    if wanted.json {
+        print_json(json!({ "file": wanted.file, "name": wanted.name, "slot": slot }));
+    } else {
+        print(&format!("send {} to both operators\n", wanted.file.display()));
     }
     Ok(())
 }
@@ -247,7 +368,11 @@ fn propose(wanted: &Propose) -> Outcome {
     for name in amended {
         let slot = set.slot_by_name(&name).ok_or_else(|| Failure::new(format!("no active member `{name}`")))?;
         let Some(before) = set.slot(slot) else { continue };
-        let addresses = addresses.remove(&name).unwrap_or_else(|| before.addresses.clone());
+        let renewed = changes.iter().find_map(|change| match change {
+            Change::Renew { slot: of, claim, .. } if *of == slot => Some(claim.addresses.clone()),
+            _ => None,
+        });
+        let addresses = addresses.remove(&name).or(renewed).unwrap_or_else(|| before.addresses.clone());
         let max_prefix = limits.get(&name).copied().unwrap_or(before.max_prefix);
         changes.push(Change::Amend { slot, addresses, max_prefix });
     }
@@ -256,10 +381,9 @@ fn propose(wanted: &Propose) -> Outcome {
         let party = directory.party_of(&public).ok_or(ProposalError::NoOperator)?;
         changes.push(Change::operator(&directory, party, &operator(file)?));
     }
-    let step = directory.propose(changes);
-    directory.check_step(&step)?;
-    sign_once(&wanted.operator, &directory, &step, wanted.instead)?;
-    let proposal = Proposal::sign(&directory, step, &key)?;
+    let proposal = Proposal::sign(&directory, directory.propose(changes), &key)?;
+    refuse_parties_keys(&proposal.step, &wanted.parties)?;
+    remember(&wanted.operator, &directory, &proposal.step, wanted.given_up)?;
     replace(&wanted.out, &proposal.encode())?;
     let described = described(&directory, &proposal.step);
     if wanted.json {
@@ -284,24 +408,36 @@ fn countersign(wanted: &Countersign) -> Outcome {
     if !wanted.json {
         print(&in_words(&changes));
     }
-    let to_confirm: Vec<Fingerprint> = proposal.step.changes.iter().filter_map(new_certificate).collect();
-    if !wanted.confirm.is_empty() {
-        if let Some(missing) = to_confirm.iter().find(|tls| !wanted.confirm.contains(tls)) {
-            let failure = Failure::new(format!("the proposal has a certificate that you did not confirm: {missing}"));
-            return Err(failure.help("compare it with what the member told you; if it is another, do not sign").into());
-        }
-    } else if !wanted.yes && !asked()? {
-        let failure = Failure::new("not signed: nobody confirmed what the proposal changes");
+    refuse_parties_keys(&proposal.step, &wanted.parties)?;
+    let by: Vec<Confirmed> = proposal.step.changes.iter().map(|change| confirmed_by(&directory, change)).collect();
+    let missing = by.iter().find_map(|by| match by {
+        Confirmed::By(told) if !wanted.confirm.contains(told) => Some(told),
+        _ => None,
+    });
+    if let Some(missing) = missing.filter(|_| !wanted.confirm.is_empty()) {
+        let failure = Failure::new(format!("the proposal has something that you did not confirm: {missing}"));
         return Err(failure
-            .help("compare each fingerprint with what its member told you over a channel of your own, then repeat with --confirm FINGERPRINT for each, or with --yes")
+            .help("compare it with what the member, or the other operator, told you; if it is another, do not sign")
             .into());
     }
-    let party = directory.party_of(&key.verifying_key().to_bytes()).ok_or(ProposalError::NoOperator)?;
-    if party == proposal.party {
-        return Err(ProposalError::OwnProposal(party).into());
+    let decides = by.iter().any(|by| matches!(by, Confirmed::ByOperator));
+    if (missing.is_some() || decides) && !wanted.yes && !asked()? {
+        let failure = Failure::new("not signed: nobody confirmed what the proposal changes");
+        let help = if missing.is_some() {
+            "compare each `claim:...` with what its member told you over a channel of your own, then repeat with --confirm DIGEST for each, or with --yes"
+        } else {
+            "it also changes what no member confirms (addresses, limits, who has left or is held no more): compare that with what you agreed on, then repeat at a terminal, or with --yes"
+        };
+        return Err(failure.help(help).into());
     }
-    sign_once(&wanted.operator, &directory, &proposal.step, wanted.instead)?;
+    // Not before: somebody may sit at the terminal for long, while the party writes the file.
+    let _lock = locked(&wanted.file)?;
+    if read(&wanted.file)? != directory {
+        return Err(Failure::new(format!("{} was changed meanwhile", wanted.file.display())).help("repeat").into());
+    }
+    let step = proposal.step.clone();
     let next = proposal.countersign(&directory, &key)?;
+    remember(&wanted.operator, &directory, &step, wanted.given_up)?;
     replace(&wanted.file, &next.encode())?;
     let number = next.set().number;
     if wanted.json {
@@ -314,26 +450,19 @@ fn countersign(wanted: &Countersign) -> Outcome {
     Ok(())
 }
 
-/// The certificate that a change brings in.
-fn new_certificate(change: &Change) -> Option<Fingerprint> {
-    match change {
-        Change::Join { claim, .. } | Change::Renew { claim, .. } => Some(Fingerprint(claim.tls)),
-        _ => None,
-    }
-}
-
 /// Whether the person at the terminal says yes; without a terminal nobody does.
 fn asked() -> Outcome<bool> {
     if !stdin().is_terminal() {
         return Ok(false);
     }
-    print("Did you compare each fingerprint with what its member told you? Type yes to sign: ");
+    print("Did you compare each claim with what its member told you, and is all else as agreed? Type yes to sign: ");
     let mut line = String::new();
     stdin().read_line(&mut line).map_err(|error| Failure::system("the terminal", &error))?;
     Ok(line.trim() == "yes")
 }
 
 fn remove(file: &Path, key: &Path, name: &str, json: bool) -> Outcome {
+    let _lock = locked(file)?;
     let (directory, key_file) = (read(file)?, key);
     let key = operator(key)?;
     let slot = directory.set().slot_by_name(name).ok_or_else(|| Failure::new(format!("no active member `{name}`")))?;
@@ -343,6 +472,11 @@ fn remove(file: &Path, key: &Path, name: &str, json: bool) -> Outcome {
     };
     let next = directory.without(slot, &key)?;
     replace(file, &next.encode())?;
+    if read(file)?.set().active(slot).is_some() {
+        return Err(
+            Failure::new(format!("{} was written meanwhile and lacks the removal; repeat", file.display())).into()
+        );
+    }
     let number = next.set().number;
     if json {
         print_json(json!({ "name": name, "slot": slot, "number": number, "party": party }));

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_route_server::directory::{
-    AttestKey, Change, Directory, MAX_ENCODED, MemberSet, Proposal, Request, Slot, SlotId, Standing, Step, Trust,
+    AttestKey, Change, Claim, Directory, MAX_ENCODED, MemberSet, Proposal, Request, Slot, SlotId, Standing, Trust,
 };
 use wayleave_runtime::identity::{Fingerprint, to_hex};
 
@@ -57,44 +57,6 @@ pub fn proposal(file: &Path) -> Outcome<Proposal> {
     Ok(read.map_err(|error| Failure::new(format!("{} is not a proposal: {error}", file.display())))?)
 }
 
-/// Notes beside an operator's key file which set the key is about to sign, and refuses a second one of the same or of an
-/// earlier number: the other operator could complete both, so that there would be two sets of one number. An operator whose
-/// file of the set is a backup would sign such a one without knowing. `instead` is the operator's word that nobody can complete
-/// the other one.
-pub fn sign_once(key: &Path, directory: &Directory, step: &Step, instead: bool) -> Outcome {
-    let path = key.with_extension("last-set");
-    let (origin, digest) = (to_hex(&directory.origin()), to_hex(&step.digest()));
-    let noted = match fs::read_to_string(&path) {
-        Ok(text) => Some(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(Failure::system(path.display(), &error).into()),
-    };
-    if let Some(text) = noted {
-        let mut words = text.split_whitespace();
-        let (of, number, last) =
-            (words.next(), words.next().and_then(|number| number.parse::<u64>().ok()), words.next());
-        let Some(number) = number else {
-            let failure = Failure::new(format!("{} does not say what this key signed last", path.display()));
-            return Err(failure.help("if nothing else is known of it, remove the file").into());
-        };
-        let is_same = number == step.number && last == Some(digest.as_str());
-        if of == Some(origin.as_str()) && number >= step.number && !is_same && !instead {
-            let failure = Failure::new(format!(
-                "this key signed another set {number} already ({}), and now it would be set {}",
-                path.display(),
-                step.number
-            ));
-            return Err(failure
-                .help(
-                    "fetch the set's file from a party, if yours is a backup; if the other proposal was destroyed and nobody \
-                     can countersign it, repeat with --instead",
-                )
-                .into());
-        }
-    }
-    replace(&path, format!("{origin} {} {digest}\n", step.number).as_bytes())
-}
-
 fn octets(file: &Path, help: &str) -> Result<Vec<u8>, Failure> {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", file.display())).help(help);
     let length = fs::metadata(file).map_err(failed)?.len();
@@ -104,10 +66,24 @@ fn octets(file: &Path, help: &str) -> Result<Vec<u8>, Failure> {
     fs::read(file).map_err(failed)
 }
 
+/// Keeps others from changing the file between reading and replacing it, as long as the value lives: `remove` and the party's
+/// own process write one file. The lock is on a file beside it, which stays.
+pub fn locked(file: &Path) -> Outcome<File> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".lock");
+    // Whoever may only read it can lock it too.
+    let opened = File::open(&beside).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => File::options().read(true).append(true).create(true).open(&beside),
+        _ => Err(error),
+    });
+    let taken = opened.and_then(|lock| lock.lock().map(|()| lock));
+    Ok(taken.map_err(|error| Failure::new(format!("{}: {error}", Path::new(&beside).display())))?)
+}
+
 /// Replaces the file in one step, so that a reader never sees half of a set.
 pub fn replace(file: &Path, bytes: &[u8]) -> Outcome {
     let mut temporary = file.as_os_str().to_owned();
-    temporary.push(".new");
+    temporary.push(format!(".{}.new", std::process::id()));
     let written = File::create(&temporary).and_then(|mut new| {
         new.write_all(bytes)?;
         new.sync_all()?;
@@ -121,11 +97,22 @@ pub fn key_text(key: &[u8; 32]) -> String {
     format!("ed25519:{}", to_hex(key))
 }
 
+fn suite_text(key: &AttestKey) -> String {
+    SuiteId::from_byte(key.suite).map_or_else(|| format!("suite {}", key.suite), |suite| suite.name().to_owned())
+}
+
+/// An attestation key as an operator compares it.
+fn attest_text(key: &AttestKey) -> String {
+    format!("{}:{}", suite_text(key), to_hex(&key.key))
+}
+
+/// What a member tells both operators of its claim, as text.
+pub fn digest_text(digest: &[u8; 32]) -> String {
+    format!("claim:{}", to_hex(digest))
+}
+
 /// The set as JSON, for commands and status pages.
 pub fn describe(set: &MemberSet) -> Value {
-    let suite = |key: &AttestKey| {
-        SuiteId::from_byte(key.suite).map_or_else(|| format!("suite {}", key.suite), |suite| suite.name().to_owned())
-    };
     let slot = |(number, slot): (u32, &Slot)| {
         json!({
             "slot": number,
@@ -137,7 +124,7 @@ pub fn describe(set: &MemberSet) -> Value {
             "held": slot.held,
             "tls": Fingerprint(slot.tls).to_string(),
             "sign": key_text(&slot.sign),
-            "attest": set.attest.get(&slot.asn).map_or(&[][..], Vec::as_slice).iter().map(suite).collect::<Vec<_>>(),
+            "attest": set.attest.get(&slot.asn).map_or(&[][..], Vec::as_slice).iter().map(suite_text).collect::<Vec<_>>(),
         })
     };
     json!({ "exchange": set.exchange, "number": set.number, "members": set.iter().map(slot).collect::<Vec<_>>() })
@@ -147,6 +134,8 @@ pub fn describe(set: &MemberSet) -> Value {
 pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId) -> Value {
     let set = directory.set();
     let name = |id: SlotId| set.slot(id).map(|slot| slot.name.clone());
+    let attest = |claim: &Claim| claim.attest.iter().map(attest_text).collect::<Vec<_>>();
+    let told = |claim: &Claim| digest_text(&claim.digest(&set.exchange));
     match change {
         Change::Join { claim, standing, max_prefix, .. } => {
             let new = *slot;
@@ -159,7 +148,7 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
             json!({
                 "change": "new slot", "slot": new, "name": claim.name, "asn": claim.asn, "addresses": claim.addresses,
                 "max_prefix": max_prefix, "tls": Fingerprint(claim.tls).to_string(), "sign": key_text(&claim.sign),
-                "attest": claim.attest.len(), "standing": standing,
+                "attest": attest(claim), "claim": told(claim), "standing": standing,
             })
         }
         Change::Renew { slot, claim, .. } => {
@@ -167,7 +156,7 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
             json!({
                 "change": "new keys or addresses", "slot": slot, "name": claim.name, "asn": claim.asn,
                 "addresses": claim.addresses, "tls": Fingerprint(claim.tls).to_string(), "sign": key_text(&claim.sign),
-                "attest": claim.attest.len(), "signed_by": present,
+                "attest": attest(claim), "claim": told(claim), "signed_by": present,
             })
         }
         Change::Amend { slot, addresses, max_prefix } => json!({

@@ -11,6 +11,7 @@ pub mod password;
 pub mod private;
 pub mod revocation;
 pub mod router_keys;
+pub mod signed_steps;
 
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;

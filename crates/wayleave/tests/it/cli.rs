@@ -5,9 +5,18 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{Folder, text};
+use wayleave_crypto::secret::Secret;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_route_server::directory::{Change, Claim, Directory, Proposal, Request};
+use wayleave_runtime::identity::{Identity, from_hex, to_hex};
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("JSON")
+}
+
+/// A message without the line breaks of a terminal.
+fn unbroken(said: &str) -> String {
+    said.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The word after `name` on its line.
@@ -282,12 +291,12 @@ fn commands_that_change_files_answer_in_json() {
     folder.ok(&["keys", "new", "alpha.key"]);
     let asked = ["members", "request", "a.request", "--key", "alpha.key", "--exchange", "test-ix", "--asn", "64497"];
     let said = json(&folder.ok(&[&asked[..], &["--name", "alpha", "--address", "192.0.2.1", "--json"]].concat()));
-    let tls = said["tls"].as_str().expect("a fingerprint").to_owned();
+    let claim = said["claim"].as_str().expect("a digest").to_owned();
     let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", "a.request"];
     let said = json(&folder.ok(&[&propose[..], &["--json"]].concat()));
     assert_eq!((&said["party"], &said["changes"][0]["slot"]), (&1.into(), &0.into()));
     let countersign = ["members", "countersign", "m.signed", "p", "--operator", "op2.key", "--json"];
-    let said = json(&folder.ok(&[&countersign[..], &["--confirm", &tls]].concat()));
+    let said = json(&folder.ok(&[&countersign[..], &["--confirm", &claim]].concat()));
     assert_eq!(said["number"], 1);
     let remove = ["members", "remove", "m.signed", "--operator", "op2.key", "--name", "alpha", "--json"];
     let said = json(&folder.ok(&remove));
@@ -322,13 +331,18 @@ fn begin(folder: &Folder, exchange: &str) -> [String; 2] {
 
 /// A member with a key of its own asks to join.
 fn request(folder: &Folder, name: &str, asn: &str, address: &str, more: &[&str]) -> String {
+    requested(folder, name, asn, address, more).0
+}
+
+/// The same, with the digest that it tells both operators.
+fn requested(folder: &Folder, name: &str, asn: &str, address: &str, more: &[&str]) -> (String, String) {
     let (key, file) = (format!("{name}.key"), format!("{name}.request"));
     if !folder.0.join(&key).exists() {
         folder.ok(&["keys", "new", &key]);
     }
     let fixed = ["members", "request", &file, "--key", &key, "--exchange", "test-ix", "--asn", asn, "--name", name];
-    folder.ok(&[&fixed[..], &["--address", address], more].concat());
-    file
+    let said = folder.ok(&[&fixed[..], &["--address", address], more].concat());
+    (file, field(&said, "claim").to_owned())
 }
 
 fn propose(folder: &Folder, more: &[&str]) -> String {
@@ -341,17 +355,20 @@ const COUNTERSIGN: [&str; 6] = ["members", "countersign", "m.signed", "p", "--op
 fn a_set_counts_once_the_second_operator_has_seen_what_changes_and_countersigned() {
     let folder = Folder::new("cli-countersign");
     begin(&folder, "test-ix");
-    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let (alpha, claim) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
     let said = propose(&folder, &["--request", &alpha, "--max-prefix", "alpha=10"]);
-    let tls = field(&folder.ok(&["keys", "show", "alpha.key"]), "tls").to_owned();
-    assert!(said.contains(&tls) && said.contains("the first slot of its AS"), "{said}");
+    assert!(said.contains(&claim) && said.contains("the first slot of its AS"), "{said}");
     // Nobody is at a terminal, and nobody confirmed.
     // Messages are broken into lines.
     let said = folder.fails(1, &COUNTERSIGN).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("not signed: nobody confirmed") && said.contains("--confirm FINGERPRINT"), "{said}");
-    let other = format!("sha256:{}", "ab".repeat(32));
+    assert!(said.contains("not signed: nobody confirmed") && said.contains("--confirm DIGEST"), "{said}");
+    let other = format!("claim:{}", "ab".repeat(32));
     let said = folder.fails(1, &[&COUNTERSIGN[..], &["--confirm", &other]].concat());
-    assert!(said.contains("you did not confirm") && said.contains(&tls), "{said}");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("you did not confirm") && said.contains(&claim), "{said}");
+    let fingerprint = format!("sha256:{}", "ab".repeat(32));
+    let said = unbroken(&folder.fails(2, &[&COUNTERSIGN[..], &["--confirm", &fingerprint]].concat()));
+    assert!(said.contains("a fingerprint says nothing of the member's other keys"), "{said}");
     // The operator that proposed does not countersign, and no other key does.
     let mut own = COUNTERSIGN;
     own[5] = "op1.key";
@@ -360,7 +377,7 @@ fn a_set_counts_once_the_second_operator_has_seen_what_changes_and_countersigned
     own[5] = "alpha.key";
     assert!(folder.fails(1, &[&own[..], &["--yes"]].concat()).contains("no operator's of this exchange"));
     assert_eq!(json(&folder.ok(&["members", "show", "m.signed", "--json"]))["number"], 0);
-    folder.ok(&[&COUNTERSIGN[..], &["--confirm", &tls]].concat());
+    folder.ok(&[&COUNTERSIGN[..], &["--confirm", &claim]].concat());
     let set = json(&folder.ok(&["members", "show", "m.signed", "--json"]));
     assert_eq!((&set["number"], &set["members"][0]["max_prefix"]), (&1.into(), &10.into()));
     // What was countersigned once follows nothing any more.
@@ -389,14 +406,14 @@ fn no_operator_signs_two_sets_of_one_number_unless_it_says_so() {
     fs::copy(folder.0.join("backup"), folder.0.join("m.signed")).expect("put back");
     let as_one = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &bravo];
     let said = folder.fails(1, &as_one).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("this key signed another set 1 already") && said.contains("fetch the set's file"), "{said}");
+    assert!(said.contains("this key has signed another set 1 before") && said.contains("get the file from the other operator"), "{said}");
     // Nor does the other one, from the backup, propose or countersign another set 1.
     let mut as_two = as_one;
     as_two[4] = "op2.key";
-    assert!(folder.fails(1, &as_two).contains("this key signed another set 1 already"));
-    folder.ok(&[&as_one[..], &["--instead"]].concat());
-    let said = folder.fails(1, &[&COUNTERSIGN[..], &["--yes"]].concat());
-    assert!(said.contains("this key signed another set 1 already"), "{said}");
+    assert!(unbroken(&folder.fails(1, &as_two)).contains("this key has signed another set 1 before"));
+    folder.ok(&[&as_one[..], &["--given-up"]].concat());
+    let said = unbroken(&folder.fails(1, &[&COUNTERSIGN[..], &["--yes"]].concat()));
+    assert!(said.contains("this key has signed another set 1 before"), "{said}");
     assert_eq!(json(&folder.ok(&["members", "show", "m.signed", "--json"]))["number"], 0);
     // The next set of the real one is another number; the same proposal again is the same set.
     fs::copy(folder.0.join("kept"), folder.0.join("m.signed")).expect("put back");
@@ -409,9 +426,9 @@ fn no_operator_signs_two_sets_of_one_number_unless_it_says_so() {
     let crossing =
         ["members", "propose", "m.signed", "--operator", "op2.key", "--out", "p2", "--max-prefix", "alpha=8"];
     folder.ok(&crossing);
-    let said = folder.fails(1, &[&COUNTERSIGN[..], &["--yes"]].concat());
-    assert!(said.contains("this key signed another set 3 already"), "{said}");
-    folder.ok(&[&COUNTERSIGN[..], &["--yes", "--instead"]].concat());
+    let said = unbroken(&folder.fails(1, &[&COUNTERSIGN[..], &["--yes"]].concat()));
+    assert!(said.contains("this key has signed another set 3 before"), "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--yes", "--given-up"]].concat());
 }
 
 #[test]
@@ -425,7 +442,10 @@ fn a_further_slot_is_marked_unless_the_present_one_signs_and_keys_change_in_plac
     let said = propose(&folder, &["--request", &second]);
     assert!(said.contains("HELD: no key of an earlier slot of its AS signed for it"), "{said}");
     let second = request(&folder, "alpha-2", "64497", "192.0.2.2", &["--beside", "alpha.key"]);
-    let said = propose(&folder, &["--request", &second, "--instead"]);
+    let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &second];
+    let said = unbroken(&folder.fails(1, &again));
+    assert!(said.contains("this key has signed another set 2 before") && said.contains("--given-up"), "{said}");
+    let said = propose(&folder, &["--request", &second, "--given-up"]);
     assert!(said.contains("slot 0 of its AS signed for it"), "{said}");
     folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
     // New keys for slot 0, by the old one; addresses and a limit by the operators; an operator's next key.
@@ -446,6 +466,197 @@ fn a_further_slot_is_marked_unless_the_present_one_signs_and_keys_change_in_plac
     assert_eq!(set["operators"][0], field(&folder.ok(&["keys", "show", "op3.key"]), "sign"));
     let old = ["members", "remove", "m.signed", "--operator", "op1.key", "--name", "alpha"];
     assert!(folder.fails(1, &old).contains("not the key of an operator of this set"));
+}
+
+/// The signing key of a key file.
+fn signing(folder: &Folder, file: &str) -> SigningKey {
+    let identity = Identity::load(&folder.0.join(file)).expect("a key file");
+    SigningKey::from_seed(&Secret::new(*identity.signing_seed()))
+}
+
+fn member_set(folder: &Folder) -> Directory {
+    Directory::decode(&fs::read(folder.0.join("m.signed")).expect("the file")).expect("a sound set")
+}
+
+/// Party 1's operator proposes these changes without the command, which would not.
+fn proposed_by_hand(folder: &Folder, changes: Vec<Change>) {
+    let step = member_set(folder).propose(changes);
+    let proposal = Proposal { party: 1, signature: step.sign(&signing(folder, "op1.key")), step };
+    fs::write(folder.0.join("p"), proposal.encode()).expect("written");
+}
+
+fn refused_to_countersign(folder: &Folder, more: &[&str]) -> String {
+    let before = fs::read(folder.0.join("m.signed")).expect("the file");
+    let said = folder.fails(1, &[&COUNTERSIGN[..], more].concat());
+    assert_eq!(fs::read(folder.0.join("m.signed")).expect("the file"), before, "nothing is signed");
+    unbroken(&said)
+}
+
+fn request_in(folder: &Folder, file: &str) -> Request {
+    Request::decode(&fs::read(folder.0.join(file)).expect("the request")).expect("a request")
+}
+
+#[test]
+fn a_proposal_that_takes_the_other_operators_key_is_not_countersigned() {
+    let folder = Folder::new("cli-takeover");
+    begin(&folder, "test-ix");
+    let (alpha, claim) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    folder.ok(&["keys", "new", "evil.key"]);
+    let before = member_set(&folder);
+    let join = before.requested(&request_in(&folder, &alpha), 0).expect("sound");
+    proposed_by_hand(&folder, vec![join, Change::operator(&before, 2, &signing(&folder, "evil.key"))]);
+    for more in [&["--confirm", claim.as_str()][..], &["--yes"]] {
+        let said = refused_to_countersign(&folder, more);
+        assert!(said.contains("replaces the key of party 2's operator, which only that operator proposes"), "{said}");
+    }
+}
+
+#[test]
+fn what_rides_along_with_a_confirmed_member_is_not_signed_unseen() {
+    let folder = Folder::new("cli-ride-along");
+    begin(&folder, "test-ix");
+    let (alpha, alphas) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    folder.ok(&["keys", "new", "op3.key"]);
+    let new = field(&folder.ok(&["keys", "show", "op3.key"]), "sign").to_owned();
+    propose(&folder, &["--request", &alpha, "--new-operator", "op3.key"]);
+    let said = refused_to_countersign(&folder, &["--confirm", &alphas]);
+    assert!(said.contains("you did not confirm") && said.contains(&new), "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--confirm", &alphas, "--confirm", &new]].concat());
+    // Addresses and limits are the operators' to decide: no member's digest confirms them.
+    fs::copy(folder.0.join("op3.key"), folder.0.join("op1.key")).expect("in its place");
+    let (bravo, bravos) = requested(&folder, "bravo", "64498", "192.0.2.2", &[]);
+    propose(&folder, &["--request", &bravo, "--max-prefix", "alpha=7"]);
+    let said = refused_to_countersign(&folder, &["--confirm", &bravos]);
+    assert!(said.contains("it also changes what no member confirms"), "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--confirm", &bravos, "--yes"]].concat());
+    // A removal that the operator's own file has needs no second look.
+    folder.ok(&["members", "remove", "m.signed", "--operator", "op1.key", "--name", "bravo"]);
+    let (charlie, charlies) = requested(&folder, "charlie", "64499", "192.0.2.3", &[]);
+    propose(&folder, &["--request", &charlie]);
+    folder.ok(&[&COUNTERSIGN[..], &["--confirm", &charlies]].concat());
+}
+
+#[test]
+fn a_claim_with_a_members_certificate_and_another_signing_key_is_not_what_the_member_told() {
+    let folder = Folder::new("cli-other-claim");
+    begin(&folder, "test-ix");
+    let (alpha, told) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    folder.ok(&["keys", "new", "evil.key"]);
+    let evil = signing(&folder, "evil.key");
+    let claim = Claim { sign: evil.verifying_key().to_bytes(), ..request_in(&folder, &alpha).claim };
+    let join = member_set(&folder).requested(&claim.sign("test-ix", &evil), 0).expect("sound by itself");
+    proposed_by_hand(&folder, vec![join]);
+    let said = refused_to_countersign(&folder, &["--confirm", &told]);
+    assert!(said.contains("you did not confirm: claim:"), "{said}");
+    // Attestation keys are there to be compared, not counted.
+    let key = to_hex(&evil.verifying_key().to_bytes());
+    let attest = format!("kc-ed25519:{key}");
+    let (bravo, _) = requested(&folder, "bravo", "64498", "192.0.2.2", &["--attest", &attest]);
+    assert!(propose(&folder, &["--request", &bravo]).contains(&attest));
+}
+
+#[test]
+fn nobody_becomes_a_member_with_a_partys_certificate() {
+    let folder = Folder::new("cli-party-pin");
+    begin(&folder, "test-ix");
+    let pins = ["party1.key", "party2.key"].map(|file| field(&folder.ok(&["keys", "new", file]), "tls").to_owned());
+    let (alpha, _) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let Request { claim, .. } = request_in(&folder, &alpha);
+    let claim = Claim { tls: from_hex(&pins[1]["sha256:".len()..]).expect("a fingerprint"), ..claim };
+    let request = claim.sign("test-ix", &signing(&folder, "alpha.key"));
+    fs::write(folder.0.join("pinned.request"), request.encode()).expect("written");
+    let parties = ["--parties", &pins[0], &pins[1]];
+    let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p"];
+    let said = unbroken(&folder.fails(1, &[&propose[..], &["--request", "pinned.request"], &parties].concat()));
+    assert!(said.contains("claims a party's certificate"), "{said}");
+    proposed_by_hand(&folder, vec![member_set(&folder).requested(&request, 0).expect("sound by itself")]);
+    let said = refused_to_countersign(&folder, &[&["--yes"][..], &parties].concat());
+    assert!(said.contains("alpha claims a party's certificate as a key of its own"), "{said}");
+}
+
+#[test]
+fn no_operator_signs_two_sets_of_one_number_unless_it_gave_one_up() {
+    let folder = Folder::new("cli-two-sets");
+    begin(&folder, "test-ix");
+    // Each operator proposes on its own, from the same file, and the other one countersigns both.
+    fs::copy(folder.0.join("m.signed"), folder.0.join("m2.signed")).expect("copied");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let bravo = request(&folder, "bravo", "64498", "192.0.2.2", &[]);
+    propose(&folder, &["--request", &alpha]);
+    let second = ["members", "propose", "m2.signed", "--operator", "op2.key", "--out", "p2", "--request", &bravo];
+    folder.ok(&second);
+    let said = refused_to_countersign(&folder, &["--yes"]);
+    assert!(said.contains("this key has signed another set 1 before"), "{said}");
+    let first = ["members", "countersign", "m2.signed", "p2", "--operator", "op1.key", "--yes"];
+    assert!(unbroken(&folder.fails(1, &first)).contains("this key has signed another set 1 before"));
+    folder.ok(&[&COUNTERSIGN[..], &["--yes", "--given-up"]].concat());
+    // The same set again is no other one, and what an old backup of the file leads to is.
+    fs::copy(folder.0.join("m2.signed"), folder.0.join("m.signed")).expect("copied");
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    propose(&folder, &["--request", &bravo]);
+    fs::copy(folder.0.join("m2.signed"), folder.0.join("m.signed")).expect("copied");
+    let old = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &bravo];
+    let said = unbroken(&folder.fails(1, &old));
+    assert!(said.contains("this key has signed another set 2 before, and now set 1"), "{said}");
+}
+
+#[test]
+fn a_command_waits_for_whoever_changes_the_member_sets_file() {
+    let folder = Folder::new("cli-lock");
+    begin(&folder, "test-ix");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    propose(&folder, &["--request", &alpha]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let lock = fs::File::options().append(true).open(folder.0.join("m.signed.lock")).expect("left by the command");
+    lock.lock().expect("nobody has it");
+    let remove = ["members", "remove", "m.signed", "--operator", "op2.key", "--name", "alpha"];
+    let mut waits = Command::new(env!("CARGO_BIN_EXE_wayleave"))
+        .args(remove)
+        .current_dir(&folder.0)
+        .spawn()
+        .expect("the program runs");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(waits.try_wait().expect("a child").is_none() && member_set(&folder).set().active(0).is_some());
+    drop(lock);
+    assert!(waits.wait().expect("a child").success() && member_set(&folder).set().active(0).is_none());
+}
+
+#[test]
+fn a_key_that_was_found_again_signs_for_the_slot_that_is_held() {
+    let folder = Folder::new("cli-endorse");
+    begin(&folder, "test-ix");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    propose(&folder, &["--request", &alpha]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let second = request(&folder, "alpha-2", "64497", "192.0.2.2", &[]);
+    propose(&folder, &["--request", &second]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let shown = |folder: &Folder| json(&folder.ok(&["members", "show", "m.signed", "--json"]));
+    assert_eq!(shown(&folder)["members"][1]["held"], true);
+    let endorse = ["members", "endorse", "e.request", "--members", "m.signed", "--name", "alpha-2", "--key"];
+    folder.ok(&["keys", "new", "other.key"]);
+    folder.fails(1, &[&endorse[..], &["other.key"]].concat());
+    folder.ok(&[&endorse[..], &["alpha.key"]].concat());
+    assert!(propose(&folder, &["--request", "e.request"]).contains("held no more"));
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    assert_eq!(shown(&folder)["members"][1]["held"], false);
+    let said = unbroken(&folder.fails(1, &[&endorse[..], &["alpha.key"]].concat()));
+    assert!(said.contains("no slot `alpha-2` is held"), "{said}");
+}
+
+#[test]
+fn a_limit_beside_a_renewal_keeps_the_addresses_that_the_member_signed() {
+    let folder = Folder::new("cli-renew-limit");
+    begin(&folder, "test-ix");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    propose(&folder, &["--request", &alpha]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.9", &["--instead-of", "alpha.key"]);
+    propose(&folder, &["--request", &alpha, "--max-prefix", "alpha=2000"]);
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let set = json(&folder.ok(&["members", "show", "m.signed", "--json"]));
+    let slot = &set["members"][0];
+    assert_eq!((&slot["max_prefix"], &slot["addresses"]), (&2000.into(), &serde_json::json!(["192.0.2.9"])));
 }
 
 #[test]

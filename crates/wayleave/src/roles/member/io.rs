@@ -129,6 +129,9 @@ fn kind(event: &MemberEvent) -> Option<&'static str> {
         MemberEvent::Refused { .. } => Some("refused"),
         MemberEvent::OutcomeOverdue { .. } => Some("outcome-overdue"),
         MemberEvent::RankingMissed { .. } => Some("ranking-missed"),
+        MemberEvent::SetRefused { .. } => Some("set-refused"),
+        MemberEvent::OlderSet { .. } => Some("older-set"),
+        MemberEvent::SetsDiffer { .. } => Some("sets-differ"),
         _ => None,
     }
 }
@@ -184,18 +187,23 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
             );
         }
         MemberEvent::SetRefused { party, why } => {
-            error!(party, "party {party} shows a member set {why}; nothing of it is used: tell both operators");
+            error!(
+                party,
+                suppressed, "party {party} shows a member set {why}; nothing of it is used: tell both operators"
+            );
         }
         MemberEvent::OlderSet { party, shown, in_force } => {
             error!(
                 party,
                 shown,
                 in_force,
-                "party {party} shows member set {shown}, which is past; nothing is used until it shows set {in_force}: tell its operator"
+                suppressed,
+                "party {party} shows member set {shown}, which is past or lacks a removal; nothing is used until it shows what was in force (set {in_force}): tell its operator"
             );
         }
         MemberEvent::SetsDiffer { numbers: [one, two] } => {
             error!(
+                suppressed,
                 "the parties show different member sets (party 1 number {one}, party 2 number {two}); nothing is used until they show one: tell both operators"
             );
         }
@@ -215,5 +223,20 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
         MemberEvent::Stale { routes } => {
             warn!(routes, "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_that_one_party_shows_again_and_again_do_not_fill_the_log() {
+        let events = [
+            MemberEvent::SetRefused { party: 1, why: "that does not count".to_owned() },
+            MemberEvent::OlderSet { party: 1, shown: 1, in_force: 2 },
+            MemberEvent::SetsDiffer { numbers: [1, 2] },
+        ];
+        assert!(events.iter().all(|event| kind(event).is_some()));
     }
 }

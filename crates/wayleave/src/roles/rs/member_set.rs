@@ -56,6 +56,7 @@ pub fn write_if_newer(configuration: &Path, octets: &[u8]) -> Outcome<Option<u64
     let config = RsConfig::parse(&source)?;
     let file = source.resolve(config.party.members.get_ref());
     let new = Directory::open(octets, &config.trust())?;
+    let _lock = member_set::locked(&file)?;
     if !file.exists() {
         member_set::replace(&file, octets)?;
         return Ok(Some(new.set().number));
