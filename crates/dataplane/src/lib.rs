@@ -1,4 +1,4 @@
-//! Verified forwarding: the routers of all formats, the stamper, and what they share.
+//! Verified forwarding: the routers of all formats, the stamper, the gateway, and what they share.
 //!
 //! A router is a plain function over a burst of packets in place, which returns an action for each. It neither allocates nor
 //! locks, and takes no branch on a secret. For each format, `router` decides what happens to a packet that
@@ -7,6 +7,7 @@
 pub mod answers;
 pub mod bfd;
 pub mod frame;
+pub mod gateway;
 pub mod icing;
 pub mod lanes;
 pub mod limit;

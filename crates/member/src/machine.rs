@@ -19,7 +19,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, Neighbours};
 use wayleave_route_server::member::{
-    Finding, Member, MemberConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus,
+    Announcer, Finding, Member, MemberConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus,
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -84,6 +84,8 @@ pub enum Output {
     Close {
         link: LinkId,
         reason: String,
+        /// Whether what was said on it was refused, so that it is of no use to connect again soon.
+        refused: bool,
     },
     /// Make changes durable, then give [`Input::Persisted`].
     Persist {
@@ -160,6 +162,12 @@ impl MemberProxy {
         self.member.installed()
     }
 
+    /// The member in a slot.
+    #[must_use]
+    pub fn announcer(&self, slot: u32) -> Announcer {
+        self.member.announcer(slot)
+    }
+
     /// Whether all that the proxy knows has had its effect.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
@@ -221,7 +229,7 @@ impl MemberProxy {
     fn on_member_output(&mut self, output: MemberOutput) -> Option<Output> {
         let input = match output {
             MemberOutput::Send { link, frame } => return Some(Output::Send { link, frame }),
-            MemberOutput::Close { link, reason } => return Some(Output::Close { link, reason }),
+            MemberOutput::Close { link, reason, refused } => return Some(Output::Close { link, reason, refused }),
             MemberOutput::Persist { id, changes } => return Some(Output::Persist { id, changes }),
             MemberOutput::Install { prefix, attributes } => return Some(Output::Install { prefix, attributes }),
             MemberOutput::Event(event) => return Some(Output::Event(event)),

@@ -17,6 +17,8 @@ pub struct Why {
     pub summary: String,
     /// All candidates, those that this member may not open included.
     pub routes: Vec<WhyRoute>,
+    /// What became of the own router's routes to the prefix.
+    pub own: Vec<route_server::OwnRoute>,
     /// How the own router's routes were signed; absent without attestation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<Vec<SentRoute>>,
@@ -59,13 +61,15 @@ impl MemberProxy {
     /// Why a prefix has the route that it has, with the chain of each route that was validated, and how the own router's
     /// routes went out.
     pub fn why(&mut self, prefix: Prefix) -> Why {
-        let route_server::Why { prefix: text, summary, routes } = self.member.why(prefix);
+        let route_server::Why { prefix: text, summary, routes, own } = self.member.why(prefix);
         let explain = |route: route_server::WhyRoute| {
-            let chain = self.explain(&route.handle.0, prefix).map(Chain::from);
+            // A route that came back is no false claim, and accuses nobody.
+            let explained = if route.came_back { None } else { self.explain(&route.handle.0, prefix) };
+            let chain = explained.map(Chain::from);
             WhyRoute { route, chain }
         };
         let routes = routes.into_iter().map(explain).collect();
         let sent = self.attestation.as_ref().map(|attestation| attestation.sent(prefix));
-        Why { prefix: text, summary, routes, sent }
+        Why { prefix: text, summary, routes, own, sent }
     }
 }

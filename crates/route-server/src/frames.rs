@@ -174,6 +174,53 @@ pub enum ToMember {
     Missed {
         seq: Seq,
     },
+    /// Answers a [`FromMember::Hello`] that is not taken; the party then closes the link.
+    Rejected {
+        why: Rejection,
+    },
+}
+
+/// Why a party does not take the hello of a member that its certificate has proved. It says nothing that the member set, which
+/// the member may have, does not.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Rejection {
+    /// The member speaks another version.
+    #[error("the party speaks version {ours} of the protocol")]
+    Protocol {
+        /// The party's.
+        ours: u16,
+    },
+    /// The member names another exchange.
+    #[error("the party is of the exchange `{ours}`")]
+    Exchange {
+        /// The party's.
+        ours: String,
+    },
+    /// The member names another slot.
+    #[error("the certificate is that of slot {proved}")]
+    Slot {
+        /// The one that has the link's certificate.
+        proved: u32,
+    },
+}
+
+impl Rejection {
+    fn write(&self, w: &mut Writer) {
+        match self {
+            Self::Protocol { ours } => w.u8(1).u16(*ours),
+            Self::Exchange { ours } => w.u8(2).blob(ours.as_bytes()),
+            Self::Slot { proved } => w.u8(3).u32(*proved),
+        };
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match r.u8()? {
+            1 => Self::Protocol { ours: r.u16()? },
+            2 => Self::Exchange { ours: string(r)? },
+            3 => Self::Slot { proved: r.u32()? },
+            _ => return Err(Malformed::Value("rejection")),
+        })
+    }
 }
 
 /// Why an object was not taken.
@@ -560,6 +607,10 @@ impl ToMember {
             Self::Missed { seq } => {
                 w.u8(8).u64(*seq);
             }
+            Self::Rejected { why } => {
+                w.u8(7);
+                why.write(&mut w);
+            }
         }
         w.finish()
     }
@@ -585,6 +636,7 @@ impl ToMember {
             },
             6 => Self::Part { last: r.bool()?, bytes: r.blob(PART)?.to_vec() },
             8 => Self::Missed { seq: r.u64()? },
+            7 => Self::Rejected { why: Rejection::read(&mut r)? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

@@ -1,7 +1,8 @@
 //! Frames on a byte stream: a length of four octets (big-endian) and that many octets.
 //!
-//! An empty frame is a keepalive. The first frame from the listening side is an empty one: it tells the connecting side
-//! that its certificate was accepted, which TLS 1.3 itself does not.
+//! An empty frame is a keepalive. The first frame from the listening side has eight octets, its wall clock in seconds since
+//! 1970: it tells the connecting side that its certificate was accepted, which TLS 1.3 itself does not, and whether their
+//! clocks agree.
 
 use std::io;
 use std::sync::Arc;

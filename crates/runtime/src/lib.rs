@@ -17,6 +17,7 @@ pub mod logs;
 pub mod node_tls;
 pub mod packets;
 mod refusals;
+pub mod routes;
 pub mod rpki;
 pub mod signals;
 pub mod store;

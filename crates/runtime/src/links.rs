@@ -31,7 +31,7 @@ use crate::identity::{Fingerprint, Identity};
 use crate::log_limit::{Line, LogLimit};
 use crate::node_tls::{self, NodeIdentity, NodeVerifier};
 use crate::refusals::Refusals;
-use crate::tls::{Pin, PinVerifier, Refusal, client_config, now_secs, refusal_of, server_config};
+use crate::tls::{Pin, PinVerifier, Refusal, anonymous_config, client_config, now_secs, refusal_of, server_config};
 
 /// The longest time for opening a connection: TCP, TLS and the welcome frame together.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -49,6 +49,11 @@ const WRITE: Duration = Duration::from_secs(20);
 const REVERIFY: Duration = Duration::from_secs(60);
 const BACKOFF_LEAST: Duration = Duration::from_millis(100);
 const BACKOFF_MOST: Duration = Duration::from_secs(5);
+/// After a refusal, of either end's certificate or by the protocol above: only an operator can help.
+const REFUSED_LEAST: Duration = Duration::from_secs(5);
+const REFUSED_MOST: Duration = Duration::from_secs(60);
+/// How long a link that is being closed may take to send what is queued, and its peer to read it.
+const LAST_FRAMES: Duration = Duration::from_millis(500);
 /// A link that was up for this long resets the back-off.
 const STABLE: Duration = Duration::from_secs(10);
 /// Links of a listener that accepts every node, and of these from one address: each costs memory before anybody knows who it is.
@@ -56,6 +61,9 @@ const NODE_LINKS: usize = 16_384;
 const NODE_LINKS_EACH: usize = 1_024;
 /// What a queued frame counts for beyond its octets, so that many short frames are bounded too.
 const FRAME_COST: usize = 64;
+
+/// Octets of the first frame of the side that listens: its wall clock, in seconds since 1970.
+const WELCOME: u32 = 8;
 
 /// Octets of received frames that may wait for the machine, over all links. A link waits for its share in the order of
 /// arrival, and its peer waits with it.
@@ -71,6 +79,8 @@ pub enum LinkEvent {
         pin: Pin,
         /// The peer's address.
         address: SocketAddr,
+        /// At the end that connects: the peer's wall clock, in seconds since 1970, as it said when the link came up.
+        peer_clock: Option<u64>,
         /// Keying material of the TLS session (RFC 8446 section 7.5), the same at both ends.
         exporter: Exporter,
     },
@@ -83,6 +93,96 @@ pub enum LinkEvent {
     },
     /// The link is gone.
     Down { link: u64, reason: String },
+    /// A connector cannot open its link, for another reason than at its last attempt. It goes on trying.
+    Failed {
+        /// Whom it wants to reach.
+        pin: Pin,
+        failure: ConnectFailure,
+    },
+}
+
+/// Why there is no link.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConnectFailure {
+    /// We do not accept the peer's certificate.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The peer does not accept our certificate.
+    #[error("the peer does not accept our certificate ({0})")]
+    NotAccepted(String),
+    #[error("no answer within {} seconds", HANDSHAKE.as_secs())]
+    Timeout,
+    /// The peer closed the connection before it said that the link is up.
+    #[error("the peer closed the connection: {0}")]
+    Closed(String),
+    /// The system's reason, such as a name that is not known or a refused connection.
+    #[error("{0}")]
+    System(String),
+}
+
+impl ConnectFailure {
+    /// Whether only an operator can help, so that trying again soon is of no use.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::NotAccepted(_))
+    }
+}
+
+/// What a peer said when it accepted a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Probed {
+    /// Its wall clock, in seconds since 1970; unknown without a certificate of ours.
+    pub peer_clock: Option<u64>,
+}
+
+/// Tries to open a link to `address` (host and port) whose certificate `verifier` must accept, and closes it. With `identity` the
+/// peer sees a link that comes up and goes, in the place of one that it has; without one it is not told who asks, and ends the
+/// connection once its own certificate has been seen.
+///
+/// # Errors
+/// Why there would be no link.
+pub async fn probe(
+    address: &str,
+    identity: Option<&Identity>,
+    verifier: &PinVerifier,
+) -> Result<Probed, ConnectFailure> {
+    let system = |error: &dyn fmt::Display| ConnectFailure::System(error.to_string());
+    let config = match identity {
+        Some(identity) => client_config(identity, &verifier.clone().not_own(identity)),
+        None => anonymous_config(verifier),
+    };
+    let connector = TlsConnector::from(config.map_err(|error| system(&error))?);
+    let open = async {
+        let (stream, _) = dial(address, &connector).await?;
+        match identity {
+            Some(_) => Ok(Probed { peer_clock: Some(welcome(stream).await?.1) }),
+            None => Ok(Probed { peer_clock: None }),
+        }
+    };
+    timeout(HANDSHAKE, open).await.unwrap_or(Err(ConnectFailure::Timeout))
+}
+
+/// TCP and TLS; the verifier of `connector` has accepted the peer's certificate.
+async fn dial(
+    address: &str,
+    connector: &TlsConnector,
+) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, SocketAddr), ConnectFailure> {
+    let tcp = TcpStream::connect(address).await?;
+    tcp.set_nodelay(true)?;
+    let address = tcp.peer_addr()?;
+    // Only the pin matters. No name is sent, so any name will do here.
+    let name = ServerName::IpAddress(address.ip().into());
+    Ok((connector.connect(name, tcp).await?, address))
+}
+
+/// Waits for the first frame of the side that listens: it has accepted our certificate, and says what its clock shows.
+async fn welcome<S: AsyncRead + Unpin>(mut stream: S) -> Result<(S, u64), ConnectFailure> {
+    let first = read_frame(&mut stream, WELCOME).await.map_err(|error| match error {
+        FrameError::Io(error) => ConnectFailure::from(error),
+        other => ConnectFailure::Closed(other.to_string()),
+    })?;
+    let seconds =
+        first.try_into().map_err(|_| ConnectFailure::Closed("its first frame is of another version".into()))?;
+    Ok((stream, u64::from_be_bytes(seconds)))
 }
 
 /// Keying material that a TLS session exports; it has no printable form.
@@ -172,6 +272,8 @@ struct LinkTable {
     links: HashMap<u64, LinkHandle>,
     /// One link per listener and certificate: a second one replaces the first.
     owners: HashMap<(u64, Fingerprint), u64>,
+    /// The last link of each connector, and whether its peer refused what was said on it.
+    connectors: HashMap<u64, (u64, bool)>,
 }
 
 #[derive(Debug)]
@@ -179,9 +281,23 @@ struct LinkHandle {
     queue: mpsc::Sender<Arc<[u8]>>,
     /// Octets in the queue, `FRAME_COST` for each frame included.
     queued: Arc<AtomicUsize>,
-    close: watch::Sender<Option<String>>,
+    close: watch::Sender<Option<Ending>>,
     /// Closes when the link's `Down` has been delivered.
     done: watch::Receiver<()>,
+}
+
+/// How and why a link ends.
+#[derive(Clone, Debug)]
+struct Ending {
+    reason: String,
+    /// Whether what is queued goes out first.
+    flushes: bool,
+}
+
+impl Ending {
+    fn of(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), flushes: false }
+    }
 }
 
 /// A running listener; it stops when dropped.
@@ -244,17 +360,30 @@ impl Links {
         if !has_room || matches!(handle.queue.try_send(frame), Err(TrySendError::Full(_))) {
             count(&self.0.counters.too_slow, 1);
             let reason = format!("the peer reads too slowly: more than {} octets wait for it", self.0.limits.queue);
-            handle.close.send_replace(Some(reason));
+            handle.close.send_replace(Some(Ending::of(reason)));
             return;
         }
         count(&self.0.counters.frames_out, 1);
         count(&self.0.counters.bytes_out, octets);
     }
 
-    /// Closes a link; its `Down` follows with this reason.
+    /// Closes a link once what is queued has been sent, or the peer does not read it; its `Down` follows with this reason.
     pub fn close(&self, link: u64, reason: &str) {
+        self.end(link, Ending { flushes: true, ..Ending::of(reason) });
+    }
+
+    /// The same, after the peer has refused what was said to it: a connector then waits longer before it tries again, also if
+    /// the peer has closed the link by now.
+    pub fn close_refused(&self, link: u64, reason: &str) {
+        if let Some((_, is_refused)) = self.table().connectors.values_mut().find(|(last, _)| *last == link) {
+            *is_refused = true;
+        }
+        self.close(link, reason);
+    }
+
+    fn end(&self, link: u64, ending: Ending) {
         if let Some(handle) = self.table().links.get(&link) {
-            handle.close.send_replace(Some(reason.to_owned()));
+            handle.close.send_replace(Some(ending));
         }
     }
 
@@ -378,6 +507,14 @@ impl Peers {
         }
     }
 
+    /// The one who is expected, where a role has words of its own for a link that does not come up.
+    fn only_pin(&self) -> Option<Pin> {
+        match self {
+            Self::Pinned(verifier) => verifier.pins().only(),
+            Self::Nodes(_) => None,
+        }
+    }
+
     /// Links of a listener, in all and from one address.
     fn limits(&self) -> (usize, usize) {
         match self {
@@ -414,22 +551,17 @@ impl Source {
     }
 }
 
-/// Why there is no link.
-#[derive(Debug, thiserror::Error)]
-enum OpenError {
-    #[error("{0}")]
-    Refused(Refusal),
-    #[error("no answer within {} seconds", HANDSHAKE.as_secs())]
-    Timeout,
-    #[error("the peer refused our certificate or closed the connection: {0}")]
-    NotAccepted(FrameError),
-    #[error(transparent)]
-    Io(io::Error),
-}
-
-impl From<io::Error> for OpenError {
+impl From<io::Error> for ConnectFailure {
     fn from(error: io::Error) -> Self {
-        refusal_of(&error).map_or(OpenError::Io(error), OpenError::Refused)
+        if let Some(refusal) = refusal_of(&error) {
+            return Self::Refused(refusal);
+        }
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        match tls {
+            // Every alert that a peer sends after our hello is about us, and with pinned keys about our certificate.
+            Some(rustls::Error::AlertReceived(alert)) => Self::NotAccepted(format!("TLS alert {alert:?}")),
+            _ => Self::System(error.to_string()),
+        }
     }
 }
 
@@ -472,9 +604,9 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                 let _held = (place, place_of_source, source);
                 let opened = timeout(HANDSHAKE, port.open_accepted(tcp, &acceptor)).await;
                 drop((permit, of_source));
-                match opened.unwrap_or(Err(OpenError::Timeout)) {
+                match opened.unwrap_or(Err(ConnectFailure::Timeout)) {
                     Ok((stream, peer)) => {
-                        port.run(stream, peer, address).await;
+                        port.run(stream, peer, address, None).await;
                     }
                     Err(error) => port.log_failure(&error, &address),
                 }
@@ -486,43 +618,57 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         &self,
         tcp: TcpStream,
         acceptor: &TlsAcceptor,
-    ) -> Result<(tokio_rustls::server::TlsStream<TcpStream>, Authenticated), OpenError> {
+    ) -> Result<(tokio_rustls::server::TlsStream<TcpStream>, Authenticated), ConnectFailure> {
         tcp.set_nodelay(true)?;
         let mut stream = acceptor.accept(tcp).await?;
         let peer = self.check(stream.get_ref().1)?;
-        write_frame(&mut stream, &Arc::from([])).await?; // the welcome: our certificate was accepted (see frames.rs)
+        // The welcome: the peer's certificate was accepted (see frames.rs).
+        write_frame(&mut stream, &Arc::from(now_secs().to_be_bytes())).await?;
         stream.flush().await?;
         Ok((stream, peer))
     }
 
     async fn keep_connected(self, address: String, connector: TlsConnector) {
         let mut pause = BACKOFF_LEAST;
-        let mut logged = String::new();
+        let mut told = None;
         loop {
-            match timeout(HANDSHAKE, self.open_connected(&address, &connector)).await.unwrap_or(Err(OpenError::Timeout))
-            {
-                Ok((stream, peer, address)) => {
-                    logged.clear();
+            let opened = timeout(HANDSHAKE, self.open_connected(&address, &connector)).await;
+            let is_refused = match opened.unwrap_or(Err(ConnectFailure::Timeout)) {
+                Ok((stream, peer, address, peer_clock)) => {
+                    told = None;
                     let began = tokio::time::Instant::now();
-                    self.run(stream, peer, address).await;
+                    self.run(stream, peer, address, Some(peer_clock)).await;
                     if began.elapsed() >= STABLE {
                         pause = BACKOFF_LEAST;
                     }
+                    // A peer that refuses says why and closes the link: whoever reads it may be later than its end.
+                    tokio::time::sleep(jittered(BACKOFF_LEAST)).await;
+                    self.links.table().connectors.remove(&self.id).is_some_and(|(_, is_refused)| is_refused)
                 }
-                Err(error) => {
-                    // Logged once, not with every attempt.
-                    let text = error.to_string();
-                    if text != logged {
-                        self.log_failure(&error, &address);
-                        logged = text;
+                Err(failure) => {
+                    let is_refusal = failure.is_refusal();
+                    if let Some(pin) = self.peers.only_pin() {
+                        self.count_failure(&failure);
+                        // Told once, not with every attempt.
+                        if told.as_ref() != Some(&failure) {
+                            debug!(%address, reason = %failure, "no link: cannot connect");
+                            told = Some(failure.clone());
+                            let _ = self.events.send(LinkEvent::Failed { pin, failure }.into()).await;
+                        }
+                    } else {
+                        self.log_failure(&failure, &address);
                     }
+                    is_refusal
                 }
-            }
+            };
             if self.events.is_closed() {
                 return;
             }
+            if is_refused {
+                pause = pause.max(REFUSED_LEAST);
+            }
             tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(BACKOFF_MOST);
+            pause = (pause * 2).min(if is_refused { REFUSED_MOST } else { BACKOFF_MOST });
         }
     }
 
@@ -530,33 +676,34 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         &self,
         address: &str,
         connector: &TlsConnector,
-    ) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, Authenticated, SocketAddr), OpenError> {
-        let tcp = TcpStream::connect(address).await?;
-        tcp.set_nodelay(true)?;
-        let address = tcp.peer_addr()?;
-        // Only the pin matters. No name is sent, so any name will do here.
-        let name = ServerName::IpAddress(address.ip().into());
-        let mut stream = connector.connect(name, tcp).await?;
+    ) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, Authenticated, SocketAddr, u64), ConnectFailure> {
+        let (stream, address) = dial(address, connector).await?;
         let peer = self.check(stream.get_ref().1)?;
-        match read_frame(&mut stream, 0).await {
-            Ok(_) => Ok((stream, peer, address)),
-            Err(error) => Err(OpenError::NotAccepted(error)),
-        }
+        let (stream, peer_clock) = welcome(stream).await?;
+        Ok((stream, peer, address, peer_clock))
     }
 
     /// Checks once more and returns the peer: the table of pins may have changed since the handshake.
-    fn check<T>(&self, session: &rustls::ConnectionCommon<T>) -> Result<Authenticated, OpenError> {
+    fn check<T>(&self, session: &rustls::ConnectionCommon<T>) -> Result<Authenticated, ConnectFailure> {
         let shown = session.peer_certificates();
         let missing = || io::Error::new(io::ErrorKind::InvalidData, "the peer sent no certificate");
         let certificate = shown.and_then(|chain| chain.first()).ok_or_else(missing)?.clone();
-        let pin = self.peers.check(&certificate).map_err(OpenError::Refused)?;
+        let pin = self.peers.check(&certificate).map_err(ConnectFailure::Refused)?;
         Ok(Authenticated { certificate, pin, exporter: exporter(session)? })
     }
 
-    fn log_failure(&self, error: &OpenError, address: &dyn std::fmt::Display) {
-        if let OpenError::Refused(refusal @ Refusal { fingerprint, reason }) = error {
+    fn count_failure(&self, failure: &ConnectFailure) {
+        if let ConnectFailure::Refused(_) = failure {
             self.peers.count_refusal();
             count(&self.links.0.counters.refused, 1);
+        } else {
+            count(&self.links.0.counters.failed, 1);
+        }
+    }
+
+    fn log_failure(&self, error: &ConnectFailure, address: &dyn std::fmt::Display) {
+        self.count_failure(error);
+        if let ConnectFailure::Refused(refusal @ Refusal { fingerprint, reason }) = error {
             match self.links.0.refusals.note(refusal, tokio::time::Instant::now()) {
                 Some(0) => warn!(%address, %fingerprint, %reason, "connection refused: certificate not accepted"),
                 Some(suppressed) => {
@@ -565,7 +712,6 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                 None => debug!(%address, %fingerprint, %reason, "connection refused: certificate not accepted"),
             }
         } else {
-            count(&self.links.0.counters.failed, 1);
             let mut failures = self.links.0.failures.lock().unwrap_or_else(PoisonError::into_inner);
             match failures.note(tokio::time::Instant::now()) {
                 Some(Line { suppressed }) => info!(%address, reason = %error, suppressed, "no link: cannot connect"),
@@ -575,7 +721,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     }
 
     /// Carries one link from its `Up` to its `Down`.
-    async fn run<S>(&self, stream: S, peer: Authenticated, address: SocketAddr)
+    async fn run<S>(&self, stream: S, peer: Authenticated, address: SocketAddr, peer_clock: Option<u64>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -583,7 +729,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let link = self.links.0.next.fetch_add(1, Ordering::Relaxed);
         let owner = (self.id, Fingerprint::of(&certificate));
         let (queue, waiting) = mpsc::channel((self.links.0.limits.queue / FRAME_COST).max(1));
-        let (close, mut closed) = watch::channel(None::<String>);
+        let (close, mut closed) = watch::channel(None::<Ending>);
         let (_done, done) = watch::channel(());
         let queued = Arc::new(AtomicUsize::new(0));
         let handle = LinkHandle { queue, queued: Arc::clone(&queued), close, done };
@@ -593,23 +739,29 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         count(&self.links.0.counters.up, 1);
         info!(link, peer = %pin.name, %address, "link up");
         let name = pin.name.clone();
-        if self.events.send(LinkEvent::Up { link, pin: pin.clone(), address, exporter }.into()).await.is_err() {
+        if peer_clock.is_some() {
+            self.links.table().connectors.insert(self.id, (link, false));
+        }
+        let up = LinkEvent::Up { link, pin: pin.clone(), address, peer_clock, exporter };
+        if self.events.send(up.into()).await.is_err() {
             return;
         }
         let (mut reader, writer) = tokio::io::split(stream);
         let mut writer = BufWriter::with_capacity(64 * 1024, writer);
-        let reason = tokio::select! {
-            reason = self.read(link, &mut reader) => reason,
-            reason = write(&mut writer, waiting, &queued) => reason,
-            reason = self.watch_certificate(&certificate, &pin) => reason,
-            reason = closed.wait_for(Option::is_some) => {
-                reason.ok().and_then(|reason| reason.clone()).unwrap_or_else(|| "closed".to_owned())
-            }
+        let ending = tokio::select! {
+            reason = self.read(link, &mut reader) => Ending::of(reason),
+            reason = write(&mut writer, waiting, &queued) => Ending::of(reason),
+            reason = self.watch_certificate(&certificate, &pin) => Ending::of(reason),
+            ending = closing(&mut closed, &queued) => ending,
         };
-        // Close TLS if the peer still reads; what is queued is not sent any more.
+        // Close TLS if the peer still reads.
         let _ = timeout(Duration::from_millis(200), writer.shutdown()).await;
-        info!(link, peer = %name, %reason, "link down");
-        let _ = self.events.send(LinkEvent::Down { link, reason }.into()).await;
+        if ending.flushes {
+            // Octets that nobody read would make the system reset the connection, and the last frame would be lost.
+            let _ = timeout(LAST_FRAMES, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
+        }
+        info!(link, peer = %name, reason = %ending.reason, "link down");
+        let _ = self.events.send(LinkEvent::Down { link, reason: ending.reason }.into()).await;
         drop(registration); // only now may another link of this peer come up
     }
 
@@ -627,7 +779,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                     table.owners.remove(&owner);
                     continue;
                 };
-                old.close.send_replace(Some("the peer connected again".to_owned()));
+                old.close.send_replace(Some(Ending::of("the peer connected again")));
                 old.done.clone()
             };
             let _ = done.changed().await; // ends with an error when the old link's task is over
@@ -671,6 +823,21 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             }
         }
     }
+}
+
+/// Waits until the link is to be closed, and then until nothing is queued, if that is wanted.
+async fn closing(closed: &mut watch::Receiver<Option<Ending>>, queued: &AtomicUsize) -> Ending {
+    let ending = match closed.wait_for(Option::is_some).await {
+        Ok(ending) => ending.clone().unwrap_or_else(|| Ending::of("closed")),
+        Err(_) => Ending::of("closed"),
+    };
+    let sent = async {
+        while ending.flushes && queued.load(Ordering::Relaxed) > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let _ = timeout(LAST_FRAMES, sent).await;
+    ending
 }
 
 /// Removes the link from the table on drop, also when its task is aborted.

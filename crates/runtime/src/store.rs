@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::{Database, DatabaseError, ReadOnlyDatabase, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -317,7 +317,38 @@ fn database(path: &Path, file: fs::File) -> Result<Database, StoreError> {
     made.map_err(|error| typed(path, error.into()))
 }
 
-fn read_all(database: &Database, table: &'static str) -> Result<Vec<Record>, redb::Error> {
+/// All keys and values of a table of a file that no process has open, without a change to it. `None` if there is no file, if
+/// another process has it open, or if it must be repaired first, as after a crash.
+///
+/// # Errors
+/// If the file is no state file, is damaged, or cannot be read.
+pub fn peek(path: &Path, table: &'static str) -> Result<Option<Vec<Record>>, StoreError> {
+    if fs::metadata(path).map_or(true, |meta| meta.len() == 0) {
+        return Ok(None);
+    }
+    match ReadOnlyDatabase::open(path) {
+        Ok(database) => read_all(&database, table).map(Some).map_err(|error| typed(path, error)),
+        Err(DatabaseError::DatabaseAlreadyOpen | DatabaseError::RepairAborted) => Ok(None),
+        Err(error) => Err(typed(path, error.into())),
+    }
+}
+
+/// Whether a process has the file open, such as a role that runs.
+///
+/// # Errors
+/// If the file is no state file, is damaged, or cannot be read.
+pub fn is_open(path: &Path) -> Result<bool, StoreError> {
+    if fs::metadata(path).map_or(true, |meta| meta.len() == 0) {
+        return Ok(false);
+    }
+    match ReadOnlyDatabase::open(path) {
+        Ok(_) | Err(DatabaseError::RepairAborted) => Ok(false),
+        Err(DatabaseError::DatabaseAlreadyOpen) => Ok(true),
+        Err(error) => Err(typed(path, error.into())),
+    }
+}
+
+fn read_all(database: &impl ReadableDatabase, table: &'static str) -> Result<Vec<Record>, redb::Error> {
     let transaction = database.begin_read()?;
     let table = match transaction.open_table(definition(table)) {
         Ok(table) => table,

@@ -79,6 +79,13 @@ impl Pins {
         self.0.borrow().keys().copied().collect()
     }
 
+    /// The pin, if there is exactly one.
+    #[must_use]
+    pub fn only(&self) -> Option<Pin> {
+        let pins = self.0.borrow();
+        pins.values().next().filter(|_| pins.len() == 1).cloned()
+    }
+
     pub(crate) fn changes(&self) -> watch::Receiver<HashMap<Fingerprint, Pin>> {
         self.0.subscribe()
     }
@@ -311,15 +318,36 @@ pub fn server_config(identity: &Identity, verifier: &PinVerifier) -> Result<Arc<
 
 /// The side that connects.
 pub fn client_config(identity: &Identity, verifier: &PinVerifier) -> Result<Arc<ClientConfig>, rustls::Error> {
-    let mut config = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
+    let certificate = vec![identity.certificate().clone()];
+    client(verifier, |builder| builder.with_client_auth_cert(certificate, identity.tls_key()))
+}
+
+/// The side that connects, to see the peer's certificate and no more: it shows none, and the peer ends the connection.
+pub(crate) fn anonymous_config(verifier: &PinVerifier) -> Result<Arc<ClientConfig>, rustls::Error> {
+    client(verifier, |builder| Ok(builder.with_no_client_auth()))
+}
+
+type ClientBuilder = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
+
+fn client(
+    verifier: &PinVerifier,
+    identify: impl FnOnce(ClientBuilder) -> Result<ClientConfig, rustls::Error>,
+) -> Result<Arc<ClientConfig>, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier.clone()))
-        .with_client_auth_cert(vec![identity.certificate().clone()], identity.tls_key())?;
+        .with_custom_certificate_verifier(Arc::new(verifier.clone()));
+    let mut config = identify(builder)?;
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_early_data = false;
     config.enable_sni = false;
     Ok(Arc::new(config))
+}
+
+/// What is wrong with the dates or the form of a certificate at `now` (seconds since 1970), whoever has pinned it.
+#[must_use]
+pub fn own_fault(identity: &Identity, now: u64) -> Option<RefusalReason> {
+    PinVerifier::new(Pins::new([]), Role::Party).check_dates(identity.certificate(), now).err()
 }
 
 /// The current time in seconds since 1970, for [`PinVerifier::check`].

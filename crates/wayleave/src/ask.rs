@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use wayleave_control::frames::{Body, Frame};
+use wayleave_control::frames::{Body, Frame, MAX_FRAME};
 use wayleave_control::realm::Server;
 use wayleave_runtime::links::{Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -24,7 +24,7 @@ pub fn ask(server: &Server, own: &NodeIdentity, body: Body, patience: Duration) 
 
 async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Body> {
     let (to, mut events) = mpsc::channel::<LinkEvent>(64);
-    let links = Links::new(Limits::default());
+    let links = Links::new(Limits { frame: MAX_FRAME as u32, ..Limits::default() });
     let _connecting = links.connect_node(server.address.clone(), own, server.identity, to)?;
     let asked = Frame { request: 1, body }.encode();
     while let Some(event) = events.recv().await {
@@ -39,7 +39,7 @@ async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Bo
                         .into());
                 }
             },
-            LinkEvent::Down { .. } => {}
+            LinkEvent::Down { .. } | LinkEvent::Failed { .. } => {}
         }
     }
     Err(Failure::new(format!("no link to {}", server.address)).into())

@@ -94,6 +94,20 @@ impl Failure {
         Some((line, column))
     }
 
+    /// File, line and column of the caret, as editors take them.
+    pub fn place(&self) -> Option<String> {
+        let (line, column) = self.line_column()?;
+        Some(format!("{}:{line}:{column}", self.location.as_deref()?.source.name()))
+    }
+
+    /// All of it in one line, for a log: the place, what is wrong, what was expected and what to do.
+    pub fn in_one_line(&self) -> String {
+        let place = self.place().map_or(String::new(), |place| format!("{place}: "));
+        let label = self.label().filter(|label| *label != "this").map_or(String::new(), |label| format!(", {label}"));
+        let help = self.remedy().map_or(String::new(), |help| format!(" ({help})"));
+        format!("{place}{self}{label}{help}")
+    }
+
     /// From any error, with its causes.
     pub fn from_error(error: &dyn std::error::Error) -> Self {
         let mut message = error.to_string();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::{Source, Text, role_of};
+use crate::config::{Source, Text, status_of};
 use crate::failure::{Failure, Outcome};
 use clap::Args;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ fn host(target: &Target) -> Outcome<String> {
         return Err(Failure::usage("no role given").help("add --config FILE or --url http://ADDRESS:PORT").into());
     };
     let source = Source::read(config)?;
-    let status = (role_of(&source)?.status)(&source)?;
+    let status = status_of(&source)?;
     let without = || {
         Failure::new(format!("{} has no [status] section, so that the role serves no status pages", config.display()))
             .help("add: [status] listen = \"127.0.0.1:8481\"")

@@ -301,7 +301,8 @@ impl Publisher {
         let epoch = u64::from(self.config.epoch);
         let unix = now.unix.secs();
         let rolls = now.instant + Duration::from_secs((unix / epoch + 1) * epoch - unix);
-        let renewal = (self.pending.is_none()).then(|| if self.is_changed { self.not_before } else { self.due });
+        let due = if self.is_changed { self.not_before } else { self.due };
+        let renewal = self.pending.is_none().then_some(due);
         let sequence = self.current.as_ref().map(|advert| advert.object().sequence);
         let servers =
             self.servers.values().filter(|server| server.is_up && sequence.is_some_and(|own| server.has < own));

@@ -166,6 +166,12 @@ impl PathServer {
         self.statistics
     }
 
+    /// Whether `peer` is a member at the Unix second `now`, or another path server.
+    #[must_use]
+    pub fn knows(&self, peer: &IdentityKey, now: u64) -> bool {
+        self.config.peers.contains(peer) || self.database.membership(peer, now).is_ok()
+    }
+
     /// Links at the moment.
     #[must_use]
     pub fn links(&self) -> usize {

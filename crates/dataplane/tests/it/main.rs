@@ -3,6 +3,7 @@
 
 mod bfd;
 mod common;
+mod gateway;
 mod icing;
 mod platypus;
 mod scion;

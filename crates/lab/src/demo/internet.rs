@@ -485,6 +485,8 @@ listen = \"{status}\"
         let (anchor, objects) = (self.path("anchor.key"), self.path("objects"));
         let asn = site.plan.asn.0.to_string();
         let mut arguments = vec!["keys", "record", "--anchor", &anchor, "--objects", &objects, "--asn", &asn];
+        // A step of the demonstration takes back what an earlier one said.
+        arguments.push("--replace");
         prefixes.iter().for_each(|prefix| arguments.extend(["--prefix", prefix]));
         match since {
             OriginPolicy::Strict => arguments.extend(["--attested", "strict"]),

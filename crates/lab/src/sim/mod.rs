@@ -832,7 +832,7 @@ impl Sim {
         let node = Node::Member(slot);
         match output {
             MemberOutput::Send { link, frame } => self.send(node, link, frame),
-            MemberOutput::Close { link, reason } => self.close(node, link, reason),
+            MemberOutput::Close { link, reason, .. } => self.close(node, link, reason),
             MemberOutput::Persist { id, changes } => {
                 self.write(node, changes);
                 self.inputs.push_back((node, Input::Member(MemberInput::Persisted(id))));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Instant, Now};
+use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::{Key128, Seed};
 
 use super::dirty::Dirty;
@@ -94,6 +94,17 @@ struct Repeats {
     next: Instant,
 }
 
+/// How a route of the own router stands at the parties.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OwnState {
+    /// Both have it; so many slots may open it.
+    Announced(usize),
+    /// It is being sent, or waits for that.
+    UnderWay,
+    /// A party refused it for good.
+    Refused(Refusal),
+}
+
 /// The announcing half of a member's state.
 pub(super) struct Announcements {
     pub(super) versions: Versions,
@@ -104,7 +115,7 @@ pub(super) struct Announcements {
     leftover: BTreeSet<Nlri>,
     dirty: Dirty,
     /// Prefixes that were refused for good: not announced again before the router or a new session changes something.
-    barred: BTreeSet<Nlri>,
+    barred: BTreeMap<Nlri, Refusal>,
     repeats: Repeats,
     objects: BTreeMap<u64, OwnObject>,
     in_flight: BTreeMap<u64, Vec<Nlri>>,
@@ -122,7 +133,7 @@ impl Announcements {
             announced: BTreeMap::new(),
             leftover: BTreeSet::new(),
             dirty: Dirty::default(),
-            barred: BTreeSet::new(),
+            barred: BTreeMap::new(),
             repeats: Repeats { waiting: BTreeSet::new(), queue: VecDeque::new(), next: now },
             objects: BTreeMap::new(),
             in_flight: BTreeMap::new(),
@@ -139,7 +150,7 @@ impl Announcements {
 
     /// What the parties know of the prefix has to be looked at.
     fn mark(&mut self, nlri: Nlri) {
-        let route = self.router.get(&nlri).filter(|_| !self.barred.contains(&nlri));
+        let route = self.router.get(&nlri).filter(|_| !self.barred.contains_key(&nlri));
         self.dirty.insert(nlri, route.map(|route| route.update));
     }
 
@@ -181,6 +192,23 @@ impl Announcements {
 
     pub(super) fn router_routes(&self) -> usize {
         self.router.len()
+    }
+
+    /// What became of the router's routes to a prefix: their attributes, and how they stand at the parties.
+    pub(super) fn own_routes(&self, prefix: &Prefix) -> Vec<(&Attributes, OwnState)> {
+        let of_prefix = self.router.iter().filter(|(nlri, _)| nlri.prefix == *prefix);
+        of_prefix.map(|(nlri, route)| (&route.attributes, self.own_state(nlri))).collect()
+    }
+
+    fn own_state(&self, nlri: &Nlri) -> OwnState {
+        if let Some(reason) = self.barred.get(nlri) {
+            return OwnState::Refused(*reason);
+        }
+        let is_under_way = self.in_flight.values().any(|prefixes| prefixes.contains(nlri));
+        match self.announced.get(nlri) {
+            Some(last) if !is_under_way && !self.dirty.contains(nlri) => OwnState::Announced(last.exported.count()),
+            _ => OwnState::UnderWay,
+        }
     }
 
     pub(super) fn unconfirmed(&self) -> usize {
@@ -238,7 +266,7 @@ impl Announcements {
     /// What was refused for good is tried once more.
     pub(super) fn retry_barred(&mut self) {
         let barred = std::mem::take(&mut self.barred);
-        self.mark_each(barred);
+        self.mark_each(barred.into_keys());
     }
 
     pub(super) fn mark_all_dirty(&mut self) {
@@ -337,7 +365,7 @@ impl Announcements {
             }
             if !again {
                 // Whatever the parties still have of it may go to whom it no longer may: it is withdrawn instead.
-                self.barred.insert(nlri);
+                self.barred.insert(nlri, reason);
             }
             self.mark(nlri);
         }
@@ -455,7 +483,7 @@ impl Member {
         let (mut withdrawn, mut clean) = (Vec::new(), Vec::new());
         for nlri in a.dirty.gone() {
             let is_known = a.announced.contains_key(nlri);
-            let is_barred = a.barred.contains(nlri);
+            let is_barred = a.barred.contains_key(nlri);
             let is_leftover = a.leftover.contains(nlri);
             if is_known || ((a.is_settled || is_barred) && is_leftover) {
                 withdrawn.push(*nlri);

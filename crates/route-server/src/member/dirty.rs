@@ -35,6 +35,10 @@ impl Dirty {
         };
     }
 
+    pub(super) fn contains(&self, nlri: &Nlri) -> bool {
+        self.updates.contains_key(nlri)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.updates.is_empty()
     }

@@ -23,14 +23,17 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
-use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, SessionId, Tick, ToMember};
+use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::object::{Handle, MAX_PREFIXES};
 use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use crate::policy::Policy;
+use crate::policy::validate::Martians;
 use crate::rng::Rng;
 
-pub use status::{Alarm, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, Suspect, Why, WhyRoute};
+pub use status::{
+    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnRoute, Reason, Suspect, Why, WhyRoute,
+};
 
 use announce::Announcements;
 use receive::ReceivedObject;
@@ -75,6 +78,13 @@ pub struct MemberConfig {
     /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
     /// unattested. `wayleave_member::MemberProxy` sets this.
     pub validates: bool,
+}
+
+impl MemberConfig {
+    /// Which special prefixes are refused.
+    fn martians(&self) -> Martians {
+        if self.lab { Martians::AllowDocumentation } else { Martians::Refuse }
+    }
 }
 
 /// What a driver gives a member.
@@ -147,6 +157,8 @@ pub enum MemberOutput {
     Close {
         link: LinkId,
         reason: String,
+        /// Whether what was said on it was refused, so that it is of no use to connect again soon.
+        refused: bool,
     },
     /// Make changes durable, then give [`MemberInput::Persisted`].
     Persist {
@@ -255,7 +267,7 @@ impl Member {
         let record = |key: &[u8]| stored.iter().find(|record| record.key == key).map(|record| record.value.as_slice());
         let used = record(VERSION_KEY).and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
         // Also under operators that the configuration does not name (any more): what the parties show may go on from it.
-        let directory = record(SET_KEY).and_then(|value| Directory::decode(value).ok()).map(Arc::new);
+        let directory = stored_directory(stored).map(Arc::new);
         let mut member = Self {
             directory,
             presented: [None, None],
@@ -393,6 +405,11 @@ impl Member {
 
     /// One link failed: the session ends, and the other link is closed to be connected again with it.
     fn link_down(&mut self, link: LinkId, now: Now) {
+        self.link_ended(link, false, now);
+    }
+
+    /// The same; `refused` if it is of no use to connect again soon.
+    fn link_ended(&mut self, link: LinkId, refused: bool, now: Now) {
         let Some(party) = self.party_of(link) else { return };
         self.links[index(party)] = None;
         if self.session.take().is_none() {
@@ -401,12 +418,12 @@ impl Member {
         self.end_session(now);
         for other in self.links.iter_mut().filter_map(Option::take).collect::<Vec<_>>() {
             let reason = "the link to the other party is down; both links are connected again".to_owned();
-            self.output.push_back(MemberOutput::Close { link: other, reason });
+            self.output.push_back(MemberOutput::Close { link: other, reason, refused });
         }
     }
 
     fn end_session(&mut self, now: Now) {
-        self.welcomed = [false; 2];
+        let was_up = std::mem::take(&mut self.welcomed) == [true; 2];
         self.parts = [Vec::new(), Vec::new()];
         self.synced = false;
         self.epoch = 0;
@@ -417,15 +434,33 @@ impl Member {
         self.rankings_due.clear();
         self.announcements.session_lost();
         self.lost_since.get_or_insert(now.instant);
-        self.event(MemberEvent::SessionDown);
+        if was_up {
+            self.event(MemberEvent::SessionDown);
+        }
     }
 
     fn fail(&mut self, party: PartyNumber, what: String, now: Now) {
         self.counters.bad_frames += 1;
         self.alarm(Alarm { what: what.clone(), handle: None, suspects: vec![Suspect::Party(number(party))] });
+        self.close(party, what, false, now);
+    }
+
+    fn close(&mut self, party: PartyNumber, reason: String, refused: bool, now: Now) {
         if let Some(link) = self.links[index(party)] {
-            self.output.push_back(MemberOutput::Close { link, reason: what });
-            self.link_down(link, now);
+            self.output.push_back(MemberOutput::Close { link, reason, refused });
+            self.link_ended(link, refused, now);
+        }
+    }
+
+    /// A party does not take the hello: the operator is told, and both links begin again later.
+    fn rejected(&mut self, party: PartyNumber, why: Rejection, now: Now) {
+        let reason = format!("party {} refuses this proxy: {why}", number(party));
+        self.event(MemberEvent::Rejected { party: number(party), why });
+        for link in self.links.iter_mut().filter_map(Option::take).collect::<Vec<_>>() {
+            self.output.push_back(MemberOutput::Close { link, reason: reason.clone(), refused: true });
+        }
+        if self.session.take().is_some() {
+            self.end_session(now);
         }
     }
 
@@ -474,6 +509,10 @@ impl Member {
                 }
                 self.on_renew(party, epoch, &set, now);
             }
+            Ok(ToMember::Rejected { why }) if !self.welcomed[index(party)] && self.session.is_some() => {
+                self.rejected(party, why, now);
+            }
+            Ok(ToMember::Rejected { .. }) => self.fail(party, "a rejection of no hello".to_owned(), now),
             Ok(_) if !self.welcomed[index(party)] => {
                 self.fail(party, "a frame before the welcome".to_owned(), now);
             }
@@ -509,17 +548,21 @@ impl Member {
             // A removal that this member knows is not in what the party shows: that one is past.
             Ok(Succession::Newer(next, id)) => Some((id, Some(next).filter(|next| next.id() == id).map(Arc::from))),
             Ok(Succession::Older(id)) => Some((id, None)),
-            Err(error) => return self.refuse_set(party, &format!("that does not count: {error}"), now),
+            Err(error) => {
+                // Not the party erred, but most likely this configuration.
+                let is_ours = matches!(error, ChainError::OtherExchange(_) | ChainError::OtherOperators);
+                return self.refuse_set(party, &format!("that does not count: {error}"), !is_ours, now);
+            }
         };
         let foreign = |(_, next): &(SetId, Option<Arc<Directory>>)| next.as_ref()?.check(&trust).err();
         if let Some(error) = shown.as_ref().and_then(foreign) {
-            return self.refuse_set(party, &format!("that does not count: {error}"), now);
+            return self.refuse_set(party, &format!("that does not count: {error}"), false, now);
         }
         let Some((id, next)) = shown else { return };
         if let Some(next) = &next {
             let roles = KeyRoles::of(self.config.keys.iter().copied());
             if let Err(shared) = roles.and_then(|mut roles| roles.add_directory(next)) {
-                return self.refuse_set(party, &format!("that gives one key two roles: {shared}"), now);
+                return self.refuse_set(party, &format!("that gives one key two roles: {shared}"), true, now);
             }
         }
         if next.is_none() {
@@ -551,9 +594,15 @@ impl Member {
         self.write_sets(forgotten.into_iter().map(|(number, _)| (number, None)).collect());
     }
 
-    fn refuse_set(&mut self, party: PartyNumber, why: &str, now: Now) {
+    /// A set of a party is not used; `is_misbehaviour` if no honest party shows it.
+    fn refuse_set(&mut self, party: PartyNumber, why: &str, is_misbehaviour: bool, now: Now) {
         self.event(MemberEvent::SetRefused { party: number(party), why: why.to_owned() });
-        self.fail(party, format!("a member set {why}"), now);
+        let what = format!("a member set {why}");
+        self.counters.bad_frames += 1;
+        if is_misbehaviour {
+            self.alarm(Alarm { what: what.clone(), handle: None, suspects: vec![Suspect::Party(number(party))] });
+        }
+        self.close(party, what, true, now);
     }
 
     /// Whether both parties showed one set when they sent the halves of a tick, and it is in force. If not, nothing is used.
@@ -574,7 +623,7 @@ impl Member {
         let first = self.links[0];
         for link in self.links.iter().flatten().copied().collect::<Vec<_>>() {
             let reason = "the two parties show different member sets; nothing is used until they show one".to_owned();
-            self.output.push_back(MemberOutput::Close { link, reason });
+            self.output.push_back(MemberOutput::Close { link, reason, refused: false });
         }
         self.links = [first, None];
         if let Some(link) = first {
@@ -705,6 +754,13 @@ impl Member {
         self.flush(now);
         self.rank_due(now);
     }
+}
+
+/// The directory that was in force last at the member whose store held these records, whoever signed it.
+#[must_use]
+pub fn stored_directory(stored: &[StoredRecord]) -> Option<Directory> {
+    let record = stored.iter().find(|record| record.key == SET_KEY)?;
+    Directory::decode(&record.value).ok()
 }
 
 /// Whom the member trusts to say who is a member.

@@ -14,7 +14,7 @@ use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
 use crate::policy::ranking::{RankInput, Standing, standing};
-use crate::policy::validate::{self, Martians};
+use crate::policy::validate;
 
 /// A half that waits for its other half: our own limit.
 const MAX_HALVES: usize = 256;
@@ -310,7 +310,6 @@ fn assess(
     policy: &Policy,
     config: &MemberConfig,
 ) -> Vec<Assessment> {
-    let martians = if config.lab { Martians::AllowDocumentation } else { Martians::Refuse };
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
     let announcer = set.and_then(|set| set.slot(open.slot));
     let assess_prefix = |(prefix_index, nlri): (usize, &Nlri)| {
@@ -318,7 +317,7 @@ fn assess(
         let mut assessment =
             Assessment { prefix: nlri.prefix, usable: false, verdict, standing: None, best_case: None };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
-        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, martians).is_err() {
+        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.martians()).is_err() {
             return assessment;
         }
         let stands = |verdict| standing(policy, &open.rank_input(nlri, announcer, verdict));

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
+use wayleave_bgp::Attributes;
 use wayleave_core::{Prefix, VerdictKind};
 
 use super::Member;
-use super::receive::Validation;
+use super::announce::OwnState;
+use super::receive::{OpenRoute, Validation};
 use crate::directory::Slot;
-use crate::frames::Refusal;
+use crate::frames::{self, Candidate, Refusal};
 use crate::object::Handle;
+use crate::policy::validate::{Invalid, Martians, validate, validate_for};
+use crate::policy::{Imported, Rejection};
 
 /// Counts since start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
@@ -78,8 +82,14 @@ pub struct Alarm {
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum MemberEvent {
     Alarm(Alarm),
-    /// A link to a party is down; the session ended.
+    /// A link to a party is down; the session, which was up, ended.
     SessionDown,
+    /// A party does not take this member's hello.
+    Rejected {
+        party: u8,
+        #[serde(serialize_with = "as_text")]
+        why: frames::Rejection,
+    },
     /// Both parties have sent all live objects.
     Synced {
         objects: usize,
@@ -190,15 +200,24 @@ pub struct FurtherSlot {
     pub held: bool,
 }
 
+/// Who announced a route.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Announcer {
+    pub slot: u32,
+    /// `None` without a member set that has the slot; the AS too.
+    pub name: Option<String>,
+    pub asn: Option<u32>,
+}
+
 /// One route in a [`Why`].
 #[derive(Clone, Debug, Serialize)]
 pub struct WhyRoute {
     /// Its number among the prefix's candidates.
     pub number: usize,
-    /// The announcer's slot and name; `None` if the route is not exported to this member.
-    pub announcer: Option<(u32, String)>,
-    pub asn: Option<u32>,
-    pub as_path: Option<String>,
+    /// `None` if the route is not exported to this member.
+    pub announcer: Option<Announcer>,
+    /// The ASes of the path, the announcer's first.
+    pub as_path: Option<Vec<u32>>,
     /// The route object, by which validation knows it.
     #[serde(skip)]
     pub handle: Handle,
@@ -206,8 +225,36 @@ pub struct WhyRoute {
     pub verdict: Option<VerdictKind>,
     /// The member's class, bigger preferred; `None` if it is not used.
     pub class: Option<u8>,
-    /// What became of the route, in words.
+    #[serde(flatten)]
+    pub reason: Reason,
+    /// Whether the route has this member's own AS on its path: it came back, and nobody's claim is false.
+    pub came_back: bool,
+}
+
+/// What became of a route, why, and what to do about it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Reason {
+    /// In words.
     pub outcome: String,
+    /// The rule by which it is so: a section of a standard, or a setting.
+    pub rule: String,
+    /// What to do.
+    pub cure: String,
+}
+
+impl Reason {
+    fn new(outcome: impl Into<String>, rule: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { outcome: outcome.into(), rule: rule.into(), cure: cure.into() }
+    }
+}
+
+/// A route of this member's own router.
+#[derive(Clone, Debug, Serialize)]
+pub struct OwnRoute {
+    /// The ASes of the path, the own one first.
+    pub as_path: Vec<u32>,
+    #[serde(flatten)]
+    pub reason: Reason,
 }
 
 /// Why a prefix has its installed route, or none.
@@ -217,6 +264,40 @@ pub struct Why {
     /// In words.
     pub summary: String,
     pub routes: Vec<WhyRoute>,
+    /// What became of the own router's announcement, if it makes one.
+    pub own: Vec<OwnRoute>,
+}
+
+const NOTHING: &str = "nothing";
+const TELL: &str = "tell the announcer, whose own proxy says the same by `wayleave why`";
+
+/// Why a route is not valid, by which rule, and what to do.
+fn invalid(error: &Invalid) -> Reason {
+    let what = format!("not used: {error}");
+    let (rule, cure) = match error {
+        Invalid::FirstAs { .. } => ("RFC 4271 section 6.3, RFC 7948 section 4.5", TELL.to_owned()),
+        Invalid::NoNextHop(_) => ("RFC 4271 section 5.1.3, RFC 4760", TELL.to_owned()),
+        Invalid::NextHop(address) => (
+            "RFC 7948 section 4.8",
+            format!(
+                "the announcer sets a next hop that its slot has, or asks both operators to add {address} (`wayleave members \
+                 propose --addresses`)"
+            ),
+        ),
+        Invalid::Martian { block, .. } if Martians::AllowDocumentation.block_of(block).is_none() => (
+            "RFC 5737, RFC 3849, RFC 9637: documentation",
+            "in a laboratory set `lab = true` in [member]; elsewhere ".to_owned() + TELL,
+        ),
+        Invalid::Martian { .. } => ("RFC 6890 and its registries", TELL.to_owned()),
+        Invalid::DefaultRoute(_) => {
+            ("RFC 7948 section 4: nobody announces the default route to everybody", TELL.to_owned())
+        }
+        Invalid::Loop(_) => (
+            "RFC 4271 section 9.1.2",
+            "nothing: the route came back to your AS, which is no error and nobody's false claim".to_owned(),
+        ),
+    };
+    Reason::new(what, rule, cure)
 }
 
 fn verdict_word(verdict: VerdictKind) -> &'static str {
@@ -296,55 +377,255 @@ impl Member {
         let candidates = self.choices.get(&prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let classes = self.classes(&candidates);
         let winner = self.installed.get(&prefix).map(|installed| installed.handle);
-        let top = classes.iter().filter_map(|(_, _, class)| *class).max();
         let mut routes = Vec::new();
-        for (number, (handle, prefix_index)) in candidates.iter().enumerate() {
-            let open = self.routes.get(handle).and_then(|route| route.opened.clone());
+        for (number, candidate) in candidates.iter().enumerate() {
+            let handle = candidate.0;
+            let open = self.routes.get(&handle).and_then(|route| route.opened.clone());
             let class = classes.iter().find(|(n, ..)| *n == number).and_then(|(_, _, class)| *class);
-            let assessment = self.assessment(&(*handle, *prefix_index));
-            let is_usable = assessment.is_some_and(|assessment| assessment.usable);
-            let verdict = assessment
+            let verdict = self
+                .assessment(candidate)
                 .filter(|assessment| assessment.usable && self.config.validates)
                 .map(|assessment| assessment.verdict);
-            let outcome = match (&open, class) {
-                _ if winner == Some(*handle) => "installed",
-                (None, _) => "sealed: its announcer does not export it to you",
-                (Some(_), _) if self.awaited.contains(handle) => "waiting for validation",
-                (Some(_), _) if assessment.is_some_and(|assessment| assessment.best_case.is_some()) => {
-                    "not validated: it cannot become best"
+            let checked = open.as_ref().map(|open| self.checked(prefix, open));
+            let came_back = matches!(checked, Some(Err(Invalid::Loop(_))));
+            let reason = match &open {
+                _ if winner == Some(handle) => {
+                    Reason::new("installed", self.rule_of_choice(&prefix, candidates.len()), NOTHING)
                 }
-                (Some(_), _) if !is_usable => "not used: it is not valid",
-                (Some(_), None) if verdict == Some(VerdictKind::Invalid) => "not used: validation found it invalid",
-                (Some(_), None) => "not used: your import rules reject it",
-                (Some(_), class) if class == top => {
-                    "ranked equal; the exchange's recommendation preferred another route"
-                }
-                (Some(_), _) => "your own ranking prefers another route",
+                None => Reason::new(
+                    "sealed: its announcer does not export it to you",
+                    "the announcer's export policy, which nobody else knows",
+                    "ask the members who may have it; the exchange cannot tell whose it is",
+                ),
+                Some(open) => self.reason(candidate, open, checked.unwrap_or(Ok(())), class, &classes),
             };
-            let slot = open.as_ref().and_then(|open| Some((open.slot, self.set.as_ref()?.slot(open.slot)?)));
             routes.push(WhyRoute {
                 number,
-                announcer: slot.map(|(number, slot)| (number, slot.name.clone())),
-                asn: slot.map(|(_, slot)| slot.asn.0),
-                as_path: open.as_ref().map(|open| crate::policy::pattern::path_text(open.attributes.as_path())),
-                handle: *handle,
+                announcer: open.as_ref().map(|open| self.announcer(open.slot)),
+                as_path: open.as_ref().map(|open| asns(&open.attributes)),
+                handle,
                 verdict,
                 class,
-                outcome: outcome.to_owned(),
+                reason,
+                came_back,
             });
         }
-        let summary = match (winner, self.choices.get(&prefix)) {
-            (None, None) => "no member exports a route for this prefix to you".to_owned(),
-            (None, Some(choice)) if choice.awaits.is_some() => "waiting for the result of Select-Best".to_owned(),
-            (None, Some(_)) => "every route for this prefix is sealed, invalid or rejected".to_owned(),
-            (Some(_), Some(choice)) if choice.candidates.len() == 1 => {
-                "the only route; no comparison needed".to_owned()
-            }
-            (Some(_), Some(choice)) if choice.chosen.is_some() => {
-                "chosen by Select-Best from your ranking and the exchange's recommendation".to_owned()
-            }
-            (Some(_), _) => "chosen by your own ranking".to_owned(),
+        let own = self.own_reasons(&prefix);
+        let summary = self.summary(&prefix, winner.is_some(), &routes, !own.is_empty());
+        Why { prefix: prefix.to_string(), summary, routes, own }
+    }
+
+    /// The member in a slot.
+    #[must_use]
+    pub fn announcer(&self, slot: u32) -> Announcer {
+        let of = self.set.as_ref().and_then(|set| set.slot(slot));
+        Announcer { slot, name: of.map(|slot| slot.name.clone()), asn: of.map(|slot| slot.asn.0) }
+    }
+
+    /// Whether an open route to a prefix is valid, as every route server checks it.
+    fn checked(&self, prefix: Prefix, open: &OpenRoute) -> Result<(), Invalid> {
+        let set = self.set.as_ref();
+        let receiver = set.and_then(|set| set.slot(self.config.slot)).map(|slot| slot.asn);
+        let announcer = set.and_then(|set| set.slot(open.slot));
+        let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return Ok(()) };
+        validate_for(receiver, prefix, &open.attributes, announcer, self.config.martians())
+    }
+
+    /// What decides where a route is installed.
+    fn rule_of_choice(&self, prefix: &Prefix, candidates: usize) -> &'static str {
+        match self.choices.get(prefix) {
+            _ if candidates == 1 => "it is the only route",
+            Some(choice) if choice.chosen.is_some() => "Select-Best: your ranking, then the exchange's recommendation",
+            _ => "your own ranking ([ranking] and import rules)",
+        }
+    }
+
+    /// Why an open route is not installed.
+    fn reason(
+        &mut self,
+        candidate: &Candidate,
+        open: &OpenRoute,
+        checked: Result<(), Invalid>,
+        class: Option<u8>,
+        classes: &[(usize, Candidate, Option<u8>)],
+    ) -> Reason {
+        if let Err(error) = checked {
+            return invalid(&error);
+        }
+        let (handle, place) = *candidate;
+        let assessment = self.assessment(candidate);
+        let of_policy = "[attestation.policy], and import rules with `verdict`";
+        if self.awaited.contains(&handle) {
+            return Reason::new("waiting for validation", "a route is used once its attestation is validated", "wait");
+        }
+        if assessment.is_some_and(|assessment| assessment.best_case.is_some()) {
+            let rule = "only routes that could become best are validated";
+            return Reason::new("not validated: it cannot become best", rule, NOTHING);
+        }
+        let Some(assessment) = assessment else {
+            return Reason::new("not used: its announcer has withdrawn it", "RFC 4271 section 4.3", NOTHING);
         };
-        Why { prefix: prefix.to_string(), summary, routes }
+        if !assessment.usable {
+            let rule = "the member set in force names its announcer and this member";
+            return Reason::new(
+                "not used: no member set is in force yet",
+                rule,
+                "`wayleave show status` says what is missing",
+            );
+        }
+        let refused = self.routes.get(&handle).and_then(|route| route.validation.of(usize::from(place)));
+        if refused.is_some_and(|finding| finding.attributes.is_none()) {
+            let what = format!(
+                "not used: its attestation is {}, which [attestation.policy] rejects",
+                verdict_word(assessment.verdict)
+            );
+            return Reason::new(
+                what,
+                of_policy,
+                "see the hops below; change the treatment of the verdict if you must have the route",
+            );
+        }
+        let Some(class) = class else { return self.by_policy(open, place, assessment.verdict) };
+        let top = classes.iter().filter_map(|(_, _, class)| *class).max();
+        if Some(class) == top {
+            return Reason::new(
+                "ranked equal; the exchange's recommendation preferred another route",
+                "Select-Best: among routes of your best class the recommendation decides",
+                "rank this route higher (an import rule with `class` or `local_pref`) if you want it",
+            );
+        }
+        Reason::new(
+            format!("your own ranking prefers another route: class {class}, the best has {}", top.unwrap_or(class)),
+            "[ranking] and import rules",
+            "rank this route higher (an import rule with `class` or `local_pref`) if you want it",
+        )
+    }
+
+    /// Why import policy rejects a route.
+    fn by_policy(&self, open: &OpenRoute, place: u16, verdict: VerdictKind) -> Reason {
+        let announcer = self.set.as_ref().and_then(|set| set.slot(open.slot));
+        let nlri = open.prefixes.get(usize::from(place));
+        let rejection = nlri
+            .zip(announcer)
+            .map(|(nlri, announcer)| self.policy.import(&open.rank_input(nlri, announcer, verdict).route()));
+        match rejection {
+            Some(Imported::Rejected(Rejection::Rule(number))) => Reason::new(
+                format!("not used: your import rule {} rejects it", number + 1),
+                format!("[[rule]] number {} of your configuration", number + 1),
+                "change the rule, or put one with `accept` before it, and send SIGHUP",
+            ),
+            Some(Imported::Rejected(Rejection::Invalid)) => Reason::new(
+                "not used: validation found it invalid",
+                "without a rule that accepts it by name, a route of verdict `invalid` is not used",
+                "see the hops below; an import rule with `verdict = [\"invalid\"]` and `accept` takes it all the same",
+            ),
+            _ => Reason::new(
+                "not used: your ranking has no class for it",
+                "[ranking] and import rules",
+                "compare them with the route",
+            ),
+        }
+    }
+
+    /// What became of the own router's routes to a prefix, checked as receivers check them.
+    fn own_reasons(&self, prefix: &Prefix) -> Vec<OwnRoute> {
+        let own = self.set.as_ref().and_then(|set| set.slot(self.config.slot));
+        let reason = |attributes: &Attributes, state: OwnState| {
+            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.config.martians())) {
+                let Reason { outcome, rule, cure } = invalid(&error);
+                let outcome = outcome.replacen("not used: ", "announced, and no receiver uses it: ", 1);
+                let cure = match error {
+                    Invalid::FirstAs { .. } => "[router] `asn` and the slot's AS must be your router's".to_owned(),
+                    Invalid::NoNextHop(_) | Invalid::DefaultRoute(_) => "change your router's export filter".to_owned(),
+                    _ => cure.replace(TELL, "change your router's export filter"),
+                };
+                return Reason { outcome, rule, cure };
+            }
+            match state {
+                OwnState::Announced(slots) => Reason::new(
+                    format!("announced: both parties have it; slots that may open it: {slots}"),
+                    "your communities and export rules",
+                    NOTHING,
+                ),
+                OwnState::UnderWay if !self.synced => Reason::new(
+                    "not announced yet: the parties are not in reach",
+                    "both parties must have a route",
+                    "`wayleave show status` says what is wrong with the links",
+                ),
+                OwnState::UnderWay => {
+                    Reason::new("on its way to the parties", "both parties must have a route", "wait")
+                }
+                OwnState::Refused(Refusal::MaxPrefix) => Reason::new(
+                    "not announced: a party refused it, since it exceeds this member's prefix limit",
+                    "the slot's `max_prefix` in the member set",
+                    "announce fewer prefixes, or ask both operators for more (`wayleave members propose --max-prefix`)",
+                ),
+                OwnState::Refused(reason) => Reason::new(
+                    format!("not announced: a party refused it: {reason}"),
+                    "the parties check each object",
+                    "restart the proxy; if it stays so, tell both operators",
+                ),
+            }
+        };
+        let routes = self.announcements.own_routes(prefix);
+        routes
+            .into_iter()
+            .map(|(attributes, state)| OwnRoute { as_path: asns(attributes), reason: reason(attributes, state) })
+            .collect()
+    }
+
+    fn summary(&self, prefix: &Prefix, is_installed: bool, routes: &[WhyRoute], has_own: bool) -> String {
+        let choice = self.choices.get(prefix);
+        let words = match (is_installed, choice) {
+            (false, _) if routes.is_empty() && has_own => {
+                "your own announcement; no other member exports a route for this prefix to you"
+            }
+            (false, _) if routes.is_empty() && !self.synced => {
+                "nothing is known of this prefix: the parties have not sent their routes yet"
+            }
+            (false, None) => "no member exports a route for this prefix to you",
+            (false, Some(choice)) if choice.awaits.is_some() => "waiting for the result of Select-Best",
+            (false, Some(_)) => "no route for this prefix can be used",
+            (true, Some(choice)) if choice.candidates.len() == 1 => "the only route; no comparison needed",
+            (true, Some(choice)) if choice.chosen.is_some() => {
+                "chosen by Select-Best from your ranking and the exchange's recommendation"
+            }
+            (true, _) => "chosen by your own ranking",
+        };
+        words.to_owned()
+    }
+}
+
+/// The ASes of a route's path.
+fn asns(attributes: &Attributes) -> Vec<u32> {
+    attributes.as_path().asns().map(|asn| asn.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wayleave_core::{Afi, Asn};
+
+    #[test]
+    fn whatever_makes_a_route_invalid_has_a_rule_and_a_cure() {
+        let prefix = |text: &str| text.parse::<Prefix>().expect("a prefix");
+        let martian = |at: &str| {
+            let prefix = prefix(at);
+            Invalid::Martian { prefix, block: Martians::Refuse.block_of(&prefix).expect("a special block") }
+        };
+        for (error, rule, cure) in [
+            (Invalid::FirstAs { found: Some(Asn(1)), announcer: Asn(2) }, "RFC 7948 section 4.5", "tell the announcer"),
+            (Invalid::NoNextHop(Afi::Ipv4), "RFC 4271 section 5.1.3", "tell the announcer"),
+            (Invalid::NextHop([192, 0, 2, 77].into()), "RFC 7948 section 4.8", "add 192.0.2.77"),
+            (martian("203.0.113.0/25"), "RFC 5737", "`lab = true`"),
+            (martian("2001:db8:1::/48"), "RFC 3849", "`lab = true`"),
+            (martian("10.1.0.0/16"), "RFC 6890", "tell the announcer"),
+            (Invalid::DefaultRoute(prefix("0.0.0.0/0")), "RFC 7948 section 4", "tell the announcer"),
+            (Invalid::Loop(Asn(2)), "RFC 4271 section 9.1.2", "nothing: the route came back"),
+        ] {
+            let said = invalid(&error);
+            assert!(said.outcome.starts_with("not used: ") && said.rule.contains(rule), "{said:?}");
+            assert!(said.cure.contains(cure), "{said:?}");
+        }
     }
 }

@@ -30,7 +30,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
 use crate::directory::{ChainError, Directory, MemberSet, Succession, Trust, keys};
-use crate::frames::{FromMember, PROTOCOL, PartyFrame, Refusal};
+use crate::frames::{FromMember, PROTOCOL, PartyFrame, Refusal, Rejection, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles, SharedKey};
 use crate::object::Kind;
 use crate::object_table::Part;
@@ -266,14 +266,31 @@ impl Party {
                 state.bad_frame(Some(slot), link, "a second hello".to_owned());
             }
             (_, FromMember::Hello { protocol, exchange, slot: claimed, session, select_best }) => {
-                if protocol != PROTOCOL || exchange != state.config.exchange || claimed != slot {
-                    state.bad_frame(Some(slot), link, "hello for another protocol, exchange or slot".to_owned());
-                } else if state.set.active(slot).is_none() {
-                    // Its link came up while a batch removed it.
-                    state.close(link, "the member has left the exchange");
+                let rejected = if protocol != PROTOCOL {
+                    Some((
+                        Rejection::Protocol { ours: PROTOCOL },
+                        format!("it speaks version {protocol} of the protocol"),
+                    ))
+                } else if exchange != state.config.exchange {
+                    let ours = state.config.exchange.clone();
+                    Some((Rejection::Exchange { ours }, "it names another exchange".to_owned()))
+                } else if claimed != slot {
+                    Some((Rejection::Slot { proved: slot }, format!("it says that it is in slot {claimed}")))
                 } else {
-                    state.welcome(slot, session, select_best);
-                    self.role.member_greeted(state, slot, session, select_best);
+                    None
+                };
+                match rejected {
+                    Some((why, what)) => {
+                        // Only its operator can help, who learns nothing from a link that just ends.
+                        state.send_to_member(slot, &ToMember::Rejected { why });
+                        state.bad_frame(Some(slot), link, what);
+                    }
+                    // Its link came up while a batch removed it.
+                    None if state.set.active(slot).is_none() => state.close(link, "the member has left the exchange"),
+                    None => {
+                        state.welcome(slot, session, select_best);
+                        self.role.member_greeted(state, slot, session, select_best);
+                    }
                 }
             }
             _ if !greeted => state.bad_frame(Some(slot), link, "a frame before hello".to_owned()),

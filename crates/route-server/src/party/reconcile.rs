@@ -54,8 +54,16 @@ impl State {
         }
         self.seq = self.seq.max(seq);
         let expected = if self.config.number == PartyNumber::One { 2 } else { 1 };
-        if hello.protocol != PROTOCOL || hello.exchange != self.config.exchange || hello.party != expected {
-            return Err("hello for another protocol, exchange or party");
+        if hello.protocol != PROTOCOL {
+            return Err(
+                "it speaks another version of the protocol; both parties must run the same version of Wayleave",
+            );
+        }
+        if hello.exchange != self.config.exchange {
+            return Err("it is of another exchange; compare `exchange` in both configurations");
+        }
+        if hello.party != expected {
+            return Err("it says that it is the same party; one has `number = 1` and the other `number = 2`");
         }
         let peer = self.peer.as_mut().ok_or("a hello without a link")?;
         if peer.hello.is_some() {

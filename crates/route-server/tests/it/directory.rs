@@ -649,6 +649,7 @@ fn one_by_one(members: u32) -> Directory {
 /// The time of each step, for 250, 750 and 2,000 members that joined one by one. Each has three signatures to verify.
 #[test]
 #[ignore = "takes a minute, most of it to make the history"]
+#[expect(clippy::disallowed_methods, reason = "this test times")]
 fn a_long_history_is_read_in_proportion_to_its_length() {
     let micros = [250, 750, 2_000].map(|members| {
         let bytes = one_by_one(members).encode();

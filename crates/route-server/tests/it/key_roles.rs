@@ -198,7 +198,7 @@ fn a_party_with_two_of_its_own_keys_alike_does_not_start() {
 fn member_says(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory) -> Option<String> {
     let mut member = greeted(keys, directory, &[1]);
     std::iter::from_fn(|| member.poll()).find_map(|output| match output {
-        MemberOutput::Close { link: 1, reason } => Some(reason),
+        MemberOutput::Close { link: 1, reason, .. } => Some(reason),
         _ => None,
     })
 }

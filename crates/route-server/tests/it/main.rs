@@ -12,4 +12,5 @@ mod policy_oracle;
 mod policy_ranking;
 mod policy_rules;
 mod policy_validate;
+mod rejections;
 mod vectors;

@@ -6,6 +6,7 @@ pub mod ip;
 pub mod memory;
 pub mod steering;
 mod system;
+pub mod tun;
 pub mod udp;
 pub mod xdp;
 

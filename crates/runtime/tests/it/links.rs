@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
-use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links, Listening};
-use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role, client_config};
+use wayleave_runtime::links::{ConnectFailure, Connecting, Limits, LinkEvent, Links, Listening, probe};
+use wayleave_runtime::tls::{Pin, PinVerifier, Pins, RefusalReason, Role, client_config};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -75,12 +75,29 @@ impl Member {
         Self { links, events, _connecting: connecting }
     }
 
+    /// The next event of a link.
     async fn next(&mut self) -> LinkEvent {
-        timeout(SOON, self.events.recv()).await.expect("in time").expect("open")
+        loop {
+            match timeout(SOON, self.events.recv()).await.expect("in time").expect("open") {
+                LinkEvent::Failed { .. } => {}
+                event => return event,
+            }
+        }
+    }
+
+    /// Why there is no link, once.
+    async fn failed(&mut self) -> ConnectFailure {
+        match timeout(SOON, self.events.recv()).await.expect("in time").expect("open") {
+            LinkEvent::Failed { pin, failure } => {
+                assert_eq!(pin.name, "party1");
+                failure
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     async fn stays_down(&mut self) {
-        assert!(timeout(Duration::from_millis(400), self.events.recv()).await.is_err(), "a link came up");
+        assert!(timeout(Duration::from_millis(400), self.next()).await.is_err(), "a link came up");
     }
 }
 
@@ -289,4 +306,67 @@ async fn raw_link(identity: &Identity, party: &Party) -> tokio_rustls::client::T
     let name = party.listening.address.ip().into();
     let name = rustls::pki_types::ServerName::IpAddress(name);
     tokio_rustls::TlsConnector::from(config).connect(name, tcp).await.expect("a handshake")
+}
+
+#[tokio::test]
+async fn who_is_refused_is_told_once_and_waits_before_it_tries_again() {
+    let (alpha, stranger) = (identity("alpha"), identity("stranger"));
+    let party = Party::of(&[&alpha]).await;
+    let mut member = Member::of(&stranger, &party);
+    assert!(matches!(member.failed().await, ConnectFailure::NotAccepted(_)));
+    // An ordinary failure is tried again five times in this time.
+    tokio::time::sleep(Duration::from_millis(1800)).await;
+    assert_eq!(party.refused(), 1);
+    assert!(member.events.try_recv().is_err(), "told once");
+}
+
+#[tokio::test]
+async fn who_refuses_the_other_end_waits_as_well() {
+    let alpha = identity("alpha");
+    let impostor = Party { identity: identity("party1"), ..Party::of(&[&alpha]).await };
+    let mut member = Member::of(&alpha, &impostor);
+    let ConnectFailure::Refused(refusal) = member.failed().await else { panic!("no refusal") };
+    assert_eq!(refusal.reason, RefusalReason::Unknown);
+    tokio::time::sleep(Duration::from_millis(1800)).await;
+    assert_eq!(member.links.counters().refused.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn what_was_sent_before_a_close_arrives_and_a_refused_peer_waits() {
+    let alpha = identity("alpha");
+    let mut party = Party::of(&[&alpha]).await;
+    let mut member = Member::of(&alpha, &party);
+    let (at_party, _) = up(party.next().await);
+    let (at_member, _) = up(member.next().await);
+    // Octets that the party does not read any more must not take the frame away.
+    member.links.send(at_member, Arc::from(vec![7; 200_000]));
+    party.links.send(at_party, Arc::from(*b"another slot"));
+    party.links.close(at_party, "refused");
+    assert_eq!(frame(member.next().await), b"another slot");
+    member.links.close_refused(at_member, "the party refused it");
+    down(member.next().await);
+    assert!(timeout(Duration::from_millis(1800), member.next()).await.is_err(), "it tries again at once");
+}
+
+#[tokio::test]
+async fn a_probe_sees_the_peers_certificate_and_clock_and_without_a_name_disturbs_no_link() {
+    let (alpha, stranger) = (identity("alpha"), identity("stranger"));
+    let mut party = Party::of(&[&alpha]).await;
+    let address = party.listening.address.to_string();
+    let expecting =
+        |who: &Identity| PinVerifier::new(Pins::new([(who.fingerprint(), pin("party1", Role::Party, 1))]), Role::Party);
+    let of_party = expecting(&party.identity);
+    let now = wayleave_runtime::clock::unix_now().secs();
+    let clock = probe(&address, Some(&alpha), &of_party).await.expect("accepted").peer_clock.expect("told");
+    assert!(clock.abs_diff(now) <= 2, "{clock} {now}");
+    up(party.next().await);
+    down(party.next().await);
+    let _member = Member::of(&alpha, &party);
+    up(party.next().await);
+    assert_eq!(probe(&address, None, &of_party).await.expect("reached").peer_clock, None);
+    assert!(matches!(probe(&address, None, &expecting(&stranger)).await, Err(ConnectFailure::Refused(_))));
+    assert!(matches!(probe(&address, Some(&stranger), &of_party).await, Err(ConnectFailure::NotAccepted(_))));
+    assert!(timeout(Duration::from_millis(300), party.events.recv()).await.is_err(), "the link was disturbed");
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its address");
+    assert!(matches!(probe(&closed.to_string(), None, &of_party).await, Err(ConnectFailure::System(_))));
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::deep::{self, Finding};
 use crate::config::{Source, check};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::output::{print, print_json};
@@ -13,22 +14,34 @@ pub struct Check {
     /// The configuration; its sections show the role.
     #[arg(default_value = "wayleave.toml")]
     pub file: PathBuf,
+    /// Also ask the network: whether both parties are reached with the pinned keys, and whether the clock is right.
+    #[arg(long)]
+    pub deep: bool,
     #[arg(long)]
     pub json: bool,
 }
 
 /// `Err` holds the errors; with `--json` they have been printed already, and it is empty.
 pub fn run(command: &Check) -> Outcome {
-    let checked = check(&Source::read(&command.file)?);
+    let source = Source::read(&command.file)?;
+    let checked = check(&source);
+    // What has errors cannot be tried.
+    let found = (command.deep && checked.errors.is_empty()).then(|| deep::look(checked.role, &source)).transpose()?;
+    let is_fine = checked.errors.is_empty() && found.iter().flatten().all(|finding| finding.is_good);
     if command.json {
-        print_json(json!({
+        let mut value = json!({
             "file": command.file,
             "role": checked.role,
-            "ok": checked.errors.is_empty(),
+            "ok": is_fine,
             "errors": checked.errors.iter().map(describe).collect::<Vec<_>>(),
             "warnings": checked.warnings.iter().map(describe).collect::<Vec<_>>(),
-        }));
-        return if checked.errors.is_empty() { Ok(()) } else { Err(Failures(Vec::new())) };
+        });
+        if let Some(found) = &found {
+            let finding = |one: &Finding| json!({ "about": one.about, "ok": one.is_good, "message": one.words });
+            value["deep"] = json!(found.iter().map(finding).collect::<Vec<_>>());
+        }
+        print_json(value);
+        return if is_fine { Ok(()) } else { Err(Failures(Vec::new())) };
     }
     if !checked.errors.is_empty() {
         return Err(Failures(checked.errors));
@@ -46,7 +59,13 @@ pub fn run(command: &Check) -> Outcome {
         1 => print(&format!("{file}: a configuration for `wayleave run {role}`, with one warning\n")),
         many => print(&format!("{file}: a configuration for `wayleave run {role}`, with {many} warnings\n")),
     }
-    Ok(())
+    for Finding { about, words, .. } in found.iter().flatten().filter(|finding| finding.is_good) {
+        print(&format!("{about}: {words}\n"));
+    }
+    let wrong = found.into_iter().flatten().filter(|finding| !finding.is_good);
+    let wrong: Vec<Failure> =
+        wrong.map(|finding| Failure::new(format!("{}: {}", finding.about, finding.words))).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(Failures(wrong)) }
 }
 
 fn expected(failure: &Failure) -> Option<&str> {

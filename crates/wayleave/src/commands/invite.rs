@@ -51,7 +51,7 @@ pub fn run(invite: &Invite) -> Outcome {
     config.key_roles(&identity)?.add_directory(&directory)?;
     let own_pin = identity.fingerprint();
     let other_pin = config.link.get_ref().pin.get_ref().0;
-    let listen = party.listen.0;
+    let listen = party.listen.get_ref().0;
     let is_reached = !listen.ip().is_unspecified() && !listen.ip().is_loopback();
     let own_address = is_reached.then(|| HostPort(listen.to_string()));
     let is_first = *party.number.get_ref() == 1;

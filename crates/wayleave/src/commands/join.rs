@@ -123,9 +123,6 @@ pub fn run(command: &Join) -> Outcome {
             files.push(write(dir, &joined)?);
         }
     }
-    if roles.has(Roles::GATEWAY) {
-        gateway(dir, &joined)?;
-    }
     for file in &files {
         let checked = check(&Source::read(file)?);
         if !checked.errors.is_empty() {
@@ -155,10 +152,13 @@ pub fn run(command: &Join) -> Outcome {
 type Writer = fn(&Path, &Joined) -> Outcome<PathBuf>;
 
 /// What is written for each role that a node may have.
-const WRITERS: [(Roles, Writer); 3] =
-    [(Roles::PATH_SERVER, path_server), (Roles::CONSENT_SERVER, consent_server), (Roles::FORWARDER, forwarder)];
+const WRITERS: [(Roles, Writer); 4] = [
+    (Roles::PATH_SERVER, path_server),
+    (Roles::CONSENT_SERVER, consent_server),
+    (Roles::FORWARDER, forwarder),
+    (Roles::GATEWAY, gateway),
+];
 
-/// A gateway's keys and state, and its section `[overlay]` to be put into the gateway's configuration.
 fn gateway(dir: &Path, joined: &Joined) -> Outcome<PathBuf> {
     new_state(&dir.join("overlay.redb"))?;
     load_or_create(KeyKind::Ids, &dir.join("ids.key"))?;
@@ -177,7 +177,11 @@ fn gateway(dir: &Path, joined: &Joined) -> Outcome<PathBuf> {
         local: joined.listen.map(|listen| listen.to_string()),
         ..OverlayValues::example("overlay.redb")
     };
-    configuration(dir.join("overlay.toml"), &overlay::template_with(&values))
+    let status = joined.status.map_or("127.0.0.1:8492".to_owned(), |status| status.to_string());
+    configuration(
+        dir.join("gateway.toml"),
+        &crate::config::gateway::template_with(&overlay::template_with(&values), &status),
+    )
 }
 
 fn read_line() -> Outcome<String> {

@@ -4,20 +4,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use wayleave_runtime::identity::{Identity, IdentityError};
+use wayleave_runtime::identity::Identity;
 
 use super::capability::{CapabilityKeys, DelegateKeys};
 use super::node_keys::{DelegateTags, NodeKeys};
 use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ManifestKeys, ProfileKeys, RecordKeys};
 use super::revoke::{RevokeKeys, RevokedKeys};
-use super::{capability, node_keys, pki, revoke};
+use super::{capability, key_show, node_keys, pki, revoke};
 use crate::config::PublicKey;
 use crate::config::router::FormatName;
 use crate::failure::Outcome;
-use crate::key_files::attestation;
-use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding;
-use crate::key_files::node::{self, KeyKind};
 use crate::key_files::signing_key;
 use crate::output::{print, print_json};
 use clap::{Args, Subcommand};
@@ -38,7 +35,7 @@ pub enum Keys {
         #[arg(long)]
         json: bool,
     },
-    /// Print the public keys of a key file.
+    /// Say what a key file or signed file is, and print its public parts.
     Show {
         file: PathBuf,
         #[arg(long)]
@@ -125,19 +122,7 @@ pub fn run(command: &Keys) -> Outcome {
             identity.save(file)?;
             show(file, &identity, *json);
         }
-        Keys::Show { file, json } => match Identity::load(file) {
-            Err(IdentityError::Malformed(..)) if attestation::role(file).is_some() => {
-                let role = attestation::role(file).unwrap_or_default();
-                pki::show(role, file, &attestation::Keys::load(role, file)?, *json);
-            }
-            Err(IdentityError::Malformed(..)) if capability::is_one(file) => {
-                capability::show(file, &Capabilities::load(file)?, *json);
-            }
-            Err(IdentityError::Malformed(..)) if node::kind_of(file).is_some() => {
-                node_keys::show(node::kind_of(file).unwrap_or(KeyKind::Identity), file, *json)?;
-            }
-            identity => show(file, &identity?, *json),
-        },
+        Keys::Show { file, json } => key_show::run(file, *json)?,
         Keys::Attest(command) => pki::attest(command)?,
         Keys::Forwarding(command) => forwarding(command)?,
         Keys::Node(command) => node_keys::create(command)?,
@@ -175,15 +160,21 @@ fn forwarding(command: &ForwardingKeys) -> Outcome {
             keys
         }
     };
+    show_forwarding(file, &keys, *json);
+    Ok(())
+}
+
+/// Prints from when on forwarding keys hold, and the names of ICING nodes.
+pub fn show_forwarding(file: &Path, keys: &forwarding::ForwardingKeys, json: bool) {
+    let format = keys.format();
     let times: Vec<u64> = keys.times().collect();
-    let nodes: Vec<String> = icing_nodes(&keys);
-    if *json {
+    let nodes: Vec<String> = icing_nodes(keys);
+    if json {
         print_json(json!({ "file": file, "format": format.name(), "from": times, "nodes": nodes }));
     } else {
         print(&format!("file    {}\nformat  {}\nfrom    {times:?}\n", file.display(), format.name()));
         nodes.iter().for_each(|node| print(&format!("node    {node}\n")));
     }
-    Ok(())
 }
 
 /// The node IDs of ICING keys, in the order of the keys; neighbours and senders use them as the node's name.
@@ -195,7 +186,8 @@ fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
     keys.live(u64::MAX, 0).iter().map(|(_, key)| hex(forwarding::icing_secret(key).id().to_bytes())).collect()
 }
 
-fn show(file: &Path, identity: &Identity, json: bool) {
+/// Prints the public parts of a key file.
+pub fn show(file: &Path, identity: &Identity, json: bool) {
     let tls = identity.fingerprint().to_string();
     let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
     if json {

@@ -4,21 +4,25 @@
 mod bench;
 mod capability;
 mod check;
+mod deep;
 mod demo;
 mod init;
 mod invite;
 mod join;
+mod key_show;
 mod keys;
 mod lab;
 mod locate;
 mod manual;
 mod members;
 mod node_keys;
+mod path;
 mod pki;
 mod realm;
 mod revoke;
 mod run;
 mod show;
+mod succession;
 
 use std::process::ExitCode;
 
@@ -44,8 +48,13 @@ pub enum Command {
     Run(run::Run),
     /// Show the state of a running role.
     Show(show::Show),
-    /// Explain why a prefix has its route, or none (member, attesting proxy).
+    /// Explain why a prefix has its route, or none (member, attesting proxy), or how packets to a name go (gateway).
     Why(show::Why),
+    /// The paths of a gateway.
+    #[command(subcommand)]
+    Path(path::Path),
+    /// Probe the path from a gateway to a name or address.
+    Ping(path::Of),
     /// Find between which nodes of an ICING path packets were lost, from the nodes' signed reports.
     Locate(locate::Locate),
     /// Print a member's configuration, from a party's configuration.
@@ -83,6 +92,8 @@ impl Command {
             Command::Run(command) => run::run(command),
             Command::Show(command) => show::show(command),
             Command::Why(command) => show::why(command),
+            Command::Path(command) => path::run(command),
+            Command::Ping(command) => path::ping(command),
             Command::Locate(command) => locate::run(command),
             Command::Invite(command) => invite::run(command),
             Command::Realm(command) => realm::run(command),

@@ -16,9 +16,10 @@ use wayleave_core::Asn;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{from_hex, to_hex};
 
+use super::succession::{Earlier, follow, unseen};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::{
-    Keys, Objects, folder_octets, keep_manifest, kept_manifest, load_anchor, save_anchor, save_object, set,
+    Keys, Objects, folder_octets, keep_manifest, kept_manifest, load_anchor, object_file, save_anchor, save_object, set,
 };
 use crate::key_files::router_keys;
 use crate::output::{objects, print, print_json, warn};
@@ -79,6 +80,8 @@ pub struct ObjectKeys {
 pub struct ProfileKeys {
     #[command(flatten)]
     pub objects: ObjectKeys,
+    #[command(flatten)]
+    pub earlier: Earlier,
     #[arg(long)]
     pub asn: Option<Asn>,
     /// A file of the AS's attestation keys, all of which are listed.
@@ -103,6 +106,8 @@ pub struct AdditionKeys {
     /// A public key as attest:SUITE:HEX (may be repeated).
     #[arg(long)]
     pub key: Vec<String>,
+    #[command(flatten)]
+    pub earlier: Earlier,
     /// Validity of the addition.
     #[arg(long, default_value_t = 365)]
     pub days: u32,
@@ -135,6 +140,8 @@ pub struct ManifestKeys {
 pub struct RecordKeys {
     #[command(flatten)]
     pub objects: ObjectKeys,
+    #[command(flatten)]
+    pub earlier: Earlier,
     #[arg(long)]
     pub asn: Asn,
     /// A prefix that the AS may originate, with an optional maximum length: 192.0.2.0/24-26 (may be repeated).
@@ -143,7 +150,7 @@ pub struct RecordKeys {
     /// The AS attests its routes; the value is how a route without attestation is treated.
     #[arg(long, value_enum)]
     pub attested: Option<StrictnessName>,
-    /// Since when, in seconds since 1970. Default: now.
+    /// Since when, in seconds since 1970. Default: as before, or now.
     #[arg(long)]
     pub since: Option<u64>,
 }
@@ -354,24 +361,76 @@ impl Publisher<'_> {
         Ok((entries, number))
     }
 
-    /// Signs the object that `make` makes with this span, and the manifest that lists it, and writes both into the folder.
-    fn publish(mut self, kind: u8, asn: Asn, days: u32, make: impl FnOnce(Span) -> Object) -> Outcome {
+    /// The object of this kind and AS that is in force, as the folder has it.
+    fn present(&self, kind: u8, asn: Asn) -> Result<Option<Object>, Failure> {
+        let now = unix_now().secs();
+        let mut latest: Option<Object> = None;
+        for octets in folder_octets(self.folder)? {
+            let Ok(signed) = Signed::decode(&octets) else { continue };
+            if !self.signer.has_signed(&signed) {
+                continue;
+            }
+            let object = signed.object;
+            let is_one = object.kind() == kind && object.asn() == asn && object.span().not_after >= now;
+            if is_one && latest.as_ref().is_none_or(|latest| latest.span().sequence < object.span().sequence) {
+                latest = Some(object);
+            }
+        }
+        Ok(latest)
+    }
+
+    /// Signs the object that `make` makes with this span and from the one in force, and the manifest that lists it, and writes
+    /// both into the folder. Nothing that is in force is dropped unless that is wanted.
+    fn publish(
+        mut self,
+        (kind, asn): (u8, Asn),
+        days: u32,
+        how: Earlier,
+        make: impl FnOnce(Span, Option<&Object>) -> Object,
+    ) -> Outcome {
         let (mut entries, number) = self.published()?;
         let now = unix_now();
         // Later than what was published, also where the clock has gone back.
-        let last = entries.get(&(kind, asn)).map_or(0, |entry| entry.sequence);
+        let listed = entries.get(&(kind, asn)).copied();
+        let last = listed.map_or(0, |entry| entry.sequence);
         let (not_before, not_after) = (now.secs().saturating_sub(MARGIN), now.secs() + u64::from(days) * DAY);
-        let object = make(Span { sequence: now.0.max(last.saturating_add(1)), not_before, not_after });
+        let present = self.present(kind, asn)?;
+        let span = Span { sequence: now.0.max(last.saturating_add(1)), not_before, not_after };
+        let mut object = make(span, present.as_ref());
+        let shown = present.as_ref().map_or(0, |present| present.span().sequence);
+        if !how.replace && shown < last {
+            let why = format!("the last manifest lists it, and {} does not have it", self.folder.display());
+            return Err(unseen(object.kind_name(), asn, &why).into());
+        }
+        let file = object_file(self.folder, &object);
+        if !how.replace && present.is_none() && file.exists() && !self.has_expired(&file, now.secs()) {
+            let why = format!("{} is not signed by this publisher", file.display());
+            return Err(unseen(object.kind_name(), asn, &why).into());
+        }
+        let mut dropped = Vec::new();
+        if let Some(present) = &present {
+            (object, dropped) = follow(how, present, object)?;
+        }
         let octets = self.signer.sign(&object)?;
         let file = save_object(self.folder, &object, &octets)?;
         entries.extend(ManifestEntry::of(&object, &octets).map(|entry| ((kind, asn), entry)));
         let manifest = self.list(entries.into_values().collect(), number)?;
         if self.json {
-            print_json(json!({ "file": file, "object": describe(&object), "manifest": manifest }));
+            print_json(json!({
+                "file": file, "object": describe(&object), "manifest": manifest, "dropped": dropped,
+            }));
         } else {
-            print(&format!("wrote {}\nwrote {}\n", file.display(), manifest.display()));
+            let lines: String = dropped.iter().map(|what| format!("dropped {what}\n")).collect();
+            print(&format!("{lines}wrote {}\nwrote {}\n", file.display(), manifest.display()));
         }
         Ok(())
+    }
+
+    /// Whether a file has an object of this publisher that holds no more.
+    fn has_expired(&self, file: &Path, now: u64) -> bool {
+        let octets = std::fs::read(file).unwrap_or_default();
+        let signed = Signed::decode(&octets).ok().filter(|signed| self.signer.has_signed(signed));
+        signed.is_some_and(|signed| signed.object.span().not_after < now)
     }
 
     /// Signs the list of these objects, which follows manifest `last`, and writes it.
@@ -479,7 +538,7 @@ pub fn profile(command: &ProfileKeys) -> Outcome {
     keys.sort();
     let ObjectKeys { anchor, objects, days, manifest_days, json } = &command.objects;
     let publisher = anchor_publisher(anchor, objects, *manifest_days, *json)?;
-    publisher.publish(1, asn, *days, |span| Object::Profile(Profile { asn, span, keys }))
+    publisher.publish((1, asn), *days, command.earlier, |span, _| Object::Profile(Profile { asn, span, keys }))
 }
 
 /// Signs an AS's addition to its own profile.
@@ -504,7 +563,7 @@ pub fn addition(command: &AdditionKeys) -> Outcome {
         return Err(Failure::usage("no keys given").help("add --attest FILE, or --key attest:SUITE:HEX").into());
     }
     keys.sort();
-    publisher.publish(3, asn, *days, |span| Object::Addition(Addition { asn, span, keys }))
+    publisher.publish((3, asn), *days, command.earlier, |span, _| Object::Addition(Addition { asn, span, keys }))
 }
 
 /// The public keys of a file of attestation keys, which must be of `asn` if one is given.
@@ -561,14 +620,24 @@ pub fn record(command: &RecordKeys) -> Outcome {
             StrictnessName::Prefer => Strictness::Prefer,
             StrictnessName::PostQuantum => Strictness::PostQuantum,
         };
-        (command.since.unwrap_or(now), strictness)
+        (command.since, strictness)
     });
     let mut prefixes: Vec<_> = command.prefix.iter().map(|owned| (owned.prefix, owned.max_length)).collect();
     prefixes.sort();
     let asn = command.asn;
     let ObjectKeys { anchor, objects, days, manifest_days, json } = &command.objects;
     let publisher = anchor_publisher(anchor, objects, *manifest_days, *json)?;
-    publisher.publish(2, asn, *days, |span| Object::Record(Record { asn, span, attested_since, prefixes }))
+    publisher.publish((2, asn), *days, command.earlier, |span, present| {
+        // Who signs the same again does not begin anew.
+        let before = match present {
+            Some(Object::Record(record)) => record.attested_since,
+            _ => None,
+        };
+        let since = |(since, strictness): (Option<u64>, Strictness)| {
+            (since.or(before.map(|(since, _)| since)).unwrap_or(now), strictness)
+        };
+        Object::Record(Record { asn, span, attested_since: attested_since.map(since), prefixes })
+    })
 }
 
 /// Lists the objects of a folder that an anchor has signed.
@@ -608,7 +677,8 @@ pub fn routers(anchors: &[PathBuf], folder: &Path, json: bool) -> Outcome {
     Ok(())
 }
 
-fn describe(object: &Object) -> Value {
+/// An object as JSON.
+pub fn describe(object: &Object) -> Value {
     let keys = |keys: &[ProfileKey]| -> Vec<String> {
         keys.iter()
             .map(|key| {

@@ -38,6 +38,8 @@ pub enum Realm {
     Init(Init),
     /// Print a token with which one node can join, once.
     Invite(Invite),
+    /// Give a member a new membership of so many days; it fetches it by joining with its token again.
+    Renew(Renew),
     /// Remove a member, and tell the path servers; or withdraw a token that nobody used.
     Revoke(Revoke),
     /// Print the realm's key and its members.
@@ -110,6 +112,20 @@ pub struct Invite {
 }
 
 #[derive(Args, Debug)]
+pub struct Renew {
+    /// The member's name or key.
+    pub member: String,
+    /// Days that the new membership lasts.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=MAX_MEMBERSHIP / 86_400))]
+    pub days: u64,
+    /// The operator's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
 pub struct Revoke {
     /// The member's name or key, or a token.
     pub member: String,
@@ -133,6 +149,7 @@ pub fn run(command: &Realm) -> Outcome {
     match command {
         Realm::Init(command) => init(command),
         Realm::Invite(command) => invite(command),
+        Realm::Renew(command) => renew(command),
         Realm::Revoke(command) => revoke(command),
         Realm::Show(command) => show(command),
     }
@@ -261,6 +278,26 @@ fn find(registrar: &Registrar, text: &str) -> Outcome<IdentityKey> {
     latest.map(|member| member.identity).ok_or_else(|| {
         Failure::new(format!("no member `{text}`")).help("`wayleave realm show` lists the members").into()
     })
+}
+
+fn renew(command: &Renew) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let (mut registrar, mut ledger) = RealmFile::parse(&source)?.registrar(&source)?;
+    let identity = find(&registrar, &command.member)?;
+    let events = order(&mut registrar, &mut ledger, RegistrarInput::Renew(identity, command.days * 86_400))?;
+    let Some(RegistrarEvent::Renewed(membership)) = events.into_iter().next() else {
+        return Err(Failure::new("the membership was not renewed: a bug, please report it").into());
+    };
+    let until = membership.object().not_after;
+    if command.json {
+        print_json(json!({ "identity": identity.to_string(), "until": until }));
+    } else {
+        print(&format!(
+            "renewed {identity} until {}\nnext, at the node: wayleave join TOKEN --dir FOLDER, with its token of before, and restart it\n",
+            utc(until)
+        ));
+    }
+    Ok(())
 }
 
 fn revoke(command: &Revoke) -> Outcome {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use wayleave_runtime::logs;
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::roles::{self, RoleName};
 
 #[derive(Args, Debug)]
@@ -29,6 +29,11 @@ pub enum LogFormat {
 
 /// Runs the role until SIGTERM.
 pub fn run(command: &Run) -> Outcome {
+    // Before anything draws it: the standard library, among others, panics where the system gives none.
+    getrandom::fill(&mut [0]).map_err(|error| {
+        Failure::new(format!("the system gave no randomness: {error}"))
+            .help("keys and masks need it; look at the limits and filters (seccomp) under which the process runs")
+    })?;
     let format = match command.log_format {
         LogFormat::Text => logs::Format::Text,
         LogFormat::Json => logs::Format::Json,

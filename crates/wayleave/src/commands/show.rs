@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::failure::Outcome;
+use super::path;
+use crate::failure::{Failure, Outcome};
 use crate::fetch;
 use crate::fetch::Target;
 use crate::output::{cell, fields, objects, print, print_json};
@@ -42,8 +43,10 @@ pub enum Noun {
     Reports,
     /// Neighbours, as their adverts have them (router of an overlay).
     Neighbours,
-    /// Paths to a host, and whether their nodes consent (router of an overlay).
+    /// Paths to a host, and whether their nodes consent (router of an overlay); all paths, and what uses them (gateway).
     Paths,
+    /// Names that have addresses (gateway).
+    Names,
 }
 
 impl Noun {
@@ -59,13 +62,15 @@ impl Noun {
             Noun::Reports => "/api/v1/reports",
             Noun::Neighbours => "/api/v1/neighbours",
             Noun::Paths => "/api/v1/paths",
+            Noun::Names => "/api/v1/names",
         }
     }
 }
 
 #[derive(Args, Debug)]
 pub struct Why {
-    pub prefix: Prefix,
+    /// A prefix, or a name or address behind a gateway.
+    pub what: String,
     #[command(flatten)]
     pub target: Target,
     #[arg(long)]
@@ -136,6 +141,8 @@ pub fn show(command: &Show) -> Outcome {
             let columns = ["account", "principal", "delegation", "sub_delegation", "epoch", "packets", "octets"];
             objects(&list("accounts"), &columns)
         }
+        Noun::Paths if list("paths").iter().any(|row| row["used"].is_array()) => path::table(&value),
+        Noun::Names => objects(&list("names"), &["name", "ipv4", "ipv6"]),
         Noun::Reports => objects(&list("reports"), &["handle", "index", "window", "packets", "octets"]),
         Noun::Neighbours => {
             objects(&list("neighbours"), &["node", "interface", "state", "local", "remote", "ids", "identity"])
@@ -154,7 +161,15 @@ fn status(mut value: Value) -> String {
     links_in_words(&mut value);
     further_slots_in_words(&mut value);
     few_time_keys_in_words(&mut value);
-    let Some(pairs) = value.as_object_mut().and_then(|fields| fields.remove("pairs")) else { return fields(&value) };
+    let problems = value.as_object_mut().and_then(|fields| fields.remove("problems"));
+    let problems: String = problems
+        .iter()
+        .flat_map(|problems| problems.as_array().into_iter().flatten())
+        .map(|problem| format!("\nproblem: {}\n", cell(problem)))
+        .collect();
+    let Some(pairs) = value.as_object_mut().and_then(|fields| fields.remove("pairs")) else {
+        return fields(&value) + &problems;
+    };
     let rows: Vec<Value> = pairs
         .as_array()
         .into_iter()
@@ -242,7 +257,7 @@ fn few_time_keys_in_words(value: &mut Value) {
 /// A table of routes, with a last line if there are more.
 fn routes(mut routes: Vec<Value>, more: bool) -> String {
     for announcer in routes.iter_mut().filter_map(|route| route.get_mut("announcer")) {
-        *announcer = format!("slot {}", cell(announcer)).into();
+        *announcer = member(announcer).into();
     }
     for prefixes in routes.iter_mut().filter_map(|route| route.get_mut("prefixes")?.as_array_mut()) {
         let rest = prefixes.len().saturating_sub(PREFIXES);
@@ -280,7 +295,19 @@ fn event(event: &Value) -> String {
 }
 
 pub fn why(command: &Why) -> Outcome {
-    let value = fetch::json(&command.target, &format!("/api/v1/why?prefix={}", command.prefix))?;
+    let prefix = match command.what.parse::<Prefix>() {
+        Ok(prefix) => prefix,
+        // No name has a slash.
+        Err(error) if command.what.contains('/') => {
+            let failure = Failure::usage(format!("invalid value {error}"));
+            return Err(failure.help("expected a prefix, or a name or address behind a gateway").into());
+        }
+        Err(_) => {
+            let Why { what, target, json } = command;
+            return path::why(&path::Of { name: what.clone(), target: target.clone(), json: *json });
+        }
+    };
+    let value = fetch::json(&command.target, &format!("/api/v1/why?prefix={prefix}"))?;
     if command.json {
         print_json(value);
         return Ok(());
@@ -291,24 +318,49 @@ pub fn why(command: &Why) -> Outcome {
             text += &chain(route);
             continue;
         }
-        let who = match route["announcer"][1].as_str() {
-            Some(name) => format!("{name} (AS{})", cell(&route["asn"])),
-            None => "an unknown member".to_owned(),
-        };
-        let path = route["as_path"].as_str().map_or(String::new(), |path| format!(" path {path}"));
+        let who =
+            if route["announcer"].is_null() { "an unknown member".to_owned() } else { member(&route["announcer"]) };
         let class = route["class"].as_u64().map_or(String::new(), |class| format!(" class {class}"));
         let verdict = route["attested"].as_str().map_or(String::new(), |verdict| format!(" {verdict}"));
-        text += &format!("  from {who}{path}{class}{verdict}: {}\n", cell(&route["outcome"]));
+        text += &format!("  from {who}{}{class}{verdict}: {}\n", path(route), cell(&route["outcome"]));
+        text += &reason(route);
         if route["hops"].is_array() {
             text += &hops(route);
         }
     }
+    for route in value["own"].as_array().into_iter().flatten() {
+        text += &format!("  from your router{}: {}\n", path(route), cell(&route["outcome"]));
+        text += &reason(route);
+    }
     for route in value["sent"].as_array().into_iter().flatten() {
-        let path: Vec<String> = route["as_path"].as_array().into_iter().flatten().map(cell).collect();
-        text += &format!("  to the exchange: path {}: {}\n", path.join(" "), cell(&route["outcome"]));
+        text += &format!("  to the exchange{}: {}\n", path(route), cell(&route["outcome"]));
     }
     print(&text);
     Ok(())
+}
+
+/// A member: name and AS, or its slot where the member set does not say.
+fn member(announcer: &Value) -> String {
+    match (announcer["name"].as_str(), announcer["asn"].as_u64()) {
+        (Some(name), Some(asn)) => format!("{name} (AS{asn})"),
+        _ => format!("slot {}", cell(&announcer["slot"])),
+    }
+}
+
+/// The path of a route, if it is known.
+fn path(route: &Value) -> String {
+    let Some(path) = route["as_path"].as_array() else { return String::new() };
+    format!(" path {}", path.iter().map(cell).collect::<Vec<_>>().join(" "))
+}
+
+/// The rule of a verdict and what to do, where there is anything to do.
+fn reason(route: &Value) -> String {
+    let (rule, cure) = (cell(&route["rule"]), cell(&route["cure"]));
+    if cure == "nothing" {
+        format!("    rule: {rule}\n")
+    } else {
+        format!("    rule: {rule}\n    what to do: {cure}\n")
+    }
 }
 
 /// A route with the hops of its attestation, the origin first.
@@ -349,8 +401,8 @@ mod tests {
 
     #[test]
     fn a_status_names_the_parties_whose_links_are_up() {
-        let text = status(json!({ "parties": [true, false], "batch": 7 }));
-        assert_eq!(text, "batch    7\nparties  party 1: up, party 2: down\n");
+        let text = status(json!({ "parties": [true, false], "batch": 7, "problems": ["no answer"] }));
+        assert_eq!(text, "batch    7\nparties  party 1: up, party 2: down\n\nproblem: no answer\n");
         assert_eq!(status(json!({ "other_party": true })), "peer party  up\n");
     }
 

@@ -27,7 +27,6 @@ pub const ROLE: RoleConfig = RoleConfig {
     section: "attest",
     sections: "[attest], [keys] and [[pair]]",
     check: AttestFile::checked,
-    status: |source| Ok(AttestFile::parse(source)?.status),
     template: |_| TEMPLATE.to_owned(),
 };
 

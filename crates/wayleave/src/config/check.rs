@@ -1,7 +1,7 @@
 //! `check`: what is wrong with a configuration, whichever role it is for.
 
 use super::rs::StatusSection;
-use super::{Fault, Source, attest, consent, member, path, realm, router, rs};
+use super::{Fault, Source, attest, consent, gateway, member, path, realm, router, rs};
 use crate::failure::{Failure, Failures, Outcome};
 
 /// A role's configuration, for commands that work on any.
@@ -13,15 +13,13 @@ pub struct RoleConfig {
     /// Its sections, for people.
     pub sections: &'static str,
     pub check: fn(&Source) -> Checked,
-    /// Its `[status]`, if the file is valid.
-    pub status: fn(&Source) -> Outcome<Option<StatusSection>>,
     /// What `wayleave init` prints; the number of the party, if that matters.
     pub template: fn(u8) -> String,
 }
 
 /// The configurations of all roles.
-pub const ROLES: [&RoleConfig; 7] =
-    [&rs::ROLE, &member::ROLE, &attest::ROLE, &router::ROLE, &realm::ROLE, &path::ROLE, &consent::ROLE];
+pub const ROLES: [&RoleConfig; 8] =
+    [&rs::ROLE, &member::ROLE, &attest::ROLE, &router::ROLE, &realm::ROLE, &path::ROLE, &consent::ROLE, &gateway::ROLE];
 
 /// The result of a check.
 #[derive(Debug)]
@@ -53,8 +51,18 @@ pub fn check(source: &Source) -> Checked {
     }
 }
 
+/// The `[status]` of a configuration, whatever its other sections are: a running role is asked also while its file is being
+/// changed.
+pub fn status_of(source: &Source) -> Outcome<Option<StatusSection>> {
+    #[derive(serde::Deserialize)]
+    struct OnlyStatus {
+        status: Option<StatusSection>,
+    }
+    Ok(source.parse::<OnlyStatus>()?.status)
+}
+
 /// The role that a configuration is for.
-pub fn role_of(source: &Source) -> Outcome<&'static RoleConfig> {
+fn role_of(source: &Source) -> Outcome<&'static RoleConfig> {
     let table: toml::Table = source.parse()?;
     let has_section = |role: &RoleConfig| table.contains_key(role.section);
     match ROLES.into_iter().filter(|role| has_section(role)).collect::<Vec<_>>()[..] {

@@ -30,7 +30,6 @@ pub const ROLE: RoleConfig = RoleConfig {
     section: "consent",
     sections: "[consent] and [overlay]",
     check: ConsentFile::checked,
-    status: |source| Ok(ConsentFile::parse(source)?.status),
     template: |_| template(),
 };
 

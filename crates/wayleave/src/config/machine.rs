@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use toml::Spanned;
+use wayleave_route_server::party::StoredRecord;
+use wayleave_runtime::store::{self, StoreError};
 
 use super::parse::Text;
 use super::rs::{FileFault, StatusSection};
@@ -31,6 +33,20 @@ pub(super) fn state_fault(state: &Spanned<PathBuf>, source: &Source) -> Option<F
         return fault(message, "give it to the user that runs the role, or run `check` as that user".to_owned());
     }
     None
+}
+
+/// The tables of a party's and of a member's state.
+pub const STATE_TABLES: [&str; 4] = ["meta", "objects", "marks", "versions"];
+
+/// What a role's state holds, without a change to it. `None` if there is none yet, or it cannot be read now: a running role has
+/// it open, or it has to be repaired after a crash.
+pub(super) fn stored(path: &Path) -> Result<Option<Vec<StoredRecord>>, StoreError> {
+    let mut all = Vec::new();
+    for table in STATE_TABLES {
+        let Some(records) = store::peek(path, table)? else { return Ok(None) };
+        all.extend(records.into_iter().map(|(key, value)| StoredRecord { table: table.to_owned(), key, value }));
+    }
+    Ok(Some(all))
 }
 
 /// An address at which the role is to listen, and which this machine does not have. It is no error: `check` may run elsewhere.

@@ -15,11 +15,13 @@ use wayleave_runtime::identity::{Fingerprint, Identity};
 
 use super::attestation::{AttestationSection, unknown_origins};
 use super::check::{Checked, RoleConfig};
+use super::listed;
+use super::machine::{absent_address, state_fault, taken_by_status};
 use super::parse::{HostPort, PublicKey, Text};
 use super::protection::{ProtectionKeys, TtlSecurity};
 use super::rs::{
     FileFault, StatusSection, example, exchange_fault, has_example_operators, key_fault, operators_fault, range,
-    status_warning,
+    shared_fault, status_warning,
 };
 use super::{EXAMPLE_OPERATORS, EXAMPLE_PINS, Fault, Source};
 use crate::failure::Failures;
@@ -32,7 +34,6 @@ pub const ROLE: RoleConfig = RoleConfig {
     section: "member",
     sections: "[member], [exchange] and [router]",
     check: MemberConfig::checked,
-    status: |source| Ok(MemberConfig::parse(source)?.file.status),
     template: |_| template(),
 };
 
@@ -58,10 +59,10 @@ pub struct MemberFile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemberSection {
-    pub name: String,
+    pub name: Spanned<String>,
     pub slot: Spanned<u32>,
     pub key: Spanned<PathBuf>,
-    pub state: PathBuf,
+    pub state: Spanned<PathBuf>,
     /// How long delivered routes are kept while a party is unreachable.
     #[serde(default = "default_stale")]
     pub stale_secs: Spanned<u64>,
@@ -69,8 +70,8 @@ pub struct MemberSection {
     #[serde(default = "default_settle")]
     pub settle_secs: Spanned<u64>,
     /// Whether slots that joined after this file was last checked get routes.
-    #[serde(default)]
-    pub new_members: NewMembersChoice,
+    #[serde(default = "default_new_members")]
+    pub new_members: Spanned<NewMembersChoice>,
     /// With `new_members = "hold"`: the slots of the member set when it was last checked. Slots from this number on are new.
     pub known_slots: Option<Spanned<u32>>,
     /// New slots that are not held. Slots that the member set marks as held are, whatever `new_members` says, until they are
@@ -97,20 +98,22 @@ impl MemberSection {
     fn new_members(&self) -> NewMembers {
         let held_from = self.known_slots.as_ref().map(|known| *known.get_ref());
         NewMembers {
-            held_from: held_from.filter(|_| self.new_members == NewMembersChoice::Hold),
+            held_from: held_from.filter(|_| *self.new_members.get_ref() == NewMembersChoice::Hold),
             released: self.released.iter().map(|slot| *slot.get_ref()).collect(),
         }
     }
 
     fn new_members_faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
-        if self.new_members == NewMembersChoice::Hold && self.known_slots.is_none() {
+        if *self.new_members.get_ref() == NewMembersChoice::Hold && self.known_slots.is_none() {
             let message = "`hold` without `known_slots`, expected the number of slots that the member set has today";
-            faults.push(Fault::at(self.slot.span(), message).help(
+            faults.push(Fault::at(self.new_members.span(), message).help(
                 "`wayleave members show` prints it; every slot from this number on is held until `released` lists it",
             ));
         }
-        if let Some(known) = self.known_slots.as_ref().filter(|_| self.new_members == NewMembersChoice::Serve) {
+        if let Some(known) =
+            self.known_slots.as_ref().filter(|_| *self.new_members.get_ref() == NewMembersChoice::Serve)
+        {
             let message = "`known_slots` without `new_members = \"hold\"` holds nothing, expected both or neither";
             faults.push(Fault::at(known.span(), message));
         }
@@ -142,10 +145,10 @@ pub struct PartyAt {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSection {
-    pub listen: Option<Text<SocketAddr>>,
+    pub listen: Option<Spanned<Text<SocketAddr>>>,
     pub connect: Option<Text<SocketAddr>>,
     /// Only the router at this address may connect.
-    pub address: Option<Text<IpAddr>>,
+    pub address: Option<Spanned<Text<IpAddr>>>,
     pub asn: Spanned<Asn>,
     pub router_id: Spanned<Text<Ipv4Addr>>,
     #[serde(default = "default_hold_time")]
@@ -162,9 +165,9 @@ impl RouterSection {
     /// The keys that protect the session.
     pub fn protection_keys(&self) -> ProtectionKeys<'_> {
         ProtectionKeys {
-            listen: self.listen.map(|listen| listen.0),
+            listen: self.listen.as_ref().map(|listen| listen.get_ref().0),
             connect: self.connect.map(|connect| connect.0),
-            address: self.address.map(|address| address.0),
+            address: self.address.as_ref().map(|address| address.get_ref().0),
             ttl: self.ttl,
             password_file: self.password_file.as_ref(),
             ttl_security: self.ttl_security.as_ref(),
@@ -177,6 +180,10 @@ impl RouterSection {
 #[serde(deny_unknown_fields)]
 pub struct SelectBestSection {
     pub enabled: bool,
+}
+
+fn default_new_members() -> Spanned<NewMembersChoice> {
+    Spanned::new(0..0, NewMembersChoice::default())
 }
 
 fn default_stale() -> Spanned<u64> {
@@ -251,7 +258,7 @@ impl MemberConfig {
             KeyRole::Operator(_) => self.file.exchange.operators.span(),
             _ => self.file.member.key.span(),
         };
-        Some(Fault::at(span, shared.to_string()))
+        Some(shared_fault(span, &shared))
     }
 
     pub(super) fn checked(source: &Source) -> Checked {
@@ -264,10 +271,13 @@ impl MemberConfig {
                     fault => errors.extend(fault.map(FileFault::into_fault)),
                 }
                 errors.extend(config.shared_key_fault(source));
+                errors.extend(state_fault(&config.file.member.state, source).map(FileFault::into_fault));
                 let asn = *config.file.router.get_ref().asn.get_ref();
                 let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
                 let password = config.file.router.get_ref().protection_keys().file_faults(source);
-                for fault in attestation.iter().flat_map(|section| section.file_faults(source, asn)).chain(password) {
+                let of_set = listed::faults(&config, source);
+                let of_keys = attestation.iter().flat_map(|section| section.file_faults(source, asn));
+                for fault in of_keys.chain(password).chain(of_set) {
                     match fault {
                         FileFault::Missing(fault) | FileFault::Doubtful(fault) => warnings.push(fault),
                         FileFault::Unusable(fault) => errors.push(fault),
@@ -324,6 +334,10 @@ impl MemberFile {
                 faults.push(Fault::at(asn.span(), message));
             }
         }
+        if exchange.asn.get_ref() == router.asn.get_ref() {
+            let message = format!("{} is the exchange's, expected the AS number of your router", router.asn.get_ref());
+            faults.push(Fault::at(router.asn.span(), message));
+        }
         if exchange.party1.pin.get_ref() == exchange.party2.pin.get_ref() {
             let message = "the same fingerprint as party 1's, expected party 2's";
             faults.push(
@@ -346,6 +360,12 @@ impl MemberFile {
             let message = "0.0.0.0 is not a BGP identifier, expected an IPv4 address of the proxy";
             faults.push(Fault::at(router.router_id.span(), message).help("RFC 6286 section 2.1"));
         }
+        if let Some(connect) = router.connect.filter(|connect| connect.0.port() == 0) {
+            let message = format!("port 0 of {} is no port, expected the router's, usually 179", connect.0.ip());
+            faults.push(Fault::at(self.router.span(), message));
+        }
+        let listening: Vec<SocketAddr> = router.listen.iter().map(|listen| listen.get_ref().0).collect();
+        faults.extend(taken_by_status(self.status.as_ref(), &listening));
         let hold_time = *router.hold_time.get_ref();
         if HoldTime::from_secs(hold_time).is_none() {
             let message = format!("a hold time of {hold_time} seconds is not allowed, expected 0 or 3 to 65535");
@@ -376,7 +396,32 @@ impl MemberFile {
                 .and_then(|section| unknown_origins(&section.get_ref().keys, &section.get_ref().rpki)),
         );
         warnings.extend(self.attestation.iter().flat_map(|section| section.get_ref().keys.warnings()));
+        warnings.extend(self.router_warnings());
         warnings.extend(self.status.as_ref().and_then(status_warning));
+        warnings
+    }
+}
+
+impl MemberFile {
+    /// What is allowed of `[router]`, and probably not meant.
+    fn router_warnings(&self) -> Vec<Fault> {
+        let router = self.router.get_ref();
+        let mut warnings: Vec<Fault> = router.listen.iter().filter_map(absent_address).collect();
+        let id = IpAddr::V4(router.router_id.get_ref().0);
+        let (address, connect) = (router.address.as_ref(), router.connect.map(|connect| connect.0.ip()));
+        if address.is_some_and(|address| address.get_ref().0 == id) || connect == Some(id) {
+            let message = format!("{id} is the router's address, expected an identifier of the proxy's own");
+            let help =
+                "two speakers with one BGP identifier refuse each other, or each other's routes (RFC 4271 section 6.2)";
+            warnings.push(Fault::at(router.router_id.span(), message).help(help));
+        }
+        if let Some((address, connect)) = address.zip(connect).filter(|(address, to)| address.get_ref().0 != *to) {
+            let message = format!(
+                "the proxy connects to {connect}, and only {} may connect to it, expected one router",
+                address.get_ref().0
+            );
+            warnings.push(Fault::at(address.span(), message));
+        }
         warnings
     }
 }
@@ -440,6 +485,8 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          state = \"{file}.redb\"\n\
          # How long routes are kept while a party is unreachable, in seconds.\n\
          #stale_secs = 3600\n\
+         # In a laboratory: take routes to prefixes that are reserved for documentation.\n\
+         #lab = true\n\
          # Whether slots that join later get routes: \"serve\", or \"hold\" until `released` lists them. A further slot of an AS\n\
          # for which none of its other slots signed is held in any case.\n\
          #new_members = \"hold\"\n\

@@ -4,6 +4,8 @@ pub mod attest;
 pub mod attestation;
 mod check;
 pub mod consent;
+pub mod gateway;
+mod listed;
 mod machine;
 pub mod member;
 pub mod overlay;
@@ -24,7 +26,8 @@ use std::path::{Path, PathBuf};
 use miette::NamedSource;
 use serde::de::DeserializeOwned;
 
-pub use check::{ROLES, check, role_of};
+pub use check::{ROLES, check, status_of};
+pub use machine::STATE_TABLES;
 pub use parse::{HostPort, PublicKey, Text};
 
 use crate::failure::{Failure, Failures};
@@ -51,14 +54,21 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads the file.
+    /// Reads a configuration.
     pub fn read(path: &Path) -> Result<Self, Failure> {
+        Self::read_with(path, "`wayleave init ROLE` prints one to start from")
+    }
+
+    /// Reads a file of a configuration's setting.
+    pub fn read_named(path: &Path, setting: &str) -> Result<Self, Failure> {
+        Self::read_with(path, &format!("`{setting}` names it in the configuration"))
+    }
+
+    fn read_with(path: &Path, absent: &str) -> Result<Self, Failure> {
         let unreadable = |error: std::io::Error| {
             let failure = Failure::new(format!("{}: {error}", path.display()));
             match error.kind() {
-                ErrorKind::NotFound | ErrorKind::IsADirectory => {
-                    failure.help("`wayleave init ROLE` prints one to start from")
-                }
+                ErrorKind::NotFound | ErrorKind::IsADirectory => failure.help(absent),
                 ErrorKind::InvalidData => failure.help("configurations are text in UTF-8: save it as such"),
                 _ => failure,
             }
@@ -183,6 +193,15 @@ impl Fault {
     /// A failure (of a file that the configuration names) at the location of the name.
     pub fn of(span: Range<usize>, failure: &Failure) -> Self {
         Self { span: Some(span), message: failure.to_string(), help: failure.remedy().map(str::to_owned) }
+    }
+
+    /// A failure within a file that the configuration names, with the place there, at the location of the name.
+    pub fn within(span: Range<usize>, failure: &Failure) -> Self {
+        let place = failure.place().map_or(String::new(), |place| format!("{place}: "));
+        let label =
+            failure.label().filter(|label| *label != "this").map_or(String::new(), |label| format!(", {label}"));
+        let help = failure.remedy().map(str::to_owned);
+        Self { span: Some(span), message: format!("{place}{failure}{label}"), help }
     }
 
     /// What to do about it.

@@ -201,9 +201,11 @@ pub struct Settings {
     pub identity: Seed,
     pub membership: Signed<Membership>,
     /// The static key of a gateway.
+    #[allow(dead_code, reason = "for roles that seal")]
     pub noise: Option<Seed>,
     pub ids: Option<Seed>,
     /// The keys of the node's tags, each with the tag epoch from which it counts.
+    #[allow(dead_code, reason = "for roles that deliver; a router has them in its forwarding keys")]
     pub tags: Vec<(u32, TagMaster)>,
     pub state: PathBuf,
     pub section: OverlaySection,

@@ -27,7 +27,6 @@ pub const ROLE: RoleConfig = RoleConfig {
     section: "path",
     sections: "[path]",
     check: PathFile::checked,
-    status: |source| Ok(PathFile::parse(source)?.status),
     template: |_| template(),
 };
 

@@ -33,7 +33,6 @@ pub const ROLE: RoleConfig = RoleConfig {
     section: "realm",
     sections: "[realm]",
     check: RealmFile::checked,
-    status: |source| Ok(RealmFile::parse(source)?.status),
     template: |_| template_with("127.0.0.1:7000", "realm.example.net:7000", "127.0.0.1:8489"),
 };
 

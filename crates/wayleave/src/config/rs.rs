@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
-use wayleave_core::Asn;
-use wayleave_route_server::directory::{MAX_EXCHANGE_NAME, MemberSet, Trust};
+use wayleave_core::{Asn, Now};
+use wayleave_crypto::secret::Secret;
+use wayleave_route_server::directory::{Directory, MAX_EXCHANGE_NAME, MemberSet, Trust};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles, SharedKey};
-use wayleave_runtime::identity::{Fingerprint, Identity};
+use wayleave_route_server::party::{Party, PartyConfig, PartyNumber, StartError};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::{Fingerprint, Identity, IdentityError};
+use wayleave_runtime::tls::own_fault;
 
 use super::check::{Checked, RoleConfig};
+use super::machine::{absent_address, kind_fault, state_fault, stored, taken_by_status};
 use super::parse::{HostPort, PublicKey, Text};
 use super::{EXAMPLE_OPERATORS, EXAMPLE_PINS, Fault, Source};
 use crate::failure::{Failure, Failures};
 use crate::key_files::{member_set, signing_key};
 
 /// `run rs`.
-pub const ROLE: RoleConfig = RoleConfig {
-    name: "rs",
-    section: "party",
-    sections: "[party] and [link]",
-    check: RsConfig::checked,
-    status: |source| Ok(RsConfig::parse(source)?.status),
-    template,
-};
+pub const ROLE: RoleConfig =
+    RoleConfig { name: "rs", section: "party", sections: "[party] and [link]", check: RsConfig::checked, template };
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -42,9 +42,9 @@ pub struct RsConfig {
 pub struct PartySection {
     pub number: Spanned<u8>,
     pub exchange: Spanned<String>,
-    pub listen: Text<SocketAddr>,
+    pub listen: Spanned<Text<SocketAddr>>,
     pub key: Spanned<PathBuf>,
-    pub state: PathBuf,
+    pub state: Spanned<PathBuf>,
     pub members: Spanned<PathBuf>,
     /// Of party 1's and of party 2's operator.
     pub operators: Spanned<[Text<PublicKey>; 2]>,
@@ -62,7 +62,7 @@ pub struct PartySection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSection {
-    pub listen: Option<Text<SocketAddr>>,
+    pub listen: Option<Spanned<Text<SocketAddr>>>,
     pub connect: Option<Text<HostPort>>,
     pub pin: Spanned<Text<Fingerprint>>,
 }
@@ -76,6 +76,17 @@ pub struct StatusSection {
     #[serde(default)]
     pub shares: bool,
 }
+
+/// A key that two have.
+pub(super) fn shared_fault(span: std::ops::Range<usize>, shared: &SharedKey) -> Fault {
+    let message = format!("{} is also {}, expected a key of its own", shared.second, shared.first);
+    Fault::at(span, message)
+        .help("each role needs a key of its own: `wayleave keys new` creates one, `keys show` prints a file's")
+}
+
+/// What to do about a file of state that is none.
+pub(super) const OTHER_STATE: &str =
+    "is it another role's? each needs a file of its own: name another path, or move it away";
 
 fn default_tick() -> Spanned<u64> {
     Spanned::new(0..0, 50)
@@ -123,6 +134,14 @@ impl RsConfig {
                 "both or neither of `listen` and `connect`, expected one: one party listens, the other connects";
             faults.push(Fault::at(self.link.span(), message));
         }
+        let members = party.listen.get_ref().0;
+        if let Some(listen) = link.listen.as_ref().filter(|listen| listen.get_ref().0 == members) {
+            let message = format!("members connect to {members} already, expected an address or port of its own");
+            faults.push(Fault::at(listen.span(), message));
+        }
+        let listening: Vec<SocketAddr> =
+            std::iter::once(members).chain(link.listen.iter().map(|listen| listen.get_ref().0)).collect();
+        faults.extend(taken_by_status(self.status.as_ref(), &listening));
         faults
     }
 
@@ -166,25 +185,106 @@ impl RsConfig {
             (KeyRole::Operator(_), _) => self.party.operators.span(),
             _ => self.party.members.span(),
         };
-        Some(Fault::at(span, shared.to_string()))
+        Some(shared_fault(span, &shared))
     }
 
-    /// Faults of the files that it names.
+    /// Faults of the files that it names: all that `run` reads.
     fn file_faults(&self, source: &Source) -> Vec<FileFault> {
-        let mut faults: Vec<FileFault> = key_fault(&self.party.key, source).into_iter().collect();
+        let party = &self.party;
+        let mut faults: Vec<FileFault> = key_fault(&party.key, source).into_iter().collect();
         faults.extend(self.shared_key_fault(source).map(FileFault::Unusable));
-        let members = source.resolve(self.party.members.get_ref());
-        if !members.exists() {
+        faults.extend(state_fault(&party.state, source));
+        let members = source.resolve(party.members.get_ref());
+        let mut directory = None;
+        if let Some(fault) = kind_fault(&party.members, source, false) {
+            faults.push(fault);
+        } else if !members.exists() {
             let message = format!("{} does not exist yet", members.display());
-            let fault = Fault::at(self.party.members.span(), message).help("`wayleave members init` creates it");
+            let fault = Fault::at(party.members.span(), message).help("`wayleave members init` creates it");
             faults.push(FileFault::Missing(fault));
-        } else if !self.has_examples()
-            && let Err(failures) = member_set::verified(&members, &self.trust())
-        {
-            let unusable = |failure: &Failure| Fault::of(self.party.members.span(), failure);
-            faults.extend(failures.0.iter().map(unusable).map(FileFault::Unusable));
+        } else if !self.has_examples() {
+            match member_set::verified(&members, &self.trust()) {
+                Ok((octets, read)) => {
+                    faults.extend(self.stored_set_fault(&octets, &read, source));
+                    directory = Some(read);
+                }
+                Err(failures) => {
+                    let unusable = |failure: &Failure| Fault::of(party.members.span(), failure);
+                    faults.extend(failures.0.iter().map(unusable).map(FileFault::Unusable));
+                }
+            }
         }
+        faults.extend(self.recommendation_faults(source, directory.as_ref().map(|directory| &**directory.set())));
         faults
+    }
+
+    /// What is wrong with the recommendation's file. Without a member set its names are not looked at.
+    fn recommendation_faults(&self, source: &Source, set: Option<&MemberSet>) -> Vec<FileFault> {
+        let Some(file) = &self.party.recommendation else { return Vec::new() };
+        let path = source.resolve(file.get_ref());
+        if !path.exists() {
+            let message = format!("{} does not exist", path.display());
+            let help = "write it: `[recommendation]`, and below it lines such as `alpha = 10`; or remove this line";
+            return vec![FileFault::Unusable(Fault::at(file.span(), message).help(help))];
+        }
+        match Recommendation::read(&path, set) {
+            Ok((_, unknown)) => {
+                let doubtful = |failure: &Failure| FileFault::Doubtful(Fault::within(file.span(), failure));
+                unknown.iter().map(doubtful).collect()
+            }
+            Err(failures) => {
+                let unusable = |failure: &Failure| FileFault::Unusable(Fault::within(file.span(), failure));
+                failures.0.iter().map(unusable).collect()
+            }
+        }
+    }
+
+    /// What was in force at this party, against the file: the rule of a start. Nothing while the role runs, whose state no
+    /// other process can read.
+    fn stored_set_fault(&self, octets: &[u8], in_file: &Directory, source: &Source) -> Option<FileFault> {
+        let identity = Identity::load(&source.resolve(self.party.key.get_ref())).ok()?;
+        let records = match stored(&source.resolve(self.party.state.get_ref())) {
+            Ok(records) => records?,
+            Err(error) => {
+                return Some(FileFault::Unusable(
+                    Fault::at(self.party.state.span(), error.to_string()).help(OTHER_STATE),
+                ));
+            }
+        };
+        let span = self.party.members.span();
+        let now = Now { instant: wayleave_core::Instant(0), unix: unix_now() };
+        match Party::new(self.machine(&identity), &Secret::new([0; 32]), octets, records, now) {
+            Ok(party) if party.members().number > in_file.set().number => {
+                let (newer, older) = (party.members().number, in_file.set().number);
+                let message = format!("the file has member set {older}, and set {newer} was in force at this party");
+                let help = "the party starts with the newer one, which its state has, and writes it to the file";
+                Some(FileFault::Doubtful(Fault::at(span, message).help(help)))
+            }
+            Ok(_) => None,
+            Err(error @ StartError::Store) => {
+                Some(FileFault::Unusable(Fault::at(self.party.state.span(), error.to_string()).help(OTHER_STATE)))
+            }
+            // Named already, at the key that has two.
+            Err(StartError::Keys(_)) => None,
+            Err(error) => Some(FileFault::Unusable(Fault::at(span, error.to_string()).help(
+                "the party's state has the set that was in force: restore the file that it had, or settle with the other operator which counts",
+            ))),
+        }
+    }
+
+    /// The machine's configuration; `parse` has checked every number.
+    pub fn machine(&self, identity: &Identity) -> PartyConfig {
+        let party = &self.party;
+        PartyConfig {
+            number: if *party.number.get_ref() == 1 { PartyNumber::One } else { PartyNumber::Two },
+            exchange: party.exchange.get_ref().clone(),
+            operators: party.operators.get_ref().each_ref().map(|key| key.0.0),
+            keys: self.keys(identity),
+            tick: Duration::from_millis(*party.tick_ms.get_ref()),
+            stale: Duration::from_secs(*party.stale_secs.get_ref()),
+            rank_wait: Duration::from_millis(*party.rank_wait_ms.get_ref()),
+            match_wait: Duration::from_secs(2),
+        }
     }
 
     /// Warnings: example values, status pages that others can reach.
@@ -198,6 +298,8 @@ impl RsConfig {
         if EXAMPLE_PINS.contains(&pin.get_ref().0.to_string().as_str()) {
             warnings.push(example(pin.span(), "the peer party's fingerprint, from its `wayleave keys show`"));
         }
+        let listening = std::iter::once(&self.party.listen).chain(&self.link.get_ref().listen);
+        warnings.extend(listening.filter_map(absent_address));
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings
     }
@@ -216,6 +318,7 @@ impl RsConfig {
                     match fault {
                         // A new configuration needs no files yet.
                         FileFault::Missing(fault) if config.has_examples() => warnings.push(fault),
+                        FileFault::Doubtful(fault) => warnings.push(fault),
                         fault => errors.push(fault.into_fault()),
                     }
                 }
@@ -270,11 +373,28 @@ impl FileFault {
 }
 
 pub(super) fn key_fault(key: &Spanned<PathBuf>, source: &Source) -> Option<FileFault> {
+    if let Some(fault) = kind_fault(key, source, false) {
+        return Some(fault);
+    }
     let path = source.resolve(key.get_ref());
-    let error = Identity::load(&path).err()?;
+    let error = match Identity::load(&path) {
+        Ok(identity) => {
+            let reason = own_fault(&identity, unix_now().secs())?;
+            let message = format!("{}: {reason} by this machine's clock", path.display());
+            let help = "set the clock, or make a new key with `wayleave keys new`; others must pin it, or sign it as a renewal";
+            return Some(FileFault::Unusable(Fault::at(key.span(), message).help(help)));
+        }
+        Err(error) => error,
+    };
     let fault = Fault::at(key.span(), error.to_string());
     if path.exists() {
-        return Some(FileFault::Unusable(fault));
+        let help = match error {
+            IdentityError::TooOpen(_) => {
+                format!("run: chmod 600 {}; if others may have read it, make a new key", path.display())
+            }
+            _ => "`wayleave keys new` creates such a file; `wayleave keys show FILE` says what a file is".to_owned(),
+        };
+        return Some(FileFault::Unusable(fault.help(help)));
     }
     Some(FileFault::Missing(fault.help(format!("`wayleave keys new {}` creates it", path.display()))))
 }
@@ -300,11 +420,16 @@ pub struct Recommendation {
 }
 
 impl Recommendation {
-    /// Reads the file; the number of each active slot of `set` that it names.
-    pub fn read(path: &std::path::Path, set: &MemberSet) -> Result<BTreeMap<u32, u8>, Failures> {
-        let source = Source::read(path)?;
+    /// Reads the file: the number of each active slot of `set` that it names, and the names that no member has. Those are
+    /// left out and no error, so that a member can be removed before its line is. Without a set no name is looked at.
+    pub fn read(
+        path: &std::path::Path,
+        set: Option<&MemberSet>,
+    ) -> Result<(BTreeMap<u32, u8>, Vec<Failure>), Failures> {
+        let source = Source::read_named(path, "recommendation")?;
         let file: Self = source.parse()?;
-        let mut slots = BTreeMap::new();
+        let Some(set) = set else { return Ok((BTreeMap::new(), Vec::new())) };
+        let (mut slots, mut unknown) = (BTreeMap::new(), Vec::new());
         for (name, number) in &file.recommendation {
             let text = name.get_ref();
             let named: Vec<u32> = match set.slot_by_name(text) {
@@ -313,11 +438,12 @@ impl Recommendation {
             };
             if named.is_empty() {
                 let message = format!("no member `{text}`, expected a name or AS number of the member set");
-                return Err(source.failure(Fault::at(name.span(), message)).into());
+                let help = "the line has no effect; remove it if the member has left";
+                unknown.push(source.failure(Fault::at(name.span(), message).help(help)));
             }
             slots.extend(named.into_iter().map(|slot| (slot, *number)));
         }
-        Ok(slots)
+        Ok((slots, unknown))
     }
 }
 

@@ -405,12 +405,17 @@ fn object_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Writes a signed object into a folder, replacing an earlier one of its kind and AS; returns its path.
-pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<PathBuf> {
-    let path = match object {
+/// Where an object lies in its folder.
+pub fn object_file(folder: &Path, object: &Object) -> PathBuf {
+    match object {
         Object::Manifest(manifest) if manifest.publisher == TRUST_ANCHOR => folder.join(format!("manifest.{OBJECT}")),
         _ => folder.join(format!("{}-{}.{OBJECT}", object.kind_name(), object.asn().0)),
-    };
+    }
+}
+
+/// Writes a signed object into a folder, replacing an earlier one of its kind and AS; returns its path.
+pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<PathBuf> {
+    let path = object_file(folder, object);
     fs::create_dir_all(folder).map_err(|error| Failure::system(folder.display(), &error))?;
     replace(&path, octets)?;
     Ok(path)

@@ -24,7 +24,9 @@ pub fn read(file: &Path) -> Outcome<Directory> {
     let help = "`wayleave members init` begins a member set";
     let octets = octets(file, help)?;
     let read = Directory::decode(&octets);
-    Ok(read.map_err(|error| Failure::new(format!("{} does not count as a member set: {error}", file.display())))?)
+    let foreign = |error| Failure::new(format!("{} does not count as a member set: {error}", file.display()));
+    Ok(read
+        .map_err(|error| foreign(error).help("get the file from the other party's operator, who has the same one"))?)
 }
 
 /// Reads a directory that belongs to the exchange and the operators of a configuration: its octets too.

@@ -277,9 +277,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
             let announcer = announcer.unwrap_or_default();
             let why = reason(report);
             warn!(announcer, %nlri, class = class.name(), suppressed, "route {nlri} of the member in slot {announcer} is {}: {why}", class.name());
-            Some(
-                json!({ "event": "verdict", "announcer": announcer, "prefix": nlri.prefix, "class": class, "why": why }),
-            )
+            Some(json!({ "event": "verdict", "slot": announcer, "prefix": nlri.prefix, "class": class, "why": why }))
         }
         MemberAttestationEvent::Route { event: RouteEvent::Refused { routes, class, report }, .. } => {
             let why = reason(report);
@@ -335,7 +333,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
         }
         MemberAttestationEvent::Suspect(announcer) => {
             warn!(announcer, suppressed, "the member in slot {announcer}: {SUSPECT}");
-            Some(json!({ "event": "wrong-signatures", "announcer": announcer }))
+            Some(json!({ "event": "wrong-signatures", "slot": announcer }))
         }
         MemberAttestationEvent::OutOfMemory(announcer) => {
             error!(
@@ -344,7 +342,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
                 "routes of the member in slot {announcer} are not used: they take more than its quarter of `most_memory_mib`, or \
                  all members' more than that"
             );
-            Some(json!({ "event": "out-of-memory", "announcer": announcer }))
+            Some(json!({ "event": "out-of-memory", "slot": announcer }))
         }
         MemberAttestationEvent::OtherKeysListed => {
             error!(

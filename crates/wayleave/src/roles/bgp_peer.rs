@@ -12,6 +12,7 @@ use tokio::time::sleep_until;
 use tracing::{debug, info, warn};
 pub use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::peer::{self, Input, Output};
+use wayleave_bgp::rib::RejectedRoutes;
 use wayleave_bgp::session::{self, Cause, Config, Ended, Erred, PeerAsn, Stop, StopReason};
 use wayleave_bgp::{Attributes, Update};
 use wayleave_core::{Machine, Prefix};
@@ -32,6 +33,10 @@ const SHUTDOWN_TIME: Duration = Duration::from_millis(300);
 const LOGGED_MALFORMED: u32 = 10;
 /// Causes of failed attempts that are logged between two sessions.
 const LOGGED_CAUSES: usize = 16;
+/// How long the router has to connect or to be reached before its absence is reported.
+const ROUTER_PATIENCE: Duration = Duration::from_secs(20);
+/// Routes that the session cannot carry and that are remembered for `why`.
+const MOST_REJECTED: usize = 10_000;
 /// How often unused attributes are freed.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -75,12 +80,36 @@ impl RouteQueue {
 
 /// The peer's state for views.
 #[derive(Clone, Debug, Default)]
-pub struct PeerView(Arc<Mutex<Value>>);
+pub struct PeerView(Arc<Mutex<Value>>, Arc<Mutex<HashMap<Prefix, String>>>);
 
 impl PeerView {
     /// The state as JSON.
     pub fn json(&self) -> Value {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why the session cannot carry the route to this prefix, if it cannot.
+    pub fn rejected(&self, prefix: &Prefix) -> Option<String> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).get(prefix).cloned()
+    }
+
+    /// The session cannot carry these routes.
+    fn reject(&self, rejected: &RejectedRoutes) {
+        let mut all = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        for nlri in &rejected.routes {
+            if all.len() < MOST_REJECTED || all.contains_key(&nlri.prefix) {
+                all.insert(nlri.prefix, rejected.error.to_string());
+            }
+        }
+    }
+
+    /// Another route to the prefix is due, or all of them are.
+    fn retry(&self, prefix: Option<&Prefix>) {
+        let mut all = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        match prefix {
+            Some(prefix) => drop(all.remove(prefix)),
+            None => all.clear(),
+        }
     }
 
     fn set(&self, value: Value) {
@@ -115,6 +144,7 @@ impl Peer {
         let router = endpoint.options.peer.or(endpoint.connect.map(|address| address.ip()));
         let connections = PeerTcp::open(endpoint, to).await?;
         let (address, protection) = (connections.address, connections.protection());
+        let awaited_at = address.map(|address| address.to_string());
         info!(protection, "protection of the session with the router: {protection}");
         let routes = RouteQueue::default();
         let (replay, replayed) = mpsc::channel(REPLAY_QUEUE);
@@ -133,6 +163,8 @@ impl Peer {
             view: view.clone(),
             protection,
             last_end: String::new(),
+            problem: None,
+            awaited_at,
             connect_error: None,
             malformed: 0,
             logged_causes: BTreeSet::new(),
@@ -162,6 +194,10 @@ struct Driver<E> {
     /// For the view.
     protection: String,
     last_end: String,
+    /// Why there is no session, and what to do, while there is none.
+    problem: Option<String>,
+    /// Where the router is to connect, if it is.
+    awaited_at: Option<String>,
     /// Why the latest attempt to connect failed, until the session has reported it.
     connect_error: Option<String>,
     malformed: u32,
@@ -179,6 +215,9 @@ impl<E: From<PeerEvent>> Driver<E> {
     ) {
         self.handle(session::Input::Start).await;
         let mut sweep = tokio::time::interval(SWEEP);
+        let missed = tokio::time::sleep(ROUTER_PATIENCE);
+        tokio::pin!(missed);
+        let mut has_been_missed = false;
         loop {
             let deadline = self.peer.deadline();
             let due = deadline.map_or_else(tokio::time::Instant::now, |at| self.clock.at(at));
@@ -193,9 +232,14 @@ impl<E: From<PeerEvent>> Driver<E> {
                 update = replayed.recv(), if writable => if let Some(update) = update { self.input(Input::Once(update)) },
                 () = sleep_until(due), if deadline.is_some() => self.peer.handle_timeout(self.clock.now()),
                 _ = sweep.tick() => self.peer.sweep(),
+                () = &mut missed, if !has_been_missed => {
+                    has_been_missed = true;
+                    self.miss_router();
+                }
             }
             // All that wait at once, so that routes share messages.
             for (prefix, attributes) in self.routes.take() {
+                self.view.retry(Some(&prefix));
                 self.input(Input::Route { prefix, attributes });
             }
             self.act().await;
@@ -250,10 +294,14 @@ impl<E: From<PeerEvent>> Driver<E> {
                     self.malformed = 0;
                     self.logged_causes.clear();
                     self.last_end.clear();
+                    self.problem = None;
+                    self.view.retry(None);
                 }
                 Output::Ended(ended) => {
-                    warn!(cause = %ended.cause, "BGP session with the router down: {}", ended.cause);
                     self.last_end = ended.cause.to_string();
+                    let words = self.words(&ended);
+                    warn!(cause = %ended.cause, "BGP session with the router down: {words}");
+                    self.problem = Some(format!("the BGP session with the router is down: {words}"));
                 }
                 Output::Failed(ended) => {
                     let reason = self.connect_error.take().filter(|_| matches!(ended.cause, Cause::ConnectFailed));
@@ -261,7 +309,13 @@ impl<E: From<PeerEvent>> Driver<E> {
                     self.log_failed(&ended);
                 }
                 Output::Rejected(rejected) => {
-                    warn!(routes = rejected.routes.len(), "routes not announced to the router: {}", rejected.error);
+                    self.view.reject(&rejected);
+                    let first = rejected.routes.first().map(|nlri| nlri.prefix.to_string()).unwrap_or_default();
+                    warn!(
+                        routes = rejected.routes.len(),
+                        "routes not announced to the router, the first to {first}: {}; `wayleave why` says what to do",
+                        rejected.error
+                    );
                 }
                 Output::Unsendable(error) => {
                     debug!(%error, "UPDATE not sent: this session cannot carry it");
@@ -271,20 +325,63 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
+    /// What the end of a session, or of an attempt, means, and what to do.
+    fn words(&self, ended: &Ended) -> String {
+        let (router, cause) = (&self.router, &self.last_end);
+        if let (Cause::UnexpectedAs { announced, .. }, PeerAsn::Exactly(asn)) = (&ended.cause, self.expected) {
+            return format!(
+                "the router at {router} says {announced}, and [router] asn is {}: correct the one that is wrong (the exchange \
+                 knows this member by the AS of its slot)",
+                asn.0
+            );
+        }
+        let what = match &ended.cause {
+            Cause::ConnectFailed => {
+                format!("is BGP configured there, for this proxy's address? [router] `connect` is {router}")
+            }
+            Cause::PeerErred(_) | Cause::PeerEnded(_) => {
+                "compare the router's configuration of this neighbour with [router] and [exchange] asn".to_owned()
+            }
+            Cause::HoldTimerExpired | Cause::SendHoldTimerExpired | Cause::ConnectionLost => {
+                format!("look at the router, {router}, and at the way to it; the session is tried again")
+            }
+            _ => return cause.clone(),
+        };
+        format!("{cause}; {what}")
+    }
+
+    /// The router has not been heard of since the start.
+    fn miss_router(&mut self) {
+        if self.peer.established().is_some() || self.problem.is_some() {
+            return;
+        }
+        let Some(at) = &self.awaited_at else { return };
+        let words = format!(
+            "{} has not opened a BGP session with {at}: see whether this proxy is its neighbour there, with the right address \
+             and port, and whether a firewall is on the way",
+            self.router
+        );
+        warn!("{words}");
+        self.problem = Some(words);
+    }
+
     /// Logs why there is no session, each cause once until there is one: routers try again and again.
     fn log_failed(&mut self, ended: &Ended) {
+        if matches!(ended.cause, Cause::ConnectFailed) && self.connections.is_passive() {
+            return;
+        }
         let cause = self.last_end.clone();
+        let words = self.words(ended);
         let is_new = self.logged_causes.len() < LOGGED_CAUSES && self.logged_causes.insert(cause.clone());
         if !is_new {
             debug!("no BGP session with the router: {cause}");
-        } else if let (Cause::UnexpectedAs { announced, .. }, PeerAsn::Exactly(asn)) = (&ended.cause, self.expected) {
-            let router = &self.router;
-            warn!("BGP session to {router} refused: the router says {announced}, [router] asn is {}", asn.0);
-        } else if matches!(ended.cause.erred(), Erred::Peer | Erred::We) {
-            warn!("no BGP session with the router: {cause}; compare its configuration with [router]");
+        } else if matches!(ended.cause.erred(), Erred::Nobody) {
+            info!("no BGP session with the router: {words}");
+            return;
         } else {
-            info!("no BGP session with the router: {cause}");
+            warn!("no BGP session with the router: {words}");
         }
+        self.problem = Some(format!("no BGP session with the router: {words}"));
     }
 
     /// Logs what was wrong with the first few malformed UPDATEs of a session; the rest is only counted.
@@ -314,6 +411,7 @@ impl<E: From<PeerEvent>> Driver<E> {
             "protection": self.protection,
             "hold_time": up.map(|up| up.hold_time.secs()),
             "announced": self.peer.adj_rib_out().len(),
+            "problem": self.problem,
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
             "refused_lines_not_logged": self.strangers.suppressed(),
             "counters": self.peer.counters(),
@@ -339,5 +437,26 @@ mod tests {
         queue.set(b, Some(attributes.clone()));
         assert_eq!(queue.take().collect::<Vec<_>>(), [(a, None), (b, Some(attributes))]);
         assert_eq!(queue.take().count(), 0);
+    }
+
+    #[test]
+    fn a_route_that_the_session_cannot_carry_is_known_until_another_one_is_due() {
+        let view = PeerView::default();
+        let prefix = |text: &str| text.parse::<Prefix>().expect("a prefix");
+        let (a, b) = (prefix("192.0.2.0/25"), prefix("192.0.2.128/25"));
+        let error = wayleave_bgp::EncodeError::TooLong { need: 5_000, most: 4_096 };
+        let attributes = Arc::new(wayleave_bgp::AttributesEditor::default().finish());
+        let rejected = |prefix| RejectedRoutes {
+            routes: vec![wayleave_bgp::Nlri::new(prefix)],
+            attributes: attributes.clone(),
+            error,
+        };
+        view.reject(&rejected(a));
+        view.reject(&rejected(b));
+        assert!(view.rejected(&a).is_some_and(|why| why.contains("5000 octets exceeds the session's limit of 4096")));
+        view.retry(Some(&a));
+        assert_eq!((view.rejected(&a), view.rejected(&b).is_some()), (None, true));
+        view.retry(None);
+        assert_eq!(view.rejected(&b), None);
     }
 }

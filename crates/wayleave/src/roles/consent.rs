@@ -16,6 +16,7 @@ use wayleave_runtime::links::{Limits, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
+use super::overlay::strangers::Ends;
 use super::overlay::{Overlay, records};
 use crate::config::Source;
 use crate::config::consent::ConsentFile;
@@ -89,7 +90,9 @@ impl Role for ConsentRole {
             listening.map_err(|error| Failure::system(format!("cannot listen for senders at {at}"), &error))?;
         info!(identity = %identity.identity(), listen = %listening.address, nodes = config.consent.node.len(), "listening for senders");
         let view = ConsentView::new(&overlay.handle(), &links, &events, &audit);
-        let io = ConsentIo { audit: Arc::clone(&audit), log: log.clone(), last: None, links };
+        let ends = Ends::default();
+        let io =
+            ConsentIo { audit: Arc::clone(&audit), log: log.clone(), last: None, links, events: events.clone(), ends };
         let running = Running::start(machine, io, *clock, (events.clone(), inbox));
         tokio::spawn(async move {
             while let Some((records, complete)) = tapped.recv().await {

@@ -22,7 +22,7 @@ use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
 use super::Events;
 use crate::config::Source;
 use crate::config::rs::StatusSection;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Failures, Outcome};
 
 /// Events that may wait for a machine. Whoever sends more waits, as the machine's loop never does.
 pub const QUEUE: usize = 1024;
@@ -58,6 +58,12 @@ pub trait Role: Sized {
 
     /// Applies the live keys of a new configuration, and reads again the files that it names. Changes nothing if it fails.
     async fn reload(&mut self, config: Self::Config, source: &Source) -> Outcome;
+
+    /// What a reload applies also where the configuration has errors, by the configuration in force. Nothing, unless it must not
+    /// wait until somebody has mended the file.
+    async fn reload_without_configuration(&mut self) -> Outcome {
+        Ok(())
+    }
 
     /// Waits for an event of the role's own. Must be cancel safe: signals interrupt it.
     async fn next(&mut self) -> Self::Event;
@@ -166,28 +172,38 @@ pub async fn run<R: Role>(path: &Path) -> Outcome {
     Ok(())
 }
 
-/// Reads the configuration again. A configuration with errors changes nothing.
+/// Reads the configuration again. A configuration with errors changes nothing but what must not wait for its cure.
 async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
-    if let Err(failures) = try_reload(role, daemon).await {
+    let failed = |failures: Failures| {
         for failure in failures.0 {
             error!(
                 configuration = %daemon.path.display(),
-                "reload failed, the configuration in force stays: {failure}; `wayleave check` shows the place"
+                "reload failed, the configuration in force stays: {}; `wayleave check {}` shows the place",
+                failure.in_one_line(),
+                daemon.path.display()
             );
         }
+    };
+    let read = Source::read(&daemon.path).map_err(Failures::from);
+    match read.and_then(|source| Ok((R::parse(&source)?, source))) {
+        Ok((config, source)) => match role.reload(config, &source).await {
+            Ok(()) => {
+                let keys = daemon.source.changed(&source, R::LIVE);
+                if !keys.is_empty() {
+                    warn!(
+                        keys = keys.join(", "),
+                        "reload: these keys have changed and take effect only after a restart"
+                    );
+                }
+                info!(configuration = %daemon.path.display(), "configuration reloaded");
+            }
+            Err(failures) => failed(failures),
+        },
+        Err(failures) => {
+            failed(failures);
+            role.reload_without_configuration().await.unwrap_or_else(failed);
+        }
     }
-}
-
-async fn try_reload<R: Role>(role: &mut R, daemon: &Daemon) -> Outcome {
-    let source = Source::read(&daemon.path)?;
-    let config = R::parse(&source)?;
-    role.reload(config, &source).await?;
-    let keys = daemon.source.changed(&source, R::LIVE);
-    if !keys.is_empty() {
-        warn!(keys = keys.join(", "), "reload: these keys have changed and take effect only after a restart");
-    }
-    info!(configuration = %daemon.path.display(), "configuration reloaded");
-    Ok(())
 }
 
 async fn serve<R: Role>(
@@ -300,7 +316,8 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
     match name {
         "routes" => &["most"],
         "reports" => &["most", "handle"],
-        "why" => &["prefix"],
+        "why" => &["prefix", "name"],
+        "ping" => &["name"],
         "paths" => &["host"],
         _ => &[],
     }

@@ -4,6 +4,8 @@ mod config;
 mod io;
 mod views;
 
+use std::collections::HashMap;
+
 use tokio::sync::mpsc;
 use toml::Spanned;
 use tracing::info;
@@ -17,13 +19,20 @@ use super::bgp_peer::Peer;
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
 use super::origins::Origins;
 use super::state;
+use super::trouble::{Troubles, Whom};
 use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::signing_key;
+pub use config::verifier as party_verifier;
 use io::{Event, MemberIo};
 use views::MemberView;
+
+/// Both parties in the words of the configuration.
+pub fn party_words(config: &MemberConfig, identity: &Identity) -> [Whom; 2] {
+    config::words(config, identity).parties
+}
 
 /// A running member's proxy.
 pub struct MemberRole {
@@ -67,7 +76,7 @@ impl Role for MemberRole {
         let Daemon { clock, source, events: log, .. } = daemon;
         let (file, clock) = (&config.file, *clock);
         let identity = Identity::load(&source.resolve(file.member.key.get_ref()))?;
-        let (store, stored) = state::open(&source.resolve(&file.member.state))?;
+        let (store, stored) = state::open(&source.resolve(file.member.state.get_ref()))?;
         let asn = *file.router.get_ref().asn.get_ref();
         let started = match file.attestation.as_ref().map(Spanned::get_ref) {
             Some(section) => Some(attestation::start(section, asn, source, &store, clock).await?),
@@ -91,9 +100,15 @@ impl Role for MemberRole {
             links.connect(party.address.0.to_string(), &identity, config::verifier(number, party), events.clone())
         };
         let parties = [connect(1, &file.exchange.party1)?, connect(2, &file.exchange.party2)?];
-        let view = MemberView::new(&config, &identity, (&links, &store), &router.view, &events);
+        let troubles = Troubles::default();
+        let view = MemberView::new(&config, &identity, (&links, &store), (&router.view, &troubles), &events);
+        let exchange = config::words(&config, &identity);
         let io = MemberIo {
             links,
+            troubles,
+            exchange,
+            up: HashMap::new(),
+            last_end: String::new(),
             store: store.clone(),
             events: events.clone(),
             routes: router.routes.clone(),
@@ -109,7 +124,7 @@ impl Role for MemberRole {
             origins
         });
         let running = Running::start(machine, io, clock, (events, inbox));
-        info!(member = %file.member.name, slot = *file.member.slot.get_ref(), "connecting to both parties");
+        info!(member = %file.member.name.get_ref(), slot = *file.member.slot.get_ref(), "connecting to both parties");
         Ok(Self { running, view, router, origins, _parties: parties })
     }
 

@@ -7,6 +7,7 @@ pub mod bgp_peer;
 mod consent;
 mod daemon;
 mod events;
+mod gateway;
 mod member;
 mod origins;
 pub mod overlay;
@@ -16,6 +17,7 @@ mod realm;
 mod router;
 mod rs;
 mod state;
+pub mod trouble;
 
 use std::path::Path;
 
@@ -25,7 +27,9 @@ use crate::failure::{Failure, Outcome};
 
 use daemon::Role;
 pub use events::Events;
+pub use member::{party_verifier, party_words};
 pub use overlay::{records, role_names};
+pub use rs::{peer_verifier, peer_words};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RoleName {
@@ -43,6 +47,8 @@ pub enum RoleName {
     Path,
     /// A consent server of an overlay.
     Consent,
+    /// A gateway of an overlay: IP packets in and out, sealed.
+    Gateway,
 }
 
 impl RoleName {
@@ -56,6 +62,7 @@ impl RoleName {
             RoleName::Realm => realm::RealmRole::NAME,
             RoleName::Path => path::PathRole::NAME,
             RoleName::Consent => consent::ConsentRole::NAME,
+            RoleName::Gateway => gateway::GatewayRole::NAME,
         }
     }
 }
@@ -73,6 +80,7 @@ pub fn run(role: RoleName, configuration: &Path) -> Outcome {
             RoleName::Realm => daemon::run::<realm::RealmRole>(configuration).await,
             RoleName::Path => daemon::run::<path::PathRole>(configuration).await,
             RoleName::Consent => daemon::run::<consent::ConsentRole>(configuration).await,
+            RoleName::Gateway => daemon::run::<gateway::GatewayRole>(configuration).await,
         }
     })
 }

@@ -3,10 +3,9 @@
 mod io;
 mod views;
 
-use std::collections::BTreeMap;
-
 use tokio::sync::mpsc;
 use tracing::{info, warn};
+use wayleave_control::frames::MAX_FRAME;
 use wayleave_control::path::{PathServer, PathServerConfig};
 use wayleave_control::store::Store;
 use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
@@ -14,6 +13,7 @@ use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::daemon::{Daemon, QUEUE, Role, Running};
 use super::overlay::records;
+use super::overlay::strangers::Ends;
 use crate::config::Source;
 use crate::config::path::PathFile;
 use crate::config::rs::{StatusSection, examples_left};
@@ -22,8 +22,8 @@ use crate::key_files::node::{self, KeyKind};
 use io::{Event, PathIo};
 use views::PathView;
 
-/// Octets that may wait for one node.
-pub(super) const LINK_QUEUE: usize = 16 << 20;
+/// Octets that may wait for one node: a few answers. Whoever reads more slowly is cut off, and asks again.
+const LINK_QUEUE: usize = 4 << 20;
 
 /// A running path server.
 pub struct PathRole {
@@ -77,7 +77,7 @@ impl Role for PathRole {
             instance: u64::from_be_bytes(instance),
         });
         let (events, inbox) = mpsc::channel(QUEUE);
-        let links = Links::new(Limits { queue: LINK_QUEUE, ..Limits::default() });
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32 });
         let at = path.listen.get_ref().0;
         let listening = links.listen_nodes(at, &identity, events.clone()).await;
         let listening =
@@ -88,7 +88,7 @@ impl Role for PathRole {
         }
         info!(identity = %identity.identity(), realm = %config.realm(), listen = %listening.address, "listening for nodes");
         let view = PathView::new(&config, identity.identity(), &links, &state.file, &events);
-        let io = PathIo { links, store: state.file, events: events.clone(), peers: BTreeMap::new(), log: log.clone() };
+        let io = PathIo { links, store: state.file, events: events.clone(), ends: Ends::default(), log: log.clone() };
         let running = Running::start(machine, io, *clock, (events, inbox));
         Ok(Self { running, view, _listening: listening, _peers: connecting })
     }

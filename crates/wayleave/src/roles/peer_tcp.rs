@@ -74,6 +74,11 @@ impl PeerTcp {
         self.endpoint.options.protection.to_string()
     }
 
+    /// Whether the peer connects, and this end only listens.
+    pub fn is_passive(&self) -> bool {
+        self.endpoint.connect.is_none()
+    }
+
     /// Carries out a request; returns what the session must know of at once.
     pub fn perform(&mut self, request: TcpRequest) -> Option<session::Input> {
         match request {

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use wayleave_route_server::party::{Change, StoredRecord};
 use wayleave_runtime::store::{self, FileStore, Store, StoreError};
 
-/// The tables of either machine.
-const TABLES: [&str; 4] = ["meta", "objects", "marks", "versions"];
+use crate::config::STATE_TABLES;
 
 /// Opens a role's state and reads all of it.
 pub fn open(path: &Path) -> Result<(Arc<FileStore>, Vec<StoredRecord>), StoreError> {
     let store = FileStore::open(path)?;
     let mut all = Vec::new();
-    for table in TABLES {
+    for table in STATE_TABLES {
         let records = store.load(table)?.into_iter();
         all.extend(records.map(|(key, value)| StoredRecord { table: table.to_owned(), key, value }));
     }
@@ -23,7 +22,7 @@ pub fn open(path: &Path) -> Result<(Arc<FileStore>, Vec<StoredRecord>), StoreErr
 /// Hands a machine's changes to the store, which calls `durable` once they are on disk.
 pub fn submit(store: &FileStore, changes: Vec<Change>, durable: store::Durable) -> Result<(), StoreError> {
     let change = |Change { table, key, value }| {
-        debug_assert!(TABLES.contains(&table), "{table}: a table that a restart would not read");
+        debug_assert!(STATE_TABLES.contains(&table), "{table}: a table that a restart would not read");
         store::Change { table, key, value }
     };
     store.submit(changes.into_iter().map(change).collect(), durable)

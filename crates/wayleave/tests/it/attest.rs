@@ -78,7 +78,7 @@ fn records_and_policy_take_effect_without_a_restart_or_a_new_update() {
     let has = || right.learned().contains_key(&prefix());
     eventually("the route arrives", has);
     // The record is rewritten: the prefix is another's.
-    folder.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", "198.51.100.0/24"]);
+    folder.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", "198.51.100.0/24", "--replace"]);
     folder.sign(&["record", "--asn", "64499", "--prefix", PREFIX]);
     b.signal("-HUP");
     eventually("the route is refused", || !has());
@@ -170,9 +170,38 @@ fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     );
     let wrong = ["keys", "addition", "--identity", "identity.key", "--objects", "objects", "--key", &keys[1]];
     assert!(folder.fails(2, &wrong).contains("attestation keys only"));
+    // Nothing that is in force is dropped silently.
+    let record = |more: &[&'static str]| [&["keys", "record", "--asn", "64496"], more, &under[..]].concat();
+    let listed = |what: &str| list().split_whitespace().collect::<Vec<_>>().join(" ").contains(what);
+    // Messages are broken into lines.
+    let plain = |said: &str| said.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = plain(&folder.fails(1, &record(&["--prefix", "198.51.100.0/24"])));
+    assert!(said.contains("lists what this one does not: 192.0.2.0/24-26, attested prefer"), "{said}");
+    assert!(said.contains("--add lists all of it") && said.contains("--replace drops it"), "{said}");
+    assert!(listed("192.0.2.0/24-26"), "{}", list());
+    folder.ok(&record(&["--prefix", "198.51.100.0/24", "--add"]));
+    assert!(listed("192.0.2.0/24-26 198.51.100.0/24") && list().contains("prefer since"), "{}", list());
+    let stricter = ["--prefix", "198.51.100.0/24", "--prefix", "192.0.2.0/24-28", "--attested", "strict"];
+    folder.ok(&record(&stricter));
+    assert!(list().contains("strict since"), "{}", list());
+    let said = folder.ok(&record(&["--prefix", "198.51.100.0/24", "--attested", "strict", "--replace"]));
+    assert!(said.contains("dropped 192.0.2.0/24-28") && !said.contains("attested"), "{said}");
+    let profile =
+        |more: &[&'static str]| [&["keys", "profile", "--asn", "64496", "--key", &keys[0]], more, &under[..]].concat();
+    assert!(plain(&folder.fails(1, &profile(&[]))).contains("identity:kc-ed25519:"));
+    folder.ok(&profile(&["--add"]));
+    assert!(list().contains("identity:kc-ed25519:"), "{}", list());
+    folder.ok(&["keys", "attest", "newer.key", "--asn", "64496", "--suite", "kc-p256"]);
+    let newer = ["keys", "addition", "--identity", "identity.key", "--attest", "newer.key", "--objects", "objects"];
+    assert!(plain(&folder.fails(1, &newer)).contains("attest:kc-p256:"));
+    folder.ok(&[&newer[..], &["--add"]].concat());
+    std::fs::remove_file(folder.0.join("objects/record-64496.object")).expect("removed");
+    assert!(plain(&folder.fails(1, &record(&["--prefix", "198.51.100.0/24"]))).contains("the last manifest lists it"));
     // An object that another anchor signed does not count.
     folder.ok(&["keys", "anchor", "other.key", "--classical"]);
-    folder.ok(&["keys", "profile", "--attest", "a.key", "--anchor", "other.key", "--objects", "objects"]);
+    let foreign = ["keys", "profile", "--attest", "a.key", "--anchor", "other.key", "--objects", "objects"];
+    assert!(plain(&folder.fails(1, &foreign)).contains("is not signed by this publisher"));
+    folder.ok(&[&foreign[..], &["--replace"]].concat());
     let listed = folder.ok(&["keys", "objects", "--anchor", "anchor.pub", "--objects", "objects"]);
     assert!(listed.contains("refused: objects/profile-64496.object: the trust anchor did not sign"), "{listed}");
 }

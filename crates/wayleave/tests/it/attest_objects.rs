@@ -52,7 +52,8 @@ fn an_older_folder_put_back_while_the_proxy_was_down_changes_nothing_and_is_an_a
     let folder = with_keys("older", &["--classical"]);
     copy(&folder, "objects", "backup");
     // The record is replaced: the prefix is another's now.
-    folder.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", LATER, "--attested", "strict"]);
+    let later = ["record", "--asn", &ORIGIN.to_string(), "--prefix", LATER, "--attested", "strict", "--replace"];
+    folder.sign(&later);
     folder.sign(&["record", "--asn", "64499", "--prefix", PREFIX]);
     let meet = free();
     let a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "");

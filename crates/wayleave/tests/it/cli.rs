@@ -239,7 +239,7 @@ fn check_reports_the_same_as_json() {
     let error = &said["errors"][0];
     assert_eq!(
         (&said["version"], &said["ok"], &error["line"], &error["column"]),
-        (&1.into(), &false.into(), &39.into(), &13.into())
+        (&1.into(), &false.into(), &41.into(), &13.into())
     );
     assert_eq!(error["expected"], "0 or 3 to 65535");
     assert!(error["message"].as_str().is_some_and(|message| message.contains("hold time")), "{said}");
@@ -406,7 +406,11 @@ fn no_operator_signs_two_sets_of_one_number_unless_it_says_so() {
     fs::copy(folder.0.join("backup"), folder.0.join("m.signed")).expect("put back");
     let as_one = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &bravo];
     let said = folder.fails(1, &as_one).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("this key has signed another set 1 before") && said.contains("get the file from the other operator"), "{said}");
+    assert!(
+        said.contains("this key has signed another set 1 before")
+            && said.contains("get the file from the other operator"),
+        "{said}"
+    );
     // Nor does the other one, from the backup, propose or countersign another set 1.
     let mut as_two = as_one;
     as_two[4] = "op2.key";
@@ -572,32 +576,6 @@ fn nobody_becomes_a_member_with_a_partys_certificate() {
     proposed_by_hand(&folder, vec![member_set(&folder).requested(&request, 0).expect("sound by itself")]);
     let said = refused_to_countersign(&folder, &[&["--yes"][..], &parties].concat());
     assert!(said.contains("alpha claims a party's certificate as a key of its own"), "{said}");
-}
-
-#[test]
-fn no_operator_signs_two_sets_of_one_number_unless_it_gave_one_up() {
-    let folder = Folder::new("cli-two-sets");
-    begin(&folder, "test-ix");
-    // Each operator proposes on its own, from the same file, and the other one countersigns both.
-    fs::copy(folder.0.join("m.signed"), folder.0.join("m2.signed")).expect("copied");
-    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
-    let bravo = request(&folder, "bravo", "64498", "192.0.2.2", &[]);
-    propose(&folder, &["--request", &alpha]);
-    let second = ["members", "propose", "m2.signed", "--operator", "op2.key", "--out", "p2", "--request", &bravo];
-    folder.ok(&second);
-    let said = refused_to_countersign(&folder, &["--yes"]);
-    assert!(said.contains("this key has signed another set 1 before"), "{said}");
-    let first = ["members", "countersign", "m2.signed", "p2", "--operator", "op1.key", "--yes"];
-    assert!(unbroken(&folder.fails(1, &first)).contains("this key has signed another set 1 before"));
-    folder.ok(&[&COUNTERSIGN[..], &["--yes", "--given-up"]].concat());
-    // The same set again is no other one, and what an old backup of the file leads to is.
-    fs::copy(folder.0.join("m2.signed"), folder.0.join("m.signed")).expect("copied");
-    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
-    propose(&folder, &["--request", &bravo]);
-    fs::copy(folder.0.join("m2.signed"), folder.0.join("m.signed")).expect("copied");
-    let old = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &bravo];
-    let said = unbroken(&folder.fails(1, &old));
-    assert!(said.contains("this key has signed another set 2 before, and now set 1"), "{said}");
 }
 
 #[test]
@@ -871,7 +849,130 @@ fn holding_new_members_needs_the_number_of_those_that_are_known() {
     with("known_slots = 3");
     assert!(folder.fails(1, &["check", "m.toml"]).contains("holds nothing"));
     with("new_members = \"hold\"\nknown_slots = 3\nreleased = [4]");
-    folder.ok(&["check", "m.toml"]);
+    assert!(folder.ok(&["check", "m.toml"]).contains("a configuration for `wayleave run member`"));
     with("new_members = \"wait\"");
     assert!(folder.fails(1, &["check", "m.toml"]).contains("new_members"));
+}
+
+#[test]
+fn keys_show_knows_every_kind_of_file() {
+    let folder = Folder::new("cli-kinds");
+    let [one, two] = ["operator1", "operator2"].map(|name| {
+        let made = json(&folder.ok(&["keys", "new", &format!("{name}.key"), "--name", name, "--json"]));
+        made["sign"].as_str().expect("a key").to_owned()
+    });
+    folder.ok(&["members", "init", "members", "--exchange", "test-ix", "--operator1", &one, "--operator2", &two]);
+    folder.ok(&["keys", "new", "alpha.key", "--name", "alpha"]);
+    folder.ok(&[
+        "members",
+        "request",
+        "alpha.request",
+        "--key",
+        "alpha.key",
+        "--exchange",
+        "test-ix",
+        "--asn",
+        "64497",
+        "--name",
+        "alpha",
+        "--address",
+        "192.0.2.1",
+    ]);
+    folder.ok(&[
+        "members",
+        "propose",
+        "members",
+        "--operator",
+        "operator1.key",
+        "--out",
+        "p",
+        "--request",
+        "alpha.request",
+    ]);
+    folder.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
+    folder.ok(&["keys", "attest", "attest.key", "--asn", "64497"]);
+    folder.sign(&["profile", "--attest", "attest.key"]);
+    folder.sign(&["record", "--asn", "64497", "--prefix", "192.0.2.0/24"]);
+    folder.ok(&["keys", "identity", "identity.key", "--asn", "64497", "--classical"]);
+    folder.ok(&["keys", "forwarding", "icing.key", "--format", "icing"]);
+    folder.ok(&["keys", "forwarding", "platypus.key", "--format", "platypus"]);
+    folder.ok(&["keys", "revoke", "revoked", "--key", "alpha.key", "7/1"]);
+    folder.write("other", "name it as you like");
+    for (file, words) in [
+        ("alpha.key", vec!["tls", "sign"]),
+        ("attest.key", vec!["AS64497", "attest  kc-ed25519:"]),
+        ("identity.key", vec!["identity  kc-ed25519:"]),
+        ("anchor.key", vec!["anchor  kc-ed25519:", "slh-dsa"]),
+        ("anchor.pub", vec!["trust anchor, public", "ed25519:", "slh-dsa-sha2-128s:"]),
+        ("icing.key", vec!["format  icing", "node"]),
+        ("platypus.key", vec!["format  platypus"]),
+        ("members", vec!["member set", "test-ix", &one]),
+        ("alpha.request", vec!["member's request", "alpha", "first slot of its AS", "holds"]),
+        ("p", vec!["operator's proposal", "countersign"]),
+        ("objects/profile-64497.object", vec!["profile", "Ed25519 and SLH-DSA", "attest:kc-ed25519:"]),
+        ("objects/record-64497.object", vec!["record", "192.0.2.0/24"]),
+        ("objects/manifest.object", vec!["manifest", "not its signature"]),
+        ("revoked", vec!["list of revoked capabilities", "entries   1"]),
+    ] {
+        let shown = folder.ok(&["keys", "show", file]);
+        assert!(words.iter().all(|word| shown.contains(word)), "{file}, {words:?}: {shown}");
+        assert!(json(&folder.ok(&["keys", "show", file, "--json"])).is_object(), "{file}");
+    }
+    assert!(folder.fails(1, &["keys", "show", "objects"]).contains("keys objects"));
+    let said = folder.fails(1, &["keys", "show", "other"]);
+    assert!(said.contains("not a trust anchor") || said.contains("no kind of file"), "{said}");
+    folder.write("other", "nothing");
+    assert!(folder.fails(1, &["keys", "show", "other"]).contains("is no kind of file that Wayleave's commands make"));
+}
+
+#[test]
+fn show_needs_only_where_the_status_pages_are() {
+    let folder = Folder::new("cli-only-status");
+    // As while somebody edits the file of a role that runs.
+    folder.write("half.toml", "[party]\nnumber = 7\nlisten = \"no\"\n[status]\nlisten = \"127.0.0.1:1\"\n");
+    let said = folder.fails(1, &["show", "status", "--config", "half.toml"]);
+    assert!(said.contains("no answer from http://127.0.0.1:1"), "{said}");
+    folder.write("without.toml", "[party]\nnumber = 1\n");
+    assert!(folder.fails(1, &["show", "status", "--config", "without.toml"]).contains("has no [status] section"));
+}
+
+/// A program that forbids itself `getrandom` (it then fails with EIO) and becomes another one.
+const WITHOUT_RANDOMNESS: &str = "
+import ctypes, os, struct, sys, platform
+number = {'x86_64': 318, 'aarch64': 278}[platform.machine()]
+libc = ctypes.CDLL(None)
+parts = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050005), (0x06, 0, 0, 0x7fff0000)]
+program = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *part) for part in parts))
+class Filter(ctypes.Structure):
+    _fields_ = [('len', ctypes.c_ushort), ('filter', ctypes.c_void_p)]
+chosen = Filter(len(parts), ctypes.addressof(program))
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(chosen), 0, 0):
+    sys.exit(77)
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+#[test]
+fn without_randomness_of_the_system_a_role_ends_with_a_sentence() {
+    let folder = Folder::new("cli-randomness");
+    for (role, config) in [("rs", "rs"), ("member", "member"), ("attest", "attest"), ("router", "router")] {
+        let text = folder.ok(&["init", role]);
+        folder.write(&format!("{config}.toml"), &text);
+        let file = format!("{config}.toml");
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", WITHOUT_RANDOMNESS, env!("CARGO_BIN_EXE_wayleave"), "run", role, "--config", &file]);
+        let output = match command.current_dir(&folder.0).env("NO_COLOR", "1").output() {
+            Ok(output) if output.status.code() != Some(77) => output,
+            _ => {
+                eprintln!("skipped: needs python3 and seccomp");
+                return;
+            }
+        };
+        let said = text_of(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{role}: {said}");
+        assert!(said.contains("the system gave no randomness") && !said.contains("panicked"), "{role}: {said}");
+    }
+}
+
+fn text_of(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
 }

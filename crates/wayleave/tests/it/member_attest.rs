@@ -72,7 +72,7 @@ fn prefix() -> Prefix {
 fn attested(exchange: &DemoExchange, member: usize) -> Vec<(u64, String)> {
     let why = exchange.members[member].ask(&format!("/api/v1/why?prefix={PREFIX}")).unwrap_or(Value::Null);
     let routes = why["routes"].as_array().cloned().unwrap_or_default();
-    let found = |route: &Value| Some((route["asn"].as_u64()?, route["attested"].as_str()?.to_owned()));
+    let found = |route: &Value| Some((route["announcer"]["asn"].as_u64()?, route["attested"].as_str()?.to_owned()));
     routes.iter().filter_map(found).collect()
 }
 
@@ -147,7 +147,7 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
         attested(exchange, 1) == invalid && attested(exchange, 2) == invalid && !has(exchange, 1) && !has(exchange, 2)
     });
     // A new record gives the prefix to the hijacker: without a new announcement all members validate again.
-    tools.sign(&["record", "--asn", &names[0].1, "--prefix", "198.51.100.0/24"]);
+    tools.sign(&["record", "--asn", &names[0].1, "--prefix", "198.51.100.0/24", "--replace"]);
     tools.sign(&["record", "--asn", &names[last].1, "--prefix", PREFIX]);
     for member in &exchange.members[1..last] {
         member.role.reload().expect("it runs");

@@ -150,3 +150,49 @@ fn a_start_with_another_set_is_refused_with_who_erred_and_what_to_do() {
         );
     }
 }
+
+#[test]
+fn a_removal_takes_effect_while_other_files_name_the_member_or_are_damaged() {
+    let mut exchange = exchange("members-named");
+    let names: Vec<String> = exchange.members.iter().map(|member| member.at.name.clone()).collect();
+    exchange.files.recommend(&names[1]).expect("written");
+    start(&mut exchange, &[0, 1, 2, 3]);
+    eventually("all are served", &mut exchange, |exchange| connected(exchange, 0) == [0, 1, 2, 3]);
+    let (set, key) = (exchange.files.member_set(1), exchange.files.path("operator1.key"));
+    let leaves = |exchange: &mut DemoExchange, member: usize, left: &[u64]| {
+        exchange
+            .files
+            .tool(&["members", "remove", &set, "--operator", &key, "--name", &names[member]])
+            .expect("removed");
+        exchange.parties[0].role.reload().expect("it runs");
+        eventually("its session has ended at both parties", exchange, |exchange| {
+            (0..2).all(|party| connected(exchange, party) == left)
+        });
+    };
+    let log = |exchange: &DemoExchange| exchange.parties[0].role.log_tail();
+
+    // The recommendation names the member that leaves.
+    leaves(&mut exchange, 1, &[0, 2, 3]);
+    eventually("the line is named", &mut exchange, |exchange| {
+        log(exchange).contains("recommendation.toml:2:1: no member") && log(exchange).contains(&names[1])
+    });
+    let config = exchange.files.party(1).display().to_string();
+    let said = exchange.files.tool(&["check", &config]).expect("no error");
+    assert!(said.contains("warning") && said.contains("recommendation.toml:2:1: no member `bravo`"), "{said}");
+    exchange.parties[0].role.kill();
+    exchange.parties[0].role.start().expect("a process");
+    eventually("party 1 starts with it", &mut exchange, |exchange| connected(exchange, 0) == [0, 2, 3]);
+
+    // It cannot be read at all, and then neither can the configuration.
+    fs::write(exchange.files.path("recommendation.toml"), "[recommendation]\nalpha = 700\n").expect("written");
+    leaves(&mut exchange, 2, &[0, 3]);
+    eventually("the setting is named", &mut exchange, |exchange| {
+        log(exchange).contains("recommendation.toml:2:9: invalid value: integer `700`, expected a number from 0 to 255")
+    });
+    let text = fs::read_to_string(&config).expect("a configuration").replace("number = 1", "number = 3");
+    fs::write(&config, text).expect("written");
+    leaves(&mut exchange, 3, &[0]);
+    assert!(log(&exchange).contains("party1.toml:2:10: there is no such party, expected 1"), "{}", log(&exchange));
+    let said = exchange.files.tool(&["check", &config]).expect_err("an error");
+    assert!(said.contains("there is no such party"), "{said}");
+}

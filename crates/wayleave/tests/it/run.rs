@@ -152,7 +152,7 @@ fn status_pages_show_the_role_and_why_it_is_not_ready() {
     assert_named_by_the_rule("member", &NetworkNamespace::Own, proxy.page.parse().expect("an address"));
     assert_eq!(proxy.show("routes")["routes"], serde_json::json!([]));
     let why = wayleave(&proxy.folder, &["why", "192.0.2.0/24", "--url", &proxy.page]);
-    assert!(text(&why.stdout).contains("no member exports a route"), "{}", text(&why.stdout));
+    assert!(text(&why.stdout).contains("the parties have not sent their routes yet"), "{}", text(&why.stdout));
     let members = wayleave(&proxy.folder, &["show", "members", "--config", "alpha.toml"]);
     assert!(text(&members.stderr).contains("no such page"), "{}", text(&members.stderr));
     let second = wayleave(&proxy.folder, &["run", "member", "--config", "alpha.toml"]);

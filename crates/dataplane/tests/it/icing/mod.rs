@@ -3,7 +3,7 @@
 mod flood;
 mod limits;
 mod model;
-mod network;
+pub mod network;
 mod provenance;
 mod random;
 mod reports;

@@ -87,7 +87,7 @@ pub fn verdicts(sim: &mut Sim, slot: u32, prefix: &str) -> BTreeMap<u32, Option<
     why.routes
         .iter()
         .map(|why| &why.route)
-        .filter_map(|route| Some((route.announcer.as_ref()?.0, route.verdict)))
+        .filter_map(|route| Some((route.announcer.as_ref()?.slot, route.verdict)))
         .collect()
 }
 

@@ -8,6 +8,7 @@ pub(super) mod link;
 pub(super) mod messages;
 pub(super) mod options;
 pub(super) mod rings;
+pub(super) mod tun;
 
 use std::io;
 

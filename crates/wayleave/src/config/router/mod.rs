@@ -36,7 +36,6 @@ pub const ROLE: RoleConfig = RoleConfig {
     section: "forwarding",
     sections: "[forwarding] and a section for its format",
     check: RouterFile::checked,
-    status: |source| Ok(RouterFile::parse(source)?.status),
     template: |_| template(),
 };
 

@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -51,6 +51,8 @@ pub struct AuditLog {
 /// What the status pages read.
 #[derive(Default)]
 struct State {
+    /// The role is stopping: a writer that cannot write gives up.
+    is_closing: AtomicBool,
     written: AtomicU64,
     left_out: AtomicU64,
     failing: Mutex<Option<String>>,
@@ -90,6 +92,7 @@ impl AuditLog {
 
     /// Writes what waits, and ends.
     pub fn finish(&self) {
+        self.state.is_closing.store(true, Ordering::Relaxed);
         let _ = self.queue.send(Order::Stop);
         let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
@@ -126,13 +129,10 @@ impl Writer {
                     Order::Stop => is_over = true,
                 }
                 if group.len() < GROUP && !is_over {
-                    next = match self.orders.try_recv() {
-                        Ok(order) => Some(order),
-                        Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-                    };
+                    next = self.orders.try_recv().ok();
                 }
             }
-            if !self.write(&group) && is_over {
+            if !self.write(&group) {
                 error!(path = %self.path.display(), "stopping: the last decisions could not be written; their answers were not sent");
             }
             if is_over {
@@ -163,11 +163,10 @@ impl Writer {
             tries += 1;
             let why = format!("{}: {failure}", self.path.display());
             *self.state.failing.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-            std::thread::sleep(RETRY);
-            // Whoever asked gave up long ago; what waits behind is answered late rather than never logged.
-            if tries > 60 {
+            if self.state.is_closing.load(Ordering::Relaxed) {
                 return false;
             }
+            std::thread::sleep(RETRY);
         }
         if tries > 0 {
             info!(path = %self.path.display(), "the audit log can be written again");

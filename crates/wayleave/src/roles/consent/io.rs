@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_control::consent::{Audit, ConsentServer, ConsentServerEvent, ConsentServerInput, ConsentServerOutput};
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
@@ -15,11 +17,14 @@ use super::audit::{AuditLog, Entry, describe, is_strangers};
 use crate::failure::Failure;
 use crate::roles::Events;
 use crate::roles::daemon::fresh;
+use crate::roles::overlay::strangers::{Ends, surplus};
 
 /// What reaches the machine's loop.
 pub enum Event {
     Link(LinkEvent),
     Input(Box<ConsentServerInput>),
+    /// Time to close links of strangers.
+    Sweep,
     Query(Query<ConsentServer>),
     Stop,
 }
@@ -40,6 +45,8 @@ pub struct ConsentIo {
     pub audit: Arc<AuditLog>,
     pub log: Events,
     pub links: Links,
+    pub events: mpsc::Sender<Event>,
+    pub ends: Ends,
     /// The decision whose answer comes next.
     pub last: Option<Audit>,
 }
@@ -52,10 +59,27 @@ impl Io<ConsentServer> for ConsentIo {
         Step::Input(match event {
             Event::Link(LinkEvent::Up { link, pin, .. }) => {
                 let Role::Node(peer) = pin.role else { return Step::Ignore };
+                if self.ends.up(link, peer) {
+                    let _ = self.events.try_send(Event::Sweep); // with a full queue, at the next link
+                }
                 ConsentServerInput::Connected { link, peer }
             }
             Event::Link(LinkEvent::Frame { link, bytes, .. }) => ConsentServerInput::Frame { link, octets: bytes },
-            Event::Link(LinkEvent::Down { link, .. }) => ConsentServerInput::Disconnected { link },
+            Event::Link(LinkEvent::Down { link, .. }) => {
+                self.ends.down(link);
+                ConsentServerInput::Disconnected { link }
+            }
+            Event::Sweep => {
+                let (ends, links) = (self.ends.all(), self.links.clone());
+                let close = move |server: &mut ConsentServer| {
+                    let now = unix_now().secs();
+                    for link in surplus(&ends, |end| server.database().membership(end, now).is_ok()) {
+                        links.close(link, "too many nodes that are no members");
+                    }
+                };
+                return Step::Query(Box::new(close));
+            }
+            Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
             Event::Input(input) => *input,
             Event::Query(query) => return Step::Query(query),
             Event::Stop => return Step::Stop,

@@ -10,12 +10,15 @@ use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::MemberConfig as MachineConfig;
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpOptions;
+use wayleave_runtime::identity::Identity;
 use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role};
 
+use super::io::ExchangeWords;
 use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt};
 use crate::failure::{Failure, Outcome};
 use crate::roles::bgp_peer::{Endpoint, Peer};
+use crate::roles::trouble::Whom;
 
 pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> MachineConfig {
     let (member, exchange) = (&config.file.member, &config.file.exchange);
@@ -30,6 +33,29 @@ pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> Machine
         settle: Duration::from_secs(*member.settle_secs.get_ref()),
         lab: member.lab,
         validates: false, // set with the attestation that `MemberProxy::new` gets
+    }
+}
+
+/// What the configuration says of the exchange, for what is logged.
+pub fn words(config: &MemberConfig, identity: &Identity) -> ExchangeWords {
+    let (member, exchange) = (&config.file.member, &config.file.exchange);
+    let whom = |number: u8, party: &PartyAt, address_setting, pin_setting| Whom {
+        name: format!("party {number}"),
+        address: party.address.0.to_string(),
+        address_setting,
+        pin_setting,
+        own: identity.fingerprint(),
+        unknown_there: "it knows no member with it. Compare `wayleave keys show` of the key file with `wayleave members show` at \
+                        the exchange; after a change of the member set the party must reload it (SIGHUP), and who was removed \
+                        stays out",
+    };
+    ExchangeWords {
+        name: exchange.name.get_ref().clone(),
+        slot: *member.slot.get_ref(),
+        parties: [
+            whom(1, &exchange.party1, "`[exchange] party1.address`", "`[exchange] party1.pin`"),
+            whom(2, &exchange.party2, "`[exchange] party2.address`", "`[exchange] party2.pin`"),
+        ],
     }
 }
 

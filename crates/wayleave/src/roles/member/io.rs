@@ -1,6 +1,6 @@
 //! The I/O of a member's proxy: links to both parties, the own router, the store, jobs, the log.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -8,6 +8,7 @@ use tracing::{error, info, warn};
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_crypto::secret::Seed;
 use wayleave_member::{Input, MemberProxy, Output};
+use wayleave_route_server::frames::{PROTOCOL, Rejection};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::party::PartyNumber;
 use wayleave_runtime::drive::{Io, Query, Step};
@@ -19,6 +20,7 @@ use crate::failure::Failure;
 use crate::roles::attestation::{self, slot_record};
 use crate::roles::bgp_peer::RouteQueue;
 use crate::roles::daemon::fresh;
+use crate::roles::trouble::{About, Troubles, Whom};
 use crate::roles::{Events, state};
 
 /// What reaches the machine's loop.
@@ -53,8 +55,22 @@ impl From<Query<MemberProxy>> for Event {
     }
 }
 
+/// What the configuration says of the exchange, for what is logged.
+pub struct ExchangeWords {
+    pub name: String,
+    pub slot: u32,
+    /// Party 1 and party 2.
+    pub parties: [Whom; 2],
+}
+
 pub struct MemberIo {
     pub links: Links,
+    pub troubles: Troubles,
+    pub exchange: ExchangeWords,
+    /// The party at the other end of each link that is up.
+    pub up: HashMap<u64, u32>,
+    /// Why the last link ended.
+    pub last_end: String,
     pub store: Arc<FileStore>,
     pub events: mpsc::Sender<Event>,
     /// To the router.
@@ -68,12 +84,23 @@ impl Io<MemberProxy> for MemberIo {
 
     fn step(&mut self, event: Event) -> Step<MemberProxy> {
         Step::Input(match event {
-            Event::Link(LinkEvent::Up { link, pin, exporter, .. }) => {
+            Event::Link(LinkEvent::Up { link, pin, exporter, peer_clock, .. }) => {
+                self.troubles.up(pin.id, self.exchange.party(pin.id), peer_clock);
+                self.up.insert(link, pin.id);
                 let party = if pin.id == 1 { PartyNumber::One } else { PartyNumber::Two };
                 Input::LinkUp { link, party, exporter: Seed::new(*exporter.0) }
             }
             Event::Link(LinkEvent::Frame { link, bytes, .. }) => Input::Frame { link, bytes },
-            Event::Link(LinkEvent::Down { link, .. }) => Input::LinkDown { link },
+            Event::Link(LinkEvent::Down { link, reason }) => {
+                if let Some(party) = self.up.remove(&link) {
+                    self.ended(party, &reason);
+                }
+                Input::LinkDown { link }
+            }
+            Event::Link(LinkEvent::Failed { pin, failure }) => {
+                self.troubles.failed(pin.id, self.exchange.party(pin.id), &failure);
+                return Step::Ignore;
+            }
             Event::Input(input) => input,
             Event::Query(query) => return Step::Query(query),
             Event::Stop => return Step::Stop,
@@ -88,7 +115,12 @@ impl Io<MemberProxy> for MemberIo {
     fn perform(&mut self, output: Output, _: &mut VecDeque<Input>) -> Result<(), Failure> {
         match output {
             Output::Send { link, frame } => self.links.send(link, frame),
-            Output::Close { link, reason } => self.links.close(link, &reason),
+            Output::Close { link, reason, refused } => {
+                if let Some(party) = self.up.get(&link).copied() {
+                    self.ended(party, &reason);
+                }
+                if refused { self.links.close_refused(link, &reason) } else { self.links.close(link, &reason) }
+            }
             Output::Persist { id, changes } => {
                 state::submit(&self.store, changes, self.when_durable(Input::Persisted(id)))?;
             }
@@ -97,7 +129,7 @@ impl Io<MemberProxy> for MemberIo {
                 if let Some(Line { suppressed }) =
                     kind(&event).map_or(Some(Line::default()), |kind| self.log.admit(kind, 0))
                 {
-                    log(&event, suppressed);
+                    self.log(&event, suppressed);
                     self.log.note(&event);
                 }
             }
@@ -114,7 +146,69 @@ impl Io<MemberProxy> for MemberIo {
     }
 }
 
+impl ExchangeWords {
+    fn party(&self, number: u32) -> &Whom {
+        &self.parties[usize::from(number != 1)]
+    }
+
+    /// What a party's refusal means, and what to do.
+    fn rejection(&self, party: u8, why: &Rejection) -> String {
+        let Self { name, slot, parties } = self;
+        let at = &parties[usize::from(party != 1)].address;
+        match why {
+            Rejection::Protocol { ours } => format!(
+                "party {party} at {at} speaks version {ours} of the protocol, and this proxy version {PROTOCOL}: run the version of \
+                 Wayleave that the exchange runs"
+            ),
+            Rejection::Exchange { ours } => format!(
+                "party {party} at {at} belongs to the exchange `{ours}`, and `[exchange] name` is `{name}`: correct the name, or \
+                 the party's address"
+            ),
+            Rejection::Slot { proved } => format!(
+                "party {party} at {at} knows this proxy's key as that of slot {proved}, and `[member] slot` is {slot}: set \
+                 `slot = {proved}`, or use the key file of slot {slot}"
+            ),
+        }
+    }
+}
+
 impl MemberIo {
+    /// Keeps why a link ended, unless it only follows the end of the other one.
+    fn ended(&mut self, party: u32, reason: &str) {
+        let name = &self.exchange.party(party).name;
+        self.troubles.ended(party, name, reason);
+        self.last_end = format!("the link to {name} ended: {reason}");
+    }
+
+    fn log(&self, event: &MemberEvent, suppressed: Option<u64>) {
+        match event {
+            MemberEvent::SessionDown => {
+                warn!(
+                    "session with the parties down: {}; routes in the router are kept for stale_secs, and both links are \
+                     opened again",
+                    self.last_end
+                );
+            }
+            MemberEvent::Rejected { party, why } => {
+                let words = self.exchange.rejection(*party, why);
+                self.troubles.tell(About::Refusal(u32::from(*party)), &words, true);
+            }
+            MemberEvent::SetRefused { party, why } => {
+                let words = format!(
+                    "party {party} shows a member set {why}; nothing of it is used: compare `[exchange] operators` with what both \
+                     operators give, and if they are right, tell both operators"
+                );
+                self.troubles.tell(About::Refusal(u32::from(*party)), &words, true);
+            }
+            event => {
+                if matches!(event, MemberEvent::Synced { .. }) {
+                    self.troubles.well();
+                }
+                log(event, suppressed);
+            }
+        }
+    }
+
     /// Sends `input` to the machine once a write of the store is durable.
     fn when_durable(&self, input: Input) -> Box<dyn FnOnce() + Send> {
         let events = self.events.clone();
@@ -149,9 +243,8 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
                 alarm.what
             );
         }
-        MemberEvent::SessionDown => {
-            warn!("session with the parties down; routes in the router are kept for stale_secs");
-        }
+        // With what the configuration says.
+        MemberEvent::SessionDown | MemberEvent::Rejected { .. } | MemberEvent::SetRefused { .. } => {}
         MemberEvent::Synced { objects, own } => {
             info!(objects, own, "session with the parties up: all routes received");
         }
@@ -184,12 +277,6 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
             error!(
                 slot,
                 "the member set does not list this member's key in slot {slot}; compare `wayleave keys show` with what the exchange has"
-            );
-        }
-        MemberEvent::SetRefused { party, why } => {
-            error!(
-                party,
-                suppressed, "party {party} shows a member set {why}; nothing of it is used: tell both operators"
             );
         }
         MemberEvent::OlderSet { party, shown, in_force } => {

@@ -22,6 +22,7 @@ use crate::output::versioned;
 use crate::roles::attestation;
 use crate::roles::bgp_peer::PeerView;
 use crate::roles::daemon::{self, View, Views, most, prefix};
+use crate::roles::trouble::Troubles;
 
 #[derive(Clone)]
 pub struct MemberView {
@@ -29,6 +30,7 @@ pub struct MemberView {
     links: Links,
     store: Arc<FileStore>,
     router: PeerView,
+    troubles: Troubles,
     /// The parties' addresses.
     parties: [String; 2],
     keys: Arc<Value>,
@@ -39,7 +41,7 @@ impl MemberView {
         config: &MemberConfig,
         identity: &Identity,
         (links, store): (&Links, &Arc<FileStore>),
-        router: &PeerView,
+        (router, troubles): (&PeerView, &Troubles),
         events: &mpsc::Sender<Event>,
     ) -> Self {
         let exchange = &config.file.exchange;
@@ -60,6 +62,7 @@ impl MemberView {
             links: links.clone(),
             store: Arc::clone(store),
             router: router.clone(),
+            troubles: troubles.clone(),
             parties: [exchange.party1.address.0.to_string(), exchange.party2.address.0.to_string()],
             keys: Arc::new(keys),
         }
@@ -77,10 +80,6 @@ impl MemberView {
         self.query(|proxy| (proxy.status(), proxy.attestation_status())).await
     }
 
-    fn router_is_up(&self) -> bool {
-        self.router.json()["up"] == json!(true)
-    }
-
     async fn routes(self, most: usize) -> Result<Value, ViewError> {
         let installed = self.query(move |proxy| {
             let route = |(prefix, slot, attributes): (Prefix, u32, &wayleave_bgp::Attributes)| {
@@ -89,7 +88,8 @@ impl MemberView {
                     _ => attributes.ipv6_next_hop().map(|hop| hop.global.to_string()),
                 };
                 let path: Vec<u32> = attributes.as_path().asns().map(|asn| asn.0).collect();
-                json!({ "prefix": prefix, "announcer": slot, "next_hop": next_hop, "as_path": path })
+                let announcer = proxy.announcer(slot);
+                json!({ "prefix": prefix, "announcer": announcer, "next_hop": next_hop, "as_path": path })
             };
             proxy.installed().take(most.saturating_add(1)).map(route).collect::<Vec<_>>()
         });
@@ -100,13 +100,44 @@ impl MemberView {
         let (status, _) = self.proxy().await?;
         let party = |index: usize| {
             let name = format!("party {}", index + 1);
-            json!({ "peer": name, "up": status.parties[index], "address": self.parties[index] })
+            let why = self.troubles.of(index as u32 + 1).filter(|_| !status.parties[index]);
+            json!({ "peer": name, "up": status.parties[index], "address": self.parties[index], "last_end": why })
         };
         Ok(json!({ "version": 1, "peers": [party(0), party(1), self.router.json()] }))
     }
 
+    /// That a chosen route is not in the router, if it is not.
+    fn at_router(&self, prefix: Prefix, route: &mut Value) {
+        let router = self.router.json();
+        let words = if let Some(error) = self.router.rejected(&prefix) {
+            Some((
+                format!("chosen, and not in your router: {error}"),
+                "RFC 4271 section 4.1: a message has 4,096 octets; RFC 8654: more where both ends agree",
+                "turn on extended messages at the router, or have the announcer send a shorter path or fewer communities",
+            ))
+        } else if router["up"] != json!(true) {
+            let why = router["problem"].as_str().unwrap_or("it is down");
+            Some((
+                format!("chosen, and not in your router: the BGP session is not up ({why})"),
+                "RFC 4271 section 8",
+                "see `wayleave show peers`, and the router's log",
+            ))
+        } else {
+            None
+        };
+        if let Some((outcome, rule, cure)) = words {
+            (route["outcome"], route["rule"], route["cure"]) = (json!(outcome), json!(rule), json!(cure));
+        }
+    }
+
     async fn why(self, prefix: Prefix) -> Result<Value, ViewError> {
-        Ok(versioned(json!(self.query(move |proxy| proxy.why(prefix)).await?)))
+        let mut value = versioned(json!(self.query(move |proxy| proxy.why(prefix)).await?));
+        for route in
+            value["routes"].as_array_mut().into_iter().flatten().filter(|route| route["outcome"] == "installed")
+        {
+            self.at_router(prefix, route);
+        }
+        Ok(value)
     }
 }
 
@@ -120,6 +151,9 @@ impl View for MemberView {
         let router = self.router.json();
         value["router"] = router["state"].clone();
         value["router_protection"] = router["protection"].clone();
+        let mut problems = self.troubles.list();
+        problems.extend(router["problem"].as_str().map(str::to_owned));
+        value["problems"] = json!(problems);
         Ok(value)
     }
 
@@ -133,9 +167,16 @@ impl View for MemberView {
     async fn readiness(&self) -> Option<Result<(), String>> {
         let (status, _) = self.proxy().await.ok()?;
         let down = status.parties.iter().position(|up| !up);
-        let down = down.map(|index| format!("the link to party {} is down", index + 1));
+        let down = down.map(|index| {
+            let why = self.troubles.of(index as u32 + 1).map_or(String::new(), |why| format!(": {why}"));
+            format!("the link to party {} is down{why}", index + 1)
+        });
         let syncing = (!status.synced).then(|| "the parties have not sent all routes yet".to_owned());
-        let router = (!self.router_is_up()).then(|| "the BGP session with the router is down".to_owned());
+        let router = self.router.json();
+        let router = (router["up"] != json!(true)).then(|| {
+            let why = router["problem"].as_str().map_or(String::new(), |why| format!(": {why}"));
+            format!("the BGP session with the router is down{why}")
+        });
         Some(down.or(syncing).or(router).map_or(Ok(()), Err))
     }
 

@@ -37,11 +37,14 @@ const UNREACHABLE: Duration = Duration::from_secs(1);
 /// Roles' questions that wait for an answer.
 const MAX_FINDS: usize = 4096;
 
+/// What somebody who wants to send is told.
+type Found = Result<Vec<Path>, NoPath>;
+
 /// What reaches the machine's loop.
 pub enum Event {
     Link(LinkEvent),
     Persisted(u64),
-    Find(Host, oneshot::Sender<Result<Vec<Path>, NoPath>>),
+    Find(Host, oneshot::Sender<Found>),
     Obtain {
         path: Path,
         seconds: u32,
@@ -88,7 +91,7 @@ pub struct OverlayIo {
     pub events: mpsc::Sender<Event>,
     pub servers: HashMap<IdentityKey, Connection>,
     pub by_link: HashMap<u64, IdentityKey>,
-    pub finds: HashMap<Host, Vec<oneshot::Sender<Result<Vec<Path>, NoPath>>>>,
+    pub finds: HashMap<Host, Vec<oneshot::Sender<Found>>>,
     pub leases: HashMap<u64, watch::Sender<LeaseState>>,
     pub next_lease: u64,
     pub section: OverlaySection,
@@ -185,6 +188,7 @@ impl OverlayIo {
                 connection.down_since = Instant::now();
                 Some(NodeInput::Disconnected(identity))
             }
+            LinkEvent::Failed { .. } => None,
         }
     }
 

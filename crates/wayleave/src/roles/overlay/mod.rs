@@ -5,6 +5,7 @@
 
 mod io;
 pub mod records;
+pub mod strangers;
 mod views;
 
 use std::collections::HashMap;
@@ -14,9 +15,9 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use wayleave_control::consent::HopFailure;
 use wayleave_control::database::MAX_MEMBERS;
-use wayleave_control::frames::Host;
+use wayleave_control::frames::{Host, MAX_FRAME};
 pub use wayleave_control::node::Realm;
-use wayleave_control::node::{Node, NodeConfig, OwnId, Profile, PublisherConfig};
+use wayleave_control::node::{Node, NodeConfig, OwnId, PublisherConfig};
 use wayleave_control::path::PathFailure;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::IdentityKey;
@@ -65,6 +66,7 @@ pub struct OwnIds {
 
 impl OwnIds {
     /// The secret of one of them.
+    #[allow(dead_code, reason = "for roles that send")]
     #[must_use]
     pub fn secret(&self, id: &NodeId) -> Option<&NodeSecret> {
         self.ids.iter().map(|own| &own.secret).find(|secret| secret.id() == *id)
@@ -205,7 +207,7 @@ impl Overlay {
         let (events, inbox) = mpsc::channel(QUEUE);
         let (realm_to, realm) = watch::channel(Arc::default());
         let (ids_to, ids) = watch::channel(Arc::default());
-        let links = Links::new(Limits { queue: LINK_QUEUE, ..Limits::default() });
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32 });
         let own = settings.own();
         let handle = Handle { own, events: events.clone(), realm, ids, links: links.clone(), store: state.file };
         let mut io = OverlayIo {
@@ -309,11 +311,6 @@ impl Handle {
     /// Takes the live keys of another configuration: neighbours, tags, MTU, consent server.
     pub async fn reload(&self, section: crate::config::overlay::OverlaySection) {
         let _ = self.events.send(Event::Reload(Box::new(section))).await;
-    }
-
-    /// Publishes another profile than the configuration's.
-    pub async fn publish(&self, profile: Profile) {
-        let _ = self.events.send(Event::Profile(profile)).await;
     }
 
     /// The node's state.

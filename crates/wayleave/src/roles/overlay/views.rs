@@ -45,6 +45,7 @@ impl Handle {
     }
 
     /// Whether others can find the node, and if not, what is missing.
+    #[allow(dead_code, reason = "for roles whose readiness is that of the node")]
     pub async fn readiness(&self) -> Option<Result<(), String>> {
         let status = self.node_status().await.ok()?;
         Some(match status {

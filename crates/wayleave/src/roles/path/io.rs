@@ -1,13 +1,13 @@
 //! The I/O of a path server: links to nodes and to other path servers, the store, the log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{error, info};
 use wayleave_control::path::{PathServer, PathServerEvent, PathServerInput, PathServerOutput};
-use wayleave_core::IdentityKey;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
@@ -17,11 +17,14 @@ use wayleave_runtime::tls::Role;
 use crate::failure::Failure;
 use crate::roles::Events;
 use crate::roles::overlay::records;
+use crate::roles::overlay::strangers::{Ends, surplus};
 
 /// What reaches the machine's loop.
 pub enum Event {
     Link(LinkEvent),
     Persisted(u64),
+    /// Time to close links of strangers.
+    Sweep,
     Query(Query<PathServer>),
     Stop,
 }
@@ -42,8 +45,7 @@ pub struct PathIo {
     pub links: Links,
     pub store: Arc<FileStore>,
     pub events: mpsc::Sender<Event>,
-    /// Who is at the other end of each link.
-    pub peers: BTreeMap<u64, IdentityKey>,
+    pub ends: Ends,
     pub log: Events,
 }
 
@@ -55,15 +57,28 @@ impl Io<PathServer> for PathIo {
         Step::Input(match event {
             Event::Link(LinkEvent::Up { link, pin, .. }) => {
                 let Role::Node(peer) = pin.role else { return Step::Ignore };
-                self.peers.insert(link, peer);
+                if self.ends.up(link, peer) {
+                    let _ = self.events.try_send(Event::Sweep); // with a full queue, at the next link
+                }
                 PathServerInput::Connected { link, peer }
             }
             Event::Link(LinkEvent::Frame { link, bytes, .. }) => PathServerInput::Frame { link, octets: bytes },
             Event::Link(LinkEvent::Down { link, .. }) => {
-                self.peers.remove(&link);
+                self.ends.down(link);
                 PathServerInput::Disconnected { link }
             }
             Event::Persisted(id) => PathServerInput::Persisted(id),
+            Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
+            Event::Sweep => {
+                let (ends, links) = (self.ends.all(), self.links.clone());
+                let close = move |server: &mut PathServer| {
+                    let now = unix_now().secs();
+                    for link in surplus(&ends, |end| server.knows(end, now)) {
+                        links.close(link, "too many nodes that are no members");
+                    }
+                };
+                return Step::Query(Box::new(close));
+            }
             Event::Query(query) => return Step::Query(query),
             Event::Stop => return Step::Stop,
         })

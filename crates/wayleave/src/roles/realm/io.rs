@@ -30,6 +30,9 @@ pub const FOLLOW: Duration = Duration::from_millis(500);
 /// Joins of one link in a second, and at once: each takes four signatures.
 const JOINS: (u32, u32) = (2, 10);
 
+/// Nodes that are connected. Beyond, the one that came first is left: joining takes a second.
+const MAX_NODES: usize = 256;
+
 /// What reaches the machine's loop.
 pub enum Event {
     Link(LinkEvent),
@@ -132,11 +135,21 @@ impl Io<Registrar> for RealmIo {
 }
 
 impl RealmIo {
+    /// Whether it is the link to a path server.
+    fn is_told(&self, link: u64) -> bool {
+        self.servers.values().any(|told| told.link == Some(link))
+    }
+
     fn link(&mut self, event: LinkEvent) -> Step<Registrar> {
         match event {
             LinkEvent::Up { link, pin, .. } => {
                 let Role::Node(identity) = pin.role else { return Step::Ignore };
                 self.nodes.insert(link, (identity, Budget::new(JOINS.0, JOINS.1)));
+                if self.nodes.len() > MAX_NODES
+                    && let Some(oldest) = self.nodes.keys().filter(|link| !self.is_told(**link)).min().copied()
+                {
+                    self.links.close(oldest, "too many nodes want to join");
+                }
                 if let Some(told) = self.servers.get_mut(&identity).filter(|told| told.link.is_none()) {
                     told.link = Some(link);
                     told.has = 0;
@@ -151,6 +164,7 @@ impl RealmIo {
                 }
             }
             LinkEvent::Frame { link, bytes, .. } => return self.frame(link, &bytes),
+            LinkEvent::Failed { .. } => {}
         }
         Step::Ignore
     }
@@ -178,7 +192,7 @@ impl RealmIo {
                 Step::Input(RegistrarInput::Join { link, request, octets })
             }
             _ => {
-                if self.servers.values().all(|told| told.link != Some(link)) {
+                if !self.is_told(link) {
                     self.links.close(link, "a node that joins sends a join request and nothing else");
                 }
                 Step::Ignore

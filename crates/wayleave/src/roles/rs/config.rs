@@ -1,26 +1,33 @@
-//! The party's machine configuration and its peer, from its file.
+//! A party's peer, from its file.
 
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use wayleave_route_server::party::{PartyConfig, PartyNumber};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::tls::{Pin, Role};
 
 use crate::config::rs::RsConfig;
+use crate::roles::trouble::Whom;
 
-/// `parse` has checked every number.
-pub fn machine(config: &RsConfig, identity: &Identity) -> PartyConfig {
-    let party = &config.party;
-    PartyConfig {
-        number: if *party.number.get_ref() == 1 { PartyNumber::One } else { PartyNumber::Two },
-        exchange: party.exchange.get_ref().clone(),
-        operators: party.operators.get_ref().each_ref().map(|key| key.0.0),
-        keys: config.keys(identity),
-        tick: Duration::from_millis(*party.tick_ms.get_ref()),
-        stale: Duration::from_secs(*party.stale_secs.get_ref()),
-        rank_wait: Duration::from_millis(*party.rank_wait_ms.get_ref()),
-        match_wait: Duration::from_secs(2),
+/// The peer party in the words of this one's configuration.
+pub fn peer_words(config: &RsConfig, identity: &Identity) -> Whom {
+    let link = config.link.get_ref();
+    Whom {
+        name: "the peer party".to_owned(),
+        address: link.connect.as_ref().map_or_else(|| "its link".to_owned(), |connect| connect.0.to_string()),
+        address_setting: "`[link] connect`",
+        pin_setting: "`[link] pin`",
+        own: identity.fingerprint(),
+        unknown_there: "its `[link] pin` names another. Compare `wayleave keys show` of the key file with the pin in its configuration",
     }
+}
+
+/// What to say of a peer party that has not connected to `listen`.
+pub fn no_peer(config: &RsConfig, listen: SocketAddr) -> String {
+    let pin = config.link.get_ref().pin.get_ref().0;
+    format!(
+        "the peer party has not connected to {listen}, and nothing is computed without it: see whether it runs, whether its \
+         `[link] connect` leads here, whether a firewall is on the way, and whether a certificate other than {pin} was refused"
+    )
 }
 
 /// The certificate of the peer party.

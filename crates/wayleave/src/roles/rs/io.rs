@@ -18,6 +18,7 @@ use wayleave_runtime::tls::{Pins, Role};
 use super::member_set;
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
+use crate::roles::trouble::{About, Troubles, Whom};
 use crate::roles::{Events, state};
 
 /// What reaches the machine's loop.
@@ -26,8 +27,13 @@ pub enum Event {
     Persisted(u64),
     Input(PartyInput),
     Query(Query<Party>),
+    /// The peer party should have connected by now; what to say of it.
+    NoPeer(String),
     Stop,
 }
+
+/// The number under which troubles with the peer party are kept.
+pub const PEER: u32 = 0;
 
 impl From<LinkEvent> for Event {
     fn from(event: LinkEvent) -> Self {
@@ -47,6 +53,13 @@ pub struct PartyIo {
     pub events: mpsc::Sender<Event>,
     pub member_pins: Pins,
     pub log: Events,
+    pub troubles: Troubles,
+    /// The peer party.
+    pub peer: Whom,
+    /// The link to it, if one is up.
+    pub peer_link: Option<u64>,
+    /// Why the last one ended.
+    pub last_end: String,
     /// The member set in force, for views.
     pub set: watch::Sender<MemberSet>,
     /// The configuration's file, which names the member set's file.
@@ -59,9 +72,13 @@ impl Io<Party> for PartyIo {
 
     fn step(&mut self, event: Event) -> Step<Party> {
         Step::Input(match event {
-            Event::Link(LinkEvent::Up { link, pin, exporter, .. }) => {
+            Event::Link(LinkEvent::Up { link, pin, exporter, peer_clock, .. }) => {
                 let peer = match pin.role {
-                    Role::Party => PeerId::Party,
+                    Role::Party => {
+                        self.troubles.up(PEER, &self.peer, peer_clock);
+                        self.peer_link = Some(link);
+                        PeerId::Party
+                    }
                     Role::Member => PeerId::Member(pin.id),
                     // No port of a party accepts nodes.
                     Role::Node(_) => return Step::Ignore,
@@ -69,7 +86,22 @@ impl Io<Party> for PartyIo {
                 PartyInput::LinkUp { link, peer, exporter: Seed::new(*exporter.0) }
             }
             Event::Link(LinkEvent::Frame { link, bytes, .. }) => PartyInput::Frame { link, bytes },
-            Event::Link(LinkEvent::Down { link, .. }) => PartyInput::LinkDown { link },
+            Event::Link(LinkEvent::Down { link, reason }) => {
+                if self.peer_link.take_if(|up| *up == link).is_some() {
+                    self.ended(reason);
+                }
+                PartyInput::LinkDown { link }
+            }
+            Event::Link(LinkEvent::Failed { failure, .. }) => {
+                self.troubles.failed(PEER, &self.peer, &failure);
+                return Step::Ignore;
+            }
+            Event::NoPeer(words) => {
+                if self.peer_link.is_none() {
+                    self.troubles.tell(About::Link(PEER), &words, false);
+                }
+                return Step::Ignore;
+            }
             Event::Persisted(id) => PartyInput::Persisted(id),
             Event::Input(input) => input,
             Event::Query(query) => return Step::Query(query),
@@ -85,7 +117,12 @@ impl Io<Party> for PartyIo {
     fn perform(&mut self, output: PartyOutput, _: &mut VecDeque<PartyInput>) -> Result<(), Failure> {
         match output {
             PartyOutput::Send { link, frame } => self.links.send(link, frame),
-            PartyOutput::Close { link, reason } => self.links.close(link, &reason),
+            PartyOutput::Close { link, reason } => {
+                if self.peer_link == Some(link) {
+                    self.ended(reason.clone());
+                }
+                self.links.close(link, &reason);
+            }
             PartyOutput::Persist { id, changes } => {
                 let events = self.events.clone();
                 let durable = move || drop(events.blocking_send(Event::Persisted(id)));
@@ -103,12 +140,36 @@ impl Io<Party> for PartyIo {
                     None => Some(Line::default()),
                 };
                 if let Some(Line { suppressed }) = line {
-                    log(&event, suppressed);
+                    self.log(&event, suppressed);
                     self.log.note(&event);
                 }
             }
         }
         Ok(())
+    }
+}
+
+impl PartyIo {
+    fn ended(&mut self, reason: String) {
+        self.troubles.ended(PEER, &self.peer.name, &reason);
+        self.last_end = reason;
+    }
+
+    fn log(&self, event: &PartyEvent, suppressed: Option<u64>) {
+        match event {
+            PartyEvent::PeerPartyDown => {
+                warn!(
+                    "link to the peer party down: {}; nothing is computed until it is up, and members keep their routes",
+                    self.last_end
+                );
+            }
+            event => {
+                if matches!(event, PartyEvent::Agreed { .. }) {
+                    self.troubles.well();
+                }
+                log(event, suppressed);
+            }
+        }
     }
 }
 
@@ -130,14 +191,13 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
         PartyEvent::Agreed { objects, dropped } => {
             info!(objects, dropped, "link to the peer party up: both parties store the same objects");
         }
-        PartyEvent::PeerPartyDown => {
-            warn!("link to the peer party down: nothing is computed until it is up; members keep their routes");
-        }
+        // With what the link said.
+        PartyEvent::PeerPartyDown => {}
         PartyEvent::BadFrame { slot: Some(slot), what } => {
-            warn!(slot, suppressed, "invalid frame from the member in slot {slot} ({what}); link closed");
+            warn!(slot, suppressed, "frame of the member in slot {slot} refused ({what}); link closed");
         }
         PartyEvent::BadFrame { slot: None, what } => {
-            warn!(suppressed, "invalid frame from the peer party ({what}); link closed")
+            warn!(suppressed, "frame of the peer party refused: {what}; link closed")
         }
         PartyEvent::Refused { slot, version, reason } => {
             info!(slot, version, suppressed, "route object of the member in slot {slot} refused: {reason}");

@@ -22,10 +22,13 @@ pub fn read(config: &RsConfig, source: &Source) -> Outcome<(Vec<u8>, Directory)>
     member_set::verified(&source.resolve(config.party.members.get_ref()), &config.trust())
 }
 
-/// The exchange's recommendation by slot; empty if the configuration names none.
+/// The exchange's recommendation by slot; empty if the configuration names none. A name that no member of the set has is only
+/// logged: a member that left must not keep a party from starting.
 pub fn recommendation(config: &RsConfig, source: &Source, set: &MemberSet) -> Outcome<BTreeMap<u32, u8>> {
     let Some(file) = &config.party.recommendation else { return Ok(BTreeMap::new()) };
-    Recommendation::read(&source.resolve(file.get_ref()), set)
+    let (by_slot, unknown) = Recommendation::read(&source.resolve(file.get_ref()), Some(set))?;
+    unknown.iter().for_each(|failure| warn!("recommendation: {}", failure.in_one_line()));
+    Ok(by_slot)
 }
 
 /// The certificates of all active members.

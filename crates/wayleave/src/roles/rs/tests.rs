@@ -6,7 +6,7 @@ use std::fs;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 
-use wayleave_route_server::directory::{Claim, Directory};
+use wayleave_route_server::directory::Claim;
 
 use super::member_set::write_if_newer;
 use super::*;
@@ -63,7 +63,7 @@ async fn a_recommendation_that_the_configuration_no_longer_names_is_withdrawn() 
     let mut recommended = async || {
         let source = Source::read(&path).expect("a configuration");
         let config = RsConfig::parse(&source).expect("a sound one");
-        reload(&config, &source, &identity, &events, &peer_party).await.expect("read again");
+        reload(&config, &source, &identity, &events, &peer_party, directory().set()).await.expect("read again");
         loop {
             match inbox.try_recv() {
                 Ok(Event::Input(PartyInput::Recommendation(recommended))) => return recommended,

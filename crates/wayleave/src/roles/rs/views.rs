@@ -13,18 +13,20 @@ use wayleave_runtime::links::Links;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Pins;
 
-use super::io::Event;
+use super::io::{Event, PEER};
 use crate::config::PublicKey;
 use crate::config::rs::RsConfig;
 use crate::key_files::{member_set, signing_key};
 use crate::output::versioned;
 use crate::roles::daemon::{self, View, Views, most};
+use crate::roles::trouble::Troubles;
 
 #[derive(Clone)]
 pub struct PartyView {
     events: mpsc::Sender<Event>,
     links: Links,
     store: Arc<FileStore>,
+    troubles: Troubles,
     set: watch::Receiver<MemberSet>,
     /// The peer party's certificate, which a reload may replace.
     peer_party: Pins,
@@ -43,7 +45,7 @@ impl PartyView {
     pub fn new(
         config: &RsConfig,
         identity: &Identity,
-        (links, store): (&Links, &Arc<FileStore>),
+        (links, store, troubles): (&Links, &Arc<FileStore>, &Troubles),
         set: watch::Receiver<MemberSet>,
         peer_party: &Pins,
         events: &mpsc::Sender<Event>,
@@ -57,11 +59,17 @@ impl PartyView {
             events: events.clone(),
             links: links.clone(),
             store: Arc::clone(store),
+            troubles: troubles.clone(),
             set,
             peer_party: peer_party.clone(),
             keys: Arc::new(keys),
             shares: config.status.as_ref().is_some_and(|status| status.shares),
         }
+    }
+
+    /// The member set in force.
+    pub fn set(&self) -> MemberSet {
+        self.set.borrow().clone()
     }
 
     async fn query<T: Send + 'static>(
@@ -93,7 +101,8 @@ impl PartyView {
 
     async fn peers(self) -> Result<Value, ViewError> {
         let status = self.party().await?;
-        let other = json!({ "peer": "other party", "up": status.other_party });
+        let why = self.troubles.of(PEER).filter(|_| !status.other_party);
+        let other = json!({ "peer": "other party", "up": status.other_party, "last_end": why });
         let members = status.members.iter().map(|slot| json!({ "peer": "member", "slot": slot, "up": true }));
         Ok(json!({ "version": 1, "peers": std::iter::once(other).chain(members).collect::<Vec<_>>() }))
     }
@@ -115,6 +124,7 @@ impl PartyView {
 impl View for PartyView {
     async fn status(&self) -> Result<Value, ViewError> {
         let mut value = json!(self.party().await?);
+        value["problems"] = json!(self.troubles.list());
         value["certificates_refused"] = json!(read(&self.links.counters().refused));
         Ok(value)
     }
@@ -125,7 +135,8 @@ impl View for PartyView {
 
     async fn readiness(&self) -> Option<Result<(), String>> {
         let status = self.party().await.ok()?;
-        Some(if status.other_party { Ok(()) } else { Err("the link to the peer party is down".to_owned()) })
+        let why = || self.troubles.of(PEER).map_or(String::new(), |why| format!(": {why}"));
+        Some(if status.other_party { Ok(()) } else { Err(format!("the link to the peer party is down{}", why())) })
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {

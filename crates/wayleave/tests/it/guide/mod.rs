@@ -4,6 +4,7 @@
 //! routers, `text` is a picture or what a program printed.
 
 mod attest_page;
+mod exchange_page;
 mod member_page;
 mod overlay_page;
 mod router_page;
@@ -16,9 +17,10 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 5] = [
+const TRIED: [(&str, &[(&str, usize)]); 6] = [
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
-    ("member.md", &[("toml", 4), ("bird", 1), ("frr", 1)]),
+    ("exchange.md", &[("sh", 10), ("toml", 4), ("bird", 0), ("frr", 0)]),
+    ("member.md", &[("sh", 5), ("toml", 5), ("bird", 1), ("frr", 1)]),
     ("overlay.md", &[("sh", 4), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),

@@ -325,3 +325,33 @@ fn another_server_at_the_right_address_is_not_spoken_to() {
     assert!(row.paths("c").is_null());
     assert!(row.nodes[0].log().contains(&address));
 }
+
+#[test]
+fn strangers_who_only_connect_take_few_links_and_no_members_one() {
+    let realm = Realm::new("strangers");
+    let server = realm.path_server("paths");
+    let (address, who) = (listens(&realm, "paths/path.toml"), key(&realm.identity("paths")));
+    let page = realm.router("a", None);
+    let node = realm.start("a", "router", &page);
+    eventually("a is registered", || server.count("members") == 1);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+    let links = Links::new(Limits::default());
+    let mut connecting = Vec::new();
+    for number in 0..320u32 {
+        let mut octets = [77; 32];
+        octets[..4].copy_from_slice(&number.to_be_bytes());
+        let own = NodeIdentity::from_seed(&octets).expect("a key");
+        let (to, mut events) = mpsc::channel::<LinkEvent>(16);
+        let _inside = runtime.enter();
+        let one = links.connect_node(address.clone(), &own, who, to).expect("a configuration");
+        let up = runtime.block_on(async { timeout(SOON, events.recv()).await }).expect("in time").expect("an event");
+        assert!(matches!(up, LinkEvent::Up { .. }), "{up:?}");
+        // Nobody connects again: a link that is closed stays closed.
+        drop(events);
+        connecting.push(one);
+    }
+    // a, the operator and the strangers that are kept.
+    eventually("the others are gone", || server.count("links") <= 258);
+    assert_eq!(node.log().matches("link up").count(), 1, "a's link was never closed");
+    assert!(server.log().contains("too many nodes that are no members"));
+}

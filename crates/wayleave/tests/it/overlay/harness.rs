@@ -192,6 +192,11 @@ pub(crate) struct Row {
 
 impl Row {
     pub(crate) fn new(name: &str) -> Self {
+        Self::prepared(name, |_| ())
+    }
+
+    /// The same, with configurations that `change` has changed before anything runs.
+    pub(crate) fn prepared(name: &str, change: impl FnOnce(&Realm)) -> Self {
         let realm = Realm::new(name);
         let path_server = realm.path_server("paths");
         let (page_b, who_b) = realm.consent_server("consent-b");
@@ -203,6 +208,7 @@ impl Row {
         realm.link("a", &[Neighbour("b", "provider", 1, &ab)]);
         realm.link("b", &[Neighbour("a", "customer", 1, &ba), Neighbour("c", "customer", 2, &bc)]);
         realm.link("c", &[Neighbour("b", "provider", 1, &cb)]);
+        change(&realm);
         let consent = [realm.start("consent-b", "consent", &page_b), realm.start("consent-c", "consent", &page_c)];
         let [a, b, c] = pages;
         let nodes = [realm.start("a", "router", &a), realm.start("b", "router", &b), realm.start("c", "router", &c)];

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use super::harness::Realm;
-use crate::common::{Folder, eventually, text};
+use crate::common::{Folder, eventually, free, text};
 
 #[test]
 fn a_token_works_once_and_the_same_node_may_ask_again() {
@@ -50,6 +50,37 @@ fn a_used_token_stays_used_when_the_operator_is_killed_and_one_that_was_withdraw
             .expect("JSON");
     assert_eq!(shown["members"].as_array().map(Vec::len), Some(1), "{shown}");
     assert_eq!(realm.operator.count("tokens_used"), 2);
+}
+
+#[test]
+fn a_renewed_membership_is_fetched_with_the_token_of_before_and_replaces_the_older_one() {
+    let realm = Realm::new("renewed");
+    let server = realm.path_server("paths");
+    let token = realm.invite(&["k", "--role", "consent", "--days", "1"]);
+    let status = free();
+    realm.folder.ok(&["join", &token, "--dir", "k", "--listen", &free(), "--status", &status]);
+    let until = || {
+        let members = server.show("members", &[])["members"].as_array().cloned().unwrap_or_default();
+        members.iter().find(|member| member["names"][0] == "k").and_then(|member| member["membership_until"].as_u64())
+    };
+    let mut node = realm.start("k", "consent", &status);
+    eventually("k is known", || until().is_some());
+    let (before, old) = (until().expect("known"), realm.read("k/membership"));
+    let said = realm.folder.ok(&["realm", "renew", "k", "--days", "30", "--config", "realm/realm.toml"]);
+    assert!(said.starts_with("renewed ed25519:"), "{said}");
+    eventually("the operator's process gives it out", || {
+        realm.folder.ok(&["join", &token, "--dir", "k"]);
+        realm.read("k/membership") != old
+    });
+    node.kill();
+    node.resume();
+    eventually("others know it", || until().is_some_and(|now| now > before + 28 * 86_400));
+    // The older one is not taken any more.
+    node.kill();
+    fs::write(realm.path("k/membership"), old).expect("written");
+    node.resume();
+    eventually("it is told so", || node.log().contains("a newer object is known"));
+    assert!(until().is_some_and(|now| now > before + 28 * 86_400));
 }
 
 #[test]
@@ -120,4 +151,59 @@ fn a_realm_is_never_made_over_another() {
     fs::remove_file(folder.0.join("realm/records")).expect("removed");
     let error = folder.fails(1, &["realm", "show", "--config", "realm/realm.toml"]);
     assert!(error.contains("restore them from a backup"), "{error}");
+}
+
+#[test]
+fn check_names_each_mistake_in_a_nodes_configuration() {
+    let realm = Realm::new("mistakes");
+    let token = realm.invite(&["p", "--role", "path", "--address", "127.0.0.1:7100"]);
+    realm.folder.ok(&["join", &token, "--dir", "p"]);
+    for (name, role) in [("a", "router"), ("k", "consent")] {
+        let token = realm.invite(&[name, "--role", role]);
+        realm.folder.ok(&["join", &token, "--dir", name]);
+    }
+    let link =
+        "[[overlay.neighbour]]\nnode = \"b\"\nrelationship = \"peer\"\ninterface = 1\nlocal = \"127.0.0.1:49252\"\n";
+    let good = realm.read("a/router.toml");
+    let says = |file: &str, text: String, expected: &str| {
+        fs::write(realm.path(file), text).expect("written");
+        let output = realm.folder.run(&["check", file, "--json"]);
+        let said = crate::common::text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{expected}: {said}");
+        assert!(said.contains(expected), "{expected} is not in: {said}");
+    };
+    let cases = [
+        (format!("{good}{link}{}", link.replace("interface = 1", "interface = 2")), "one link to each node"),
+        (format!("{good}{link}{}", link.replace("\"b\"", "\"c\"")), "another link has this number"),
+        (format!("{good}{}", link.replace("interface = 1", "interface = 0")), "0 is no link's number"),
+        (format!("{good}{}", link.replace("peer", "friend")), "friend"),
+        (format!("{good}{}", link.replace("127.0.0.1:49252", "0.0.0.0:49252")), "cannot be sent to"),
+        (format!("{good}{}", link.replace("\"b\"", "\"B!\"")), "a node's name"),
+        (good.replace("ids = \"ids.key\"", "ids = \"identity.key\""), "has a key of the kind `identity`, not `ids`"),
+        (good.replace("membership = \"membership\"", "membership = \"../p/membership\""), "not of this identity"),
+        (good.replace("path_servers = [{", "path_servers = [] #"), "0 path servers"),
+        (good.replace("tag = \"40000000\"", "tag = \"4\""), "a tag of 8 hexadecimal digits"),
+    ];
+    for (text, expected) in cases {
+        says("a/router.toml", text, expected);
+    }
+    let good = realm.read("k/consent.toml");
+    let node = format!("[[consent.node]]\nidentity = \"{}\"\n", realm.identity("a"));
+    let cases = [
+        (format!("{good}{node}"), "a node without keys"),
+        (format!("{good}{node}tags = \"../a/tags.key\"\n{node}tags = \"../a/tags.key\"\n"), "the same node twice"),
+        (format!("{good}{node}tags = \"../a/router.key\"\n"), "is not a key file of a node"),
+        (good.replace("policy = \"policy.toml\"", "policy = \"nowhere.toml\""), "nowhere.toml"),
+        (good.replace("audit = \"audit.log\"", "audit = \"nowhere/audit.log\""), "there is no folder"),
+    ];
+    for (text, expected) in cases {
+        says("k/consent.toml", text, expected);
+    }
+    let good = realm.read("p/path.toml");
+    says(
+        "p/path.toml",
+        good.replace("identity = \"identity.key\"", "identity = \"../a/identity.key\""),
+        "not of this identity",
+    );
+    says("p/path.toml", good.replace("#members = 65536", "members = 0"), "0 is out of range");
 }

@@ -3,7 +3,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::harness::Row;
+use wayleave_lab::netns::NetworkNamespace;
+
+use super::harness::{Realm, Row};
+use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::{eventually, free};
 
 #[test]
@@ -22,6 +25,12 @@ fn from_nothing_a_path_is_found_and_every_node_on_it_consents() {
         assert_eq!(line["sender"], serde_json::json!(row.realm.identity("a")), "{line}");
         assert_eq!(line["rule"], "members", "{line}");
     }
+    let Row { realm, path_server, consent, nodes } = &row;
+    for (role, process) in
+        [("realm", &realm.operator), ("path", path_server), ("consent", &consent[0]), ("router", &nodes[1])]
+    {
+        assert_named_by_the_rule(role, &NetworkNamespace::Own, process.page.parse().expect("an address"));
+    }
     // What was found is remembered: asking again asks no path server.
     let before = row.path_server.count("queries");
     assert!(row.is_consented("c"));
@@ -35,13 +44,9 @@ fn a_policy_decides_a_reload_changes_it_and_one_whose_tests_fail_is_not_taken() 
     eventually("consented", || row.is_consented("c"));
     let policy = row.realm.path("consent-c/policy.toml");
     let forbids = "[[rule]]\nname = \"not a\"\nallow = false\nsenders = [\"a\"]\n\n[[test]]\nname = \"t\"\nsender = \"a\"\nallow = false\n";
-    fs::write(
-        &policy,
-        forbids
-            .replace("allow = false\n\n", "allow = false\n\n")
-            .replace("sender = \"a\"\nallow = false", "sender = \"a\"\nallow = true"),
-    )
-    .expect("written");
+    // The test says that a may send, and the rule that it may not.
+    fs::write(&policy, forbids.replace("sender = \"a\"\nallow = false", "sender = \"a\"\nallow = true"))
+        .expect("written");
     let error = row.realm.folder.fails(1, &["check", "consent-c/consent.toml"]);
     assert!(error.contains('t') && error.contains("policy's own tests"), "{error}");
     row.consent[1].signal("-HUP");
@@ -127,4 +132,132 @@ fn a_consent_server_that_was_killed_answers_again_and_asks_nobody_for_what_it_ha
     row.consent[0].resume();
     // No path server runs: it has its members from its own state.
     eventually("it consents again", || row.is_consented("c"));
+}
+
+#[test]
+fn node_ids_roll_and_paths_go_on() {
+    let realm = Row::prepared("roll", |realm| {
+        for node in ["a", "b", "c"] {
+            realm.edit(&format!("{node}/router.toml"), |text| {
+                text.replace("lifetime_minutes = 1", "lifetime_minutes = 1\nid_epoch_secs = 4")
+            });
+        }
+    });
+    let row = realm.settled();
+    let id = |row: &Row| row.nodes[0].show("neighbours", &[])["neighbours"][0]["id"].as_str().map(str::to_owned);
+    let mut seen = std::collections::BTreeSet::new();
+    eventually("b has had three IDs, and everybody consented by each", || {
+        let now = id(&row);
+        let consented = row.is_consented("c");
+        if consented && id(&row) == now {
+            seen.extend(now);
+        }
+        seen.len() >= 3
+    });
+}
+
+#[test]
+fn without_a_place_to_write_its_decisions_down_a_consent_server_answers_nobody_and_says_why() {
+    let row = Row::prepared("audit", |realm| {
+        realm.edit("consent-b/consent.toml", |text| text.replace("\"audit.log\"", "\"/dev/full\""));
+    });
+    let row = row.settled();
+    eventually("b's server is silent", || {
+        let why = row.paths("c")["paths"][0]["not_consented"].as_str().unwrap_or_default().to_owned();
+        why.contains("node 1 of the path") && why.contains("no answer")
+    });
+    let audit = row.consent[0].status("audit");
+    assert!(audit.as_str().is_some_and(|why| why.contains("/dev/full: No space left")), "{audit}");
+    // It stops all the same, and at once.
+    let begin = Instant::now();
+    row.consent[0].signal("-TERM");
+    eventually("it stops", || row.consent[0].show("status", &[]).is_null());
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_path_server_that_lost_its_state_answers_once_another_one_has_told_it_everything() {
+    let realm = Realm::new("peers");
+    let mut first = realm.path_server("paths");
+    // The token of the second names the first, and its configuration has it as a peer.
+    let second = realm.path_server("others");
+    let (page, _) = realm.consent_server("k");
+    let _node = realm.start("k", "consent", &page);
+    eventually("the first knows the member, and the second has learned it", || {
+        first.count("members") == 1 && second.count("members") == 1
+    });
+    let listen =
+        realm.read("others/path.toml").lines().find_map(|line| line.strip_prefix("listen = ").map(str::to_owned));
+    let peer = format!(
+        "peers = [{{ identity = \"{}\", address = {} }}]",
+        realm.identity("others"),
+        listen.expect("its address")
+    );
+    realm.edit("paths/path.toml", |text| {
+        text.lines()
+            .map(|line| if line.starts_with("#peers") { peer.clone() } else { line.to_owned() } + "\n")
+            .collect()
+    });
+    first.kill();
+    fs::remove_file(realm.path("paths/path.redb")).expect("removed");
+    first.resume();
+    eventually("it has everything again", || first.status("recovering") == false && first.count("members") == 1);
+    assert!(first.log().contains("the records that were lost are back"), "{}", first.log());
+}
+
+#[test]
+fn a_server_consents_by_a_prefix_that_was_delegated_to_it_and_by_nothing_else() {
+    let row = Row::prepared("delegated", |realm| {
+        let (tags, out) = ("b/tags.key", "consent-b/b.branch");
+        realm.folder.ok(&["keys", "delegate-tags", tags, "--prefix", "40000000/2", "--out", out]);
+        let next = (wayleave_runtime::clock::unix_now().secs() + 4_096).to_string();
+        let out = "consent-b/b-next.branch";
+        realm.folder.ok(&["keys", "delegate-tags", tags, "--prefix", "40000000/2", "--at", &next, "--out", out]);
+        realm.edit("consent-b/consent.toml", |text| {
+            text.replace("tags = \"../b/tags.key\"", "delegated = [\"b.branch\", \"b-next.branch\"]")
+        });
+    });
+    let row = row.settled();
+    // b passes on under its transit tag, which begins with these bits.
+    eventually("consented", || row.is_consented("c"));
+    // As the last node it would need its other tag.
+    eventually("b itself is refused", || {
+        let why = row.paths("b")["paths"][0]["not_consented"].as_str().unwrap_or_default().to_owned();
+        why.contains("no key for this tag")
+    });
+}
+
+/// Kills of random processes of the overlay.
+const KILLS: u32 = 8;
+
+#[test]
+fn after_random_kills_everybody_is_found_again_and_no_number_went_back() {
+    let kills = std::env::var("WAYLEAVE_OVERLAY_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
+    let mut row = Row::new("kills").settled();
+    let numbers = |row: &Row| {
+        let members = row.path_server.show("members", &[])["members"].as_array().cloned().unwrap_or_default();
+        let number = |name: &str| {
+            let member = members.iter().find(|member| member["names"][0] == name);
+            member.and_then(|member| member["advert"].as_u64()).unwrap_or(0)
+        };
+        ["a", "b", "c"].map(number)
+    };
+    let mut highest = numbers(&row);
+    let mut dice = 1u64;
+    for kill in 0..kills {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let Row { path_server, consent, nodes, realm } = &mut row;
+        let [first, second] = consent;
+        let [a, b, c] = nodes;
+        let all = [path_server, first, second, a, b, c, &mut realm.operator];
+        let of = (dice >> 33) as usize % all.len();
+        all[of].kill();
+        std::thread::sleep(Duration::from_millis((dice >> 20) % 300));
+        all[of].resume();
+        eventually(&format!("consents after kill {kill} (of {of})"), || row.is_consented("c"));
+        let now = numbers(&row);
+        // A node that has not published since the path server's start may be missing, never older.
+        assert!(now.iter().zip(highest).all(|(now, before)| *now == 0 || *now >= before), "{now:?} after {highest:?}");
+        highest = std::array::from_fn(|at| highest[at].max(now[at]));
+    }
 }

@@ -3,8 +3,8 @@
 mod bfd;
 mod bfd_bird;
 mod captured;
-mod common;
-mod icing;
+pub(crate) mod common;
+pub(crate) mod icing;
 mod icing_node;
 mod platypus;
 mod rates;

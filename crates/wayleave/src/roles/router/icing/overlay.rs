@@ -12,7 +12,9 @@ use wayleave_dataplane::icing::Link;
 use wayleave_packet::Path;
 use wayleave_packet::icing::mint::NodeSecret;
 use wayleave_runtime::Clock;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Parameters, ViewError};
+use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::packets::ethernet::NEIGHBOR;
 
 use crate::config::overlay::{NeighbourSection, NodeRef, OverlaySection};
@@ -138,10 +140,17 @@ pub fn describe(handle: &Handle, section: &OverlaySection) -> Vec<Value> {
             "state": state,
             "local": section.local.get_ref().0.to_string(),
             "remote": known.as_ref().and_then(|known| known.endpoint).map(|endpoint| endpoint.to_string()),
+            "id": known.as_ref().and_then(|known| current_id(&known.member)),
             "ids": known.map_or(0, |known| known.member.ids.len()),
         })
     };
     section.neighbour.iter().map(|section| row(section.get_ref())).collect()
+}
+
+/// The ID by which packets name a node now.
+fn current_id(member: &Member) -> Option<String> {
+    let key = member.advert.as_ref()?.current(unix_now().secs())?;
+    Some(to_hex(&key.node.to_bytes()))
 }
 
 /// The paths to `?host=`, and whether each node of the first consents.

@@ -1,6 +1,8 @@
 //! Mistakes that operators make in configurations and the files that they name: `check` names each with its line, its cause and
 //! its cure.
 
+mod exchange;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
@@ -10,15 +12,22 @@ use serde_json::Value;
 use super::common::{Folder, text};
 
 /// A mistake: what is replaced by what in a good configuration, a word of the cause, and one of the cure.
+#[derive(Clone, Copy)]
 struct Mistake {
     good: &'static str,
     wrong: &'static str,
     cause: &'static str,
     cure: &'static str,
+    /// It is named at the other one of two lines that do not fit together.
+    elsewhere: bool,
 }
 
 const fn mistake(good: &'static str, wrong: &'static str, cause: &'static str, cure: &'static str) -> Mistake {
-    Mistake { good, wrong, cause, cure }
+    Mistake { good, wrong, cause, cure, elsewhere: false }
+}
+
+const fn elsewhere(of: Mistake) -> Mistake {
+    Mistake { elsewhere: true, ..of }
 }
 
 /// Makes each mistake by itself, and compares what `check` says, for machines and for people.
@@ -26,31 +35,35 @@ fn each_is_named(folder: &Folder, good: &str, mistakes: &[Mistake]) {
     folder.write("good.toml", good);
     let said = folder.ok(&["check", "good.toml"]);
     assert!(said.contains("fine"), "{said}");
-    for Mistake { good: from, wrong, cause, cure } in mistakes {
-        let at = good.find(from).unwrap_or_else(|| panic!("{from} is not in the configuration"));
-        let changed = good.replacen(from, wrong, 1);
-        folder.write("wrong.toml", &changed);
-        let Output { stdout, .. } = folder.run(&["check", "wrong.toml", "--json"]);
-        let said: Value = serde_json::from_slice(&stdout).unwrap_or_else(|error| panic!("{wrong}: {error}"));
-        let found: Vec<&Value> =
-            ["errors", "warnings"].iter().flat_map(|kind| said[kind].as_array()).flatten().collect();
-        assert!(!found.is_empty(), "{wrong}: nothing is found");
-        let words = |fault: &Value, fields: &[&str]| {
-            fields.iter().filter_map(|field| fault[field].as_str()).collect::<Vec<_>>().join(" ")
-        };
-        let names = |fault: &&&Value| {
-            words(fault, &["message", "reason"]).contains(cause) && words(fault, &["expected", "help"]).contains(cure)
-        };
-        let fault = found.iter().find(names).unwrap_or_else(|| panic!("{wrong}: {cause}, {cure}: {said:#}"));
-        // Within a line of what was changed: what is missing is missed where its table begins.
-        let first = good[..at].matches('\n').count() as u64;
-        let last = first + wrong.matches('\n').count() as u64 + 2;
-        let line = fault["line"].as_u64().unwrap_or_else(|| panic!("{wrong}: no line: {said:#}"));
-        assert!((first..=last).contains(&line), "{wrong}: line {line}, expected {first} to {last}: {said:#}");
-        let shown = folder.run(&["check", "wrong.toml"]);
-        let shown = text(&shown.stdout) + &text(&shown.stderr);
-        assert!(shown.contains(&format!("wrong.toml:{line}:")), "{wrong}: {shown}");
+    let faults: Vec<String> = mistakes.iter().filter_map(|mistake| is_named(folder, good, mistake).err()).collect();
+    assert!(faults.is_empty(), "{} of {} mistakes:\n{}", faults.len(), mistakes.len(), faults.join("\n"));
+}
+
+/// Makes one mistake, and says what `check` lacks.
+fn is_named(folder: &Folder, good: &str, mistake: &Mistake) -> Result<(), String> {
+    let Mistake { good: from, wrong, cause, cure, elsewhere } = mistake;
+    let at = good.find(from).ok_or_else(|| format!("{from} is not in the configuration"))?;
+    folder.write("wrong.toml", &good.replacen(from, wrong, 1));
+    let Output { stdout, .. } = folder.run(&["check", "wrong.toml", "--json"]);
+    let said: Value = serde_json::from_slice(&stdout).map_err(|error| format!("{wrong}: {error}"))?;
+    let found: Vec<&Value> = ["errors", "warnings"].iter().flat_map(|kind| said[kind].as_array()).flatten().collect();
+    let words = |fault: &Value, fields: &[&str]| {
+        fields.iter().filter_map(|field| fault[field].as_str()).collect::<Vec<_>>().join(" ")
+    };
+    let names = |fault: &&&Value| {
+        words(fault, &["message", "reason"]).contains(cause) && words(fault, &["expected", "help"]).contains(cure)
+    };
+    let fault = found.iter().find(names).ok_or_else(|| format!("{wrong}: {cause}, {cure}: {said:#}"))?;
+    // Within a line of what was changed: what is missing is missed where its table begins.
+    let first = good[..at].matches('\n').count() as u64;
+    let last = first + wrong.matches('\n').count() as u64 + 2;
+    let line = fault["line"].as_u64().ok_or_else(|| format!("{wrong}: no line: {said:#}"))?;
+    if !elsewhere && !(first..=last).contains(&line) {
+        return Err(format!("{wrong}: line {line}, expected {first} to {last}: {said:#}"));
     }
+    let shown = folder.run(&["check", "wrong.toml"]);
+    let shown = text(&shown.stdout) + &text(&shown.stderr);
+    if shown.contains(&format!("wrong.toml:{line}:")) { Ok(()) } else { Err(format!("{wrong}: {shown}")) }
 }
 
 fn with_mode(folder: &Folder, name: &str, content: &str, mode: u32) {

@@ -1,0 +1,194 @@
+//! What a gateway counts, and why it drops a packet.
+
+use crate::icing;
+
+/// Why an inner packet, on its way out or in, or a message is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Reason {
+    /// Out: no plain IP packet of its length; a fragment, IPv4 options.
+    NotIp,
+    /// Out: its destination is not that of a host.
+    Martian,
+    /// Out: its source is none of this gateway's prefixes.
+    OwnSource,
+    /// Out: no member has the destination.
+    NoMember,
+    /// Out: no path is known that the policy allows.
+    NoPath,
+    /// Out: no node in use consents, or consent was not renewed.
+    NoConsent,
+    /// Out: it waited too long for a path, consents or a session.
+    Waited,
+    /// Out: too much waits already.
+    QueueFull,
+    /// Out: it is longer than the path takes; its source was told.
+    TooBig,
+    /// Out: two names of one node at one pair of ports.
+    FlowConflict,
+    /// Out: the table of flows is full.
+    FlowsFull,
+    /// Out: it could not be sealed or stamped.
+    NotSent,
+    /// In: not a sealed message to this gateway.
+    NotSealed,
+    /// In: it is for another node, and this is no forwarder.
+    NotForwarder,
+    /// In: no message of this format.
+    Malformed,
+    /// In: too many handshakes by this link.
+    Busy,
+    /// In: a handshake by no member, or an old one.
+    Stranger,
+    /// In: no such session.
+    UnknownSession,
+    /// In: it does not open.
+    Seal,
+    /// In: it came before.
+    Replayed,
+    /// In: the inner packet is not a plain IP packet.
+    InnerNotIp,
+    /// In: the inner source is none of the sender's.
+    InnerSource,
+    /// In: the inner destination is a martian or loopback.
+    InnerMartian,
+    /// In: the inner destination is none of this gateway's.
+    InnerDestination,
+    /// In: tunnels in tunnels deeper than two.
+    InnerNested,
+}
+
+impl Reason {
+    /// All reasons, in the order of their discriminants.
+    pub const ALL: [Self; 25] = [
+        Self::NotIp,
+        Self::Martian,
+        Self::OwnSource,
+        Self::NoMember,
+        Self::NoPath,
+        Self::NoConsent,
+        Self::Waited,
+        Self::QueueFull,
+        Self::TooBig,
+        Self::FlowConflict,
+        Self::FlowsFull,
+        Self::NotSent,
+        Self::NotSealed,
+        Self::NotForwarder,
+        Self::Malformed,
+        Self::Busy,
+        Self::Stranger,
+        Self::UnknownSession,
+        Self::Seal,
+        Self::Replayed,
+        Self::InnerNotIp,
+        Self::InnerSource,
+        Self::InnerMartian,
+        Self::InnerDestination,
+        Self::InnerNested,
+    ];
+
+    /// The name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotIp => "not-ip",
+            Self::Martian => "martian",
+            Self::OwnSource => "own-source",
+            Self::NoMember => "no-member",
+            Self::NoPath => "no-path",
+            Self::NoConsent => "no-consent",
+            Self::Waited => "waited",
+            Self::QueueFull => "queue-full",
+            Self::TooBig => "too-big",
+            Self::FlowConflict => "flow-conflict",
+            Self::FlowsFull => "flows-full",
+            Self::NotSent => "not-sent",
+            Self::NotSealed => "not-sealed",
+            Self::NotForwarder => "not-forwarder",
+            Self::Malformed => "malformed",
+            Self::Busy => "busy",
+            Self::Stranger => "stranger",
+            Self::UnknownSession => "unknown-session",
+            Self::Seal => "seal",
+            Self::Replayed => "replayed",
+            Self::InnerNotIp => "inner-not-ip",
+            Self::InnerSource => "inner-source",
+            Self::InnerMartian => "inner-martian",
+            Self::InnerDestination => "inner-destination",
+            Self::InnerNested => "inner-nested",
+        }
+    }
+}
+
+/// What a gateway has done since its start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counters {
+    /// Inner packets sent, each segment counted, and their octets.
+    pub sent: u64,
+    pub sent_octets: u64,
+    /// Inner packets received, and their octets.
+    pub received: u64,
+    pub received_octets: u64,
+    /// Inner packets that left in two outer ones.
+    pub split: u64,
+    /// SYNs whose greatest segment was lowered.
+    pub clamped: u64,
+    pub probes: u64,
+    pub answers: u64,
+    /// Sessions begun.
+    pub sessions: u64,
+    /// Paths that were found dead, and changes to another path.
+    pub dead: u64,
+    pub failovers: u64,
+    /// Questions to path and consent servers.
+    pub path_requests: u64,
+    pub proof_requests: u64,
+    dropped: [u64; Reason::ALL.len()],
+    /// Packets that the ICING receiver refused, by its reasons.
+    refused: [u64; icing::Reason::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            sent: 0,
+            sent_octets: 0,
+            received: 0,
+            received_octets: 0,
+            split: 0,
+            clamped: 0,
+            probes: 0,
+            answers: 0,
+            sessions: 0,
+            dead: 0,
+            failovers: 0,
+            path_requests: 0,
+            proof_requests: 0,
+            dropped: [0; Reason::ALL.len()],
+            refused: [0; icing::Reason::ALL.len()],
+        }
+    }
+}
+
+impl Counters {
+    pub(super) fn drop(&mut self, reason: Reason) {
+        self.dropped[reason as usize] += 1;
+    }
+
+    pub(super) fn refuse(&mut self, reason: icing::Reason) {
+        self.refused[reason as usize] += 1;
+    }
+
+    /// Packets dropped for `reason`.
+    #[must_use]
+    pub fn dropped(&self, reason: Reason) -> u64 {
+        self.dropped[reason as usize]
+    }
+
+    /// Packets that the ICING receiver refused for `reason`.
+    #[must_use]
+    pub fn refused(&self, reason: icing::Reason) -> u64 {
+        self.refused[reason as usize]
+    }
+}

@@ -1,0 +1,27 @@
+//! The gateway: inner IP packets in, sealed and stamped ICING packets out, and back.
+//!
+//! `machine` ties the parts together: `inner`, `offload` and `coalesce` know IP packets as a TUN interface hands them over,
+//! `policy` and `peer` choose paths and keep what is known of other gateways, `message` and `noise` are what two gateways say
+//! to each other (`docs/wire/gateway.md`). The machine asks for paths and proofs by its outputs and never waits for them.
+//! Replies are packets of the answering gateway's own, over a path of its own with consents of its own.
+
+mod coalesce;
+mod counters;
+mod inner;
+mod machine;
+pub mod message;
+mod noise;
+pub mod offload;
+mod peer;
+mod policy;
+mod status;
+
+pub use coalesce::Ready;
+pub use counters::{Counters, Reason};
+pub use machine::{Config, Event, Gateway, LIMIT_PEERS, Member, Name, Output};
+pub use peer::{
+    LIMIT_FLOWS, LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, MOST_UNANSWERED,
+    PROBE, RouteState,
+};
+pub use policy::{Order, PathPolicy};
+pub use status::{PathStatus, PeerStatus, RouteStatus};

@@ -1,0 +1,456 @@
+//! The seal between two gateways: Noise IK between the static keys of their memberships, through `snow`.
+//!
+//! `Noise_IK_25519_AESGCM_SHA256` (The Noise Protocol Framework, revision 34). The primitives are those that the rest of the
+//! workspace uses, and randomness is what the machine was given: `snow` has neither of its own here.
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use sha2::{Digest, Sha256};
+use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
+use snow::resolvers::CryptoResolver;
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, HandshakeState, StatelessTransportState};
+use wayleave_core::Instant;
+use wayleave_crypto::dh::{DhPublic, DhSecret};
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::{Secret, Seed};
+
+const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
+const PROLOGUE: &[u8] = b"wayleave/gateway/v1";
+/// Octets of an authentication tag.
+pub(super) const TAG: usize = 16;
+/// Octets of Noise around the payload of the first message: an ephemeral key, a sealed static key, a tag.
+const FIRST: usize = 32 + 48 + TAG;
+/// Octets of the second message, which has no payload.
+pub(super) const SECOND: usize = 32 + TAG;
+/// Messages by which one may come late: those of two large segments and more.
+const WINDOW: u64 = 8192;
+/// Messages sealed under one key, far below what AES-GCM allows.
+const MOST_MESSAGES: u64 = 1 << 40;
+
+/// Why a message cannot be opened, or none be made: whoever sent it does not have the keys that it should have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NotSealed;
+
+impl From<snow::Error> for NotSealed {
+    fn from(_: snow::Error) -> Self {
+        Self
+    }
+}
+
+/// The static key of a gateway.
+pub(super) struct StaticKey(pub(super) Secret<32>);
+
+/// A handshake that waits for its second message.
+pub(super) struct Started(HandshakeState);
+
+impl StaticKey {
+    /// The first message, to the gateway with this static key, with `payload`.
+    pub(super) fn initiate(
+        &self,
+        remote: &DhPublic,
+        seed: Seed,
+        payload: &[u8],
+    ) -> Result<(Started, Vec<u8>), NotSealed> {
+        let remote = remote.to_bytes();
+        let mut state = self.builder(seed)?.remote_public_key(&remote)?.build_initiator()?;
+        let mut message = vec![0; FIRST + payload.len()];
+        let length = state.write_message(payload, &mut message)?;
+        message.truncate(length);
+        Ok((Started(state), message))
+    }
+
+    /// Takes the first message: the initiator's static key, the payload, and what goes on with the handshake.
+    pub(super) fn receive(&self, seed: Seed, message: &[u8]) -> Result<(DhPublic, Vec<u8>, Started), NotSealed> {
+        let mut state = self.builder(seed)?.build_responder()?;
+        let mut payload = vec![0; message.len()];
+        let length = state.read_message(message, &mut payload)?;
+        payload.truncate(length);
+        let remote = state.get_remote_static().and_then(|key| <[u8; 32]>::try_from(key).ok()).ok_or(NotSealed)?;
+        Ok((DhPublic::from_bytes(remote).map_err(|_| NotSealed)?, payload, Started(state)))
+    }
+
+    fn builder(&self, seed: Seed) -> Result<Builder<'_>, NotSealed> {
+        let pattern: NoiseParams = PATTERN.parse()?;
+        Ok(Builder::with_resolver(pattern, Box::new(Primitives(seed)))
+            .local_private_key(self.0.expose())?
+            .prologue(PROLOGUE)?)
+    }
+}
+
+impl Started {
+    /// The second message, and the session behind it.
+    pub(super) fn respond(self, now: Instant) -> Result<(Session, Vec<u8>), NotSealed> {
+        let Self(mut state) = self;
+        let mut message = vec![0; SECOND];
+        let length = state.write_message(&[], &mut message)?;
+        message.truncate(length);
+        Ok((Session::new(state, now)?, message))
+    }
+
+    /// Takes the second message.
+    pub(super) fn finish(self, message: &[u8], now: Instant) -> Result<Session, NotSealed> {
+        let Self(mut state) = self;
+        state.read_message(message, &mut [0; SECOND])?;
+        Session::new(state, now)
+    }
+}
+
+/// Both directions between two gateways.
+pub(super) struct Session {
+    state: StatelessTransportState,
+    sent: u64,
+    received: ReplayWindow,
+    pub(super) begun: Instant,
+}
+
+impl Session {
+    fn new(state: HandshakeState, now: Instant) -> Result<Self, NotSealed> {
+        let state = state.into_stateless_transport_mode()?;
+        Ok(Self { state, sent: 0, received: ReplayWindow::default(), begun: now })
+    }
+
+    /// Seals `plain` into the first `plain.len() + TAG` octets of `out`; returns the message's number.
+    pub(super) fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<u64, NotSealed> {
+        if self.sent >= MOST_MESSAGES {
+            return Err(NotSealed);
+        }
+        let number = self.sent;
+        self.state.write_message(number, plain, out)?;
+        self.sent += 1;
+        Ok(number)
+    }
+
+    /// Opens message `number` into `out`, which has room for all of `sealed`. Each number is opened once.
+    pub(super) fn open<'a>(
+        &mut self,
+        number: u64,
+        sealed: &[u8],
+        out: &'a mut [u8],
+    ) -> Result<&'a mut [u8], OpenError> {
+        if !self.received.may_come(number) {
+            return Err(OpenError::Replayed);
+        }
+        let length = self.state.read_message(number, sealed, out).map_err(|_| OpenError::Seal)?;
+        self.received.note(number);
+        Ok(&mut out[..length])
+    }
+
+    pub(super) fn is_initiator(&self) -> bool {
+        self.state.is_initiator()
+    }
+}
+
+/// Why a sealed message is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OpenError {
+    Seal,
+    Replayed,
+}
+
+/// Which of the last [`WINDOW`] numbers have come (RFC 6479).
+struct ReplayWindow {
+    /// One more than the greatest number that has come.
+    next: u64,
+    came: Box<[u64; (WINDOW / 64) as usize]>,
+}
+
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        Self { next: 0, came: Box::new([0; (WINDOW / 64) as usize]) }
+    }
+}
+
+impl ReplayWindow {
+    /// A number of one word's width below the window's end is too old: that word is the one in which the next begins.
+    fn may_come(&self, number: u64) -> bool {
+        if number >= self.next {
+            return number < MOST_MESSAGES;
+        }
+        number + WINDOW - 64 >= self.next && self.came[Self::word(number)] >> (number % 64) & 1 == 0
+    }
+
+    fn note(&mut self, number: u64) {
+        if number >= self.next {
+            // The words between the last one and this one begin anew.
+            let (last, this) = (self.next.checked_sub(1).map(|last| last / 64), number / 64);
+            let first = last.map_or(0, |last| last + 1).max((this + 1).saturating_sub(WINDOW / 64));
+            for word in first..=this {
+                self.came[(word % (WINDOW / 64)) as usize] = 0;
+            }
+            self.next = number + 1;
+        }
+        self.came[Self::word(number)] |= 1 << (number % 64);
+    }
+
+    fn word(number: u64) -> usize {
+        (number / 64 % (WINDOW / 64)) as usize
+    }
+}
+
+/// What `snow` computes with.
+struct Primitives(Seed);
+
+impl CryptoResolver for Primitives {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(Given { seed: self.0.clone(), next: 0 }))
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        matches!(choice, DHChoice::Curve25519).then(|| Box::new(X25519::default()) as Box<dyn Dh>)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        matches!(choice, HashChoice::SHA256).then(|| Box::new(Sha256Hash::default()) as Box<dyn Hash>)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        matches!(choice, CipherChoice::AESGCM).then(|| Box::new(AesGcm { key: None }) as Box<dyn Cipher>)
+    }
+}
+
+/// Randomness from a seed that is used for one handshake.
+struct Given {
+    seed: Seed,
+    next: u64,
+}
+
+impl Random for Given {
+    fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), snow::Error> {
+        for chunk in out.chunks_mut(32) {
+            let octets: Secret<32> =
+                kdf::derive("wayleave/gateway/noise/v1", self.seed.expose(), &self.next.to_be_bytes());
+            chunk.copy_from_slice(&octets.expose()[..chunk.len()]);
+            self.next += 1;
+        }
+        Ok(())
+    }
+}
+
+struct X25519 {
+    secret: Secret<32>,
+    public: [u8; 32],
+}
+
+impl Default for X25519 {
+    fn default() -> Self {
+        Self { secret: Secret::new([0; 32]), public: [0; 32] }
+    }
+}
+
+impl Dh for X25519 {
+    fn name(&self) -> &'static str {
+        "25519"
+    }
+
+    fn pub_len(&self) -> usize {
+        32
+    }
+
+    fn priv_len(&self) -> usize {
+        32
+    }
+
+    fn set(&mut self, secret: &[u8]) {
+        let mut octets = [0; 32];
+        octets.copy_from_slice(secret);
+        self.secret = Secret::new(octets);
+        self.public = DhSecret::from_seed(&self.secret).public().to_bytes();
+    }
+
+    fn generate(&mut self, random: &mut dyn Random) -> Result<(), snow::Error> {
+        let mut octets = [0; 32];
+        random.try_fill_bytes(&mut octets)?;
+        self.set(&octets);
+        Ok(())
+    }
+
+    fn pubkey(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn privkey(&self) -> &[u8] {
+        self.secret.expose()
+    }
+
+    fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), snow::Error> {
+        let public = public.first_chunk::<32>().ok_or(snow::Error::Dh)?;
+        let public = DhPublic::from_bytes(*public).map_err(|_| snow::Error::Dh)?;
+        let shared = DhSecret::from_seed(&self.secret).agree(&public).map_err(|_| snow::Error::Dh)?;
+        out[..32].copy_from_slice(shared.expose());
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Sha256Hash(Sha256);
+
+impl Hash for Sha256Hash {
+    fn name(&self) -> &'static str {
+        "SHA256"
+    }
+
+    fn block_len(&self) -> usize {
+        64
+    }
+
+    fn hash_len(&self) -> usize {
+        32
+    }
+
+    fn reset(&mut self) {
+        self.0 = Sha256::default();
+    }
+
+    fn input(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    fn result(&mut self, out: &mut [u8]) {
+        out[..32].copy_from_slice(&self.0.finalize_reset());
+    }
+}
+
+/// AES-256-GCM with the nonces of Noise: 32 zero bits, then the number, big-endian (section 12.4).
+struct AesGcm {
+    key: Option<LessSafeKey>,
+}
+
+fn nonce(number: u64) -> Nonce {
+    let mut octets = [0; 12];
+    octets[4..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(octets)
+}
+
+impl Cipher for AesGcm {
+    fn name(&self) -> &'static str {
+        "AESGCM"
+    }
+
+    fn set(&mut self, key: &[u8; 32]) {
+        // A key of this length is never refused.
+        self.key = UnboundKey::new(&AES_256_GCM, key).ok().map(LessSafeKey::new);
+    }
+
+    fn encrypt(&self, number: u64, associated: &[u8], plain: &[u8], out: &mut [u8]) -> usize {
+        let (text, rest) = out.split_at_mut(plain.len());
+        text.copy_from_slice(plain);
+        let key = self.key.as_ref().expect("snow sets a key first");
+        let tag = key.seal_in_place_separate_tag(nonce(number), Aad::from(associated), text);
+        rest[..TAG].copy_from_slice(tag.expect("far shorter than the limit of the cipher").as_ref());
+        plain.len() + TAG
+    }
+
+    fn decrypt(&self, number: u64, associated: &[u8], sealed: &[u8], out: &mut [u8]) -> Result<usize, snow::Error> {
+        let (key, at) = (self.key.as_ref().ok_or(snow::Error::Decrypt)?, sealed.len().checked_sub(TAG));
+        let (text, tag) = sealed.split_at(at.ok_or(snow::Error::Decrypt)?);
+        let out = out.get_mut(..text.len()).ok_or(snow::Error::Decrypt)?;
+        let opened = key.open_separate_gather(nonce(number), Aad::from(associated), text, tag, out);
+        opened.map(|()| text.len()).map_err(|_| snow::Error::Decrypt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Session, Session) {
+        let (a, b) = (StaticKey(Secret::new([1; 32])), StaticKey(Secret::new([2; 32])));
+        let public = |key: &StaticKey| DhSecret::from_seed(&key.0).public();
+        let (started, first) = a.initiate(&public(&b), Secret::new([3; 32]), b"payload").unwrap();
+        let (from, payload, answering) = b.receive(Secret::new([4; 32]), &first).unwrap();
+        assert_eq!((from, &payload[..]), (public(&a), &b"payload"[..]));
+        let (theirs, second) = answering.respond(Instant(5)).unwrap();
+        (started.finish(&second, Instant(5)).unwrap(), theirs)
+    }
+
+    #[test]
+    fn what_one_end_seals_the_other_opens_once_and_no_octet_may_change() {
+        let (mut a, mut b) = pair();
+        let (mut sealed, mut out) = ([0; 7 + TAG], [0; 64]);
+        for expected in 0..3 {
+            assert_eq!(a.seal(b"message", &mut sealed), Ok(expected));
+            for bit in 0..8 * sealed.len() {
+                sealed[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(b.open(expected, &sealed, &mut out).err(), Some(OpenError::Seal));
+                sealed[bit / 8] ^= 1 << (bit % 8);
+            }
+            assert_eq!(b.open(expected + 1, &sealed, &mut out).err(), Some(OpenError::Seal));
+            assert_eq!(b.open(expected, &sealed, &mut out).unwrap(), b"message");
+            assert_eq!(b.open(expected, &sealed, &mut out).err(), Some(OpenError::Replayed));
+        }
+        assert_eq!((a.is_initiator(), b.is_initiator()), (true, false));
+        assert!(a.seal(b"message", &mut sealed).is_ok() && a.open(3, &sealed, &mut out).is_err(), "its own");
+    }
+
+    #[test]
+    fn a_first_message_is_for_its_receiver_alone_and_no_octet_may_change() {
+        let (a, b, c) = ([1; 32], [2; 32], [3; 32]);
+        let [a, b, c] = [a, b, c].map(|octets| StaticKey(Secret::new(octets)));
+        let public = DhSecret::from_seed(&b.0).public();
+        let (_, mut first) = a.initiate(&public, Secret::new([3; 32]), b"payload").unwrap();
+        assert!(c.receive(Secret::new([4; 32]), &first).is_err());
+        for octet in 0..first.len() {
+            first[octet] ^= 1;
+            assert!(b.receive(Secret::new([4; 32]), &first).is_err(), "octet {octet}");
+            first[octet] ^= 1;
+        }
+        assert!(b.receive(Secret::new([4; 32]), &first).is_ok());
+    }
+
+    /// `test-data/wire/gateway.json`, which other implementations may use: the ephemeral secrets are given there.
+    #[test]
+    fn the_published_vectors_are_what_is_sent() {
+        let hex = |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
+        let ephemeral = |seed: &Seed| {
+            let secret: Secret<32> = kdf::derive("wayleave/gateway/noise/v1", seed.expose(), &0u64.to_be_bytes());
+            hex(secret.expose())
+        };
+        let (a, b) = (StaticKey(Secret::new([1; 32])), StaticKey(Secret::new([2; 32])));
+        let (of_a, of_b): (Seed, Seed) = (Secret::new([3; 32]), Secret::new([4; 32]));
+        let public = DhSecret::from_seed(&b.0).public();
+        let nodes: Vec<_> = [5, 6, 7].map(|node| wayleave_core::IdentityKey([node; 32])).to_vec();
+        let payload = super::super::message::opening(1_800_000_000_000_000, &nodes);
+        let (started, first) = a.initiate(&public, of_a.clone(), &payload).unwrap();
+        let (_, _, answering) = b.receive(of_b.clone(), &first).unwrap();
+        let (_, second) = answering.respond(Instant(0)).unwrap();
+        let mut session = started.finish(&second, Instant(0)).unwrap();
+        let probe = super::super::message::Content::Probe { number: 9, nodes }.encode();
+        let mut sealed = vec![0; probe.len() + TAG];
+        let number = session.seal(&probe, &mut sealed).unwrap();
+        let data = [&super::super::message::Message::data(0x0b0b_0b0b, number)[..], &sealed].concat();
+        let found = serde_json::json!({
+            "initiator_static_secret": hex(a.0.expose()),
+            "initiator_ephemeral_secret": ephemeral(&of_a),
+            "responder_static_secret": hex(b.0.expose()),
+            "responder_ephemeral_secret": ephemeral(&of_b),
+            "initiation_payload": hex(&payload),
+            "initiation": hex(&super::super::message::Message::initiation(0x0a0a_0a0a, &first)),
+            "response": hex(&super::super::message::Message::response(0x0a0a_0a0a, 0x0b0b_0b0b, &second)),
+            "probe": hex(&probe),
+            "data_of_initiator": hex(&data),
+        });
+        let text = include_str!("../../../../test-data/wire/gateway.json");
+        let published: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!(found, published, "{found:#}");
+    }
+
+    #[test]
+    fn every_number_comes_once_whatever_their_order() {
+        let mut window = ReplayWindow::default();
+        let mut come = |number: u64| {
+            let may = window.may_come(number);
+            if may {
+                window.note(number);
+            }
+            may
+        };
+        assert!(come(5) && !come(5) && come(0) && come(4) && !come(0));
+        assert!(come(WINDOW + 100) && !come(WINDOW + 100));
+        assert!(!come(100) && come(200) && !come(200));
+        assert!(come(10 * WINDOW) && !come(WINDOW + 101));
+        assert!((10 * WINDOW - 8000..10 * WINDOW).rev().all(&mut come));
+        // The window holds one word less than it has: 8,127 numbers behind the last one.
+        assert_eq!((10 * WINDOW - 9000..10 * WINDOW).filter(|number| come(*number)).count(), 127);
+        assert!(!come(MOST_MESSAGES));
+    }
+}

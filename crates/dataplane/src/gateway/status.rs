@@ -1,0 +1,94 @@
+//! What a gateway tells its operator.
+
+use std::time::Duration;
+
+use wayleave_core::{IdentityKey, Now};
+use wayleave_packet::icing::mint::Form;
+
+use super::machine::{Gateway, room};
+use super::peer::{Candidate, Peer, RouteState};
+
+/// A path to a peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathStatus {
+    /// Both gateways among them, this one first.
+    pub nodes: Vec<IdentityKey>,
+    /// The Unix second at which its proofs end, if there are any.
+    pub proven_until: Option<u64>,
+    /// Octets of the longest inner packet, if there are proofs.
+    pub room: Option<usize>,
+    /// Between a probe and its answer.
+    pub round_trip: Option<Duration>,
+    pub is_dead: bool,
+    /// Every node on it holds it, so that packets go without it.
+    pub is_held: bool,
+    /// Why there are no proofs, or no later ones.
+    pub refused: Option<String>,
+}
+
+/// A choice of paths.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RouteStatus {
+    pub policy: String,
+    /// The nodes over which the peer sends, in the order of packets to it: its flows are answered over the same.
+    pub mirror: Option<Vec<IdentityKey>>,
+    pub active: Option<PathStatus>,
+    pub spare: Option<PathStatus>,
+    pub state: RouteState,
+    /// Flows are live.
+    pub is_live: bool,
+}
+
+/// Another gateway.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerStatus {
+    pub identity: IdentityKey,
+    pub sessions: usize,
+    pub flows: usize,
+    pub waiting: usize,
+    pub paths: Vec<PathStatus>,
+    pub routes: Vec<RouteStatus>,
+}
+
+impl Gateway {
+    /// Every gateway that anything is remembered of.
+    #[must_use]
+    pub fn status(&self, now: Now) -> Vec<PeerStatus> {
+        self.peers().iter().map(|(identity, peer)| self.peer_status(*identity, peer, now)).collect()
+    }
+
+    fn peer_status(&self, identity: IdentityKey, peer: &Peer, now: Now) -> PeerStatus {
+        let routes = peer.routes.iter().enumerate().map(|(place, route)| {
+            let path = |hash| peer.candidate(hash).map(|candidate| path(candidate, now));
+            RouteStatus {
+                policy: self.policies().get(route.class.policy).map_or_else(String::new, |policy| policy.name.clone()),
+                mirror: route.class.mirror.as_ref().map(|nodes| nodes.to_vec()),
+                active: route.active.as_ref().and_then(path),
+                spare: route.spare.as_ref().and_then(path),
+                state: peer.state(place, self.policies(), now),
+                is_live: route.is_live(now.instant),
+            }
+        });
+        PeerStatus {
+            identity,
+            sessions: peer.sessions.len(),
+            flows: peer.flows.len(),
+            waiting: peer.waiting.len(),
+            paths: peer.candidates.iter().map(|candidate| path(candidate, now)).collect(),
+            routes: routes.collect(),
+        }
+    }
+}
+
+fn path(candidate: &Candidate, now: Now) -> PathStatus {
+    let lane = candidate.lane.as_ref();
+    PathStatus {
+        nodes: candidate.nodes.to_vec(),
+        proven_until: lane.map(|lane| lane.expiry),
+        room: lane.map(|lane| room(lane, candidate.path.mtu().into(), Form::Handle)),
+        round_trip: lane.and_then(|lane| lane.round_trip),
+        is_dead: candidate.dead_until.is_some_and(|until| now.instant < until),
+        is_held: lane.is_some_and(super::peer::Lane::is_held),
+        refused: candidate.refused.clone(),
+    }
+}

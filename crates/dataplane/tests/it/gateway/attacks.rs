@@ -1,0 +1,275 @@
+//! What gateways do with packets that nobody should have sent.
+
+use std::time::Duration;
+
+use wayleave_core::InnerPrefixes;
+use wayleave_crypto::dh::DhSecret;
+use wayleave_dataplane::gateway::offload::Offload;
+use wayleave_dataplane::gateway::{Member, Reason};
+use wayleave_dataplane::icing;
+use wayleave_packet::icing::header::Part;
+use wayleave_packet::icing::header::{FRONT, Version, header_length};
+use wayleave_packet::icing::mint::{Form, Nonce, Sender, encapsulate};
+
+use super::world::{A, B, World, addresses, identity, ip, noise, prefixes, tcp, udp};
+use crate::icing::network::{self, LINK};
+
+const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
+
+/// A flow from A to B is on its way.
+fn world() -> World {
+    let mut world = World::new(&[&[A, 2, 3, B], &[A, 4, 5, 6, B]]);
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"begin"));
+    world.run(Duration::from_millis(600));
+    assert_eq!(world.received(B).len(), 1);
+    world.sent.clear();
+    world
+}
+
+/// What A believes of the realm.
+fn deceive(world: &mut World, of_a: &[&str], address_of_b: &str) {
+    let mut table = InnerPrefixes::default();
+    for prefix in of_a {
+        table.insert(prefix.parse().unwrap(), identity(A));
+    }
+    for prefix in prefixes(B) {
+        table.insert(prefix, identity(B));
+    }
+    let member = |node: usize, addresses: Vec<std::net::IpAddr>| Member {
+        identity: identity(node),
+        noise: DhSecret::from_seed(&noise(node)).public(),
+        addresses,
+    };
+    let members = vec![member(A, addresses(A).to_vec()), member(B, vec![address_of_b.parse().unwrap()])];
+    world.gateway(A).set_realm(members, table);
+}
+
+#[test]
+fn a_replayed_packet_dies_at_the_first_hop_and_a_replayed_message_at_the_gateway() {
+    let mut world = world();
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"once"));
+    assert_eq!(world.received(B).len(), 1);
+    let (_, _, octets) = world.sent[0].clone();
+    world.inject(A, 2, &octets);
+    assert_eq!(world.drops, [(2, icing::Reason::Replayed)]);
+    // Who holds the consents puts an old message into a packet of his own.
+    let header = header_length(4, false);
+    let order = [A, 2, 3, B];
+    let sender = network::sender(&order);
+    let mut again = Vec::new();
+    let nonce = Nonce::new(world.now().unix, 7);
+    encapsulate(&sender, (Form::Path, Part::Whole), 99, nonce, &octets[header..], &mut again).unwrap();
+    world.inject(A, 2, &again);
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::Replayed), 1);
+}
+
+#[test]
+fn a_packet_with_a_changed_octet_dies_at_the_next_honest_node() {
+    for at in 0..80usize {
+        let mut world = world();
+        // Between nodes 2 and 3.
+        world.tamper = Box::new(move |_, to, octets: &mut Vec<u8>| {
+            if to == 3 {
+                let place = (at * 7) % octets.len();
+                octets[place] ^= 1 << (at % 8);
+            }
+            true
+        });
+        world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"payload"));
+        let octets = &world.sent[0].2;
+        let place = (at * 7) % octets.len();
+        // Which nodes hold the path is not authenticated on the way, and the proof for node 2 has served. One for B is found
+        // there.
+        let is_covered = !(6..8).contains(&place) && !(32..56).contains(&place);
+        assert_eq!(world.received(B).is_empty(), is_covered, "octet {place}");
+        assert!(world.drops.iter().all(|(node, _)| *node == 3));
+        if at > 20 {
+            continue;
+        }
+        world.tamper = Box::new(|_, _, _| true);
+        world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"payload"));
+        assert_eq!(world.received(B).len(), 1);
+    }
+}
+
+#[test]
+fn a_skipped_node_is_missed() {
+    let mut world = world();
+    world.tamper = Box::new(|_, _, _| true);
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"payload"));
+    world.received(B);
+    world.drops.clear();
+    // A sends to 3 what was for 2, and says that it is for 3.
+    world.down.insert(2);
+    world.sent.clear();
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"payload"));
+    let mut octets = world.sent[0].2.clone();
+    octets[3] = 2;
+    world.inject(2, 3, &octets);
+    assert_eq!(world.drops, [(3, icing::Reason::Verifier)]);
+    assert!(world.received(B).is_empty());
+}
+
+#[test]
+fn a_bogus_consent_dies_at_the_node_that_did_not_give_it() {
+    let mut world = world();
+    let order = [A, 2, 3, B];
+    let path = network::path(&order);
+    let mut consents = network::consents(&order, &path, Version::Standard);
+    let hash = path.hash(Version::Standard);
+    consents[1] = network::master(7).consent(&hash, 2, path.hop(2).tag, path.hop(2).expiry);
+    let sender = Sender::new(Version::Standard, &path, &network::secret(A), &consents).unwrap();
+    let mut octets = Vec::new();
+    encapsulate(&sender, (Form::Path, Part::Whole), 99, Nonce::new(world.now().unix, 1), b"x", &mut octets).unwrap();
+    world.inject(A, 2, &octets);
+    assert_eq!(world.drops, [(3, icing::Reason::Consent)]);
+    assert!(octets.len() > FRONT);
+}
+
+/// ICC-07.
+#[test]
+fn inner_sources_of_others_are_refused_whoever_asks() {
+    let mut world = world();
+    deceive(&mut world, &["10.0.0.0/24", "10.0.8.0/24", "127.0.0.0/8"], "10.0.1.1");
+    for (source, count) in [("10.0.8.1", 1), ("127.0.0.1", 2)] {
+        world.send_plain(A, &udp(source, V4.1, (1000, 53), b"spoofed"));
+        world.run(Duration::from_millis(700));
+        assert!(world.received(B).is_empty());
+        assert_eq!(world.gateway(B).counters().dropped(Reason::InnerSource), count);
+    }
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"own"));
+    assert_eq!(world.received(B).len(), 1);
+}
+
+#[test]
+fn inner_martians_loopback_and_addresses_of_others_are_refused() {
+    for (address, reason) in [
+        ("127.0.0.1", Reason::InnerMartian),
+        ("224.0.0.1", Reason::InnerMartian),
+        ("169.254.1.1", Reason::InnerMartian),
+        ("10.0.8.1", Reason::InnerDestination),
+        ("192.0.2.1", Reason::InnerDestination),
+        ("10.0.0.1", Reason::InnerDestination),
+    ] {
+        let mut world = world();
+        deceive(&mut world, &["10.0.0.0/24"], address);
+        world.send_plain(A, &udp(V4.0, "198.18.0.1", (1000, 53), b"x"));
+        world.run(Duration::from_millis(700));
+        assert!(world.received(B).is_empty(), "{address}");
+        assert_eq!(world.gateway(B).counters().dropped(reason), 1, "{address}");
+    }
+}
+
+#[test]
+fn tunnels_in_tunnels_in_tunnels_are_refused() {
+    let mut world = world();
+    let order = [A, 2, 3, B];
+    let sender = network::sender(&order);
+    let tunnel = |inner: &[u8]| {
+        let mut octets = Vec::new();
+        encapsulate(&sender, (Form::Handle, Part::Whole), 4, Nonce(7), inner, &mut octets).unwrap();
+        udp(V4.0, V4.1, (9, 49_254), &octets)
+    };
+    let plain = tcp(V4.0, V4.1, (1, 2), 1, 0x10, &[], b"x");
+    let two = tunnel(&plain);
+    let three = tunnel(&two);
+    world.send_plain(A, &two);
+    assert_eq!(world.received(B), [two]);
+    world.send_plain(A, &three);
+    let mut fragment = ip(V4.0, V4.1, 17, 0, &[0; 64]);
+    fragment[6] = 0x20;
+    let sum = !super::world::checksum(&[&fragment[..10], &fragment[12..20]]);
+    fragment[10..12].copy_from_slice(&sum.to_be_bytes());
+    world.send_plain(A, &fragment);
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::InnerNested), 1);
+    assert_eq!(world.gateway(A).counters().dropped(Reason::NotIp), 1, "fragments may hide anything");
+}
+
+#[test]
+fn strangers_get_no_session_and_a_removed_member_loses_it() {
+    let mut world = world();
+    // B's realm no longer has A.
+    let mut table = InnerPrefixes::default();
+    for prefix in prefixes(B) {
+        table.insert(prefix, identity(B));
+    }
+    world.gateway(B).set_realm(Vec::new(), table);
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"x"));
+    world.run(Duration::from_secs(1));
+    assert!(world.received(B).is_empty());
+    assert!(world.gateway(B).counters().dropped(Reason::UnknownSession) > 0);
+    let now = world.now();
+    assert!(world.gateway(B).status(now).is_empty());
+    // The session ends at A too, and the next one is not granted.
+    world.run(Duration::from_secs(200));
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"x"));
+    world.run(Duration::from_secs(2));
+    assert!(world.gateway(B).counters().dropped(Reason::Stranger) > 0);
+}
+
+#[test]
+fn a_gateway_forwards_nothing_and_answers_no_garbage() {
+    let mut world = world();
+    // B is in the middle of a path.
+    let order = [A, B, 3];
+    let path = network::path(&order);
+    let consents = network::consents(&order, &path, Version::Standard);
+    let sender = Sender::new(Version::Standard, &path, &network::secret(A), &consents).unwrap();
+    let mut octets = Vec::new();
+    encapsulate(&sender, (Form::Path, Part::Whole), 99, Nonce::new(world.now().unix, 1), b"x", &mut octets).unwrap();
+    world.inject(A, B, &octets);
+    assert_eq!(world.gateway(B).counters().dropped(Reason::NotForwarder), 1);
+    world.sent.clear();
+    let sender = network::sender(&[A, 2, 3, B]);
+    let mut random = crate::common::Random(5);
+    for number in 0..2_000u32 {
+        let length = random.below(200);
+        let mut payload = random.octets(length);
+        if number % 2 == 0 && length >= 8 {
+            payload[..8].copy_from_slice(&[1 + (number / 2 % 3) as u8, 0, 0, 0, 0, 0, 0, 5]);
+        }
+        let protocol = [99, 99, 99, 4, 254][random.below(5)];
+        let nonce = Nonce::new(world.now().unix, 1_000 + number);
+        encapsulate(&sender, (Form::Path, Part::Whole), protocol, nonce, &payload, &mut octets).unwrap();
+        world.inject(A, 2, &octets);
+    }
+    assert!(world.sent.is_empty() && world.received(B).is_empty());
+    let counters = world.gateway(B).counters();
+    for reason in [Reason::NotSealed, Reason::Malformed, Reason::UnknownSession, Reason::Seal, Reason::Busy] {
+        assert!(counters.dropped(reason) > 0, "{reason:?}");
+    }
+    assert_eq!(LINK, 100);
+}
+
+#[test]
+fn packets_and_offloads_that_contradict_each_other_harm_nobody() {
+    let mut world = world();
+    let mut random = crate::common::Random(11);
+    let good = [
+        tcp(V4.0, V4.1, (1, 2), 1, 0x18, &[2, 4, 5, 0xb4], &[7; 900]),
+        tcp("fd00:0::1", "fd00:1::1", (1, 2), 1, 0x02, &[1, 1, 1, 1], &[7; 900]),
+        udp(V4.0, V4.1, (1, 2), &[7; 900]),
+    ];
+    for _ in 0..4_000 {
+        let mut header: [u8; 10] = random.octets(10).try_into().expect("ten");
+        header[1] = [0, 1, 4, 5][random.below(4)];
+        let mut octets = good[random.below(3)].clone();
+        for _ in 0..random.below(4) {
+            // The lengths stay, so that what is behind them is looked at.
+            let place = 6 + random.below(octets.len().min(60) - 6);
+            octets[place] = random.next() as u8;
+        }
+        if random.one_in(4) {
+            octets.truncate(random.below(octets.len()));
+        }
+        let Some(offload) = Offload::decode(&header) else { continue };
+        world.send(A, &octets, &offload);
+        world.inner.clear();
+        world.sent.clear();
+        world.drops.clear();
+    }
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"still here"));
+    assert_eq!(world.received(B).len(), 1);
+}

@@ -1,0 +1,217 @@
+//! Paths that die, end, are refused, and are chosen again.
+
+use std::time::Duration;
+
+use wayleave_dataplane::gateway::{Event, LIMIT_FLOWS, LIMIT_WAITING, Reason, RouteState};
+
+use super::world::{A, B, World, identity, udp};
+
+const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
+
+fn two_paths() -> World {
+    World::new(&[&[A, 2, 3, B], &[A, 4, 5, 6, B]])
+}
+
+fn question() -> Vec<u8> {
+    udp(V4.0, V4.1, (1000, 53), b"question")
+}
+
+fn answer() -> Vec<u8> {
+    udp(V4.1, V4.0, (53, 1000), b"answer")
+}
+
+/// One question and its answer, and how many of the two arrived.
+fn exchange(world: &mut World) -> usize {
+    world.send_plain(A, &question());
+    let asked = world.received(B).len();
+    world.send_plain(B, &answer());
+    asked + world.received(A).len()
+}
+
+#[test]
+fn a_killed_forwarder_costs_two_seconds_and_the_flow_goes_on_over_the_spare_path() {
+    for killed in [2, 3] {
+        let mut world = two_paths();
+        world.send_plain(A, &question());
+        world.run(Duration::from_secs(2));
+        assert_eq!(world.received(B).len(), 1);
+        assert_eq!(exchange(&mut world), 2);
+        world.down.insert(killed);
+        let mut lost = 0;
+        while exchange(&mut world) < 2 {
+            world.run(Duration::from_millis(50));
+            lost += 1;
+            assert!(lost <= 45, "{killed} is down for more than two seconds");
+        }
+        for _ in 0..200 {
+            assert_eq!(exchange(&mut world), 2);
+            world.run(Duration::from_millis(100));
+        }
+        assert!(world.passed[&5] > 100);
+        assert!(world.events.contains(&(A, Event::PathDied { peer: identity(B) })));
+        assert!(world.events.contains(&(A, Event::PathChanged { peer: identity(B) })));
+        // It comes back, and after it has proven itself the shorter path is used again.
+        world.down.clear();
+        world.run(Duration::from_secs(1));
+        for _ in 0..300 {
+            assert_eq!(exchange(&mut world), 2);
+            world.run(Duration::from_millis(100));
+        }
+        let before = world.passed[&5];
+        for _ in 0..20 {
+            assert_eq!(exchange(&mut world), 2);
+        }
+        assert_eq!(world.passed[&5], before, "the first path is used again");
+    }
+}
+
+#[test]
+fn a_spare_path_keeps_the_policy() {
+    let mut world = two_paths();
+    let question = udp(V4.0, "198.18.0.2", (1000, 53), b"clean");
+    world.send_plain(A, &question);
+    world.run(Duration::from_secs(2));
+    assert_eq!(world.received(B).len(), 1);
+    // The only clean path dies: nothing of this flow goes over node 2.
+    world.down.insert(5);
+    let before = world.passed.get(&2).copied();
+    for _ in 0..100 {
+        world.send_plain(A, &question);
+        world.run(Duration::from_millis(100));
+    }
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.passed.get(&2).copied(), before);
+    world.down.clear();
+    world.run(Duration::from_secs(2));
+    world.send_plain(A, &question);
+    assert_eq!(world.received(B).len(), 1);
+}
+
+#[test]
+fn consents_are_renewed_ahead_of_their_end_and_no_packet_is_lost() {
+    let mut world = two_paths();
+    world.lasts = 10;
+    world.send_plain(A, &question());
+    world.run(Duration::from_millis(200));
+    assert_eq!(world.received(B).len(), 1);
+    for _ in 0..600 {
+        assert_eq!(exchange(&mut world), 2);
+        world.run(Duration::from_millis(100));
+    }
+    assert!(world.drops.is_empty(), "{:?}", world.drops);
+    let requests = world.gateway(A).counters().proof_requests;
+    // Two paths, each about every five seconds for a minute.
+    assert!((20..=40).contains(&requests), "{requests}");
+}
+
+#[test]
+fn consents_that_are_not_renewed_end_and_the_source_is_told_that_it_is_prohibited() {
+    let mut world = World::new(&[&[A, 2, 3, B]]);
+    world.lasts = 10;
+    world.send_plain(A, &question());
+    world.run(Duration::from_millis(200));
+    world.refusing.insert(3);
+    // What was given lasts until it ends.
+    while world.now().unix.secs() < u64::from(crate::icing::network::TIME) + 9 {
+        world.send_plain(A, &question());
+        world.run(Duration::from_millis(100));
+    }
+    assert!(world.received(A).is_empty());
+    world.run(Duration::from_secs(2));
+    world.received(B);
+    world.sent.clear();
+    world.send_plain(A, &question());
+    let errors = world.received(A);
+    assert_eq!((errors.len(), errors[0][20], errors[0][21]), (1, 3, 13));
+    assert!(world.received(B).is_empty() && world.sent.is_empty());
+    let now = world.now();
+    let status = world.gateway(A).status(now);
+    assert_eq!(status[0].routes[0].state, RouteState::NoConsent("node 3 refuses".to_owned()));
+    // It is asked for again, and then the flow goes on.
+    world.refusing.clear();
+    world.run(Duration::from_secs(2));
+    world.send_plain(A, &question());
+    assert_eq!(world.received(B).len(), 1);
+}
+
+#[test]
+fn one_refusal_leaves_the_other_path() {
+    let mut world = two_paths();
+    world.refusing.insert(3);
+    world.send_plain(A, &question());
+    world.run(Duration::from_millis(200));
+    assert_eq!(world.received(B).len(), 1);
+    assert!(world.passed[&5] > 0 && !world.passed.contains_key(&3));
+}
+
+#[test]
+fn a_policy_that_no_path_satisfies_and_a_path_server_that_is_away_are_told() {
+    let mut world = two_paths();
+    world.send_plain(A, &udp(V4.0, "198.18.0.3", (1000, 53), b"none"));
+    world.run(Duration::from_millis(200));
+    let errors = world.received(A);
+    assert_eq!((errors[0][20], errors[0][21]), (3, 13));
+    let now = world.now();
+    let routes = world.gateway(A).status(now).remove(0).routes;
+    let RouteState::NoPath(why) = &routes[0].state else { panic!("{:?}", routes[0].state) };
+    assert_eq!(why, "policy `none` allows none of 2 known paths");
+
+    let mut world = two_paths();
+    world.has_path_server = false;
+    world.send_plain(A, &question());
+    let errors = world.received(A);
+    assert_eq!((errors[0][20], errors[0][21]), (3, 13));
+    world.has_path_server = true;
+    world.run(Duration::from_secs(2));
+    world.send_plain(A, &question());
+    world.run(Duration::from_millis(200));
+    assert_eq!(world.received(B).len(), 1);
+}
+
+#[test]
+fn probes_end_with_the_flows_and_so_do_questions() {
+    let mut world = two_paths();
+    world.lasts = 10;
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(40));
+    world.sent.clear();
+    let requests = [A, B].map(|node| world.gateway(node).counters().proof_requests);
+    world.run(Duration::from_secs(60));
+    assert!(world.sent.is_empty(), "{} packets", world.sent.len());
+    assert_eq!([A, B].map(|node| world.gateway(node).counters().proof_requests), requests);
+    world.send_plain(A, &question());
+    world.run(Duration::from_millis(200));
+    world.received(B);
+    assert_eq!(exchange(&mut world), 2);
+}
+
+#[test]
+fn tables_and_queues_have_limits_that_show() {
+    let mut world = World::new(&[]);
+    world.has_path_server = true;
+    world.orders = vec![vec![A, 2, 3, B]];
+    // No answer to the handshake: everything waits.
+    world.down.insert(3);
+    for number in 0..100u16 {
+        world.send_plain(A, &udp(V4.0, V4.1, (number, 53), b"x"));
+    }
+    let counters = world.gateway(A).counters();
+    assert_eq!(counters.dropped(Reason::QueueFull), 100 - LIMIT_WAITING as u64);
+    world.run(Duration::from_secs(4));
+    assert_eq!(world.gateway(A).counters().dropped(Reason::Waited), LIMIT_WAITING as u64);
+    let now = world.now();
+    assert_eq!(world.gateway(A).status(now)[0].waiting, 0);
+    world.down.clear();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(2));
+    for port in 0..2 * LIMIT_FLOWS as u16 {
+        world.send_plain(A, &udp(V4.0, V4.1, (1000, port), b"x"));
+    }
+    let now = world.now();
+    assert_eq!(world.gateway(A).status(now)[0].flows, LIMIT_FLOWS);
+    assert_eq!(world.gateway(B).status(now)[0].flows, LIMIT_FLOWS);
+    // Flows beyond go by the default policy; names need a place.
+    assert_eq!(world.received(B).len(), 1 + 2 * LIMIT_FLOWS);
+    world.send_plain(A, &udp(V4.0, "198.18.0.1", (9, 9), b"x"));
+    assert_eq!(world.gateway(A).counters().dropped(Reason::FlowsFull), 1);
+}

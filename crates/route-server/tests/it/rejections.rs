@@ -1,0 +1,138 @@
+//! A party that does not take a member's hello says why, and the member waits before it tries again and accuses nobody.
+
+use std::time::Duration;
+
+use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
+use wayleave_crypto::secret::{Secret, Seed};
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+use wayleave_route_server::directory::Directory;
+use wayleave_route_server::frames::{FromMember, PROTOCOL, Rejection, SessionId, ToMember};
+use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
+use wayleave_route_server::party::PartyNumber;
+use wayleave_route_server::policy::{Policy, PolicyConfig};
+
+const NOW: Now = Now { instant: Instant(0), unix: UnixTime(1_700_000_000_000_000) };
+
+fn seed(number: u8) -> Seed {
+    Secret::new([number; 32])
+}
+
+fn operators(first: u8) -> [VerifyingKey; 2] {
+    [first, first + 1].map(|number| SigningKey::from_seed(&seed(number)).verifying_key())
+}
+
+/// A member with a link to each party, and the session of its hello.
+fn greeted() -> (Member, SessionId) {
+    let config = MemberConfig {
+        exchange: "test-ix".to_owned(),
+        rs_asn: Asn(64496),
+        operators: operators(21),
+        slot: 0,
+        keys: Vec::new(),
+        select_best: true,
+        stale: Duration::from_secs(60),
+        settle: Duration::from_secs(5),
+        lab: true,
+        validates: false,
+    };
+    let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
+    let mut member = Member::new(config, Box::new(policy), SigningKey::from_seed(&seed(2)), &seed(3), &[], NOW);
+    for (link, party) in [(1, PartyNumber::One), (2, PartyNumber::Two)] {
+        member.handle(MemberInput::LinkUp { link, party, exporter: seed(4) }, NOW);
+    }
+    let session = outputs(&mut member).into_iter().find_map(|output| match output {
+        MemberOutput::Send { frame, .. } => match FromMember::decode(&frame) {
+            Ok(FromMember::Hello { session, .. }) => Some(session),
+            _ => None,
+        },
+        _ => None,
+    });
+    (member, session.expect("a hello"))
+}
+
+fn outputs(member: &mut Member) -> Vec<MemberOutput> {
+    std::iter::from_fn(|| member.poll()).collect()
+}
+
+/// The links that are closed, and whether it is of no use to connect again soon.
+fn closed(outputs: &[MemberOutput]) -> Vec<(u64, bool)> {
+    let close = |output: &MemberOutput| match output {
+        MemberOutput::Close { link, refused, .. } => Some((*link, *refused)),
+        _ => None,
+    };
+    outputs.iter().filter_map(close).collect()
+}
+
+fn all() -> [Rejection; 3] {
+    [
+        Rejection::Protocol { ours: 7 },
+        Rejection::Exchange { ours: "other-ix".to_owned() },
+        Rejection::Slot { proved: 9 },
+    ]
+}
+
+#[test]
+fn rejections_are_read_as_they_are_written_and_no_other_is_one() {
+    for why in all() {
+        let bytes = ToMember::Rejected { why: why.clone() }.encode();
+        assert!(matches!(ToMember::decode(&bytes), Ok(ToMember::Rejected { why: read }) if read == why));
+        for end in 0..bytes.len() {
+            assert!(ToMember::decode(&bytes[..end]).is_err(), "{why:?} cut at {end}");
+        }
+        assert!(ToMember::decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+    for kind in [0, 4, 255] {
+        assert!(ToMember::decode(&[7, kind, 0, 0, 0, 0]).is_err(), "{kind}");
+    }
+}
+
+#[test]
+fn a_rejected_member_closes_both_links_for_longer_and_raises_no_alarm() {
+    for why in all() {
+        let (mut member, _) = greeted();
+        let frame = ToMember::Rejected { why: why.clone() }.encode();
+        member.handle(MemberInput::Frame { link: 2, bytes: frame }, NOW);
+        let outputs = outputs(&mut member);
+        assert_eq!(closed(&outputs), [(1, true), (2, true)], "{outputs:?}");
+        let events: Vec<&MemberEvent> = outputs
+            .iter()
+            .filter_map(|output| if let MemberOutput::Event(event) = output { Some(event) } else { None })
+            .collect();
+        assert_eq!(events, [&MemberEvent::Rejected { party: 2, why }]);
+        assert_eq!(member.counters().alarms, 0);
+    }
+}
+
+#[test]
+fn a_rejection_without_a_hello_is_a_fault_of_the_party() {
+    let (mut member, session) = greeted();
+    let directory = Directory::new("test-ix", operators(21).map(|key| key.to_bytes())).expect("sound");
+    let welcome = ToMember::Welcome {
+        protocol: PROTOCOL,
+        session,
+        epoch: 1,
+        high_water: 0,
+        tick_ms: 0,
+        set: directory.encode().into(),
+    };
+    member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
+    outputs(&mut member);
+    let frame = ToMember::Rejected { why: Rejection::Slot { proved: 9 } }.encode();
+    member.handle(MemberInput::Frame { link: 1, bytes: frame }, NOW);
+    assert_eq!(closed(&outputs(&mut member)), [(1, false), (2, false)]);
+    assert_eq!(member.counters().alarms, 1);
+}
+
+#[test]
+fn other_operators_in_the_configuration_accuse_no_party() {
+    for (name, first, alarms) in [("test-ix", 31, 0), ("other-ix", 21, 0)] {
+        let (mut member, session) = greeted();
+        let directory = Directory::new(name, operators(first).map(|key| key.to_bytes())).expect("sound");
+        let set = directory.encode().into();
+        let welcome = ToMember::Welcome { protocol: PROTOCOL, session, epoch: 1, high_water: 0, tick_ms: 0, set };
+        member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
+        let outputs = outputs(&mut member);
+        assert_eq!(closed(&outputs), [(1, true), (2, true)], "{name}: {outputs:?}");
+        assert_eq!(member.counters().alarms, alarms, "{name}");
+    }
+}

@@ -1,0 +1,297 @@
+//! The configuration of a gateway.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_core::{Afi, Prefix};
+use wayleave_dataplane::gateway::Order;
+
+use super::check::{Checked, RoleConfig};
+use super::machine::{absent_address, state_fault, taken_by_status};
+use super::overlay::{self, NodeRef, OverlaySection, OverlayValues};
+use super::parse::{Text, TextValue};
+use super::rs::{FileFault, StatusSection, example, range, status_warning};
+use super::{EXAMPLE_OPERATORS, Fault, Source};
+use crate::failure::Failures;
+
+/// Policies, at most.
+const MAX_POLICIES: usize = 32;
+/// Octets of a packet at the TUN interface.
+const MIN_MTU: u64 = 1_280;
+const MAX_MTU: u64 = 65_535;
+/// Octets of an interface's name, at most.
+const MAX_INTERFACE: usize = 15;
+
+/// `run gateway`.
+pub const ROLE: RoleConfig = RoleConfig {
+    name: "gateway",
+    section: "gateway",
+    sections: "[gateway] and [overlay]",
+    check: GatewayFile::checked,
+    template: |_| template(),
+};
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayFile {
+    pub gateway: GatewaySection,
+    #[serde(default)]
+    pub policy: Vec<Spanned<PolicySection>>,
+    pub overlay: Option<Spanned<OverlaySection>>,
+    pub laboratory: Option<LaboratorySection>,
+    pub status: Option<StatusSection>,
+}
+
+/// `[gateway]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewaySection {
+    /// The TUN interface that the role makes.
+    pub interface: Spanned<String>,
+    #[serde(default = "default_mtu")]
+    pub mtu: Spanned<u64>,
+    /// The names of nodes end in this.
+    pub suffix: Spanned<String>,
+    /// Where names are answered; nowhere without it.
+    pub dns: Option<Spanned<Text<SocketAddr>>>,
+    /// IPv6 addresses of names are from this prefix of 64 bits.
+    #[serde(default = "default_names")]
+    pub names: Spanned<Text<Prefix>>,
+    pub state: Spanned<PathBuf>,
+    /// Seconds for which consent is asked.
+    #[serde(default = "default_consent")]
+    pub consent_secs: Spanned<u64>,
+}
+
+/// `[[policy]]`: the first one is for addresses that are not those of names.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicySection {
+    /// The first label of names.
+    pub name: Spanned<String>,
+    #[serde(default)]
+    pub order: OrderName,
+    #[serde(default)]
+    pub avoid: Vec<Spanned<Text<NodeRef>>>,
+    #[serde(default)]
+    pub require: Vec<Spanned<Text<NodeRef>>>,
+    pub pin: Option<Vec<Spanned<Text<NodeRef>>>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderName {
+    #[default]
+    Shortest,
+    Longest,
+}
+
+impl OrderName {
+    pub fn order(self) -> Order {
+        match self {
+            Self::Shortest => Order::Shortest,
+            Self::Longest => Order::Longest,
+        }
+    }
+}
+
+/// `[laboratory]`: members, paths and proofs from a file in the place of servers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaboratorySection {
+    pub file: Spanned<PathBuf>,
+}
+
+fn default_mtu() -> Spanned<u64> {
+    Spanned::new(0..0, 1_500)
+}
+
+fn default_consent() -> Spanned<u64> {
+    Spanned::new(0..0, 300)
+}
+
+fn default_names() -> Spanned<Text<Prefix>> {
+    // "wayl" in a unique local prefix.
+    let prefix = "fd77:6179:6c65::/64".parse().expect("a prefix");
+    Spanned::new(0..0, Text(prefix))
+}
+
+impl TextValue for Prefix {
+    const EXPECTED: &'static str = "a prefix, such as \"fd77:6179:6c65::/64\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl GatewayFile {
+    /// Reads and checks the file, not the files that it names.
+    pub fn parse(source: &Source) -> Result<Self, Failures> {
+        let file: Self = source.parse()?;
+        let faults = file.faults();
+        if faults.is_empty() {
+            return Ok(file);
+        }
+        Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let gateway = &self.gateway;
+        let interface = gateway.interface.get_ref();
+        let is_name = !interface.is_empty()
+            && interface.len() <= MAX_INTERFACE
+            && interface.bytes().all(|octet| octet.is_ascii_graphic() && !matches!(octet, b'/' | b'%'));
+        if !is_name {
+            let message =
+                format!("`{interface}` is no interface's name, expected at most {MAX_INTERFACE} letters and digits");
+            faults.push(Fault::at(gateway.interface.span(), message));
+        }
+        faults.extend(range(&gateway.mtu, MIN_MTU, MAX_MTU, "octets"));
+        faults.extend(range(&gateway.consent_secs, 5, 8_000, "seconds"));
+        let suffix = gateway.suffix.get_ref();
+        if suffix.is_empty() || !suffix.split('.').all(is_label) {
+            let message =
+                format!("`{suffix}` is no suffix of names, expected labels such as \"demo\" or \"overlay.example\"");
+            faults.push(Fault::at(gateway.suffix.span(), message));
+        }
+        let names = gateway.names.get_ref().0;
+        if names.afi() != Afi::Ipv6 || names.len() != 64 {
+            let message = "not a prefix for the addresses of names, expected an IPv6 prefix of 64 bits";
+            faults.push(Fault::at(gateway.names.span(), message));
+        }
+        if self.policy.is_empty() || self.policy.len() > MAX_POLICIES {
+            let message = format!("{} policies, expected 1 to {MAX_POLICIES} sections [[policy]]", self.policy.len());
+            faults.push(Fault { span: None, message, help: None });
+        }
+        let mut seen = BTreeSet::new();
+        for policy in &self.policy {
+            let name = &policy.get_ref().name;
+            if !is_label(name.get_ref()) {
+                let message =
+                    format!("`{}` cannot be a label of a name, expected letters, digits and `-`", name.get_ref());
+                faults.push(Fault::at(name.span(), message));
+            }
+            if !seen.insert(name.get_ref().to_ascii_lowercase()) {
+                faults.push(Fault::at(name.span(), "a policy of this name exists already, expected another name"));
+            }
+        }
+        match (&self.overlay, &self.laboratory) {
+            (Some(overlay), None) => {
+                faults.extend(overlay.get_ref().faults());
+                if overlay.get_ref().noise.is_none() {
+                    let message = "a gateway's [overlay] without `noise`, expected the file of its static key";
+                    faults.push(Fault::at(overlay.span(), message));
+                }
+            }
+            (None, Some(_)) => {}
+            (None, None) => {
+                let message = "no section [overlay], expected the node's part in a realm".to_owned();
+                faults.push(Fault { span: None, message, help: Some("`wayleave join TOKEN` writes it".to_owned()) });
+            }
+            (Some(overlay), Some(_)) => {
+                let message = "[overlay] and [laboratory], expected one of them";
+                faults.push(Fault::at(overlay.span(), message));
+            }
+        }
+        let dns: Vec<SocketAddr> = gateway.dns.iter().map(|dns| dns.get_ref().0).collect();
+        faults.extend(taken_by_status(self.status.as_ref(), &dns));
+        faults
+    }
+
+    /// Whether it still has the example's realm, with which the role cannot run.
+    pub fn has_examples(&self) -> bool {
+        let realm = self.overlay.as_ref().map(|overlay| overlay.get_ref().realm.get_ref().0.to_string());
+        realm.is_some_and(|realm| realm == EXAMPLE_OPERATORS[0])
+    }
+
+    pub(super) fn checked(source: &Source) -> Checked {
+        let file = match Self::parse(source) {
+            Ok(file) => file,
+            Err(failures) => return Checked::wrong("gateway", failures),
+        };
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        let mut faults = Vec::new();
+        if let Some(overlay) = &file.overlay {
+            if file.has_examples() {
+                warnings.push(example(overlay.get_ref().realm.span(), "the realm's key, from `wayleave realm show`"));
+            }
+            faults.extend(overlay.get_ref().file_faults(source));
+        }
+        if let Some(laboratory) = &file.laboratory {
+            let message = "paths and proofs come from a file: for the laboratory only";
+            warnings.push(Fault::at(laboratory.file.span(), message));
+        }
+        faults.extend(state_fault(&file.gateway.state, source));
+        for fault in faults {
+            match fault {
+                // A new configuration needs no files yet.
+                FileFault::Missing(fault) if file.has_examples() => warnings.push(fault),
+                FileFault::Doubtful(fault) => warnings.push(fault),
+                fault => errors.push(fault.into_fault()),
+            }
+        }
+        warnings.extend(file.gateway.dns.as_ref().and_then(absent_address));
+        warnings.extend(file.status.as_ref().and_then(status_warning));
+        Checked::found("gateway", source, errors, warnings)
+    }
+}
+
+/// Whether `text` can be a label of a DNS name.
+fn is_label(text: &str) -> bool {
+    let is_inside = |octet: u8| octet.is_ascii_alphanumeric() || octet == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(is_inside) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// What `wayleave init gateway` prints.
+fn template() -> String {
+    let values = OverlayValues {
+        has_noise: true,
+        has_ids: true,
+        has_tags: true,
+        offers: Some(("deliver", "80000000")),
+        ..OverlayValues::example("overlay.redb")
+    };
+    template_with(&overlay::template_with(&values), "127.0.0.1:8492")
+}
+
+/// A gateway's configuration with this section `[overlay]`.
+pub fn template_with(overlay: &str, status: &str) -> String {
+    format!(
+        "# A gateway: it carries IP packets between this machine and members of a realm, sealed, over paths that you choose.\n\
+         # Run it with: wayleave run gateway --config FILE   (as root, or with CAP_NET_ADMIN)\n\
+         # Paths are relative to this file.\n\
+         \n\
+         [gateway]\n\
+         # The TUN interface that the role makes.\n\
+         interface = \"wayleave0\"\n\
+         #mtu = 1500\n\
+         # Names are POLICY.NODE.SUFFIX, such as short.b.overlay.\n\
+         suffix = \"overlay\"\n\
+         # Where they are answered. Tell your resolver, for instance:\n\
+         # resolvectl dns wayleave0 127.0.0.1:5354; resolvectl domain wayleave0 ~overlay\n\
+         dns = \"127.0.0.1:5354\"\n\
+         # Their IPv6 addresses are from here; the IPv4 addresses are from 198.18.0.0/15.\n\
+         #names = \"fd77:6179:6c65::/64\"\n\
+         # Which name has which address must survive a restart.\n\
+         state = \"gateway.redb\"\n\
+         # Seconds for which consent is asked.\n\
+         #consent_secs = 300\n\
+         \n\
+         # How paths are chosen. The first policy is for addresses that are not those of names.\n\
+         [[policy]]\n\
+         name = \"short\"\n\
+         order = \"shortest\"          # or \"longest\"\n\
+         #avoid = [\"east\"]            # nodes, by name or key\n\
+         #require = []\n\
+         #pin = [\"w1\", \"w2\"]         # exactly these nodes\n\
+         \n\
+         {overlay}\n\
+         # Status pages and metrics, for you alone.\n\
+         [status]\n\
+         listen = \"{status}\"\n"
+    )
+}

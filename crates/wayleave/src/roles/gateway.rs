@@ -1,0 +1,532 @@
+//! `run gateway`: a TUN interface on one side, neighbours by UDP on the other, and names for members of the realm.
+//!
+//! A thread forwards (`worker`); the rest of the process asks servers for it (`source`), keeps names (`names`) and routes, and
+//! shows what happens (`views`).
+
+mod names;
+mod source;
+mod views;
+mod worker;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde_json::json;
+use tokio::net::UdpSocket;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+use wayleave_control::node::Realm;
+use wayleave_core::{IdentityKey, Prefix};
+use wayleave_crypto::lanes::CpuKernel;
+use wayleave_crypto::secret::Key128;
+use wayleave_dataplane::gateway::{Config, Event as Happened, Gateway, PathPolicy};
+use wayleave_dataplane::icing;
+use wayleave_packet::icing::header::Version;
+use wayleave_runtime::packets::tun::Tun;
+use wayleave_runtime::packets::udp::{self, Intake};
+use wayleave_runtime::routes::Routes;
+use wayleave_runtime::store::FileStore;
+
+use super::Events;
+use super::daemon::{Daemon, Role, seed};
+use super::overlay::{Overlay, OwnIds};
+use crate::config::Source;
+use crate::config::gateway::{GatewayFile, PolicySection};
+use crate::config::overlay::{OverlaySection, Settings};
+use crate::config::rs::{StatusSection, examples_left};
+use crate::failure::{Failure, Outcome};
+use names::{Directory, Names};
+use source::{Known, LabFile, Servers, own_addresses};
+use views::GatewayView;
+use worker::{ASKS, Ask, Handle, LinkEnd, Running};
+
+/// Paths and keys of nodes that the receiver keeps, and packets of its replay filter in a turn of four seconds.
+const KEPT: usize = 1 << 14;
+const REPLAY: usize = 1 << 21;
+/// X25519 agreements a second for packets of each link.
+const AGREEMENTS: u32 = 1_000;
+/// Questions to servers that are under way at a time.
+const MOST_QUESTIONS: usize = 256;
+
+/// What all parts of the role share.
+pub struct Shared {
+    pub own: IdentityKey,
+    pub suffix: String,
+    pub interface: String,
+    pub known: RwLock<Arc<Known>>,
+    /// Names of policies, the default one first.
+    pub policies: RwLock<Vec<String>>,
+    pub names: Mutex<Names>,
+    pub names_prefix: Prefix,
+    pub store: Arc<FileStore>,
+    pub worker: Handle,
+}
+
+impl Shared {
+    pub fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn policies(&self) -> Vec<String> {
+        self.policies.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells the machine what the addresses of names stand for.
+    fn publish_names(&self, names: &Names) {
+        let policies = self.policies();
+        let known = self.known();
+        let is_known = |policy: &str, node: &IdentityKey| {
+            policies.iter().any(|name| name == policy) && known.members.iter().any(|member| member.identity == *node)
+        };
+        let of = |(policy, node, number): (&str, IdentityKey, u32)| {
+            names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
+        };
+        let pairs: Vec<_> = names.given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
+        self.worker.send(move |worker| worker.gateway.set_names(pairs));
+    }
+}
+
+impl Directory for Shared {
+    fn suffix(&self) -> &str {
+        &self.suffix
+    }
+
+    async fn look_up(&self, policy: &str, node: &str) -> Option<Result<[IpAddr; 2], ()>> {
+        let policy = self.policies().into_iter().find(|name| name.eq_ignore_ascii_case(policy))?;
+        let known = self.known();
+        let (_, identity) = known.names.iter().find(|(name, _)| name.eq_ignore_ascii_case(node))?;
+        if *identity == self.own {
+            return None;
+        }
+        let mut names = self.names.lock().await;
+        let Some((number, change)) = names.number(&policy, *identity) else { return Some(Err(())) };
+        if let Some(change) = change {
+            if !names::durable(&self.store, change).await {
+                return Some(Err(()));
+            }
+            self.publish_names(&names);
+        }
+        Some(Ok(names::addresses(number, &self.names_prefix)))
+    }
+}
+
+/// A running gateway.
+pub struct GatewayRole {
+    shared: Arc<Shared>,
+    running: Running,
+    control: Control,
+    servers: Servers,
+    asks: mpsc::Receiver<Ask>,
+    questions: Arc<tokio::sync::Semaphore>,
+    policies: Vec<PolicySection>,
+    resolved: Vec<PathPolicy>,
+    index: u32,
+    routes: Routes,
+    routed: BTreeSet<Prefix>,
+    addressed: BTreeSet<IpAddr>,
+    sockets: Vec<SocketAddr>,
+    dns: Option<JoinHandle<()>>,
+    log: Events,
+}
+
+/// What makes the role look again at what is known.
+enum Control {
+    Overlay {
+        overlay: Box<Overlay>,
+        settings: Box<Settings>,
+        section: Box<OverlaySection>,
+        realm: watch::Receiver<Arc<Realm>>,
+        ids: watch::Receiver<Arc<OwnIds>>,
+    },
+    Laboratory,
+}
+
+/// What the role waits for.
+pub enum Event {
+    Ask(Ask),
+    Changed,
+    Failed(Failure),
+}
+
+impl Role for GatewayRole {
+    const NAME: &'static str = "gateway";
+    const LIVE: &'static [&'static str] =
+        &["policy", "overlay.neighbour", "overlay.tags_offered", "overlay.mtu", "overlay.consent"];
+    type Config = GatewayFile;
+    type View = GatewayView;
+    type Event = Event;
+
+    fn parse(source: &Source) -> Outcome<GatewayFile> {
+        GatewayFile::parse(source)
+    }
+
+    fn status(config: &GatewayFile) -> Option<&StatusSection> {
+        config.status.as_ref()
+    }
+
+    async fn start(config: GatewayFile, daemon: &Daemon) -> Outcome<Self> {
+        if config.has_examples() {
+            return Err(examples_left().into());
+        }
+        let Daemon { clock, source, events: log, .. } = daemon;
+        let section = &config.gateway;
+        let (control, servers, known, noise, own) = match (&config.overlay, &config.laboratory) {
+            (Some(overlay), _) => {
+                let settings = overlay.get_ref().load(source)?;
+                let overlay_running = Overlay::start(&settings, *clock, log).await?;
+                let handle = overlay_running.handle();
+                let (realm, mut ids) = (handle.realm(), handle.ids());
+                // The node makes its IDs by itself, at once.
+                let _ = ids.wait_for(|ids| !ids.ids.is_empty()).await;
+                let known =
+                    source::of_realm(&settings, overlay.get_ref(), &realm.borrow().clone(), &ids.borrow().clone());
+                let noise = settings.noise.clone().ok_or_else(|| Failure::new("a gateway needs a static key"))?;
+                let seconds = u32::try_from(*section.consent_secs.get_ref()).unwrap_or(u32::MAX);
+                let own = settings.own();
+                let control = Control::Overlay {
+                    overlay: Box::new(overlay_running),
+                    settings: Box::new(settings),
+                    section: Box::new(overlay.get_ref().clone()),
+                    realm,
+                    ids,
+                };
+                (control, Servers::Overlay(handle, seconds), known, noise, own)
+            }
+            (None, Some(laboratory)) => {
+                warn!("paths and proofs come from a file: for the laboratory only");
+                let file = LabFile::read(&source.resolve(laboratory.file.get_ref()))?;
+                let (known, noise, own) = (file.known()?, file.noise()?, file.identity.0);
+                (Control::Laboratory, Servers::File(Arc::new(RwLock::new(file))), known, noise, own)
+            }
+            (None, None) => return Err(Failure::new("no section [overlay]").into()),
+        };
+        let store = FileStore::open(&source.resolve(section.state.get_ref()))?;
+        let names = Names::load(&store)?;
+        let mtu = u32::try_from(*section.mtu.get_ref()).unwrap_or(1_500);
+        let name = section.interface.get_ref();
+        let tun = Tun::open(name, mtu).map_err(|error| {
+            Failure::system(format!("cannot make the TUN interface {name}"), &error)
+                .help("this needs /dev/net/tun and root or CAP_NET_ADMIN; the unit file grants it")
+        })?;
+        let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
+        let routes = Routes::open().map_err(netlink)?;
+        let index = tun.index();
+        let resolved = resolve(config.policy.iter().map(|policy| policy.get_ref()), &known);
+        let gateway = Gateway::new(
+            Config {
+                identity: own,
+                noise,
+                receiver: receiver(&known, clock.now().unix)?,
+                neighbours: Vec::new(),
+                policies: resolved.clone(),
+                seed: seed()?,
+            },
+            CpuKernel::best(),
+        );
+        let gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
+        let (to_asks, asks) = mpsc::channel(ASKS);
+        let interface = tun.name().to_owned();
+        let running = Running::start(gateway, tun, *clock, to_asks)?;
+        let shared = Arc::new(Shared {
+            own,
+            suffix: section.suffix.get_ref().clone(),
+            interface,
+            known: RwLock::new(Arc::new(known)),
+            policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
+            names: Mutex::new(names),
+            names_prefix: section.names.get_ref().0,
+            store: Arc::new(store),
+            worker: running.handle.clone(),
+        });
+        let dns = match &section.dns {
+            None => None,
+            Some(at) => {
+                let at = at.get_ref().0;
+                let socket = UdpSocket::bind(at).await;
+                let socket = socket.map_err(|error| {
+                    Failure::system(format!("cannot answer names at {at}"), &error)
+                        .help("another resolver may be there: choose another address and tell the resolver to ask here")
+                })?;
+                info!(at = %at, suffix = shared.suffix, "names are answered");
+                Some(tokio::spawn(names::serve(socket, Arc::clone(&shared))))
+            }
+        };
+        let mut role = Self {
+            shared,
+            running,
+            control,
+            servers,
+            asks,
+            questions: Arc::new(tokio::sync::Semaphore::new(MOST_QUESTIONS)),
+            policies: config.policy.iter().map(|policy| policy.get_ref().clone()).collect(),
+            resolved,
+            index,
+            routes,
+            routed: BTreeSet::new(),
+            addressed: BTreeSet::new(),
+            sockets: Vec::new(),
+            dns,
+            log: log.clone(),
+        };
+        role.apply().await;
+        Ok(role)
+    }
+
+    fn view(&self) -> GatewayView {
+        GatewayView(Arc::clone(&self.shared))
+    }
+
+    async fn reload(&mut self, config: GatewayFile, source: &Source) -> Outcome {
+        let laboratory = config.laboratory.as_ref();
+        let file =
+            laboratory.map(|laboratory| LabFile::read(&source.resolve(laboratory.file.get_ref()))).transpose()?;
+        if let (Servers::File(current), Some(file)) = (&self.servers, file) {
+            let known = file.known()?;
+            *current.write().unwrap_or_else(PoisonError::into_inner) = file;
+            self.set_known(known);
+        }
+        if let (Control::Overlay { overlay, section, .. }, Some(fresh)) = (&mut self.control, &config.overlay) {
+            **section = fresh.get_ref().clone();
+            overlay.handle().reload(fresh.get_ref().clone()).await;
+        }
+        self.policies = config.policy.iter().map(|policy| policy.get_ref().clone()).collect();
+        self.refresh();
+        self.apply().await;
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Event {
+        match &mut self.control {
+            Control::Laboratory => match self.asks.recv().await {
+                Some(ask) => Event::Ask(ask),
+                None => Event::Failed(Failure::new("the forwarding thread has stopped: a bug, please report it")),
+            },
+            Control::Overlay { overlay, realm, ids, .. } => tokio::select! {
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => Event::Ask(ask),
+                    None => Event::Failed(Failure::new("the forwarding thread has stopped: a bug, please report it")),
+                },
+                Ok(()) = realm.changed() => Event::Changed,
+                Ok(()) = ids.changed() => Event::Changed,
+                failure = overlay.failed() => Event::Failed(failure),
+            },
+        }
+    }
+
+    async fn handle(&mut self, event: Event) -> Outcome {
+        match event {
+            Event::Failed(failure) => return Err(failure.into()),
+            Event::Changed => {
+                self.refresh();
+                self.apply().await;
+            }
+            Event::Ask(Ask::Happened(event)) => self.note(&event),
+            Event::Ask(Ask::Paths(peer)) => {
+                let (servers, worker) = (self.servers.clone(), self.shared.worker.clone());
+                self.question(async move {
+                    let paths = servers.paths(peer).await;
+                    worker.send(move |worker| {
+                        let now = worker.clock.now();
+                        worker.gateway.set_paths(peer, paths, now);
+                    });
+                });
+            }
+            Event::Ask(Ask::Proofs(peer, hash, path)) => {
+                let (servers, worker) = (self.servers.clone(), self.shared.worker.clone());
+                self.question(async move {
+                    let path = servers.proofs(hash, *path).await;
+                    worker.send(move |worker| {
+                        let now = worker.clock.now();
+                        worker.gateway.set_proofs(peer, hash, path, now);
+                    });
+                });
+            }
+        }
+        Ok(())
+    }
+
+    async fn stop(self) {
+        if let Some(dns) = self.dns {
+            dns.abort();
+        }
+        let running = self.running;
+        let _ = tokio::task::spawn_blocking(move || running.stop()).await;
+        if let Control::Overlay { overlay, .. } = self.control {
+            overlay.stop().await;
+        }
+    }
+}
+
+impl GatewayRole {
+    /// Puts a question to servers, beside others; one too many is dropped, and the machine puts it again.
+    fn question(&self, question: impl Future<Output = ()> + Send + 'static) {
+        let Ok(permit) = Arc::clone(&self.questions).try_acquire_owned() else { return };
+        tokio::spawn(async move {
+            question.await;
+            drop(permit);
+        });
+    }
+
+    fn note(&self, event: &Happened) {
+        let known = self.shared.known();
+        let (what, peer) = match event {
+            Happened::SessionBegan { peer } => ("session-began", peer),
+            Happened::PathDied { peer } => ("path-died", peer),
+            Happened::PathChanged { peer } => ("path-changed", peer),
+        };
+        let peer = known.describe(peer);
+        match event {
+            Happened::SessionBegan { .. } => info!(peer, "a session has begun"),
+            Happened::PathDied { .. } => {
+                warn!(peer, "a path is dead: three probes stayed unanswered; flows go by the spare one")
+            }
+            Happened::PathChanged { .. } => info!(peer, "flows go by another path"),
+        }
+        self.log.note(&json!({ "event": what, "peer": peer }));
+    }
+
+    fn set_known(&self, known: Known) {
+        *self.shared.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
+    }
+
+    /// Looks at the realm again.
+    fn refresh(&mut self) {
+        if let Control::Overlay { settings, section, realm, ids, .. } = &mut self.control {
+            let known = source::of_realm(
+                settings,
+                section,
+                &realm.borrow_and_update().clone(),
+                &ids.borrow_and_update().clone(),
+            );
+            self.set_known(known);
+        }
+    }
+
+    /// Applies what is known: members, links, policies, routes, names.
+    async fn apply(&mut self) {
+        let known = self.shared.known();
+        let mut fresh = Vec::new();
+        for neighbour in &known.links {
+            if !self.sockets.contains(&neighbour.local) {
+                match udp::open(neighbour.local, 1, Intake::Merged, None) {
+                    Ok(mut group) if !group.data.is_empty() => {
+                        self.sockets.push(neighbour.local);
+                        fresh.push((neighbour.local, group.data.remove(0)));
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        warn!(local = %neighbour.local, "cannot receive from a neighbour: {error}; it is tried again")
+                    }
+                }
+            }
+        }
+        let ends: Vec<LinkEnd> = known
+            .links
+            .iter()
+            .filter_map(|neighbour| {
+                let socket = self.sockets.iter().position(|local| *local == neighbour.local)?;
+                Some(LinkEnd { id: neighbour.link, socket, remote: neighbour.remote })
+            })
+            .collect();
+        let neighbours = known.links.iter().map(|neighbour| (neighbour.identity, neighbour.link)).collect();
+        let resolved = resolve(self.policies.iter(), &known);
+        let policies = (resolved != self.resolved).then(|| resolved.clone());
+        self.resolved = resolved;
+        *self.shared.policies.write().unwrap_or_else(PoisonError::into_inner) =
+            self.resolved.iter().map(|policy| policy.name.clone()).collect();
+        let of_worker = Arc::clone(&known);
+        self.shared.worker.send(move |worker| {
+            worker.sockets.extend(fresh);
+            worker.links = ends;
+            worker.gateway.set_realm(of_worker.members.clone(), of_worker.prefixes.clone());
+            if let Err(error) = worker.gateway.set_receiver(of_worker.receiver.clone(), neighbours) {
+                warn!("the links contradict each other: {error}; the ones in force stay");
+            }
+            if let Some(policies) = policies {
+                worker.gateway.set_policies(policies);
+            }
+        });
+        self.set_routes(&known);
+        let names = self.shared.names.lock().await;
+        self.shared.publish_names(&names);
+    }
+
+    /// The interface's own addresses; routes to what members have, and to names. A blackhole with a worse metric stays behind each: when the gateway is gone,
+    /// nothing leaves in clear.
+    fn set_routes(&mut self, known: &Known) {
+        let own = self.shared.own;
+        let of_own: Vec<Prefix> =
+            known.prefixes.iter().filter(|(_, owner)| **owner == own).map(|(prefix, _)| *prefix).collect();
+        for address in own_addresses(&of_own) {
+            if self.addressed.contains(&address) {
+                continue;
+            }
+            match self.routes.add_address(self.index, address) {
+                Ok(()) => {
+                    self.addressed.insert(address);
+                }
+                Err(error) => warn!(%address, "cannot give the interface its address: {error}"),
+            }
+        }
+        let mut wanted: BTreeSet<Prefix> =
+            known.prefixes.iter().filter(|(_, owner)| **owner != own).map(|(prefix, _)| *prefix).collect();
+        let (v4, length) = names::V4;
+        wanted.extend(Prefix::new(v4.into(), length).ok());
+        wanted.insert(self.shared.names_prefix);
+        for prefix in self.routed.difference(&wanted) {
+            if let Err(error) = self.routes.remove(prefix, self.index) {
+                warn!(%prefix, "cannot remove a route: {error}");
+            }
+        }
+        let mut routed: BTreeSet<Prefix> = self.routed.intersection(&wanted).copied().collect();
+        for prefix in wanted.difference(&self.routed) {
+            // The blackhole first: there is no moment without either.
+            let result = self.routes.add_blackhole(prefix).and_then(|()| self.routes.add(prefix, self.index));
+            match result {
+                Ok(()) => {
+                    routed.insert(*prefix);
+                }
+                Err(error) => warn!(%prefix, "cannot add a route: {error}; it is tried again when the realm changes"),
+            }
+        }
+        self.routed = routed;
+    }
+}
+
+/// The policies with identities in the place of names. A required or pinned node that nobody knows is on no path.
+fn resolve<'a>(policies: impl Iterator<Item = &'a PolicySection>, known: &Known) -> Vec<PathPolicy> {
+    const NOBODY: IdentityKey = IdentityKey([0; 32]);
+    let identities =
+        |nodes: &[toml::Spanned<crate::config::Text<crate::config::overlay::NodeRef>>]| -> Vec<IdentityKey> {
+            nodes.iter().map(|node| known.identity(&node.get_ref().0).unwrap_or(NOBODY)).collect()
+        };
+    policies
+        .map(|policy| PathPolicy {
+            name: policy.name.get_ref().clone(),
+            order: policy.order.order(),
+            avoid: identities(&policy.avoid),
+            require: identities(&policy.require),
+            pin: policy.pin.as_ref().map(|nodes| identities(nodes)),
+        })
+        .collect()
+}
+
+/// How the receiver is set up.
+fn receiver(known: &Known, started: wayleave_core::UnixTime) -> Outcome<icing::Config> {
+    let (replay, random) = (seed()?, seed()?);
+    let number = u64::from_be_bytes(*random.expose().first_chunk().expect("8 of 32"));
+    Ok(icing::Config {
+        version: Version::Standard,
+        policy: known.receiver.clone(),
+        agreements_per_second: AGREEMENTS,
+        paths: KEPT,
+        peers: KEPT,
+        freshness: icing::MAX_FRESHNESS,
+        replay_capacity: REPLAY,
+        started,
+        replay_key: Key128::new(*replay.expose().first_chunk().expect("16 of 32")),
+        seed: number,
+    })
+}

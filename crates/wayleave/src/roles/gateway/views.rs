@@ -1,0 +1,300 @@
+//! What a gateway shows to its operator.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wayleave_core::IdentityKey;
+use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus};
+use wayleave_dataplane::icing;
+use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
+use wayleave_runtime::store::FileStore;
+
+use super::Shared;
+use super::names::{Directory, Meaning, meaning};
+use super::source::Known;
+use super::worker::IoCounters;
+use crate::roles::daemon::{View, Views};
+
+/// How long `ping` waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(4);
+const STEP: Duration = Duration::from_millis(20);
+
+#[derive(Clone)]
+pub struct GatewayView(pub Arc<Shared>);
+
+impl GatewayView {
+    async fn counters(&self) -> Result<(Counters, IoCounters), ViewError> {
+        let both = self.0.worker.ask(|worker| (worker.gateway.counters().clone(), worker.counters)).await;
+        both.ok_or(ViewError::Unavailable)
+    }
+
+    async fn peers(&self) -> Result<Vec<PeerStatus>, ViewError> {
+        let all = self.0.worker.ask(|worker| {
+            let now = worker.clock.now();
+            worker.gateway.status(now)
+        });
+        all.await.ok_or(ViewError::Unavailable)
+    }
+
+    async fn paths(self) -> Result<Value, ViewError> {
+        let known = self.0.known();
+        let mut rows = Vec::new();
+        for peer in self.peers().await? {
+            for path in &peer.paths {
+                let used: Vec<String> = peer.routes.iter().filter_map(|route| usage(route, path)).collect();
+                let mut row = describe(path, &known);
+                row["to"] = json!(known.describe(&peer.identity));
+                row["used"] = json!(used);
+                rows.push(row);
+            }
+        }
+        Ok(json!({ "version": 1, "paths": rows }))
+    }
+
+    async fn names(self) -> Result<Value, ViewError> {
+        let known = self.0.known();
+        let names = self.0.names.lock().await;
+        let row = |(policy, node, number): (&str, IdentityKey, u32)| {
+            let [v4, v6] = super::names::addresses(number, &self.0.names_prefix);
+            json!({
+                "name": format!("{policy}.{}.{}", known.describe(&node), self.0.suffix),
+                "ipv4": v4.to_string(),
+                "ipv6": v6.to_string(),
+            })
+        };
+        Ok(json!({ "version": 1, "names": names.given().map(row).collect::<Vec<_>>() }))
+    }
+
+    /// Which policy and node a name or address means.
+    fn target(&self, parameters: &Parameters) -> Result<(usize, IdentityKey), ViewError> {
+        let text = parameters.get("name").ok_or_else(|| ViewError::Request("?name=NAME is missing".to_owned()))?;
+        let known = self.0.known();
+        if let Ok(address) = text.parse::<IpAddr>() {
+            let owner = known.prefixes.owner(address).filter(|owner| *owner != self.0.own);
+            let owner = owner.ok_or_else(|| ViewError::NotFound(format!("no member has the address {address}")))?;
+            return Ok((0, owner));
+        }
+        let of = |policy: &str, node: &str| {
+            let policies = self.0.policies();
+            let place = policies.iter().position(|name| name.eq_ignore_ascii_case(policy)).ok_or_else(|| {
+                ViewError::NotFound(format!("there is no policy `{policy}`; there are: {}", policies.join(", ")))
+            })?;
+            let identity = known.names.iter().find(|(name, _)| name.eq_ignore_ascii_case(node));
+            let (_, identity) = identity.ok_or_else(|| {
+                ViewError::NotFound(format!("no member of the realm that is known here is called `{node}`"))
+            })?;
+            Ok((place, *identity))
+        };
+        match meaning(text, self.0.suffix()) {
+            Meaning::Pair(policy, node) => of(&policy, &node),
+            // A node's name alone is meant by the default policy.
+            _ => of(&self.0.policies().first().cloned().unwrap_or_default(), text),
+        }
+    }
+
+    /// How a route stands, and what to do if it does not.
+    async fn why(self, parameters: Parameters) -> Result<Value, ViewError> {
+        let (policy, node) = self.target(&parameters)?;
+        let known = self.0.known();
+        let name = self.0.policies().get(policy).cloned().unwrap_or_default();
+        let peers = self.peers().await?;
+        let route = peers.iter().find(|peer| peer.identity == node).and_then(|peer| {
+            let route = peer.routes.iter().find(|route| route.policy == name && route.mirror.is_none())?;
+            Some((peer, route))
+        });
+        let Some((peer, route)) = route else {
+            return Ok(json!({
+                "version": 1, "node": known.describe(&node), "policy": name, "state": "idle",
+                "why": "nothing was sent there lately: `wayleave ping` asks for a path",
+            }));
+        };
+        let why = match &route.state {
+            RouteState::Ready if peer.sessions == 0 => {
+                "the path is ready; the other gateway has not answered the handshake"
+            }
+            RouteState::Ready if route.active.as_ref().is_some_and(|path| path.is_dead) => {
+                "every path is dead: probes stay unanswered"
+            }
+            RouteState::Ready => "packets go by the active path",
+            RouteState::Asking => "servers have not answered yet",
+            RouteState::NoPath(why) | RouteState::NoConsent(why) => why,
+        };
+        Ok(json!({
+            "version": 1,
+            "node": known.describe(&node),
+            "policy": name,
+            "state": state(&route.state),
+            "why": why,
+            "active": route.active.as_ref().map(|path| describe(path, &known)),
+            "spare": route.spare.as_ref().map(|path| describe(path, &known)),
+        }))
+    }
+
+    /// Asks for a path, probes it, and tells how long the answer took.
+    async fn ping(self, parameters: Parameters) -> Result<Value, ViewError> {
+        let (policy, node) = self.target(&parameters)?;
+        let known = self.0.known();
+        let name = self.0.policies().get(policy).cloned().unwrap_or_default();
+        let end = tokio::time::Instant::now() + PATIENCE;
+        let want = self.0.worker.ask(move |worker| {
+            let now = worker.clock.now();
+            worker.gateway.want(node, policy, now);
+        });
+        want.await.ok_or(ViewError::Unavailable)?;
+        loop {
+            let peers = self.peers().await?;
+            let route = peers
+                .iter()
+                .find(|peer| peer.identity == node)
+                .and_then(|peer| peer.routes.iter().find(|route| route.policy == name && route.mirror.is_none()));
+            let answered = route.and_then(|route| route.active.as_ref()).filter(|path| path.round_trip.is_some());
+            if let Some(path) = answered {
+                let mut row = describe(path, &known);
+                row["version"] = json!(1);
+                row["node"] = json!(known.describe(&node));
+                row["policy"] = json!(name);
+                return Ok(row);
+            }
+            if tokio::time::Instant::now() >= end {
+                let why = match route.map(|route| &route.state) {
+                    Some(RouteState::NoPath(why) | RouteState::NoConsent(why)) => why.clone(),
+                    Some(RouteState::Ready) => "no answer by the path".to_owned(),
+                    _ => "servers have not answered".to_owned(),
+                };
+                return Err(ViewError::NotFound(format!("{}: {why}", known.describe(&node))));
+            }
+            tokio::time::sleep(STEP).await;
+        }
+    }
+}
+
+/// How a route uses a path, if it does.
+fn usage(route: &RouteStatus, path: &PathStatus) -> Option<String> {
+    let is = |other: &Option<PathStatus>| other.as_ref().is_some_and(|other| other.nodes == path.nodes);
+    let how = match (is(&route.active), is(&route.spare)) {
+        (true, _) => "active",
+        (false, true) => "spare",
+        (false, false) => return None,
+    };
+    let answers = if route.mirror.is_some() { ", answers" } else { "" };
+    route.is_live.then(|| format!("{how} of {}{answers}", route.policy))
+}
+
+fn state(state: &RouteState) -> &'static str {
+    match state {
+        RouteState::Ready => "ready",
+        RouteState::Asking => "asking",
+        RouteState::NoPath(_) => "no-path",
+        RouteState::NoConsent(_) => "no-consent",
+    }
+}
+
+fn describe(path: &PathStatus, known: &Known) -> Value {
+    json!({
+        "nodes": path.nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>(),
+        "proven_until": path.proven_until,
+        "room": path.room,
+        "round_trip_micros": path.round_trip.map(|span| span.as_micros() as u64),
+        "dead": path.is_dead,
+        "held": path.is_held,
+        "refused": path.refused,
+    })
+}
+
+impl View for GatewayView {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let (counters, io) = self.counters().await?;
+        let (known, peers) = (self.0.known(), self.peers().await?);
+        let names = self.0.names.lock().await.given().count();
+        let rows: Vec<Value> = peers
+            .iter()
+            .map(|peer| {
+                json!({
+                    "peer": known.describe(&peer.identity), "sessions": peer.sessions, "flows": peer.flows,
+                    "waiting": peer.waiting, "paths": peer.paths.len(), "routes": peer.routes.len(),
+                })
+            })
+            .collect();
+        let dropped: serde_json::Map<String, Value> =
+            Reason::ALL.iter().map(|reason| (reason.name().to_owned(), json!(counters.dropped(*reason)))).collect();
+        let refused: serde_json::Map<String, Value> = icing::Reason::ALL
+            .iter()
+            .map(|reason| (reason.name().to_owned(), json!(counters.refused(*reason))))
+            .collect();
+        Ok(json!({
+            "identity": self.0.own.to_string(),
+            "interface": self.0.interface,
+            "suffix": self.0.suffix,
+            "members": known.members.len(),
+            "neighbours": known.links.len(),
+            "names": names,
+            "policies": self.0.policies(),
+            "sent": counters.sent,
+            "received": counters.received,
+            "split": counters.split,
+            "failovers": counters.failovers,
+            "dead": counters.dead,
+            "path_requests": counters.path_requests,
+            "proof_requests": counters.proof_requests,
+            "strangers": io.strangers,
+            "unsent": io.unsent,
+            "peers": rows,
+            "dropped": dropped,
+            "refused": refused,
+        }))
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        let (counters, io) = self.counters().await.ok()?;
+        let peers = self.peers().await.ok()?;
+        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        let sessions: usize = peers.iter().map(|peer| peer.sessions).sum();
+        let mut all = vec![
+            gauge("open", Unit::Sessions, "Sessions with other gateways", sessions as f64),
+            counter("inner_sent", Unit::Packets, "Inner packets sent, sealed", counters.sent),
+            counter("inner_sent", Unit::Bytes, "Octets of inner packets sent", counters.sent_octets),
+            counter("inner_received", Unit::Packets, "Inner packets received and let out", counters.received),
+            counter("inner_received", Unit::Bytes, "Octets of inner packets received", counters.received_octets),
+            counter("split", Unit::Packets, "Messages that left in two packets", counters.split),
+            counter("probed", Unit::Packets, "Probes sent", counters.probes),
+            counter("answered", Unit::Packets, "Probes answered", counters.answers),
+            counter("begun", Unit::Sessions, "Sessions begun", counters.sessions),
+            counter("dead_path", Unit::Alarms, "Paths found dead", counters.dead),
+            counter("path", Unit::Changes, "Changes of flows to another path", counters.failovers),
+            counter("path_asked", Unit::Calls, "Questions for paths", counters.path_requests),
+            counter("proof_asked", Unit::Calls, "Questions for consents", counters.proof_requests),
+            counter("strange", Unit::Packets, "Packets from addresses of no neighbour", io.strangers),
+            counter("unsent", Unit::Packets, "Packets for which the system had no room", io.unsent),
+            counter("failed", Unit::Calls, "System calls that failed", io.failures),
+        ];
+        for reason in Reason::ALL {
+            let thing = format!("dropped_{}", reason.name().replace('-', "_"));
+            all.push(counter(&thing, Unit::Packets, "Packets dropped for this reason", counters.dropped(reason)));
+        }
+        for reason in icing::Reason::ALL {
+            let thing = format!("refused_{}", reason.name().replace('-', "_"));
+            all.push(counter(&thing, Unit::Packets, "ICING packets refused for this reason", counters.refused(reason)));
+        }
+        Some(all)
+    }
+
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        self.counters().await.ok()?;
+        let known = self.0.known();
+        Some(if known.links.is_empty() { Err("no neighbour has published where it is".to_owned()) } else { Ok(()) })
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        Some(&self.0.store)
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views
+            .page("paths", |view, _| view.paths())
+            .page("names", |view, _| view.names())
+            .page("why", Self::why)
+            .page("ping", Self::ping)
+    }
+}

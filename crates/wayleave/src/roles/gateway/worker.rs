@@ -1,0 +1,319 @@
+//! The thread that forwards: TUN on one side, UDP on the other, the gateway's machine between them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use tokio::sync::{mpsc, oneshot};
+use wayleave_core::IdentityKey;
+use wayleave_dataplane::frame::{BURST, Frame, Ingress};
+use wayleave_dataplane::gateway::offload::{HEADER, Offload};
+use wayleave_dataplane::gateway::{Event, Gateway, Output};
+use wayleave_packet::Path;
+use wayleave_packet::icing::header::PathHash;
+use wayleave_runtime::Clock;
+use wayleave_runtime::packets::tun::{LONGEST, Tun};
+use wayleave_runtime::packets::udp::Udp;
+use wayleave_runtime::packets::{Burst, Outgoing, Port};
+
+use crate::failure::Failure;
+use crate::roles::daemon::fresh;
+
+/// Packets that are read from the TUN interface before others have their turn.
+const TURN: usize = 32;
+/// The thread looks at its timers at least this often.
+const IDLE: Duration = Duration::from_millis(100);
+/// Questions and events that wait for the rest of the process.
+pub const ASKS: usize = 1024;
+
+/// What the forwarding thread asks of the rest of the process.
+#[derive(Debug)]
+pub enum Ask {
+    Paths(IdentityKey),
+    Proofs(IdentityKey, PathHash, Box<Path>),
+    Happened(Event),
+}
+
+/// A link: which socket, and who is at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkEnd {
+    pub id: u16,
+    pub socket: usize,
+    pub remote: SocketAddr,
+}
+
+/// What this thread counts itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IoCounters {
+    /// Packets from and to the TUN interface, as it counts them.
+    pub read: u64,
+    pub written: u64,
+    /// Packets that the TUN interface refused.
+    pub refused: u64,
+    /// Packets from and to neighbours.
+    pub received: u64,
+    pub sent: u64,
+    /// Packets for which the system had no room.
+    pub unsent: u64,
+    /// Packets from addresses of no neighbour.
+    pub strangers: u64,
+    /// System calls that failed.
+    pub failures: u64,
+    /// Questions that found no room in the queue.
+    pub unasked: u64,
+}
+
+type Task = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// The thread's state.
+pub struct Worker {
+    pub gateway: Gateway,
+    pub tun: Tun,
+    pub sockets: Vec<(SocketAddr, Udp)>,
+    pub links: Vec<LinkEnd>,
+    pub counters: IoCounters,
+    pub clock: Clock,
+    asks: mpsc::Sender<Ask>,
+    tasks: Receiver<Task>,
+    wake: Arc<OwnedFd>,
+    burst: Burst,
+    out: Burst,
+    out_packets: Vec<Outgoing>,
+    out_socket: usize,
+    buffer: Box<[u8]>,
+    is_stopping: bool,
+}
+
+/// Reaches the thread between two bursts.
+#[derive(Clone)]
+pub struct Handle {
+    tasks: Sender<Task>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Handle {
+    /// Runs `task` on the thread.
+    pub fn send(&self, task: impl FnOnce(&mut Worker) + Send + 'static) {
+        // Fails if the thread has ended.
+        let _ = self.tasks.send(Box::new(task));
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// The same, and waits for what it returns; `None` if the thread has ended.
+    pub async fn ask<T: Send + 'static>(&self, task: impl FnOnce(&mut Worker) -> T + Send + 'static) -> Option<T> {
+        let (to, answer) = oneshot::channel();
+        self.send(move |worker| {
+            let _ = to.send(task(worker));
+        });
+        answer.await.ok()
+    }
+}
+
+/// The thread, running.
+pub struct Running {
+    pub handle: Handle,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// Starts the thread.
+    pub fn start(gateway: Gateway, tun: Tun, clock: Clock, asks: mpsc::Sender<Ask>) -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::system("cannot start the forwarding thread", &error);
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let (wake, (tasks, inbox)) = (Arc::new(wake), channel());
+        let worker = Worker {
+            gateway,
+            tun,
+            sockets: Vec::new(),
+            links: Vec::new(),
+            counters: IoCounters::default(),
+            clock,
+            asks,
+            tasks: inbox,
+            wake: Arc::clone(&wake),
+            burst: Burst::default(),
+            out: Burst::default(),
+            out_packets: Vec::new(),
+            out_socket: 0,
+            buffer: vec![0; LONGEST].into(),
+            is_stopping: false,
+        };
+        let thread = std::thread::Builder::new().name("gateway".to_owned()).spawn(|| worker.run()).map_err(failed)?;
+        Ok(Self { handle: Handle { tasks, wake }, thread })
+    }
+
+    /// Lets the thread end, and waits for it.
+    pub fn stop(self) {
+        self.handle.send(|worker| worker.is_stopping = true);
+        let _ = self.thread.join();
+    }
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut last = self.clock.now().instant;
+        while !self.is_stopping {
+            let mut is_busy = false;
+            while let Ok(task) = self.tasks.try_recv() {
+                task(&mut self);
+                is_busy = true;
+            }
+            let now = self.clock.now();
+            if now.instant.since(last) >= IDLE {
+                last = now.instant;
+                if let Ok(entropy) = fresh() {
+                    self.gateway.stir(&entropy);
+                }
+            }
+            self.gateway.handle_timeout(now);
+            is_busy |= self.read_inner();
+            for socket in 0..self.sockets.len() {
+                is_busy |= self.receive(socket);
+            }
+            self.perform();
+            if !is_busy {
+                self.wait();
+            }
+        }
+    }
+
+    fn wait(&mut self) {
+        let now = self.clock.now().instant;
+        let due = self.gateway.deadline().map_or(IDLE, |deadline| deadline.since(now).min(IDLE));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: due.subsec_nanos().into() };
+        let mut waiting = vec![
+            PollFd::from_borrowed_fd(self.tun.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
+        ];
+        waiting.extend(self.sockets.iter().map(|(_, socket)| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)));
+        let result = poll(&mut waiting, Some(&timeout));
+        let is_failure = result.is_err_and(|error| error != rustix::io::Errno::INTR);
+        drop(waiting);
+        self.counters.failures += u64::from(is_failure);
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    }
+
+    /// Takes what the system sends. Returns whether there was anything.
+    fn read_inner(&mut self) -> bool {
+        for turn in 0..TURN {
+            let length = match self.tun.read(&mut self.buffer) {
+                Ok(Some(length)) => length,
+                Ok(None) => return turn > 0,
+                Err(_) => {
+                    self.counters.failures += 1;
+                    return turn > 0;
+                }
+            };
+            self.counters.read += 1;
+            let Some((header, octets)) = self.buffer[..length].split_first_chunk_mut::<HEADER>() else { continue };
+            let now = self.clock.now();
+            match Offload::decode(header) {
+                Some(offload) => self.gateway.inner(octets, &offload, now),
+                None => self.counters.refused += 1,
+            }
+            self.perform();
+        }
+        true
+    }
+
+    /// Takes what neighbours send. Returns whether there was anything.
+    fn receive(&mut self, socket: usize) -> bool {
+        let Self { gateway, sockets, links, burst, counters, clock, .. } = self;
+        let Ok(count) = sockets[socket].1.receive(burst) else {
+            counters.failures += 1;
+            return false;
+        };
+        if count == 0 {
+            return false;
+        }
+        counters.received += count as u64;
+        let now = clock.now();
+        let mut frames = Vec::with_capacity(BURST);
+        for (from, octets) in burst.packets_mut(0) {
+            let link = links.iter().find(|link| link.socket == socket && link.remote == *from);
+            let Some(link) = link else {
+                counters.strangers += 1;
+                continue;
+            };
+            frames.push(Frame { octets, ingress: Ingress::External(link.id) });
+            if frames.len() == BURST {
+                gateway.outer(&mut frames, now);
+                frames.clear();
+            }
+        }
+        if !frames.is_empty() {
+            gateway.outer(&mut frames, now);
+        }
+        drop(frames);
+        self.perform();
+        true
+    }
+
+    /// Performs what the machine put out.
+    fn perform(&mut self) {
+        while let Some(output) = self.gateway.poll() {
+            match output {
+                Output::Wire { link, octets, size } => self.queue(link, &octets, size),
+                Output::Inner(ready) => match self.tun.write(&ready.offload.encode(), &ready.octets) {
+                    Ok(true) => self.counters.written += 1,
+                    Ok(false) => self.counters.refused += 1,
+                    Err(_) => self.counters.failures += 1,
+                },
+                Output::NeedPaths { peer } => self.ask(Ask::Paths(peer)),
+                Output::NeedProofs { peer, hash, path } => self.ask(Ask::Proofs(peer, hash, path)),
+                Output::Event(event) => self.ask(Ask::Happened(event)),
+            }
+        }
+        self.flush();
+    }
+
+    /// A question that finds no room is put again later.
+    fn ask(&mut self, ask: Ask) {
+        self.counters.unasked += u64::from(self.asks.try_send(ask).is_err());
+    }
+
+    fn queue(&mut self, link: u16, octets: &[u8], size: usize) {
+        let Some(link) = self.links.iter().find(|end| end.id == link).copied() else {
+            self.counters.unsent += 1;
+            return;
+        };
+        if link.socket != self.out_socket {
+            self.flush();
+            self.out_socket = link.socket;
+        }
+        for packet in octets.chunks(size.max(1)) {
+            if !self.out.push(packet, link.remote) {
+                self.flush();
+                if !self.out.push(packet, link.remote) {
+                    self.counters.unsent += 1;
+                    continue;
+                }
+            }
+            let number = (self.out.len() - 1) as u32; // at most a burst
+            self.out_packets.push(Outgoing { packet: number, to: link.remote });
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.out_packets.is_empty() {
+            return;
+        }
+        let Self { sockets, out, out_packets, out_socket, counters, .. } = self;
+        let sent = match sockets.get_mut(*out_socket) {
+            Some((_, socket)) => socket.send(out, out_packets).unwrap_or_else(|_| {
+                counters.failures += 1;
+                0
+            }),
+            None => 0,
+        };
+        counters.sent += sent as u64;
+        counters.unsent += (out_packets.len() - sent) as u64;
+        out_packets.clear();
+        out.clear();
+    }
+}

@@ -1,0 +1,55 @@
+//! Links of nodes that are no members. Anybody may connect, since who is a member is learned over a link; so only some of those
+//! who are none are kept, the latest.
+
+use std::collections::BTreeMap;
+
+use wayleave_core::IdentityKey;
+
+/// Links of nodes that are no members. Beyond, the oldest are closed: a node that means to join has said so long before.
+const MAX_STRANGERS: usize = 256;
+
+/// Who is at the other end of each link.
+#[derive(Debug, Default)]
+pub struct Ends(BTreeMap<u64, IdentityKey>);
+
+impl Ends {
+    /// A link is up; returns whether it is time to look for strangers.
+    pub fn up(&mut self, link: u64, end: IdentityKey) -> bool {
+        self.0.insert(link, end);
+        self.0.len() > MAX_STRANGERS
+    }
+
+    pub fn down(&mut self, link: u64) {
+        self.0.remove(&link);
+    }
+
+    /// All links, the oldest first: numbers rise.
+    pub fn all(&self) -> Vec<(u64, IdentityKey)> {
+        self.0.iter().map(|(link, end)| (*link, *end)).collect()
+    }
+}
+
+/// The links to be closed.
+pub fn surplus(ends: &[(u64, IdentityKey)], is_known: impl Fn(&IdentityKey) -> bool) -> Vec<u64> {
+    let strangers: Vec<u64> = ends.iter().filter(|(_, end)| !is_known(end)).map(|(link, _)| *link).collect();
+    strangers[..strangers.len().saturating_sub(MAX_STRANGERS)].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_strangers_go_and_members_stay_however_many_they_are() {
+        let mut ends = Ends::default();
+        for link in 0..1_000u64 {
+            // Every third is a member.
+            ends.up(link, IdentityKey([u8::from(link % 3 == 0); 32]));
+        }
+        let gone = surplus(&ends.all(), |end| end.0[0] == 1);
+        assert_eq!(gone.len(), 666 - MAX_STRANGERS);
+        assert!(gone.is_sorted() && gone.iter().all(|link| link % 3 != 0));
+        gone.iter().for_each(|link| ends.down(*link));
+        assert_eq!(surplus(&ends.all(), |end| end.0[0] == 1), [0; 0]);
+    }
+}

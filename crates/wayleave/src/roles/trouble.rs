@@ -1,0 +1,210 @@
+//! Why a role's links are down, in an operator's words: each cause is logged once and kept for `show status`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::{error, warn};
+use wayleave_runtime::clock::{unix_now, utc};
+use wayleave_runtime::identity::Fingerprint;
+use wayleave_runtime::links::ConnectFailure;
+use wayleave_runtime::tls::{Refusal, RefusalReason};
+
+/// Clocks of two machines that differ by no more are taken for equal: a time service keeps them within a second, and a link may
+/// be slow to come up.
+pub const CLOCK_TOLERANCE: u64 = 30;
+
+/// The other end of a link, as this role's configuration names it.
+#[derive(Clone, Debug)]
+pub struct Whom {
+    /// Such as `party 1`.
+    pub name: String,
+    /// Where it is.
+    pub address: String,
+    /// The settings of its address and of its fingerprint.
+    pub address_setting: &'static str,
+    pub pin_setting: &'static str,
+    /// This role's own certificate.
+    pub own: Fingerprint,
+    /// What is to be done where the other end does not know this role's certificate.
+    pub unknown_there: &'static str,
+}
+
+impl Whom {
+    /// What a failure means, and what to do.
+    pub fn words(&self, failure: &ConnectFailure) -> String {
+        let Self { name, address, address_setting, pin_setting, own, unknown_there } = self;
+        let now = || utc(unix_now().secs());
+        match failure {
+            ConnectFailure::Refused(Refusal { fingerprint, reason }) => match reason {
+                RefusalReason::Unknown | RefusalReason::WrongRole(_) => format!(
+                    "{address} shows the certificate {fingerprint}, and {pin_setting} names another: if {name} has a new key, \
+                     compare the fingerprint with its operator over a second channel and set the pin; if not, somebody else \
+                     answers there"
+                ),
+                RefusalReason::OtherNode(node) => format!(
+                    "{address} is the node {node}, and {pin_setting} names another: compare both with the realm's operator"
+                ),
+                RefusalReason::Own => format!(
+                    "{address} shows this process's own certificate: {address_setting} leads back here, or one key file is \
+                     used twice"
+                ),
+                RefusalReason::Expired => format!(
+                    "the certificate of {name} has expired by this machine's clock, which shows {}: its operator makes a new \
+                     key, or the clock is wrong",
+                    now()
+                ),
+                RefusalReason::NotYetValid => format!(
+                    "the certificate of {name} is not valid yet by this machine's clock, which shows {}: set the clock",
+                    now()
+                ),
+                RefusalReason::Malformed => format!("{address} shows a certificate that is none of Wayleave's"),
+            },
+            ConnectFailure::NotAccepted(_) => {
+                format!("{name} at {address} does not accept the certificate of this key file, {own}: {unknown_there}")
+            }
+            ConnectFailure::Timeout => format!(
+                "no answer from {name} at {address}: compare {address_setting} with where it listens, and look for a firewall \
+                 on the way"
+            ),
+            ConnectFailure::Closed(why) => {
+                format!("{address} ends the connection ({why}): another program listens there, or {name} is overloaded")
+            }
+            ConnectFailure::System(why) => {
+                format!("cannot reach {name} at {address} ({why}): compare {address_setting}, and see whether it runs")
+            }
+        }
+    }
+
+    /// That the other end's clock differs from this machine's, if it does.
+    pub fn clock_words(&self, theirs: u64) -> Option<String> {
+        let ours = unix_now().secs();
+        let (by, way) = if ours >= theirs { (ours - theirs, "ahead of") } else { (theirs - ours, "behind") };
+        (by > CLOCK_TOLERANCE).then(|| {
+            format!(
+                "this machine's clock is {by} seconds {way} that of {}: one of the two is wrong; certificates and attested \
+                 routes depend on it (a time service such as chrony keeps it right)",
+                self.name
+            )
+        })
+    }
+}
+
+/// What a trouble is about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum About {
+    /// The link to this peer cannot be opened, or has ended; gone when it comes up.
+    Link(u32),
+    /// What the configuration says and this peer refuses; gone when all is well.
+    Refusal(u32),
+    /// The clocks of this machine and of this peer.
+    Clock(u32),
+}
+
+/// The troubles of a role at this moment. Clones are views of the same.
+#[derive(Clone, Debug, Default)]
+pub struct Troubles(Arc<Mutex<BTreeMap<About, String>>>);
+
+impl Troubles {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<About, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps it; whether it is news.
+    fn keep(&self, about: About, words: &str) -> bool {
+        self.lock().insert(about, words.to_owned()).is_none_or(|before| before != words)
+    }
+
+    /// Keeps it and logs it, if it is news: as an error where only an operator can help.
+    pub fn tell(&self, about: About, words: &str, is_error: bool) {
+        if !self.keep(about, words) {
+            return;
+        }
+        if is_error { error!("{words}") } else { warn!("{words}") }
+    }
+
+    /// A connector's failure.
+    pub fn failed(&self, peer: u32, whom: &Whom, failure: &ConnectFailure) {
+        let is_error = matches!(failure, ConnectFailure::Refused(_) | ConnectFailure::NotAccepted(_));
+        self.tell(About::Link(peer), &whom.words(failure), is_error);
+    }
+
+    /// A link ended, for this reason. It is logged with its consequence, by whoever knows that.
+    pub fn ended(&self, peer: u32, name: &str, reason: &str) {
+        self.keep(About::Link(peer), &format!("the link to {name} ended: {reason}"));
+    }
+
+    /// A link came up; `clock` is what its peer's shows.
+    pub fn up(&self, peer: u32, whom: &Whom, clock: Option<u64>) {
+        self.lock().remove(&About::Link(peer));
+        let Some(clock) = clock else { return };
+        match whom.clock_words(clock) {
+            Some(words) => self.tell(About::Clock(peer), &words, false),
+            None => drop(self.lock().remove(&About::Clock(peer))),
+        }
+    }
+
+    /// All links do what they are for.
+    pub fn well(&self) {
+        self.lock().retain(|about, _| matches!(about, About::Clock(_)));
+    }
+
+    /// All of them, for views.
+    pub fn list(&self) -> Vec<String> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Why there is no link to a peer, if that is known: what it refuses, rather than that the link has ended.
+    pub fn of(&self, peer: u32) -> Option<String> {
+        let all = self.lock();
+        all.get(&About::Refusal(peer)).or_else(|| all.get(&About::Link(peer))).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whom() -> Whom {
+        Whom {
+            name: "party 1".to_owned(),
+            address: "192.0.2.251:7001".to_owned(),
+            address_setting: "`party1.address`",
+            pin_setting: "`party1.pin`",
+            own: Fingerprint([7; 32]),
+            unknown_there: "ask",
+        }
+    }
+
+    #[test]
+    fn each_failure_says_what_to_do_in_the_words_of_the_configuration() {
+        let refused = |reason| ConnectFailure::Refused(Refusal { fingerprint: Fingerprint([1; 32]), reason });
+        for (failure, word) in [
+            (refused(RefusalReason::Unknown), "`party1.pin` names another"),
+            (refused(RefusalReason::Own), "leads back here"),
+            (refused(RefusalReason::Expired), "makes a new key"),
+            (refused(RefusalReason::NotYetValid), "set the clock"),
+            (refused(RefusalReason::Malformed), "none of Wayleave's"),
+            (ConnectFailure::NotAccepted("alert".into()), "sha256:0707"),
+            (ConnectFailure::Timeout, "firewall"),
+            (ConnectFailure::Closed("end".into()), "another program"),
+            (ConnectFailure::System("refused".into()), "see whether it runs"),
+        ] {
+            let words = whom().words(&failure);
+            assert!(words.contains(word), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_stays_while_links_come_and_go_and_clocks_stay_when_all_is_well() {
+        let troubles = Troubles::default();
+        troubles.tell(About::Refusal(1), "another slot", true);
+        troubles.ended(1, "party 1", "closed");
+        assert_eq!(troubles.of(1).as_deref(), Some("another slot"));
+        troubles.up(1, &whom(), Some(unix_now().secs() - 100));
+        assert_eq!(troubles.list().len(), 2);
+        troubles.well();
+        assert!(matches!(&troubles.list()[..], [one] if one.contains("100 seconds ahead of that of party 1")));
+        troubles.up(1, &whom(), Some(unix_now().secs()));
+        assert_eq!(troubles.list(), [""; 0]);
+    }
+}

@@ -1,0 +1,132 @@
+//! A realm from nothing with two gateways: every path and every consent comes from servers.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wayleave_lab::netns::{self, Network, NetworkNamespace};
+use wayleave_lab::process::Daemon;
+
+use super::harness::{Neighbour, Realm, Running};
+use crate::common::{eventually, text};
+use crate::gateway::{serve, use_names};
+
+/// The address of everything but the gateways.
+const HERE: &str = "192.0.2.250";
+
+struct Gateway {
+    name: &'static str,
+    place: NetworkNamespace,
+    daemon: Daemon,
+}
+
+impl Gateway {
+    /// Joins, and starts beside the forwarder `by`, which receives at `port`.
+    fn start(realm: &Realm, network: &Network, (name, number): (&'static str, u8), consent: &str, by: &str) -> Self {
+        let place = network.attach(&format!("n-{name}"), &[format!("192.0.2.{number}/24")]).expect("a namespace");
+        let (v4, v6) = (format!("10.0.{number}.0/24"), format!("fd00:{number}::/64"));
+        let token = realm.invite(&[name, "--role", "gateway", "--prefix", &v4, "--prefix", &v6]);
+        realm.folder.ok(&["join", &token, "--dir", name, "--consent", consent, "--status", "127.0.0.1:8492"]);
+        realm.edit(&format!("{name}/gateway.toml"), |text| {
+            let text = text.replace("127.0.0.1:5354\"\n# Their", "127.0.0.1:53\"\n# Their");
+            let text = text.replace("#consent_secs = 300", "consent_secs = 6");
+            format!(
+                "{text}\n[[overlay.neighbour]]\nnode = \"{by}\"\nrelationship = \"provider\"\ninterface = 1\n\
+                 local = \"192.0.2.{number}:50001\"\n"
+            )
+        });
+        let folder = realm.path(name);
+        let mut command = place.command(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(["run", "gateway", "--config", "gateway.toml"]).current_dir(&folder);
+        let daemon = Daemon::start(&mut command, &folder.join("log")).expect("started");
+        let mut gateway = Self { name, place, daemon };
+        eventually(&format!("{name} starts"), || {
+            assert!(gateway.daemon.is_running(), "{}", gateway.daemon.log_tail(20));
+            !gateway.json(&["show", "status"]).is_null()
+        });
+        gateway
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
+        let output = command.args(arguments).args(["--json", "--url", "127.0.0.1:8492"]).output();
+        let output = output.expect("the program runs");
+        if output.status.success() { serde_json::from_slice(&output.stdout).expect("JSON") } else { Value::Null }
+    }
+
+    fn log(&self) -> String {
+        format!("{}: {}\n{}", self.name, self.daemon.log_tail(20), self.json(&["show", "status"]))
+    }
+}
+
+fn router(realm: &Realm, name: &str, consent: &str, neighbours: &[Neighbour<'_>]) -> Running {
+    let page = realm.router(name, Some(consent));
+    realm.serve("consent", name);
+    realm.link(name, neighbours);
+    realm.start(name, "router", &page)
+}
+
+#[test]
+fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents() {
+    let test = "overlay::gateways::a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let network = Network::new().expect("a network");
+    let added = Command::new("ip").args(["addr", "add", &format!("{HERE}/24"), "dev", "lan"]).status();
+    assert!(added.expect("ip runs").success());
+    let begin = Instant::now();
+    let realm = Realm::new("gateways");
+    let listen = format!("{HERE}:7100");
+    let token = realm.invite(&["paths", "--role", "path", "--address", &listen]);
+    realm.folder.ok(&["join", &token, "--dir", "paths", "--listen", &listen, "--status", "127.0.0.1:8501"]);
+    let _paths = Running::start("paths", realm.path("paths"), "path", "127.0.0.1:8501");
+    let token = realm.invite(&["consent", "--role", "consent"]);
+    let at = format!("{HERE}:7200");
+    realm.folder.ok(&["join", &token, "--dir", "consent", "--listen", &at, "--status", "127.0.0.1:8502"]);
+    let who = format!("{}@{at}", realm.identity("consent"));
+    let end = |port: u16| format!("{HERE}:{port}");
+    let [to_a, to_b, w12, w21, w23, w32] = [50_001, 50_002, 50_012, 50_021, 50_023, 50_032].map(end);
+    // A chain of customers up to w2 and down again.
+    let _forwarders = [
+        router(&realm, "w1", &who, &[Neighbour("a", "customer", 1, &to_a), Neighbour("w2", "provider", 2, &w12)]),
+        router(&realm, "w2", &who, &[Neighbour("w1", "customer", 1, &w21), Neighbour("w3", "customer", 2, &w23)]),
+        router(&realm, "w3", &who, &[Neighbour("b", "customer", 1, &to_b), Neighbour("w2", "provider", 2, &w32)]),
+    ];
+    let a = Gateway::start(&realm, &network, ("a", 1), &who, "w1");
+    let b = Gateway::start(&realm, &network, ("b", 2), &who, "w3");
+    for gateway in ["a", "b"] {
+        realm.serve("consent", gateway);
+    }
+    let consent = realm.start("consent", "consent", "127.0.0.1:8502");
+    use_names(&network);
+    let page: Vec<u8> = (0..300_000u32).flat_map(u32::to_be_bytes).collect();
+    eventually("b has its address", || {
+        let shown = b.place.command("ip").args(["-j", "addr", "show", "wayleave0"]).output().expect("ip runs");
+        text(&shown.stdout).contains("10.0.2.1")
+    });
+    serve(&b.place, &page);
+    let curl = |family: &str, seconds: &str| {
+        let mut command = a.place.command("curl");
+        command.args([family, "-sS", "--max-time", seconds, "http://short.b.overlay:8080/"]).stdin(Stdio::null());
+        command.output().expect("curl runs")
+    };
+    eventually(&format!("the first page: {} {}", a.log(), b.log()), || curl("-4", "5").stdout == page);
+    eprintln!("a realm from nothing had its first page after {:?}", begin.elapsed());
+    assert!(curl("-6", "5").stdout == page, "{}", a.log());
+    let why = a.json(&["why", "short.b.overlay"]);
+    let nodes: Vec<&str> = why["active"]["nodes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    assert_eq!(nodes, ["a", "w1", "w2", "w3", "b"], "{why}");
+    // Longer than one consent lasts.
+    std::thread::sleep(Duration::from_secs(7));
+    assert!(curl("-4", "5").stdout == page, "consents are renewed: {}", a.log());
+    // The provider of w2 changes its mind.
+    realm.edit("consent/policy.toml", |_| "[[rule]]\nname = \"nobody\"\nallow = false\n".to_owned());
+    consent.signal("-HUP");
+    eventually(&format!("consent ends: {}", consent.log()), || {
+        let failed = !curl("-4", "2").status.success();
+        failed && a.json(&["why", "short.b.overlay"])["state"] == "no-consent"
+    });
+    let why = a.json(&["why", "short.b.overlay"]);
+    assert!(why["why"].as_str().is_some_and(|why| why.contains("refused")), "{why}");
+}
