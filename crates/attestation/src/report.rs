@@ -148,6 +148,128 @@ pub enum Lack {
     Expired,
 }
 
+/// Why a conclusion is so, for people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Advice {
+    /// What must hold.
+    pub rule: &'static str,
+    /// What an operator does about it.
+    pub cure: &'static str,
+}
+
+const ASK_SUSPECTS: &str =
+    "nothing here; the route is not used, and the operators of the ASes named as possible causes can find out";
+const ASK_ORIGIN: &str = "nothing here; tell the origin's operator if the route should be attested";
+
+impl Problem {
+    /// The rule that the problem breaks, and what to do.
+    #[must_use]
+    pub fn advice(self) -> Advice {
+        let (rule, cure) = match self {
+            Self::Malformed => ("the attribute decodes, and is optional and transitive", ASK_SUSPECTS),
+            Self::PrefixNotSigned { .. } => ("the origin signs each prefix of the UPDATE", ASK_SUSPECTS),
+            Self::PrefixNotExported { .. } => ("each hop passes on only what it signs for the next AS", ASK_SUSPECTS),
+            Self::ExportsMore => ("a hop passes no prefix on that the hop before did not", ASK_SUSPECTS),
+            Self::PathTooShort => ("AS_PATH has an entry for each hop", ASK_SUSPECTS),
+            Self::Prepend => ("an AS is on the path as often as it signed", ASK_SUSPECTS),
+            Self::Loop { .. } => {
+                ("no AS is on the path twice with others between (RFC 4271 section 9.1.2)", ASK_SUSPECTS)
+            }
+            Self::CapableSkipped { .. } => ("an AS to which the hop before gave a key signs", ASK_SUSPECTS),
+            Self::NoKeyGiven => ("a hop signs with a key that the hop before gave it", ASK_SUSPECTS),
+            Self::KeyNotListed => ("the hop before lists the key of the next one", ASK_SUSPECTS),
+            Self::KeyNotRegistered => (
+                "an AS that registered keys signs with one of them",
+                "if the AS has new keys, bring its new profile into the folder of objects; otherwise somebody else signed",
+            ),
+            Self::Downgrade { .. } => (
+                "a suite is as strong as the hop before and this verifier ask for",
+                "tell the operator of the hop to sign with a stronger suite",
+            ),
+            Self::NotPostQuantum => (
+                "`require_post_quantum`: an AS that has a post-quantum key signs with it",
+                "tell the operator of the hop to sign with its post-quantum key",
+            ),
+            Self::LabOnly => (
+                "suites of the papers count in the laboratory only",
+                "tell the operator of the hop to sign with a suite of the standard profile",
+            ),
+            Self::LifetimeTooLong => (
+                "a hop holds no longer than this verifier allows",
+                "tell the operator of the hop to sign for a shorter time",
+            ),
+            Self::BadSignature => ("each signature is one of the hop's key over its content", ASK_SUSPECTS),
+            Self::NotYetValid => (
+                "a hop's time has come",
+                "compare this machine's clock with a time service; if it is right, the clock of the hop's AS is ahead",
+            ),
+            Self::OriginNotAuthorised { .. } => (
+                "a record or a VRP (RFC 6811) lets the origin announce the prefix",
+                "if the origin is right, its record, or its ROA, must name it; otherwise the route is a hijack",
+            ),
+            Self::Stripped => (
+                "the origin's record says that its routes carry attestations (`--attested strict`)",
+                "somebody on the path took the attribute away: look for a neighbour that drops unknown attributes",
+            ),
+        };
+        Advice { rule, cure }
+    }
+}
+
+impl Lack {
+    /// The rule by which something lacks, and what to do.
+    #[must_use]
+    pub fn advice(self) -> Advice {
+        let (rule, cure) = match self {
+            Self::NoAttribute => ("a route without an attestation proves nothing", ASK_ORIGIN),
+            Self::PreferredMissing => (
+                "the origin's record prefers routes with an attestation (`--attested prefer`)",
+                "somebody on the path took the attribute away: look for a neighbour that drops unknown attributes",
+            ),
+            Self::NoPath => ("a route of one's own has no hops", "nothing"),
+            Self::Aggregate => {
+                ("an AS_SET names nobody who could have signed (RFC 9774)", "tell the AS that aggregates to stop")
+            }
+            Self::AsTrans => {
+                ("AS 23456 stands for any AS (RFC 6793)", "tell the neighbour to speak four-octet AS numbers")
+            }
+            Self::Version => {
+                ("this verifier knows the versions of the format up to its own", "bring this proxy up to date")
+            }
+            Self::OriginSuiteUnknown { .. } | Self::UnknownSuite { .. } => {
+                ("this verifier checks only suites that it knows", "bring this proxy up to date")
+            }
+            Self::NotPostQuantum { .. } => (
+                "`require_post_quantum`: only post-quantum suites count",
+                "nothing here; tell the operator of the AS to register a post-quantum key",
+            ),
+            Self::ClassicalAnchor => (
+                "`require_post_quantum`: a post-quantum key of the trust anchor vouches for all keys",
+                "put the trust anchor's file with both public keys in the place of the present one",
+            ),
+            Self::OriginUnregistered => ("the origin has a profile, or a router certificate", ASK_ORIGIN),
+            Self::AnchorUnregistered { .. } => (
+                "after a gap the chain goes on only from an AS with a profile",
+                "nothing here; tell the operator of the AS that its profile is not in the folder of objects",
+            ),
+            Self::DirectoryUnknown => (
+                "the last hop is for a list of receivers that this proxy knows",
+                "wait for the member set to arrive; if it does not, compare it with the sender's",
+            ),
+            Self::Gap => ("an AS on the path does not attest", "nothing; what the other ASes signed is proved"),
+            Self::OriginUnknown { .. } => (
+                "a record or a VRP (RFC 6811) says who may announce a prefix",
+                "nothing here; tell the origin's operator to publish a record or a ROA",
+            ),
+            Self::Expired => (
+                "a hop's time is not over",
+                "compare this machine's clock with a time service; if it is right, the hop's AS has not signed again in time",
+            ),
+        };
+        Advice { rule, cure }
+    }
+}
+
 /// A problem, where it is, and who could have caused it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Broken {
@@ -224,6 +346,16 @@ impl Report {
             tail: self.tail.clone(),
             prefixes: Vec::new(),
             ..*self
+        }
+    }
+
+    /// The rule by which the conclusion for a prefix is so, and what to do about it.
+    #[must_use]
+    pub fn advice_of(&self, prefix: &Prefix) -> Advice {
+        match (&self.broken, self.lack_of(prefix)) {
+            (Some(broken), _) => broken.problem.advice(),
+            (None, Some(lack)) => lack.advice(),
+            (None, None) => Advice { rule: "every hop is signed with a key that counts, and in time", cure: "nothing" },
         }
     }
 

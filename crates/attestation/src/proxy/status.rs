@@ -13,7 +13,7 @@ use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words,
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::{Counts, FewTimeStatus, Memory, MemoryUse};
-use crate::report::{Broken, Lack, Report};
+use crate::report::{Advice, Broken, Lack, Report};
 use crate::sign::AttestationError;
 
 /// The state of a proxy.
@@ -118,6 +118,9 @@ pub struct WhyRoute {
     pub broken: Option<Broken>,
     /// The same in words.
     pub reason: String,
+    /// The rule by which it is so, and what to do.
+    #[serde(flatten)]
+    pub advice: Advice,
     /// Why it is not wholly proved.
     pub lack: Option<Lack>,
     /// When it is validated again, in seconds since 1970.
@@ -223,7 +226,8 @@ impl Proxy {
                         None => format!("{}, passed inside", class.name()),
                     },
                 };
-                routes.push(self.why_route(&pair.name, "in", &route.attributes, &report, class, outcome));
+                let advice = report.advice_of(&prefix);
+                routes.push(self.why_route(&pair.name, "in", &route.attributes, &report, class, (outcome, advice)));
             }
             let neighbour = pair.sessions.established(Side::Outside).map_or(Asn(0), |up| up.peer_asn);
             for (_, route) in pair.outgoing.routes.paths(prefix) {
@@ -231,6 +235,7 @@ impl Proxy {
                 let sent = sent.unwrap_or(&route.attributes);
                 let report = self.pipeline.explain(prefix, sent, neighbour, &self.directories);
                 let class = VerdictClass::of(&report, &prefix);
+                let advice = route.result.as_ref().and_then(advice_on_signing).unwrap_or(report.advice_of(&prefix));
                 let outcome = match &route.result {
                     None => "waits to be signed".to_owned(),
                     Some(SigningOutcome::TooLong { need }) => {
@@ -238,7 +243,7 @@ impl Proxy {
                     }
                     Some(outcome) => outcome_words(outcome),
                 };
-                routes.push(self.why_route(&pair.name, "out", sent, &report, class, outcome));
+                routes.push(self.why_route(&pair.name, "out", sent, &report, class, (outcome, advice)));
             }
         }
         let summary = match routes.len() {
@@ -256,7 +261,7 @@ impl Proxy {
         attributes: &Attributes,
         report: &Report,
         class: VerdictClass,
-        outcome: String,
+        (outcome, advice): (String, Advice),
     ) -> WhyRoute {
         WhyRoute {
             pair: pair.to_owned(),
@@ -267,11 +272,37 @@ impl Proxy {
             hops: hops(report, attributes),
             broken: report.broken.clone(),
             reason: reason(report),
+            advice,
             lack: report.lack,
             until: report.until,
             octets: carried_octets(attributes, self.pipeline.config.attribute),
         }
     }
+}
+
+/// What to do about a route that does not go out; `None` if it does.
+fn advice_on_signing(outcome: &SigningOutcome) -> Option<Advice> {
+    let (rule, cure) = match outcome {
+        SigningOutcome::TooLong { .. } => (
+            "a message has at most 4,096 octets, or 65,535 where both ends agree on it (RFC 8654)",
+            "sign with a suite whose signatures are shorter, or let the neighbour offer extended messages",
+        ),
+        SigningOutcome::NotReserved => ("a few-time key signs a bounded number of times in a slot of time", "nothing"),
+        SigningOutcome::Exhausted => (
+            "a few-time key signs until its last slot of time",
+            "make new keys (`wayleave keys attest`) and register them",
+        ),
+        SigningOutcome::Faulty(_) => (
+            "what is signed is verified before it leaves",
+            "replace the key file by a sound copy, and look for faults of this machine",
+        ),
+        SigningOutcome::Refused { .. } => (
+            "`[policy]` holds also for what was let in before it changed",
+            "nothing; or let the class in by `[policy]`",
+        ),
+        SigningOutcome::Signed { .. } | SigningOutcome::AsReceived | SigningOutcome::NotExtended(_) => return None,
+    };
+    Some(Advice { rule, cure })
 }
 
 /// How a route went out, as lists show it.

@@ -371,7 +371,7 @@ fn chain(route: &Value) -> String {
     };
     let path: Vec<String> = route["as_path"].as_array().into_iter().flatten().map(cell).collect();
     let text = format!("  {way} {}: path {}: {}\n", cell(&route["pair"]), path.join(" "), cell(&route["outcome"]));
-    text + &hops(route)
+    text + &hops(route) + &reason(route)
 }
 
 /// The hops of an attestation, the origin first, and the conclusion.

@@ -45,6 +45,7 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
     let why = text(&b.ask(&["why", PREFIX]).stdout);
     assert!(why.contains("+ AS64496  signed with kc-ed25519 and its registered key: proved"), "{why}");
     assert!(why.contains("valid, passed inside") && why.contains("every hop is proved"), "{why}");
+    assert!(why.contains("rule: every hop is signed") && !why.contains("what to do"), "{why}");
     let sent = text(&a.ask(&["why", PREFIX]).stdout);
     assert!(sent.contains("to the neighbour of there") && sent.contains("signed as origin"), "{sent}");
     let status = b.json(&["show", "status"]);
@@ -85,6 +86,7 @@ fn records_and_policy_take_effect_without_a_restart_or_a_new_update() {
     assert_eq!(b.class(), "invalid");
     let why = text(&b.ask(&["why", PREFIX]).stdout);
     assert!(why.contains("the origin may not announce 192.0.2.0/24") && why.contains("rejected by policy"), "{why}");
+    assert!(why.contains("rule: a record or a VRP") && why.contains("what to do: if the origin is right"), "{why}");
     // Policy lets it in, tagged.
     let config = fs::read_to_string(folder.0.join("as64497.toml")).expect("a configuration");
     let lax = config.replace("[[pair]]", "[policy]\ninvalid = { large_community = \"64497:9:9\" }\n[[pair]]");
