@@ -17,6 +17,7 @@ pub mod frr;
 pub mod gobgp;
 pub mod netns;
 pub mod openbgpd;
+pub mod overlay;
 mod peer_tcp;
 pub mod ports;
 pub mod process;

@@ -102,12 +102,34 @@ fn probe(rung: Rung) -> Result<(), String> {
 /// calling thread.
 fn unshare(rung: Rung) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "unshare"]);
-    if rung == Rung::Rootless {
-        command.args(["--user", "--map-root-user"]);
-    }
-    command.args(["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]);
+    command.args(["--pdeathsig", "KILL", "unshare"]).args(namespaces(rung));
     command
+}
+
+/// What `unshare` is told: the first process ends with it.
+fn namespaces(rung: Rung) -> Vec<&'static str> {
+    let user: &[_] = if rung == Rung::Rootless { &["--user", "--map-root-user"] } else { &[] };
+    [user, &["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]].concat()
+}
+
+/// Turns the calling process into the one that holds a rung's namespaces, in a session of its own: it runs this program with
+/// `arguments` as their first process, which ends with it. Unlike [`enter`] it outlives the process that started it. Returns
+/// only if it cannot.
+pub fn hold<I, S>(rung: Rung, arguments: I) -> io::Error
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    use std::os::unix::process::CommandExt as _;
+    let mut command = Command::new("unshare");
+    command.args(namespaces(rung));
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return error,
+    };
+    // A leader of a process group, as a shell's job is, cannot begin a session; it is no shell's job if that is so.
+    let _ = rustix::process::setsid();
+    command.arg(program).args(arguments).env(RUNG_VARIABLE, rung.to_string()).exec()
 }
 
 /// Runs this program with `arguments` as the first process of a rung's namespaces, and waits for its end.
@@ -207,6 +229,33 @@ impl NetworkNamespace {
         }
     }
 
+    /// A command that runs in this namespace of a laboratory from outside, in its user, mount and PID namespaces too. `holder`
+    /// is the process that [`hold`] made; `folder` is where the command runs, else in `/`.
+    #[must_use]
+    pub fn command_from_outside(
+        &self,
+        holder: u32,
+        rung: Rung,
+        folder: Option<&Path>,
+        program: impl AsRef<OsStr>,
+    ) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &holder.to_string(), "--mount", "--net"]);
+        command.arg(format!("--pid=/proc/{holder}/ns/pid_for_children"));
+        if rung == Rung::Rootless {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command.arg("--");
+        if let Some(folder) = folder {
+            command.arg("env").arg("--chdir").arg(folder);
+        }
+        if let NetworkNamespace::Named(name) = self {
+            command.arg("nsenter").arg(format!("--net={NAMES}/{name}")).arg("--");
+        }
+        command.arg(program);
+        command
+    }
+
     /// Calls `task` on a thread of its own in this namespace. Sockets that it opens belong to the namespace and may be
     /// returned.
     pub fn within<T: Send>(&self, task: impl FnOnce() -> T + Send) -> io::Result<T> {
@@ -244,10 +293,24 @@ impl Network {
 
     /// Creates a namespace whose `eth0` is on the LAN with the given addresses (`192.0.2.1/24`).
     pub fn attach(&self, name: &str, addresses: &[String]) -> Result<NetworkNamespace, NetworkError> {
+        self.attach_to("lan", name, addresses)
+    }
+
+    /// Creates a further bridge, with an address of the laboratory's own process (`192.0.2.254/24`).
+    pub fn bridge(&self, name: &str, address: &str) -> Result<(), NetworkError> {
+        ip(&[
+            format!("link add {name} type bridge"),
+            format!("addr add {address} dev {name}"),
+            format!("link set {name} up"),
+        ])
+    }
+
+    /// Creates a namespace whose `eth0` is on a bridge.
+    pub fn attach_to(&self, bridge: &str, name: &str, addresses: &[String]) -> Result<NetworkNamespace, NetworkError> {
         let mut lines = vec![
             format!("netns add {name}"),
             format!("link add {name} type veth peer name eth0 netns {name}"),
-            format!("link set {name} master lan up"),
+            format!("link set {name} master {bridge} up"),
             format!("-n {name} link set lo up"),
             // Without link-local addresses no next hop can be other than the addresses given here.
             format!("-n {name} link set eth0 addrgenmode none"),
@@ -314,14 +377,14 @@ fn make_private_folders() -> io::Result<()> {
     Ok(())
 }
 
-fn mount(arguments: &[&str]) -> io::Result<()> {
+pub(crate) fn mount(arguments: &[&str]) -> io::Result<()> {
     let output = Command::new("mount").args(arguments).output()?;
     let detail = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     if output.status.success() { Ok(()) } else { Err(io::Error::other(detail)) }
 }
 
 /// Runs lines of `ip`, in order; a line may begin with `-n NAMESPACE`.
-fn ip<S: AsRef<str>>(lines: &[S]) -> Result<(), NetworkError> {
+pub(crate) fn ip<S: AsRef<str>>(lines: &[S]) -> Result<(), NetworkError> {
     let mut rest = lines;
     while let Some(first) = rest.first() {
         let namespace = namespace_of(first.as_ref());

@@ -29,6 +29,12 @@ impl Daemon {
         Ok(Self { child: child.map_err(named)?, log: log.to_path_buf() })
     }
 
+    /// Its process ID.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))

@@ -16,9 +16,10 @@ use super::files::Files;
 use super::http;
 use super::internet::{Internet, Testbed};
 use super::layout::{CUSTOMER, Layout, MemberLayout, PartyLayout, Software};
+use super::overlay::SshDemo;
 use crate::bird::Bird;
 use crate::frr::Frr;
-use crate::netns::{NetworkNamespace, Rung};
+use crate::netns::{Network, NetworkNamespace, Rung};
 use crate::process::{Daemon, wait_until};
 use crate::routers::Routers;
 use crate::speaker::{Identity, Routes, Speaker, SpeakingRouter, routes_of_mrt};
@@ -78,6 +79,12 @@ impl RoleProcess {
         self.daemon = None;
     }
 
+    /// The ID of its process, while it runs.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Daemon::id)
+    }
+
     /// Whether the process runs.
     pub fn is_running(&mut self) -> bool {
         self.daemon.as_mut().is_some_and(Daemon::is_running)
@@ -85,8 +92,13 @@ impl RoleProcess {
 
     /// Sends SIGHUP, so that the process reloads its configuration.
     pub fn reload(&self) -> Result<(), String> {
+        self.signal(Signal::HUP)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<(), String> {
         let daemon = self.daemon.as_ref().ok_or_else(|| format!("{} is not running", self.name))?;
-        daemon.signal(Signal::HUP).map_err(|error| format!("{}: {error}", self.name))
+        daemon.signal(signal).map_err(|error| format!("{}: {error}", self.name))
     }
 
     /// Sends SIGTERM; false if the process had to be killed after `timeout`.
@@ -147,6 +159,8 @@ pub struct DemoExchange {
     customer_routes: Vec<Announcement>,
     /// The internet of attesting sites, once it runs.
     pub attested: Option<Internet>,
+    /// The overlay, once it runs.
+    pub overlay: Option<SshDemo>,
     routers: Option<Routers>,
     binary: PathBuf,
     layout: Layout,
@@ -178,6 +192,7 @@ impl DemoExchange {
             customer: None,
             customer_routes: Vec::new(),
             attested: None,
+            overlay: None,
             routers: routers.cloned(),
             binary: binary.to_path_buf(),
             files,
@@ -191,6 +206,16 @@ impl DemoExchange {
             (Some(network), Some(routers)) => Testbed::Lan(network, routers, 20),
             _ => Testbed::Loopback(&self.layout.state),
         }
+    }
+
+    /// The namespaces' network, where there is one.
+    pub(super) fn network(&self) -> Option<&Network> {
+        self.layout.network.as_ref()
+    }
+
+    /// The folder for configurations, keys, state and logs.
+    pub(super) fn state(&self) -> &Path {
+        &self.layout.state
     }
 
     /// The `wayleave` binary.

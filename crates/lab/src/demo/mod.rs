@@ -12,6 +12,7 @@ pub mod forge;
 pub mod http;
 pub mod internet;
 pub mod layout;
+pub mod overlay;
 pub mod report;
 mod steps;
 

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+/// How a fact begins that says why a step was not played here.
+pub const SKIPPED: &str = "skipped: ";
+
 /// One step, as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRecord {
@@ -13,6 +16,8 @@ pub struct StepRecord {
     pub step: usize,
     pub name: String,
     pub ok: bool,
+    /// Whether it could not be played here; a fact says why.
+    pub skipped: bool,
     pub seconds: f64,
     pub facts: Vec<String>,
 }
@@ -25,6 +30,8 @@ pub struct Summary {
     /// Which rung was played.
     pub rung: String,
     pub passed: usize,
+    /// Steps that could not be played here, which are not among those that passed.
+    pub skipped: usize,
     /// Steps that failed or were not reached.
     pub failed: usize,
     pub seconds: f64,
@@ -67,12 +74,14 @@ impl Report {
         let mut facts = Vec::new();
         let outcome = run(&mut facts);
         let ok = outcome.is_ok();
+        let skipped = ok && facts.iter().any(|fact: &String| fact.starts_with(SKIPPED));
         facts.extend(outcome.err());
         let record = StepRecord {
             version: 1,
             step: number,
             name: name.to_owned(),
             ok,
+            skipped,
             seconds: seconds(begin.elapsed()),
             facts,
         };
@@ -82,7 +91,11 @@ impl Report {
     }
 
     fn print(&self, record: &StepRecord) {
-        let mark = if record.ok { self.coloured("✓", 32) } else { self.coloured("✗ failed:", 31) };
+        let mark = match (record.ok, record.skipped) {
+            (true, false) => self.coloured("✓", 32),
+            (true, true) => self.coloured("- skipped:", 33),
+            (false, _) => self.coloured("✗ failed:", 31),
+        };
         for fact in &record.facts {
             self.print_line(&format!("    {}", fact.replace('\n', "\n    ")));
         }
@@ -100,16 +113,26 @@ impl Report {
     /// Prints the summary; true if every planned step passed.
     #[must_use]
     pub fn finish(&self, rung: &str) -> bool {
-        let passed = self.steps.iter().filter(|step| step.ok).count();
-        let failed = self.planned - passed;
+        let passed = self.steps.iter().filter(|step| step.ok && !step.skipped).count();
+        let skipped = self.steps.iter().filter(|step| step.skipped).count();
+        let failed = self.planned - passed - skipped;
         let time = self.started.elapsed();
-        self.print_line(&format!("\n{passed} of {} steps passed, rung {rung}, {:.1} s", self.planned, seconds(time)));
+        let not_played = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
+        self.print_line(&format!(
+            "\n{passed} of {} steps passed{not_played}, rung {rung}, {:.1} s",
+            self.planned,
+            seconds(time)
+        ));
         for step in &self.steps {
-            let mark = if step.ok { self.coloured("✓", 32) } else { self.coloured("✗", 31) };
+            let mark = match (step.ok, step.skipped) {
+                (true, false) => self.coloured("✓", 32),
+                (true, true) => self.coloured("-", 33),
+                (false, _) => self.coloured("✗", 31),
+            };
             self.print_line(&format!("  {mark} {:5.1} s  {}", step.seconds, step.name));
         }
         let rung = rung.to_owned();
-        self.object(&Summary { version: 1, rung, passed, failed, seconds: seconds(time) });
+        self.object(&Summary { version: 1, rung, passed, skipped, failed, seconds: seconds(time) });
         failed == 0
     }
 }

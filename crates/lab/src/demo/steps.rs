@@ -11,6 +11,7 @@ use super::attested;
 use super::exchange::{DemoExchange, TIMEOUT};
 use super::expect::EXCHANGE;
 use super::files::NAME;
+use super::overlay;
 use super::{DEFAULT_PREFIXES, Options, default_table};
 use crate::process::wait_until;
 use crate::table::Announcement;
@@ -54,6 +55,10 @@ pub(super) const STEPS: &[Step] = &[
     step("a hijack by a forged shorter path is refused", attested::hijack),
     step("a stripped attestation is refused", attested::stripped),
     step("an expired attestation is refused", attested::expired),
+    step("an overlay from nothing: ssh by name over the clean west, and over the fast east", overlay::session),
+    step("a bogus consent, a skipped node, a changed octet and a replay die where they are", overlay::attacks),
+    step("kill -9 of a node on the path: the session goes on over the other clean path", overlay::killed),
+    step("a consent is not renewed, and the user sees why", overlay::refused),
     Step { name: "no alarm was raised, and every process stops on SIGTERM", play: end, is_last: true },
 ];
 
@@ -413,8 +418,9 @@ fn end(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<()
     let roles = members.chain(exchange.parties.iter_mut().map(|party| &mut party.role));
     let killed = roles.map(|role| role.stop(STOP_TIMEOUT)).filter(|in_order| !in_order).count();
     let second = exchange.attested.as_mut().is_none_or(|internet| internet.stop(STOP_TIMEOUT));
-    if killed > 0 || !second {
-        return Err(format!("{} processes had to be killed", killed + usize::from(!second)));
+    let third = exchange.overlay.as_mut().map_or(0, overlay::SshDemo::stop);
+    if killed + third > 0 || !second {
+        return Err(format!("{} processes had to be killed", killed + third + usize::from(!second)));
     }
     facts.push(format!("every process stopped on SIGTERM within {:.1} s", begin.elapsed().as_secs_f64()));
     Ok(())

@@ -53,11 +53,15 @@ pub fn run(command: &Check) -> Outcome {
         let label = label.or_else(|| Some(format!(": {}", reason(warning)?))).unwrap_or_default();
         print(&format!("{}{place}: warning: {warning}{label}{help}\n", command.file.display()));
     }
-    let (file, role) = (command.file.display(), checked.role);
+    let file = command.file.display();
+    let what = match checked.role {
+        "lab" => "a description for `wayleave lab up`".to_owned(),
+        role => format!("a configuration for `wayleave run {role}`"),
+    };
     match checked.warnings.len() {
-        0 => print(&format!("{file}: fine, a configuration for `wayleave run {role}`\n")),
-        1 => print(&format!("{file}: a configuration for `wayleave run {role}`, with one warning\n")),
-        many => print(&format!("{file}: a configuration for `wayleave run {role}`, with {many} warnings\n")),
+        0 => print(&format!("{file}: fine, {what}\n")),
+        1 => print(&format!("{file}: {what}, with one warning\n")),
+        many => print(&format!("{file}: {what}, with {many} warnings\n")),
     }
     for Finding { about, words, .. } in found.iter().flatten().filter(|finding| finding.is_good) {
         print(&format!("{about}: {words}\n"));

@@ -1,4 +1,7 @@
-//! `lab speak`: replays the UPDATEs of an MRT file as a BGP speaker.
+//! Laboratory tools. `lab speak` replays the UPDATEs of an MRT file as a BGP speaker; `overlay` has whole networks.
+
+mod overlay;
+mod ping;
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -25,8 +28,26 @@ use wayleave_core::Asn;
 
 #[derive(Subcommand, Debug)]
 pub enum Lab {
+    /// Start the overlay that a file describes: a realm, its servers, nodes, gateways and hosts, in network namespaces.
+    Up(overlay::Up),
+    /// Show the processes of a running laboratory.
+    Status(overlay::Status),
+    /// Run a command at a node, gateway, server or host.
+    Exec(overlay::Exec),
+    /// Draw a laboratory: DOT, or lines of text.
+    Graph(overlay::Graph),
+    /// End a laboratory: exactly what `up` started.
+    Down(overlay::Down),
+    /// Send packets of a format through running routers, answer them, and show what came back.
+    Ping(ping::Ping),
     /// Replay the UPDATEs of an MRT file as a BGP speaker.
     Speak(Speak),
+    /// Hold a laboratory's namespaces: what `up` starts.
+    #[command(hide = true)]
+    Hold(overlay::Hold),
+    /// Look at a laboratory from inside: what `status` starts.
+    #[command(hide = true)]
+    Look(overlay::Look),
 }
 
 #[derive(Args, Debug)]
@@ -90,8 +111,17 @@ impl std::str::FromStr for Rate {
 const AHEAD: usize = 1024;
 
 pub fn run(command: &Lab) -> Outcome {
-    let Lab::Speak(command) = command;
-    speak(command)
+    match command {
+        Lab::Up(command) => overlay::up(command),
+        Lab::Status(command) => overlay::status(command),
+        Lab::Exec(command) => overlay::exec(command),
+        Lab::Graph(command) => overlay::graph(command),
+        Lab::Down(command) => overlay::down(command),
+        Lab::Ping(command) => ping::ping(command),
+        Lab::Speak(command) => speak(command),
+        Lab::Hold(command) => overlay::hold(command),
+        Lab::Look(command) => overlay::look(command),
+    }
 }
 
 fn speak(command: &Speak) -> Outcome {

@@ -1,7 +1,7 @@
 //! `check`: what is wrong with a configuration, whichever role it is for.
 
 use super::rs::StatusSection;
-use super::{Fault, Source, attest, consent, gateway, member, path, realm, router, rs};
+use super::{Fault, Source, attest, consent, gateway, lab, member, path, realm, router, rs};
 use crate::failure::{Failure, Failures, Outcome};
 
 /// A role's configuration, for commands that work on any.
@@ -45,6 +45,9 @@ impl Checked {
 
 /// Checks a configuration; its role follows from its sections.
 pub fn check(source: &Source) -> Checked {
+    if source.parse::<toml::Table>().is_ok_and(|table| table.contains_key(lab::SECTION)) {
+        return lab::checked(source);
+    }
     match role_of(source) {
         Ok(role) => (role.check)(source),
         Err(failures) => Checked::wrong("unknown", failures),

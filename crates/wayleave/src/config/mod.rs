@@ -5,6 +5,7 @@ pub mod attestation;
 mod check;
 pub mod consent;
 pub mod gateway;
+pub mod lab;
 mod listed;
 mod machine;
 pub mod member;
@@ -79,6 +80,10 @@ impl Source {
         }
         let text = fs::read_to_string(path).map_err(unreadable)?;
         Ok(Self { path: path.to_owned(), text })
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Failures> {

@@ -11,6 +11,8 @@ mod common;
 mod gateway;
 mod guide;
 mod kill_nine;
+mod lab;
+mod lab_ping;
 mod member_attest;
 mod members;
 mod mistakes;

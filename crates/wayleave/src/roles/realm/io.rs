@@ -55,7 +55,7 @@ impl From<Query<Registrar>> for Event {
 }
 
 /// A path server that is told of removed nodes.
-pub struct PathServerLink {
+pub struct Told {
     server: Server,
     link: Option<u64>,
     /// The number of the list that it has.
@@ -72,7 +72,7 @@ pub struct RealmIo {
     pub source: Source,
     /// Nodes that are connected, with what each may ask.
     pub nodes: HashMap<u64, (IdentityKey, Budget)>,
-    pub servers: BTreeMap<IdentityKey, PathServerLink>,
+    pub servers: BTreeMap<IdentityKey, Told>,
     /// The number of the list that servers are told.
     pub handed: u64,
     pub log: Events,
@@ -208,7 +208,7 @@ impl RealmIo {
             if !self.servers.contains_key(&server.identity) {
                 let (address, events) = (server.address.clone(), self.events.clone());
                 let connecting = self.links.connect_node(address, &self.identity, server.identity, events)?;
-                let told = PathServerLink { server: server.clone(), link: None, has: 0, _connecting: connecting };
+                let told = Told { server: server.clone(), link: None, has: 0, _connecting: connecting };
                 self.servers.insert(server.identity, told);
             }
         }
