@@ -256,7 +256,10 @@ impl Lack {
                 "the last hop is for a list of receivers that this proxy knows",
                 "wait for the member set to arrive; if it does not, compare it with the sender's",
             ),
-            Self::Gap => ("an AS on the path does not attest", "nothing; what the other ASes signed is proved"),
+            Self::Gap => (
+                "only what an AS signs is proved, and one on the path does not attest",
+                "nothing; what the other ASes signed is proved",
+            ),
             Self::OriginUnknown { .. } => (
                 "a record or a VRP (RFC 6811) says who may announce a prefix",
                 "nothing here; tell the origin's operator to publish a record or a ROA",

@@ -94,6 +94,10 @@ pub enum Body {
     Consented(Signed<ConsentAnswer>),
     Join(Signed<JoinRequest>),
     Joined(Result<Signed<Membership>, JoinError>),
+    /// The node at the other end of the link has its membership of this number, and asks for a later one.
+    Renew {
+        number: u64,
+    },
 }
 
 impl Body {
@@ -112,6 +116,7 @@ impl Body {
             Self::Consented(_) => 11,
             Self::Join(_) => 12,
             Self::Joined(_) => 13,
+            Self::Renew { .. } => 14,
         }
     }
 }
@@ -170,6 +175,9 @@ impl Frame {
             Body::Joined(Ok(membership)) => {
                 out.u8(0).blob(membership.octets());
             }
+            Body::Renew { number } => {
+                out.u64(*number);
+            }
             Body::Joined(Err(error)) => {
                 out.u8(error.code());
             }
@@ -216,6 +224,7 @@ impl Frame {
             10 => Body::Consent { membership: object(&mut r)?, request: object(&mut r)? },
             11 => Body::Consented(object(&mut r)?),
             12 => Body::Join(object(&mut r)?),
+            14 => Body::Renew { number: r.u64()? },
             13 => Body::Joined(match r.u8()? {
                 0 => Ok(object(&mut r)?),
                 code => Err(JoinError::from_code(code).ok_or(Malformed::Value("the reason of a refusal"))?),

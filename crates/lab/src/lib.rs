@@ -29,3 +29,4 @@ pub mod table;
 pub mod tap;
 pub mod trace;
 pub mod transit;
+pub mod wire;

@@ -93,6 +93,8 @@ pub struct RouterPackage {
     version: (&'static str, &'static str),
     /// Whether it does so among its errors.
     fails: bool,
+    /// Further packages with files that the programs read.
+    more: &'static [&'static str],
 }
 
 /// BIRD 2.
@@ -103,6 +105,7 @@ pub const BIRD: RouterPackage = RouterPackage {
     directories: &["usr/sbin", "usr/bin", "usr/local/sbin"],
     version: ("bird", "--version"),
     fails: false,
+    more: &[],
 };
 
 /// BIRD 3, with the programs and the configuration of BIRD 2.
@@ -115,6 +118,7 @@ pub const FRR: RouterPackage = RouterPackage {
     directories: &["usr/lib/frr", "usr/bin", "usr/sbin", "usr/libexec/frr"],
     version: ("bgpd", "--version"),
     fails: false,
+    more: &[],
 };
 
 pub const OPENBGPD: RouterPackage = RouterPackage {
@@ -124,6 +128,7 @@ pub const OPENBGPD: RouterPackage = RouterPackage {
     directories: &["usr/sbin"],
     version: ("bgpd", "-V"),
     fails: false,
+    more: &[],
 };
 
 pub const GOBGP: RouterPackage = RouterPackage {
@@ -133,6 +138,7 @@ pub const GOBGP: RouterPackage = RouterPackage {
     directories: &["usr/bin", "usr/sbin"],
     version: ("gobgpd", "--version"),
     fails: false,
+    more: &[],
 };
 
 /// What applications need that talk over an overlay: unmodified ones.
@@ -144,6 +150,7 @@ pub const SSHD: RouterPackage = RouterPackage {
     version: ("sshd", "-V"),
     // Before 9.3 it is an unknown option, and the version stands before the usage.
     fails: true,
+    more: &[],
 };
 
 pub const IPERF3: RouterPackage = RouterPackage {
@@ -153,6 +160,18 @@ pub const IPERF3: RouterPackage = RouterPackage {
     directories: &["usr/bin"],
     version: ("iperf3", "--version"),
     fails: false,
+    more: &[],
+};
+
+/// A browser without a window.
+pub const CHROMIUM: RouterPackage = RouterPackage {
+    name: "Chromium",
+    package: "chromium-headless-shell",
+    programs: &["chromium-headless-shell"],
+    directories: &["usr/lib/chromium"],
+    version: ("chromium-headless-shell", "--version"),
+    fails: false,
+    more: &["chromium-common"],
 };
 
 /// A release of a distribution, whose packages can be fetched on any system with `apt-get`.
@@ -380,6 +399,7 @@ impl Cache {
         self.prepare_lists(router)?;
         let first = [Some(router.package), self.release.map(|_| C_LIBRARY)];
         let mut depends = self.depends_so_far(router)?;
+        self.unpack(router, router.more)?;
         depends.extend(self.unpack(router, &first.into_iter().flatten().collect::<Vec<_>>())?);
         for _ in 0..LIBRARY_ROUNDS {
             let missing = self.missing_libraries(router);
@@ -401,6 +421,9 @@ impl Cache {
 
     /// Downloads packages and unpacks them; returns the names of the packages that they depend on.
     fn unpack(&self, router: &RouterPackage, packages: &[&str]) -> Result<Vec<String>, RoutersError> {
+        if packages.is_empty() {
+            return Ok(Vec::new());
+        }
         self.download(router, packages)?;
         let mut depends = Vec::new();
         for package in packages {
@@ -647,18 +670,22 @@ fn names_of_dependencies(field: &str) -> Vec<String> {
 
 /// The packages among `depends` that bring `libraries`. Debian names a library's package after its soname:
 /// `libyang.so.2` comes in `libyang2`, `libssh-gcrypt.so.4` in `libssh-gcrypt-4`, either with `t64` after it; `libpam.so.0`
-/// in `libpam0g`, for the C library of 1997.
+/// in `libpam0g`, for the C library of 1997, and `libvorbis.so.0` in `libvorbis0a`.
 fn packages_of(libraries: &[String], depends: &[String]) -> Vec<String> {
     let bare = |text: &str| match text {
         "libz.so.1" => "zlib1".to_owned(),
-        // Both libraries of OpenSSL come in the package of one.
-        other => other.replace("libcrypto.so", "libssl.so").replace(".so.", "").replace(['-', '.', '_'], ""),
+        "libjpeg.so.62" => "libjpeg62turbo".to_owned(),
+        // Both libraries of OpenSSL come in the package of one; those of NSS have the version before `.so`.
+        other => {
+            let other = other.replace("libcrypto.so", "libssl.so").replace(".so.", "");
+            other.trim_end_matches(".so").replace(['-', '.', '_'], "").to_ascii_lowercase()
+        }
     };
     let mut packages = BTreeSet::new();
     for library in libraries {
         let wanted = bare(library);
         let found =
-            depends.iter().find(|package| bare(package.trim_end_matches("t64").trim_end_matches('g')) == wanted);
+            depends.iter().find(|package| bare(package.trim_end_matches("t64").trim_end_matches(['g', 'a'])) == wanted);
         packages.extend(found.cloned());
     }
     packages.into_iter().collect()
@@ -674,6 +701,11 @@ mod tests {
         let missing =
             not_found("\tlibyang.so.2 => not found\n\tlibssh-gcrypt.so.4 => not found\n\tlibc.so.6 => /lib/x\n");
         assert_eq!(packages_of(&missing, &depends), ["libssh-gcrypt-4", "libyang2t64"]);
+        let depends = names_of_dependencies(
+            "libx11-6, libflac12 (>= 1.3.0), libjpeg62-turbo (>= 1:1.5.0), libnspr4 (>= 2:4.9-2~)",
+        );
+        let missing = ["libX11.so.6", "libFLAC.so.12", "libjpeg.so.62", "libnspr4.so"].map(str::to_owned);
+        assert_eq!(packages_of(&missing, &depends), ["libflac12", "libjpeg62-turbo", "libnspr4", "libx11-6"]);
     }
 
     #[test]

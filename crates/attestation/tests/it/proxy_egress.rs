@@ -232,13 +232,13 @@ fn scarce_signatures_of_a_few_time_key_serve_all_neighbours_in_turn() {
 }
 
 /// A key whose signature is made when it is released, or after ten seconds, which the test counts as a failure.
-struct Held {
+struct SlowKey {
     key: Box<dyn SuiteKey>,
     released: Mutex<mpsc::Receiver<()>>,
     late: Arc<Mutex<usize>>,
 }
 
-impl SuiteKey for Held {
+impl SuiteKey for SlowKey {
     fn public(&self) -> &[u8] {
         self.key.public()
     }
@@ -258,8 +258,8 @@ fn registrations_and_questions_do_not_wait_for_a_job_that_signs() {
     let (release, released) = mpsc::channel();
     let late = Arc::default();
     let key = pair(Asn(OWN), SuiteId::KcEd25519, 0).key;
-    let held = Held { key, released: Mutex::new(released), late: Arc::clone(&late) };
-    let ring = KeyRing { pairs: vec![KeyPair { suite: SuiteId::KcEd25519, key: Box::new(held), registered: false }] };
+    let slow = SlowKey { key, released: Mutex::new(released), late: Arc::clone(&late) };
+    let ring = KeyRing { pairs: vec![KeyPair { suite: SuiteId::KcEd25519, key: Box::new(slow), registered: false }] };
     let (mut net, network) = border(ring);
     net.pool = Some(VecDeque::new());
     net.start();

@@ -110,7 +110,7 @@ pub enum HopFault {
     NoServer,
 }
 
-struct Asked {
+struct PendingRequest {
     server: IdentityKey,
     /// The request, by its digest.
     digest: [u8; 32],
@@ -120,7 +120,7 @@ struct Asked {
 
 struct Round {
     /// By request number.
-    hops: BTreeMap<u32, (usize, Asked)>,
+    hops: BTreeMap<u32, (usize, PendingRequest)>,
     deadline: Instant,
 }
 
@@ -232,19 +232,19 @@ impl ConsentClient {
             };
             let number = self.next;
             self.next = self.next.checked_add(1).unwrap_or(1);
-            let mut asked = Asked { server: server.identity, digest: [0; 32], expiry, outcome: None };
+            let mut pending = PendingRequest { server: server.identity, digest: [0; 32], expiry, outcome: None };
             match Signed::sign(&request, &self.identity) {
                 Ok(request) => {
-                    asked.digest = request.digest();
+                    pending.digest = request.digest();
                     self.requests += 1;
                     let body = Body::Consent { membership: membership.clone(), request };
                     let octets = Frame { request: number, body }.encode();
                     self.outputs.push_back(ConsentClientOutput::Send { to: server.clone(), octets });
                 }
-                Err(_) => asked.outcome = Some(Err(HopFault::Path)),
+                Err(_) => pending.outcome = Some(Err(HopFault::Path)),
             }
             self.waiting.insert(number, id);
-            hops.insert(number, (index, asked));
+            hops.insert(number, (index, pending));
         }
         entry.round = Some(Round { hops, deadline: now.instant + REQUEST_TIMEOUT });
         entry.renew_at = None;
@@ -264,16 +264,16 @@ impl ConsentClient {
             let secret = entry.path.nodes().next().map(|(_, node, _)| node);
             let secret = secret.and_then(|node| self.ids.iter().find(|(secret, _)| secret.id() == node));
             let mut is_answer = false;
-            for (request, (_, asked)) in &mut round.hops {
+            for (request, (_, pending)) in &mut round.hops {
                 // Another's answer, or one that came before, changes nothing.
-                if asked.server != from || asked.outcome.is_some() || frame.is_ok() && *request != number {
+                if pending.server != from || pending.outcome.is_some() || frame.is_ok() && *request != number {
                     continue;
                 }
                 is_answer = true;
-                asked.outcome = Some(match (&frame, secret) {
+                pending.outcome = Some(match (&frame, secret) {
                     (Ok(Frame { body: Body::Refused(refusal), .. }), _) => Err(HopFault::Refused(*refusal)),
                     (Ok(Frame { body: Body::Consented(answer), .. }), Some((secret, _))) => {
-                        check_answer(answer, asked, self.realm, secret, now.unix.secs())
+                        check_answer(answer, pending, self.realm, secret, now.unix.secs())
                     }
                     _ => Err(HopFault::Malformed),
                 });
@@ -288,7 +288,7 @@ impl ConsentClient {
     fn finish(&mut self, id: u64, now: Now, is_over: bool) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(round) = &entry.round else { return };
-        if !is_over && round.hops.values().any(|(_, asked)| asked.outcome.is_none()) {
+        if !is_over && round.hops.values().any(|(_, pending)| pending.outcome.is_none()) {
             return;
         }
         let Some(round) = entry.round.take() else { return };
@@ -297,13 +297,13 @@ impl ConsentClient {
         });
         let mut path = entry.path.clone();
         let mut reasons = Vec::new();
-        for (index, asked) in round.hops.into_values() {
-            let added = match asked.outcome.unwrap_or(Err(HopFault::Silent)) {
+        for (index, pending) in round.hops.into_values() {
+            let added = match pending.outcome.unwrap_or(Err(HopFault::Silent)) {
                 Ok((expiry, consent)) => path.add_consent(index, expiry, consent).map_err(|_| HopFault::Path),
                 Err(fault) => Err(fault),
             };
             if let Err(fault) = added {
-                reasons.push(HopFailure { index, server: asked.server, fault });
+                reasons.push(HopFailure { index, server: pending.server, fault });
             }
         }
         let unix = now.unix.secs();
@@ -336,9 +336,10 @@ impl ConsentClient {
         for id in ids {
             let round = self.entries.get_mut(&id).and_then(|entry| entry.round.as_mut());
             let hops = round.into_iter().flat_map(|round| round.hops.values_mut());
-            let mut waiting = hops.filter(|(_, asked)| asked.server == server && asked.outcome.is_none()).peekable();
+            let mut waiting =
+                hops.filter(|(_, pending)| pending.server == server && pending.outcome.is_none()).peekable();
             if waiting.peek().is_some() {
-                waiting.for_each(|(_, asked)| asked.outcome = Some(Err(HopFault::Unreachable)));
+                waiting.for_each(|(_, pending)| pending.outcome = Some(Err(HopFault::Unreachable)));
                 self.finish(id, now, false);
             }
         }
@@ -352,16 +353,16 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 fn check_answer(
     answer: &Signed<super::ConsentAnswer>,
-    asked: &Asked,
+    pending: &PendingRequest,
     realm: RealmKey,
     secret: &NodeSecret,
     unix: u64,
 ) -> Result<(u32, Consent), HopFault> {
-    let object = answer.verify(&asked.server.0).map_err(|_| HopFault::Signature)?;
-    if object.request != asked.digest || object.server != asked.server || object.realm != realm {
+    let object = answer.verify(&pending.server.0).map_err(|_| HopFault::Signature)?;
+    if object.request != pending.digest || object.server != pending.server || object.realm != realm {
         return Err(HopFault::OtherRequest);
     }
-    if u64::from(object.expiry) < unix || object.expiry > asked.expiry {
+    if u64::from(object.expiry) < unix || object.expiry > pending.expiry {
         return Err(HopFault::Expiry);
     }
     Ok((object.expiry, open(object, secret).map_err(|_| HopFault::Sealed)?))

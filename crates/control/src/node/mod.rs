@@ -80,6 +80,8 @@ pub enum NodeInput {
     Release {
         id: u64,
     },
+    /// The node's later membership; an older one, or another node's, is ignored.
+    Membership(Box<Signed<Membership>>),
 }
 
 /// What a node asks of its driver, and reports.
@@ -452,6 +454,15 @@ impl Node {
         }
     }
 
+    fn set_membership(&mut self, membership: Signed<Membership>, now: Now) {
+        if !self.publisher.set_membership(membership) {
+            return;
+        }
+        let membership = self.publisher.membership().clone();
+        let ids = self.publisher.ids().iter().map(|id| (id.secret.clone(), id.signed)).collect();
+        self.consents.handle(ConsentClientInput::Node { membership, ids }, now);
+    }
+
     fn send(&mut self, to: IdentityKey, octets: Vec<u8>) {
         if let Some(server) = self.servers.iter().find(|server| server.identity == to) {
             self.outputs.push_back(NodeOutput::Send { to: server.clone(), octets });
@@ -528,6 +539,7 @@ impl Machine for Node {
             NodeInput::Profile(profile) => self.set_profile(profile, now),
             NodeInput::Find(host) => self.paths.handle(PathClientInput::Find(host), now),
             NodeInput::Obtain { id, path, seconds } => self.obtain(id, path, seconds, now),
+            NodeInput::Membership(membership) => self.set_membership(*membership, now),
             NodeInput::Release { id } => {
                 self.leases.remove(&id);
                 self.consents.handle(ConsentClientInput::Release { id }, now);

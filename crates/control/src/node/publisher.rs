@@ -143,6 +143,24 @@ impl Publisher {
         &self.config.membership
     }
 
+    /// Takes a later membership, with which the advert is published anew; says whether it was one.
+    pub(super) fn set_membership(&mut self, membership: Signed<Membership>) -> bool {
+        let (before, next) = (self.config.membership.object(), membership.object());
+        let is_later = next.identity == before.identity
+            && next.realm == before.realm
+            && next.number > before.number
+            && membership.verify(&before.realm.0).is_ok();
+        if is_later {
+            self.config.membership = membership;
+            self.is_changed = true;
+        }
+        is_later
+    }
+
+    pub(super) fn ids(&self) -> &[OwnId] {
+        &self.ids
+    }
+
     /// The sequence that is durable, and the servers that have it.
     pub(super) fn state(&self) -> (u64, usize) {
         let sequence = self.current.as_ref().map_or(0, |advert| advert.object().sequence);

@@ -253,7 +253,7 @@ impl Object for JoinRequest {
     }
 }
 
-/// Why a node was not admitted, or does not believe that it was.
+/// Why a node was not admitted or not renewed, or does not believe that it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JoinError {
     #[error("malformed: {0}")]
@@ -282,10 +282,14 @@ pub enum JoinError {
     RecordsLost,
     #[error("too many nodes are joining; try again")]
     Busy,
+    #[error("the identity is no member; ask the operator for an invitation")]
+    NotMember,
+    #[error("the operator renews memberships by hand; ask for a later one before this one ends")]
+    ByHand,
 }
 
 impl JoinError {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 14] = [
         Self::Realm,
         Self::OneTimeKey,
         Self::Identity,
@@ -298,6 +302,8 @@ impl JoinError {
         Self::Member,
         Self::RecordsLost,
         Self::Busy,
+        Self::NotMember,
+        Self::ByHand,
     ];
 
     const MALFORMED: u8 = 255;

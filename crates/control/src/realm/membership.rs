@@ -32,6 +32,12 @@ impl Membership {
     pub fn holds(&self, now: u64) -> bool {
         (self.not_before..=self.not_after).contains(&now)
     }
+
+    /// The Unix second from which its node asks for the next one: half of its time is over.
+    #[must_use]
+    pub fn renewable_at(&self) -> u64 {
+        self.not_before + self.not_after.saturating_sub(self.not_before) / 2
+    }
 }
 
 impl Object for Membership {

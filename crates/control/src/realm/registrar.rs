@@ -42,6 +42,8 @@ pub enum InviteError {
 pub enum RegistrarInput {
     /// A join request, which is answered to `link` with the number `request`.
     Join { link: u64, request: u32, octets: Arc<[u8]> },
+    /// The node `peer`, which the link proved, has its membership of this number and asks for a later one.
+    Renewal { link: u64, request: u32, peer: IdentityKey, number: u64 },
     /// The operator removes a node.
     Revoke(IdentityKey),
     /// The operator withdraws an invitation by its one-time key.
@@ -62,7 +64,7 @@ pub enum RegistrarOutput {
         id: u64,
         records: Vec<Record>,
     },
-    /// The answer to a join request: the membership, or why there is none.
+    /// The answer to a join request, or to one for a later membership: the membership, or why there is none.
     Reply {
         link: u64,
         request: u32,
@@ -82,14 +84,28 @@ pub enum RegistrarEvent {
     /// To be handed to every path and consent server.
     Revoked(Signed<RevocationList>),
     Renewed(Signed<Membership>),
+    /// A node asked for a later membership, and gets none.
+    NotRenewed {
+        identity: IdentityKey,
+        error: JoinError,
+    },
     /// The member is not known, or too much waits to be stored.
     Failed(&'static str),
 }
 
 enum Pending {
-    Admission { link: u64, request: u32, key: [u8; 32], membership: Signed<Membership> },
+    Admission {
+        link: u64,
+        request: u32,
+        key: [u8; 32],
+        membership: Signed<Membership>,
+    },
     Revocation(Signed<RevocationList>),
-    Renewal(Signed<Membership>),
+    /// Who asked for it, unless the operator ordered it.
+    Renewal {
+        membership: Signed<Membership>,
+        asked: Option<(u64, u32)>,
+    },
     Withdrawal,
 }
 
@@ -105,6 +121,8 @@ pub struct Registrar {
     revocations: Option<Signed<RevocationList>>,
     /// Invitations made before this second may have been used already.
     lost_before: Option<u64>,
+    /// Whether members that ask get later memberships.
+    renews: bool,
     pending: BTreeMap<u64, Pending>,
     next: u64,
     outputs: VecDeque<RegistrarOutput>,
@@ -125,6 +143,7 @@ impl Registrar {
             used: BTreeMap::new(),
             revocations: None,
             lost_before,
+            renews: true,
             pending: BTreeMap::new(),
             next: 0,
             outputs: VecDeque::new(),
@@ -145,6 +164,11 @@ impl Registrar {
             }
             Record::Advert(_) => {}
         }
+    }
+
+    /// Sets whether members that ask get later memberships, without an order of the operator for each.
+    pub fn set_renews(&mut self, renews: bool) {
+        self.renews = renews;
     }
 
     /// The realm's public key.
@@ -331,16 +355,54 @@ impl Registrar {
         if self.is_revoked(identity) {
             return Err("the node is revoked");
         }
-        let membership = Membership {
-            number: before.number + 1,
-            not_before: now.secs(),
-            not_after: now.secs().saturating_add(lasts),
-            ..before.clone()
-        };
+        let membership = later(before, lasts, now);
         let membership = Signed::sign(&membership, &self.key).map_err(|_| "a membership cannot last that long")?;
-        self.insert(membership.clone());
-        self.persist(vec![Record::Membership(membership.clone())], Pending::Renewal(membership));
+        self.give(membership, None);
         Ok(())
+    }
+
+    fn give(&mut self, membership: Signed<Membership>, asked: Option<(u64, u32)>) {
+        self.insert(membership.clone());
+        let records = vec![Record::Membership(membership.clone())];
+        self.persist(records, Pending::Renewal { membership, asked });
+    }
+
+    /// The membership for a node that asks for a later one than `number`: what it was granted before, for as long as before.
+    /// Nothing is signed anew before half of the last one is over, however often it asks.
+    fn renewal(
+        &mut self,
+        asked: (u64, u32),
+        peer: &IdentityKey,
+        number: u64,
+        now: UnixTime,
+    ) -> Result<Option<Signed<Membership>>, JoinError> {
+        if self.pending.len() >= MAX_PENDING {
+            return Err(JoinError::Busy);
+        }
+        if self.is_revoked(peer) {
+            return Err(JoinError::Revoked);
+        }
+        let signed = self.members.get(peer).ok_or(JoinError::NotMember)?;
+        let before = signed.object();
+        let is_of_peer = |pending: &Pending| matches!(pending, Pending::Renewal { membership, .. } if membership.object().identity == *peer);
+        if self.pending.values().any(is_of_peer) {
+            return Err(JoinError::Busy);
+        }
+        if before.number > number || now.secs() < before.renewable_at() {
+            return Ok(Some(signed.clone()));
+        }
+        if !self.renews {
+            return Err(JoinError::ByHand);
+        }
+        let (lasts, own) = (before.not_after - before.not_before, Some(*peer));
+        // Others may have got its names once it had ended.
+        if self.taken_name(&before.grants, own, now).is_some() || self.taken_prefix(&before.grants, own, now).is_some()
+        {
+            return Err(JoinError::Taken);
+        }
+        let membership = Signed::sign(&later(before, lasts, now), &self.key).map_err(JoinError::Malformed)?;
+        self.give(membership, Some(asked));
+        Ok(None)
     }
 
     fn persisted(&mut self, id: u64) {
@@ -351,7 +413,13 @@ impl Registrar {
                 RegistrarEvent::Admitted(membership)
             }
             Some(Pending::Revocation(list)) => RegistrarEvent::Revoked(list),
-            Some(Pending::Renewal(membership)) => RegistrarEvent::Renewed(membership),
+            Some(Pending::Renewal { membership, asked }) => {
+                if let Some((link, request)) = asked {
+                    let answer = Ok(membership.clone());
+                    self.outputs.push_back(RegistrarOutput::Reply { link, request, answer });
+                }
+                RegistrarEvent::Renewed(membership)
+            }
             Some(Pending::Withdrawal) | None => return,
         };
         self.outputs.push_back(RegistrarOutput::Event(event));
@@ -366,6 +434,19 @@ impl Machine for Registrar {
         let done = match input {
             RegistrarInput::Join { link, request, octets } => {
                 self.join(link, request, &octets, now);
+                Ok(())
+            }
+            RegistrarInput::Renewal { link, request, peer, number } => {
+                let answer = match self.renewal((link, request), &peer, number, now.unix) {
+                    Ok(None) => return,
+                    Ok(Some(membership)) => Ok(membership),
+                    Err(error) => {
+                        let event = RegistrarEvent::NotRenewed { identity: peer, error };
+                        self.outputs.push_back(RegistrarOutput::Event(event));
+                        Err(error)
+                    }
+                };
+                self.outputs.push_back(RegistrarOutput::Reply { link, request, answer });
                 Ok(())
             }
             RegistrarInput::Persisted(id) => {
@@ -399,5 +480,15 @@ impl Machine for Registrar {
 
     fn deadline(&self) -> Option<Instant> {
         None
+    }
+}
+
+/// The membership after `before`, from now on for so many seconds.
+fn later(before: &Membership, lasts: u64, now: UnixTime) -> Membership {
+    Membership {
+        number: before.number + 1,
+        not_before: now.secs(),
+        not_after: now.secs().saturating_add(lasts),
+        ..before.clone()
     }
 }

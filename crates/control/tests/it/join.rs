@@ -243,3 +243,64 @@ fn a_renewed_membership_has_a_higher_number_and_the_same_grants() {
     assert_eq!(renewed.object().grants, first.object().grants);
     assert_eq!(renewed.object().not_after, NOW + 600);
 }
+
+/// A node asks for a membership later than `number`.
+fn renew(registrar: &mut Registrar, node: u32, number: u64, secs: u64) -> Answer {
+    let peer = identity(node);
+    registrar.handle(RegistrarInput::Renewal { link: 1, request: 2, peer, number }, at(secs));
+    match split(drain(registrar)) {
+        (None, answer) => answer.expect("an answer"),
+        (Some((id, _)), answer) => {
+            assert!(answer.is_none(), "nothing is answered before it is stored");
+            registrar.handle(RegistrarInput::Persisted(id), at(secs));
+            split(drain(registrar)).1.expect("answered once it is stored")
+        }
+    }
+}
+
+#[test]
+fn a_node_gets_its_next_membership_once_half_of_its_time_is_over_and_as_often_as_it_asks_the_same() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let first = join(&mut registrar, &token, 7).1.expect("admitted");
+    // 86,400 seconds from second 1: too early, nothing is signed anew.
+    assert_eq!(renew(&mut registrar, 7, 1, 43_000), Ok(first.clone()));
+    let second = renew(&mut registrar, 7, 1, 43_300).expect("renewed");
+    let (before, object) = (first.object(), second.object());
+    assert_eq!((object.number, &object.grants, &object.noise), (2, &before.grants, &before.noise));
+    assert_eq!((object.not_before, object.not_after), (NOW + 43_300, NOW + 43_300 + 86_400));
+    assert!(second.verify(&realm(0).0).is_ok());
+    // Its answer was lost, say.
+    assert_eq!(renew(&mut registrar, 7, 1, 43_301), Ok(second.clone()));
+    assert_eq!(renew(&mut registrar, 7, 2, 43_301), Ok(second));
+    // Long after its end: nobody else has its name.
+    assert_eq!(renew(&mut registrar, 7, 2, 1_000_000).expect("renewed").object().number, 3);
+}
+
+#[test]
+fn who_was_removed_is_no_member_or_has_lost_its_name_gets_no_later_membership_and_is_told_why() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    join(&mut registrar, &token, 7).1.expect("admitted");
+    assert_eq!(renew(&mut registrar, 8, 1, 43_300), Err(JoinError::NotMember));
+    registrar.set_renews(false);
+    assert_eq!(renew(&mut registrar, 7, 1, 43_300), Err(JoinError::ByHand));
+    // An order of the operator counts all the same.
+    registrar.handle(RegistrarInput::Renew(identity(7), 100), at(43_300));
+    let (persist, _) = split(drain(&mut registrar));
+    registrar.handle(RegistrarInput::Persisted(persist.expect("stored").0), at(43_300));
+    drain(&mut registrar);
+    assert_eq!(renew(&mut registrar, 7, 1, 43_301).expect("the ordered one").object().number, 2);
+    registrar.set_renews(true);
+    // Its membership ended, and another node has its name since.
+    let token = registrar.invite(invitee(7), seed(9, 2), at(50_000).unix).expect("the name is free");
+    let request = token.join(&keys(9)).expect("in order");
+    registrar.handle(RegistrarInput::Join { link: 1, request: 2, octets: request.octets().clone() }, at(50_001));
+    let (persist, _) = split(drain(&mut registrar));
+    registrar.handle(RegistrarInput::Persisted(persist.expect("admitted").0), at(50_001));
+    drain(&mut registrar);
+    assert_eq!(renew(&mut registrar, 7, 2, 50_002), Err(JoinError::Taken));
+    registrar.handle(RegistrarInput::Revoke(identity(9)), at(50_003));
+    drain(&mut registrar);
+    assert_eq!(renew(&mut registrar, 9, 1, 150_000), Err(JoinError::Revoked));
+}

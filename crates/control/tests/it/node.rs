@@ -11,7 +11,8 @@ use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame, Host};
 use wayleave_control::node::{Node, NodeConfig, NodeEvent, NodeInput, NodeOutput, Profile, PublisherConfig};
 use wayleave_control::path::{PathFailure, PathServer, PathServerConfig, PathServerInput, PathServerOutput};
-use wayleave_control::realm::Server;
+use wayleave_control::realm::{Membership, Server};
+use wayleave_control::signed::Signed;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::{IdentityKey, Machine, Now, UnixTime};
 use wayleave_packet::Path;
@@ -427,4 +428,28 @@ fn a_node_that_leaves_or_is_removed_is_on_no_remembered_path() {
         matches!(output, NodeOutput::Event(NodeEvent::NotRegistered { refusal: Refusal::Revoked, .. }))
     };
     assert!(world.take(2).iter().any(refused), "and learns it");
+}
+
+#[test]
+fn a_later_membership_is_published_and_used_for_requests_and_an_older_or_anothers_is_not() {
+    let mut world = row();
+    let path = world.found(1, n3()).expect("a path").remove(0);
+    let known = |world: &World| {
+        let database = world.paths.as_ref().expect("running").database();
+        database.membership(&identity(1), NOW + 3).expect("a member").number
+    };
+    let before = membership(1);
+    let later = Membership { number: before.number + 1, not_after: before.not_after + 1_000, ..before.clone() };
+    let sign = |membership: &Membership, key: u32| Signed::sign(membership, &realm_key(key)).expect("in order");
+    // Of another realm's key, and another node's.
+    for wrong in [sign(&later, 1), sign(&Membership { number: 9, ..membership(2) }, 0), sign(&before, 0)] {
+        world.give(1, NodeInput::Membership(Box::new(wrong)));
+        world.pass(2);
+        assert_eq!(known(&world), before.number);
+    }
+    world.give(1, NodeInput::Membership(Box::new(sign(&later, 0))));
+    world.pass(2);
+    assert_eq!((known(&world), world.nodes[&1].membership().object().number), (later.number, later.number));
+    world.give(1, NodeInput::Obtain { id: 5, path, seconds: 30 });
+    assert!(world.ready(1).is_some(), "consents are asked for with the later one");
 }

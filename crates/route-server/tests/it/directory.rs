@@ -617,54 +617,6 @@ fn every_changed_octet_and_every_truncation_is_noticed() {
     assert_eq!(Directory::decode(&[1]), Err(ChainError::Version(1)));
 }
 
-/// A directory in which so many members joined one by one, each with attestation keys and two addresses.
-fn one_by_one(members: u32) -> Directory {
-    let [one, two] = OPERATORS.map(key);
-    (0..members).fold(empty(), |directory, number| {
-        let mut seed = [77; 32];
-        seed[..4].copy_from_slice(&number.to_be_bytes());
-        let own = SigningKey::from_seed(&Secret::new(seed));
-        let hashed = |label: u8| {
-            let mut octets = [label; 32];
-            octets[1..5].copy_from_slice(&number.to_be_bytes());
-            octets
-        };
-        let claim = Claim {
-            serial: 1,
-            asn: Asn(100_000 + number),
-            name: format!("member-{number}"),
-            tls: hashed(1),
-            sign: own.verifying_key().to_bytes(),
-            attest: vec![AttestKey { suite: 1, key: hashed(2) }, AttestKey { suite: 2, key: hashed(3) }],
-            addresses: vec![
-                std::net::Ipv4Addr::from(0xc612_0000 + number).into(),
-                std::net::Ipv6Addr::from(0x2001_0db8u128 << 96 | u128::from(number)).into(),
-            ],
-        };
-        let change = directory.requested(&claim.sign("test-ix", &own), 0).expect("of this exchange");
-        directory.signed_by_both(vec![change], [&one, &two]).expect("a sound set")
-    })
-}
-
-/// The time of each step, for 250, 750 and 2,000 members that joined one by one. Each has three signatures to verify.
-#[test]
-#[ignore = "takes a minute, most of it to make the history"]
-#[expect(clippy::disallowed_methods, reason = "this test times")]
-fn a_long_history_is_read_in_proportion_to_its_length() {
-    let micros = [250, 750, 2_000].map(|members| {
-        let bytes = one_by_one(members).encode();
-        let read = || {
-            let begin = std::time::Instant::now();
-            assert_eq!(Directory::decode(&bytes).expect("sound").set().slots.len(), members as usize);
-            begin.elapsed()
-        };
-        let best = (0..3).map(|_| read()).min().expect("three");
-        println!("{members} members: {best:?}, {} octets", bytes.len());
-        best.as_micros() as u64 / u64::from(members)
-    });
-    assert!(micros[2] <= 2 * micros[0], "{micros:?} microseconds a step");
-}
-
 #[test]
 fn a_count_beyond_the_limit_is_refused_before_anything_is_read() {
     let mut bytes = empty().encode();

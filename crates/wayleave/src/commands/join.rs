@@ -61,6 +61,8 @@ pub struct Join {
 pub struct Joined {
     pub name: String,
     pub realm: String,
+    /// Who answered.
+    pub operator: (String, String),
     pub path_servers: Vec<(String, String)>,
     pub consent: Option<(String, String)>,
     pub listen: Option<SocketAddr>,
@@ -112,6 +114,7 @@ pub fn run(command: &Join) -> Outcome {
     let joined = Joined {
         name: invitation.grants.names.first().map(ToString::to_string).unwrap_or_default(),
         realm: invitation.realm.to_string(),
+        operator: (operator.identity.to_string(), operator.address.clone()),
         path_servers: servers(&invitation),
         consent,
         listen: command.listen,
@@ -169,6 +172,7 @@ fn gateway(dir: &Path, joined: &Joined) -> Outcome<PathBuf> {
     let values = OverlayValues {
         realm: joined.realm.clone(),
         path_servers: joined.path_servers.clone(),
+        operator: Some(joined.operator.clone()),
         has_noise: true,
         has_ids: true,
         has_tags: true,
@@ -246,6 +250,7 @@ fn path_server(dir: &Path, joined: &Joined) -> Outcome<PathBuf> {
         listen: joined.listen.map_or("127.0.0.1:7100".to_owned(), |listen| listen.to_string()),
         status: joined.status.map_or("127.0.0.1:8490".to_owned(), |status| status.to_string()),
         has_membership: true,
+        operator: Some(joined.operator.clone()),
         peers: joined.path_servers.clone(),
     };
     configuration(dir.join("path.toml"), &path::template_with(&values))
@@ -260,6 +265,7 @@ fn consent_server(dir: &Path, joined: &Joined) -> Outcome<PathBuf> {
     let values = OverlayValues {
         realm: joined.realm.clone(),
         path_servers: joined.path_servers.clone(),
+        operator: Some(joined.operator.clone()),
         ..OverlayValues::example("consent.redb")
     };
     let values = ConsentValues {
@@ -284,6 +290,7 @@ fn forwarder(dir: &Path, joined: &Joined) -> Outcome<PathBuf> {
     let values = OverlayValues {
         realm: joined.realm.clone(),
         path_servers: joined.path_servers.clone(),
+        operator: Some(joined.operator.clone()),
         has_ids: true,
         consent: joined.consent.clone(),
         offers: Some(("transit", "40000000")),

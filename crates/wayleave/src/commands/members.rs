@@ -168,7 +168,7 @@ pub struct Countersign {
     /// What a member told you of its claim (`claim:...`), or the other operator of its new key (`ed25519:...`): one for each in the
     /// proposal. What the operators decide (limits, addresses, who is held no more) is confirmed at the terminal, or with --yes.
     #[arg(long, value_name = "DIGEST")]
-    pub confirm: Vec<Told>,
+    pub confirm: Vec<Confirmation>,
     /// The fingerprints of both parties' certificates: no member may have them.
     #[arg(long, num_args = 2, value_names = ["PIN1", "PIN2"])]
     pub parties: Vec<Fingerprint>,
@@ -184,14 +184,14 @@ pub struct Countersign {
 
 /// What somebody tells an operator over a channel of their own, to be found in a proposal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Confirmation {
     /// The digest of a member's claim.
     Claim([u8; 32]),
     /// The other operator's new key.
     Operator([u8; 32]),
 }
 
-impl FromStr for Told {
+impl FromStr for Confirmation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -207,7 +207,7 @@ impl FromStr for Told {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for Confirmation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Claim(digest) => f.write_str(&digest_text(digest)),
@@ -218,7 +218,7 @@ impl fmt::Display for Told {
 
 /// Who confirms a change to the operator that countersigns it.
 enum Confirmed {
-    By(Told),
+    By(Confirmation),
     /// The operator's own file says so already.
     Known,
     /// The operator decides.
@@ -229,9 +229,9 @@ fn confirmed_by(directory: &Directory, change: &Change) -> Confirmed {
     let set = directory.set();
     match change {
         Change::Join { claim, .. } | Change::Renew { claim, .. } => {
-            Confirmed::By(Told::Claim(claim.digest(&set.exchange)))
+            Confirmed::By(Confirmation::Claim(claim.digest(&set.exchange)))
         }
-        Change::Operator { key, .. } => Confirmed::By(Told::Operator(*key)),
+        Change::Operator { key, .. } => Confirmed::By(Confirmation::Operator(*key)),
         Change::Left { slot } if set.active(*slot).is_none() => Confirmed::Known,
         Change::Left { .. } | Change::Amend { .. } | Change::Endorse { .. } => Confirmed::ByOperator,
     }

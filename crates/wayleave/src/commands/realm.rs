@@ -38,7 +38,7 @@ pub enum Realm {
     Init(Init),
     /// Print a token with which one node can join, once.
     Invite(Invite),
-    /// Give a member a new membership of so many days; it fetches it by joining with its token again.
+    /// Give a member a new membership of so many days; it fetches it in time, or at once by joining with its token again.
     Renew(Renew),
     /// Remove a member, and tell the path servers; or withdraw a token that nobody used.
     Revoke(Revoke),
@@ -101,6 +101,9 @@ pub struct Invite {
     /// Days that the membership lasts.
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=MAX_MEMBERSHIP / 86_400))]
     pub days: u64,
+    /// Seconds in the place of days, for laboratories.
+    #[arg(long, hide = true, conflicts_with = "days", value_parser = clap::value_parser!(u64).range(1..=MAX_MEMBERSHIP))]
+    pub seconds: Option<u64>,
     /// Hours within which the token can be used.
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=8_760))]
     pub hours: u64,
@@ -224,7 +227,7 @@ fn invite(command: &Invite) -> Outcome {
     let invitee = Invitee {
         grants: Grants { roles: command.role.roles(), names: vec![name], prefixes: command.prefix.clone() },
         not_after: now.secs() + command.hours * 3_600,
-        membership: command.days * 86_400,
+        membership: command.seconds.unwrap_or(command.days * 86_400),
         servers,
     };
     let token = registrar
@@ -293,7 +296,7 @@ fn renew(command: &Renew) -> Outcome {
         print_json(json!({ "identity": identity.to_string(), "until": until }));
     } else {
         print(&format!(
-            "renewed {identity} until {}\nnext, at the node: wayleave join TOKEN --dir FOLDER, with its token of before, and restart it\n",
+            "renewed {identity} until {}\nthe node fetches it by itself once half of its present one is over; at once: wayleave join TOKEN --dir FOLDER there, with its token of before, and a restart\n",
             utc(until)
         ));
     }

@@ -43,6 +43,8 @@ pub struct OverlaySection {
     pub tags: Option<Spanned<PathBuf>>,
     pub state: Spanned<PathBuf>,
     pub path_servers: Spanned<Vec<ServerEntry>>,
+    /// The realm's operator, who renews the membership.
+    pub operator: Option<ServerEntry>,
     /// Who consents for this node.
     pub consent: Option<ServerEntry>,
     /// Octets of the longest ICING packet that the node takes.
@@ -208,6 +210,8 @@ pub struct Settings {
     #[allow(dead_code, reason = "for roles that deliver; a router has them in its forwarding keys")]
     pub tags: Vec<(u32, TagMaster)>,
     pub state: PathBuf,
+    /// Where the membership lies.
+    pub membership_file: PathBuf,
     pub section: OverlaySection,
 }
 
@@ -357,7 +361,8 @@ impl OverlaySection {
             Some(named) => TagKeyFile::load(&path(named)).map_err(|error| at(named, error))?.masters(),
             None => Vec::new(),
         };
-        Ok(Settings { identity, membership, noise, ids, tags, state: path(&self.state), section: self.clone() })
+        let (state, membership_file) = (path(&self.state), path(&self.membership));
+        Ok(Settings { identity, membership, noise, ids, tags, state, membership_file, section: self.clone() })
     }
 }
 
@@ -367,6 +372,8 @@ pub struct OverlayValues {
     pub state: String,
     /// Identity and address of each.
     pub path_servers: Vec<(String, String)>,
+    /// Identity and address of the realm's operator.
+    pub operator: Option<(String, String)>,
     pub has_noise: bool,
     pub has_ids: bool,
     pub has_tags: bool,
@@ -385,6 +392,7 @@ impl OverlayValues {
             realm: super::EXAMPLE_OPERATORS[0].to_owned(),
             state: state.to_owned(),
             path_servers: vec![(super::EXAMPLE_OPERATORS[1].to_owned(), "192.0.2.7:7100".to_owned())],
+            operator: None,
             has_noise: false,
             has_ids: false,
             has_tags: false,
@@ -393,6 +401,17 @@ impl OverlayValues {
             local: None,
         }
     }
+}
+
+/// The line that names the realm's operator.
+pub fn operator_line(operator: Option<&(String, String)>) -> String {
+    let line = match operator {
+        Some((identity, address)) => format!("operator = {{ identity = \"{identity}\", address = \"{address}\" }}\n"),
+        None => {
+            "#operator = { identity = \"ed25519:64 hexadecimal digits\", address = \"192.0.2.8:7000\" }\n".to_owned()
+        }
+    };
+    format!("# The realm's operator, who is asked for the next membership once half of this one is over.\n{line}")
 }
 
 /// The section `[overlay]` with these values.
@@ -417,6 +436,7 @@ pub fn template_with(values: &OverlayValues) -> String {
     text +=
         &file(values.has_tags, "The keys of the node's tags; its consent server has them too.", "tags = \"tags.key\"");
     text += &format!("state = \"{}\"\npath_servers = [{}]\n", values.state, servers.join(", "));
+    text += &operator_line(values.operator.as_ref());
     if values.has_ids {
         text += "# Who consents for this node.\n";
         text += &match &values.consent {

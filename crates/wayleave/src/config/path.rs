@@ -10,7 +10,7 @@ use wayleave_control::realm::{RealmKey, Roles, Server};
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
-use super::overlay::{ServerEntry, identity};
+use super::overlay::{ServerEntry, identity, operator_line};
 use super::parse::{PublicKey, Text};
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{EXAMPLE_OPERATORS, Fault, Source};
@@ -48,6 +48,8 @@ pub struct PathSection {
     pub identity: Spanned<PathBuf>,
     /// The server's membership, if it has one: `check` compares it with the identity.
     pub membership: Option<Spanned<PathBuf>>,
+    /// The realm's operator, who renews the membership.
+    pub operator: Option<ServerEntry>,
     pub listen: Spanned<Text<SocketAddr>>,
     pub state: Spanned<PathBuf>,
     /// Other path servers of the realm.
@@ -173,6 +175,7 @@ fn template() -> String {
         listen: "127.0.0.1:7100".to_owned(),
         status: "127.0.0.1:8490".to_owned(),
         has_membership: false,
+        operator: None,
         peers: Vec::new(),
     })
 }
@@ -183,13 +186,16 @@ pub struct PathValues {
     pub listen: String,
     pub status: String,
     pub has_membership: bool,
+    /// Identity and address of the realm's operator.
+    pub operator: Option<(String, String)>,
     /// Identity and address of other path servers.
     pub peers: Vec<(String, String)>,
 }
 
 /// A path server's configuration with these values.
 pub fn template_with(values: &PathValues) -> String {
-    let PathValues { realm, listen, status, has_membership, peers } = values;
+    let PathValues { realm, listen, status, has_membership, operator, peers } = values;
+    let operator = operator_line(operator.as_ref());
     let comment = if *has_membership { "" } else { "#" };
     let entry =
         |(identity, address): &(String, String)| format!("{{ identity = \"{identity}\", address = \"{address}\" }}");
@@ -208,6 +214,7 @@ pub fn template_with(values: &PathValues) -> String {
          # The server's identity, made by: wayleave join TOKEN, or wayleave keys node identity.key --kind identity\n\
          identity = \"identity.key\"\n\
          {comment}membership = \"membership\"\n\
+         {operator}\
          # Where nodes connect.\n\
          listen = \"{listen}\"\n\
          # What is known must survive a restart: nothing that is older is taken afterwards.\n\

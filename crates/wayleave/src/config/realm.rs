@@ -59,6 +59,13 @@ pub struct RealmSection {
     pub listen: Spanned<Text<SocketAddr>>,
     /// The same as nodes reach it.
     pub address: Text<HostPort>,
+    /// Whether members that ask get their next membership without an order.
+    #[serde(default = "default_renew")]
+    pub renew: bool,
+}
+
+fn default_renew() -> bool {
+    true
 }
 
 /// Where a path server is.
@@ -114,7 +121,9 @@ impl RealmFile {
         let key = self.key(source)?;
         let mut ledger = self.ledger(source)?;
         let records: Vec<Record> = ledger.news()?;
-        Ok((Registrar::new(key, Store::Kept(records), unix_now()), ledger))
+        let mut registrar = Registrar::new(key, Store::Kept(records), unix_now());
+        registrar.set_renews(self.realm.renew);
+        Ok((registrar, ledger))
     }
 
     /// Where the operator's side answers joins.
@@ -230,7 +239,7 @@ impl RealmFile {
 pub fn template_with(listen: &str, address: &str, status: &str) -> String {
     format!(
         "# The operator's side of a realm: it admits nodes. Run it with: wayleave run realm --config FILE\n\
-         # It has the realm's key: run it on a machine of its own, never beside a path server, and only while nodes join.\n\
+         # It has the realm's key: run it on a machine of its own, never beside a path server, and while nodes join or renew.\n\
          # Paths are relative to this file. `wayleave realm init` writes all of them.\n\
          \n\
          [realm]\n\
@@ -245,6 +254,9 @@ pub fn template_with(listen: &str, address: &str, status: &str) -> String {
          # Where nodes join, and the same as they reach it.\n\
          listen = \"{listen}\"\n\
          address = \"{address}\"\n\
+         # Members that were not removed get their next membership by themselves, once half of their time is over. With false,\n\
+         # each needs your `wayleave realm renew`.\n\
+         #renew = true\n\
          \n\
          # Status pages and metrics, for you alone.\n\
          [status]\n\

@@ -31,7 +31,7 @@ use wayleave_runtime::store::FileStore;
 
 use super::Events;
 use super::daemon::{Daemon, Role, seed};
-use super::overlay::{Overlay, OwnIds};
+use super::overlay::{self, Overlay, OwnIds};
 use crate::config::Source;
 use crate::config::gateway::{GatewayFile, PolicySection};
 use crate::config::overlay::{OverlaySection, Settings};
@@ -62,6 +62,8 @@ pub struct Shared {
     pub names_prefix: Prefix,
     pub store: Arc<FileStore>,
     pub worker: Handle,
+    /// The node's part in the realm; none in the laboratory.
+    pub node: Option<overlay::Handle>,
 }
 
 impl Shared {
@@ -239,6 +241,10 @@ impl Role for GatewayRole {
             names_prefix: section.names.get_ref().0,
             store: Arc::new(store),
             worker: running.handle.clone(),
+            node: match &servers {
+                Servers::Overlay(handle, _) => Some(handle.clone()),
+                Servers::File(_) => None,
+            },
         });
         let dns = match &section.dns {
             None => None,

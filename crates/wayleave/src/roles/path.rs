@@ -4,6 +4,7 @@ mod io;
 mod views;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use wayleave_control::frames::MAX_FRAME;
 use wayleave_control::path::{PathServer, PathServerConfig};
@@ -13,11 +14,14 @@ use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::daemon::{Daemon, QUEUE, Role, Running};
 use super::overlay::records;
+use super::overlay::renewal::Renewal;
 use super::overlay::strangers::Ends;
 use crate::config::Source;
+use crate::config::overlay::ServerEntry;
 use crate::config::path::PathFile;
 use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
+use crate::key_files::membership;
 use crate::key_files::node::{self, KeyKind};
 use io::{Event, PathIo};
 use views::PathView;
@@ -31,6 +35,7 @@ pub struct PathRole {
     view: PathView,
     _listening: Listening,
     _peers: Vec<Connecting>,
+    renewal: Option<JoinHandle<()>>,
 }
 
 impl Role for PathRole {
@@ -87,10 +92,28 @@ impl Role for PathRole {
             connecting.push(links.connect_node(peer.address.clone(), &identity, peer.identity, events.clone())?);
         }
         info!(identity = %identity.identity(), realm = %config.realm(), listen = %listening.address, "listening for nodes");
-        let view = PathView::new(&config, identity.identity(), &links, &state.file, &events);
+        let (renewal, problem) = match &path.membership {
+            None => (None, None),
+            Some(named) => {
+                let file = source.resolve(named.get_ref());
+                let renewal = Renewal {
+                    operator: path.operator.as_ref().map(ServerEntry::server),
+                    identity: identity.clone(),
+                    membership: membership::load(&file)?,
+                    file,
+                    log: log.clone(),
+                };
+                // Nobody but the file needs it: the operator's records say who is a path server.
+                let (renewed, mut later) = mpsc::channel(1);
+                tokio::spawn(async move { while later.recv().await.is_some() {} });
+                let (task, problem) = renewal.start(renewed);
+                (Some(task), Some(problem))
+            }
+        };
+        let view = PathView::new(&config, identity.identity(), &links, &state.file, &events, problem);
         let io = PathIo { links, store: state.file, events: events.clone(), ends: Ends::default(), log: log.clone() };
         let running = Running::start(machine, io, *clock, (events, inbox));
-        Ok(Self { running, view, _listening: listening, _peers: connecting })
+        Ok(Self { running, view, _listening: listening, _peers: connecting, renewal })
     }
 
     fn view(&self) -> PathView {
@@ -110,6 +133,9 @@ impl Role for PathRole {
     }
 
     async fn stop(self) {
+        if let Some(renewal) = self.renewal {
+            renewal.abort();
+        }
         self.running.stop(Event::Stop).await;
     }
 }

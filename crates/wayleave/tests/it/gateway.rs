@@ -1,22 +1,18 @@
-//! Two gateways over ICING routers, as processes in network namespaces: applications that know nothing of it.
-//!
-//! Paths and consents come from a file here, in the place of path and consent servers.
+//! Two gateways over ICING routers, as processes in network namespaces, with what no server would answer: paths and consents come
+//! from a file here. `overlay::applications` and its neighbours have real servers.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, Output, Stdio};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wayleave_crypto::dh::DhSecret;
-use wayleave_crypto::hash::sha256;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_lab::process::Daemon;
-use wayleave_lab::routers::{IPERF3, Installation, SSHD, default_cache, locate_or_fetch_router};
+use wayleave_lab::wire::Capture;
 use wayleave_packet::icing::header::{Hop, Path, Tag, Version};
 use wayleave_packet::icing::mint::{NodeSecret, TagMaster};
 use wayleave_runtime::clock::unix_now;
@@ -66,7 +62,7 @@ fn neighbours(node: usize) -> Vec<usize> {
 }
 
 struct World {
-    network: Network,
+    _network: Network,
     places: Vec<NetworkNamespace>,
     routers: Vec<(usize, Router)>,
     gateways: Vec<Gateway>,
@@ -108,7 +104,7 @@ impl World {
                 network.attach(&format!("n-{}", NODES[node]), &[format!("{}/24", address(node))]).expect("a namespace")
             })
             .collect();
-        let mut world = Self { network, places, routers: Vec::new(), gateways: Vec::new(), folder };
+        let mut world = Self { _network: network, places, routers: Vec::new(), gateways: Vec::new(), folder };
         for (node, name) in NODES.iter().enumerate().skip(2) {
             world.folder.keys(&format!("{node}.key"), "icing", &[(0, key(node))]);
             let mut config = format!(
@@ -227,11 +223,6 @@ impl World {
         &mut self.routers.iter_mut().find(|(number, _)| *number == node).expect("a forwarder").1
     }
 
-    /// Packets that a forwarder sent on.
-    fn forwarded(&mut self, node: usize) -> u64 {
-        self.router(node).count("decided", "forwarded")
-    }
-
     fn run(&self, node: usize, program: &str, arguments: &[&str]) -> Output {
         let mut command = self.places[node].command(program);
         command.args(arguments).current_dir(&self.folder.0).env("HOME", &self.folder.0).stdin(Stdio::null());
@@ -245,193 +236,6 @@ impl World {
 
 fn text(octets: &[u8]) -> String {
     String::from_utf8_lossy(octets).trim().to_owned()
-}
-
-fn fetched(what: &wayleave_lab::routers::RouterPackage, test: &str) -> Option<Installation> {
-    match locate_or_fetch_router(what, &default_cache(), &mut |_| ()) {
-        Ok(found) => Some(found),
-        Err(error) => {
-            netns::skipped(&format!("{test}: {error}"));
-            None
-        }
-    }
-}
-
-/// Lets every namespace ask its own gateway for names.
-pub(crate) fn use_names(network: &Network) {
-    let (own, system) = (network.state().join("resolv.conf"), "/etc/resolv.conf");
-    fs::write(&own, "nameserver 127.0.0.1\noptions timeout:1 attempts:2\n").expect("written");
-    let mount = Command::new("mount").arg("--bind").arg(&own).arg(system).status();
-    assert!(mount.expect("mount runs").success());
-}
-
-/// A server of one page behind gateway b, on both families; `/part` is its first fifth.
-pub(crate) fn serve(place: &NetworkNamespace, page: &[u8]) {
-    for at in ["10.0.2.1:8080", "[fd00:2::1]:8080"] {
-        let listener = place.within(|| TcpListener::bind(at)).expect("in its place").expect("an address");
-        let page = page.to_vec();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let page = page.clone();
-                std::thread::spawn(move || {
-                    let mut stream = stream;
-                    let mut request = [0; 4096];
-                    let length = stream.read(&mut request).unwrap_or(0);
-                    let is_part = request[..length].starts_with(b"GET /part");
-                    let page = &page[..if is_part { page.len() / 5 } else { page.len() }];
-                    let head =
-                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", page.len());
-                    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(page));
-                });
-            }
-        });
-    }
-}
-
-fn page(octets: usize) -> Vec<u8> {
-    (0..octets as u32 / 4).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect()
-}
-
-/// `curl` of the page by both families; names must be in use.
-#[test]
-fn curl_by_name_has_every_octet_over_three_forwarders_in_both_families() {
-    if netns::enter_for_test("gateway::curl_by_name_has_every_octet_over_three_forwarders_in_both_families").is_none() {
-        return;
-    }
-    let mut world = World::start("gateway-curl");
-    use_names(&world.network);
-    let page = page(100 << 20);
-    // A fifth of the page is enough for the others.
-    let expected = [&page[..], &page[..page.len() / 5]].map(|page| to_hex(&sha256(page)));
-    serve(&world.places[B], &page);
-    let cases = [("-4", "clean.b.demo", 0), ("-6", "clean.b.demo", 1), ("-4", "fast.b.demo", 1)];
-    for (family, name, part) in cases {
-        let before: Vec<u64> = (2..NODES.len()).map(|node| world.forwarded(node)).collect();
-        let begin = Instant::now();
-        let url = format!("http://{name}:8080/{}", ["page", "part"][part]);
-        let output = world.run(A, "curl", &[family, "-sS", "--max-time", "120", "-o", "page", &url]);
-        assert!(output.status.success(), "{}\n{}\n{}", text(&output.stderr), world.log(A), world.gateways[0].status());
-        let octets = fs::read(world.folder.0.join("page")).expect("the page");
-        assert_eq!(to_hex(&sha256(&octets)), expected[part]);
-        let rate = 8.0 * octets.len() as f64 / begin.elapsed().as_secs_f64() / 1e6;
-        eprintln!("curl {family} {name}: {rate:.0} Mb/s");
-        let passed: Vec<u64> =
-            (2..NODES.len()).zip(before).map(|(node, before)| world.forwarded(node) - before).collect();
-        let is_clean = name.starts_with("clean");
-        assert!(passed[..3].iter().all(|count| (*count > 10_000) == is_clean), "{passed:?}");
-        assert!(if is_clean { passed[3] < 100 } else { passed[3] > 10_000 }, "{passed:?}");
-    }
-    for gateway in &world.gateways {
-        let status = gateway.status();
-        assert_eq!(status["dropped"]["inner-source"], 0);
-        assert!(status["peers"][0]["sessions"].as_u64() >= Some(1), "{status}");
-    }
-    // What the operator sees.
-    let gateway = &world.gateways[0];
-    let names = gateway.json(&["show", "names"]);
-    assert_eq!(names["names"][0]["name"], "clean.b.demo");
-    let why = gateway.json(&["why", "clean.b.demo"]);
-    assert_eq!((&why["state"], why["active"]["nodes"].as_array().map(Vec::len)), (&json!("ready"), Some(5)));
-    let ping = gateway.ask(&["ping", "pinned.b.demo"]);
-    assert!(
-        ping.status.success() && text(&ping.stdout).contains("ms"),
-        "{} {}",
-        text(&ping.stdout),
-        text(&ping.stderr)
-    );
-    let trace = text(&gateway.ask(&["path", "trace", "clean.b.demo"]).stdout);
-    assert_eq!(
-        (trace.lines().count(), trace.lines().next(), trace.lines().last()),
-        (5, Some("a"), Some("b")),
-        "{trace}"
-    );
-    let list = text(&gateway.ask(&["path", "list"]).stdout);
-    assert!(list.contains("active of clean"), "{list}");
-    for nothing in ["clean.c.demo", "none.b.demo", "b.demo", "example.org"] {
-        let output = world.run(A, "curl", &["-sS", "--max-time", "5", &format!("http://{nothing}:8080/")]);
-        assert_eq!(output.status.code(), Some(6), "{nothing}: no such host");
-    }
-}
-
-/// A real sshd, unmodified, reached by name; then a forwarder dies, and the session goes on.
-#[test]
-fn ssh_by_name_works_and_outlives_a_forwarder() {
-    let test = "gateway::ssh_by_name_works_and_outlives_a_forwarder";
-    if netns::inside().is_none() && fetched(&SSHD, test).is_none() {
-        return;
-    }
-    if netns::enter_for_test(test).is_none() {
-        return;
-    }
-    let Some(sshd) = fetched(&SSHD, test) else { return };
-    let mut world = World::start("gateway-ssh");
-    use_names(&world.network);
-    // The server wants a user to be harmless as; inside there is only one.
-    let passwd = fs::read_to_string("/etc/passwd").expect("users");
-    fs::write("/etc/passwd", passwd + "sshd:x:0:0::/run/sshd:/bin/false\n").expect("written");
-    fs::create_dir_all("/run/sshd").expect("a folder");
-    for key in ["host", "user"] {
-        let made = Command::new("ssh-keygen")
-            .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-            .arg(world.folder.0.join(key))
-            .status();
-        assert!(made.expect("ssh-keygen runs").success());
-    }
-    let folder = world.folder.0.display().to_string();
-    fs::copy(world.folder.0.join("user.pub"), "/run/sshd/authorized").expect("copied");
-    fs::set_permissions("/run/sshd/authorized", fs::Permissions::from_mode(0o600)).expect("mode");
-    world.folder.write(
-        "sshd_config",
-        &format!(
-            "HostKey {folder}/host\nAuthorizedKeysFile /run/sshd/authorized\nPermitRootLogin yes\nUsePAM no\nStrictModes no\n\
-             PidFile none\nPasswordAuthentication no\nListenAddress 0.0.0.0\nListenAddress ::\nUseDNS no\n"
-        ),
-    );
-    let mut command = world.places[B].command(sshd.program("sshd"));
-    sshd.prepare(&mut command);
-    command.args(["-D", "-e", "-f", &format!("{folder}/sshd_config")]);
-    let server = Daemon::start(&mut command, &world.folder.0.join("sshd.log")).expect("started");
-    let options = [
-        "-i",
-        "user",
-        "-o",
-        "StrictHostKeyChecking=no",
-        "-o",
-        "UserKnownHostsFile=/dev/null",
-        "-o",
-        "LogLevel=ERROR",
-        "-o",
-        "ConnectTimeout=10",
-    ];
-    let ssh = |world: &World, more: &[&str]| {
-        let output = world.run(A, "ssh", &[&options[..], more].concat());
-        assert!(output.status.success(), "{}\n{}\n{}", text(&output.stderr), server.log_tail(20), world.log(A));
-        text(&output.stdout)
-    };
-    let begin = Instant::now();
-    assert_eq!(ssh(&world, &["-4", "root@clean.b.demo", "echo $SSH_CONNECTION"]).split(' ').next(), Some("10.0.1.1"));
-    eprintln!("the first session took {:?}", begin.elapsed());
-    assert_eq!(ssh(&world, &["-6", "root@fast.b.demo", "echo $SSH_CONNECTION"]).split(' ').next(), Some("fd00:1::1"));
-    // A session of four seconds; the forwarder in the middle dies in the first.
-    let east = world.forwarded(EAST);
-    let place = world.places[A].clone();
-    let mut command = place.command("ssh");
-    let loops = "for n in $(seq 40); do echo $n; sleep 0.1; done";
-    command.args(options).args(["root@clean.b.demo", loops]).current_dir(&world.folder.0);
-    let child: Child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("ssh runs");
-    std::thread::sleep(Duration::from_millis(1_500));
-    let before = world.forwarded(4);
-    world.router(3).kill();
-    let begin = Instant::now();
-    let output = child.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "{}", world.log(A));
-    let lines: Vec<String> = text(&output.stdout).lines().map(str::to_owned).collect();
-    assert_eq!(lines, (1..=40).map(|n: u32| n.to_string()).collect::<Vec<_>>());
-    eprintln!("{:?} after the kill the session ended well", begin.elapsed());
-    assert!(world.forwarded(4) > before);
-    assert!(world.forwarded(EAST) - east < 50, "the spare path keeps the policy");
-    let status = world.gateways[0].status();
-    assert!(status["failovers"].as_u64() >= Some(1) && status["dead"].as_u64() >= Some(1), "{status}");
 }
 
 #[test]
@@ -468,10 +272,14 @@ fn a_killed_gateway_leaves_nothing_in_clear() {
         let links: Value = serde_json::from_slice(&shown.stdout).unwrap_or(Value::Null);
         links[0]["stats64"]["tx"]["packets"].as_u64().unwrap_or_else(|| text(&output.stdout).parse().unwrap_or(0))
     };
-    // The way out is a way out.
+    // The way out is a way out, and what goes by is seen.
+    let is_clear = |frame: &[u8]| frame.windows(6).any(|octets| octets == b"secret");
+    let capture = Capture::start(&NetworkNamespace::Own, is_clear).expect("a packet socket");
     let before = sent(&world);
     assert!(send(&world, "203.0.113.1").is_ok());
     assert!(sent(&world) > before, "the counter counts");
+    crate::common::eventually("the capture sees it", || !capture.frames().is_empty());
+    capture.clear();
     let before = sent(&world);
     for to in all {
         for _ in 0..10 {
@@ -479,11 +287,13 @@ fn a_killed_gateway_leaves_nothing_in_clear() {
         }
     }
     assert_eq!(sent(&world), before);
+    assert_eq!(capture.frames().len(), 0, "nothing in clear is on the link");
     // It comes back, and so does the path.
     world.gateways[0] = world.gateway(A);
     for to in all {
         assert!(send(&world, to).is_ok(), "{to}");
     }
+    assert_eq!(capture.frames().len(), 0, "what is carried is sealed");
 }
 
 #[test]
@@ -505,30 +315,4 @@ fn a_bogus_consent_dies_at_the_node_that_did_not_give_it_and_why_says_that_nobod
     let why = text(&world.gateways[0].ask(&["why", "pinned.b.demo"]).stdout);
     assert!(why.contains("has not answered"), "{why}");
     assert_eq!(world.gateways[1].dropped("seal"), 0);
-}
-
-#[test]
-fn iperf3_runs_in_both_directions() {
-    let test = "gateway::iperf3_runs_in_both_directions";
-    if netns::inside().is_none() && fetched(&IPERF3, test).is_none() {
-        return;
-    }
-    if netns::enter_for_test(test).is_none() {
-        return;
-    }
-    let Some(iperf) = fetched(&IPERF3, test) else { return };
-    let world = World::start("gateway-iperf");
-    use_names(&world.network);
-    let mut command = world.places[B].command(iperf.program("iperf3"));
-    iperf.prepare(&mut command);
-    let _server = Daemon::start(command.args(["-s"]), &world.folder.0.join("iperf.log")).expect("started");
-    for more in [&[][..], &["-R"]] {
-        let mut command = world.places[A].command(iperf.program("iperf3"));
-        iperf.prepare(&mut command);
-        let output = command.args(["-c", "clean.b.demo", "-t", "1", "-J"]).args(more).output().expect("iperf3 runs");
-        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let rate = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0) / 1e6;
-        eprintln!("iperf3 {more:?}: {rate:.0} Mb/s");
-        assert!(rate > 20.0, "{result}");
-    }
 }

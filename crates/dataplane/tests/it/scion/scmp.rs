@@ -91,7 +91,7 @@ pub fn check_answer(packet: &[u8], answer: &[u8]) {
 
 /// A place in the network where a packet meets this router.
 #[derive(Clone, Debug)]
-struct Place {
+struct PathPosition {
     name: &'static str,
     lengths: &'static [u8],
     current: usize,
@@ -103,7 +103,7 @@ struct Place {
     ingress: Ingress,
 }
 
-impl Place {
+impl PathPosition {
     /// The hop by which the packet leaves the AS: behind the current one if it changes its segment here.
     fn leaving(&self) -> usize {
         self.hops.last().expect("a hop").0
@@ -155,12 +155,12 @@ impl Place {
 
 /// All kinds of hop: transit, change of segment, peering, the way out of the AS; in construction order and against; at the
 /// router that has both interfaces, at the one that has only the way in, and at the one that has only the way out.
-fn places() -> Vec<Place> {
+fn places() -> Vec<PathPosition> {
     let mut all = Vec::new();
     let sibling = |id: u16| INTERFACES.iter().find(|interface| interface.0 == id).and_then(|interface| interface.2);
     let ingress = |id: u16| sibling(id).map_or(Ingress::External(id), Ingress::Sibling);
     let mut add = |name, lengths, current, construction, peering, hops: &[(usize, u16, u16)], ingress| {
-        all.push(Place { name, lengths, current, construction, peering, hops: hops.to_vec(), ingress });
+        all.push(PathPosition { name, lengths, current, construction, peering, hops: hops.to_vec(), ingress });
     };
     for cons in [true, false] {
         let transit: &[(u16, u16)] = match cons {
@@ -200,8 +200,8 @@ fn places() -> Vec<Place> {
 }
 
 /// Where packets end here.
-fn ends() -> Vec<Place> {
-    let end = |enters, cons| Place {
+fn ends() -> Vec<PathPosition> {
+    let end = |enters, cons| PathPosition {
         name: "inbound",
         lengths: &[3],
         current: 2,
@@ -265,7 +265,14 @@ fn info_at(info: usize) -> usize {
 }
 
 /// Sends the packet to `router`, and compares the error; then sends the error on its way back.
-fn expect(router: &mut Router, place: &Place, octets: &[u8], ingress: Ingress, reason: Reason, expected: &Expected) {
+fn expect(
+    router: &mut Router,
+    place: &PathPosition,
+    octets: &[u8],
+    ingress: Ingress,
+    reason: Reason,
+    expected: &Expected,
+) {
     let (action, answer) = process(router, octets, ingress, now());
     assert_eq!(action, Action::Answer(reason), "{place:?} {expected:?}");
     check_answer(octets, &answer);
@@ -354,7 +361,7 @@ fn an_unknown_way_out_is_shown_in_the_hop_that_names_it() {
 
 #[test]
 fn a_wrong_way_in_is_shown_in_the_current_hop() {
-    for place in places().into_iter().chain(ends()).filter(Place::is_from_neighbor) {
+    for place in places().into_iter().chain(ends()).filter(PathPosition::is_from_neighbor) {
         let octets = place.packet(|_| ()).encode();
         let code = if place.construction[place.segment(place.current)] { 49 } else { 50 };
         let expected = Expected::Problem(code, hop_at(&octets, place.current));
@@ -368,7 +375,7 @@ fn a_wrong_way_in_is_shown_in_the_current_hop() {
 fn links_that_may_not_follow_each_other_are_shown_in_the_hop_or_in_the_segment_that_is_joined() {
     use Link::{Child, Core, Parent, Peer};
     let kind = |id: u16| INTERFACES.iter().find(|interface| interface.0 == id).expect("known").1;
-    for place in places().into_iter().filter(Place::is_from_neighbor) {
+    for place in places().into_iter().filter(PathPosition::is_from_neighbor) {
         let enters = kind(place.hops[0].1);
         for (leaves, link, _) in INTERFACES {
             let may = match place.changes() {
@@ -523,7 +530,7 @@ fn a_quote_is_the_whole_packet_or_as_much_as_1232_octets_hold() {
 }
 
 /// A traceroute request at `place`, with every router alert of the path set or only those of `hop`.
-fn traceroute(place: &Place, hop: Option<usize>, enter: bool, leave: bool) -> Packet {
+fn traceroute(place: &PathPosition, hop: Option<usize>, enter: bool, leave: bool) -> Packet {
     place.packet(|packet| {
         if place.name == "inbound" {
             packet.header.dst = HERE;

@@ -241,6 +241,7 @@ impl View for GatewayView {
             "strangers": io.strangers,
             "unsent": io.unsent,
             "peers": rows,
+            "problems": self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default(),
             "dropped": dropped,
             "refused": refused,
         }))

@@ -11,7 +11,8 @@ use tracing::{info, warn};
 use wayleave_control::advert::{Link, TagOffer};
 use wayleave_control::frames::Host;
 use wayleave_control::node::{Node, NodeEvent, NodeInput, NodeOutput, Profile, Realm};
-use wayleave_control::realm::Server;
+use wayleave_control::realm::{Membership, Server};
+use wayleave_control::signed::Signed;
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_packet::Path;
@@ -53,6 +54,8 @@ pub enum Event {
     Release(u64),
     Profile(Profile),
     Reload(Box<OverlaySection>),
+    /// The operator has renewed the node's membership.
+    Membership(Box<Signed<Membership>>),
     /// Time to see whether this server could be reached.
     Check(IdentityKey),
     Query(Query<Node>),
@@ -295,6 +298,7 @@ impl Io<Node> for OverlayIo {
                 NodeInput::Release { id }
             }
             Event::Profile(profile) => NodeInput::Profile(profile),
+            Event::Membership(membership) => NodeInput::Membership(membership),
             Event::Reload(section) => {
                 self.section = *section;
                 NodeInput::Profile(self.profile(&Arc::clone(&self.realm.borrow())))

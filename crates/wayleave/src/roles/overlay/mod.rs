@@ -5,6 +5,7 @@
 
 mod io;
 pub mod records;
+pub mod renewal;
 pub mod strangers;
 mod views;
 
@@ -13,6 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use wayleave_control::consent::HopFailure;
 use wayleave_control::database::MAX_MEMBERS;
 use wayleave_control::frames::{Host, MAX_FRAME};
@@ -31,9 +33,10 @@ use wayleave_runtime::store::FileStore;
 
 use super::Events;
 use super::daemon::{QUEUE, Running, seed};
-use crate::config::overlay::Settings;
+use crate::config::overlay::{ServerEntry, Settings};
 use crate::failure::{Failure, Outcome};
 use io::{Event, OverlayIo};
+use renewal::Renewal;
 pub use views::{describe, role_names};
 
 /// Octets that may wait for one server.
@@ -44,6 +47,7 @@ pub struct Overlay {
     running: Running<Event>,
     handle: Handle,
     was_kept: bool,
+    renewal: JoinHandle<()>,
 }
 
 /// What a role asks of its node. Clones are the same node.
@@ -55,6 +59,8 @@ pub struct Handle {
     ids: watch::Receiver<Arc<OwnIds>>,
     links: Links,
     store: Arc<FileStore>,
+    /// Why the node's membership is not renewed, if that is so.
+    problem: watch::Receiver<Option<String>>,
 }
 
 /// The node's own IDs: of the previous, the current and the next epoch.
@@ -209,7 +215,25 @@ impl Overlay {
         let (ids_to, ids) = watch::channel(Arc::default());
         let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32 });
         let own = settings.own();
-        let handle = Handle { own, events: events.clone(), realm, ids, links: links.clone(), store: state.file };
+        let renewal = Renewal {
+            operator: section.operator.as_ref().map(ServerEntry::server),
+            identity: identity.clone(),
+            membership: settings.membership.clone(),
+            file: settings.membership_file.clone(),
+            log: log.clone(),
+        };
+        let (renewed, mut later) = mpsc::channel(1);
+        let (renewal, problem) = renewal.start(renewed);
+        let to = events.clone();
+        tokio::spawn(async move {
+            while let Some(membership) = later.recv().await {
+                if to.send(Event::Membership(Box::new(membership))).await.is_err() {
+                    return; // the node has stopped
+                }
+            }
+        });
+        let links_shown = links.clone();
+        let handle = Handle { own, events: events.clone(), realm, ids, links: links_shown, store: state.file, problem };
         let mut io = OverlayIo {
             identity,
             links,
@@ -234,7 +258,7 @@ impl Overlay {
         let profile = io.profile(&Realm::default());
         let running = Running::start(machine, io, clock, (events.clone(), inbox));
         let _ = events.send(Event::Profile(profile)).await;
-        Ok(Self { running, handle, was_kept })
+        Ok(Self { running, handle, was_kept, renewal })
     }
 
     pub fn handle(&self) -> Handle {
@@ -252,6 +276,7 @@ impl Overlay {
     }
 
     pub async fn stop(self) {
+        self.renewal.abort();
         self.running.stop(Event::Stop).await;
     }
 }
@@ -311,6 +336,11 @@ impl Handle {
     /// Takes the live keys of another configuration: neighbours, tags, MTU, consent server.
     pub async fn reload(&self, section: crate::config::overlay::OverlaySection) {
         let _ = self.events.send(Event::Reload(Box::new(section))).await;
+    }
+
+    /// What an operator has to see to.
+    pub fn problems(&self) -> Vec<String> {
+        self.problem.borrow().iter().cloned().collect()
     }
 
     /// The node's state.

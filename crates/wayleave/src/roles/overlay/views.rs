@@ -41,6 +41,7 @@ impl Handle {
             "path_requests": status.path_requests,
             "consent_requests": status.consent_requests,
             "paths_in_use": status.leases,
+            "problems": self.problems(),
         }))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use wayleave_control::path::{PathServer, Statistics};
 use wayleave_core::IdentityKey;
 use wayleave_runtime::clock::unix_now;
@@ -24,6 +24,8 @@ pub struct PathView {
     store: Arc<FileStore>,
     realm: String,
     identity: IdentityKey,
+    /// Why the server's membership is not renewed, if that is so.
+    problem: Option<watch::Receiver<Option<String>>>,
 }
 
 struct Standing {
@@ -42,9 +44,10 @@ impl PathView {
         links: &Links,
         store: &Arc<FileStore>,
         events: &mpsc::Sender<Event>,
+        problem: Option<watch::Receiver<Option<String>>>,
     ) -> Self {
         let (links, store) = (links.clone(), Arc::clone(store));
-        Self { events: events.clone(), links, store, realm: config.realm().to_string(), identity }
+        Self { events: events.clone(), links, store, realm: config.realm().to_string(), identity, problem }
     }
 
     async fn standing(&self) -> Result<Standing, ViewError> {
@@ -80,6 +83,7 @@ impl PathView {
 impl View for PathView {
     async fn status(&self) -> Result<Value, ViewError> {
         let standing = self.standing().await?;
+        let problems: Vec<String> = self.problem.iter().filter_map(|problem| problem.borrow().clone()).collect();
         Ok(json!({
             "realm": self.realm,
             "identity": self.identity.to_string(),
@@ -91,6 +95,7 @@ impl View for PathView {
             "queries": standing.statistics.queries,
             "refused": standing.statistics.refused,
             "recovering": standing.is_recovering,
+            "problems": problems,
         }))
     }
 

@@ -13,6 +13,7 @@ use wayleave_control::signed::Signed;
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_runtime::Clock;
+use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{Connecting, LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
@@ -55,7 +56,7 @@ impl From<Query<Registrar>> for Event {
 }
 
 /// A path server that is told of removed nodes.
-pub struct Told {
+pub struct PathServerLink {
     server: Server,
     link: Option<u64>,
     /// The number of the list that it has.
@@ -72,7 +73,7 @@ pub struct RealmIo {
     pub source: Source,
     /// Nodes that are connected, with what each may ask.
     pub nodes: HashMap<u64, (IdentityKey, Budget)>,
-    pub servers: BTreeMap<IdentityKey, Told>,
+    pub servers: BTreeMap<IdentityKey, PathServerLink>,
     /// The number of the list that servers are told.
     pub handed: u64,
     pub log: Events,
@@ -180,7 +181,8 @@ impl RealmIo {
                 _ => {}
             }
         }
-        let Some((_, budget)) = self.nodes.get_mut(&link) else { return Step::Ignore };
+        let Some((peer, budget)) = self.nodes.get_mut(&link) else { return Step::Ignore };
+        let peer = *peer;
         let refused = |request, error| Frame { request, body: Body::Joined(Err(error)) }.encode();
         match frame {
             Ok(Frame { request, .. }) if !budget.take(self.clock.now().instant) => {
@@ -191,9 +193,13 @@ impl RealmIo {
                 let octets = join.octets().clone();
                 Step::Input(RegistrarInput::Join { link, request, octets })
             }
+            Ok(Frame { request, body: Body::Renew { number } }) => {
+                Step::Input(RegistrarInput::Renewal { link, request, peer, number })
+            }
             _ => {
                 if !self.is_told(link) {
-                    self.links.close(link, "a node that joins sends a join request and nothing else");
+                    self.links
+                        .close(link, "a node sends a request to join or for a later membership, and nothing else");
                 }
                 Step::Ignore
             }
@@ -208,7 +214,7 @@ impl RealmIo {
             if !self.servers.contains_key(&server.identity) {
                 let (address, events) = (server.address.clone(), self.events.clone());
                 let connecting = self.links.connect_node(address, &self.identity, server.identity, events)?;
-                let told = Told { server: server.clone(), link: None, has: 0, _connecting: connecting };
+                let told = PathServerLink { server: server.clone(), link: None, has: 0, _connecting: connecting };
                 self.servers.insert(server.identity, told);
             }
         }
@@ -237,6 +243,7 @@ impl RealmIo {
             RegistrarEvent::Refused { .. } => "join-refused",
             RegistrarEvent::Revoked(_) => "revoked",
             RegistrarEvent::Renewed(_) => "renewed",
+            RegistrarEvent::NotRenewed { .. } => "not-renewed",
             RegistrarEvent::Failed(_) => "failed",
         };
         let Some(Line { suppressed }) = self.log.admit(kind, 0) else { return };
@@ -252,7 +259,17 @@ impl RealmIo {
                 info!(identity, suppressed, "a node that wants to join was refused: {error}");
                 self.log.note(&json!({ "event": kind, "identity": identity, "why": error.to_string() }));
             }
-            RegistrarEvent::Revoked(_) | RegistrarEvent::Renewed(_) => {}
+            RegistrarEvent::Renewed(membership) => {
+                let object = membership.object();
+                let (identity, until) = (object.identity.to_string(), object.not_after);
+                info!(identity, until = utc(until), suppressed, "membership renewed");
+                self.log.note(&json!({ "event": kind, "identity": identity, "until": until }));
+            }
+            RegistrarEvent::NotRenewed { identity, error } => {
+                info!(%identity, suppressed, "a node asked for a later membership and was refused: {error}");
+                self.log.note(&json!({ "event": kind, "identity": identity.to_string(), "why": error.to_string() }));
+            }
+            RegistrarEvent::Revoked(_) => {}
             RegistrarEvent::Failed(why) => error!("the operator's order was not carried out: {why}"),
         }
     }

@@ -63,6 +63,12 @@ fn snippets_are_tried_and_all_name_their_language() {
             assert_eq!(found, *expected, "{page}: {language} snippets; a test tries each");
         }
     }
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide")).expect("the guide") {
+        let name = file.expect("a page").file_name().into_string().expect("a name");
+        let is_listed = TRIED.iter().any(|(page, _)| *page == name);
+        let found: usize = ["sh", "toml", "bird", "frr"].iter().map(|language| snippets(&name, language).len()).sum();
+        assert!(is_listed || found == 0, "{name} has {found} snippets, and no test tries them");
+    }
 }
 
 /// A user's shell in a folder: `wayleave` is on its path.

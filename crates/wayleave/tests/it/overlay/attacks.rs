@@ -13,6 +13,7 @@ use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame, Host};
 use wayleave_control::realm::{Membership, RealmKey};
 use wayleave_control::signed::Signed;
+use wayleave_control::topology::{PartialPath, Step};
 use wayleave_core::IdentityKey;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
@@ -27,22 +28,22 @@ use crate::common::{eventually, free};
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn octets<const N: usize>(hex: &str) -> [u8; N] {
+pub(super) fn octets<const N: usize>(hex: &str) -> [u8; N] {
     let octet = |at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hexadecimal");
     std::array::from_fn(octet)
 }
 
-fn seed(file: &Path) -> Seed {
+pub(super) fn seed(file: &Path) -> Seed {
     let text = fs::read_to_string(file).expect("a key file");
     let line = text.lines().find_map(|line| line.strip_prefix("secret = \"")).expect("a secret");
     Seed::new(octets(line))
 }
 
-fn key(text: &str) -> IdentityKey {
+pub(super) fn key(text: &str) -> IdentityKey {
     IdentityKey(octets(text.strip_prefix("ed25519:").expect("a key")))
 }
 
-fn membership(realm: &Realm, name: &str) -> Signed<Membership> {
+pub(super) fn membership(realm: &Realm, name: &str) -> Signed<Membership> {
     let text = realm.read(&format!("{name}/membership"));
     let hex = text.trim().strip_prefix("wayleave-membership-v1.").expect("a membership");
     let all: Vec<u8> =
@@ -51,14 +52,14 @@ fn membership(realm: &Realm, name: &str) -> Signed<Membership> {
 }
 
 /// Where a server of the realm listens.
-fn listens(realm: &Realm, file: &str) -> String {
+pub(super) fn listens(realm: &Realm, file: &str) -> String {
     let text = realm.read(file);
     let line = text.lines().find_map(|line| line.strip_prefix("listen = \"")).expect("an address");
     line.trim_end_matches('"').to_owned()
 }
 
 /// Somebody who speaks to a server with a key, and says what it likes.
-struct Wire {
+pub(super) struct Wire {
     runtime: Runtime,
     links: Links,
     events: mpsc::Receiver<LinkEvent>,
@@ -67,7 +68,7 @@ struct Wire {
 }
 
 impl Wire {
-    fn open(address: &str, server: &str, own: &Seed) -> Self {
+    pub(super) fn open(address: &str, server: &str, own: &Seed) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
         let own = NodeIdentity::from_seed(own.expose()).expect("a key");
@@ -98,12 +99,12 @@ impl Wire {
         }
     }
 
-    fn ask(&mut self, body: Body) -> Body {
+    pub(super) fn ask(&mut self, body: Body) -> Body {
         self.send(Frame { request: 3, body }.encode());
         self.answer()
     }
 
-    fn refused(&mut self, body: Body) -> Refusal {
+    pub(super) fn refused(&mut self, body: Body) -> Refusal {
         match self.ask(body) {
             Body::Refused(refusal) => refusal,
             other => panic!("{other:?}"),
@@ -257,6 +258,40 @@ fn a_bogus_request_for_consent_is_refused_and_stands_in_the_audit_log() {
     assert_eq!(refused[0]["sender"], serde_json::json!(by_stranger));
     assert!(refused[1]["why"].as_str().is_some_and(|why| why.contains("not signed")), "{log}");
     assert_eq!(row.consent[0].count("refused"), 8);
+}
+
+/// ICC-03: partial paths as many and as long as a frame takes, with loops, and more than that.
+#[test]
+fn a_bomb_of_partial_paths_is_refused_or_bounded_and_others_do_not_notice() {
+    let mut row = Row::new("bomb").settled();
+    row.nodes[0].kill();
+    let realm = &row.realm;
+    let (address, who) = (listens(realm, "paths/path.toml"), realm.identity("paths"));
+    let mut wire = Wire::open(&address, &who, &seed(&realm.path("a/identity.key")));
+    let [a, b, c] = ["a", "b", "c"].map(|name| key(&realm.identity(name)));
+    let find = |nodes: &[IdentityKey], count: usize| {
+        let partial = PartialPath { nodes: nodes.to_vec(), steps: vec![Step::Up; nodes.len() - 1] };
+        Body::FindHost { host: Host::Name("c".parse().expect("a name")), partials: vec![partial; count] }
+    };
+    // Round and round; of nobody; and not one's own.
+    let strange: Vec<IdentityKey> = (0..16u8).map(|number| IdentityKey([number; 32])).collect();
+    let round: Vec<IdentityKey> = [a, b].into_iter().cycle().take(16).collect();
+    for nodes in [round, [&[a][..], &strange[1..]].concat(), vec![b, c]] {
+        for _ in 0..5 {
+            match wire.ask(find(&nodes, 16)) {
+                Body::Refused(_) => {}
+                Body::Paths { paths, .. } => assert!(paths.len() <= 16),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    // 10,000 of them, by their count.
+    let octets = [&[1, 7, 0, 0, 0, 9, 0x27, 0x10][..], &[0; 64]].concat();
+    wire.send(octets);
+    assert!(matches!(wire.answer(), Body::Refused(Refusal::Malformed)));
+    let begin = Instant::now();
+    let found = row.nodes[1].show("paths", &["--host", "c"]);
+    assert!(found["paths"].is_array() && begin.elapsed() < Duration::from_secs(3), "{found} {:?}", begin.elapsed());
 }
 
 /// A server that accepts every node and says what `answer` makes of each frame.

@@ -7,9 +7,10 @@ use serde_json::Value;
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_lab::process::Daemon;
 
+use super::applications::serve;
 use super::harness::{Neighbour, Realm, Running};
+use super::world::use_names;
 use crate::common::{eventually, text};
-use crate::gateway::{serve, use_names};
 
 /// The address of everything but the gateways.
 const HERE: &str = "192.0.2.250";
@@ -105,10 +106,10 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
         let shown = b.place.command("ip").args(["-j", "addr", "show", "wayleave0"]).output().expect("ip runs");
         text(&shown.stdout).contains("10.0.2.1")
     });
-    serve(&b.place, &page);
+    serve(&b.place, &["10.0.2.1:8080", "[fd00:2::1]:8080"], &page, &realm.folder.0);
     let curl = |family: &str, seconds: &str| {
         let mut command = a.place.command("curl");
-        command.args([family, "-sS", "--max-time", seconds, "http://short.b.overlay:8080/"]).stdin(Stdio::null());
+        command.args([family, "-sS", "--max-time", seconds, "http://short.b.overlay:8080/page"]).stdin(Stdio::null());
         command.output().expect("curl runs")
     };
     eventually(&format!("the first page: {} {}", a.log(), b.log()), || curl("-4", "5").stdout == page);

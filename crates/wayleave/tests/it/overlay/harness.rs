@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
+use wayleave_lab::netns::NetworkNamespace;
 
 use crate::common::{Folder, eventually, free, text};
 
@@ -14,23 +15,41 @@ pub(crate) struct Running {
     folder: PathBuf,
     role: &'static str,
     pub(crate) page: String,
+    place: NetworkNamespace,
     child: Option<Child>,
 }
 
 impl Running {
     /// Starts `wayleave run ROLE` in a folder that has its configuration.
     pub(crate) fn start(name: &str, folder: PathBuf, role: &'static str, page: &str) -> Self {
-        let mut running = Self { name: name.to_owned(), folder, role, page: page.to_owned(), child: None };
-        running.resume();
+        let mut running = Self::launch(name, folder, role, page, NetworkNamespace::Own);
+        running.wait();
+        running
+    }
+
+    /// The same in a network namespace; it need not answer yet.
+    pub(crate) fn launch(name: &str, folder: PathBuf, role: &'static str, page: &str, place: NetworkNamespace) -> Self {
+        let mut running = Self { name: name.to_owned(), folder, role, page: page.to_owned(), place, child: None };
+        running.spawn();
         running
     }
 
     /// Starts the process, for the first time or after a kill, and waits until it answers.
     pub(crate) fn resume(&mut self) {
+        self.spawn();
+        self.wait();
+    }
+
+    /// Starts the process.
+    pub(crate) fn spawn(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).expect("a log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["run", self.role, "--config", &format!("{}.toml", self.role)]).current_dir(&self.folder);
         self.child = Some(command.stderr(log).stdin(Stdio::null()).spawn().expect("the program runs"));
+    }
+
+    /// Waits until it answers.
+    pub(crate) fn wait(&mut self) {
         eventually(&format!("{} starts: {}", self.name, self.log()), || {
             let ended = self.child.as_mut().expect("started").try_wait().expect("a child");
             assert!(ended.is_none(), "{} ended: {}", self.name, self.log());
@@ -39,9 +58,17 @@ impl Running {
     }
 
     pub(crate) fn show(&self, noun: &str, more: &[&str]) -> Value {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
-        let output = command.args(["show", noun, "--json", "--url", &self.page]).args(more).output();
-        let output = output.expect("the program runs");
+        self.json(&[&["show", noun], more].concat())
+    }
+
+    /// What a command says of the process.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Output {
+        let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(arguments).args(["--url", &self.page]).output().expect("the program runs")
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.ask(&[arguments, &["--json"]].concat());
         if output.status.success() { serde_json::from_slice(&output.stdout).expect("JSON") } else { Value::Null }
     }
 
@@ -59,6 +86,11 @@ impl Running {
 
     pub(crate) fn id(&self) -> u32 {
         self.child.as_ref().expect("running").id()
+    }
+
+    /// A count of the status page, below a group of counts.
+    pub(crate) fn counted(&self, group: &str, field: &str) -> u64 {
+        self.show("status", &[])[group][field].as_u64().unwrap_or(0)
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -84,6 +116,8 @@ impl Drop for Running {
 pub(crate) struct Realm {
     pub(crate) folder: Folder,
     pub(crate) operator: Running,
+    /// Seconds that memberships last, if not a year.
+    pub(crate) lasts: Option<u64>,
 }
 
 /// A router's neighbour: its name, what it is to the router, the link's number, and where the router's end is.
@@ -91,16 +125,23 @@ pub(crate) struct Neighbour<'a>(pub(crate) &'a str, pub(crate) &'a str, pub(crat
 
 impl Realm {
     pub(crate) fn new(name: &str) -> Self {
-        let folder = Folder::new(&format!("overlay-{name}"));
         let [listen, status] = [free(), free()];
-        folder.ok(&["realm", "init", "realm", "--listen", &listen, "--status", &status]);
-        let operator = Running::start("operator", folder.0.join("realm"), "realm", &status);
-        Self { folder, operator }
+        Self::at(name, &listen, &status)
+    }
+
+    /// The same with the operator's side at this address.
+    pub(crate) fn at(name: &str, listen: &str, status: &str) -> Self {
+        let folder = Folder::new(&format!("overlay-{name}"));
+        folder.ok(&["realm", "init", "realm", "--listen", listen, "--status", status]);
+        let operator = Running::start("operator", folder.0.join("realm"), "realm", status);
+        Self { folder, operator, lasts: None }
     }
 
     /// A token for a node.
     pub(crate) fn invite(&self, arguments: &[&str]) -> String {
-        let all = [&["realm", "invite"], arguments, &["--config", "realm/realm.toml"]].concat();
+        let lasts = self.lasts.map(|lasts| lasts.to_string());
+        let lasts: Vec<&str> = lasts.iter().flat_map(|lasts| ["--seconds", lasts.as_str()]).collect();
+        let all = [&["realm", "invite"], arguments, &lasts, &["--config", "realm/realm.toml"]].concat();
         self.folder.ok(&all).trim().to_owned()
     }
 
@@ -197,7 +238,11 @@ impl Row {
 
     /// The same, with configurations that `change` has changed before anything runs.
     pub(crate) fn prepared(name: &str, change: impl FnOnce(&Realm)) -> Self {
-        let realm = Realm::new(name);
+        Self::of(Realm::new(name), change)
+    }
+
+    /// The same in a realm that begins.
+    pub(crate) fn of(realm: Realm, change: impl FnOnce(&Realm)) -> Self {
         let path_server = realm.path_server("paths");
         let (page_b, who_b) = realm.consent_server("consent-b");
         let (page_c, who_c) = realm.consent_server("consent-c");

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
+use wayleave_runtime::clock::unix_now;
 
 use super::harness::Realm;
 use crate::common::{Folder, eventually, free, text};
@@ -81,6 +82,38 @@ fn a_renewed_membership_is_fetched_with_the_token_of_before_and_replaces_the_old
     node.resume();
     eventually("it is told so", || node.log().contains("a newer object is known"));
     assert!(until().is_some_and(|now| now > before + 28 * 86_400));
+}
+
+#[test]
+fn nodes_and_servers_renew_their_memberships_by_themselves_and_one_that_was_removed_says_why_it_cannot() {
+    let mut realm = Realm::new("renewing");
+    realm.lasts = Some(10);
+    let row = super::harness::Row::of(realm, |_| ()).settled();
+    let file = |name: &str| row.realm.read(&format!("{name}/membership"));
+    let names = ["paths", "consent-b", "consent-c", "a", "b", "c"];
+    let first = names.map(file);
+    eventually("everybody has a later membership, twice", || {
+        let renewed = |log: String| log.matches("the operator has renewed this node's membership").count() >= 2;
+        let others = [&row.path_server, &row.consent[0], &row.consent[1]];
+        others.into_iter().chain(&row.nodes).all(|running| renewed(running.log()))
+    });
+    eventually("and has written it down", || names.iter().zip(&first).all(|(name, first)| file(name) != *first));
+    // By now the first ones have ended: with the later ones all is as before.
+    eventually("consented", || row.is_consented("c"));
+    let members = row.path_server.show("members", &[])["members"].as_array().cloned().unwrap_or_default();
+    let later = |name: &str| {
+        let member = members.iter().find(|member| member["names"][0] == name).expect("a member");
+        member["membership_until"].as_u64() > Some(unix_now().secs())
+    };
+    assert!(["a", "b", "c"].into_iter().all(later), "{members:?}");
+    assert!(row.realm.operator.log().contains("membership renewed"));
+    row.realm.folder.ok(&["realm", "revoke", "b", "--config", "realm/realm.toml"]);
+    eventually("b says so", || {
+        let problems = row.nodes[1].status("problems");
+        problems[0].as_str().is_some_and(|why| why.contains("does not renew") && why.contains("revoked"))
+    });
+    assert!(row.nodes[1].log().contains("does not renew this node's membership"), "{}", row.nodes[1].log());
+    assert_eq!(row.nodes[0].status("problems"), serde_json::json!([]));
 }
 
 #[test]

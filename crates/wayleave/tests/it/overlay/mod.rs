@@ -1,8 +1,14 @@
 //! A realm from nothing, by processes: its operator, path and consent servers, nodes that forward.
 
+mod applications;
 mod attacks;
 mod gateways;
 mod harness;
+mod hostile;
 mod join;
+
 mod paths;
+mod relay;
 mod secrets;
+mod servers;
+mod world;

@@ -479,6 +479,7 @@ impl Control<Icing> for IcingControl {
             let known = rows.iter().filter(|row| row["state"] == "known").count();
             members.insert("neighbours".to_owned(), json!(rows.len()));
             members.insert("neighbours_known".to_owned(), json!(known));
+            members.insert("problems".to_owned(), json!(handle.problems()));
         }
     }
 

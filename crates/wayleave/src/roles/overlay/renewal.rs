@@ -1,0 +1,151 @@
+//! A node's next membership, in time: asked of the realm's operator once half of the present one is over, written into the
+//! membership's file, and handed on. Where the operator does not run, or says no, the present one holds until it ends.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tracing::{info, warn};
+use wayleave_control::frames::{Body, Frame, MAX_FRAME};
+use wayleave_control::realm::{JoinError, Membership, Server};
+use wayleave_control::signed::Signed;
+use wayleave_runtime::clock::{unix_now, utc};
+use wayleave_runtime::links::{Limits, LinkEvent, Links};
+use wayleave_runtime::node_tls::NodeIdentity;
+
+use crate::key_files::membership;
+use crate::roles::Events;
+
+/// How long the operator's side is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A clock may be set meanwhile: it is looked at this often.
+const LOOK: Duration = Duration::from_secs(60);
+/// Seconds between two attempts, at least and at most.
+const LEAST: u64 = 1;
+const MOST: u64 = 3_600;
+
+/// What is to be kept up.
+pub struct Renewal {
+    /// Who renews; nobody, if the configuration does not say.
+    pub operator: Option<Server>,
+    pub identity: NodeIdentity,
+    pub membership: Signed<Membership>,
+    /// Where it lies.
+    pub file: PathBuf,
+    pub log: Events,
+}
+
+/// Why there is no later membership yet.
+enum Failed {
+    Refused(JoinError),
+    /// No answer, or one that does not hold.
+    Other(String),
+}
+
+impl Renewal {
+    /// Renews from now on; later memberships go to `to`. The receiver has what an operator should see of it, if anything.
+    pub fn start(self, to: mpsc::Sender<Signed<Membership>>) -> (JoinHandle<()>, watch::Receiver<Option<String>>) {
+        let (problem, shown) = watch::channel(None);
+        (tokio::spawn(self.run(to, problem)), shown)
+    }
+
+    async fn run(mut self, to: mpsc::Sender<Signed<Membership>>, problem: watch::Sender<Option<String>>) {
+        let mut said = false;
+        loop {
+            let (from, until) = (self.membership.object().renewable_at(), self.membership.object().not_after);
+            let now = unix_now().secs();
+            if now < from {
+                tokio::time::sleep(LOOK.min(Duration::from_secs(from - now))).await;
+                continue;
+            }
+            match self.ask().await {
+                Ok(Some(later)) => {
+                    let ends = later.object().not_after;
+                    if let Err(failures) = membership::save(&later, &self.file) {
+                        // It holds in this process; after a restart it is asked for again.
+                        let why: Vec<String> = failures.0.iter().map(ToString::to_string).collect();
+                        warn!("the renewed membership could not be written: {}", why.join("; "));
+                    }
+                    info!(until = utc(ends), "the operator has renewed this node's membership");
+                    self.log.note(&serde_json::json!({ "event": "renewed", "until": ends }));
+                    self.membership = later.clone();
+                    problem.send_replace(None);
+                    said = false;
+                    if to.send(later).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                Ok(None) => {}
+                Err(failed) => {
+                    let end = if now > until { "ended on" } else { "ends on" };
+                    let text = match &failed {
+                        Failed::Refused(error) => format!(
+                            "the realm's operator does not renew this node's membership, which {end} {}: {error}",
+                            utc(until)
+                        ),
+                        Failed::Other(why) => {
+                            format!("this node's membership, which {end} {}, could not be renewed: {why}", utc(until))
+                        }
+                    };
+                    // An operator's side that is not there is nothing special while there is time.
+                    let is_urgent = matches!(failed, Failed::Refused(_)) || now >= from + (until - from) / 2;
+                    if is_urgent && !said {
+                        said = true;
+                        warn!("{text}; afterwards others do not know it: ask the realm's operator");
+                        self.log.note(&serde_json::json!({ "event": "not-renewed", "why": text }));
+                    }
+                    problem.send_replace(is_urgent.then_some(text));
+                }
+            }
+            let pause = (until.saturating_sub(self.membership.object().not_before) / 32).clamp(LEAST, MOST);
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+        }
+    }
+
+    /// The later membership; none if the operator's side has none later.
+    async fn ask(&self) -> Result<Option<Signed<Membership>>, Failed> {
+        let Some(operator) = &self.operator else {
+            let why = "the configuration names no `operator`; `wayleave join` writes it";
+            return Err(Failed::Other(why.to_owned()));
+        };
+        let answer = timeout(PATIENCE, self.exchange(operator)).await;
+        let answer = answer.unwrap_or_else(|_| Err("no answer".to_owned()));
+        let answer = answer.map_err(|why| Failed::Other(format!("operator at {}: {why}", operator.address)))?;
+        let later = answer.map_err(Failed::Refused)?;
+        let (before, object) = (self.membership.object(), later.object());
+        if object.number == before.number {
+            return Ok(None);
+        }
+        let holds = object.realm == before.realm
+            && object.identity == before.identity
+            && object.noise == before.noise
+            && object.number > before.number
+            && later.verify(&before.realm.0).is_ok();
+        if holds { Ok(Some(later)) } else { Err(Failed::Other("the answer is no membership of this node".to_owned())) }
+    }
+
+    async fn exchange(&self, operator: &Server) -> Result<Result<Signed<Membership>, JoinError>, String> {
+        let (to, mut events) = mpsc::channel::<LinkEvent>(64);
+        let links = Links::new(Limits { frame: MAX_FRAME as u32, ..Limits::default() });
+        let connecting = links.connect_node(operator.address.clone(), &self.identity, operator.identity, to);
+        let _connecting = connecting.map_err(|error| error.to_string())?;
+        let asked = Frame { request: 1, body: Body::Renew { number: self.membership.object().number } }.encode();
+        while let Some(event) = events.recv().await {
+            match event {
+                LinkEvent::Up { link, .. } => links.send(link, asked.as_slice().into()),
+                // A path server is told of removed nodes by the same link.
+                LinkEvent::Frame { bytes, .. } => match Frame::decode(&bytes) {
+                    Ok(Frame { request: 1, body: Body::Joined(answer) }) => return Ok(answer),
+                    Ok(_) => {}
+                    Err(error) => return Err(format!("malformed: {error}")),
+                },
+                LinkEvent::Failed { failure, .. } => return Err(failure.to_string()),
+                LinkEvent::Down { .. } => return Err("the connection was closed".to_owned()),
+            }
+        }
+        Err("no link".to_owned())
+    }
+}

@@ -1,0 +1,574 @@
+//! A member that turns hostile, and somebody on the links between nodes. Each attack dies at a node, and with a counter, that the
+//! test names.
+
+use std::cell::Cell;
+use std::fs;
+use std::net::{SocketAddrV4, UdpSocket};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wayleave_control::consent::{ConsentRequest, RequestedPath, open};
+use wayleave_control::database::Refusal;
+use wayleave_control::frames::{Body, Host};
+use wayleave_control::signed::Signed;
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::sign::SigningKey;
+use wayleave_lab::netns::{self, NetworkNamespace};
+use wayleave_lab::wire::{Capture, Datagram, Forger};
+use wayleave_packet::Path;
+use wayleave_packet::icing::header::{NodeId, Packet, Part, Version};
+use wayleave_packet::icing::mint::{Consent, EpochKey, Form, NodeSecret, Nonce, Sender, encapsulate};
+use wayleave_packet::icing::verify::PathKeys;
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::to_hex;
+
+use super::attacks::{Wire, key, membership, seed};
+use super::world::{HERE, Plan, World, address, port};
+use crate::common::{eventually, text};
+
+/// Seconds of an epoch of node IDs.
+const EPOCH: u64 = 86_400;
+/// The hostile member's number.
+const M: u8 = 66;
+/// The protocol of what is sealed between gateways.
+const SEALED: u8 = 99;
+
+/// The number of a node.
+fn number(name: &str) -> u8 {
+    super::world::NODES.iter().find(|node| node.0 == name).map_or(M, |node| node.2)
+}
+
+/// The secret of a node's ID of now.
+fn node_secret(world: &World, name: &str) -> NodeSecret {
+    NodeSecret::derive(&seed(&world.path(&format!("{name}/ids.key"))), (unix_now().secs() / EPOCH) as u32)
+}
+
+/// Who consents for a node: the server's name, and where it is.
+fn server_of(name: &str) -> (&'static str, String) {
+    match name {
+        "w1" | "w2" | "w3" => ("west", format!("{HERE}:7201")),
+        "e" => ("east", format!("{HERE}:7202")),
+        _ => ("ends", format!("{HERE}:7200")),
+    }
+}
+
+/// A member's keys in other hands.
+struct Thief<'a> {
+    world: &'a World,
+    name: &'static str,
+    identity: Seed,
+    secret: NodeSecret,
+    nonce: Cell<u64>,
+}
+
+impl<'a> Thief<'a> {
+    fn of(world: &'a World, name: &'static str) -> Self {
+        let identity = seed(&world.path(&format!("{name}/identity.key")));
+        Self { world, name, identity, secret: node_secret(world, name), nonce: Cell::new(unix_now().secs() << 8) }
+    }
+
+    fn name_of(&self, identity: &wayleave_core::IdentityKey) -> &str {
+        let text = identity.to_string();
+        self.world.identities.iter().find(|(_, known)| **known == text).map_or("?", |(name, _)| name)
+    }
+
+    /// The paths to `host` that the path server finds.
+    fn paths(&self, host: &str) -> Vec<Path> {
+        let mut wire = Wire::open(&format!("{HERE}:7100"), &self.world.identities["paths"], &self.identity);
+        let host = Host::Name(host.parse().expect("a name"));
+        match wire.ask(Body::FindHost { host, partials: Vec::new() }) {
+            Body::Paths { paths, .. } => paths,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The path over these nodes.
+    fn path(&self, host: &str, nodes: &[&str]) -> Path {
+        let over = |path: &Path| -> Vec<String> {
+            path.nodes().map(|(identity, ..)| self.name_of(&identity).to_owned()).collect()
+        };
+        let all = self.paths(host);
+        all.iter().find(|path| over(path) == nodes).unwrap_or_else(|| panic!("{nodes:?} of {all:?}")).clone()
+    }
+
+    /// What node `index` of a path answers to a request for its consent; `change` changes the request before it is signed.
+    fn request(
+        &self,
+        path: &Path,
+        index: usize,
+        seconds: u32,
+        change: impl FnOnce(&mut ConsentRequest),
+    ) -> Result<(u32, Consent), Refusal> {
+        let own = SigningKey::from_seed(&self.identity);
+        let membership = membership(&self.world.realm, self.name);
+        let nodes: Vec<_> = path.nodes().collect();
+        let (server, at) = server_of(self.name_of(&nodes[index].0));
+        let now = unix_now().secs();
+        self.nonce.set(self.nonce.get() + 1);
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&self.nonce.get().to_be_bytes());
+        nonce[8..].copy_from_slice(&unix_now().0.to_be_bytes());
+        let epoch_key = EpochKey {
+            epoch: (now / EPOCH) as u32,
+            not_before: now as u32 - 60,
+            not_after: now as u32 + 3_600,
+            node: nodes[0].1,
+        };
+        let mut request = ConsentRequest {
+            realm: membership.object().realm,
+            server: key(&self.world.identities[server]),
+            sender: membership.object().identity,
+            nonce,
+            time: now,
+            path: RequestedPath {
+                sender: nodes[0].1,
+                hops: nodes[1..].iter().map(|(_, id, tag)| (*id, *tag)).collect(),
+            },
+            index: index as u8,
+            expiry: now as u32 + seconds,
+            epoch_key: epoch_key.sign(&own),
+        };
+        change(&mut request);
+        let request = Signed::sign(&request, &own).expect("well formed");
+        let mut wire = Wire::open(&at, &self.world.identities[server], &self.identity);
+        match wire.ask(Body::Consent { membership, request }) {
+            Body::Consented(answer) => {
+                let answer = answer.object();
+                Ok((answer.expiry, open(answer, &self.secret).expect("sealed to the sender's ID")))
+            }
+            Body::Refused(refusal) => Err(refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The path with the consents of all its nodes.
+    fn consented(&self, path: &Path, seconds: u32) -> Path {
+        let mut path = path.clone();
+        let count = path.nodes().len();
+        for index in 1..count {
+            let (expiry, consent) = self.request(&path, index, seconds, |_| ()).expect("consented");
+            path.add_consent(index, expiry, consent).expect("a node of the path");
+        }
+        path
+    }
+
+    fn sender(&self, path: &Path) -> Sender {
+        path.sender(Version::Standard, &self.secret).expect("a sender")
+    }
+
+    fn packet(&self, sender: &Sender, payload: &[u8]) -> Vec<u8> {
+        self.nonce.set(self.nonce.get() + 1);
+        let nonce = Nonce::new(unix_now(), self.nonce.get() as u32);
+        let mut out = Vec::new();
+        encapsulate(sender, (Form::Path, Part::Whole), SEALED, nonce, payload, &mut out).expect("a packet");
+        out
+    }
+}
+
+/// What a node has counted under a name.
+fn counted(world: &World, node: &str, reason: &str) -> u64 {
+    let status = world.nodes[node].show("status", &[]);
+    let groups = ["reasons", "refused", "dropped"].map(|group| status[group][reason].as_u64().unwrap_or(0));
+    groups.iter().sum()
+}
+
+/// `attack` is counted at `node` under `reason`, and only there.
+fn dies(world: &World, what: &str, node: &str, reason: &str, attack: impl FnOnce()) {
+    let before = counted(world, node, reason);
+    let delivered = counted(world, "b", "malformed");
+    attack();
+    let begin = std::time::Instant::now();
+    while counted(world, node, reason) == before {
+        let all: Vec<String> =
+            world.nodes.iter().map(|(name, running)| format!("{name}: {}", running.show("status", &[]))).collect();
+        assert!(
+            begin.elapsed() < Duration::from_secs(10),
+            "{what} does not die at {node} by {reason}: {}",
+            all.join("\n")
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(counted(world, "b", "malformed"), delivered, "{what} was delivered");
+}
+
+/// Where `node` receives what `from` sends, and the address from which it expects it.
+fn link(from: u8, to: u8) -> (SocketAddrV4, SocketAddrV4) {
+    (port(from, to).parse().expect("an address"), port(to, from).parse().expect("an address"))
+}
+
+fn is_datagram(frame: &[u8]) -> bool {
+    Datagram::of(frame).is_some()
+}
+
+/// A hostile world: m is a member behind w1, and somebody is on every link.
+struct Scene {
+    world: World,
+    capture: Capture,
+    forger: Forger,
+}
+
+impl Scene {
+    fn new(name: &str) -> Self {
+        let plan = Plan { more: &[("m", "gateway", M, 0)], links: &[("m", "w1", "provider")], ..Plan::default() };
+        let mut world = World::with(name, &plan).settled();
+        // m was honest until now: others know it.
+        eventually("m is known", || world.nodes["m"].ask(&["ping", "fast.b.overlay"]).status.success());
+        world.node("m").kill();
+        let capture = Capture::start(&NetworkNamespace::Own, is_datagram).expect("a packet socket");
+        let forger = Forger::new(&NetworkNamespace::Own).expect("a raw socket");
+        Self { world, capture, forger }
+    }
+
+    /// Sends what `from` would send to `to`, under its address.
+    fn forge(&self, from: &str, to: &str, payload: &[u8]) {
+        let (from, to) = link(number(from), number(to));
+        self.forger.send(&Datagram { from, to, payload: payload.to_vec() }).expect("sent");
+    }
+
+    /// Waits for a packet from one node to another whose payload ends in `end`, as it is on the wire.
+    fn seen(&self, from: &str, to: &str, end: &[u8]) -> Vec<u8> {
+        let (from, to) = link(number(from), number(to));
+        let mut found = None;
+        eventually("the packet passes", || {
+            let all = self.capture.datagrams();
+            let is_it =
+                |datagram: &&Datagram| (datagram.from, datagram.to) == (from, to) && datagram.payload.ends_with(end);
+            found = all.iter().find(is_it).map(|datagram| datagram.payload.clone());
+            found.is_some()
+        });
+        found.expect("just found")
+    }
+}
+
+#[test]
+fn packets_off_their_consented_path_die_at_the_next_honest_node_by_name() {
+    let test = "overlay::hostile::packets_off_their_consented_path_die_at_the_next_honest_node_by_name";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let scene = Scene::new("hostile");
+    let world = &scene.world;
+    let (m, a) = (Thief::of(world, "m"), Thief::of(world, "a"));
+    let host = world.places["m"].within(|| UdpSocket::bind(port(M, 11))).expect("in its place").expect("m's end");
+    let send = |octets: &[u8]| {
+        host.send_to(octets, port(11, M)).expect("sent");
+    };
+    let (short, long) = (m.path("b", &["m", "w1", "w3", "b"]), m.path("b", &["m", "w1", "w2", "w3", "b"]));
+    let (short, long) = (m.consented(&short, 300), m.consented(&long, 300));
+    let (on_short, on_long) = (m.sender(&short), m.sender(&long));
+
+    // With every consent it comes to the end: what is not a message dies there.
+    for sender in [&on_short, &on_long] {
+        let before = counted(world, "b", "malformed");
+        send(&m.packet(sender, b"honest, but no message"));
+        eventually("an honest packet is delivered", || counted(world, "b", "malformed") > before);
+    }
+
+    // Consents: made up, another sender's, for another path, ended.
+    let bogus = || Consent::new(Key128::new([7; 16]));
+    for (index, node) in [(1, "w1"), (2, "w3")] {
+        let mut path = short.clone();
+        path.add_consent(index, unix_now().secs() as u32 + 60, bogus()).expect("a node");
+        dies(world, "a bogus consent", node, "consent", || send(&m.packet(&m.sender(&path), b"x")));
+    }
+    let of_a = a.consented(&a.path("b", &["a", "w1", "w3", "b"]), 300);
+    let swap = |path: &Path, with: &Path| {
+        // The other path's consents on this path.
+        let (path, with) = (path.icing_path().expect("whole"), with.sender(Version::Standard, &a.secret));
+        (path, with.expect("a sender"))
+    };
+    let (route, theirs) = swap(&short, &of_a);
+    let stolen: Vec<Consent> = (1..4).map(|index| Consent::new(Key128::new(*theirs.keys(index)[0]))).collect();
+    let forged = Sender::new(Version::Standard, &route, &m.secret, &stolen).expect("a sender");
+    dies(world, "another sender's consents", "w1", "consent", || send(&m.packet(&forged, b"x")));
+    let of_long: Vec<Consent> = (1..4).map(|index| Consent::new(Key128::new(*on_long.keys(index)[0]))).collect();
+    let forged = Sender::new(Version::Standard, &route, &m.secret, &of_long).expect("a sender");
+    dies(world, "consents to another path", "w1", "consent", || send(&m.packet(&forged, b"x")));
+    // a's path, name and consents without a's key: from m's link, and from a's own.
+    let in_name = wayleave_packet::icing::header::Path::new(a.secret.id(), of_a.icing_path().expect("whole").hops());
+    let in_name = in_name.expect("a path");
+    let mut posing = m.packet(&theirs, b"x");
+    dies(world, "a's packets by m's link", "w1", "ingress", || send(&posing));
+    let count = posing.len() - 1;
+    posing[count] ^= 1;
+    dies(world, "a's packet with another payload", "w1", "verifier", || scene.forge("a", "w1", &posing));
+    assert_eq!(in_name.count(), 4);
+    let ended = m.consented(&short, 2);
+    std::thread::sleep(Duration::from_secs(3));
+    dies(world, "a consent that has ended", "w1", "expired", || send(&m.packet(&m.sender(&ended), b"x")));
+
+    // The path: nodes skipped, and swapped.
+    send(&m.packet(&on_long, b"skips w2"));
+    let marked = scene.seen("w1", "w2", b"skips w2");
+    let mut skips = marked.clone();
+    skips[3] = 3;
+    dies(world, "w2 skipped, as if from w1", "w3", "ingress", || scene.forge("w1", "w3", &skips));
+    dies(world, "w2 skipped, as if from w2", "w3", "verifier", || scene.forge("w2", "w3", &skips));
+    let mut early = m.packet(&on_long, b"skips w1");
+    early[3] = 2;
+    dies(world, "w1 skipped", "w2", "verifier", || scene.forge("w1", "w2", &early));
+    let nodes: Vec<_> = long.icing_path().expect("whole").hops().to_vec();
+    let swapped = [nodes[0], nodes[2], nodes[1], nodes[3]];
+    let swapped = wayleave_packet::icing::header::Path::new(m.secret.id(), &swapped).expect("a path");
+    let all: Vec<Consent> = (1..5).map(|index| Consent::new(Key128::new(*on_long.keys(index)[0]))).collect();
+    let forged = Sender::new(Version::Standard, &swapped, &m.secret, &all).expect("a sender");
+    dies(world, "w2 and w3 swapped", "w1", "consent", || send(&m.packet(&forged, b"x")));
+    // w1 and w3 collude around w2: w3 adds what it can to what w1 marked. b misses w2 (ICD-04).
+    let w3 = node_secret(world, "w3");
+    let path = long.icing_path().expect("whole");
+    assert_eq!(*path.node(3), w3.id(), "w3's key");
+    let mut keys = PathKeys::new(path.route(Version::Standard), 3, 5, &all[2]);
+    for other in [0, 1, 2, 4] {
+        keys.set_pair(other, &w3.pair(path.node(other), Version::Standard).expect("a key"));
+    }
+    let mut shortcut = skips.clone();
+    let tags = keys.proof_tags(&Packet::decode(&shortcut, Version::Standard).expect("a packet"));
+    tags.advance(&mut shortcut);
+    assert_eq!(shortcut[3], 4);
+    dies(world, "a shortcut around w2 by two who collude", "b", "verifier", || scene.forge("w3", "b", &shortcut));
+
+    // On the link between two nodes: octets changed, packets repeated (ICD-08).
+    for (what, place, reason) in
+        [("payload", None, "verifier"), ("handle", Some(20), "handle"), ("nonce", Some(15), "consent")]
+    {
+        let end = format!("untouched {what}");
+        send(&m.packet(&on_short, end.as_bytes()));
+        let mut seen = scene.seen("w1", "w3", end.as_bytes());
+        let place = place.unwrap_or(seen.len() - 1);
+        seen[place] ^= 1;
+        dies(world, &format!("another {what}"), "w3", reason, || scene.forge("w1", "w3", &seen));
+    }
+    let again = m.packet(&on_short, b"again");
+    send(&again);
+    let seen = scene.seen("w1", "w3", b"again");
+    let last = scene.seen("w3", "b", b"again");
+    dies(world, "a packet again at the first node", "w1", "replayed", || send(&again));
+    dies(world, "a packet again at the second node", "w3", "replayed", || scene.forge("w1", "w3", &seen));
+    dies(world, "a packet again at the receiver", "b", "replayed", || scene.forge("w3", "b", &last));
+    // Beyond the window of five seconds; and at a node that has forgotten all, since it was started anew.
+    std::thread::sleep(Duration::from_secs(6));
+    dies(world, "a packet again after the window", "w1", "stale", || send(&again));
+    let mut ahead = Vec::new();
+    let late = Nonce::new(wayleave_core::UnixTime(unix_now().0 + 60_000_000), 1);
+    encapsulate(&on_short, (Form::Path, Part::Whole), SEALED, late, b"x", &mut ahead).expect("a packet");
+    dies(world, "a stamp from the future", "w1", "stale", || send(&ahead));
+    dies(world, "garbage", "w1", "malformed", || send(&[0xff; 300]));
+
+    // An ID that another has: of the consent servers, and of the path server (`attacks`).
+    let mut claimed = of_a.clone();
+    claimed = Path::icing(claimed.hops().to_vec(), claimed.expiry(), claimed.mtu()).expect("a path");
+    let refused = m.request(&claimed, 1, 60, |_| ());
+    assert_eq!(refused.err(), Some(Refusal::IdClaimed(key(&world.identities["a"]))));
+    // A consent server of another provider has no key for the node.
+    let refused = m.request(&short, 1, 60, |request| request.index = 3);
+    assert_eq!(refused.err(), Some(Refusal::NotServed));
+
+    // The operator removes m: nobody consents, and its neighbour takes nothing of it, whatever it proves.
+    let fresh = m.sender(&m.consented(&short, 300));
+    world.realm.folder.ok(&["realm", "revoke", "m", "--config", "realm/realm.toml"]);
+    eventually("no server consents to a removed member", || {
+        m.request(&short, 1, 60, |_| ()).err() == Some(Refusal::Revoked)
+    });
+    // Its address is no neighbour's any more.
+    let strangers = || world.nodes["w1"].count("strangers");
+    let before = strangers();
+    eventually("w1 knows it no more", || {
+        send(&m.packet(&fresh, b"x"));
+        strangers() > before
+    });
+    let (before, delivered) = (strangers(), counted(world, "b", "malformed"));
+    for _ in 0..10 {
+        send(&m.packet(&fresh, b"x"));
+    }
+    eventually("w1 takes nothing of it", || strangers() == before + 10);
+    assert_eq!(counted(world, "b", "malformed"), delivered);
+}
+
+/// The configuration of m as a gateway that lies to itself: paths, proofs and keys are real, members and prefixes are not.
+fn lie(world: &World, m: &Thief<'_>, path: &Path, own: &[&str], of_b: &[&str]) {
+    let secret = |file: &str| {
+        let text = fs::read_to_string(world.path(file)).expect("a key file");
+        let line = text.lines().find_map(|line| line.strip_prefix("secret = \"")).expect("a secret");
+        line.trim_end_matches('"').to_owned()
+    };
+    let noise = |name: &str| {
+        let object = membership(&world.realm, name).object().clone();
+        to_hex(&object.noise.to_bytes())
+    };
+    let id = |id: &NodeId| to_hex(&id.to_bytes());
+    let epoch = (unix_now().secs() / EPOCH) as u32;
+    let ids = seed(&world.path("m/ids.key"));
+    let node: Seed = kdf::derive("wayleave/icing/node/v1", ids.expose(), &epoch.to_be_bytes());
+    let sender = m.sender(path);
+    let nodes: Vec<_> = path.nodes().collect();
+    let (w1, first) = (world.identities["w1"].clone(), id(&nodes[1].1));
+    let file = json!({
+        "identity": world.identities["m"], "noise": secret("m/noise.key"), "node": to_hex(node.expose()),
+        "tags": secret("m/tags.key"), "tag": 0x8000_0000u32,
+        "links": [{ "id": 11, "identity": w1, "node": first, "local": port(M, 11), "remote": port(11, M) }],
+        "members": [
+            { "name": "m", "identity": world.identities["m"], "noise": noise("m"), "prefixes": own },
+            { "name": "b", "identity": world.identities["b"], "noise": noise("b"), "prefixes": of_b },
+        ],
+        "paths": [{
+            "nodes": nodes.iter().map(|(identity, node, tag)| json!({
+                "identity": identity.to_string(), "node": id(node), "tag": tag.0,
+            })).collect::<Vec<Value>>(),
+            "mtu": path.mtu(), "expiry": path.expiry(),
+            "consents": (1..nodes.len()).map(|index| to_hex(sender.keys(index)[0])).collect::<Vec<_>>(),
+        }],
+    });
+    fs::write(world.path("m/lies.json"), file.to_string()).expect("written");
+    world.realm.edit("m/gateway.toml", |text| match text.split_once("[overlay]") {
+        None => text,
+        Some((head, _)) => {
+            format!("{head}[laboratory]\nfile = \"lies.json\"\n[status]\nlisten = \"127.0.0.1:8492\"\n")
+        }
+    });
+}
+
+/// ICC-07: a gateway that lies about whose addresses it has and where others are.
+#[test]
+fn inner_packets_that_their_sender_may_not_send_die_at_the_receiving_gateway_by_name() {
+    let test = "overlay::hostile::inner_packets_that_their_sender_may_not_send_die_at_the_receiving_gateway_by_name";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let mut scene = Scene::new("inner");
+    let ip = |arguments: &str| {
+        let status = std::process::Command::new("ip").args(arguments.split(' ')).status();
+        assert!(status.expect("ip runs").success(), "{arguments}");
+    };
+    {
+        let m = Thief::of(&scene.world, "m");
+        let path = m.consented(&m.path("b", &["m", "w1", "w3", "b"]), 250);
+        // All consents end together.
+        lie(&scene.world, &m, &path, &["10.0.66.0/24", "10.0.1.0/24", "203.0.113.0/24"], &["10.0.2.0/24"]);
+    }
+    scene.world.node("m").resume();
+    for address in ["10.0.66.1", "10.0.1.77", "203.0.113.7"] {
+        ip(&format!("-n n-m addr add {address}/32 dev lo"));
+    }
+    let world = &scene.world;
+    let received = || world.nodes["b"].count("received");
+    let socket = |from: &str| {
+        let mut socket = None;
+        eventually(&format!("m has the address {from}: {}", world.logs()), || {
+            socket = world.places["m"].within(|| UdpSocket::bind((from, 4_000))).expect("in its place").ok();
+            socket.is_some()
+        });
+        socket.expect("just bound")
+    };
+    let behind = world.places["b"].within(|| UdpSocket::bind("0.0.0.0:9")).expect("in its place").expect("b's end");
+    behind.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    let mut octets = [0; 2_000];
+    // Its own address is taken; so its session stands.
+    let own = socket("10.0.66.1");
+    eventually(&format!("m sends to b: {}", world.logs()), || {
+        own.send_to(b"own", "10.0.2.1:9").is_ok() && behind.recv(&mut octets).is_ok()
+    });
+    while behind.recv(&mut octets).is_ok() {}
+    let before = received();
+    for from in ["10.0.1.77", "203.0.113.7"] {
+        let socket = socket(from);
+        dies(world, &format!("the source {from}"), "b", "inner-source", || {
+            socket.send_to(b"spoofed", "10.0.2.1:9").expect("sent");
+        });
+    }
+    // One of our own packets in another, and that in a third.
+    let m = Thief::of(world, "m");
+    let tunnel = {
+        let path = m.consented(&m.path("b", &["m", "w1", "w3", "b"]), 60);
+        let sender = m.sender(&path);
+        let inside = |inner: &[u8]| {
+            let mut out = Vec::new();
+            encapsulate(&sender, (Form::Handle, Part::Whole), 4, Nonce(7), inner, &mut out).expect("a packet");
+            out
+        };
+        // IPv4 and UDP around a tunnel, without checksums of UDP.
+        let mut ip =
+            vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 66, 1, 10, 0, 2, 1, 0, 9, 0xc0, 0x66, 0, 0, 0, 0];
+        let core = inside(&ipv4_udp(b"x"));
+        let total = (ip.len() + core.len()) as u16;
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[24..26].copy_from_slice(&((8 + core.len()) as u16).to_be_bytes());
+        ip.extend(core);
+        let sum = checksum(&ip[..20]);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        inside(&ip)
+    };
+    dies(world, "a tunnel in a tunnel in a tunnel", "b", "inner-nested", || {
+        own.send_to(&tunnel, "10.0.2.1:49254").expect("sent");
+    });
+    // Where it says that b is: loopback, another's network, a's.
+    for (of_b, reason) in [
+        ("127.0.0.1/32", "inner-martian"),
+        ("10.0.1.1/32", "inner-destination"),
+        ("192.0.2.250/32", "inner-destination"),
+    ] {
+        let path = m.consented(&m.path("b", &["m", "w1", "w3", "b"]), 250);
+        lie(world, &m, &path, &["10.0.66.0/24"], &[of_b]);
+        let reloads = || world.nodes["m"].log().matches("configuration reloaded").count();
+        let count = reloads();
+        world.nodes["m"].signal("-HUP");
+        eventually("the lie is believed", || reloads() > count);
+        let name = world.nodes["m"].json(&["show", "names"]);
+        assert!(name["names"].is_array(), "{name}");
+        // By a name: its address stands for what m believes of b.
+        let resolved = dig(world, "m", "fast.b.overlay").expect("a name");
+        dies(world, &format!("the destination {of_b}"), "b", reason, || {
+            // Its sessions may begin anew.
+            for _ in 0..10 {
+                let _ = own.send_to(b"to whom", (resolved.as_str(), 9));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+    }
+    while let Ok(length) = behind.recv(&mut octets) {
+        assert_eq!(&octets[..length], b"own", "only what its sender may send came out");
+    }
+    eprintln!("b let {} packets of m out before, {} in all", before, received());
+    assert!(text(&world.nodes["b"].ask(&["show", "status"]).stdout).contains("inner"), "b says so");
+    assert_eq!(address(2), "192.0.2.2");
+}
+
+fn checksum(octets: &[u8]) -> u16 {
+    let mut sum: u32 = octets.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(*two.get(1).unwrap_or(&0))).sum();
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+fn ipv4_udp(payload: &[u8]) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, (28 + payload.len()) as u8, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 66, 1, 10, 0, 2, 1];
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    ip.extend([0, 9, 0, 9, 0, (8 + payload.len()) as u8, 0, 0]);
+    ip.extend(payload);
+    ip
+}
+
+/// The IPv4 address of a name, as the node's own server of names has it; none if there is no such name.
+pub(super) fn dig(world: &World, node: &str, name: &str) -> Option<String> {
+    let socket = world.places[node].within(|| UdpSocket::bind("127.0.0.1:0")).expect("in its place").expect("a port");
+    socket.set_read_timeout(Some(Duration::from_secs(2))).expect("a timeout");
+    let mut query = vec![0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        query.push(label.len() as u8);
+        query.extend(label.as_bytes());
+    }
+    query.extend([0, 0, 1, 0, 1]);
+    let mut answer = [0; 512];
+    let mut length = 0;
+    eventually("a name is answered", || {
+        socket.send_to(&query, "127.0.0.1:53").expect("sent");
+        length = socket.recv(&mut answer).unwrap_or(0);
+        length >= query.len()
+    });
+    // No error, and one answer.
+    let is_there = answer[3] & 15 == 0 && answer[7] == 1;
+    let last: [u8; 4] = *answer[..length].last_chunk().expect("as long as the question");
+    is_there.then(|| last.map(|octet| octet.to_string()).join("."))
+}
