@@ -39,7 +39,7 @@ const PEER: IdentityKey = IdentityKey([5; 32]);
 fn world() -> World {
     let key = SigningKey::from_seed(&Seed::new([1; 32]));
     let realm = RealmKey(key.verifying_key().to_bytes());
-    let config = PathServerConfig { realm, capacity: 100, peers: Vec::new(), store: Store::New, instance: 1 };
+    let config = PathServerConfig { realm, capacity: 100, peers: Vec::new(), store: Store::New, requests: 20, instance: 1 };
     let rule = Rule { name: "all".into(), allow: true, seconds: 60, ..Rule::default() };
     let policy = Policy::new(&PolicyFile { rule: vec![rule], test: Vec::new() }).expect("in order");
     let consents = ConsentServerConfig {
@@ -49,6 +49,7 @@ fn world() -> World {
         nodes: BTreeMap::new(),
         policy,
         store: Store::Kept(Vec::new()),
+        requests: 100,
         seed: Seed::new([3; 32]),
     };
     let servers = vec![Server { identity: PEER, address: "192.0.2.1:7000".into() }];

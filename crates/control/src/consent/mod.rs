@@ -20,5 +20,5 @@ pub use request::{ConsentRequest, RequestedPath};
 pub use sealing::{ConsentAnswer, open, seal};
 pub use server::{
     Audit, ConsentServer, ConsentServerConfig, ConsentServerEvent, ConsentServerInput, ConsentServerOutput, Decision,
-    MAX_NONCES, MAX_SKEW,
+    MAX_NONCES, MAX_SKEW, REQUESTS,
 };

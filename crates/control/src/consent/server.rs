@@ -24,7 +24,8 @@ use crate::store::{Record, Store};
 
 /// A request's time may differ from the server's by this many seconds.
 pub const MAX_SKEW: u64 = 30;
-/// Requests of one identity within the time that they are remembered. More are refused.
+/// Requests of one identity within the time that they are remembered, at a rate of [`REQUESTS`]; proportionally more at higher rates.
+/// More are refused.
 pub const MAX_NONCES: usize = 4096;
 /// Identities whose requests are remembered: no more than members.
 const MAX_SENDERS: usize = crate::database::MAX_MEMBERS;
@@ -32,8 +33,10 @@ const MAX_SENDERS: usize = crate::database::MAX_MEMBERS;
 const MAX_CLAIMS: usize = 4;
 /// Links at a time.
 const MAX_LINKS: usize = 65_536;
-/// Requests of one link in a second, and at once: each takes three signatures at most.
-const REQUESTS: (u32, u32) = (100, 400);
+/// Requests of one link in a second, unless the configuration says otherwise, and how many seconds' worth at once: each takes three
+/// signatures at most.
+pub const REQUESTS: u32 = 100;
+const AT_ONCE: u32 = 4;
 
 /// What a consent server needs to know.
 pub struct ConsentServerConfig {
@@ -46,6 +49,8 @@ pub struct ConsentServerConfig {
     pub policy: Policy,
     /// Unless it was kept, nothing is answered before a path server has sent what it knows.
     pub store: Store,
+    /// Requests of one link in a second: [`REQUESTS`], or another number.
+    pub requests: u32,
     /// Uniformly random, and used for nothing else.
     pub seed: Seed,
 }
@@ -147,8 +152,9 @@ pub struct ConsentServer {
     database: Database,
     labels: Labels,
     links: BTreeMap<u64, Link>,
+    requests: u32,
     /// Of each identity the requests that came, with the Unix second until which each is remembered.
-    nonces: BTreeMap<IdentityKey, BTreeSet<(u64, [u8; 16])>>,
+    nonces: BTreeMap<IdentityKey, Remembered>,
     /// Who asked by which node ID, until the ID's last second; and the IDs of each who asked, the latest last.
     claims: BTreeMap<NodeId, (IdentityKey, u64)>,
     claimed: BTreeMap<IdentityKey, Vec<NodeId>>,
@@ -159,6 +165,29 @@ pub struct ConsentServer {
     decided: (u64, u64),
     rng: Rng,
     outputs: VecDeque<ConsentServerOutput>,
+}
+
+/// The requests of one identity that came, until each is too old to come again.
+#[derive(Default)]
+struct Remembered {
+    by_time: BTreeSet<(u64, [u8; 16])>,
+    nonces: BTreeSet<[u8; 16]>,
+}
+
+impl Remembered {
+    fn insert(&mut self, until: u64, nonce: [u8; 16]) {
+        self.by_time.insert((until, nonce));
+        self.nonces.insert(nonce);
+    }
+
+    fn forget(&mut self, unix: u64) {
+        while let Some((until, nonce)) = self.by_time.first().copied()
+            && until < unix
+        {
+            self.by_time.pop_first();
+            self.nonces.remove(&nonce);
+        }
+    }
 }
 
 impl ConsentServer {
@@ -184,6 +213,7 @@ impl ConsentServer {
             database,
             labels: Labels::default(),
             links: BTreeMap::new(),
+            requests: config.requests,
             nonces: BTreeMap::new(),
             claims: BTreeMap::new(),
             claimed: BTreeMap::new(),
@@ -376,22 +406,21 @@ impl ConsentServer {
     }
 
     fn check_nonce(&mut self, sender: &IdentityKey, nonce: &[u8; 16], unix: u64) -> Result<(), Refusal> {
+        let most = MAX_NONCES * (self.requests.max(REQUESTS) / REQUESTS) as usize;
         let Some(known) = self.nonces.get_mut(sender) else { return Ok(()) };
-        while known.first().is_some_and(|(until, _)| *until < unix) {
-            known.pop_first();
-        }
-        if known.iter().any(|(_, other)| other == nonce) {
+        known.forget(unix);
+        if known.nonces.contains(nonce) {
             return Err(Refusal::Replayed);
         }
-        if known.len() >= MAX_NONCES { Err(Refusal::TooOften) } else { Ok(()) }
+        if known.nonces.len() >= most { Err(Refusal::TooOften) } else { Ok(()) }
     }
 
     fn remember_nonce(&mut self, request: &ConsentRequest, unix: u64) {
         if self.nonces.len() >= MAX_SENDERS {
-            self.nonces.retain(|_, known| known.last().is_some_and(|(until, _)| *until >= unix));
+            self.nonces.retain(|_, known| known.by_time.last().is_some_and(|(until, _)| *until >= unix));
         }
         // Until its time is out of the window, it would be taken again.
-        self.nonces.entry(request.sender).or_default().insert((request.time + MAX_SKEW, request.nonce));
+        self.nonces.entry(request.sender).or_default().insert(request.time + MAX_SKEW, request.nonce);
     }
 
     /// The ID is nobody else's: neither by an advert nor by a request. The claim is noted.
@@ -470,7 +499,7 @@ impl Machine for ConsentServer {
     fn handle(&mut self, input: ConsentServerInput, now: Now) {
         match input {
             ConsentServerInput::Connected { link, peer } if self.links.len() < MAX_LINKS => {
-                let budget = Budget::new(REQUESTS.0, REQUESTS.1);
+                let budget = Budget::new(self.requests, self.requests.saturating_mul(AT_ONCE));
                 self.links.insert(link, Link { peer, budget });
             }
             ConsentServerInput::Connected { link, .. } => {

@@ -19,7 +19,7 @@ pub use client::{
     REQUEST_TIMEOUT,
 };
 pub use server::{
-    MAX_LINKS, PathServer, PathServerConfig, PathServerEvent, PathServerInput, PathServerOutput, Statistics,
+    MAX_LINKS, PathServer, PathServerConfig, PathServerEvent, PathServerInput, PathServerOutput, REQUESTS, Statistics,
 };
 pub use subscription::{Subscription, SubscriptionInput, SubscriptionOutput};
 

@@ -20,8 +20,10 @@ use crate::topology::{MAX_PATHS, MAX_STEPS, PartialPath, Topology};
 pub const MAX_LINKS: usize = 65_536;
 /// Records that wait to be durable.
 const MAX_PENDING: usize = 1024;
-/// What one link may ask for in a second, and at once. Each takes a search or some signatures.
-const REQUESTS: (u32, u32) = (20, 100);
+/// What one link may ask for in a second, unless the configuration says otherwise, and how many seconds' worth at once. Each takes
+/// a search or some signatures.
+pub const REQUESTS: u32 = 20;
+const AT_ONCE: u32 = 5;
 /// Adverts of one link in a second, and at once: each is stored, and sent to all subscribers.
 const REGISTRATIONS: (u32, u32) = (2, 10);
 /// The graph is made again at most this often, however many adverts come: that takes a while where there are many nodes.
@@ -38,6 +40,8 @@ pub struct PathServerConfig {
     /// Other path servers: whatever they have of others is taken, and they are asked when the store was lost.
     pub peers: Vec<IdentityKey>,
     pub store: Store,
+    /// What one link may ask for in a second: [`REQUESTS`], or another number.
+    pub requests: u32,
     /// Tells this life of the server from others; random.
     pub instance: u64,
 }
@@ -511,7 +515,7 @@ impl Machine for PathServer {
                 if self.links.len() >= MAX_LINKS {
                     return self.refuse(link, 0, peer, Refusal::Busy);
                 }
-                let budget = Budget::new(REQUESTS.0, REQUESTS.1);
+                let budget = Budget::new(self.config.requests, self.config.requests.saturating_mul(AT_ONCE));
                 let registrations = Budget::new(REGISTRATIONS.0, REGISTRATIONS.1);
                 self.links.insert(link, Link { peer, budget, registrations, sent: None });
                 if self.config.peers.contains(&peer) {

@@ -33,6 +33,7 @@ pub(crate) fn config(number: u32, nodes: &[u32], rules: &str, store: Store) -> C
         nodes: nodes.iter().map(keys).collect(),
         policy: policy(rules),
         store,
+        requests: 100,
         seed: seed(8, number),
     }
 }

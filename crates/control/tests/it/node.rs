@@ -82,6 +82,7 @@ impl World {
             capacity: 100,
             peers: Vec::new(),
             store: Store::New,
+            requests: 20,
             instance: 7,
         });
         let masters = |node: &u32| (identity(*node), TagKeys::new(vec![(0, master(*node))]));
@@ -92,6 +93,7 @@ impl World {
             nodes: nodes.iter().map(masters).collect(),
             policy: rules(60),
             store: Store::New,
+            requests: 100,
             seed: seed(8, 0),
         };
         let consent = ConsentServer::new(consent, UnixTime((NOW - 100) * 1_000_000));

@@ -15,7 +15,7 @@ use wayleave_packet::Path;
 use super::common::*;
 
 pub(crate) fn config(store: Store) -> PathServerConfig {
-    PathServerConfig { realm: realm(0), capacity: 1_000, peers: vec![identity(800)], store, instance: 42 }
+    PathServerConfig { realm: realm(0), capacity: 1_000, peers: vec![identity(800)], store, requests: 20, instance: 42 }
 }
 
 /// A server that knows the small topology.

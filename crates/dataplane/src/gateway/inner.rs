@@ -97,12 +97,14 @@ pub(super) fn must_pass(inner: &Inner, octets: &[u8]) -> bool {
 /// The sum of 16-bit words, not folded: the checksum's arithmetic is that of any word size (RFC 1071).
 pub(super) fn sum(octets: &[u8]) -> u64 {
     let (words, rest) = octets.as_chunks::<4>();
-    let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    // In the machine's own order of octets, which compilers sum in vectors: the sum in the other order is the same with its octets
+    // exchanged (RFC 1071 section 2).
+    let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     for pair in rest.chunks(2) {
         // The last octet is padded; a word of four has its halves in order.
-        sum += u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+        sum += u64::from(u16::from_ne_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
     }
-    sum
+    u64::from(u16::from_be(fold(sum)))
 }
 
 /// Folds a sum to 16 bits.

@@ -23,5 +23,5 @@ pub use peer::{
     LIMIT_FLOWS, LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, MOST_UNANSWERED,
     PROBE, RouteState,
 };
-pub use policy::{Order, PathPolicy};
+pub use policy::{Choices, Order, PathPolicy};
 pub use status::{PathStatus, PeerStatus, RouteStatus};

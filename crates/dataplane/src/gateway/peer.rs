@@ -512,6 +512,23 @@ impl Peer {
         (changes.map(|route| u64::from(choose(route, candidates, policies, &heard, now))).sum(), dead)
     }
 
+    /// No route goes by a path that its policy does not allow now. Returns whether one did.
+    pub(super) fn leave_forbidden(&mut self, policies: &[PathPolicy]) -> bool {
+        let Self { routes, candidates, .. } = self;
+        let mut has_left = false;
+        for route in routes {
+            let policy = policies.get(route.class.policy);
+            let is_allowed = |hash: &PathHash| {
+                let candidate = candidates.iter().find(|candidate| candidate.hash == *hash);
+                candidate.is_some_and(|candidate| policy.is_some_and(|policy| policy.allows(&candidate.nodes)))
+            };
+            for place in [&mut route.active, &mut route.spare] {
+                has_left |= place.take_if(|hash| !is_allowed(hash)).is_some();
+            }
+        }
+        has_left
+    }
+
     /// The place of the candidate to send on by this route.
     pub(super) fn usable(&self, route: usize, now: Now) -> Option<usize> {
         let route = &self.routes[route];
@@ -555,11 +572,18 @@ impl Peer {
                 (Some(why), _, _) => RouteState::NoPath(why.clone()),
                 (None, 0, None) => RouteState::Asking,
                 (None, 0, Some(_)) => RouteState::NoPath("the path server knows no path there".to_owned()),
-                (None, count, _) => RouteState::NoPath(format!(
-                    "policy `{}` allows none of {count} known path{}",
-                    policy.name,
-                    if count == 1 { "" } else { "s" }
-                )),
+                (None, count, _) => {
+                    let by_itself = |candidate: &Candidate| policy.allows_by_itself(&candidate.nodes);
+                    let s = if count == 1 { "" } else { "s" };
+                    RouteState::NoPath(match self.candidates.iter().filter(|candidate| by_itself(candidate)).count() {
+                        0 => format!("policy `{}` allows none of {count} known path{s}", policy.name),
+                        some => format!(
+                            "policy `{}` allows {some} of {count} known path{s}, and `wayleave path pin` or `path avoid` \
+                             leaves none of them",
+                            policy.name
+                        ),
+                    })
+                }
             };
         }
         let mut refused = None;

@@ -1,12 +1,23 @@
 //! `path` and `ping`: the paths of a gateway, and whether they work.
 
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_runtime::clock::utc;
 
+use crate::config::choices::{self, ChoicesFile, MAX_AVOIDED, MAX_PINS, PinSection};
+use crate::config::gateway::GatewayFile;
+use crate::config::overlay::NodeRef;
+use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
 use crate::output::{cell, objects, print, print_json};
+
+/// How long a gateway may take to see what was decided.
+const PATIENCE: Duration = Duration::from_secs(5);
+const STEP: Duration = Duration::from_millis(50);
 
 #[derive(Subcommand, Debug)]
 pub enum Path {
@@ -14,6 +25,34 @@ pub enum Path {
     List(List),
     /// Ask for the path to a name or address, probe it, and show its nodes.
     Trace(Of),
+    /// Keep a name on one path: over the nodes given, or over those of its path now. Holds until `unpin`, across restarts.
+    Pin(Pin),
+    /// Let a name's policy choose its path again.
+    Unpin(Decision),
+    /// Use no path over a node, whatever the policies say. Holds until `allow`, across restarts.
+    Avoid(Decision),
+    /// Use paths over a node again, as the policies say.
+    Allow(Decision),
+}
+
+#[derive(Args, Debug)]
+pub struct Pin {
+    /// POLICY.NODE.SUFFIX, or a node's name.
+    pub name: String,
+    /// The nodes between the two gateways, in their order, by name or key.
+    pub over: Vec<String>,
+    /// The gateway's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct Decision {
+    /// A name (`unpin`), or a node by its name or key (`avoid`, `allow`).
+    pub what: String,
+    /// The gateway's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -38,6 +77,10 @@ pub fn run(command: &Path) -> Outcome {
     match command {
         Path::List(command) => list(command),
         Path::Trace(command) => trace(command),
+        Path::Pin(command) => pin(command),
+        Path::Unpin(command) => unpin(command),
+        Path::Avoid(command) => avoid(command),
+        Path::Allow(command) => allow(command),
     }
 }
 
@@ -52,6 +95,127 @@ fn list(command: &List) -> Outcome {
     Ok(())
 }
 
+/// A gateway that runs, and the file of what is decided for it.
+struct Running {
+    target: Target,
+    file: PathBuf,
+    choices: ChoicesFile,
+    /// Names of the realm's nodes.
+    nodes: Vec<String>,
+}
+
+impl Running {
+    fn of(config: &PathBuf) -> Outcome<Self> {
+        let source = Source::read(config)?;
+        let gateway = GatewayFile::parse(&source)?;
+        let file = source.resolve(gateway.gateway.choices.get_ref());
+        let target = Target { url: None, config: Some(config.clone()) };
+        let shown = fetch::json(&target, "/api/v1/choices")?;
+        Ok(Self { target, choices: ChoicesFile::load(&file)?, file, nodes: names(&shown["nodes"]) })
+    }
+
+    /// A node that the gateway knows.
+    fn node(&self, text: &str) -> Outcome<Text<NodeRef>> {
+        let node = choices::node(text)?;
+        if matches!(node.0, NodeRef::Name(_)) && !self.nodes.contains(&node.0.to_string()) {
+            let failure = Failure::new(format!("no member of the realm that the gateway knows is called `{text}`"));
+            return Err(failure.help(format!("it knows {}", self.nodes.join(", "))).into());
+        }
+        Ok(node)
+    }
+
+    /// Writes the file, and waits until the gateway does what it says.
+    fn apply(&self, what: &str) -> Outcome {
+        if !self.choices.is_within_limits() {
+            let failure = Failure::new("too much is decided already");
+            return Err(failure
+                .help(format!("at most {MAX_AVOIDED} nodes are avoided and {MAX_PINS} names pinned"))
+                .into());
+        }
+        self.choices.save(&self.file)?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let shown = fetch::json(&self.target, "/api/v1/choices")?;
+            let pin = |pin: &Value| (cell(&pin["policy"]), cell(&pin["node"]), names(&pin["over"]));
+            let pins: Vec<_> = shown["pins"].as_array().into_iter().flatten().map(pin).collect();
+            let texts = |nodes: &[Text<NodeRef>]| nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>();
+            let wanted =
+                self.choices.pin.iter().map(|pin| (pin.policy.clone(), pin.node.0.to_string(), texts(&pin.over)));
+            if names(&shown["avoid"]) == texts(&self.choices.avoid) && wanted.eq(pins) {
+                print(&format!("{what}\n"));
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(Failure::new(format!("the gateway has not taken {} over", self.file.display()))
+                    .help("does it run with this configuration? `wayleave show events` says what it did")
+                    .into());
+            }
+            std::thread::sleep(STEP);
+        }
+    }
+
+    /// The policy and the node that a name means, and the nodes between on its path now.
+    fn target(&self, name: &str) -> Outcome<(String, Text<NodeRef>, Vec<String>)> {
+        let of = Of { name: name.to_owned(), target: self.target.clone(), json: false };
+        let shown = ask("why", &of)?;
+        let nodes = names(&shown["active"]["nodes"]);
+        let between = nodes.get(1..nodes.len().saturating_sub(1)).unwrap_or(&[]).to_vec();
+        Ok((cell(&shown["policy"]), choices::node(&cell(&shown["node"]))?, between))
+    }
+}
+
+fn pin(command: &Pin) -> Outcome {
+    let mut running = Running::of(&command.config)?;
+    let (policy, node, now) = running.target(&command.name)?;
+    let over = if command.over.is_empty() { now } else { command.over.clone() };
+    if over.is_empty() {
+        return Err(Failure::new(format!("no path to {} is in use that could be kept", command.name))
+            .help("name the nodes, or run `wayleave ping` first")
+            .into());
+    }
+    let over: Vec<Text<NodeRef>> = over.iter().map(|text| running.node(text)).collect::<Outcome<_>>()?;
+    let text: Vec<String> = over.iter().map(|node| node.0.to_string()).collect();
+    let what = format!("{} by policy {policy} goes over {} only", node.0, text.join(" "));
+    running.choices.pin.retain(|pin| pin.policy != policy || pin.node != node);
+    running.choices.pin.push(PinSection { policy, node, over });
+    running.apply(&what)
+}
+
+fn unpin(command: &Decision) -> Outcome {
+    let mut running = Running::of(&command.config)?;
+    let (policy, node, _) = running.target(&command.what)?;
+    let before = running.choices.pin.len();
+    running.choices.pin.retain(|pin| pin.policy != policy || pin.node != node);
+    if running.choices.pin.len() == before {
+        return Err(Failure::new(format!("{} is not pinned", command.what)).help("`wayleave path list`").into());
+    }
+    running.apply(&format!("{} goes by policy {policy} again", node.0))
+}
+
+fn avoid(command: &Decision) -> Outcome {
+    let mut running = Running::of(&command.config)?;
+    let node = running.node(&command.what)?;
+    if !running.choices.avoid.contains(&node) {
+        running.choices.avoid.push(node);
+    }
+    running.apply(&format!("no path goes over {}", command.what))
+}
+
+fn allow(command: &Decision) -> Outcome {
+    let mut running = Running::of(&command.config)?;
+    // One that is no longer a member can be named too.
+    let node = choices::node(&command.what)?;
+    let before = running.choices.avoid.len();
+    running.choices.avoid.retain(|other| *other != node);
+    if running.choices.avoid.len() == before {
+        let avoided: Vec<String> = running.choices.avoid.iter().map(|node| node.0.to_string()).collect();
+        let avoided =
+            if avoided.is_empty() { "nothing is".to_owned() } else { format!("avoided: {}", avoided.join(", ")) };
+        return Err(Failure::new(format!("{} is not avoided", command.what)).help(avoided).into());
+    }
+    running.apply(&format!("paths may go over {} again", command.what))
+}
+
 /// Paths as a table.
 pub fn table(value: &Value) -> String {
     let row = |path: &Value| {
@@ -59,13 +223,21 @@ pub fn table(value: &Value) -> String {
             "to": path["to"],
             "nodes": names(&path["nodes"]).join(" "),
             "used": names(&path["used"]).join("; "),
+            "decided": decided(path),
             "state": state(path),
             "round_trip": path["round_trip_micros"].as_u64().map(millis),
             "room": path["room"],
         })
     };
     let rows: Vec<Value> = value["paths"].as_array().into_iter().flatten().map(row).collect();
-    objects(&rows, &["to", "nodes", "used", "state", "round_trip", "room"])
+    objects(&rows, &["to", "nodes", "used", "decided", "state", "round_trip", "room"])
+}
+
+/// What the user decided about a path.
+fn decided(path: &Value) -> String {
+    let pinned = names(&path["pinned"]).into_iter().map(|policy| format!("pinned for {policy}"));
+    let avoided = names(&path["avoided"]).into_iter().map(|node| format!("avoided for {node}"));
+    pinned.chain(avoided).collect::<Vec<_>>().join("; ")
 }
 
 fn trace(command: &Of) -> Outcome {
@@ -114,6 +286,13 @@ pub fn why(command: &Of) -> Outcome {
         if path.is_object() {
             text += &format!("  {which}: {}: {}\n", names(&path["nodes"]).join(" "), state(path));
         }
+    }
+    if value["pinned"].is_array() {
+        text += &format!("  pinned: {} (`wayleave path unpin`)\n", names(&value["pinned"]).join(" "));
+    }
+    let avoided = names(&value["avoided"]);
+    if !avoided.is_empty() {
+        text += &format!("  avoided: {} (`wayleave path allow`)\n", avoided.join(" "));
     }
     print(&text);
     Ok(())

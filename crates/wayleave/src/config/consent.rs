@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
-use wayleave_control::consent::{Policy, PolicyFile, TagKeys};
+use wayleave_control::consent::{Policy, PolicyFile, REQUESTS, TagKeys};
 use wayleave_control::realm::Roles;
 use wayleave_core::IdentityKey;
 use wayleave_packet::icing::mint::tag_epoch;
@@ -16,13 +16,15 @@ use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::{OverlaySection, identity};
 use super::parse::{PublicKey, Text};
-use super::rs::{FileFault, StatusSection, example, status_warning};
+use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{EXAMPLE_OPERATORS, Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::node::{TagKeyFile, load_branch};
 
 /// Nodes that a server consents for.
 const MAX_NODES: usize = 1_024;
+/// Requests of one link in a second, at most.
+const MAX_REQUESTS: u64 = 1_000_000;
 
 /// `run consent`.
 pub const ROLE: RoleConfig = RoleConfig {
@@ -51,6 +53,9 @@ pub struct ConsentSection {
     pub policy: Spanned<PathBuf>,
     /// Each decision, one JSON object a line.
     pub audit: Spanned<PathBuf>,
+    /// What one link may ask for in a second.
+    #[serde(default = "default_requests")]
+    pub requests_per_second: Spanned<u64>,
     /// The nodes that it consents for.
     #[serde(default)]
     pub node: Vec<Spanned<NodeSection>>,
@@ -68,6 +73,10 @@ pub struct NodeSection {
     pub delegated: Vec<Spanned<PathBuf>>,
 }
 
+fn default_requests() -> Spanned<u64> {
+    Spanned::new(0..0, REQUESTS.into())
+}
+
 impl ConsentFile {
     /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
@@ -81,6 +90,7 @@ impl ConsentFile {
 
     fn faults(&self) -> Vec<Fault> {
         let mut faults = self.overlay.get_ref().faults();
+        faults.extend(range(&self.consent.requests_per_second, 1, MAX_REQUESTS, "requests a second"));
         let nodes = &self.consent.node;
         if nodes.len() > MAX_NODES {
             let message = format!("{} nodes, expected at most {MAX_NODES}", nodes.len());
@@ -260,6 +270,8 @@ pub fn template_with(values: &ConsentValues) -> String {
          policy = \"policy.toml\"\n\
          # Each decision, one JSON object a line, written before the answer leaves. SIGHUP opens the file anew.\n\
          audit = \"audit.log\"\n\
+         # What one link may ask for in a second.\n\
+         #requests_per_second = 100\n\
          # The nodes that it consents for: their identities, and the keys of their tags, or prefixes that were delegated by\n\
          # `wayleave keys delegate-tags`. Reloaded on SIGHUP.\n\
          #[[consent.node]]\n\

@@ -62,6 +62,9 @@ pub struct GatewaySection {
     #[serde(default = "default_names")]
     pub names: Spanned<Text<Prefix>>,
     pub state: Spanned<PathBuf>,
+    /// What is decided while the gateway runs.
+    #[serde(default = "default_choices")]
+    pub choices: Spanned<PathBuf>,
     /// Seconds for which consent is asked.
     #[serde(default = "default_consent")]
     pub consent_secs: Spanned<u64>,
@@ -108,6 +111,10 @@ pub struct LaboratorySection {
 
 fn default_mtu() -> Spanned<u64> {
     Spanned::new(0..0, 1_500)
+}
+
+fn default_choices() -> Spanned<PathBuf> {
+    Spanned::new(0..0, PathBuf::from("choices.toml"))
 }
 
 fn default_consent() -> Spanned<u64> {
@@ -278,6 +285,8 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          #names = \"fd77:6179:6c65::/64\"\n\
          # Which name has which address must survive a restart.\n\
          state = \"gateway.redb\"\n\
+         # What `wayleave path pin` and `path avoid` decide while it runs.\n\
+         #choices = \"choices.toml\"\n\
          # Seconds for which consent is asked.\n\
          #consent_secs = 300\n\
          \n\

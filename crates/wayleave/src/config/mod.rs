@@ -3,6 +3,7 @@
 pub mod attest;
 pub mod attestation;
 mod check;
+pub mod choices;
 pub mod consent;
 pub mod gateway;
 pub mod lab;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::database::MAX_MEMBERS;
+use wayleave_control::path::REQUESTS;
 use wayleave_control::realm::{RealmKey, Roles, Server};
 
 use super::check::{Checked, RoleConfig};
@@ -20,6 +21,8 @@ use crate::key_files::node::{self, KeyKind};
 
 /// Other path servers, at most.
 const MAX_PEERS: usize = 64;
+/// Requests of one link in a second, at most.
+const MAX_REQUESTS: u64 = 1_000_000;
 
 /// `run path`.
 pub const ROLE: RoleConfig = RoleConfig {
@@ -58,6 +61,9 @@ pub struct PathSection {
     /// Members that are remembered.
     #[serde(default = "default_members")]
     pub members: Spanned<u64>,
+    /// What one link may ask for in a second.
+    #[serde(default = "default_requests")]
+    pub requests_per_second: Spanned<u64>,
 }
 
 fn no_peers() -> Spanned<Vec<ServerEntry>> {
@@ -66,6 +72,10 @@ fn no_peers() -> Spanned<Vec<ServerEntry>> {
 
 fn default_members() -> Spanned<u64> {
     Spanned::new(0..0, MAX_MEMBERS as u64)
+}
+
+fn default_requests() -> Spanned<u64> {
+    Spanned::new(0..0, REQUESTS.into())
 }
 
 impl PathFile {
@@ -91,6 +101,7 @@ impl PathFile {
         let mut faults = Vec::new();
         let path = &self.path;
         faults.extend(range(&path.members, 1, MAX_MEMBERS as u64, "members"));
+        faults.extend(range(&path.requests_per_second, 1, MAX_REQUESTS, "requests a second"));
         let peers = path.peers.get_ref();
         if peers.len() > MAX_PEERS {
             let message = format!("{} peers, expected at most {MAX_PEERS}", peers.len());
@@ -223,6 +234,8 @@ pub fn template_with(values: &PathValues) -> String {
          {peers}\n\
          # Members that are remembered.\n\
          #members = 65536\n\
+         # What one link may ask for in a second.\n\
+         #requests_per_second = 20\n\
          \n\
          # Status pages and metrics, for you alone.\n\
          [status]\n\

@@ -80,6 +80,7 @@ impl Role for ConsentRole {
             nodes,
             policy,
             store: known,
+            requests: u32::try_from(*config.consent.requests_per_second.get_ref()).unwrap_or(u32::MAX),
             seed: seed()?,
         };
         let machine = ConsentServer::new(server, clock.now().unix);

@@ -10,7 +10,9 @@ mod worker;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::UdpSocket;
@@ -21,7 +23,7 @@ use wayleave_control::node::Realm;
 use wayleave_core::{IdentityKey, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
-use wayleave_dataplane::gateway::{Config, Event as Happened, Gateway, PathPolicy};
+use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, PathPolicy};
 use wayleave_dataplane::icing;
 use wayleave_packet::icing::header::Version;
 use wayleave_runtime::packets::tun::Tun;
@@ -32,10 +34,11 @@ use wayleave_runtime::store::FileStore;
 use super::Events;
 use super::daemon::{Daemon, Role, seed};
 use super::overlay::{self, Overlay, OwnIds};
-use crate::config::Source;
+use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::gateway::{GatewayFile, PolicySection};
-use crate::config::overlay::{OverlaySection, Settings};
+use crate::config::overlay::{NodeRef, OverlaySection, Settings};
 use crate::config::rs::{StatusSection, examples_left};
+use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
 use names::{Directory, Names};
 use source::{Known, LabFile, Servers, own_addresses};
@@ -49,6 +52,8 @@ const REPLAY: usize = 1 << 21;
 const AGREEMENTS: u32 = 1_000;
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
+/// How often the file of what the user decides is looked at.
+const LOOK: Duration = Duration::from_millis(300);
 
 /// What all parts of the role share.
 pub struct Shared {
@@ -60,6 +65,9 @@ pub struct Shared {
     pub policies: RwLock<Vec<String>>,
     pub names: Mutex<Names>,
     pub names_prefix: Prefix,
+    /// The file of what the user decides, what it says, and what is wrong with it.
+    pub choices_file: PathBuf,
+    pub choices: RwLock<(Arc<ChoicesFile>, Option<String>)>,
     pub store: Arc<FileStore>,
     pub worker: Handle,
     /// The node's part in the realm; none in the laboratory.
@@ -73,6 +81,11 @@ impl Shared {
 
     pub fn policies(&self) -> Vec<String> {
         self.policies.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the user has decided, and what is wrong with the file that says it.
+    pub fn choices(&self) -> (Arc<ChoicesFile>, Option<String>) {
+        self.choices.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tells the machine what the addresses of names stand for.
@@ -131,6 +144,17 @@ pub struct GatewayRole {
     sockets: Vec<SocketAddr>,
     dns: Option<JoinHandle<()>>,
     log: Events,
+    /// When to look at the file of choices, and how it was.
+    look: tokio::time::Interval,
+    looked: Looked,
+}
+
+/// When a file was last written, and its length; `None` if there is none.
+type Looked = Option<(std::time::SystemTime, u64)>;
+
+fn look(path: &Path) -> Looked {
+    let data = std::fs::metadata(path).ok()?;
+    Some((data.modified().ok()?, data.len()))
 }
 
 /// What makes the role look again at what is known.
@@ -149,6 +173,7 @@ enum Control {
 pub enum Event {
     Ask(Ask),
     Changed,
+    Look,
     Failed(Failure),
 }
 
@@ -215,7 +240,10 @@ impl Role for GatewayRole {
         let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
         let routes = Routes::open().map_err(netlink)?;
         let index = tun.index();
-        let resolved = resolve(config.policy.iter().map(|policy| policy.get_ref()), &known);
+        let choices_file = source.resolve(section.choices.get_ref());
+        let looked = look(&choices_file);
+        let choices = ChoicesFile::load(&choices_file)?;
+        let resolved = resolve(config.policy.iter().map(|policy| policy.get_ref()), &choices, &known);
         let gateway = Gateway::new(
             Config {
                 identity: own,
@@ -239,6 +267,8 @@ impl Role for GatewayRole {
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
             names: Mutex::new(names),
             names_prefix: section.names.get_ref().0,
+            choices_file,
+            choices: RwLock::new((Arc::new(choices), None)),
             store: Arc::new(store),
             worker: running.handle.clone(),
             node: match &servers {
@@ -275,6 +305,8 @@ impl Role for GatewayRole {
             sockets: Vec::new(),
             dns,
             log: log.clone(),
+            look: tokio::time::interval(LOOK),
+            looked,
         };
         role.apply().await;
         Ok(role)
@@ -305,15 +337,13 @@ impl Role for GatewayRole {
 
     async fn next(&mut self) -> Event {
         match &mut self.control {
-            Control::Laboratory => match self.asks.recv().await {
-                Some(ask) => Event::Ask(ask),
-                None => Event::Failed(Failure::new("the forwarding thread has stopped: a bug, please report it")),
+            Control::Laboratory => tokio::select! {
+                ask = self.asks.recv() => asked(ask),
+                _ = self.look.tick() => Event::Look,
             },
             Control::Overlay { overlay, realm, ids, .. } => tokio::select! {
-                ask = self.asks.recv() => match ask {
-                    Some(ask) => Event::Ask(ask),
-                    None => Event::Failed(Failure::new("the forwarding thread has stopped: a bug, please report it")),
-                },
+                ask = self.asks.recv() => asked(ask),
+                _ = self.look.tick() => Event::Look,
                 Ok(()) = realm.changed() => Event::Changed,
                 Ok(()) = ids.changed() => Event::Changed,
                 failure = overlay.failed() => Event::Failed(failure),
@@ -327,6 +357,11 @@ impl Role for GatewayRole {
             Event::Changed => {
                 self.refresh();
                 self.apply().await;
+            }
+            Event::Look => {
+                if self.look_again() {
+                    self.apply().await;
+                }
             }
             Event::Ask(Ask::Happened(event)) => self.note(&event),
             Event::Ask(Ask::Paths(peer)) => {
@@ -365,7 +400,40 @@ impl Role for GatewayRole {
     }
 }
 
+/// What the forwarding thread asks.
+fn asked(ask: Option<Ask>) -> Event {
+    ask.map_or_else(
+        || Event::Failed(Failure::new("the forwarding thread has stopped: a bug, please report it")),
+        Event::Ask,
+    )
+}
+
 impl GatewayRole {
+    /// Reads the file of choices if it has changed; returns whether it says something else. What is wrong with it changes nothing.
+    fn look_again(&mut self) -> bool {
+        let looked = look(&self.shared.choices_file);
+        if looked == self.looked {
+            return false;
+        }
+        self.looked = looked;
+        let (before, _) = self.shared.choices();
+        let (choices, wrong) = match ChoicesFile::load(&self.shared.choices_file) {
+            Ok(choices) => (Arc::new(choices), None),
+            Err(failures) => (Arc::clone(&before), Some(failures.to_string())),
+        };
+        if let Some(wrong) = &wrong {
+            warn!("what was decided before stays in force: {wrong}");
+        }
+        let has_changed = choices != before;
+        if has_changed {
+            info!(avoided = choices.avoid.len(), pins = choices.pin.len(), "other paths are avoided or pinned now");
+            self.log
+                .note(&json!({ "event": "paths-decided", "avoided": choices.avoid.len(), "pins": choices.pin.len() }));
+        }
+        *self.shared.choices.write().unwrap_or_else(PoisonError::into_inner) = (choices, wrong);
+        has_changed
+    }
+
     /// Puts a question to servers, beside others; one too many is dropped, and the machine puts it again.
     fn question(&self, question: impl Future<Output = ()> + Send + 'static) {
         let Ok(permit) = Arc::clone(&self.questions).try_acquire_owned() else { return };
@@ -437,7 +505,7 @@ impl GatewayRole {
             })
             .collect();
         let neighbours = known.links.iter().map(|neighbour| (neighbour.identity, neighbour.link)).collect();
-        let resolved = resolve(self.policies.iter(), &known);
+        let resolved = resolve(self.policies.iter(), &self.shared.choices().0, &known);
         let policies = (resolved != self.resolved).then(|| resolved.clone());
         self.resolved = resolved;
         *self.shared.policies.write().unwrap_or_else(PoisonError::into_inner) =
@@ -451,7 +519,8 @@ impl GatewayRole {
                 warn!("the links contradict each other: {error}; the ones in force stay");
             }
             if let Some(policies) = policies {
-                worker.gateway.set_policies(policies);
+                let now = worker.clock.now();
+                worker.gateway.set_policies(policies, now);
             }
         });
         self.set_routes(&known);
@@ -502,12 +571,23 @@ impl GatewayRole {
 }
 
 /// The policies with identities in the place of names. A required or pinned node that nobody knows is on no path.
-fn resolve<'a>(policies: impl Iterator<Item = &'a PolicySection>, known: &Known) -> Vec<PathPolicy> {
+fn resolve<'a>(
+    policies: impl Iterator<Item = &'a PolicySection>,
+    choices: &ChoicesFile,
+    known: &Known,
+) -> Vec<PathPolicy> {
     const NOBODY: IdentityKey = IdentityKey([0; 32]);
-    let identities =
-        |nodes: &[toml::Spanned<crate::config::Text<crate::config::overlay::NodeRef>>]| -> Vec<IdentityKey> {
-            nodes.iter().map(|node| known.identity(&node.get_ref().0).unwrap_or(NOBODY)).collect()
-        };
+    let identities = |nodes: &[toml::Spanned<Text<NodeRef>>]| -> Vec<IdentityKey> {
+        nodes.iter().map(|node| known.identity(&node.get_ref().0).unwrap_or(NOBODY)).collect()
+    };
+    let of_all = |nodes: &[Text<NodeRef>]| -> Vec<IdentityKey> {
+        nodes.iter().map(|node| known.identity(&node.0).unwrap_or(NOBODY)).collect()
+    };
+    let decided = |policy: &str| {
+        let pins = choices.pin.iter().filter(|pin| pin.policy.eq_ignore_ascii_case(policy));
+        let pin = |pin: &PinSection| Some((known.identity(&pin.node.0)?, of_all(&pin.over)));
+        Choices { avoid: of_all(&choices.avoid), pins: pins.filter_map(pin).collect() }
+    };
     policies
         .map(|policy| PathPolicy {
             name: policy.name.get_ref().clone(),
@@ -515,12 +595,19 @@ fn resolve<'a>(policies: impl Iterator<Item = &'a PolicySection>, known: &Known)
             avoid: identities(&policy.avoid),
             require: identities(&policy.require),
             pin: policy.pin.as_ref().map(|nodes| identities(nodes)),
+            choices: decided(policy.name.get_ref()),
         })
         .collect()
 }
 
+/// What other ends of paths need: who is a neighbour, and how packets that come in are verified.
+pub mod receiving {
+    pub use super::receiver;
+    pub use super::source::{Known, of_realm};
+}
+
 /// How the receiver is set up.
-fn receiver(known: &Known, started: wayleave_core::UnixTime) -> Outcome<icing::Config> {
+pub fn receiver(known: &Known, started: wayleave_core::UnixTime) -> Outcome<icing::Config> {
     let (replay, random) = (seed()?, seed()?);
     let number = u64::from_be_bytes(*random.expose().first_chunk().expect("8 of 32"));
     Ok(icing::Config {

@@ -27,6 +27,8 @@ use crate::failure::{Failure, Outcome};
 
 use daemon::Role;
 pub use events::Events;
+/// How a gateway learns whom it hears and how it verifies, for benchmarks that are the ends of paths themselves.
+pub use gateway::receiving;
 pub use member::{party_verifier, party_words};
 pub use overlay::{records, role_names};
 pub use rs::{peer_verifier, peer_words};

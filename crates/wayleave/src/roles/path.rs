@@ -79,6 +79,7 @@ impl Role for PathRole {
             capacity: usize::try_from(*path.members.get_ref()).unwrap_or(usize::MAX),
             peers: peers.iter().map(|peer| peer.identity).collect(),
             store: state.store,
+            requests: u32::try_from(*path.requests_per_second.get_ref()).unwrap_or(u32::MAX),
             instance: u64::from_be_bytes(instance),
         });
         let (events, inbox) = mpsc::channel(QUEUE);

@@ -195,7 +195,7 @@ impl World {
             &format!("{name}.toml"),
             &format!(
                 "[gateway]\ninterface = \"way0\"\nsuffix = \"demo\"\ndns = \"127.0.0.1:53\"\nstate = \"{name}.redb\"\n\
-                 [laboratory]\nfile = \"{name}.json\"\n\
+                 choices = \"{name}.choices\"\n[laboratory]\nfile = \"{name}.json\"\n\
                  [[policy]]\nname = \"fast\"\n\
                  [[policy]]\nname = \"clean\"\norder = \"longest\"\navoid = [\"{avoid}\"]\n\
                  [[policy]]\nname = \"pinned\"\npin = [{}]\n\
@@ -315,4 +315,64 @@ fn a_bogus_consent_dies_at_the_node_that_did_not_give_it_and_why_says_that_nobod
     let why = text(&world.gateways[0].ask(&["why", "pinned.b.demo"]).stdout);
     assert!(why.contains("has not answered"), "{why}");
     assert_eq!(world.gateways[1].dropped("seal"), 0);
+}
+
+#[test]
+fn what_a_user_pins_and_avoids_holds_at_once_and_after_a_restart_until_it_is_undone() {
+    let test = "gateway::what_a_user_pins_and_avoids_holds_at_once_and_after_a_restart_until_it_is_undone";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let mut world = World::start("gateway-decided");
+    let decide = |world: &World, arguments: &[&str]| {
+        let all = [&["path"], arguments, &["--config", "a.toml"]].concat();
+        let output = world.run(A, env!("CARGO_BIN_EXE_wayleave"), &all);
+        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let nodes = |world: &World| {
+        let answer = world.gateways[0].json(&["ping", "fast.b.demo"]);
+        answer["nodes"].as_array().map(Vec::len)
+    };
+    let restart = |world: &mut World| {
+        world.gateways[0].daemon.kill();
+        world.gateways[0] = world.gateway(A);
+    };
+    assert_eq!(nodes(&world), Some(3), "over e, the shortest");
+    let east = identity(EAST);
+    let west: Vec<String> = [2, 3, 4].map(identity).to_vec();
+    let (is_done, said) = decide(&world, &["avoid", &east]);
+    assert!(is_done, "{said}");
+    assert_eq!(nodes(&world), Some(4), "the shortest of the others");
+    let (is_done, said) = decide(&world, &["pin", "fast.b.demo", &west[0], &west[1], &west[2]]);
+    assert!(is_done && said.contains("goes over"), "{said}");
+    assert_eq!(nodes(&world), Some(5));
+    let why = text(&world.gateways[0].ask(&["why", "fast.b.demo"]).stdout);
+    assert!(why.contains("pinned: ") && why.contains(&format!("avoided: {east}")), "{why}");
+    let list = text(&world.gateways[0].ask(&["path", "list"]).stdout);
+    assert!(list.contains("pinned for fast") && list.contains(&format!("avoided for {east}")), "{list}");
+    assert_eq!(world.gateways[0].status()["pins"], 1);
+    restart(&mut world);
+    assert_eq!(nodes(&world), Some(5), "it survives");
+    // No path is left, and it says so.
+    assert!(decide(&world, &["avoid", &west[0]]).0);
+    let refused = world.gateways[0].ask(&["ping", "fast.b.demo"]);
+    assert!(!refused.status.success() && text(&refused.stderr).contains("path avoid"), "{}", text(&refused.stderr));
+    for (wrong, expected) in [
+        (&["allow", "nobody"][..], "not avoided"),
+        (&["avoid", "nobody"], "no member"),
+        (&["unpin", "clean.b.demo"], "not pinned"),
+    ] {
+        let (is_done, said) = decide(&world, wrong);
+        assert!(!is_done && said.contains(expected), "{wrong:?}: {said}");
+    }
+    for undo in [&["allow", &west[0]][..], &["allow", &east], &["unpin", "fast.b.demo"]] {
+        let (is_done, said) = decide(&world, undo);
+        assert!(is_done, "{undo:?}: {said}");
+    }
+    restart(&mut world);
+    assert_eq!(nodes(&world), Some(3), "as the policy says");
+    // What is wrong with the file changes nothing.
+    world.folder.write("a.choices", "avoid = 1");
+    crate::common::eventually("the fault is reported", || world.log(A).contains("decided before stays in force"));
+    assert_eq!(nodes(&world), Some(3));
 }

@@ -1,10 +1,11 @@
 //! Paths that die, end, are refused, and are chosen again.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use wayleave_dataplane::gateway::{Event, LIMIT_FLOWS, LIMIT_WAITING, Reason, RouteState};
+use wayleave_dataplane::gateway::{Choices, Event, LIMIT_FLOWS, LIMIT_WAITING, Reason, RouteState};
 
-use super::world::{A, B, World, identity, udp};
+use super::world::{A, B, World, identity, policies, udp};
 
 const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
 
@@ -214,4 +215,51 @@ fn tables_and_queues_have_limits_that_show() {
     assert_eq!(world.received(B).len(), 1 + 2 * LIMIT_FLOWS);
     world.send_plain(A, &udp(V4.0, "198.18.0.1", (9, 9), b"x"));
     assert_eq!(world.gateway(A).counters().dropped(Reason::FlowsFull), 1);
+}
+
+/// Sets what the user behind A decides, and returns the links by which A has sent since, and how many exchanges went well.
+fn decide(world: &mut World, choices: &Choices) -> (BTreeSet<u16>, usize) {
+    let mut policies = policies();
+    policies.iter_mut().for_each(|policy| policy.choices = choices.clone());
+    let now = world.now();
+    world.gateway(A).set_policies(policies, now);
+    world.settle();
+    world.sent.clear();
+    let mut whole = 0;
+    for _ in 0..30 {
+        whole += usize::from(exchange(world) == 2);
+        world.run(Duration::from_millis(100));
+    }
+    let links = world.sent.iter().filter(|(node, ..)| *node == A).map(|(_, link, _)| *link).collect();
+    (links, whole)
+}
+
+#[test]
+fn what_a_user_decides_holds_from_the_next_packet_on_and_flows_go_on() {
+    let mut world = two_paths();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(2));
+    world.received(B);
+    let (both, whole) = decide(&mut world, &Choices::default());
+    assert_eq!((both.len(), whole), (2, 30), "the other path is probed");
+    // Not one packet more leaves over the node, neither data nor probe, and none is lost.
+    let (avoiding, whole) = decide(&mut world, &Choices { avoid: vec![identity(2)], ..Choices::default() });
+    assert_eq!((avoiding.len(), whole), (1, 30));
+    // The same by a pin, and over the other path by another one.
+    let pin = |over: &[usize]| {
+        let over = over.iter().map(|node| identity(*node)).collect();
+        Choices { pins: vec![(identity(B), over)], ..Choices::default() }
+    };
+    assert_eq!(decide(&mut world, &pin(&[4, 5, 6])), (avoiding.clone(), 30));
+    let (pinned, whole) = decide(&mut world, &pin(&[2, 3]));
+    assert!(pinned.len() == 1 && pinned.is_disjoint(&avoiding) && whole >= 29, "{pinned:?} {whole}");
+    // No path is left: nothing leaves, and the user is told that the reason is the user's own.
+    let both_firsts = Choices { avoid: vec![identity(2), identity(4)], ..Choices::default() };
+    assert_eq!(decide(&mut world, &both_firsts), (BTreeSet::new(), 0));
+    let now = world.now();
+    let state = world.gateway(A).status(now)[0].routes[0].state.clone();
+    assert!(matches!(&state, RouteState::NoPath(why) if why.contains("`path avoid`")), "{state:?}");
+    // Undone: all as before.
+    let (both_again, whole) = decide(&mut world, &Choices::default());
+    assert!(both_again == both && whole >= 28, "{both_again:?} {whole}");
 }

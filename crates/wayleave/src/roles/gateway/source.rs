@@ -56,6 +56,11 @@ impl Known {
         }
     }
 
+    /// Who has this name.
+    pub fn identity_of(&self, name: &str) -> Option<IdentityKey> {
+        self.names.get(name).copied()
+    }
+
     /// A node's first name, or its key.
     pub fn describe(&self, node: &IdentityKey) -> String {
         let name = self.names.iter().find(|(_, identity)| *identity == node);

@@ -15,6 +15,9 @@ use super::Shared;
 use super::names::{Directory, Meaning, meaning};
 use super::source::Known;
 use super::worker::IoCounters;
+use crate::config::Text;
+use crate::config::choices::{ChoicesFile, PinSection};
+use crate::config::overlay::NodeRef;
 use crate::roles::daemon::{View, Views};
 
 /// How long `ping` waits for an answer.
@@ -39,7 +42,7 @@ impl GatewayView {
     }
 
     async fn paths(self) -> Result<Value, ViewError> {
-        let known = self.0.known();
+        let (known, (choices, _)) = (self.0.known(), self.0.choices());
         let mut rows = Vec::new();
         for peer in self.peers().await? {
             for path in &peer.paths {
@@ -47,6 +50,8 @@ impl GatewayView {
                 let mut row = describe(path, &known);
                 row["to"] = json!(known.describe(&peer.identity));
                 row["used"] = json!(used);
+                row["pinned"] = json!(pinned_by(&choices, &known, peer.identity, path));
+                row["avoided"] = json!(avoided(&choices, &known, &path.nodes));
                 rows.push(row);
             }
         }
@@ -94,11 +99,31 @@ impl GatewayView {
         }
     }
 
+    /// What the user has decided, and which nodes there are to decide about.
+    async fn choices(self) -> Result<Value, ViewError> {
+        let (known, (choices, wrong)) = (self.0.known(), self.0.choices());
+        let pin = |pin: &PinSection| {
+            let (policy, node) = (&pin.policy, pin.node.0.to_string());
+            let is_known = self.0.policies().iter().any(|name| name.eq_ignore_ascii_case(policy))
+                && known.identity(&pin.node.0).is_some();
+            json!({ "policy": policy, "node": node, "over": texts_of(&pin.over), "known": is_known })
+        };
+        Ok(json!({
+            "version": 1,
+            "avoid": texts_of(&choices.avoid),
+            "pins": choices.pin.iter().map(pin).collect::<Vec<_>>(),
+            "nodes": known.names.keys().collect::<Vec<_>>(),
+            "wrong": wrong,
+        }))
+    }
+
     /// How a route stands, and what to do if it does not.
     async fn why(self, parameters: Parameters) -> Result<Value, ViewError> {
         let (policy, node) = self.target(&parameters)?;
-        let known = self.0.known();
+        let (known, (choices, _)) = (self.0.known(), self.0.choices());
         let name = self.0.policies().get(policy).cloned().unwrap_or_default();
+        let pinned = pin_of(&choices, &known, &name, node).map(|pin| texts_of(&pin.over));
+        let avoided = texts_of(&choices.avoid);
         let peers = self.peers().await?;
         let route = peers.iter().find(|peer| peer.identity == node).and_then(|peer| {
             let route = peer.routes.iter().find(|route| route.policy == name && route.mirror.is_none())?;
@@ -108,6 +133,7 @@ impl GatewayView {
             return Ok(json!({
                 "version": 1, "node": known.describe(&node), "policy": name, "state": "idle",
                 "why": "nothing was sent there lately: `wayleave ping` asks for a path",
+                "pinned": pinned, "avoided": avoided,
             }));
         };
         let why = match &route.state {
@@ -129,6 +155,8 @@ impl GatewayView {
             "why": why,
             "active": route.active.as_ref().map(|path| describe(path, &known)),
             "spare": route.spare.as_ref().map(|path| describe(path, &known)),
+            "pinned": pinned,
+            "avoided": avoided,
         }))
     }
 
@@ -170,6 +198,33 @@ impl GatewayView {
     }
 }
 
+fn texts_of(nodes: &[Text<NodeRef>]) -> Vec<String> {
+    nodes.iter().map(|node| node.0.to_string()).collect()
+}
+
+/// The pin to a node by a policy.
+fn pin_of<'a>(choices: &'a ChoicesFile, known: &Known, policy: &str, node: IdentityKey) -> Option<&'a PinSection> {
+    let is_it =
+        |pin: &&PinSection| pin.policy.eq_ignore_ascii_case(policy) && known.identity(&pin.node.0) == Some(node);
+    choices.pin.iter().find(is_it)
+}
+
+/// The policies by which a path is pinned.
+fn pinned_by(choices: &ChoicesFile, known: &Known, to: IdentityKey, path: &PathStatus) -> Vec<String> {
+    let between = path.nodes.get(1..path.nodes.len().saturating_sub(1)).unwrap_or(&[]);
+    let is_it = |pin: &&PinSection| {
+        known.identity(&pin.node.0) == Some(to)
+            && pin.over.iter().map(|node| known.identity(&node.0)).eq(between.iter().map(|node| Some(*node)))
+    };
+    choices.pin.iter().filter(is_it).map(|pin| pin.policy.clone()).collect()
+}
+
+/// The nodes for which a path is avoided.
+fn avoided(choices: &ChoicesFile, known: &Known, nodes: &[IdentityKey]) -> Vec<String> {
+    let is_on = |node: &&Text<NodeRef>| known.identity(&node.0).is_some_and(|node| nodes.contains(&node));
+    choices.avoid.iter().filter(is_on).map(|node| node.0.to_string()).collect()
+}
+
 /// How a route uses a path, if it does.
 fn usage(route: &RouteStatus, path: &PathStatus) -> Option<String> {
     let is = |other: &Option<PathStatus>| other.as_ref().is_some_and(|other| other.nodes == path.nodes);
@@ -208,6 +263,7 @@ impl View for GatewayView {
         let (counters, io) = self.counters().await?;
         let (known, peers) = (self.0.known(), self.peers().await?);
         let names = self.0.names.lock().await.given().count();
+        let (choices, _) = self.0.choices();
         let rows: Vec<Value> = peers
             .iter()
             .map(|peer| {
@@ -231,6 +287,8 @@ impl View for GatewayView {
             "neighbours": known.links.len(),
             "names": names,
             "policies": self.0.policies(),
+            "avoided": choices.avoid.len(),
+            "pins": choices.pin.len(),
             "sent": counters.sent,
             "received": counters.received,
             "split": counters.split,
@@ -295,6 +353,7 @@ impl View for GatewayView {
         views
             .page("paths", |view, _| view.paths())
             .page("names", |view, _| view.names())
+            .page("choices", |view, _| view.choices())
             .page("why", Self::why)
             .page("ping", Self::ping)
     }

@@ -26,6 +26,8 @@ use crate::roles::daemon::fresh;
 
 /// Packets that are read from the TUN interface before others have their turn.
 const TURN: usize = 32;
+/// Packets that wait to leave while more are read, at most: those of one large segment.
+const TOGETHER: usize = 40;
 /// The thread looks at its timers at least this often.
 const IDLE: Duration = Duration::from_millis(100);
 /// Questions and events that wait for the rest of the process.
@@ -203,9 +205,13 @@ impl Worker {
         for turn in 0..TURN {
             let length = match self.tun.read(&mut self.buffer) {
                 Ok(Some(length)) => length,
-                Ok(None) => return turn > 0,
+                Ok(None) => {
+                    self.flush();
+                    return turn > 0;
+                }
                 Err(_) => {
                     self.counters.failures += 1;
+                    self.flush();
                     return turn > 0;
                 }
             };
@@ -216,8 +222,13 @@ impl Worker {
                 Some(offload) => self.gateway.inner(octets, &offload, now),
                 None => self.counters.refused += 1,
             }
-            self.perform();
+            // Small packets leave together; a large segment leaves while it is in the cache.
+            self.take_outputs();
+            if self.out_packets.len() >= TOGETHER {
+                self.flush();
+            }
         }
+        self.flush();
         true
     }
 
@@ -256,6 +267,11 @@ impl Worker {
 
     /// Performs what the machine put out.
     fn perform(&mut self) {
+        self.take_outputs();
+        self.flush();
+    }
+
+    fn take_outputs(&mut self) {
         while let Some(output) = self.gateway.poll() {
             match output {
                 Output::Wire { link, octets, size } => self.queue(link, &octets, size),
@@ -269,7 +285,6 @@ impl Worker {
                 Output::Event(event) => self.ask(Ask::Happened(event)),
             }
         }
-        self.flush();
     }
 
     /// A question that finds no room is put again later.

@@ -1,0 +1,284 @@
+//! Packets that come in: verified as the last node of their path, opened, and handed to the system or answered.
+
+use wayleave_core::{IdentityKey, Now};
+use wayleave_packet::icing::header::{Handle, Packet, Part, Version};
+use wayleave_packet::icing::verify::{InnerError, check_inner};
+
+use super::super::coalesce::Coalescer;
+use super::super::counters::Reason;
+use super::super::inner::{self, End, Inner};
+use super::super::message::{Content, Message, SEALED, read_opening};
+use super::super::noise::OpenError;
+use super::super::peer::{Class, Flow, FlowKey, Known, Lane, Peer, reversed};
+use super::work::{current, fresh_index};
+use super::{Event, Gateway, Output};
+use crate::frame::{BURST, Frame, Ingress};
+use crate::icing::Action;
+
+impl Gateway {
+    /// Takes at most [`BURST`] ICING packets.
+    pub fn outer(&mut self, frames: &mut [Frame<'_>], now: Now) {
+        let actions = self.router.process(frames, now);
+        let mut coalescer = Coalescer::default();
+        for (frame, action) in frames.iter().zip(actions).take(BURST) {
+            match action {
+                Action::Deliver { service: 0, .. } => {}
+                Action::Drop(reason) => {
+                    self.out.counters.refuse(reason);
+                    continue;
+                }
+                _ => {
+                    self.out.counters.drop(Reason::NotForwarder);
+                    continue;
+                }
+            }
+            let Ok(packet) = Packet::decode(frame.octets, Version::Standard) else { continue };
+            if let Err(reason) = self.take(&packet, frame.ingress, &mut coalescer, now) {
+                self.out.counters.drop(reason);
+            }
+        }
+        let queue = &mut self.out;
+        coalescer.flush(&mut |ready| queue.push(Output::Inner(ready)));
+    }
+
+    /// Takes a verified packet.
+    pub(super) fn take(
+        &mut self,
+        packet: &Packet<'_>,
+        ingress: Ingress,
+        coalescer: &mut Coalescer,
+        now: Now,
+    ) -> Result<(), Reason> {
+        if packet.protocol() != SEALED {
+            return Err(Reason::NotSealed);
+        }
+        let from = (packet.handle(), packet.held());
+        if packet.part() == Part::Whole {
+            return self.message(packet.payload(), from, ingress, coalescer, now);
+        }
+        let mut joined = std::mem::take(&mut self.joined);
+        let (handle, nonce) = (packet.handle(), packet.nonce());
+        let is_whole = self.joiner.join(handle, nonce, packet.part(), packet.payload(), now.instant, &mut joined);
+        let result = if is_whole { self.message(&joined, from, ingress, coalescer, now) } else { Ok(()) };
+        self.joined = joined;
+        result
+    }
+
+    pub(super) fn message(
+        &mut self,
+        octets: &[u8],
+        from: (Handle, u16),
+        ingress: Ingress,
+        coalescer: &mut Coalescer,
+        now: Now,
+    ) -> Result<(), Reason> {
+        match Message::decode(octets).ok_or(Reason::Malformed)? {
+            Message::Initiation { from: index, noise } => self.initiated(index, noise, (from.0, ingress), now),
+            Message::Response { to, from, noise } => self.responded(to, from, noise, now),
+            Message::Data { to, number, sealed } => {
+                let mut opened = std::mem::take(&mut self.opened);
+                opened.resize(opened.len().max(sealed.len()), 0);
+                let result = self.data(to, number, (sealed, &mut opened), from, coalescer, now);
+                self.opened = opened;
+                result
+            }
+        }
+    }
+
+    /// Answers the first message of a handshake.
+    pub(super) fn initiated(
+        &mut self,
+        to: u32,
+        noise: &[u8],
+        (handle, ingress): (Handle, Ingress),
+        now: Now,
+    ) -> Result<(), Reason> {
+        let Ingress::External(link) = ingress else { return Err(Reason::Busy) };
+        let place = self.links.iter().position(|id| *id == link).unwrap_or(usize::MAX);
+        if !self.handshakes.take(place, now.instant) {
+            return Err(Reason::Busy);
+        }
+        let (key, payload, answering) = self.noise.receive(self.random.secret(), noise).map_err(|_| Reason::Seal)?;
+        let identity = *self.by_noise.get(&key.to_bytes()).ok_or(Reason::Stranger)?;
+        if !self.members.contains_key(&identity) {
+            return Err(Reason::Stranger);
+        }
+        let (made, nodes) = read_opening(&payload).ok_or(Reason::Malformed)?;
+        let is_ours = nodes.first() == Some(&identity) && nodes.last() == Some(&self.identity);
+        let peer = self.peer(identity, now).ok_or(Reason::Busy)?;
+        if made <= peer.opened {
+            return Err(Reason::Stranger);
+        }
+        peer.opened = made;
+        let index = fresh_index(&mut self.random, &self.sessions);
+        let (session, second) = answering.respond(now.instant).map_err(|_| Reason::Seal)?;
+        let Some(peer) = self.peers.get_mut(&identity) else { return Err(Reason::Busy) };
+        let ended = peer.add_session(Known { index, to, session, is_confirmed: false }, now.instant);
+        for index in ended {
+            self.sessions.remove(&index);
+        }
+        self.sessions.insert(index, identity);
+        let class = Class { policy: 0, mirror: is_ours.then(|| reversed(&peer.hear(handle, &nodes, now.instant))) };
+        let route = peer.route(&class, now.instant);
+        peer.routes[route].heard = Some(now.instant);
+        peer.response = Some((Message::response(to, index, &second), class, now.instant));
+        self.work(&identity, now);
+        Ok(())
+    }
+
+    /// Takes the second message of a handshake.
+    pub(super) fn responded(&mut self, index: u32, to: u32, noise: &[u8], now: Now) -> Result<(), Reason> {
+        let identity = *self.sessions.get(&index).ok_or(Reason::UnknownSession)?;
+        let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
+        let starting = peer.starting.take_if(|starting| starting.index == index).ok_or(Reason::UnknownSession)?;
+        // A response that does not open ends the handshake; the next one has other keys.
+        let session = starting.started.finish(noise, now.instant).map_err(|_| Reason::Seal);
+        let session = session.inspect_err(|_| {
+            self.sessions.remove(&index);
+        })?;
+        for ended in peer.add_session(Known { index, to, session, is_confirmed: true }, now.instant) {
+            self.sessions.remove(&ended);
+        }
+        self.out.counters.sessions += 1;
+        self.out.push(Output::Event(Event::SessionBegan { peer: identity }));
+        // The probe tells the peer that the session is there.
+        for candidate in &mut peer.candidates {
+            candidate.lanes().for_each(Lane::probe_now);
+        }
+        self.work(&identity, now);
+        Ok(())
+    }
+
+    /// Takes a sealed message.
+    pub(super) fn data(
+        &mut self,
+        index: u32,
+        number: u64,
+        (sealed, opened): (&[u8], &mut [u8]),
+        (handle, held): (Handle, u16),
+        coalescer: &mut Coalescer,
+        now: Now,
+    ) -> Result<(), Reason> {
+        let identity = *self.sessions.get(&index).ok_or(Reason::UnknownSession)?;
+        let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
+        let known = peer.sessions.iter_mut().find(|known| known.index == index).ok_or(Reason::UnknownSession)?;
+        let plain = known.session.open(number, sealed, opened).map_err(|error| match error {
+            OpenError::Seal => Reason::Seal,
+            OpenError::Replayed => Reason::Replayed,
+        })?;
+        if !known.is_confirmed {
+            known.is_confirmed = true;
+            self.out.counters.sessions += 1;
+            self.out.push(Output::Event(Event::SessionBegan { peer: identity }));
+            self.flush(&identity, now);
+        }
+        if let Some(4 | 6) = plain.first().map(|first| first >> 4) {
+            return self.deliver(&identity, plain, handle, coalescer, now);
+        }
+        match Content::decode(plain).ok_or(Reason::Malformed)? {
+            Content::Packet(_) => {}
+            Content::Probe { number, nodes } => self.probed(&identity, number, &nodes, (handle, held), now),
+            Content::Answer { number, held, handle } => {
+                let Some(peer) = self.peers.get_mut(&identity) else { return Ok(()) };
+                let mut candidates = peer.candidates.iter_mut();
+                if candidates.any(|candidate| candidate.answered(handle, number, held, now.instant)) {
+                    self.out.counters.answers += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a probe by active and spare path: whichever of them is dead, the other is heard.
+    pub(super) fn probed(
+        &mut self,
+        identity: &IdentityKey,
+        number: u32,
+        nodes: &[IdentityKey],
+        (handle, held): (Handle, u16),
+        now: Now,
+    ) {
+        let is_ours = nodes.first() == Some(identity) && nodes.last() == Some(&self.identity);
+        let Some(peer) = self.peers.get_mut(identity) else { return };
+        let mirror = is_ours.then(|| reversed(&peer.hear(handle, nodes, now.instant)));
+        let class = Class { policy: 0, mirror };
+        let route = peer.route(&class, now.instant);
+        (peer.routes[route].used, peer.routes[route].heard) = (now.instant, Some(now.instant));
+        self.work(identity, now);
+        let Self { peers, out, .. } = self;
+        let Some(peer) = peers.get_mut(identity) else { return };
+        let content = Content::Answer { number, held, handle }.encode();
+        for place in peer.in_use(|route| route.class == class) {
+            let Peer { sessions, candidates, .. } = &mut *peer;
+            let Some(known) = current(sessions, now) else { return };
+            out.sealed(&mut candidates[place], known, &content, now);
+        }
+    }
+
+    /// Hands an inner packet to the system if its sender may send it.
+    pub(super) fn deliver(
+        &mut self,
+        identity: &IdentityKey,
+        octets: &mut [u8],
+        handle: Handle,
+        coalescer: &mut Coalescer,
+        now: Now,
+    ) -> Result<(), Reason> {
+        let remote = self.members.get(identity).ok_or(Reason::Stranger)?;
+        let protocol = if octets[0] >> 4 == 4 { 4 } else { 41 };
+        check_inner(protocol, octets, &remote.sources, &self.own).map_err(|error| match error {
+            InnerError::NotIp => Reason::InnerNotIp,
+            InnerError::Source => Reason::InnerSource,
+            InnerError::Martian => Reason::InnerMartian,
+            InnerError::Destination => Reason::InnerDestination,
+            InnerError::Nested => Reason::InnerNested,
+        })?;
+        let mut inner = Inner::decode(octets).ok_or(Reason::InnerNotIp)?;
+        let (source_port, destination_port) = inner.ports;
+        let key = FlowKey {
+            local: inner.destination,
+            remote: inner.source,
+            protocol: inner.protocol,
+            ports: (destination_port, source_port),
+        };
+        let peer = self.peers.get_mut(identity).ok_or(Reason::UnknownSession)?;
+        let known = peer.flows.get(&key).map(|flow| (flow.is_own, flow.handle == handle, flow.class.mirror.is_some()));
+        // A flow that the peer began, or moved to another path, is answered over the same nodes, once it has said which.
+        let mirror = match known {
+            Some((true, ..) | (false, true, true)) => None,
+            _ => peer.mirror(&handle),
+        };
+        let is_settled = match known {
+            Some((is_own, is_same, _)) => is_own || is_same && mirror.is_none(),
+            None => false,
+        };
+        let name = match peer.flows.get_mut(&key).filter(|_| is_settled) {
+            Some(flow) => {
+                flow.last = now.instant;
+                flow.name
+            }
+            None => {
+                let class = Class { policy: 0, mirror };
+                if known.is_some() || peer.has_room_for_flow(now.instant) {
+                    let flow = Flow { class, name: None, is_own: false, handle, last: now.instant };
+                    peer.flows.insert(key, flow);
+                }
+                None
+            }
+        };
+        let length = octets.len() as u64;
+        if let Some(name) = name {
+            inner::rewrite(&mut inner, octets, End::Source, name);
+        }
+        if inner::is_syn(&inner, octets)
+            && let Some(room) = peer.least_room(now)
+        {
+            self.out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, room));
+        }
+        self.out.counters.received += 1;
+        self.out.counters.received_octets += length;
+        let out = &mut self.out;
+        coalescer.push(octets, inner, &mut |ready| out.push(Output::Inner(ready)));
+        Ok(())
+    }
+}

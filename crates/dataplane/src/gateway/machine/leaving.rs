@@ -1,0 +1,187 @@
+//! Packets on their way out: to whom, by which path, and what becomes of those that cannot go.
+
+use std::net::IpAddr;
+
+use wayleave_core::{Afi, IdentityKey, Instant, Now, Prefix};
+use wayleave_packet::icing::header::Handle;
+use wayleave_packet::icing::mint::Form;
+use wayleave_packet::platypus::verify::is_martian;
+
+use super::super::coalesce::Ready;
+use super::super::counters::Reason;
+use super::super::inner::{self, End, IcmpError, Inner};
+use super::super::offload::{Offload, Segments};
+use super::super::peer::{Class, Flow, FlowKey, Peer, RouteState};
+use super::out::room;
+use super::work::current;
+use super::{Gateway, Output};
+
+/// What a packet on its way out needs, once its destination is known.
+pub(super) struct Destination {
+    peer: IdentityKey,
+    class: Class,
+    /// The address in the place of a name's.
+    real: Option<IpAddr>,
+}
+
+impl Gateway {
+    /// Takes an inner packet from the TUN interface. Addresses in it may be rewritten.
+    pub fn inner(&mut self, octets: &mut [u8], offload: &Offload, now: Now) {
+        let Some(inner) = Inner::decode(octets) else { return self.out.counters.drop(Reason::NotIp) };
+        if is_martian(inner.destination) {
+            return self.out.counters.drop(Reason::Martian);
+        }
+        if !contains(&self.own, inner.source) {
+            return self.out.counters.drop(Reason::OwnSource);
+        }
+        let destination = match self.resolve(&inner, now) {
+            Ok(destination) => destination,
+            Err(reason) => {
+                self.out.counters.drop(reason);
+                return self.answer(&inner, octets, IcmpError::Unreachable, now);
+            }
+        };
+        let policies = std::mem::take(&mut self.policies);
+        let Some(peer) = self.peers.get_mut(&destination.peer) else { return };
+        let route = peer.route(&destination.class, now.instant);
+        (peer.routes[route].used, peer.routes[route].data) = (now.instant, Some(now.instant));
+        let state = peer.state(route, &policies, now);
+        let is_ready = state == RouteState::Ready && peer.session(now.instant).is_some();
+        self.policies = policies;
+        if is_ready {
+            return self.send(&destination, route, inner, octets, offload, now);
+        }
+        let error = match state {
+            RouteState::NoPath(_) => Reason::NoPath,
+            RouteState::NoConsent(_) => Reason::NoConsent,
+            RouteState::Ready | RouteState::Asking => {
+                let has_room =
+                    self.peers.get_mut(&destination.peer).is_some_and(|peer| peer.wait(octets, *offload, now.instant));
+                if !has_room {
+                    self.out.counters.drop(Reason::QueueFull);
+                }
+                return self.work(&destination.peer, now);
+            }
+        };
+        self.out.counters.drop(error);
+        self.answer(&inner, octets, IcmpError::Prohibited, now);
+    }
+
+    /// To whom a packet goes, and by which class of paths. Makes its flow known.
+    pub(super) fn resolve(&mut self, inner: &Inner, now: Now) -> Result<Destination, Reason> {
+        let (identity, policy, real) = match self.names.get(&inner.destination) {
+            Some((policy, node)) => {
+                let is_v4 = inner.destination.is_ipv4();
+                let remote = self.members.get(node).ok_or(Reason::NoMember)?;
+                let real = remote.addresses.iter().find(|address| address.is_ipv4() == is_v4);
+                (*node, *policy, Some(*real.ok_or(Reason::NoMember)?))
+            }
+            None => {
+                let owner = self.prefixes.owner(inner.destination).filter(|owner| *owner != self.identity);
+                let owner = owner.filter(|owner| self.members.contains_key(owner)).ok_or(Reason::NoMember)?;
+                (owner, 0, None)
+            }
+        };
+        let key = FlowKey {
+            local: inner.source,
+            remote: real.unwrap_or(inner.destination),
+            protocol: inner.protocol,
+            ports: inner.ports,
+        };
+        let name = real.map(|_| inner.destination);
+        let peer = self.peer(identity, now).ok_or(Reason::QueueFull)?;
+        if let Some(flow) = peer.flows.get_mut(&key) {
+            if flow.name != name {
+                return Err(Reason::FlowConflict);
+            }
+            flow.last = now.instant;
+            return Ok(Destination { peer: identity, class: flow.class.clone(), real });
+        }
+        let class = Class { policy, mirror: None };
+        if peer.has_room_for_flow(now.instant) {
+            let flow = Flow { class: class.clone(), name, is_own: true, handle: Handle([0; 16]), last: now.instant };
+            peer.flows.insert(key, flow);
+        } else if real.is_some() {
+            return Err(Reason::FlowsFull);
+        }
+        Ok(Destination { peer: identity, class, real })
+    }
+
+    /// Sends a packet, or the segments that it stands for, on a route that is ready.
+    pub(super) fn send(
+        &mut self,
+        destination: &Destination,
+        route: usize,
+        mut inner: Inner,
+        octets: &mut [u8],
+        offload: &Offload,
+        now: Now,
+    ) {
+        let Self { peers, out, .. } = self;
+        let Some(peer) = peers.get_mut(&destination.peer) else { return };
+        let Some(place) = peer.usable(route, now) else { return };
+        let mtu = usize::from(peer.candidates[place].path.mtu());
+        let Some(lane) = &peer.candidates[place].lane else { return };
+        let room = room(lane, mtu, Form::Handle);
+        let lengths = Segments::new(octets, inner, offload).map(|segments| segments.lengths());
+        let Some((length, _)) = lengths else { return out.counters.drop(Reason::NotIp) };
+        if length > room && !(inner::must_pass(&inner, octets) && length <= 2 * room) {
+            out.counters.drop(Reason::TooBig);
+            return self.answer(&inner, octets, IcmpError::TooBig(room), now);
+        }
+        if let Some(real) = destination.real {
+            inner::rewrite(&mut inner, octets, End::Destination, real);
+        }
+        out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, room));
+        let Some(segments) = Segments::new(octets, inner, offload) else { return };
+        let Peer { sessions, candidates, .. } = peer;
+        let Some(known) = current(sessions, now) else { return };
+        let candidate = &mut candidates[place];
+        let Some(lane) = &mut candidate.lane else { return };
+        if out.segments(lane, known, candidate.link, mtu, &segments, now).is_err() {
+            return out.counters.drop(Reason::NotSent);
+        }
+        out.counters.sent += segments.count() as u64;
+        out.counters.sent_octets += octets.len() as u64;
+    }
+
+    /// Tells the source of an inner packet what became of it, within the limit.
+    pub(super) fn answer(&mut self, inner: &Inner, octets: &[u8], error: IcmpError, now: Now) {
+        if self.errors.ready(now.instant)
+            && let Some(octets) = inner::icmp_error(inner, octets, error)
+        {
+            self.errors.take(now.instant);
+            self.out.push(Output::Inner(Ready { octets, offload: Offload::default() }));
+        }
+    }
+
+    /// [`Gateway::inner`] for a packet that has waited.
+    pub(super) fn inner_again(&mut self, octets: &mut [u8], offload: &Offload, since: Instant, now: Now) {
+        let Some(inner) = Inner::decode(octets) else { return };
+        let Ok(destination) = self.resolve(&inner, now) else { return self.out.counters.drop(Reason::NoMember) };
+        let Some(peer) = self.peers.get_mut(&destination.peer) else { return };
+        let route = peer.route(&destination.class, now.instant);
+        let state = peer.state(route, &self.policies, now);
+        match state {
+            RouteState::Ready if peer.session(now.instant).is_some() => {
+                self.send(&destination, route, inner, octets, offload, now);
+            }
+            RouteState::Ready | RouteState::Asking => {
+                if !peer.wait(octets, *offload, since) {
+                    self.out.counters.drop(Reason::QueueFull);
+                }
+            }
+            RouteState::NoPath(_) | RouteState::NoConsent(_) => {
+                let is_path = matches!(state, RouteState::NoPath(_));
+                self.out.counters.drop(if is_path { Reason::NoPath } else { Reason::NoConsent });
+                self.answer(&inner, octets, IcmpError::Prohibited, now);
+            }
+        }
+    }
+}
+
+/// Whether one of `prefixes` holds `address`.
+fn contains(prefixes: &[Prefix], address: IpAddr) -> bool {
+    let bits = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 }.bits();
+    Prefix::new(address, bits).is_ok_and(|host| prefixes.iter().any(|prefix| prefix.contains(&host)))
+}

@@ -1,0 +1,410 @@
+//! The gateway's machine: its configuration, what it is told, and its timers. Packets leave by `leaving` and `out`, and come in by
+//! `arriving`; `work` is what is done without one.
+
+mod arriving;
+mod leaving;
+mod out;
+mod work;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Now, Prefix};
+use wayleave_crypto::dh::DhPublic;
+use wayleave_crypto::kdf;
+use wayleave_crypto::lanes::CpuKernel;
+use wayleave_crypto::secret::{Secret, Seed};
+use wayleave_packet::Path;
+use wayleave_packet::icing::header::{PathHash, Version};
+use wayleave_packet::icing::mint::{Joiner, NodeSecret};
+
+use super::coalesce::Ready;
+use super::counters::{Counters, Reason};
+use super::inner::{IcmpError, Inner};
+use super::noise::StaticKey;
+use super::peer::{Candidate, Keyed, Lane, Peer};
+use super::policy::{PathPolicy, identities};
+use crate::answers::AnswerLimit;
+use crate::icing::{self, ConfigError, Router, Stamper};
+use crate::limit::TokenBucket;
+use out::Out;
+pub(super) use out::room;
+
+/// Gateways of which anything is remembered at a time.
+pub const LIMIT_PEERS: usize = 1024;
+/// Interval of the machine's own work while anything is in use.
+const TICK: Duration = Duration::from_millis(100);
+/// A packet waits this long for a path, consents and a session.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A handshake is begun anew after this long.
+const HANDSHAKE: Duration = Duration::from_secs(1);
+/// Handshakes that are answered in a second, by all links together, and at once.
+const HANDSHAKES: (u32, u32) = (200, 100);
+/// ICMP errors in a second, and at once.
+const ERRORS: (u32, u32) = (100, 50);
+/// Outputs that may wait to be polled; what comes beyond is dropped and counted.
+const LIMIT_OUTPUTS: usize = 1 << 14;
+
+/// What a gateway is set up with.
+pub struct Config {
+    pub identity: IdentityKey,
+    /// The static key of its membership.
+    pub noise: Secret<32>,
+    /// How it verifies packets that come in, as the last node of their paths.
+    pub receiver: icing::Config,
+    /// The nodes to which it sends, each with the link that leads there.
+    pub neighbours: Vec<(IdentityKey, u16)>,
+    /// Path policies; the first one is for packets to addresses that are not those of names.
+    pub policies: Vec<PathPolicy>,
+    /// Random, and new for each life of the process.
+    pub seed: Seed,
+}
+
+/// Another gateway, by its membership.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub identity: IdentityKey,
+    pub noise: DhPublic,
+    /// Its own address of each family: where packets to its names go.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// What the address of a name stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Name {
+    /// The policy's name.
+    pub policy: String,
+    pub node: IdentityKey,
+}
+
+/// What the machine asks of its driver.
+#[derive(Debug)]
+pub enum Output {
+    /// ICING packets to the neighbour behind this link: of `size` octets each but the last, which may be shorter.
+    Wire { link: u16, octets: Vec<u8>, size: usize },
+    /// A packet for the TUN interface.
+    Inner(Ready),
+    /// The paths to this gateway: answered by [`Gateway::set_paths`].
+    NeedPaths { peer: IdentityKey },
+    /// The consents of every node on this path: answered by [`Gateway::set_proofs`] with the path's hash.
+    NeedProofs { peer: IdentityKey, hash: PathHash, path: Box<Path> },
+    /// What an operator may want to know.
+    Event(Event),
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    SessionBegan {
+        peer: IdentityKey,
+    },
+    /// Probes on a path stay unanswered.
+    PathDied {
+        peer: IdentityKey,
+    },
+    /// Flows went over to another path.
+    PathChanged {
+        peer: IdentityKey,
+    },
+}
+
+struct Remote {
+    noise: DhPublic,
+    addresses: Vec<IpAddr>,
+    sources: Vec<Prefix>,
+}
+
+/// A gateway.
+pub struct Gateway {
+    identity: IdentityKey,
+    noise: StaticKey,
+    router: Router,
+    secrets: Vec<NodeSecret>,
+    /// The links of the receiver, for the limit of handshakes.
+    links: Vec<u16>,
+    neighbours: Vec<(IdentityKey, u16)>,
+    policies: Vec<PathPolicy>,
+    members: BTreeMap<IdentityKey, Remote>,
+    by_noise: HashMap<[u8; 32], IdentityKey>,
+    prefixes: InnerPrefixes,
+    own: Vec<Prefix>,
+    /// Policy and node of each address of a name.
+    names: HashMap<IpAddr, (usize, IdentityKey)>,
+    peers: BTreeMap<IdentityKey, Peer>,
+    sessions: HashMap<u32, IdentityKey>,
+    joiner: Joiner,
+    joined: Vec<u8>,
+    opened: Vec<u8>,
+    handshakes: AnswerLimit,
+    errors: TokenBucket,
+    random: Random,
+    out: Out,
+    tick: Option<Instant>,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gateway {:?} with {} peers", self.identity, self.peers.len())
+    }
+}
+
+struct Random {
+    seed: Seed,
+    next: u64,
+}
+
+impl Random {
+    fn secret(&mut self) -> Secret<32> {
+        self.next += 1;
+        kdf::derive("wayleave/gateway/random/v1", self.seed.expose(), &self.next.to_be_bytes())
+    }
+
+    fn number(&mut self) -> u32 {
+        u32::from_be_bytes(*self.secret().expose().first_chunk().expect("4 of 32"))
+    }
+}
+
+impl Gateway {
+    /// A gateway that knows nobody yet.
+    ///
+    /// # Errors
+    /// If the receiver's configuration contradicts itself.
+    pub fn new(config: Config, kernel: CpuKernel) -> Result<Self, ConfigError> {
+        let secrets = config.receiver.policy.secrets.clone();
+        let links: Vec<u16> = config.receiver.policy.links.iter().map(|link| link.id).collect();
+        let router = Router::new(config.receiver, kernel)?;
+        Ok(Self {
+            identity: config.identity,
+            noise: StaticKey(config.noise),
+            router,
+            secrets,
+            handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, links.len()),
+            links,
+            neighbours: config.neighbours,
+            policies: config.policies,
+            members: BTreeMap::new(),
+            by_noise: HashMap::new(),
+            prefixes: InnerPrefixes::default(),
+            own: Vec::new(),
+            names: HashMap::new(),
+            peers: BTreeMap::new(),
+            sessions: HashMap::new(),
+            joiner: Joiner::default(),
+            joined: Vec::new(),
+            opened: Vec::new(),
+            errors: TokenBucket::new(ERRORS.0, ERRORS.1),
+            random: Random { seed: config.seed, next: 0 },
+            out: Out {
+                queue: VecDeque::new(),
+                stamper: Stamper::new(kernel),
+                counters: Counters::default(),
+                segment: Vec::new(),
+                message: Vec::new(),
+            },
+            tick: None,
+        })
+    }
+
+    /// Mixes in fresh entropy, so that a copy of the process draws other values.
+    pub fn stir(&mut self, entropy: &Seed) {
+        self.random.seed = kdf::derive("wayleave/gateway/stir/v1", self.random.seed.expose(), entropy.expose());
+    }
+
+    /// Sets who is a member and who has which inner prefixes; sessions with others end.
+    pub fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
+        let of = |identity: &IdentityKey| -> Vec<Prefix> {
+            prefixes.iter().filter(|(_, owner)| *owner == identity).map(|(prefix, _)| *prefix).collect()
+        };
+        self.own = of(&self.identity);
+        self.by_noise = members.iter().map(|member| (member.noise.to_bytes(), member.identity)).collect();
+        let remote = |member: Member| {
+            let sources = of(&member.identity);
+            (member.identity, Remote { noise: member.noise, addresses: member.addresses, sources })
+        };
+        let others = members.into_iter().filter(|member| member.identity != self.identity);
+        let before = std::mem::replace(&mut self.members, others.map(remote).collect());
+        self.prefixes = prefixes;
+        // A key that changed ends the sessions under the old one.
+        let is_same = |identity: &IdentityKey, members: &BTreeMap<IdentityKey, Remote>| {
+            let noise =
+                |members: &BTreeMap<IdentityKey, Remote>| members.get(identity).map(|remote| remote.noise.to_bytes());
+            noise(members).is_some() && noise(members) == noise(&before)
+        };
+        let Self { peers, members, sessions, .. } = self;
+        peers.retain(|identity, _| is_same(identity, members));
+        sessions.retain(|_, identity| peers.contains_key(identity));
+    }
+
+    /// Sets how packets that come in are verified, and by which links neighbours are reached.
+    ///
+    /// # Errors
+    /// If the policy contradicts itself; nothing has changed then.
+    pub fn set_receiver(
+        &mut self,
+        policy: icing::Policy,
+        neighbours: Vec<(IdentityKey, u16)>,
+    ) -> Result<(), ConfigError> {
+        let secrets = policy.secrets.clone();
+        let links = policy.links.iter().map(|link| link.id).collect();
+        self.router.set_policy(policy)?;
+        (self.secrets, self.links, self.neighbours) = (secrets, links, neighbours);
+        self.handshakes.retune(HANDSHAKES.0, HANDSHAKES.1, self.links.len());
+        Ok(())
+    }
+
+    /// Sets the path policies. If they have the names of before, flows go on, from now on over what is allowed; otherwise all
+    /// begins anew, and names are to be set again.
+    pub fn set_policies(&mut self, policies: Vec<PathPolicy>, now: Now) {
+        let has_same_names =
+            policies.iter().map(|policy| &policy.name).eq(self.policies.iter().map(|policy| &policy.name));
+        self.policies = policies;
+        if has_same_names {
+            let Self { peers, policies, .. } = self;
+            let mut left = Vec::new();
+            for (identity, peer) in peers {
+                if peer.leave_forbidden(policies) {
+                    left.push(*identity);
+                }
+            }
+            left.iter().for_each(|peer| self.work(peer, now));
+            return;
+        }
+        self.names.clear();
+        for peer in self.peers.values_mut() {
+            peer.routes.clear();
+            peer.flows.clear();
+        }
+    }
+
+    /// The path policies.
+    #[must_use]
+    pub fn policies(&self) -> &[PathPolicy] {
+        &self.policies
+    }
+
+    /// Sets what the addresses of names stand for; names under policies that there are not are left out.
+    pub fn set_names(&mut self, names: impl IntoIterator<Item = (IpAddr, Name)>) {
+        let place = |name: &Name| self.policies.iter().position(|policy| policy.name == name.policy);
+        let known = names.into_iter().filter_map(|(address, name)| Some((address, (place(&name)?, name.node))));
+        self.names = known.collect();
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.out.counters
+    }
+
+    pub(super) fn peers(&self) -> &BTreeMap<IdentityKey, Peer> {
+        &self.peers
+    }
+
+    /// The next output.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.out.queue.pop_front()
+    }
+
+    /// When [`Gateway::handle_timeout`] is due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.tick
+    }
+
+    /// Takes the paths to a gateway, or why there are none.
+    pub fn set_paths(&mut self, peer: IdentityKey, paths: Result<Vec<Path>, String>, now: Now) {
+        let Self { peers, identity, neighbours, .. } = self;
+        let Some(known) = peers.get_mut(&peer) else { return };
+        match paths {
+            Ok(paths) => {
+                let candidates = paths.into_iter().filter_map(|path| {
+                    let nodes: Arc<[IdentityKey]> = identities(&path).into();
+                    let is_ours = nodes.first() == Some(identity) && nodes.last() == Some(&peer);
+                    let next = nodes.get(1).filter(|_| is_ours)?;
+                    let (_, link) = neighbours.iter().find(|(neighbour, _)| neighbour == next)?;
+                    let hash = path.consent_hash(Version::Standard).ok()?;
+                    Some(Candidate::new(path, hash, nodes, *link))
+                });
+                known.set_paths(candidates.collect(), now);
+            }
+            Err(why) => known.fail_paths(why, now),
+        }
+        self.work(&peer, now);
+    }
+
+    /// Takes a path with the consents of all nodes, or why there are none, for the path of `hash`.
+    pub fn set_proofs(&mut self, peer: IdentityKey, hash: PathHash, path: Result<Path, String>, now: Now) {
+        let start = self.random.number();
+        let Self { peers, secrets, .. } = self;
+        let Some(candidate) =
+            peers.get_mut(&peer).and_then(|known| known.candidates.iter_mut().find(|c| c.hash == hash))
+        else {
+            return;
+        };
+        let lane = path.and_then(|path| {
+            let first = path.nodes().next().map(|(_, id, _)| id);
+            let secret = secrets.iter().find(|secret| Some(secret.id()) == first);
+            let secret = secret.ok_or("the path begins at a node ID that is no longer in use")?;
+            if path.consent_hash(Version::Standard).ok() != Some(hash) {
+                return Err("the consents are for another path".to_owned());
+            }
+            let sender = path.sender(Version::Standard, secret).map_err(|error| error.to_string())?;
+            Ok(Lane::new(sender, path.expiry(), start, now))
+        });
+        match lane {
+            Ok(lane) => candidate.prove(lane, now),
+            Err(why) => candidate.refuse(why, now),
+        }
+        self.work(&peer, now);
+    }
+
+    /// Lets timers that are due fire.
+    pub fn handle_timeout(&mut self, now: Now) {
+        if self.tick.is_none_or(|tick| now.instant < tick) {
+            return;
+        }
+        for peer in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.work(&peer, now);
+            let Some(known) = self.peers.get_mut(&peer) else { continue };
+            for waiting in known.take_overdue(now.instant, PATIENCE) {
+                self.out.counters.drop(Reason::Waited);
+                if let Some(inner) = Inner::decode(&waiting.octets) {
+                    self.answer(&inner, &waiting.octets, IcmpError::Unreachable, now);
+                }
+            }
+            let Some(known) = self.peers.get_mut(&peer) else { continue };
+            for index in known.forget(now.instant) {
+                self.sessions.remove(&index);
+            }
+            if known.is_idle(now.instant) {
+                self.end(&peer);
+            }
+        }
+        self.tick = (!self.peers.is_empty()).then(|| now.instant + TICK);
+    }
+
+    fn end(&mut self, peer: &IdentityKey) {
+        if let Some(known) = self.peers.remove(peer) {
+            for index in
+                known.sessions.iter().map(|known| known.index).chain(known.starting.map(|starting| starting.index))
+            {
+                self.sessions.remove(&index);
+            }
+        }
+    }
+
+    /// A peer's state, made if there is none and there is room.
+    fn peer(&mut self, identity: IdentityKey, now: Now) -> Option<&mut Peer> {
+        if !self.peers.contains_key(&identity) {
+            if self.peers.len() >= LIMIT_PEERS {
+                return None;
+            }
+            let secret = self.random.secret();
+            let key = *secret.expose().first_chunk().expect("16 of 32");
+            self.peers.insert(identity, Peer::new(Keyed(key)));
+            self.tick.get_or_insert(now.instant + TICK);
+        }
+        self.peers.get_mut(&identity)
+    }
+}

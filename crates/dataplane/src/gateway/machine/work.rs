@@ -1,0 +1,123 @@
+//! What is done for a peer without a packet that asks for it: questions, probes, handshakes, and what waits.
+
+use std::collections::HashMap;
+
+use wayleave_core::{IdentityKey, Now};
+
+use super::super::message::{Message, opening};
+use super::super::peer::{Class, Known, Lane, Peer, RouteState, Starting};
+use super::{Event, Gateway, HANDSHAKE, Output, PATIENCE, Random};
+
+impl Gateway {
+    /// Keeps a path to `node` by the policy at `policy` for a while, as if a packet had been sent there, and probes it at once.
+    pub fn want(&mut self, node: IdentityKey, policy: usize, now: Now) {
+        if !self.members.contains_key(&node) || policy >= self.policies.len() {
+            return;
+        }
+        let Some(peer) = self.peer(node, now) else { return };
+        let route = peer.route(&Class { policy, mirror: None }, now.instant);
+        (peer.routes[route].used, peer.routes[route].data) = (now.instant, Some(now.instant));
+        for candidate in &mut peer.candidates {
+            candidate.lanes().for_each(Lane::probe_now);
+        }
+        self.work(&node, now);
+    }
+
+    /// All that may be done for a peer now: questions, probes, handshakes, and what waits.
+    pub(super) fn work(&mut self, identity: &IdentityKey, now: Now) {
+        let Self { peers, out, policies, members, random, noise, sessions, .. } = self;
+        let Some(peer) = peers.get_mut(identity) else { return };
+        let (changed, dead) = peer.choose(policies, now);
+        out.counters.dead += dead;
+        out.counters.failovers += changed;
+        if dead > 0 {
+            out.push(Output::Event(Event::PathDied { peer: *identity }));
+        }
+        if changed > 0 {
+            out.push(Output::Event(Event::PathChanged { peer: *identity }));
+        }
+        let is_live = peer.routes.iter().any(|route| route.is_live(now.instant));
+        let is_kept = is_live || peer.routes.iter().any(|route| route.is_kept(now.instant)) || peer.response.is_some();
+        if !is_kept {
+            return;
+        }
+        if peer.asks_paths(now) {
+            out.counters.path_requests += 1;
+            out.push(Output::NeedPaths { peer: *identity });
+        }
+        for place in peer.in_use(|route| route.is_kept(now.instant)) {
+            let candidate = &mut peer.candidates[place];
+            if candidate.asks_now(now) {
+                out.counters.proof_requests += 1;
+                let path = Box::new(candidate.path.clone());
+                out.push(Output::NeedProofs { peer: *identity, hash: candidate.hash, path });
+            }
+        }
+        // A response goes by the first path that there is.
+        if let Some((message, class, since)) = peer.response.take() {
+            let route = peer.route(&class, now.instant);
+            match peer.usable(route, now) {
+                Some(place) => out.control(&mut peer.candidates[place], &message, now),
+                None if now.instant.since(since) < PATIENCE => peer.response = Some((message, class, since)),
+                None => {}
+            }
+        }
+        let begins = is_live
+            && peer.wants_session(now.instant)
+            && peer.starting.as_ref().is_none_or(|starting| now.instant.since(starting.at) >= HANDSHAKE);
+        let route = peer.routes.iter().position(|route| route.is_live(now.instant));
+        if let (true, Some(remote)) = (begins, members.get(identity))
+            && let Some(place) = route.and_then(|route| peer.usable(route, now))
+        {
+            let payload = opening(now.unix.0, &peer.candidates[place].nodes);
+            let index = fresh_index(random, sessions);
+            if let Ok((started, first)) = noise.initiate(&remote.noise, random.secret(), &payload) {
+                if let Some(before) = peer.starting.replace(Starting { index, started, at: now.instant }) {
+                    sessions.remove(&before.index);
+                }
+                sessions.insert(index, *identity);
+                out.control(&mut peer.candidates[place], &Message::initiation(index, &first), now);
+            }
+        }
+        for place in peer.in_use(|route| route.is_live(now.instant)) {
+            let Peer { sessions, candidates, .. } = &mut *peer;
+            let Some(known) = current(sessions, now) else { break };
+            out.probe(&mut candidates[place], known, now);
+        }
+        self.flush(identity, now);
+    }
+
+    /// Sends what waits, if it can be sent.
+    pub(super) fn flush(&mut self, identity: &IdentityKey, now: Now) {
+        let Some(peer) = self.peers.get_mut(identity) else { return };
+        if peer.waiting.is_empty() || peer.session(now.instant).is_none() {
+            // What nobody consents to waits no longer.
+            let has_hope = peer.routes.iter().enumerate().any(|(route, of)| {
+                of.is_live(now.instant)
+                    && matches!(peer.state(route, &self.policies, now), RouteState::Ready | RouteState::Asking)
+            });
+            if has_hope || peer.waiting.is_empty() {
+                return;
+            }
+        }
+        // What cannot be sent yet waits again, in its order.
+        for mut packet in peer.take_waiting() {
+            self.inner_again(&mut packet.octets, &packet.offload, packet.since, now);
+        }
+    }
+}
+
+/// The session to send in.
+pub(super) fn current(sessions: &mut [Known], now: Now) -> Option<&mut Known> {
+    sessions.iter_mut().rev().find(|known| known.is_good(now.instant))
+}
+
+/// A number that no session has.
+pub(super) fn fresh_index(random: &mut Random, sessions: &HashMap<u32, IdentityKey>) -> u32 {
+    loop {
+        let index = random.number();
+        if !sessions.contains_key(&index) {
+            return index;
+        }
+    }
+}
