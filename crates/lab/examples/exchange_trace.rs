@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use wayleave_route_server::object::ExportMode;
+
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let members = args[2].parse().expect("members");
@@ -11,7 +13,7 @@ fn main() {
     let file = std::fs::File::open(&args[1]).expect("a trace");
     let updates = wayleave_lab::trace::load(file, usize::MAX).expect("a readable trace");
     let updates = &updates[..most.min(updates.len())];
-    let out = wayleave_lab::bench::exchange_trace(members, updates, Duration::ZERO, |_| {});
+    let out = wayleave_lab::bench::exchange_trace(members, updates, Duration::ZERO, ExportMode::Direct, |_| {});
     let mut seconds = out.seconds.clone();
     seconds.sort_by(f64::total_cmp);
     let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;

@@ -6,13 +6,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::object::{Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
+use crate::object::{ExportMode, Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
 use crate::wire::{Malformed, Reader, Writer};
 use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 3;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.
@@ -143,6 +143,8 @@ pub enum ToMember {
         high_water: u64,
         /// Milliseconds between batches; a ranking leaves this long after its tick.
         tick_ms: u32,
+        /// How the exchange multiplies policy and key; both parties must say the same.
+        export: ExportMode,
         set: Arc<[u8]>,
     },
     /// The member set or the epoch changed.
@@ -303,6 +305,8 @@ pub enum PartyFrame {
         set: Arc<[u8]>,
         /// Milliseconds between batches.
         tick_ms: u32,
+        /// How this party multiplies policy and key; both must do the same.
+        export: ExportMode,
     },
     Inventory {
         rows: Vec<InventoryRow>,
@@ -428,6 +432,10 @@ fn write_candidate(w: &mut Writer, candidate: &Candidate) {
 
 fn shared(r: &mut Reader<'_>, most: usize) -> Result<Arc<[u8]>, Malformed> {
     Ok(r.blob(most)?.into())
+}
+
+fn export(r: &mut Reader<'_>) -> Result<ExportMode, Malformed> {
+    ExportMode::from_code(r.u8()?).ok_or(Malformed::Value("export mode"))
 }
 
 const MAX_SET: usize = crate::directory::MAX_ENCODED;
@@ -585,8 +593,9 @@ impl ToMember {
             _ => Writer::new(),
         };
         match self {
-            Self::Welcome { protocol, session, epoch, high_water, tick_ms, set } => {
-                w.u8(1).u16(*protocol).bytes(session).u64(*epoch).u64(*high_water).u32(*tick_ms).blob(set);
+            Self::Welcome { protocol, session, epoch, high_water, tick_ms, export, set } => {
+                w.u8(1).u16(*protocol).bytes(session).u64(*epoch).u64(*high_water).u32(*tick_ms);
+                w.u8(export.code()).blob(set);
             }
             Self::Renew { epoch, set } => {
                 w.u8(2).u64(*epoch).blob(set);
@@ -625,6 +634,7 @@ impl ToMember {
                 epoch: r.u64()?,
                 high_water: r.u64()?,
                 tick_ms: r.u32()?,
+                export: export(&mut r)?,
                 set: shared(&mut r, MAX_SET)?,
             },
             2 => Self::Renew { epoch: r.u64()?, set: shared(&mut r, MAX_SET)? },
@@ -686,10 +696,10 @@ impl PartyFrame {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms } => {
+            Self::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export } => {
                 w.u8(1).u16(*protocol).blob(exchange.as_bytes()).u8(*party).bytes(nonce);
                 w.u64(*epoch).u64(*seq).blob(set);
-                w.u32(*tick_ms);
+                w.u32(*tick_ms).u8(export.code());
             }
             Self::Inventory { rows, high_water, more } => {
                 w.u8(2).list(rows, |w, row| {
@@ -773,6 +783,7 @@ impl PartyFrame {
                 seq: r.u64()?,
                 set: shared(&mut r, MAX_SET)?,
                 tick_ms: r.u32()?,
+                export: export(&mut r)?,
             },
             2 => Self::Inventory {
                 rows: r.list(52, MAX_LIST, |r| {

@@ -33,6 +33,66 @@ const LABEL_SHARE_TWO: &str = "wayleave/route-server/share-two/v1";
 const LABEL_DUMMY: &str = "wayleave/route-server/dummy-key/v1";
 const LABEL_ROW: &str = "wayleave/route-server/row/v1";
 const LABEL_COLUMN_ROW: &str = "wayleave/route-server/column-row/v1";
+const LABEL_KEY_SHARE: &str = "wayleave/route-server/key-share/v1";
+const LABEL_POLICY: &str = "wayleave/route-server/policy/v1";
+const LABEL_COLUMN_POLICY: &str = "wayleave/route-server/column-policy/v1";
+
+/// Bytes of a route key, and of a share of it.
+const KEY: usize = 16;
+
+/// Who multiplies a route's export policy by its key (Export-All). One for all of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum ExportMode {
+    /// The announcer: its row has a share of key or dummy key for each slot. The parties do not interact.
+    #[default]
+    Direct,
+    /// The parties, by two-party computation over shares of the policy, one bit a slot, and of the key (SIXPACK, section 5.4).
+    Mpc,
+}
+
+impl ExportMode {
+    /// In frames and in the store.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Direct => 1,
+            Self::Mpc => 2,
+        }
+    }
+
+    /// The mode of a code.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Direct, Self::Mpc].into_iter().find(|mode| mode.code() == code)
+    }
+
+    /// Bytes of party 2's share of an announcement for `width` slots: 16 a slot, or a share of the key and one bit a slot.
+    #[must_use]
+    pub fn row_bytes(self, width: u32) -> usize {
+        match self {
+            Self::Direct => width as usize * KEY,
+            Self::Mpc => KEY + self.column_bytes(width),
+        }
+    }
+
+    /// Bytes that a column adds for `slots` slots of one object.
+    #[must_use]
+    pub fn column_bytes(self, slots: u32) -> usize {
+        match self {
+            Self::Direct => slots as usize * KEY,
+            Self::Mpc => (slots as usize).div_ceil(8),
+        }
+    }
+}
+
+impl fmt::Display for ExportMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Direct => "direct",
+            Self::Mpc => "mpc",
+        })
+    }
+}
 
 /// The name of an object: a hash over its salted description.
 ///
@@ -235,12 +295,13 @@ pub struct ShareOne {
     pub seed: Seed,
 }
 
-/// What only party 2 gets: its row, 16 bytes a slot, and what opens the commitment to it.
+/// What only party 2 gets: its row, and what opens the commitment to it.
 #[derive(Clone)]
 pub struct ShareTwo {
     /// Opens the second commitment.
     pub opening: [u8; 32],
-    /// `width * 16` bytes; for a column `versions * (to - from) * 16`.
+    /// [`ExportMode::row_bytes`] for an announcement; for a column [`ExportMode::column_bytes`] for each version. In mode `mpc`:
+    /// party 2's share of the key, then of the policy, slot `i` in bit `i % 8` of byte `i / 8`.
     pub row: Arc<[u8]>,
 }
 
@@ -281,6 +342,38 @@ pub fn expand(seed: &Seed, column: Option<&[u8; 32]>, from: u32, to: u32) -> Vec
     let mut out = vec![0; (to.saturating_sub(from)) as usize * 16];
     row_generator(seed, column).fill(u64::from(from), &mut out);
     out
+}
+
+/// Party 1's share of the key, in mode `mpc`.
+#[must_use]
+pub fn key_mask(seed: &Seed) -> [u8; 16] {
+    *kdf::derive::<16>(LABEL_KEY_SHARE, seed.expose(), &[]).expose()
+}
+
+/// Party 1's share of the policy for the slots of an announcement, or of a column with this salt, in mode `mpc`: one bit a slot,
+/// the first in bit 0 of byte 0, zeros after the last.
+#[must_use]
+pub fn policy_mask(seed: &Seed, column: Option<&[u8; 32]>, slots: u32) -> Vec<u8> {
+    let key = match column {
+        None => kdf::derive::<16>(LABEL_POLICY, seed.expose(), &[]),
+        Some(salt) => kdf::derive::<16>(LABEL_COLUMN_POLICY, seed.expose(), salt),
+    };
+    let mut bits = vec![0; (slots as usize).div_ceil(8)];
+    Prg::new(key.expose()).fill(0, &mut bits);
+    if let Some(last) = bits.last_mut().filter(|_| slots % 8 != 0) {
+        *last &= (1 << (slots % 8)) - 1;
+    }
+    bits
+}
+
+/// Party 2's share of the policy in mode `mpc`: party 1's ([`policy_mask`]) XOR the policy.
+#[must_use]
+pub fn policy_row(seed: &Seed, column: Option<&[u8; 32]>, exported: &[bool]) -> Vec<u8> {
+    let mut bits = policy_mask(seed, column, u32::try_from(exported.len()).expect("at most MAX_SLOTS"));
+    for (byte, exported) in bits.iter_mut().zip(exported.chunks(8)) {
+        *byte ^= exported.iter().rev().fold(0, |byte, exported| byte << 1 | u8::from(*exported));
+    }
+    bits
 }
 
 fn row_generator(seed: &Seed, column: Option<&[u8; 32]>) -> Prg {
@@ -328,11 +421,12 @@ pub struct Fresh {
     pub openings: [[u8; 32]; 2],
 }
 
-/// Makes an announcement: seals `attributes` and multiplies the export row by the route key (mode `direct`).
+/// Makes an announcement: seals `attributes`, and shares key and policy between the parties as `mode` says.
 ///
 /// `exported[slot]` is whether that slot may open the route; the row has the same width.
 #[must_use]
 pub fn announce(
+    mode: ExportMode,
     exchange: &str,
     description: Description,
     (attributes, signed_for): (&[u8], &[u8; 32]),
@@ -344,7 +438,13 @@ pub fn announce(
     let handle = description.handle(exchange);
     let blob = seal_blob(&handle, &description, (attributes, signed_for), &key, signing);
     let one = ShareOne { opening: fresh.openings[0], seed: Seed::new(fresh.seed) };
-    let row = key_row(exchange, (&one.seed, None), &key, description.epoch, 0, exported);
+    let row = match mode {
+        ExportMode::Direct => key_row(exchange, (&one.seed, None), &key, description.epoch, 0, exported),
+        ExportMode::Mpc => {
+            let masked = key.xor(&Key128::new(key_mask(&one.seed)));
+            [masked.expose().as_slice(), &policy_row(&one.seed, None, exported)].concat()
+        }
+    };
     let two = ShareTwo { opening: fresh.openings[1], row: row.into() };
     let commitments =
         [commit(LABEL_SHARE_ONE, &one.opening, one.seed.expose()), commit(LABEL_SHARE_TWO, &two.opening, &two.row)];
@@ -381,7 +481,7 @@ pub fn withdraw(exchange: &str, description: Description, signing: &SigningKey) 
     Header::sign(exchange, description, [0; 32], [Commitment([0; 32]); 2], signing)
 }
 
-/// A column: party 2's shares for new slots, one run of `to - from` slots for each version in turn.
+/// A column: party 2's shares for new slots, one run of [`ExportMode::column_bytes`] for each version in turn.
 #[must_use]
 pub fn column(
     exchange: &str,

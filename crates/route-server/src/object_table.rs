@@ -11,7 +11,7 @@ use wayleave_core::Prefix;
 use wayleave_crypto::hash::hash;
 
 use crate::frames::{Body, Candidate, InventoryRow, Step};
-use crate::object::{Handle, Header, Kind, ShareOne};
+use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::wire::Writer;
 
 const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
@@ -27,7 +27,7 @@ pub enum Part {
         /// The sealed route.
         blob: Arc<[u8]>,
     },
-    /// Party 2: its row, 16 bytes a slot.
+    /// Party 2: its row ([`ShareTwo::row`](crate::object::ShareTwo::row)).
     Two { row: Vec<u8> },
 }
 
@@ -48,6 +48,8 @@ pub struct ObjectEntry {
     /// [`Header::digest`].
     pub digest: [u8; 32],
     pub handle: Handle,
+    /// How key and policy are shared.
+    pub mode: ExportMode,
     /// Slots that its row covers.
     pub width: u32,
     /// Which of its prefixes are dead: superseded or withdrawn.
@@ -56,10 +58,11 @@ pub struct ObjectEntry {
 }
 
 impl ObjectEntry {
-    /// This party's share of the key for `slot`; `None` if the row does not cover the slot.
+    /// This party's share of what `slot` gets in mode `direct`, key or dummy; `None` if the row does not cover the slot, and in mode
+    /// `mpc`, in which the parties compute it.
     #[must_use]
     pub fn key_share(&self, slot: u32) -> Option<[u8; 16]> {
-        if slot >= self.width {
+        if slot >= self.width || self.mode == ExportMode::Mpc {
             return None;
         }
         match &self.part {
@@ -68,6 +71,27 @@ impl ObjectEntry {
                 Some(share.key_share(column.map(|(_, salt)| salt), slot))
             }
             Part::Two { row } => row.get(slot as usize * 16..)?.first_chunk().copied(),
+        }
+    }
+
+    /// In mode `mpc`, this party's shares of the key, and of the policy, one bit a slot; `None` in mode `direct`.
+    #[must_use]
+    pub fn factors(&self) -> Option<([u8; 16], Vec<u8>)> {
+        if self.mode == ExportMode::Direct {
+            return None;
+        }
+        match &self.part {
+            Part::One { share, columns, .. } => {
+                let first = columns.first().map_or(self.width, |(from, _)| *from);
+                let mut policy = object::policy_mask(&share.seed, None, first);
+                for (i, (from, salt)) in columns.iter().enumerate() {
+                    let to = columns.get(i + 1).map_or(self.width, |(next, _)| *next);
+                    let slots = to.saturating_sub(*from);
+                    append_bits(&mut policy, *from, &object::policy_mask(&share.seed, Some(salt), slots), slots);
+                }
+                Some((object::key_mask(&share.seed), policy))
+            }
+            Part::Two { row } => row.split_first_chunk().map(|(key, policy)| (*key, policy.to_vec())),
         }
     }
 
@@ -95,6 +119,9 @@ impl ObjectEntry {
     /// This party's row from slot 0, for display: all that it sees of the policy.
     #[must_use]
     pub fn row(&self) -> Vec<u8> {
+        if let Some((key, policy)) = self.factors() {
+            return [&key[..], &policy].concat();
+        }
         match &self.part {
             Part::One { .. } => (0..self.width).filter_map(|slot| self.key_share(slot)).flatten().collect(),
             Part::Two { row } => row.clone(),
@@ -233,6 +260,12 @@ impl ObjectTable {
         by_turn.into_iter().map(|(.., candidate)| candidate).collect()
     }
 
+    /// A live object.
+    #[must_use]
+    pub fn by_handle(&self, handle: &Handle) -> Option<&ObjectEntry> {
+        self.by_handle.get(handle).and_then(|key| self.objects.get(key))
+    }
+
     /// The announcer's slot of a live object.
     #[must_use]
     pub fn announcer(&self, handle: &Handle) -> Option<u32> {
@@ -277,7 +310,6 @@ impl ObjectTable {
         let description = &header.description;
         self.applied(description.slot, description.version, effects);
         let Kind::Column { from, to, versions } = &description.kind else { return };
-        let run = (to - from) as usize * 16;
         for (i, version) in versions.iter().enumerate() {
             let Some(entry) = self.objects.get_mut(&(description.slot, *version)) else { continue };
             if entry.width != *from {
@@ -286,8 +318,16 @@ impl ObjectTable {
             match &mut entry.part {
                 Part::One { columns, .. } => columns.push((*from, description.salt)),
                 Part::Two { row: stored } => {
+                    let run = entry.mode.column_bytes(to - from);
                     let Some(more) = row.and_then(|row| row.get(i * run..(i + 1) * run)) else { continue };
-                    stored.extend_from_slice(more);
+                    match entry.mode {
+                        ExportMode::Direct => stored.extend_from_slice(more),
+                        ExportMode::Mpc => {
+                            let mut policy = stored.split_off(16.min(stored.len()));
+                            append_bits(&mut policy, *from, more, to - from);
+                            stored.append(&mut policy);
+                        }
+                    }
                 }
             }
             entry.width = *to;
@@ -394,7 +434,7 @@ impl ObjectTable {
         let width = entry.width;
         match &mut entry.part {
             Part::One { columns, .. } => columns.retain(|(from, _)| *from < width),
-            Part::Two { row } => row.truncate(width as usize * 16),
+            Part::Two { row } => row.truncate(entry.mode.row_bytes(width)),
         }
     }
 
@@ -407,5 +447,15 @@ impl ObjectTable {
             });
         });
         self.view = hash(LABEL_VIEW, &[&w.finish()]);
+    }
+}
+
+/// Puts `count` bits of `more` behind the first `len` bits of `bits`, whatever `bits` had there.
+fn append_bits(bits: &mut Vec<u8>, len: u32, more: &[u8], count: u32) {
+    bits.resize(((len + count) as usize).div_ceil(8), 0);
+    for i in 0..count {
+        let (from, to) = (i as usize, (len + i) as usize);
+        let bit = more[from / 8] >> (from % 8) & 1;
+        bits[to / 8] = bits[to / 8] & !(1 << (to % 8)) | bit << (to % 8);
     }
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
 use wayleave_papers::report::{Report, mean, percentile};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::oracle::Oracle;
 use wayleave_route_server::policy::validate::Martians;
 
@@ -36,6 +37,8 @@ pub struct ExchangeTrace {
     pub party_link_bytes: u64,
     /// Bytes from and to members.
     pub member_link_bytes: u64,
+    /// Bytes of announcements, withdrawals and columns from members to both parties.
+    pub submitted_bytes: u64,
     /// Time of the whole replay, without setup ahead of need.
     pub elapsed: Duration,
     /// Time of the setup that the parties did while they were idle.
@@ -47,9 +50,9 @@ pub struct ExchangeTrace {
 impl ExchangeTrace {
     /// The results of a replay of the trace `name` among `members` members.
     #[must_use]
-    pub fn report(&self, name: &str, members: usize, tick: Duration) -> Report {
+    pub fn report(&self, name: &str, members: usize, tick: Duration, export: ExportMode) -> Report {
         let params = json!({
-            "mrt": name, "members": members, "tick_ms": tick.as_millis() as u64, "updates": self.updates,
+            "mrt": name, "members": members, "export": export.to_string(), "tick_ms": tick.as_millis() as u64, "updates": self.updates,
             "prefixes": self.prefixes, "routes": self.routes, "threads": 1, "links": "in memory",
         });
         let mut report = Report::new("exchange-trace", params);
@@ -71,6 +74,7 @@ impl ExchangeTrace {
         report.exact("oracle_mismatches", "count", self.oracle_mismatches as f64);
         let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         report.exact("party_link", "bytes/s", self.party_link_bytes as f64 / seconds);
+        report.exact("submitted", "bytes", self.submitted_bytes as f64 / self.updates.max(1) as f64);
         // Correlations that both parties made in turn between UPDATEs: in none of the times above.
         report.exact("setup", "s", self.setup.as_secs_f64());
         report.exact("prefix_setup", "s", per_prefix(self.setup));
@@ -86,9 +90,10 @@ pub fn exchange_trace(
     members: usize,
     updates: &[TraceUpdate],
     tick: Duration,
+    export: ExportMode,
     mut progress: impl FnMut(usize),
 ) -> ExchangeTrace {
-    let mut sim = Sim::new(Setup { members, tick, ..Setup::default() });
+    let mut sim = Sim::new(Setup { members, tick, export, ..Setup::default() });
     assert!(sim.settle(Duration::from_secs(600)), "the exchange did not start");
     let mut oracle = Oracle::new(sim.set.clone(), RS_ASN, BTreeMap::new()).with_martians(Martians::AllowDocumentation);
     sim.fill_pools();
@@ -165,6 +170,9 @@ fn count_bytes(recording: &[Recorded], out: &mut ExchangeTrace) {
         } else {
             debug_assert!(matches!(frame.from, Node::Member(_)) || matches!(frame.to, Node::Member(_)));
             out.member_link_bytes += bytes;
+            // `SubmitOne` and `SubmitTwo`.
+            let submits = matches!(frame.from, Node::Member(_)) && matches!(frame.bytes.first(), Some(2 | 3));
+            out.submitted_bytes += if submits { bytes } else { 0 };
         }
     }
 }

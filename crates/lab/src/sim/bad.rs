@@ -12,7 +12,7 @@ use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::frames::{FromMember, PROTOCOL, SessionId};
 use wayleave_route_server::member::{Alarm, MemberEvent};
-use wayleave_route_server::object::{self, Description, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::wire::Writer;
 
 use super::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Sim, Tamper, member_key};
@@ -205,6 +205,8 @@ pub struct Draft {
     pub excess: usize,
     /// Whether the blob that is sent is not the one that the header names.
     pub other_blob: bool,
+    /// How the exchange multiplies policy and key.
+    pub export: ExportMode,
 }
 
 /// A dishonest member that makes its own objects.
@@ -280,6 +282,7 @@ impl Forger {
             header_signer: self.slot,
             excess: 0,
             other_blob: false,
+            export: sim.export(),
         }
     }
 
@@ -304,7 +307,15 @@ impl Forger {
         let mut blob = seal_route(&handle, draft, &key, &member_key(self.seed, draft.route_signer));
         blob.resize(blob.len() + draft.excess, 0);
         let one = ShareOne { opening: self.random(), seed: Seed::new(self.random()) };
-        let row = object::key_row(EXCHANGE, (&one.seed, None), &key, draft.description.epoch, 0, &draft.exported);
+        let row = match draft.export {
+            ExportMode::Direct => {
+                object::key_row(EXCHANGE, (&one.seed, None), &key, draft.description.epoch, 0, &draft.exported)
+            }
+            ExportMode::Mpc => {
+                let masked = key.xor(&Key128::new(object::key_mask(&one.seed)));
+                [&masked.expose()[..], &object::policy_row(&one.seed, None, &draft.exported)].concat()
+            }
+        };
         let two = ShareTwo { opening: self.random(), row: row.into() };
         let commitments: [Commitment; 2] = [
             commit("wayleave/route-server/share-one/v1", &one.opening, one.seed.expose()),

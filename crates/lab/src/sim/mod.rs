@@ -25,6 +25,7 @@ use wayleave_member::{Input as MemberInput, MemberProxy, Output as MemberOutput}
 use wayleave_route_server::directory::{Change as SetChange, Claim, Consent, Directory, MemberSet};
 use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{
     Change, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, PeerId, StartError,
     StoredRecord,
@@ -85,6 +86,8 @@ pub struct Setup {
     pub speakers: bool,
     /// Slots whose proxies sign and validate; the member set lists their keys.
     pub attesting: BTreeSet<u32>,
+    /// Who multiplies policies and keys.
+    pub export: ExportMode,
     /// Keys of parties and operators, as every process is configured with them.
     pub keys: Vec<(KeyRole, [u8; 32])>,
 }
@@ -100,6 +103,7 @@ impl Default for Setup {
             max_prefix: 1_000_000,
             speakers: false,
             attesting: BTreeSet::new(),
+            export: ExportMode::Direct,
             keys: Vec::new(),
         }
     }
@@ -137,6 +141,8 @@ pub struct Sim {
     pub operators: [VerifyingKey; 2],
     /// A party's own file, where it differs.
     pub files: BTreeMap<Node, Vec<u8>>,
+    /// A party's own mode of export from its next start on, where it differs.
+    pub exports: BTreeMap<Node, ExportMode>,
     now: Now,
     /// Microseconds by which the wall clock was set forward.
     wall_ahead: u64,
@@ -266,6 +272,7 @@ impl Sim {
             directory,
             operators: operator_keys(setup.seed).map(|key| key.verifying_key()),
             files: BTreeMap::new(),
+            exports: BTreeMap::new(),
             now: BEGIN,
             wall_ahead: 0,
             lives: 0,
@@ -303,6 +310,12 @@ impl Sim {
             sim.start(Node::Member(slot));
         }
         sim
+    }
+
+    /// Who multiplies policies and keys.
+    #[must_use]
+    pub fn export(&self) -> ExportMode {
+        self.setup.export
     }
 
     /// The virtual time.
@@ -355,6 +368,7 @@ impl Sim {
                     stale: self.setup.stale,
                     rank_wait: Duration::from_secs(1),
                     match_wait: Duration::from_secs(2),
+                    export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
                 };
                 let file = self.files.get(&node).cloned().unwrap_or_else(|| self.directory.encode());
                 let party = Party::new(config, &seed, &file, stored, self.now)?;

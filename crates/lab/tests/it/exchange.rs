@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
 use wayleave_lab::sim::{RS_ASN, Setup, Sim, member_asn};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::oracle::Oracle;
 use wayleave_route_server::policy::validate::Martians;
 
-use crate::common::{LIMIT, nlri, route};
+use crate::common::{LIMIT, in_both_modes, nlri, route};
 
 fn settle(sim: &mut Sim) {
     assert!(sim.settle(LIMIT), "the exchange did not come to rest");
@@ -26,9 +27,9 @@ fn oracle(sim: &Sim) -> Oracle {
     Oracle::new(sim.set.clone(), RS_ASN, BTreeMap::new()).with_martians(Martians::AllowDocumentation)
 }
 
-#[test]
-fn a_route_reaches_whom_it_may_and_nobody_else() {
-    let mut sim = Sim::new(Setup::default());
+in_both_modes!(a_route_reaches_whom_it_may_and_nobody_else);
+fn a_route_reaches_whom_it_may_and_nobody_else(export: ExportMode) {
+    let mut sim = Sim::new(Setup { export, ..Setup::default() });
     settle(&mut sim);
     let mut oracle = oracle(&sim);
     let hidden_from_3 = route(0, &[64500], &["64496:0:65003"]);
@@ -43,9 +44,9 @@ fn a_route_reaches_whom_it_may_and_nobody_else() {
     assert!(sim.party_events.iter().all(|(_, e)| matches!(e, wayleave_route_server::party::PartyEvent::Agreed { .. })));
 }
 
-#[test]
-fn the_recommendation_breaks_ties_and_a_shorter_path_wins() {
-    let mut sim = Sim::new(Setup::default());
+in_both_modes!(the_recommendation_breaks_ties_and_a_shorter_path_wins);
+fn the_recommendation_breaks_ties_and_a_shorter_path_wins(export: ExportMode) {
+    let mut sim = Sim::new(Setup { export, ..Setup::default() });
     settle(&mut sim);
     let mut oracle = oracle(&sim);
     let prefix = nlri("198.51.100.0/24");
@@ -76,10 +77,10 @@ fn the_recommendation_breaks_ties_and_a_shorter_path_wins() {
     compare(&sim, &oracle);
 }
 
-#[test]
-fn a_member_that_leaves_while_a_party_is_down_is_gone_when_it_returns() {
+in_both_modes!(a_member_that_leaves_while_a_party_is_down_is_gone_when_it_returns);
+fn a_member_that_leaves_while_a_party_is_down_is_gone_when_it_returns(export: ExportMode) {
     for party in wayleave_lab::sim::PARTIES {
-        let mut sim = Sim::new(Setup::default());
+        let mut sim = Sim::new(Setup { export, ..Setup::default() });
         settle(&mut sim);
         let prefix = nlri("192.0.2.0/24");
         sim.announce(0, &[prefix], &route(0, &[64500], &[]));

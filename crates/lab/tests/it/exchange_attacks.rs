@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::bad::{Draft, Forger, Object, Split, once, signed_again};
 use wayleave_lab::sim::{
@@ -10,13 +10,13 @@ use wayleave_lab::sim::{
 };
 use wayleave_route_server::frames::{Body, FromMember, Refusal, ToMember};
 use wayleave_route_server::member::Suspect;
-use wayleave_route_server::object::{Kind, dummy_key};
+use wayleave_route_server::object::{ExportMode, Kind, dummy_key};
 use wayleave_route_server::party::PartyEvent;
 
 const ATTACKER: u32 = 0;
 
-fn exchange(seed: u64) -> Exchange {
-    Exchange::new(Setup { members: 4, seed, ..Setup::default() })
+fn exchange(seed: u64, export: ExportMode) -> Exchange {
+    Exchange::new(Setup { members: 4, seed, export, ..Setup::default() })
 }
 
 fn blamed(sim: &Sim) -> Vec<u32> {
@@ -37,10 +37,10 @@ fn deliveries(recording: &[Recorded]) -> usize {
     recording.iter().map(count).sum()
 }
 
-#[test]
-fn halves_that_differ_are_not_evaluated_their_member_is_named_and_asked_again() {
+in_both_modes!(halves_that_differ_are_not_evaluated_their_member_is_named_and_asked_again);
+fn halves_that_differ_are_not_evaluated_their_member_is_named_and_asked_again(export: ExportMode) {
     for (seed, split) in (0u64..).zip(Split::ALL) {
-        let mut exchange = exchange(500 + seed);
+        let mut exchange = exchange(500 + seed, export);
         let other = nlri("20.1.0.0/16");
         exchange.announce(1, &[other], &route(1, &[64500], &[]));
         exchange.check();
@@ -64,10 +64,10 @@ fn halves_that_differ_are_not_evaluated_their_member_is_named_and_asked_again() 
     }
 }
 
-#[test]
-fn a_withdrawal_that_reached_one_party_is_asked_for_again() {
+in_both_modes!(a_withdrawal_that_reached_one_party_is_asked_for_again);
+fn a_withdrawal_that_reached_one_party_is_asked_for_again(export: ExportMode) {
     for (seed, split) in (0u64..).zip(Split::ALL) {
-        let mut exchange = exchange(510 + seed);
+        let mut exchange = exchange(510 + seed, export);
         let prefix = nlri("20.0.0.0/16");
         exchange.announce(ATTACKER, &[prefix], &route(ATTACKER, &[64500], &[]));
         exchange.check();
@@ -80,10 +80,10 @@ fn a_withdrawal_that_reached_one_party_is_asked_for_again() {
     }
 }
 
-#[test]
-fn a_column_that_reached_one_party_is_asked_for_again() {
+in_both_modes!(a_column_that_reached_one_party_is_asked_for_again);
+fn a_column_that_reached_one_party_is_asked_for_again(export: ExportMode) {
     for (seed, split) in (0u64..).zip(Split::ALL) {
-        let mut exchange = exchange(520 + seed);
+        let mut exchange = exchange(520 + seed, export);
         let prefix = nlri("20.0.0.0/16");
         exchange.announce(ATTACKER, &[prefix], &route(ATTACKER, &[64500], &["64496:0:65001"]));
         exchange.check();
@@ -141,10 +141,10 @@ fn of_another_exchange(forger: &mut Forger, sim: &Sim) -> Object {
     forger.seal(&Draft { exchange: "other-ix".to_owned(), ..draft })
 }
 
-#[test]
-fn old_and_foreign_headers_are_refused_and_counted() {
+in_both_modes!(old_and_foreign_headers_are_refused_and_counted);
+fn old_and_foreign_headers_are_refused_and_counted(export: ExportMode) {
     let seed = 530;
-    let mut exchange = exchange(seed);
+    let mut exchange = exchange(seed, export);
     let prefix = nlri("20.0.0.0/16");
     exchange.sim.recording = Some(Vec::new());
     exchange.announce(ATTACKER, &[prefix], &route(ATTACKER, &[64500], &[]));
@@ -271,9 +271,9 @@ fn change_deliveries(
     })
 }
 
-#[test]
-fn the_member_that_is_shown_another_blob_raises_an_alarm() {
-    let mut exchange = exchange(540);
+in_both_modes!(the_member_that_is_shown_another_blob_raises_an_alarm);
+fn the_member_that_is_shown_another_blob_raises_an_alarm(export: ExportMode) {
+    let mut exchange = exchange(540, export);
     let shown_another = 2;
     exchange.sim.tamper = Some(change_deliveries(PARTIES[0], shown_another, |delivery| {
         if let Body::Blob(blob) = &mut delivery.body {
@@ -294,9 +294,9 @@ fn the_member_that_is_shown_another_blob_raises_an_alarm() {
     assert!(exchange.sim.party_events.iter().all(|(_, event)| matches!(event, PartyEvent::Agreed { .. })));
 }
 
-#[test]
-fn an_old_blob_under_a_new_name_is_noticed() {
-    let mut exchange = exchange(541);
+in_both_modes!(an_old_blob_under_a_new_name_is_noticed);
+fn an_old_blob_under_a_new_name_is_noticed(export: ExportMode) {
+    let mut exchange = exchange(541, export);
     let prefix = nlri("20.0.0.0/16");
     exchange.sim.recording = Some(Vec::new());
     exchange.announce(ATTACKER, &[prefix], &route(ATTACKER, &[64500], &[]));
@@ -316,9 +316,9 @@ fn an_old_blob_under_a_new_name_is_noticed() {
     assert!(!exchange.sim.tables[&2].contains_key(&prefix.prefix), "the old route is not kept for the new one");
 }
 
-#[test]
-fn replayed_ticks_and_outcomes_are_counted_and_change_nothing() {
-    let mut exchange = exchange(542);
+in_both_modes!(replayed_ticks_and_outcomes_are_counted_and_change_nothing);
+fn replayed_ticks_and_outcomes_are_counted_and_change_nothing(export: ExportMode) {
+    let mut exchange = exchange(542, export);
     exchange.sim.recording = Some(Vec::new());
     for slot in [0, 1] {
         exchange.announce(slot, &[nlri("20.0.0.0/16")], &route(slot, &[64500], &[]));
@@ -355,10 +355,10 @@ enum Comes {
     NoUse,
 }
 
-#[test]
-fn forged_objects_come_to_their_verdicts() {
+in_both_modes!(forged_objects_come_to_their_verdicts);
+fn forged_objects_come_to_their_verdicts(export: ExportMode) {
     let seed = 550;
-    let mut exchange = exchange(seed);
+    let mut exchange = exchange(seed, export);
     exchange.sim.play_member(ATTACKER);
     let mut forger = Forger::new(seed, ATTACKER);
     forger.greet(&mut exchange.sim, false);
@@ -388,8 +388,8 @@ fn forged_objects_come_to_their_verdicts() {
         ("a header signed by another member", |d| d.header_signer = 1, Comes::ARefusal(Refusal::Proof)),
         ("a blob of no size class", |d| d.excess = 1, Comes::ARefusal(Refusal::Size)),
         ("a blob that the header does not name", |d| d.other_blob = true, Comes::ARefusal(Refusal::Proof)),
-        ("a row that is too short", |d| d.exported.truncate(3), Comes::ARefusal(Refusal::Size)),
-        ("a row that is too long", |d| d.exported.push(true), Comes::ARefusal(Refusal::Size)),
+        ("a row that is too short", |d| d.exported.clear(), Comes::ARefusal(Refusal::Size)),
+        ("a row that is too long", |d| d.exported.extend([true; 9]), Comes::ARefusal(Refusal::Size)),
         ("the first AS is another member's", |d| d.attributes = route(1, &[1], &[]).encode(), Comes::NoUse),
         ("the next hop is another member's", |d| d.attributes = foreign_next_hop(), Comes::NoUse),
         ("a path through the receivers", |d| d.attributes = looped(), Comes::NoUse),
@@ -440,11 +440,11 @@ fn looped() -> Vec<u8> {
     route(ATTACKER, &[member_asn(1).0, member_asn(2).0, member_asn(3).0], &[]).encode()
 }
 
-#[test]
-fn the_highest_version_harms_its_own_member_only() {
+in_both_modes!(the_highest_version_harms_its_own_member_only);
+fn the_highest_version_harms_its_own_member_only(export: ExportMode) {
     for last in [u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
         let seed = 560;
-        let mut exchange = exchange(seed);
+        let mut exchange = exchange(seed, export);
         exchange.announce(ATTACKER, &[nlri("20.0.0.0/16")], &route(ATTACKER, &[64500], &[]));
         exchange.check();
         exchange.sim.play_member(ATTACKER);

@@ -9,6 +9,7 @@ use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
 use wayleave_route_server::frames::{FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember};
 use wayleave_route_server::member::{Alarm, MemberEvent, Suspect};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
 
 const BAD: u32 = 0;
@@ -162,7 +163,8 @@ fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
     let part = |bytes: Vec<u8>, last| ToMember::Part { last, bytes }.encode();
     let welcome = |protocol, session| {
         let set = [].into();
-        ToMember::Welcome { protocol, session, epoch: 1, high_water: 0, tick_ms: 0, set }.encode()
+        let export = ExportMode::Direct;
+        ToMember::Welcome { protocol, session, epoch: 1, high_water: 0, tick_ms: 0, export, set }.encode()
     };
     vec![
         ("nothing", vec![]),
@@ -281,7 +283,8 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
     let hello = |protocol, exchange: &str, party, seq| {
         let exchange = exchange.to_owned();
         let set = [].into();
-        PartyFrame::Hello { protocol, exchange, party, nonce: [3; 16], epoch: 1, seq, set, tick_ms: 0 }.encode()
+        let (epoch, export) = (1, ExportMode::Direct);
+        PartyFrame::Hello { protocol, exchange, party, nonce: [3; 16], epoch, seq, set, tick_ms: 0, export }.encode()
     };
     let good = hello(PROTOCOL, EXCHANGE, from_number, 0);
     vec![

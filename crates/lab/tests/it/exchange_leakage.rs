@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::common::{LIMIT, nlri, policy, route};
+use crate::common::{LIMIT, in_both_modes, nlri, policy, route};
 use wayleave_lab::sim::bad::Shape;
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Counters, PartyEvent};
 
 const MEMBERS: u32 = 6;
@@ -123,9 +124,9 @@ fn announce(sim: &mut Sim, secrets: &Secrets, slot: u32, prefixes: &[u32]) {
 }
 
 /// The same public events for any secrets: UPDATEs, withdrawals, epochs, a new policy, kills, a join, a leave.
-fn play(secrets: &Secrets, tick: Duration, seed: u64) -> Observations {
+fn play(secrets: &Secrets, tick: Duration, seed: u64, export: ExportMode) -> Observations {
     let opted_out = BTreeSet::from([5]);
-    let mut sim = Sim::new(Setup { members: MEMBERS as usize, tick, seed, opted_out, ..Setup::default() });
+    let mut sim = Sim::new(Setup { members: MEMBERS as usize, tick, seed, opted_out, export, ..Setup::default() });
     sim.recording = Some(Vec::new());
     for slot in 0..MEMBERS {
         sim.set_policy(slot, policy(secrets.rules));
@@ -185,43 +186,43 @@ fn assert_same(plain: &Observations, other: &Observations, name: &str) {
     assert_eq!(plain.counters, other.counters, "{name}: counters");
 }
 
-fn compare_all(tick: Duration, seed: u64) {
-    let plain = play(&PLAIN, tick, seed);
+fn compare_all(tick: Duration, seed: u64, export: ExportMode) {
+    let plain = play(&PLAIN, tick, seed, export);
     assert!(plain.shapes.len() > 1000, "{} frames", plain.shapes.len());
     for secrets in variants() {
-        assert_same(&plain, &play(&secrets, tick, seed), secrets.name);
+        assert_same(&plain, &play(&secrets, tick, seed, export), secrets.name);
     }
 }
 
-#[test]
-fn equal_public_shape_gives_equal_messages_without_a_tick() {
-    compare_all(Duration::ZERO, 41);
+in_both_modes!(equal_public_shape_gives_equal_messages_without_a_tick);
+fn equal_public_shape_gives_equal_messages_without_a_tick(export: ExportMode) {
+    compare_all(Duration::ZERO, 41, export);
 }
 
-#[test]
-fn equal_public_shape_gives_equal_messages_with_a_tick() {
-    compare_all(Duration::from_millis(50), 42);
+in_both_modes!(equal_public_shape_gives_equal_messages_with_a_tick);
+fn equal_public_shape_gives_equal_messages_with_a_tick(export: ExportMode) {
+    compare_all(Duration::from_millis(50), 42, export);
 }
 
-#[test]
-fn a_member_that_may_open_nothing_looks_like_one_that_may_open_everything() {
+in_both_modes!(a_member_that_may_open_nothing_looks_like_one_that_may_open_everything);
+fn a_member_that_may_open_nothing_looks_like_one_that_may_open_everything(export: ExportMode) {
     let hidden = Secrets {
         name: "nothing for member 2",
         communities: |_, _| vec!["64496:0:65002".to_owned()],
         later_rules: "[[rule]]\ndirection = \"export\"\nhide_from = [\"65001\", \"65003\"]\n",
         ..PLAIN
     };
-    let (all, none) = (play(&PLAIN, Duration::ZERO, 43), play(&hidden, Duration::ZERO, 43));
+    let (all, none) = (play(&PLAIN, Duration::ZERO, 43, export), play(&hidden, Duration::ZERO, 43, export));
     assert!(all.tables[&2].len() >= 5, "{:?}", all.tables[&2]);
     assert!(none.tables[&2].is_empty(), "{:?}", none.tables[&2]);
     assert_same(&all, &none, hidden.name);
 }
 
-#[test]
-fn equal_attributes_of_two_updates_look_like_different_ones() {
+in_both_modes!(equal_attributes_of_two_updates_look_like_different_ones);
+fn equal_attributes_of_two_updates_look_like_different_ones(export: ExportMode) {
     let play = |tails: [&[u32]; 2], communities: [&[&str]; 2]| {
         let tick = Duration::from_millis(50);
-        let mut sim = Sim::new(Setup { members: 3, tick, seed: 44, ..Setup::default() });
+        let mut sim = Sim::new(Setup { members: 3, tick, seed: 44, export, ..Setup::default() });
         sim.recording = Some(Vec::new());
         rest(&mut sim);
         for i in 0..2 {
@@ -243,8 +244,8 @@ fn equal_attributes_of_two_updates_look_like_different_ones() {
 const REPEATED: usize = 60;
 
 /// A reload of `member 0` in the middle of a life: what both parties see from then on.
-fn reload(before: &str, reloads: [&str; 2], tick: Duration) -> (Vec<Shape>, BTreeMap<u32, usize>) {
-    let mut sim = Sim::new(Setup { members: 4, tick, seed: 45, ..Setup::default() });
+fn reload(export: ExportMode, before: &str, reloads: [&str; 2], tick: Duration) -> (Vec<Shape>, BTreeMap<u32, usize>) {
+    let mut sim = Sim::new(Setup { members: 4, tick, seed: 45, export, ..Setup::default() });
     sim.set_policy(0, policy(before));
     for i in 0..REPEATED {
         let prefix = nlri(&format!("20.0.{i}.0/24"));
@@ -271,11 +272,11 @@ fn reload(before: &str, reloads: [&str; 2], tick: Duration) -> (Vec<Shape>, BTre
     (sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect(), tables)
 }
 
-fn compare_reloads(tick: Duration, before: &str, reloads: &[[&str; 2]]) {
-    let (same, served) = reload(before, [before, before], tick);
+fn compare_reloads(export: ExportMode, tick: Duration, before: &str, reloads: &[[&str; 2]]) {
+    let (same, served) = reload(export, before, [before, before], tick);
     let mut outcomes = BTreeSet::from([served]);
     for later in reloads {
-        let (shapes, tables) = reload(before, *later, tick);
+        let (shapes, tables) = reload(export, before, *later, tick);
         let differs = same.iter().zip(&shapes).position(|(a, b)| a != b);
         assert_eq!(differs.map(|at| (same[at], shapes[at])), None, "{later:?}");
         assert_eq!(same.len(), shapes.len(), "{later:?}");
@@ -284,8 +285,8 @@ fn compare_reloads(tick: Duration, before: &str, reloads: &[[&str; 2]]) {
     assert!(outcomes.len() > 2, "the reloads have effects: {outcomes:?}");
 }
 
-#[test]
-fn a_reload_does_not_show_which_prefixes_it_touches_or_whether_it_touches_any() {
+in_both_modes!(a_reload_does_not_show_which_prefixes_it_touches_or_whether_it_touches_any);
+fn a_reload_does_not_show_which_prefixes_it_touches_or_whether_it_touches_any(export: ExportMode) {
     const BASE: &str = "[[rule]]\ndirection = \"export\"\nprefix = \"99.0.0.0/8\"\nhide_from = [\"65001\"]\n";
     let hide = |prefix: &str, from: &str| {
         format!("{BASE}[[rule]]\ndirection = \"export\"\nprefix = \"{prefix}\"\nhide_from = [\"{from}\"]\n")
@@ -300,21 +301,21 @@ fn a_reload_does_not_show_which_prefixes_it_touches_or_whether_it_touches_any() 
         [all.as_str(), BASE],
         [ranking.as_str(), ranking.as_str()],
     ];
-    compare_reloads(Duration::ZERO, BASE, &reloads);
-    compare_reloads(Duration::from_millis(50), BASE, &reloads[2..4]);
+    compare_reloads(export, Duration::ZERO, BASE, &reloads);
+    compare_reloads(export, Duration::from_millis(50), BASE, &reloads[2..4]);
 }
 
-#[test]
-fn a_reload_of_rules_that_look_at_no_prefix_keeps_what_shared_an_update_together() {
+in_both_modes!(a_reload_of_rules_that_look_at_no_prefix_keeps_what_shared_an_update_together);
+fn a_reload_of_rules_that_look_at_no_prefix_keeps_what_shared_an_update_together(export: ExportMode) {
     let hide = |from: &str| format!("[[rule]]\ndirection = \"export\"\nhide_from = [\"{from}\"]\n");
     let (one, other) = (hide("65001"), hide("65002"));
     let path = "[[rule]]\ndirection = \"export\"\nas_path = \"_64501_\"\nhide_from = [\"65003\"]\n";
-    compare_reloads(Duration::ZERO, "", &[[&one, &other], [path, &one], ["", path]]);
+    compare_reloads(export, Duration::ZERO, "", &[[&one, &other], [path, &one], ["", path]]);
 }
 
 /// What both parties see of a reload to `later`, and of a slot that joins before the objects of one UPDATE have their turn.
-fn reload_and_join(later: &str) -> Vec<Shape> {
-    let mut sim = Sim::new(Setup { members: 4, seed: 47, ..Setup::default() });
+fn reload_and_join(export: ExportMode, later: &str) -> Vec<Shape> {
+    let mut sim = Sim::new(Setup { members: 4, seed: 47, export, ..Setup::default() });
     for i in 0..REPEATED {
         sim.announce(0, &[nlri(&format!("20.0.{i}.0/24"))], &route(0, &[64500], &[]));
     }
@@ -329,19 +330,19 @@ fn reload_and_join(later: &str) -> Vec<Shape> {
     sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect()
 }
 
-#[test]
-fn a_slot_that_joins_during_a_reload_does_not_show_which_objects_the_new_rules_split() {
+in_both_modes!(a_slot_that_joins_during_a_reload_does_not_show_which_objects_the_new_rules_split);
+fn a_slot_that_joins_during_a_reload_does_not_show_which_objects_the_new_rules_split(export: ExportMode) {
     let hide =
         |prefix: &str| format!("[[rule]]\ndirection = \"export\"\nprefix = \"{prefix}\"\nhide_from = [\"65001\"]\n");
-    let [split, whole] = ["21.0.0.0/16", "20.0.0.0/24"].map(|prefix| reload_and_join(&hide(prefix)));
+    let [split, whole] = ["21.0.0.0/16", "20.0.0.0/24"].map(|prefix| reload_and_join(export, &hide(prefix)));
     let differs = split.iter().zip(&whole).position(|(a, b)| a != b);
     assert_eq!(differs.map(|at| (split[at], whole[at])), None);
     assert_eq!(split.len(), whole.len());
 }
 
-#[test]
-fn a_reload_announces_every_object_once_and_no_more_of_them_at_a_time_than_its_limit() {
-    let mut sim = Sim::new(Setup { members: 3, seed: 46, ..Setup::default() });
+in_both_modes!(a_reload_announces_every_object_once_and_no_more_of_them_at_a_time_than_its_limit);
+fn a_reload_announces_every_object_once_and_no_more_of_them_at_a_time_than_its_limit(export: ExportMode) {
+    let mut sim = Sim::new(Setup { members: 3, seed: 46, export, ..Setup::default() });
     for i in 0..REPEATED {
         sim.announce(0, &[nlri(&format!("20.0.{i}.0/24"))], &route(0, &[64500], &[]));
     }

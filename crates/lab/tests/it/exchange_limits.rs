@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{Exchange, nlri, route};
 use wayleave_bgp::Nlri;
-use wayleave_lab::sim::{Node, PARTIES, Setup};
+use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, member_address};
 use wayleave_route_server::frames::PartyFrame;
 
 fn prefixes(numbers: std::ops::Range<u8>) -> Vec<Nlri> {
@@ -35,6 +35,63 @@ fn a_member_at_its_limit_swaps_prefixes_in_one_tick() {
     exchange.announce(0, &prefixes(10..13), &route(0, &[64501], &[]));
     exchange.check();
     assert!(exchange.sim.tables[&1].contains_key(&prefixes(10..11)[0].prefix));
+}
+
+#[test]
+fn a_prefix_over_the_limit_is_not_announced_and_takes_the_place_of_one_that_goes() {
+    let mut exchange = Exchange::new(Setup { max_prefix: 2, ..Setup::default() });
+    let attributes = route(0, &[64500], &[]);
+    exchange.sim.announce(0, &prefixes(0..3), &attributes);
+    assert!(exchange.sim.settle(crate::common::LIMIT));
+    assert_eq!(exchange.sim.tables[&1].len(), 2);
+    let member = exchange.sim.member(0).expect("runs");
+    let status = member.status();
+    assert_eq!((status.not_announced, status.counters.refused), (1, 0), "no party had to refuse it");
+    assert_eq!(status.withheld[0].why, "it would exceed this member's prefix limit of 2");
+    let limit = member.why(prefixes(2..3)[0].prefix).own[0].checks[4].clone();
+    assert_eq!(
+        (limit.check, limit.passed, limit.found.as_str()),
+        ("prefix limit", false, "2 prefixes announced, at most 2")
+    );
+    exchange.sim.withdraw(0, &prefixes(0..1));
+    assert!(exchange.sim.settle(crate::common::LIMIT));
+    let table: Vec<_> = exchange.sim.tables[&1].keys().copied().collect();
+    assert_eq!(table, prefixes(1..3).iter().map(|nlri| nlri.prefix).collect::<Vec<_>>());
+    assert_eq!(exchange.sim.member(0).expect("runs").status().not_announced, 0);
+}
+
+#[test]
+fn what_no_receiver_would_use_is_not_announced_and_what_was_announced_before_goes() {
+    let mut exchange = Exchange::new(Setup::default());
+    let good = route(0, &[64500], &[]);
+    let long: Vec<u32> = (0..64).map(|i| 64_500 + i % 2).collect();
+    let mut foreign_hop = good.edit();
+    foreign_hop.ipv4_next_hop(member_address(1));
+    let (valid, martian) = (nlri("20.0.0.0/16"), nlri("10.0.0.0/16"));
+    for (prefix, bad, why) in [
+        (valid, route(1, &[64500], &[]), "the AS path begins with"),
+        (valid, foreign_hop.finish(), "is not the announcer's"),
+        (valid, route(0, &long, &[]), "65 hops"),
+        (martian, good.clone(), "not routed"),
+    ] {
+        if prefix == valid {
+            exchange.announce(0, &[prefix], &good);
+            exchange.check();
+            assert_eq!(exchange.sim.tables[&1].len(), 1);
+        }
+        exchange.sim.recording = Some(Vec::new());
+        exchange.announce(0, &[prefix], &bad);
+        exchange.check();
+        assert!(exchange.sim.tables[&1].is_empty(), "{why}");
+        let status = exchange.sim.member(0).expect("runs").status();
+        assert_eq!(status.not_announced, 1);
+        assert!(status.withheld[0].why.contains(why), "{:?}", status.withheld);
+        let blobs = exchange.sim.recording.take().unwrap_or_default();
+        let announced = |frame: &&Recorded| frame.from == Node::Member(0) && frame.bytes.len() > 512;
+        assert_eq!(blobs.iter().filter(announced).count(), 0, "{why}: nothing is announced");
+        exchange.withdraw(0, &[prefix]);
+        exchange.check();
+    }
 }
 
 #[test]

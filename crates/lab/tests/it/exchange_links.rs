@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
 use wayleave_lab::sim::bad::{Forger, once};
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::frames::{FromMember, PartyFrame};
 use wayleave_route_server::member::{MemberEvent, Suspect};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
 
-fn exchange(members: usize, seed: u64) -> Exchange {
-    Exchange::new(Setup { members, seed, ..Setup::default() })
+fn exchange(members: usize, seed: u64, export: ExportMode) -> Exchange {
+    Exchange::new(Setup { members, seed, export, ..Setup::default() })
 }
 
 /// Two routes to one prefix, so that there is something to choose.
@@ -69,13 +70,13 @@ impl Engine {
     }
 }
 
-#[test]
-fn a_wrong_engine_message_ends_the_link_and_the_next_link_is_right() {
+in_both_modes!(a_wrong_engine_message_ends_the_link_and_the_next_link_is_right);
+fn a_wrong_engine_message_ends_the_link_and_the_next_link_is_right(export: ExportMode) {
     for sender in PARTIES {
         for how in Engine::ALL {
             for nth in [0, 1, 3, 8] {
                 let name = format!("message {nth} from {sender:?}: {how:?}");
-                let mut exchange = exchange(4, 800);
+                let mut exchange = exchange(4, 800, export);
                 let mut count = 0;
                 exchange.sim.tamper = Some(once(move |from, to, bytes| {
                     let is_between = matches!(to, Node::Party(_)) && from == sender;
@@ -112,11 +113,11 @@ fn a_wrong_engine_message_ends_the_link_and_the_next_link_is_right() {
     }
 }
 
-#[test]
-fn a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right() {
+in_both_modes!(a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right);
+fn a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right(export: ExportMode) {
     // Each type of frame between the parties in turn is the last one that arrives.
     for kind in 1..=15 {
-        let mut exchange = exchange(4, 810);
+        let mut exchange = exchange(4, 810, export);
         announce_two(&mut exchange, 64500);
         exchange.check();
         let stopped = std::rc::Rc::new(std::cell::Cell::new(false));
@@ -142,8 +143,8 @@ fn a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right() {
     }
 }
 
-#[test]
-fn a_member_that_never_ranks_is_dropped_and_others_get_their_results() {
+in_both_modes!(a_member_that_never_ranks_is_dropped_and_others_get_their_results);
+fn a_member_that_never_ranks_is_dropped_and_others_get_their_results(export: ExportMode) {
     #[derive(Clone, Copy, Debug)]
     enum Answers {
         Nobody,
@@ -152,7 +153,7 @@ fn a_member_that_never_ranks_is_dropped_and_others_get_their_results() {
         WithTwoIds,
     }
     for answers in [Answers::Nobody, Answers::OnlyPartyOne, Answers::OnlyPartyTwo, Answers::WithTwoIds] {
-        let mut exchange = exchange(4, 820);
+        let mut exchange = exchange(4, 820, export);
         exchange.sim.tamper = Some(Box::new(move |from, _, bytes| match (from, answers, FromMember::decode(bytes)) {
             (Node::Member(0), Answers::Nobody, Ok(FromMember::RankOne { .. } | FromMember::RankTwo { .. }))
             | (Node::Member(0), Answers::OnlyPartyOne, Ok(FromMember::RankTwo { .. }))
@@ -189,10 +190,10 @@ fn a_member_that_never_ranks_is_dropped_and_others_get_their_results() {
     }
 }
 
-#[test]
-fn routes_of_a_member_that_stays_away_die_and_come_back_with_it() {
+in_both_modes!(routes_of_a_member_that_stays_away_die_and_come_back_with_it);
+fn routes_of_a_member_that_stays_away_die_and_come_back_with_it(export: ExportMode) {
     let stale = Duration::from_secs(60);
-    let mut exchange = Exchange::new(Setup { members: 4, seed: 830, stale, ..Setup::default() });
+    let mut exchange = Exchange::new(Setup { members: 4, seed: 830, stale, export, ..Setup::default() });
     announce_two(&mut exchange, 64500);
     exchange.announce(1, &[nlri("20.1.0.0/16")], &route(1, &[64500], &[]));
     exchange.check();
@@ -210,11 +211,11 @@ fn routes_of_a_member_that_stays_away_die_and_come_back_with_it() {
     assert!(has(&exchange.sim), "they come back");
 }
 
-#[test]
-fn a_member_that_goes_at_any_moment_is_forgotten_in_time() {
+in_both_modes!(a_member_that_goes_at_any_moment_is_forgotten_in_time);
+fn a_member_that_goes_at_any_moment_is_forgotten_in_time(export: ExportMode) {
     let stale = Duration::from_secs(60);
     for steps in 0..60 {
-        let mut exchange = Exchange::new(Setup { members: 3, seed: 840, stale, ..Setup::default() });
+        let mut exchange = Exchange::new(Setup { members: 3, seed: 840, stale, export, ..Setup::default() });
         exchange.announce(1, &[nlri("20.1.0.0/16")], &route(1, &[64500], &[]));
         exchange.check();
         exchange.announce(1, &[nlri("20.2.0.0/16")], &route(1, &[64500], &[]));
@@ -229,10 +230,10 @@ fn a_member_that_goes_at_any_moment_is_forgotten_in_time() {
     }
 }
 
-#[test]
-fn when_the_parties_stay_away_routes_are_withdrawn_and_come_back_with_them() {
+in_both_modes!(when_the_parties_stay_away_routes_are_withdrawn_and_come_back_with_them);
+fn when_the_parties_stay_away_routes_are_withdrawn_and_come_back_with_them(export: ExportMode) {
     for away in [&PARTIES[..], &PARTIES[..1], &PARTIES[1..]] {
-        let mut exchange = exchange(4, 850);
+        let mut exchange = exchange(4, 850, export);
         announce_two(&mut exchange, 64500);
         exchange.check();
         away.iter().for_each(|party| exchange.sim.kill(*party));
@@ -250,9 +251,9 @@ fn when_the_parties_stay_away_routes_are_withdrawn_and_come_back_with_them() {
     }
 }
 
-#[test]
-fn a_leavers_routes_are_gone_everywhere_and_its_slot_is_refused() {
-    let mut exchange = exchange(4, 860);
+in_both_modes!(a_leavers_routes_are_gone_everywhere_and_its_slot_is_refused);
+fn a_leavers_routes_are_gone_everywhere_and_its_slot_is_refused(export: ExportMode) {
+    let mut exchange = exchange(4, 860, export);
     announce_two(&mut exchange, 64500);
     exchange.check();
     exchange.leave(1);
@@ -283,15 +284,15 @@ fn a_leavers_routes_are_gone_everywhere_and_its_slot_is_refused() {
     assert!(!exchange.sim.tables[&0].contains_key(&nlri("20.7.0.0/16").prefix));
 }
 
-#[test]
-fn the_highest_epoch_of_the_other_party_wraps_nothing() {
+in_both_modes!(the_highest_epoch_of_the_other_party_wraps_nothing);
+fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
     for epoch in [u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
-        let mut exchange = exchange(3, 870);
+        let mut exchange = exchange(3, 870, export);
         exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));
         exchange.check();
         exchange.sim.tamper = Some(once(move |from, _, bytes| match (from == PARTIES[1], PartyFrame::decode(bytes)) {
-            (true, Ok(PartyFrame::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, .. })) => {
-                let hello = PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms };
+            (true, Ok(PartyFrame::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, export, .. })) => {
+                let hello = PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export };
                 Some(FrameAction::Change(hello.encode()))
             }
             _ => None,
@@ -307,9 +308,9 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing() {
     }
 }
 
-#[test]
-fn a_route_of_a_lower_class_is_no_result() {
-    let mut exchange = exchange(4, 880);
+in_both_modes!(a_route_of_a_lower_class_is_no_result);
+fn a_route_of_a_lower_class_is_no_result(export: ExportMode) {
+    let mut exchange = exchange(4, 880, export);
     // Party 1 turns the index of the result over: the longer path, which the member ranked behind.
     exchange.sim.tamper = Some(once(|from, to, bytes| {
         let is_outcome = from == PARTIES[0] && to == Node::Member(3) && bytes.first() == Some(&4);

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use crate::common::Exchange;
+use crate::common::{Exchange, in_both_modes};
 use wayleave_lab::sim::Setup;
+use wayleave_route_server::object::ExportMode;
 
 /// `count` seeds from `first`; `make soak` asks for more of them by WAYLEAVE_SIM_FACTOR.
 fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
@@ -13,10 +14,10 @@ fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     first..first + count * factor
 }
 
-#[test]
-fn tables_equal_the_reference_after_random_changes() {
+in_both_modes!(tables_equal_the_reference_after_random_changes);
+fn tables_equal_the_reference_after_random_changes(export: ExportMode) {
     for seed in seeds(0, 20) {
-        let mut exchange = Exchange::new(Setup { members: 5, seed, ..Setup::default() });
+        let mut exchange = Exchange::new(Setup { members: 5, seed, export, ..Setup::default() });
         for _ in 0..40 {
             exchange.random_change(false);
             let steps = exchange.sim.choose(60);
@@ -31,10 +32,10 @@ fn tables_equal_the_reference_after_random_changes() {
     }
 }
 
-#[test]
-fn tables_equal_the_reference_while_members_join_and_leave() {
+in_both_modes!(tables_equal_the_reference_while_members_join_and_leave);
+fn tables_equal_the_reference_while_members_join_and_leave(export: ExportMode) {
     for seed in seeds(100_000, 20) {
-        let mut exchange = Exchange::new(Setup { members: 4, seed, ..Setup::default() });
+        let mut exchange = Exchange::new(Setup { members: 4, seed, export, ..Setup::default() });
         for _ in 0..40 {
             exchange.random_change(true);
             let steps = exchange.sim.choose(60);
@@ -46,11 +47,11 @@ fn tables_equal_the_reference_while_members_join_and_leave() {
     }
 }
 
-#[test]
-fn a_tick_longer_than_zero_changes_no_table() {
+in_both_modes!(a_tick_longer_than_zero_changes_no_table);
+fn a_tick_longer_than_zero_changes_no_table(export: ExportMode) {
     for seed in seeds(200_000, 6) {
         let tick = Duration::from_millis(50);
-        let mut exchange = Exchange::new(Setup { members: 5, seed, tick, ..Setup::default() });
+        let mut exchange = Exchange::new(Setup { members: 5, seed, tick, export, ..Setup::default() });
         for _ in 0..40 {
             exchange.random_change(true);
             let steps = exchange.sim.choose(100);
@@ -62,11 +63,11 @@ fn a_tick_longer_than_zero_changes_no_table() {
     }
 }
 
-#[test]
-fn kills_lose_resurrect_and_forbid_nothing() {
+in_both_modes!(kills_lose_resurrect_and_forbid_nothing);
+fn kills_lose_resurrect_and_forbid_nothing(export: ExportMode) {
     for seed in seeds(300_000, 10) {
         eprintln!("seed {seed}"); // shown if the test fails
-        let mut exchange = Exchange::new(Setup { members: 5, seed, ..Setup::default() });
+        let mut exchange = Exchange::new(Setup { members: 5, seed, export, ..Setup::default() });
         for round in 0..30 {
             exchange.random_change(round % 3 == 0);
             let steps = exchange.sim.choose(80);

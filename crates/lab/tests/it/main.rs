@@ -9,6 +9,7 @@ mod exchange_attacks;
 mod exchange_attested;
 mod exchange_attested_days;
 mod exchange_copies;
+mod exchange_export;
 mod exchange_flips;
 mod exchange_frames;
 mod exchange_leakage;

@@ -8,7 +8,7 @@ use wayleave_core::Prefix;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::MAX_SLOTS;
-use wayleave_route_server::object::{Description, Fresh, Kind, announce, blob_hash, expand, open};
+use wayleave_route_server::object::{Description, ExportMode, Fresh, Kind, announce, blob_hash, expand, open};
 use wayleave_route_server::wire::Writer;
 
 use crate::report::{Report, seconds};
@@ -42,7 +42,8 @@ pub fn run(members: usize, repetitions: usize, clock: &mut dyn FnMut() -> Durati
         fresh.seed[..8].copy_from_slice(&(number as u64).to_be_bytes());
         let start = clock();
         // The announcer.
-        let sealed = announce(EXCHANGE, description, (&attributes, &[0; 32]), &exported, &fresh, &signing);
+        let route = (&attributes[..], &[0; 32]);
+        let sealed = announce(ExportMode::Direct, EXCHANGE, description, route, &exported, &fresh, &signing);
         // Both parties check what they got; party 1 expands its seed.
         let key = signing.verifying_key();
         let holds = sealed.header.is_signed_by(EXCHANGE, &key)

@@ -11,8 +11,9 @@ use super::dirty::Dirty;
 use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
 use crate::directory::MemberSet;
 use crate::frames::{FromMember, Refusal};
-use crate::object::{self, Description, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
+use crate::object::{self, Description, ExportMode, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
 use crate::party::{Change, PartyNumber, PersistId};
+use crate::policy::validate::{Invalid, validate};
 use crate::policy::{ExportSet, export_set, sealed_attributes};
 use crate::rng::Draw;
 
@@ -95,14 +96,27 @@ struct Repeats {
 }
 
 /// How a route of the own router stands at the parties.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum OwnState {
     /// Both have it; so many slots may open it.
     Announced(usize),
     /// It is being sent, or waits for that.
     UnderWay,
+    /// It is not announced.
+    Barred(Bar),
+}
+
+/// Why a route of the own router is not announced.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Bar {
     /// A party refused it for good.
+    #[error("a party refused it: {0}")]
     Refused(Refusal),
+    #[error("no receiver would use it: {0}")]
+    Invalid(Invalid),
+    /// It would be one too many: the slot's prefix limit.
+    #[error("it would exceed this member's prefix limit of {0}")]
+    OverLimit(u32),
 }
 
 /// The announcing half of a member's state.
@@ -114,8 +128,9 @@ pub(super) struct Announcements {
     /// Prefixes that the parties hold, or may hold, from before this process started.
     leftover: BTreeSet<Nlri>,
     dirty: Dirty,
-    /// Prefixes that were refused for good: not announced again before the router or a new session changes something.
-    barred: BTreeMap<Nlri, Refusal>,
+    /// Prefixes that were refused for good, or that no receiver would use: not announced before the router, the member set or a new
+    /// session changes something, or there is room again.
+    barred: BTreeMap<Nlri, Bar>,
     repeats: Repeats,
     objects: BTreeMap<u64, OwnObject>,
     in_flight: BTreeMap<u64, Vec<Nlri>>,
@@ -202,7 +217,7 @@ impl Announcements {
 
     fn own_state(&self, nlri: &Nlri) -> OwnState {
         if let Some(reason) = self.barred.get(nlri) {
-            return OwnState::Refused(*reason);
+            return OwnState::Barred(reason.clone());
         }
         let is_under_way = self.in_flight.values().any(|prefixes| prefixes.contains(nlri));
         match self.announced.get(nlri) {
@@ -261,6 +276,27 @@ impl Announcements {
         self.is_settled = true;
         let leftover: Vec<Nlri> = self.leftover.iter().copied().collect();
         self.mark_each(leftover);
+    }
+
+    /// Some of the router's routes that are not announced, in order, and how many there are.
+    pub(super) fn barred(&self, most: usize) -> (Vec<(Nlri, &Bar)>, usize) {
+        (self.barred.iter().take(most).map(|(nlri, bar)| (*nlri, bar)).collect(), self.barred.len())
+    }
+
+    /// Live prefixes that count towards the slot's limit, once all that was sent is applied.
+    pub(super) fn at_parties(&self) -> usize {
+        self.announced.len() + self.leftover.iter().filter(|nlri| !self.announced.contains_key(nlri)).count()
+    }
+
+    /// Prefixes were withdrawn: as many of those that were over the limit are announced instead.
+    fn make_room(&mut self, freed: usize) {
+        let over =
+            self.barred.iter().filter(|(_, bar)| matches!(bar, Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
+        let next: Vec<Nlri> = over.map(|(nlri, _)| *nlri).take(freed).collect();
+        for nlri in next {
+            self.barred.remove(&nlri);
+            self.mark(nlri);
+        }
     }
 
     /// What was refused for good is tried once more.
@@ -365,7 +401,7 @@ impl Announcements {
             }
             if !again {
                 // Whatever the parties still have of it may go to whom it no longer may: it is withdrawn instead.
-                self.barred.insert(nlri, reason);
+                self.barred.insert(nlri, Bar::Refused(reason));
             }
             self.mark(nlri);
         }
@@ -479,8 +515,10 @@ impl Member {
     #[expect(clippy::type_complexity, reason = "withdrawn prefixes, and announced ones by what they share")]
     fn sort_dirty(&mut self) -> (Vec<Nlri>, Vec<((Attributes, ExportSet), Vec<Nlri>)>) {
         let Some(set) = &self.set else { return (Vec::new(), Vec::new()) };
+        let own = set.slot(self.config.slot);
         let a = &mut self.announcements;
         let (mut withdrawn, mut clean) = (Vec::new(), Vec::new());
+        let mut barred: Vec<(Nlri, Bar)> = Vec::new();
         for nlri in a.dirty.gone() {
             let is_known = a.announced.contains_key(nlri);
             let is_barred = a.barred.contains_key(nlri);
@@ -496,6 +534,12 @@ impl Member {
         let mut groups: HashMap<(u64, ExportSet), usize> = HashMap::new();
         let mut announced: Vec<((Attributes, ExportSet), Vec<Nlri>)> = Vec::new();
         let mut last_update = None;
+        let limit = own.map_or(0, |own| own.max_prefix);
+        // What is withdrawn goes first, and makes room.
+        let mut room_left = match limit {
+            0 => usize::MAX,
+            most => (most as usize + withdrawn.len()).saturating_sub(a.at_parties()),
+        };
         for (number, (update, nlri)) in a.dirty.routes().enumerate() {
             // An UPDATE is never cut, since its prefixes share objects.
             let is_another = last_update.replace(update) != Some(update);
@@ -504,6 +548,24 @@ impl Member {
             }
             let Some(RouterRoute { attributes, .. }) = a.router.get(nlri) else { continue };
             let last = a.announced.get(nlri);
+            let is_known = last.is_some() || a.leftover.contains(nlri);
+            // What no receiver would use, or the parties would refuse, is not announced; what they have of it goes.
+            let checked = own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, self.config.martians()));
+            let bar = match checked {
+                Err(invalid) => Some(Bar::Invalid(invalid)),
+                Ok(()) if !is_known && room_left == 0 => Some(Bar::OverLimit(limit)),
+                Ok(()) => None,
+            };
+            if let Some(bar) = bar {
+                if is_known {
+                    withdrawn.push(*nlri)
+                } else {
+                    clean.push(*nlri)
+                }
+                barred.push((*nlri, bar));
+                continue;
+            }
+            room_left -= usize::from(!is_known);
             if a.repeats.waiting.contains(nlri) && last.is_some_and(|last| last.attributes == *attributes) {
                 // Only its policy may have changed: it is announced again in its turn, whether that has or not.
                 clean.push(*nlri);
@@ -526,6 +588,11 @@ impl Member {
         }
         for nlri in clean {
             a.dirty.remove(&nlri);
+        }
+        for (nlri, bar) in barred {
+            let why = bar.to_string();
+            self.announcements.barred.insert(nlri, bar);
+            self.event(MemberEvent::NotAnnounced { prefix: nlri.prefix.to_string(), why });
         }
         (withdrawn, announced)
     }
@@ -561,6 +628,7 @@ impl Member {
             a.dirty.remove(nlri);
             a.repeats.waiting.remove(nlri);
         }
+        a.make_room(prefixes.len());
         a.in_flight.insert(version, prefixes.to_vec());
         self.counters.withdrawals += 1;
         true
@@ -575,9 +643,9 @@ impl Member {
         let hidden: [&[u8]; 3] = [&inside, &signed_for, &octets(&row)];
         let Some((description, mut draw)) = self.describe(kind, &hidden) else { return false };
         let (version, epoch) = (description.version, description.epoch);
-        let exchange = &self.config.exchange;
+        let (exchange, mode) = (&self.config.exchange, self.export());
         let fresh = Fresh { key: draw.bytes(), seed: draw.bytes(), openings: [draw.bytes(), draw.bytes()] };
-        let sealed = object::announce(exchange, description, (&inside, &signed_for), &row, &fresh, &self.signing);
+        let sealed = object::announce(mode, exchange, description, (&inside, &signed_for), &row, &fresh, &self.signing);
         let a = &mut self.announcements;
         let width = u32::try_from(row.len()).expect("the directory bounds the slots of a set");
         let own =
@@ -671,7 +739,11 @@ impl Member {
         let (Some(own), Some(new)) = (self.announcements.objects.get(&version), bools.get(from as usize..)) else {
             return Vec::new();
         };
-        object::key_row(&self.config.exchange, (&own.seed, Some(salt)), &own.key, own.epoch, from, new)
+        let share = (&own.seed, Some(salt));
+        match self.export() {
+            ExportMode::Direct => object::key_row(&self.config.exchange, share, &own.key, own.epoch, from, new),
+            ExportMode::Mpc => object::policy_row(share.0, share.1, new),
+        }
     }
 
     /// Who may have an object: whoever may have all prefixes that it still owns. Where a reload decides otherwise for some of

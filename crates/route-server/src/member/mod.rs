@@ -25,7 +25,7 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles};
-use crate::object::{Handle, MAX_PREFIXES};
+use crate::object::{ExportMode, Handle, MAX_PREFIXES};
 use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use crate::policy::Policy;
 use crate::policy::validate::Martians;
@@ -214,6 +214,8 @@ pub struct Member {
     links: [Option<LinkId>; 2],
     session: Option<SessionId>,
     welcomed: [bool; 2],
+    /// How each party says that policy and key are multiplied.
+    exports: [Option<ExportMode>; 2],
     parts: [Vec<u8>; 2],
     /// What was in force last, also before this start. What the parties show must be the same or follow it.
     directory: Option<Arc<Directory>>,
@@ -280,6 +282,7 @@ impl Member {
             links: [None; 2],
             session: None,
             welcomed: [false; 2],
+            exports: [None; 2],
             parts: [Vec::new(), Vec::new()],
             set: None,
             kept_sets: Vec::new(),
@@ -424,6 +427,7 @@ impl Member {
 
     fn end_session(&mut self, now: Now) {
         let was_up = std::mem::take(&mut self.welcomed) == [true; 2];
+        self.exports = [None; 2];
         self.parts = [Vec::new(), Vec::new()];
         self.synced = false;
         self.epoch = 0;
@@ -456,12 +460,31 @@ impl Member {
     fn rejected(&mut self, party: PartyNumber, why: Rejection, now: Now) {
         let reason = format!("party {} refuses this proxy: {why}", number(party));
         self.event(MemberEvent::Rejected { party: number(party), why });
+        self.close_all(&reason, now);
+    }
+
+    /// The parties do not multiply policy and key in one way, so nothing that is announced could be opened.
+    fn exports_differ(&mut self, modes: [ExportMode; 2], now: Now) {
+        let [one, two] = modes.map(|mode| mode.to_string());
+        let reason =
+            format!("party 1 has `export = \"{one}\"` and party 2 `export = \"{two}\"`; their operators must agree");
+        self.event(MemberEvent::ExportsDiffer { modes: [one, two] });
+        self.close_all(&reason, now);
+    }
+
+    /// Ends the session for a reason that the operators have to mend.
+    fn close_all(&mut self, reason: &str, now: Now) {
         for link in self.links.iter_mut().filter_map(Option::take).collect::<Vec<_>>() {
-            self.output.push_back(MemberOutput::Close { link, reason: reason.clone(), refused: true });
+            self.output.push_back(MemberOutput::Close { link, reason: reason.to_owned(), refused: true });
         }
         if self.session.take().is_some() {
             self.end_session(now);
         }
+    }
+
+    /// Who multiplies policy and key, as both parties say.
+    fn export(&self) -> ExportMode {
+        self.exports[0].unwrap_or_default()
     }
 
     fn on_frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
@@ -495,13 +518,20 @@ impl Member {
                 let kind = bytes.first().copied().unwrap_or_default();
                 self.fail(party, format!("malformed frame {kind:#04x}: {error}"), now);
             }
-            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, set }) => {
+            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, set }) => {
                 if protocol != PROTOCOL || Some(session) != self.session {
                     self.fail(party, "a welcome for another session or protocol version".to_owned(), now);
                     return;
                 }
                 self.welcomed[index(party)] = true;
                 self.tick = Duration::from_millis(u64::from(tick_ms));
+                self.exports[index(party)] = Some(export);
+                if let [Some(one), Some(two)] = self.exports
+                    && one != two
+                {
+                    self.exports_differ([one, two], now);
+                    return;
+                }
                 self.announcements.versions.seen(high_water);
                 if self.announcements.versions.are_spent() {
                     let what = "all versions of this slot are used; ask the exchange for a new slot".to_owned();

@@ -8,12 +8,12 @@ use wayleave_bgp::Attributes;
 use wayleave_core::{Prefix, VerdictKind};
 
 use super::Member;
-use super::announce::OwnState;
+use super::announce::{Bar, OwnState};
 use super::receive::{OpenRoute, Validation};
 use crate::directory::Slot;
 use crate::frames::{self, Candidate, Refusal};
 use crate::object::Handle;
-use crate::policy::validate::{Invalid, Martians, validate, validate_for};
+use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, validate, validate_for};
 use crate::policy::{Imported, Rejection};
 
 /// Counts since start.
@@ -138,6 +138,10 @@ pub enum MemberEvent {
     SetsDiffer {
         numbers: [u64; 2],
     },
+    /// The two parties do not multiply policy and key in one way, so that nothing could be opened: what each says.
+    ExportsDiffer {
+        modes: [String; 2],
+    },
     /// Party 1 went on without this member's ranking of a batch: its own order decides.
     RankingMissed {
         batch: u64,
@@ -145,6 +149,11 @@ pub enum MemberEvent {
     /// A result of Select-Best did not come; the member's own ranking decided.
     OutcomeOverdue {
         batch: u64,
+    },
+    /// A route of the router is not announced.
+    NotAnnounced {
+        prefix: String,
+        why: String,
     },
     /// The parties were away too long; what they delivered is withdrawn.
     Stale {
@@ -169,6 +178,9 @@ pub struct MemberStatus {
     pub batch: u64,
     /// Routes that the router announces.
     pub router_routes: usize,
+    /// How many of them are not announced, and why, for some of them.
+    pub not_announced: usize,
+    pub withheld: Vec<Withheld>,
     /// Changes that both parties have not applied yet.
     pub unconfirmed: usize,
     /// Objects known, sealed ones included.
@@ -188,6 +200,13 @@ pub struct MemberStatus {
     /// The number of the member set in force; none before both parties have shown one.
     pub member_set: Option<u64>,
     pub counters: MemberCounters,
+}
+
+/// A route of the own router that is not announced.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Withheld {
+    pub prefix: String,
+    pub why: String,
 }
 
 /// A slot whose AS has, or had, an earlier one.
@@ -255,6 +274,17 @@ pub struct OwnRoute {
     pub as_path: Vec<u32>,
     #[serde(flatten)]
     pub reason: Reason,
+    /// What each receiver and the parties check, whatever its policy.
+    pub checks: Vec<CheckMade>,
+}
+
+/// The result of a check that the exchange makes of every route.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct CheckMade {
+    pub check: &'static str,
+    pub passed: bool,
+    /// What was found.
+    pub found: String,
 }
 
 /// Why a prefix has its installed route, or none.
@@ -267,6 +297,9 @@ pub struct Why {
     /// What became of the own router's announcement, if it makes one.
     pub own: Vec<OwnRoute>,
 }
+
+/// Routes that are not announced of which the status says why: our own limit.
+const MAX_WITHHELD: usize = 32;
 
 const NOTHING: &str = "nothing";
 const TELL: &str = "tell the announcer, whose own proxy says the same by `wayleave why`";
@@ -292,6 +325,7 @@ fn invalid(error: &Invalid) -> Reason {
         Invalid::DefaultRoute(_) => {
             ("RFC 7948 section 4: nobody announces the default route to everybody", TELL.to_owned())
         }
+        Invalid::LongPath(_) => ("our own limit; RFC 7454 section 6.2 has operators set one", TELL.to_owned()),
         Invalid::Loop(_) => (
             "RFC 4271 section 9.1.2",
             "nothing: the route came back to your AS, which is no error and nobody's false claim".to_owned(),
@@ -314,6 +348,11 @@ impl Member {
     /// The member's status.
     #[must_use]
     pub fn status(&self) -> MemberStatus {
+        let (barred, not_announced) = self.announcements.barred(MAX_WITHHELD);
+        let withheld = |(nlri, bar): (wayleave_bgp::Nlri, &Bar)| Withheld {
+            prefix: nlri.prefix.to_string(),
+            why: bar.to_string(),
+        };
         MemberStatus {
             exchange: self.config.exchange.clone(),
             slot: self.config.slot,
@@ -321,6 +360,8 @@ impl Member {
             synced: self.synced,
             batch: self.last_seq,
             router_routes: self.announcements.router_routes(),
+            not_announced,
+            withheld: barred.into_iter().map(withheld).collect(),
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
             installed: self.installed.len(),
@@ -533,10 +574,12 @@ impl Member {
         let reason = |attributes: &Attributes, state: OwnState| {
             if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.config.martians())) {
                 let Reason { outcome, rule, cure } = invalid(&error);
-                let outcome = outcome.replacen("not used: ", "announced, and no receiver uses it: ", 1);
+                let outcome = outcome.replacen("not used: ", "not announced, since no receiver would use it: ", 1);
                 let cure = match error {
                     Invalid::FirstAs { .. } => "[router] `asn` and the slot's AS must be your router's".to_owned(),
-                    Invalid::NoNextHop(_) | Invalid::DefaultRoute(_) => "change your router's export filter".to_owned(),
+                    Invalid::NoNextHop(_) | Invalid::DefaultRoute(_) | Invalid::LongPath(_) => {
+                        "change your router's export filter".to_owned()
+                    }
                     _ => cure.replace(TELL, "change your router's export filter"),
                 };
                 return Reason { outcome, rule, cure };
@@ -555,23 +598,51 @@ impl Member {
                 OwnState::UnderWay => {
                     Reason::new("on its way to the parties", "both parties must have a route", "wait")
                 }
-                OwnState::Refused(Refusal::MaxPrefix) => Reason::new(
-                    "not announced: a party refused it, since it exceeds this member's prefix limit",
+                OwnState::Barred(Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)) => Reason::new(
+                    "not announced: it would exceed this member's prefix limit",
                     "the slot's `max_prefix` in the member set",
                     "announce fewer prefixes, or ask both operators for more (`wayleave members propose --max-prefix`)",
                 ),
-                OwnState::Refused(reason) => Reason::new(
-                    format!("not announced: a party refused it: {reason}"),
+                OwnState::Barred(bar) => Reason::new(
+                    format!("not announced: {bar}"),
                     "the parties check each object",
                     "restart the proxy; if it stays so, tell both operators",
                 ),
             }
         };
         let routes = self.announcements.own_routes(prefix);
-        routes
-            .into_iter()
-            .map(|(attributes, state)| OwnRoute { as_path: asns(attributes), reason: reason(attributes, state) })
-            .collect()
+        let route = |(attributes, state): (&Attributes, OwnState)| {
+            let checks = own.map(|own| self.checks(*prefix, attributes, own, &state)).unwrap_or_default();
+            OwnRoute { as_path: asns(attributes), reason: reason(attributes, state), checks }
+        };
+        routes.into_iter().map(route).collect()
+    }
+
+    /// The checks that the exchange makes of every route: those of receivers, and the parties' prefix limit.
+    fn checks(&self, prefix: Prefix, attributes: &Attributes, own: &Slot, state: &OwnState) -> Vec<CheckMade> {
+        let made = |check: Check| {
+            let (name, found) = match check {
+                Check::Prefix => ("prefix", format!("{prefix} may be announced")),
+                Check::FirstAs => ("first AS", format!("the AS path begins with {}", own.asn)),
+                Check::NextHop => ("next hop", "an address of this slot".to_owned()),
+                Check::PathLength => {
+                    ("path length", format!("{} hops, at most {MAX_PATH}", attributes.as_path().length()))
+                }
+            };
+            match check.make(prefix, attributes, own, self.config.martians()) {
+                Ok(()) => CheckMade { check: name, passed: true, found },
+                Err(error) => CheckMade { check: name, passed: false, found: error.to_string() },
+            }
+        };
+        let mut checks: Vec<CheckMade> = Check::ALL.into_iter().map(made).collect();
+        let over = matches!(state, OwnState::Barred(Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
+        let prefixes = self.announcements.at_parties();
+        let found = match own.max_prefix {
+            0 => format!("{prefixes} prefixes announced, no limit"),
+            most => format!("{prefixes} prefixes announced, at most {most}"),
+        };
+        checks.push(CheckMade { check: "prefix limit", passed: !over, found });
+        checks
     }
 
     fn summary(&self, prefix: &Prefix, is_installed: bool, routes: &[WhyRoute], has_own: bool) -> String {
@@ -621,6 +692,7 @@ mod tests {
             (martian("2001:db8:1::/48"), "RFC 3849", "`lab = true`"),
             (martian("10.1.0.0/16"), "RFC 6890", "tell the announcer"),
             (Invalid::DefaultRoute(prefix("0.0.0.0/0")), "RFC 7948 section 4", "tell the announcer"),
+            (Invalid::LongPath(65), "RFC 7454 section 6.2", "tell the announcer"),
             (Invalid::Loop(Asn(2)), "RFC 4271 section 9.1.2", "nothing: the route came back"),
         ] {
             let said = invalid(&error);

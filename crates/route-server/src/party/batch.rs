@@ -13,7 +13,7 @@ use super::state::{ActiveMember, Stage, State, width};
 use super::{Party, PartyOutput, PersistId, store};
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Step, Tick, ToMember};
-use crate::object::Kind;
+use crate::object::{ExportMode, Kind};
 use crate::object_table::{Effects, ObjectEntry};
 
 /// A batch that this party has applied.
@@ -97,6 +97,7 @@ impl State {
                         let entry = ObjectEntry {
                             handle: header.description.handle(&self.config.exchange),
                             digest: object.digest,
+                            mode: self.config.export,
                             width,
                             dead: BTreeSet::new(),
                             part: object.part.ok_or("an announcement without its part")?,
@@ -206,6 +207,8 @@ impl State {
         let mut groups = [Group::new(changed), Group::new(all), Group::new(opened)];
         let active: Vec<(u32, ActiveMember)> = self.active.iter().map(|(slot, active)| (*slot, *active)).collect();
         let deliverable = deliverable(&applied.effects);
+        // In mode `mpc` the shares in them are still to be computed.
+        let mut unfinished = Vec::new();
         for (slot, active) in active {
             let full = applied.synced.contains(&slot);
             let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
@@ -232,13 +235,21 @@ impl State {
                 let entries = for_slot.filter_map(|object| self.table.entry(object.key.0, object.key.1));
                 tick.deliver = entries.filter_map(|entry| self.delivery(slot, entry)).collect();
             }
-            self.send_to_member(slot, &ToMember::Tick(Box::new(tick)));
+            match self.config.export {
+                ExportMode::Direct => self.send_to_member(slot, &ToMember::Tick(Box::new(tick))),
+                ExportMode::Mpc => unfinished.push((slot, tick)),
+            }
         }
         let widest = groups.iter().flat_map(|group| &group.multi).map(|instance| instance.len()).max().unwrap_or(0);
         self.expect_rounds(widest, now);
-        let wait = self.tick + self.config.rank_wait;
         let groups: Vec<Group> = groups.into_iter().filter(|g| !g.members.is_empty()).collect();
-        self.stage = if groups.is_empty() {
+        self.export(seq, unfinished, groups, now);
+    }
+
+    /// Waits for the rankings of those who have their tick.
+    pub(super) fn begin_round(&mut self, seq: u64, groups: Vec<Group>, now: Now) {
+        let wait = self.tick + self.config.rank_wait;
+        self.stage = if groups.iter().all(|group| group.members.is_empty()) {
             Stage::Idle
         } else {
             Stage::Round(Box::new(Round::new(seq, groups, now.instant + wait)))
@@ -249,7 +260,12 @@ impl State {
         Some(Deliver {
             handle: entry.handle,
             epoch: entry.header.description.epoch,
-            share: entry.key_share(receiver)?,
+            share: match entry.mode {
+                ExportMode::Direct => entry.key_share(receiver)?,
+                // Export-All puts it there.
+                ExportMode::Mpc if receiver < entry.width => [0; 16],
+                ExportMode::Mpc => return None,
+            },
             dead: entry.dead_indices(),
             body: entry.body(),
         })

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use wayleave_crypto::hash::hash;
-use wayleave_mpc::circuits::{SelectBest, select_best};
+use wayleave_mpc::circuits::{SelectBest, export_all, select_best};
 use wayleave_mpc::{BitRows, Chunk, Demand, Evaluation, Pool, Program, Role, Rounds, SessionId, Setup, Step, Width};
 
 use super::PartyNumber;
@@ -35,6 +35,7 @@ pub(super) struct Engine {
     setup: Setup,
     pool: Pool,
     programs: BTreeMap<usize, Program>,
+    export: Option<Program>,
     task: EngineTask,
     awaiting: bool,
     waiting: VecDeque<Vec<u8>>,
@@ -59,6 +60,7 @@ impl Engine {
             setup: Setup::new(role, id, seed),
             pool: Pool::new(POOL_LIMIT),
             programs: BTreeMap::new(),
+            export: None,
             task: EngineTask::Idle,
             awaiting: false,
             waiting: VecDeque::new(),
@@ -78,6 +80,12 @@ impl Engine {
                 Program::new(circuit).expect("our own circuits are valid")
             })
             .clone()
+    }
+
+    /// The program of Export-All.
+    pub(super) fn export_program(&mut self) -> Program {
+        let program = || Program::new(export_all()).expect("our own circuits are valid");
+        self.export.get_or_insert_with(program).clone()
     }
 
     /// What the pool lacks of `demand`.

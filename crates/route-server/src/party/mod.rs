@@ -11,6 +11,7 @@
 
 mod batch;
 mod engine;
+mod export;
 mod follower;
 mod probation;
 mod reconcile;
@@ -32,7 +33,7 @@ use wayleave_crypto::sign::VerifyingKey;
 use crate::directory::{ChainError, Directory, MemberSet, Succession, Trust, keys};
 use crate::frames::{FromMember, PROTOCOL, PartyFrame, Refusal, Rejection, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles, SharedKey};
-use crate::object::Kind;
+use crate::object::{ExportMode, Kind};
 use crate::object_table::Part;
 use crate::rng::Rng;
 
@@ -89,6 +90,8 @@ pub struct PartyConfig {
     pub rank_wait: Duration,
     /// How long an object waits for its other half before it is requested from its member again.
     pub match_wait: Duration,
+    /// Who multiplies policies and keys; the peer party must have the same.
+    pub export: ExportMode,
 }
 
 /// What a driver gives a party.
@@ -155,7 +158,8 @@ impl Party {
         stored: Vec<StoredRecord>,
         now: Now,
     ) -> Result<Self, StartError> {
-        let loaded = store::load(config.number, &config.exchange, stored).map_err(|_| StartError::Store)?;
+        let loaded =
+            store::load((config.number, config.export), &config.exchange, stored).map_err(|_| StartError::Store)?;
         let (directory, older) = in_force(&config, members, loaded.set.as_deref())?;
         key_roles(&config, &directory)?;
         let set = MemberSet::clone(directory.set());
@@ -191,6 +195,11 @@ impl Party {
             next_persist: 0,
             config,
         };
+        if !loaded.outdated.is_empty() {
+            let objects = loaded.outdated.len() / 2;
+            state.persist(loaded.outdated);
+            state.event(PartyEvent::OtherExport { objects });
+        }
         state.expire_leavers();
         if !state.set_is_stored {
             state.persist(Vec::new());
@@ -349,8 +358,8 @@ impl Party {
     fn peer_frame(&mut self, frame: PartyFrame, now: Now) {
         self.state.heard = now.instant;
         let taken = match frame {
-            PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms } => {
-                let hello = reconcile::PeerHello { protocol, exchange, party, nonce, epoch, set, tick_ms };
+            PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export } => {
+                let hello = reconcile::PeerHello { protocol, exchange, party, nonce, epoch, set, tick_ms, export };
                 self.state.peer_hello(hello, seq)
             }
             frame if !self.state.peer_ready() => self.role.peer_frame_before_ready(&mut self.state, frame, now),

@@ -14,6 +14,7 @@ use super::state::{Stage, State};
 use super::{PartyEvent, PartyNumber, store};
 use crate::directory::{ChainError, Directory, Succession};
 use crate::frames::{InventoryRow, PROTOCOL, PartyFrame};
+use crate::object::ExportMode;
 use crate::object_table::Effects;
 
 /// Rows of one inventory frame.
@@ -28,6 +29,7 @@ pub(super) struct PeerHello {
     pub epoch: u64,
     pub set: Arc<[u8]>,
     pub tick_ms: u32,
+    pub export: ExportMode,
 }
 
 impl State {
@@ -43,6 +45,7 @@ impl State {
             seq: self.seq,
             set: Arc::clone(&self.set_bytes),
             tick_ms: u32::try_from(self.config.tick.as_millis()).unwrap_or(u32::MAX),
+            export: self.config.export,
         };
         self.send_to_peer(&hello);
     }
@@ -64,6 +67,16 @@ impl State {
         }
         if hello.party != expected {
             return Err("it says that it is the same party; one has `number = 1` and the other `number = 2`");
+        }
+        if hello.export != self.config.export {
+            return Err(match hello.export {
+                ExportMode::Mpc => {
+                    "it multiplies policies and keys with it (`export = \"mpc\"`), and this party has `export = \"direct\"`; set the same in both configurations"
+                }
+                ExportMode::Direct => {
+                    "announcers multiply policies and keys for it (`export = \"direct\"`), and this party has `export = \"mpc\"`; set the same in both configurations"
+                }
+            });
         }
         let peer = self.peer.as_mut().ok_or("a hello without a link")?;
         if peer.hello.is_some() {

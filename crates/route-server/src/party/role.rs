@@ -92,7 +92,9 @@ pub(super) trait Role: Send {
     fn awaits_peer(&self, party: &State) -> bool {
         match &party.stage {
             Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
-            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Refill | Stage::Round(_) => true,
+            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) | Stage::Refill | Stage::Round(_) => {
+                true
+            }
         }
     }
 

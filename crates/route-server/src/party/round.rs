@@ -243,6 +243,9 @@ impl State {
                         self.stage = Stage::Idle;
                     }
                 }
+                Some(Finished::Evaluated(outputs)) if matches!(self.stage, Stage::Exporting(_)) => {
+                    self.exports_done(&outputs);
+                }
                 Some(Finished::Evaluated(outputs)) => self.job_done(&outputs),
             }
         }
@@ -253,6 +256,9 @@ impl State {
         let Some(engine) = &mut self.engine else { return false };
         if !engine.is_idle() {
             return true;
+        }
+        if matches!(self.stage, Stage::Exporting(_)) {
+            return self.next_export(now);
         }
         let Stage::Round(round) = &mut self.stage else { return false };
         let Some(running) = &mut round.running else { return false };

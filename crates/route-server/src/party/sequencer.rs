@@ -590,7 +590,7 @@ impl Role for Sequencer {
     fn awaits_peer(&self, party: &State) -> bool {
         match &party.stage {
             Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
-            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Refill => true,
+            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) | Stage::Refill => true,
             Stage::Round(round) => round.is_running(),
         }
     }
@@ -606,8 +606,10 @@ impl Role for Sequencer {
 
 /// Nobody waits in the round for the ranking of a member that has gone.
 fn leave_round(party: &mut State, slot: u32) {
-    if let Stage::Round(round) = &mut party.stage {
-        round.leave(slot);
+    match &mut party.stage {
+        Stage::Round(round) => round.leave(slot),
+        Stage::Exporting(exporting) => exporting.leave(slot),
+        _ => {}
     }
 }
 

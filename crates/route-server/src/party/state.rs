@@ -9,6 +9,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
 use super::engine::Engine;
+use super::export::Exporting;
 use super::reconcile::PeerHello;
 use super::round::Round;
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
@@ -80,6 +81,8 @@ pub(super) enum Stage {
         seq: u64,
         applied: Box<batch::Applied>,
     },
+    /// Delivered as far as this party can alone: Export-All runs, in mode `mpc`.
+    Exporting(Box<Exporting>),
     /// Rankings are awaited, or the evaluation runs.
     Round(Box<Round>),
     /// The pool of correlations is being filled.
@@ -261,6 +264,7 @@ impl State {
             epoch: self.epoch,
             high_water: self.table.high_water(slot),
             tick_ms: u32::try_from(self.tick.as_millis()).unwrap_or(u32::MAX),
+            export: self.config.export,
             set: Arc::clone(&self.set_bytes),
         };
         self.send_to_member(slot, &welcome);
@@ -326,12 +330,12 @@ impl State {
                         return Err(Refusal::Proof);
                     }
                 }
-                Part::Two { row } if row.len() != width as usize * 16 => return Err(Refusal::Size),
+                Part::Two { row } if row.len() != self.config.export.row_bytes(width) => return Err(Refusal::Size),
                 Part::Two { .. } => {}
             },
             (Kind::Withdraw { .. }, None) if column.is_none() => {}
             (Kind::Column { from, to, versions }, None) => {
-                let expected = versions.len() * (to - from) as usize * 16;
+                let expected = versions.len() * self.config.export.column_bytes(to - from);
                 // Only party 2 gets the shares of a column: party 1 derives its own from the seed that it holds.
                 let fits = match (self.config.number, column) {
                     (PartyNumber::Two, Some(row)) => row.len() == expected,

@@ -22,6 +22,8 @@ pub struct Counters {
     pub rounds: u64,
     /// Prefixes times members evaluated.
     pub lanes: u64,
+    /// Objects times receivers multiplied with the peer party, in mode `mpc`.
+    pub exports: u64,
     /// Rankings that came too late.
     pub missed_rankings: u64,
     pub engine_messages: u64,
@@ -62,6 +64,9 @@ pub enum PartyEvent {
     Probation { slot: u32, begins: bool },
     /// The routes of an absent member were removed.
     Expired { slot: u32 },
+    /// Stored objects that were shared for another `export` than is configured now: they are removed, and their announcers, who
+    /// learn the mode when they connect, send them again.
+    OtherExport { objects: usize },
     /// A member set that was not taken: not signed by both operators, or it does not follow what is in force.
     MembersRefused { why: String },
     /// The peer party's message does not fit the state of the two-party evaluation.
@@ -77,6 +82,8 @@ fn as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Re
 pub struct PartyStatus {
     pub party: u8,
     pub exchange: String,
+    /// `direct` or `mpc`.
+    pub export: String,
     pub member_set: u64,
     pub epoch: u64,
     /// The last batch.
@@ -107,7 +114,8 @@ pub struct RouteView {
     pub blob_bytes: Option<usize>,
     /// The first bytes of the blob (party 1) or of its hash (party 2), in hex.
     pub blob: String,
-    /// The first slots' shares of the key, in hex: all that this party knows of the policy. Empty by default: both parties' shares
+    /// The first slots' shares of the key, in hex: all that this party knows of the policy. In mode `mpc` its share of the key, then
+    /// those of the policy, one bit a slot. Empty by default: both parties' shares
     /// together are the policy.
     pub policy_share: Vec<String>,
 }
@@ -119,6 +127,7 @@ impl Party {
         PartyStatus {
             party: if self.state.config.number == PartyNumber::One { 1 } else { 2 },
             exchange: self.state.config.exchange.clone(),
+            export: self.state.config.export.to_string(),
             member_set: self.state.set.number,
             epoch: self.state.epoch,
             batch: self.state.seq,
@@ -132,6 +141,7 @@ impl Party {
                 Stage::Proposed { .. } => "proposed",
                 Stage::Persisting { .. } => "persisting",
                 Stage::Accepted { .. } => "accepted",
+                Stage::Exporting(_) => "exporting",
                 Stage::Round(_) => "round",
                 Stage::Refill => "refill",
             },
@@ -181,7 +191,7 @@ impl Party {
                     Part::One { blob, .. } => hex(&blob[..blob.len().min(24)]),
                     Part::Two { .. } => hex(&entry.header.blob_hash[..24]),
                 },
-                policy_share: row.chunks_exact(16).take(8).map(hex).collect(),
+                policy_share: row.chunks(16).take(8).map(hex).collect(),
             }
         };
         self.state.table.entries().take(most).map(view).collect()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::PartyNumber;
-use crate::object::{Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
+use crate::object::{ExportMode, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
 use crate::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::secret::Seed;
@@ -44,6 +44,8 @@ pub(super) struct Loaded {
     pub epoch: u64,
     pub seq: u64,
     pub table: ObjectTable,
+    /// What removes the objects that were shared for another mode of export.
+    pub outdated: Vec<Change>,
     /// The directory that was in force.
     pub set: Option<Vec<u8>>,
 }
@@ -95,12 +97,15 @@ fn encode(entry: &ObjectEntry) -> Vec<u8> {
     entry.header.write(&mut w);
     w.u32(entry.width);
     match &entry.part {
-        Part::One { share, columns, blob } => {
-            w.u8(3).bytes(&share.opening).bytes(share.seed.expose()).blob(blob).list(columns, |w, (from, salt)| {
+        Part::One { share, columns, blob } => w
+            .u8(if entry.mode == ExportMode::Mpc { 4 } else { 3 })
+            .bytes(&share.opening)
+            .bytes(share.seed.expose())
+            .blob(blob)
+            .list(columns, |w, (from, salt)| {
                 w.u32(*from).bytes(salt);
-            })
-        }
-        Part::Two { row } => w.u8(2).blob(row),
+            }),
+        Part::Two { row } => w.u8(if entry.mode == ExportMode::Mpc { 5 } else { 2 }).blob(row),
     };
     w.finish()
 }
@@ -109,14 +114,16 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
     let mut r = Reader::new(bytes);
     let header = Arc::new(Header::read(&mut r)?);
     let width = r.u32()?;
-    let part = match (r.u8()?, number) {
+    let kind = r.u8()?;
+    let mode = if kind > 3 { ExportMode::Mpc } else { ExportMode::Direct };
+    let part = match (kind, number) {
         // 1 was without columns.
-        (3, PartyNumber::One) => Part::One {
+        (3 | 4, PartyNumber::One) => Part::One {
             share: ShareOne { opening: r.array()?, seed: Seed::new(r.array()?) },
             blob: r.blob(MAX_BLOB)?.into(),
             columns: r.list(36, MAX_SLOTS, |r| Ok::<_, Malformed>((r.u32()?, r.array()?)))?,
         },
-        (2, PartyNumber::Two) => Part::Two { row: r.blob(bytes.len())?.to_vec() },
+        (2 | 5, PartyNumber::Two) => Part::Two { row: r.blob(bytes.len())?.to_vec() },
         _ => return Err(Malformed::Value("party")),
     };
     r.end()?;
@@ -124,15 +131,21 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
         digest: header.digest(exchange),
         handle: header.description.handle(exchange),
         header,
+        mode,
         width,
         dead: BTreeSet::new(),
         part,
     })
 }
 
-/// Reads the store back.
-pub(super) fn load(number: PartyNumber, exchange: &str, stored: Vec<StoredRecord>) -> Result<Loaded, Malformed> {
-    let mut loaded = Loaded { epoch: 0, seq: 0, table: ObjectTable::new(), set: None };
+/// Reads the store back. Objects that were shared for another mode of export than `mode` are left out: their announcers share
+/// them again.
+pub(super) fn load(
+    (number, mode): (PartyNumber, ExportMode),
+    exchange: &str,
+    stored: Vec<StoredRecord>,
+) -> Result<Loaded, Malformed> {
+    let mut loaded = Loaded { epoch: 0, seq: 0, table: ObjectTable::new(), outdated: Vec::new(), set: None };
     let mut entries = std::collections::BTreeMap::new();
     let mut marks = std::collections::BTreeMap::new();
     for record in stored {
@@ -162,11 +175,21 @@ pub(super) fn load(number: PartyNumber, exchange: &str, stored: Vec<StoredRecord
         }
     }
     for (key, mut entry) in entries {
+        if entry.mode != mode {
+            loaded.table.saw(entry.header.description.slot, entry.header.description.version);
+            for table in [OBJECTS, MARKS] {
+                loaded.outdated.push(Change { table, key: key.clone(), value: None });
+            }
+            continue;
+        }
         if let Some((width, dead)) = marks.remove(&key) {
             entry.dead = dead.into_iter().collect();
             // A column that came after the mark widened the object itself; a narrowing rewrote the mark.
             entry.width = entry.width.max(width).min(match &entry.part {
-                Part::Two { row } => u32::try_from(row.len() / 16).unwrap_or(u32::MAX),
+                Part::Two { row } if entry.mode == ExportMode::Direct => {
+                    u32::try_from(row.len() / 16).unwrap_or(u32::MAX)
+                }
+                Part::Two { row } => u32::try_from(row.len().saturating_sub(16) * 8).unwrap_or(u32::MAX),
                 Part::One { .. } => u32::MAX,
             });
         }

@@ -9,6 +9,10 @@ use wayleave_core::{Afi, Asn, Prefix};
 
 use crate::directory::Slot;
 
+/// Hops of the longest AS path that is used: our own limit. Paths of the Internet have below 20 without prepending; route servers
+/// commonly refuse more than 32 or 64.
+pub const MAX_PATH: usize = 64;
+
 /// Why a route is not used. The announcer erred, but for [`Invalid::Loop`], which is no error.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Invalid {
@@ -35,6 +39,9 @@ pub enum Invalid {
     /// The default route, which nobody may announce to everybody.
     #[error("{0} is the default route")]
     DefaultRoute(Prefix),
+    /// The AS path is longer than [`MAX_PATH`].
+    #[error("the AS path has {0} hops, at most {MAX_PATH} are usual")]
+    LongPath(usize),
     /// The receiver's AS is on the path (RFC 4271 section 9.1.2).
     #[error("the path already has {0}")]
     Loop(Asn),
@@ -123,7 +130,38 @@ impl Martians {
 pub fn validate(prefix: Prefix, attributes: &Attributes, announcer: &Slot, martians: Martians) -> Result<(), Invalid> {
     check_prefix(prefix, martians)?;
     check_first_as(attributes, announcer.asn)?;
-    check_next_hop(prefix.afi(), attributes, announcer)
+    check_next_hop(prefix.afi(), attributes, announcer)?;
+    check_length(attributes)
+}
+
+/// A check that each receiver makes, and the announcer's proxy before it announces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Check {
+    Prefix,
+    FirstAs,
+    NextHop,
+    PathLength,
+}
+
+impl Check {
+    /// All of them, in the order in which [`validate`] makes them.
+    pub const ALL: [Self; 4] = [Self::Prefix, Self::FirstAs, Self::NextHop, Self::PathLength];
+
+    /// Makes this check alone.
+    pub fn make(
+        self,
+        prefix: Prefix,
+        attributes: &Attributes,
+        announcer: &Slot,
+        martians: Martians,
+    ) -> Result<(), Invalid> {
+        match self {
+            Self::Prefix => check_prefix(prefix, martians),
+            Self::FirstAs => check_first_as(attributes, announcer.asn),
+            Self::NextHop => check_next_hop(prefix.afi(), attributes, announcer),
+            Self::PathLength => check_length(attributes),
+        }
+    }
 }
 
 /// [`validate`], and that the receiver's AS is not on the path.
@@ -153,6 +191,11 @@ fn check_first_as(attributes: &Attributes, announcer: Asn) -> Result<(), Invalid
         Some(asn) if asn == announcer => Ok(()),
         found => Err(Invalid::FirstAs { found, announcer }),
     }
+}
+
+fn check_length(attributes: &Attributes) -> Result<(), Invalid> {
+    let hops = attributes.as_path().length();
+    if hops > MAX_PATH { Err(Invalid::LongPath(hops)) } else { Ok(()) }
 }
 
 fn check_next_hop(afi: Afi, attributes: &Attributes, announcer: &Slot) -> Result<(), Invalid> {

@@ -10,6 +10,7 @@ use wayleave_route_server::directory::{AttestKey, ChainError, Change, Claim, Con
 use wayleave_route_server::frames::{FromMember, PROTOCOL, ToMember};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, StartError};
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
@@ -147,6 +148,7 @@ fn party(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory) -> Result<Party,
         stale: Duration::from_secs(60),
         rank_wait: Duration::from_secs(1),
         match_wait: Duration::from_secs(2),
+        export: ExportMode::Direct,
     };
     Party::new(config, &seed(1), &directory.encode(), Vec::new(), NOW)
 }
@@ -234,6 +236,7 @@ fn greeted(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory, parties: &[u64
         session: session.expect("a hello"),
         epoch: 1,
         high_water: 0,
+        export: ExportMode::Direct,
         tick_ms: 0,
         set: directory.encode().into(),
     };

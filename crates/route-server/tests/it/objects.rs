@@ -3,7 +3,8 @@
 use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::object::{self, Description, Fresh, Kind, OpenError, Sealed};
+use wayleave_route_server::frames::FromMember;
+use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, OpenError, Sealed};
 use wayleave_route_server::wire::Reader;
 
 const EXCHANGE: &str = "test-ix";
@@ -19,8 +20,13 @@ fn description(prefixes: &[&str]) -> Description {
 }
 
 fn sealed(exported: &[bool], fresh: u8) -> Sealed {
+    sealed_for(ExportMode::Direct, exported, fresh)
+}
+
+fn sealed_for(mode: ExportMode, exported: &[bool], fresh: u8) -> Sealed {
     let fresh = Fresh { key: [fresh; 16], seed: [fresh + 1; 32], openings: [[fresh + 2; 32], [fresh + 3; 32]] };
-    object::announce(EXCHANGE, description(&["192.0.2.0/24"]), (b"attributes", &[6; 32]), exported, &fresh, &key())
+    let route: (&[u8], _) = (b"attributes", &[6; 32]);
+    object::announce(mode, EXCHANGE, description(&["192.0.2.0/24"]), route, exported, &fresh, &key())
 }
 
 fn shares(sealed: &Sealed, slot: u32) -> ([u8; 16], [u8; 16]) {
@@ -91,10 +97,17 @@ fn blobs_come_in_size_classes() {
     }
     let short = sealed(&[true], 10).blob.len();
     let fresh = Fresh { key: [1; 16], seed: [2; 32], openings: [[3; 32], [4; 32]] };
-    let longer =
-        object::announce(EXCHANGE, description(&["192.0.2.0/24"]), (&[7; 200], &[6; 32]), &[true], &fresh, &key())
-            .blob
-            .len();
+    let longer = object::announce(
+        ExportMode::Direct,
+        EXCHANGE,
+        description(&["192.0.2.0/24"]),
+        (&[7; 200], &[6; 32]),
+        &[true],
+        &fresh,
+        &key(),
+    )
+    .blob
+    .len();
     assert_eq!((short, longer), (512, 512));
 }
 
@@ -115,4 +128,50 @@ fn no_two_columns_and_no_column_and_row_have_one_mask() {
     let seed = Seed::new([2; 32]);
     let masks = [None, Some(&[8; 32]), Some(&[9; 32])].map(|column| object::expand(&seed, column, 3, 4));
     assert!(masks[0] != masks[1] && masks[0] != masks[2] && masks[1] != masks[2]);
+}
+
+/// Both parties' shares of the policy in mode `mpc`, put together: which slots may open the route, and the key.
+fn factors(sealed: &Sealed, slots: u32) -> (Vec<u8>, [u8; 16]) {
+    let (masked, policy) = sealed.two.row.split_first_chunk::<16>().expect("a share of the key");
+    let mask = object::policy_mask(&sealed.one.seed, None, slots);
+    assert_eq!(policy.len(), mask.len());
+    let key = std::array::from_fn(|i| masked[i] ^ object::key_mask(&sealed.one.seed)[i]);
+    (policy.iter().zip(mask).map(|(two, one)| two ^ one).collect(), key)
+}
+
+#[test]
+fn for_the_parties_to_multiply_an_announcer_shares_the_policy_one_bit_a_slot_and_the_key_once() {
+    let exported: Vec<bool> = (0..750).map(|slot| slot % 3 == 0).collect();
+    let sealed = sealed_for(ExportMode::Mpc, &exported, 50);
+    let (policy, key) = factors(&sealed, 750);
+    assert_eq!(key, *sealed.key.expose());
+    let bits: Vec<bool> = (0..750).map(|slot| policy[slot / 8] >> (slot % 8) & 1 == 1).collect();
+    assert_eq!(bits, exported);
+    assert_eq!(policy[93] >> (750 % 8), 0, "nothing beyond the slots");
+}
+
+#[test]
+fn with_the_parties_multiplying_an_announcer_sends_party_2_110_octets_for_750_slots_and_not_12000() {
+    let exported = vec![true; 750];
+    let frame = |mode| {
+        let sealed = sealed_for(mode, &exported, 50);
+        let (one, two) = (sealed.header.clone(), sealed.header);
+        let body = Some((sealed.one, sealed.blob.into()));
+        let one = FromMember::SubmitOne { header: Box::new(one), body }.encode().len();
+        (one, FromMember::SubmitTwo { header: Box::new(two), share: Some(sealed.two) }.encode().len())
+    };
+    let ((one, mpc), (same, direct)) = (frame(ExportMode::Mpc), frame(ExportMode::Direct));
+    assert_eq!(one, same);
+    // A header of 238 octets, its opening of 32, and lengths come in both modes.
+    assert_eq!((direct - 12_000, mpc - 110), (mpc - 110, 277));
+    assert_eq!(ExportMode::Mpc.row_bytes(750), 110);
+}
+
+#[test]
+fn the_shares_of_a_policy_in_two_columns_and_a_row_have_different_masks() {
+    let seed = Seed::new([2; 32]);
+    let masks = [None, Some(&[8; 32]), Some(&[9; 32])].map(|column| object::policy_mask(&seed, column, 128));
+    assert!(masks[0] != masks[1] && masks[0] != masks[2] && masks[1] != masks[2]);
+    assert_ne!(masks[0][..], object::key_mask(&seed)[..]);
+    assert_ne!(masks[0][..], object::expand(&seed, None, 0, 1)[..]);
 }

@@ -8,6 +8,7 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::Directory;
 use wayleave_route_server::frames::{FromMember, PROTOCOL, Rejection, SessionId, ToMember};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyNumber;
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
@@ -113,6 +114,7 @@ fn a_rejection_without_a_hello_is_a_fault_of_the_party() {
         epoch: 1,
         high_water: 0,
         tick_ms: 0,
+        export: ExportMode::Direct,
         set: directory.encode().into(),
     };
     member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
@@ -129,10 +131,29 @@ fn other_operators_in_the_configuration_accuse_no_party() {
         let (mut member, session) = greeted();
         let directory = Directory::new(name, operators(first).map(|key| key.to_bytes())).expect("sound");
         let set = directory.encode().into();
-        let welcome = ToMember::Welcome { protocol: PROTOCOL, session, epoch: 1, high_water: 0, tick_ms: 0, set };
+        let export = ExportMode::Direct;
+        let welcome =
+            ToMember::Welcome { protocol: PROTOCOL, session, epoch: 1, high_water: 0, tick_ms: 0, export, set };
         member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
         let outputs = outputs(&mut member);
         assert_eq!(closed(&outputs), [(1, true), (2, true)], "{name}: {outputs:?}");
         assert_eq!(member.counters().alarms, alarms, "{name}");
     }
+}
+
+#[test]
+fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() {
+    let (mut member, session) = greeted();
+    let directory = Directory::new("test-ix", operators(21).map(|key| key.to_bytes())).expect("sound");
+    for (link, export) in [(1, ExportMode::Mpc), (2, ExportMode::Direct)] {
+        let set = directory.encode().into();
+        let welcome =
+            ToMember::Welcome { protocol: PROTOCOL, session, epoch: 1, high_water: 0, tick_ms: 0, export, set };
+        member.handle(MemberInput::Frame { link, bytes: welcome.encode() }, NOW);
+    }
+    let outputs = outputs(&mut member);
+    assert_eq!(closed(&outputs), [(1, true), (2, true)], "{outputs:?}");
+    let modes = ["mpc".to_owned(), "direct".to_owned()];
+    let named = |output: &MemberOutput| matches!(output, MemberOutput::Event(MemberEvent::ExportsDiffer { modes: shown }) if *shown == modes);
+    assert!(outputs.iter().any(named), "{outputs:?}");
 }

@@ -1,6 +1,6 @@
 //! `show` and `why`: the state of a running role, as text or as JSON.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::path;
 use crate::failure::{Failure, Outcome};
@@ -71,6 +71,9 @@ impl Noun {
 pub struct Why {
     /// A prefix, or a name or address behind a gateway.
     pub what: String,
+    /// Only what becomes of the own router's route, with each check that the exchange makes of it (member).
+    #[arg(long)]
+    pub announced: bool,
     #[command(flatten)]
     pub target: Target,
     #[arg(long)]
@@ -303,11 +306,14 @@ pub fn why(command: &Why) -> Outcome {
             return Err(failure.help("expected a prefix, or a name or address behind a gateway").into());
         }
         Err(_) => {
-            let Why { what, target, json } = command;
+            let Why { what, target, json, .. } = command;
             return path::why(&path::Of { name: what.clone(), target: target.clone(), json: *json });
         }
     };
     let value = fetch::json(&command.target, &format!("/api/v1/why?prefix={prefix}"))?;
+    if command.announced {
+        return why_announced(&value, command.json);
+    }
     if command.json {
         print_json(value);
         return Ok(());
@@ -337,6 +343,36 @@ pub fn why(command: &Why) -> Outcome {
     }
     print(&text);
     Ok(())
+}
+
+/// What becomes of the own router's routes to a prefix, check by check.
+fn why_announced(value: &Value, json: bool) -> Outcome {
+    let Some(own) = value["own"].as_array() else {
+        let failure = Failure::new("this role announces no routes of a router");
+        return Err(failure.help("ask a member's proxy").into());
+    };
+    if json {
+        print_json(json!({ "version": value["version"], "prefix": value["prefix"], "own": own }));
+        return Ok(());
+    }
+    print(&announced(&cell(&value["prefix"]), own));
+    Ok(())
+}
+
+fn announced(prefix: &str, own: &[Value]) -> String {
+    if own.is_empty() {
+        return format!("{prefix}: your router announces no route for this prefix to its proxy\n");
+    }
+    let mut text = String::new();
+    for route in own {
+        text += &format!("{prefix}{}: {}\n", path(route), cell(&route["outcome"]));
+        for check in route["checks"].as_array().into_iter().flatten() {
+            let mark = if check["passed"] == true { '+' } else { 'x' };
+            text += &format!("  {mark} {:12}  {}\n", cell(&check["check"]), cell(&check["found"]));
+        }
+        text += &reason(route);
+    }
+    text + "Which members use it is their own policies' choice, which they do not publish.\n"
 }
 
 /// A member: name and AS, or its slot where the member set does not say.
@@ -395,8 +431,6 @@ fn hops(route: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -413,6 +447,24 @@ mod tests {
         let text = status(json!({ "pairs": [pair] }));
         assert!(text.contains("INSIDE PROTECTION  OUTSIDE PROTECTION"), "{text}");
         assert!(text.trim_end().ends_with("none               TCP MD5, TTL security (1 hop)"), "{text}");
+    }
+
+    #[test]
+    fn what_becomes_of_an_announcement_is_shown_check_by_check() {
+        let check = |name: &str, passed: bool, found: &str| json!({ "check": name, "passed": passed, "found": found });
+        let route = json!({
+            "as_path": [64497], "outcome": "not announced, since no receiver would use it: next hop 192.0.2.9 is not the announcer's",
+            "rule": "RFC 7948 section 4.8", "cure": "change it",
+            "checks": [check("first AS", true, "the AS path begins with AS64497"), check("next hop", false, "next hop 192.0.2.9")],
+        });
+        let text = announced("20.1.0.0/16", &[route]);
+        assert!(text.starts_with("20.1.0.0/16 path 64497: not announced"), "{text}");
+        assert!(
+            text.contains("  + first AS      the AS path") && text.contains("  x next hop      next hop 192"),
+            "{text}"
+        );
+        assert!(text.contains("    what to do: change it"), "{text}");
+        assert!(announced("20.1.0.0/16", &[]).contains("announces no route"), "none");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use wayleave_core::{Asn, Now};
 use wayleave_crypto::secret::Secret;
 use wayleave_route_server::directory::{Directory, MAX_EXCHANGE_NAME, MemberSet, Trust};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles, SharedKey};
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Party, PartyConfig, PartyNumber, StartError};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, IdentityError};
@@ -55,7 +56,21 @@ pub struct PartySection {
     /// How long party 1 waits for a member's ranking beyond the tick.
     #[serde(default = "default_rank_wait")]
     pub rank_wait_ms: Spanned<u64>,
+    /// Who multiplies export policies and route keys; the same at both parties.
+    #[serde(default)]
+    pub export: Export,
     pub recommendation: Option<Spanned<PathBuf>>,
+}
+
+/// Who multiplies export policies and route keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Export {
+    /// The announcer.
+    #[default]
+    Direct,
+    /// The parties, by two-party computation.
+    Mpc,
 }
 
 /// `[link]`: the link to the peer party.
@@ -284,6 +299,10 @@ impl RsConfig {
             stale: Duration::from_secs(*party.stale_secs.get_ref()),
             rank_wait: Duration::from_millis(*party.rank_wait_ms.get_ref()),
             match_wait: Duration::from_secs(2),
+            export: match party.export {
+                Export::Direct => ExportMode::Direct,
+                Export::Mpc => ExportMode::Mpc,
+            },
         }
     }
 
@@ -489,6 +508,9 @@ pub fn template(party: u8) -> String {
          #stale_secs = 120\n\
          # How long to wait for a member's ranking beyond the tick, in milliseconds.\n\
          #rank_wait_ms = 1000\n\
+         # Who multiplies export policies and route keys, the same at both parties: \"direct\", the announcer, or \"mpc\", the\n\
+         # parties: announcers then send some hundred octets an object in place of 16 for each member.\n\
+         #export = \"direct\"\n\
          {recommendation}\
          \n\
          [link]\n\

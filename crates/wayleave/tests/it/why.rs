@@ -83,7 +83,6 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
         (BRAVO, "routes", "203.0.113.0/24", "lies in 203.0.113.0/24", "RFC 5737", "`lab = true`"),
         (BRAVO, "routes", "20.1.0.0/16", "installed", "only route", "nothing"),
         (CHARLIE, "routes", "20.1.0.0/16", "your import rule 1 rejects it", "[[rule]] number 1", "`accept`"),
-        (CHARLIE, "routes", "0.0.0.0/0", "is the default route", "RFC 7948 section 4", "tell the announcer"),
         (CHARLIE, "routes", "20.5.0.0/16", "sealed", "export policy", "ask the members"),
         (ALPHA, "routes", "20.2.0.0/16", "the path already has AS64497", "RFC 4271 section 9.1.2", "came back"),
         (
@@ -94,7 +93,14 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
             "export rules",
             "nothing",
         ),
-        (DELTA, "own", "0.0.0.0/0", "no receiver uses it: 0.0.0.0/0", "RFC 7948", "export filter"),
+        (
+            DELTA,
+            "own",
+            "0.0.0.0/0",
+            "not announced, since no receiver would use it: 0.0.0.0/0",
+            "RFC 7948",
+            "export filter",
+        ),
     ] {
         let found = says(&exchange, member, of, at, outcome);
         let has = |field: &str, word: &str| found[field].as_str().is_some_and(|said| said.contains(word));
@@ -121,6 +127,14 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
     let shown = exchange.files.tool(&["why", "203.0.113.0/24", "--url", &url]).expect("shown");
     assert!(shown.contains("  from alpha (AS64497) path 64497: not used:"), "{shown}");
     assert!(shown.contains("    rule: RFC 5737") && shown.contains("    what to do: in a laboratory"), "{shown}");
+
+    let url = exchange.members[DELTA].at.proxy.status.to_string();
+    let shown = exchange.files.tool(&["why", "--announced", "0.0.0.0/0", "--url", &url]).expect("shown");
+    assert!(shown.contains("  x prefix ") && shown.contains("  + first AS "), "{shown}");
+    let status = exchange.members[DELTA].ask("/api/v1/status").expect("a status");
+    let withheld =
+        json!([{ "prefix": "0.0.0.0/0", "why": "no receiver would use it: 0.0.0.0/0 is the default route" }]);
+    assert_eq!((&status["not_announced"], &status["withheld"]), (&json!(1), &withheld), "{status:#}");
 
     // Without its router's session a route is chosen, and not installed.
     exchange.members[BRAVO].router.kill();

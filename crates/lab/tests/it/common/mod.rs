@@ -15,6 +15,26 @@ use wayleave_route_server::oracle::Oracle;
 use wayleave_route_server::policy::validate::Martians;
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
+/// Makes tests of functions that take who multiplies policies and keys: one test for each mode.
+macro_rules! in_both_modes {
+    ($($name:ident),+ $(,)?) => {$(
+        mod $name {
+            use wayleave_route_server::object::ExportMode;
+
+            #[test]
+            fn direct() {
+                super::$name(ExportMode::Direct);
+            }
+
+            #[test]
+            fn mpc() {
+                super::$name(ExportMode::Mpc);
+            }
+        }
+    )+};
+}
+pub(crate) use in_both_modes;
+
 /// Virtual time within which every exchange must come to rest.
 pub const LIMIT: Duration = Duration::from_secs(600);
 

@@ -31,6 +31,9 @@ pub struct Bench {
     /// How export-all computes: direct by default.
     #[arg(long, value_enum)]
     pub mode: Option<BenchMode>,
+    /// exchange-trace: who multiplies policies and keys, the announcer or the parties; direct by default.
+    #[arg(long, value_enum)]
+    pub export: Option<BenchMode>,
     /// select-best and export-all --mode mpc: columns of a group of the OT extension, 1, 2, 4 or 8. More send less and compute more.
     #[arg(long, value_parser = group_bits)]
     pub group: Option<GroupBits>,

@@ -6,9 +6,11 @@ use std::time::Duration;
 use wayleave_lab::bench::exchange_trace;
 use wayleave_lab::trace;
 use wayleave_papers::report::Report;
+use wayleave_route_server::object::ExportMode;
 
 use super::{file_name, trace_file, unreadable};
 use crate::commands::bench::Bench;
+use crate::commands::bench::arguments::BenchMode;
 use crate::failure::{Failure, Outcome};
 
 pub fn run(bench: &Bench) -> Outcome<Report> {
@@ -21,5 +23,10 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
     if updates.is_empty() {
         return Err(Failure::new(format!("{} holds no UPDATE that announces or withdraws", path.display())).into());
     }
-    Ok(exchange_trace(members, &updates, tick, |_| {}).report(&file_name(&path), members, tick))
+    let export = match bench.export {
+        Some(BenchMode::Mpc) => ExportMode::Mpc,
+        Some(BenchMode::Direct) | None => ExportMode::Direct,
+    };
+    let trace = exchange_trace(members, &updates, tick, export, |_| {});
+    Ok(trace.report(&file_name(&path), members, tick, export))
 }

@@ -226,6 +226,8 @@ fn kind(event: &MemberEvent) -> Option<&'static str> {
         MemberEvent::SetRefused { .. } => Some("set-refused"),
         MemberEvent::OlderSet { .. } => Some("older-set"),
         MemberEvent::SetsDiffer { .. } => Some("sets-differ"),
+        MemberEvent::ExportsDiffer { .. } => Some("exports-differ"),
+        MemberEvent::NotAnnounced { .. } => Some("not-announced"),
         _ => None,
     }
 }
@@ -294,6 +296,12 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
                 "the parties show different member sets (party 1 number {one}, party 2 number {two}); nothing is used until they show one: tell both operators"
             );
         }
+        MemberEvent::ExportsDiffer { modes: [one, two] } => {
+            error!(
+                suppressed,
+                "party 1 has `export = \"{one}\"` and party 2 `export = \"{two}\"`; nothing is announced until they have the same: tell both operators"
+            );
+        }
         MemberEvent::RankingMissed { batch } => {
             warn!(
                 batch,
@@ -305,6 +313,13 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
             warn!(
                 batch,
                 suppressed, "no result of Select-Best in time; routes are chosen by this member's own ranking"
+            );
+        }
+        MemberEvent::NotAnnounced { prefix, why } => {
+            warn!(
+                prefix,
+                suppressed,
+                "the router's route to {prefix} is not announced: {why}; `wayleave why --announced {prefix}` says what to do"
             );
         }
         MemberEvent::Stale { routes } => {

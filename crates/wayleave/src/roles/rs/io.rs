@@ -230,6 +230,12 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
                 "the member in slot {slot} has been away for longer than stale_secs: its routes are withdrawn"
             );
         }
+        PartyEvent::OtherExport { objects } => {
+            warn!(
+                objects,
+                "`export` has changed: {objects} stored route objects were shared for the other mode and are removed; their members send them again"
+            );
+        }
         PartyEvent::MembersRefused { why } => {
             error!(
                 "the member set's file is not taken: {why}; the set in force stays, and `wayleave members show` prints the file's"

@@ -178,6 +178,7 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
         counter("delivered", Unit::Batches, "Batches delivered", counters.batches),
         counter("select_best", Unit::Rounds, "Rounds of Select-Best finished", counters.rounds),
         counter("select_best", Unit::Evaluations, "Members times prefixes evaluated", counters.lanes),
+        counter("export_all", Unit::Evaluations, "Objects times receivers multiplied by the parties", counters.exports),
         counter("missed", Unit::Rankings, "Rankings that came too late", counters.missed_rankings),
         counter("engine_sent", Unit::Messages, "Messages of the computation sent", counters.engine_messages),
         counter("engine_sent", Unit::Bytes, "Sent by the computation", counters.engine_bytes),

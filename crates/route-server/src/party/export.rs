@@ -1,0 +1,168 @@
+//! Export-All in mode `mpc`: before a batch's ticks leave, the parties multiply policy and key of each object for each slot that
+//! gets it (SIXPACK, section 5.4). A result is sent and forgotten: who gets the object again later, after it was away, gets one
+//! that is computed anew, so that nothing has to be durable at both parties together.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use wayleave_core::Now;
+use wayleave_mpc::{BitRows, Demand};
+
+use super::PartyNumber;
+use super::engine::{self, MAX_TARGET};
+use super::round::Group;
+use super::state::{Stage, State};
+use crate::frames::{Tick, ToMember};
+use crate::object::{ExportMode, Handle, dummy_key};
+use crate::object_table::ObjectTable;
+
+/// Lanes of one evaluation: our own limit on what is in memory at once.
+const JOB_LANES: usize = 1 << 15;
+/// Objects of one batch for which correlations are kept ahead, for all who are connected.
+const READY_OBJECTS: usize = 128;
+/// Octets of a lane of inputs: one bit of policy, key and dummy.
+const LANE: usize = 33;
+
+/// A batch whose ticks wait for Export-All.
+pub(super) struct Exporting {
+    seq: u64,
+    /// By slot, each with deliveries whose shares are still to be computed.
+    ticks: Vec<(u32, Tick)>,
+    groups: Vec<Group>,
+    jobs: VecDeque<Job>,
+}
+
+/// One evaluation: objects, each for some slots.
+#[derive(Default)]
+struct Job {
+    objects: Vec<(Handle, Vec<Place>)>,
+    lanes: usize,
+}
+
+/// Where a share goes: the number of the tick, and of the delivery in it.
+#[derive(Clone, Copy)]
+struct Place {
+    tick: usize,
+    delivery: usize,
+}
+
+impl Exporting {
+    /// The member has gone: nobody will wait for its ranking.
+    pub(super) fn leave(&mut self, slot: u32) {
+        self.groups.iter_mut().for_each(|group| group.members.retain(|member| *member != slot));
+    }
+}
+
+impl State {
+    /// Computes the shares of `ticks`, then sends them; at once if there are none to compute. The same happens at both parties,
+    /// with the same lanes: which slots get which objects follows from the batch.
+    pub(super) fn export(&mut self, seq: u64, ticks: Vec<(u32, Tick)>, groups: Vec<Group>, now: Now) {
+        let jobs = jobs(&ticks);
+        self.stage = Stage::Exporting(Box::new(Exporting { seq, ticks, groups, jobs }));
+        self.expect_exports();
+        self.finish_exports(now);
+    }
+
+    /// Gives the engine the next part of Export-All. `false` if there is nothing to do, or to wait for.
+    pub(super) fn next_export(&mut self, now: Now) -> bool {
+        self.finish_exports(now);
+        let Self { stage: Stage::Exporting(exporting), engine: Some(engine), table, config, .. } = self else {
+            return false;
+        };
+        let Some(job) = exporting.jobs.front() else { return false };
+        let program = engine.export_program();
+        let short = engine.short_of(&Demand::of(&program, job.lanes));
+        let started = if short.total() > 0 {
+            engine.fill(&short.chunks(engine::CHUNK))
+        } else {
+            let inputs = inputs(job, &exporting.ticks, table, (&config.exchange, config.number));
+            engine.evaluate(&program, &inputs)
+        };
+        if let Err(what) = started {
+            self.event(super::PartyEvent::Engine { what });
+            return false;
+        }
+        true
+    }
+
+    /// Puts the results of the job at the front where they go.
+    pub(super) fn exports_done(&mut self, outputs: &BitRows) {
+        let Stage::Exporting(exporting) = &mut self.stage else { return };
+        let Some(job) = exporting.jobs.pop_front() else { return };
+        self.counters.exports += outputs.lanes() as u64;
+        let lanes = outputs.to_lanes();
+        let places = job.objects.iter().flat_map(|(_, places)| places);
+        for (place, share) in places.zip(lanes.as_chunks::<16>().0) {
+            exporting.ticks[place.tick].1.deliver[place.delivery].share = *share;
+        }
+    }
+
+    /// Sends the ticks once all is computed, and waits for rankings.
+    fn finish_exports(&mut self, now: Now) {
+        if !matches!(&self.stage, Stage::Exporting(exporting) if exporting.jobs.is_empty()) {
+            return;
+        }
+        let Stage::Exporting(done) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        for (slot, tick) in done.ticks {
+            self.send_to_member(slot, &ToMember::Tick(Box::new(tick)));
+        }
+        self.begin_round(done.seq, done.groups, now);
+    }
+
+    /// Raises the pool's target to a burst of [`READY_OBJECTS`] for all who are connected. It follows from public shape alone.
+    fn expect_exports(&mut self) {
+        let members = self.active.len();
+        let Some(engine) = self.engine.as_mut().filter(|_| self.config.export == ExportMode::Mpc && members > 0) else {
+            return;
+        };
+        let lane = Demand::of(&engine.export_program(), 1);
+        engine.keep(&(lane * (members * READY_OBJECTS).min(MAX_TARGET / 2)));
+    }
+}
+
+/// What is to be computed for these ticks: all lanes of an object together, objects in an order that both parties have.
+fn jobs(ticks: &[(u32, Tick)]) -> VecDeque<Job> {
+    let mut by_object: BTreeMap<Handle, Vec<Place>> = BTreeMap::new();
+    for (tick, (_, content)) in ticks.iter().enumerate() {
+        for (delivery, deliver) in content.deliver.iter().enumerate() {
+            by_object.entry(deliver.handle).or_default().push(Place { tick, delivery });
+        }
+    }
+    let mut jobs = VecDeque::new();
+    let mut job = Job::default();
+    for (handle, places) in by_object {
+        // An object has at most as many lanes as there are slots, which is far below the limit.
+        if job.lanes + places.len() > JOB_LANES && job.lanes > 0 {
+            jobs.push_back(std::mem::take(&mut job));
+        }
+        job.lanes += places.len();
+        job.objects.push((handle, places));
+    }
+    if job.lanes > 0 {
+        jobs.push_back(job);
+    }
+    jobs
+}
+
+/// This party's shares of a job's inputs, as the circuit's rows have them: policy (1), key (128), dummy (128, of party 1 alone).
+fn inputs(job: &Job, ticks: &[(u32, Tick)], table: &ObjectTable, (exchange, number): (&str, PartyNumber)) -> BitRows {
+    let mut lanes = vec![0u8; job.lanes * LANE];
+    let mut places_left = lanes.chunks_exact_mut(LANE);
+    for (handle, places) in &job.objects {
+        let entry = table.by_handle(handle);
+        let factors = entry.and_then(|entry| Some((entry.factors()?, entry.header.description.epoch)));
+        let ((key, policy), epoch) = factors.unwrap_or_default();
+        let key = u128::from_le_bytes(key);
+        let dummy = match number {
+            PartyNumber::One => u128::from_le_bytes(*dummy_key(exchange, epoch).expose()),
+            PartyNumber::Two => 0,
+        };
+        for (place, lane) in places.iter().zip(&mut places_left) {
+            let slot = ticks[place.tick].0 as usize;
+            let bit = policy.get(slot / 8).map_or(0, |byte| byte >> (slot % 8) & 1);
+            lane[..16].copy_from_slice(&(u128::from(bit) | key << 1).to_le_bytes());
+            lane[16..32].copy_from_slice(&(key >> 127 | dummy << 1).to_le_bytes());
+            lane[32] = u8::from(dummy >> 127 == 1);
+        }
+    }
+    BitRows::from_lanes(257, job.lanes, &lanes).expect("one lane of 257 bits for each place")
+}
