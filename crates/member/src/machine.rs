@@ -19,7 +19,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, Neighbours};
 use wayleave_route_server::member::{
-    Announcer, Finding, Member, MemberConfig, MemberEvent, MemberInput, MemberOutput, MemberStatus,
+    Announcer, Finding, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput, MemberOutput, MemberStatus,
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -149,6 +149,12 @@ impl MemberProxy {
     #[must_use]
     pub fn status(&self) -> MemberStatus {
         self.member.status()
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub fn counters(&self) -> &MemberCounters {
+        self.member.counters()
     }
 
     /// The state of attestation, if it is configured.

@@ -35,6 +35,15 @@ pub type Candidate = (Handle, u16);
 /// The candidates of one prefix, in number order.
 pub type Instance = Arc<[Candidate]>;
 
+/// The instances that need a round, in the order of a ranking and of its results: those with equally many candidates (padded to a
+/// power of two) together, the fewest first, so that each evaluation ends a run of them. Returns their places in `instances`.
+#[must_use]
+pub fn round_order(instances: &[Instance]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..instances.len()).filter(|place| instances[*place].len() > 1).collect();
+    order.sort_by_key(|place| instances[*place].len().next_power_of_two());
+    order
+}
+
 /// A frame from a member to a party.
 #[derive(Clone, Debug)]
 pub enum FromMember {
@@ -154,10 +163,10 @@ pub enum ToMember {
         set: Arc<[u8]>,
     },
     Tick(Box<Tick>),
-    /// This party's share of the results of a batch, for the instances from `first` that have two or more candidates.
+    /// This party's share of a part of the results of a batch, as the evaluations end. Parts come in order.
     Outcome {
         seq: Seq,
-        /// Number of the first such instance here.
+        /// The place of its first instance in [`round_order`].
         first: u32,
         /// One octet each: valid 1, index 7.
         share: Vec<u8>,
@@ -171,6 +180,10 @@ pub enum ToMember {
     Refused {
         version: u64,
         reason: Refusal,
+    },
+    /// The round of this batch goes on, and has done so since the last report: its results will come.
+    Progress {
+        seq: Seq,
     },
     /// From party 1: the ranking of this batch was not at both parties in time. The member's own order decides.
     Missed {
@@ -616,6 +629,9 @@ impl ToMember {
             Self::Missed { seq } => {
                 w.u8(8).u64(*seq);
             }
+            Self::Progress { seq } => {
+                w.u8(9).u64(*seq);
+            }
             Self::Rejected { why } => {
                 w.u8(7);
                 why.write(&mut w);
@@ -646,6 +662,7 @@ impl ToMember {
             },
             6 => Self::Part { last: r.bool()?, bytes: r.blob(PART)?.to_vec() },
             8 => Self::Missed { seq: r.u64()? },
+            9 => Self::Progress { seq: r.u64()? },
             7 => Self::Rejected { why: Rejection::read(&mut r)? },
             _ => return Err(Malformed::Value("frame type")),
         };

@@ -7,6 +7,11 @@
 pub mod attestation;
 pub mod bad;
 pub mod bgp;
+pub mod costs;
+mod events;
+mod keys;
+mod members;
+mod timed;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,20 +22,24 @@ use wayleave_attestation::pipeline::Job;
 use wayleave_attestation::pki::View;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::{Attributes, Nlri, Update};
-use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
+use wayleave_core::{Asn, Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::prg::Prg;
 use wayleave_crypto::secret::Seed;
-use wayleave_crypto::sign::{SigningKey, VerifyingKey};
-use wayleave_member::{Input as MemberInput, MemberProxy, Output as MemberOutput};
-use wayleave_route_server::directory::{Change as SetChange, Claim, Consent, Directory, MemberSet};
+use wayleave_crypto::sign::VerifyingKey;
+use wayleave_member::{Input as MemberInput, MemberProxy};
+use wayleave_route_server::directory::{Directory, MemberSet};
 use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{
-    Change, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, PeerId, StartError,
-    StoredRecord,
+    LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, StartError, StoredRecord,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+
+use costs::Costs;
+use keys::{admit, seed_of};
+pub use keys::{claim_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys};
+use timed::World;
 
 /// The exchange's name in every simulation.
 pub const EXCHANGE: &str = "sim-ix";
@@ -90,6 +99,8 @@ pub struct Setup {
     pub export: ExportMode,
     /// Keys of parties and operators, as every process is configured with them.
     pub keys: Vec<(KeyRole, [u8; 32])>,
+    /// What work and links cost in virtual time; without them frames arrive in random order, and work takes none.
+    pub costs: Option<Costs>,
 }
 
 impl Default for Setup {
@@ -105,6 +116,7 @@ impl Default for Setup {
             attesting: BTreeSet::new(),
             export: ExportMode::Direct,
             keys: Vec::new(),
+            costs: None,
         }
     }
 }
@@ -167,6 +179,7 @@ pub struct Sim {
     inputs: VecDeque<(Node, Input)>,
     recommendation: BTreeMap<u32, u8>,
     ports: Option<bgp::Ports>,
+    world: Option<World>,
     choices: Prg,
     chosen: u64,
     entropy: Entropy,
@@ -181,79 +194,6 @@ pub struct Sim {
     pub attestation_events: Vec<(u32, MemberAttestationEvent)>,
     /// Links closed by a process, and why.
     pub closed: Vec<(Node, Node, String)>,
-}
-
-/// The signing key of the member in `slot`.
-#[must_use]
-pub fn member_key(seed: u64, slot: u32) -> SigningKey {
-    SigningKey::from_seed(&seed_of(seed, b"member", u64::from(slot)))
-}
-
-/// The AS number of the member in `slot`.
-#[must_use]
-pub fn member_asn(slot: u32) -> Asn {
-    Asn(65_000 + slot)
-}
-
-/// The LAN address of the member in `slot`.
-#[must_use]
-pub fn member_address(slot: u32) -> std::net::Ipv4Addr {
-    std::net::Ipv4Addr::from(0x0a00_0000 + 1 + slot)
-}
-
-/// Its IPv6 LAN address.
-#[must_use]
-pub fn member_address6(slot: u32) -> std::net::Ipv6Addr {
-    std::net::Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(1 + slot))
-}
-
-fn seed_of(seed: u64, purpose: &[u8], number: u64) -> Seed {
-    let parts: [&[u8]; 3] = [&seed.to_be_bytes(), purpose, &number.to_be_bytes()];
-    Seed::new(wayleave_crypto::hash::hash("wayleave/lab/sim/v1", &parts))
-}
-
-/// The signing key of the operator of party 1 or 2.
-#[must_use]
-pub fn operator_key(seed: u64, party: PartyNumber) -> SigningKey {
-    SigningKey::from_seed(&seed_of(seed, b"operator", u64::from(party == PartyNumber::Two)))
-}
-
-/// The keys of both operators, which only a laboratory has in one place.
-#[must_use]
-pub fn operator_keys(seed: u64) -> [SigningKey; 2] {
-    [PartyNumber::One, PartyNumber::Two].map(|party| operator_key(seed, party))
-}
-
-/// What the member in `slot` signs about itself.
-#[must_use]
-pub fn claim_of(setup: &Setup, slot: u32) -> Claim {
-    claim_as(setup, slot, member_asn(slot))
-}
-
-fn claim_as(setup: &Setup, slot: u32, asn: Asn) -> Claim {
-    let key = member_key(setup.seed, slot).verifying_key().to_bytes();
-    let attests = setup.attesting.contains(&slot);
-    Claim {
-        serial: 1,
-        asn,
-        name: format!("member-{slot}"),
-        tls: wayleave_crypto::hash::sha256(&key),
-        sign: key,
-        attest: if attests { attestation::listed_keys(setup.seed, asn) } else { Vec::new() },
-        addresses: vec![member_address(slot).into(), member_address6(slot).into()],
-    }
-}
-
-/// `directory` with these members, as both operators sign it.
-fn admit(directory: &Directory, setup: &Setup, slots: std::ops::Range<u32>) -> Directory {
-    let request = |slot| claim_of(setup, slot).sign(EXCHANGE, &member_key(setup.seed, slot));
-    let joins = slots.map(|slot| directory.requested(&request(slot), setup.max_prefix).expect("of this exchange"));
-    let joins: Vec<SetChange> = joins.collect();
-    if joins.is_empty() {
-        return directory.clone();
-    }
-    let [one, two] = operator_keys(setup.seed);
-    directory.signed_by_both(joins, [&one, &two]).expect("a sound set")
 }
 
 impl Sim {
@@ -291,6 +231,7 @@ impl Sim {
             inputs: VecDeque::new(),
             recommendation: BTreeMap::new(),
             ports: setup.speakers.then(bgp::Ports::default),
+            world: setup.costs.clone().map(World::new),
             choices,
             chosen: 0,
             entropy: Entropy::default(),
@@ -469,6 +410,9 @@ impl Sim {
             }
         }
         self.inputs.retain(|(to, _)| *to != node);
+        if let Some(world) = &mut self.world {
+            world.kill(node);
+        }
         let dead: Vec<LinkId> =
             self.links.iter().filter(|(_, (a, b))| *a == node || *b == node).map(|l| *l.0).collect();
         for link in dead {
@@ -479,6 +423,9 @@ impl Sim {
     /// Takes a link down; frames in flight are lost.
     fn cut(&mut self, link: LinkId) {
         let Some((a, b)) = self.links.remove(&link) else { return };
+        if let Some(world) = &mut self.world {
+            world.cut(link, (a, b));
+        }
         for ends in [(a, b), (b, a)] {
             if let Some(queue) = self.queues.get_mut(&ends) {
                 queue.retain(|(of, _)| *of != link);
@@ -585,389 +532,5 @@ impl Sim {
     pub fn recommend(&mut self, recommendation: BTreeMap<u32, u8>) {
         self.recommendation.clone_from(&recommendation);
         self.inputs.push_back((PARTIES[0], Input::Party(PartyInput::Recommendation(recommendation))));
-    }
-
-    /// A member joins: both operators sign a longer set. Returns its slot.
-    ///
-    /// # Panics
-    /// If the directory is full.
-    pub fn join(&mut self) -> u32 {
-        let slot = u32::try_from(self.set.slots.len()).expect("few members");
-        self.publish(PARTIES[0], admit(&self.directory, &self.setup, slot..slot + 1));
-        self.start(Node::Member(slot));
-        slot
-    }
-
-    /// A further slot of the AS in slot `of` joins, for which that slot's key signed. Returns it.
-    ///
-    /// # Panics
-    /// If the directory is full, or `of` may not sign.
-    pub fn join_as(&mut self, of: u32) -> u32 {
-        self.join_further(of, Some(Consent::Further))
-    }
-
-    /// A further slot of the AS in slot `of` joins, for which nobody signed. Returns it.
-    ///
-    /// # Panics
-    /// If the directory is full.
-    pub fn join_held_as(&mut self, of: u32) -> u32 {
-        self.join_further(of, None)
-    }
-
-    fn join_further(&mut self, of: u32, consent: Option<Consent>) -> u32 {
-        let slot = u32::try_from(self.set.slots.len()).expect("few members");
-        let seed = self.setup.seed;
-        let mut request = claim_as(&self.setup, slot, member_asn(of)).sign(EXCHANGE, &member_key(seed, slot));
-        if let Some(consent) = consent {
-            request = request.with_consent(consent, &member_key(seed, of));
-        }
-        let join = self.directory.requested(&request, self.setup.max_prefix).expect("of this exchange");
-        self.change_set(vec![join]);
-        self.start(Node::Member(slot));
-        slot
-    }
-
-    /// A member leaves the exchange: one of the operators, in turn, removes it.
-    ///
-    /// # Panics
-    /// If it has left before.
-    pub fn leave(&mut self, slot: u32) {
-        self.shut_router_for_good(slot);
-        let party = PARTIES[slot as usize % 2];
-        let Node::Party(number) = party else { return };
-        let removed = self.directory.without(slot, &operator_key(self.setup.seed, number));
-        self.publish(party, removed.expect("an active slot"));
-        self.kill(Node::Member(slot));
-        self.remove_port(slot);
-        self.routers.remove(&slot);
-        self.tables.remove(&slot);
-    }
-
-    /// Both parties' files get a newer directory, and one party reads its file again.
-    pub fn publish(&mut self, party: Node, directory: Directory) {
-        self.set = MemberSet::clone(directory.set());
-        self.give_members(party, &directory.encode());
-        self.directory = directory;
-    }
-
-    /// The key of slot `by` signs for a slot of its AS that is held.
-    ///
-    /// # Panics
-    /// If it may not, or the other is not held.
-    pub fn endorse(&mut self, slot: u32, by: u32) {
-        let claim = self.directory.claim(slot).expect("a slot");
-        let signature = Consent::Further.sign(EXCHANGE, claim, &member_key(self.setup.seed, by));
-        self.change_set(vec![SetChange::Endorse { slot, by, signature }]);
-    }
-
-    /// The set lists other attestation keys of the member in `slot`, which does not have them.
-    ///
-    /// # Panics
-    /// If the member has left.
-    pub fn change_attest_keys(&mut self, slot: u32) {
-        let (seed, before) = (self.setup.seed, self.directory.claim(slot).expect("a slot").clone());
-        let attest = attestation::listed_keys(seed + 1, before.asn);
-        let claim = Claim { serial: before.serial + 1, attest, ..before };
-        let key = member_key(seed, slot);
-        let request = claim.sign(EXCHANGE, &key).with_consent(Consent::Renewal, &key);
-        let renewal = self.directory.requested(&request, 0).expect("of this exchange");
-        self.change_set(vec![renewal]);
-    }
-
-    /// The operators let the member in `slot` announce one prefix more.
-    ///
-    /// # Panics
-    /// If the member has left.
-    pub fn change_limit(&mut self, slot: u32) {
-        let before = self.set.active(slot).expect("it is active");
-        let (addresses, max_prefix) = (before.addresses.clone(), before.max_prefix + 1);
-        self.change_set(vec![SetChange::Amend { slot, addresses, max_prefix }]);
-    }
-
-    fn change_set(&mut self, changes: Vec<SetChange>) {
-        let [one, two] = operator_keys(self.setup.seed);
-        let next = self.directory.signed_by_both(changes, [&one, &two]).expect("a sound set");
-        self.publish(PARTIES[0], next);
-    }
-
-    /// A number below `below`, from the simulation's seed.
-    pub fn choose(&mut self, below: usize) -> usize {
-        let mut bytes = [0; 16];
-        self.choices.fill(self.chosen, &mut bytes);
-        self.chosen += 1;
-        let number = u64::from_le_bytes(*bytes.first_chunk().expect("8 of 16"));
-        usize::try_from(number % below.max(1) as u64).expect("below a usize")
-    }
-
-    /// Sets both clocks. The wall clock follows the monotonic one without rounding errors that would add up.
-    fn set_instant(&mut self, instant: Instant) {
-        let passed = u64::try_from(instant.since(BEGIN.instant).as_micros()).expect("a short time");
-        self.now = Now { instant, unix: UnixTime(BEGIN.unix.0 + passed + self.wall_ahead) };
-    }
-
-    /// Sets the wall clock of all processes forward.
-    pub fn set_wall_clock_forward(&mut self, by: Duration) {
-        self.wall_ahead += u64::try_from(by.as_micros()).expect("a short time");
-        self.set_instant(self.now.instant);
-    }
-
-    /// Processes one input, or else one frame, or else the next timer. `false` if nothing is due within `horizon`.
-    pub fn step(&mut self, horizon: Duration) -> bool {
-        if let Some((node, input)) = self.inputs.pop_front() {
-            self.deliver_input(node, input);
-            return true;
-        }
-        self.queues.retain(|_, queue| !queue.is_empty());
-        let waiting: Vec<(Node, Node)> = self.queues.keys().copied().collect();
-        let arriving = self.ports.as_ref().map_or(0, bgp::Ports::ready);
-        if waiting.len() + arriving > 0 {
-            let pick = self.choose(waiting.len() + arriving);
-            match waiting.get(pick).copied() {
-                Some((from, to)) => {
-                    let frame = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front);
-                    if let Some((link, bytes)) = frame {
-                        self.carry(from, to, link, &bytes);
-                    }
-                }
-                None => self.deliver_octets(pick - waiting.len()),
-            }
-            self.set_instant(self.now.instant + Duration::from_nanos(100));
-            return true;
-        }
-        let of_process = self.next_deadline();
-        let of_session = self.ports.as_ref().and_then(bgp::Ports::deadline);
-        let Some(at) = of_process.map(|(at, _)| at).into_iter().chain(of_session).min() else { return false };
-        if at > self.now.instant + horizon {
-            return false;
-        }
-        if at > self.now.instant {
-            self.set_instant(at);
-        }
-        match of_process {
-            Some((due, node)) if due == at => self.timeout(node),
-            _ => self.ports_timeout(),
-        }
-        true
-    }
-
-    fn next_deadline(&self) -> Option<(Instant, Node)> {
-        let parties = self.parties.iter().filter_map(|(node, party)| Some((party.deadline()?, *node)));
-        let members = self.members.iter().filter_map(|(slot, m)| Some((m.deadline()?, Node::Member(*slot))));
-        parties.chain(members).min()
-    }
-
-    fn carry(&mut self, from: Node, to: Node, link: LinkId, bytes: &Arc<[u8]>) {
-        let action = self.tamper.as_mut().map_or(FrameAction::Pass, |tamper| tamper(from, to, bytes));
-        let bytes = match action {
-            FrameAction::Pass => bytes.to_vec(),
-            FrameAction::Change(bytes) => bytes,
-            FrameAction::Drop => return,
-        };
-        let input = match to {
-            Node::Party(_) => Input::Party(PartyInput::Frame { link, bytes }),
-            Node::Member(_) => Input::Member(MemberInput::Frame { link, bytes }),
-        };
-        self.deliver_input(to, input);
-    }
-
-    fn deliver_input(&mut self, node: Node, input: Input) {
-        let (now, fresh) = (self.now, self.fresh());
-        let begin = std::time::Instant::now();
-        match (node, input) {
-            (Node::Party(_), Input::Party(input)) => {
-                if let Some(party) = self.parties.get_mut(&node) {
-                    party.stir(&fresh);
-                    party.handle(input, now);
-                }
-            }
-            (Node::Member(slot), Input::Member(input)) => {
-                if let Some(member) = self.members.get_mut(&slot) {
-                    member.stir(&fresh);
-                    member.handle(input, now);
-                }
-            }
-            _ => {}
-        }
-        if let Some(work) = &mut self.work {
-            *work.entry(node).or_default() += begin.elapsed();
-        }
-        self.drain(node);
-    }
-
-    fn timeout(&mut self, node: Node) {
-        let (now, fresh) = (self.now, self.fresh());
-        match node {
-            Node::Party(_) => {
-                if let Some(party) = self.parties.get_mut(&node) {
-                    party.stir(&fresh);
-                    party.handle_timeout(now);
-                }
-            }
-            Node::Member(slot) => {
-                if let Some(member) = self.members.get_mut(&slot) {
-                    member.stir(&fresh);
-                    member.handle_timeout(now);
-                }
-            }
-        }
-        self.drain(node);
-    }
-
-    fn drain(&mut self, node: Node) {
-        match node {
-            Node::Party(_) => {
-                while let Some(output) = self.parties.get_mut(&node).and_then(Machine::poll) {
-                    self.party_output(node, output);
-                }
-            }
-            Node::Member(slot) => {
-                while let Some(output) = self.members.get_mut(&slot).and_then(Machine::poll) {
-                    self.member_output(slot, output);
-                }
-                self.drain_port(slot);
-            }
-        }
-    }
-
-    fn party_output(&mut self, node: Node, output: PartyOutput) {
-        match output {
-            PartyOutput::Send { link, frame } => self.send(node, link, frame),
-            PartyOutput::Close { link, reason } => self.close(node, link, reason),
-            PartyOutput::Persist { id, changes } => {
-                self.write(node, changes);
-                self.inputs.push_back((node, Input::Party(PartyInput::Persisted(id))));
-            }
-            PartyOutput::Members(_) => {}
-            PartyOutput::Event(event) => self.party_events.push((node, event)),
-        }
-    }
-
-    fn member_output(&mut self, slot: u32, output: MemberOutput) {
-        let node = Node::Member(slot);
-        match output {
-            MemberOutput::Send { link, frame } => self.send(node, link, frame),
-            MemberOutput::Close { link, reason, .. } => self.close(node, link, reason),
-            MemberOutput::Persist { id, changes } => {
-                self.write(node, changes);
-                self.inputs.push_back((node, Input::Member(MemberInput::Persisted(id))));
-            }
-            MemberOutput::Install { prefix, attributes } if self.ports.is_some() => {
-                self.install(slot, prefix, attributes);
-            }
-            MemberOutput::Install { prefix, attributes } => {
-                self.router_changes.push((slot, prefix, attributes.is_some()));
-                let table = self.tables.entry(slot).or_default();
-                match attributes {
-                    Some(attributes) => table.insert(prefix, attributes),
-                    None => table.remove(&prefix),
-                };
-            }
-            MemberOutput::Event(event) => self.member_events.push((slot, event)),
-            MemberOutput::Job(job) => match self.held_jobs.get_mut(&slot) {
-                Some(held) => held.push(job),
-                None => self.inputs.push_back((node, Input::Member(MemberInput::JobDone(job.run())))),
-            },
-            MemberOutput::PersistSlot { id, .. } => {
-                self.inputs.push_back((node, Input::Member(MemberInput::SlotPersisted(id))));
-            }
-            MemberOutput::AttestationEvent(event) => self.attestation_events.push((slot, event)),
-        }
-    }
-
-    fn write(&mut self, node: Node, changes: Vec<Change>) {
-        let store = self.stores.entry(node).or_default();
-        for change in changes {
-            let key = (change.table.to_owned(), change.key);
-            match change.value {
-                Some(value) => store.insert(key, value),
-                None => store.remove(&key),
-            };
-        }
-    }
-
-    fn send(&mut self, from: Node, link: LinkId, frame: Arc<[u8]>) {
-        let Some((a, b)) = self.links.get(&link).copied() else { return };
-        let to = if a == from { b } else { a };
-        if let Some(recording) = &mut self.recording {
-            recording.push(Recorded { from, to, at: self.now.instant, bytes: Arc::clone(&frame) });
-        }
-        self.queues.entry((from, to)).or_default().push_back((link, frame));
-    }
-
-    fn close(&mut self, node: Node, link: LinkId, reason: String) {
-        let Some((a, b)) = self.links.remove(&link) else { return };
-        let other = if a == node { b } else { a };
-        self.closed.push((node, other, reason));
-        for ends in [(a, b), (b, a)] {
-            if let Some(queue) = self.queues.get_mut(&ends) {
-                queue.retain(|(of, _)| *of != link);
-            }
-        }
-        self.link_down(other, link);
-    }
-
-    /// Runs until no table can change any more, and reconnects closed links. `false` if that takes longer than `limit` of
-    /// virtual time.
-    pub fn settle(&mut self, limit: Duration) -> bool {
-        let until = self.now.instant + limit;
-        let mut reconnect_at = self.now.instant;
-        loop {
-            let idle = self.inputs.is_empty() && self.queues.values().all(VecDeque::is_empty);
-            if idle && self.is_quiet() {
-                return true;
-            }
-            if self.now.instant > until {
-                return false;
-            }
-            if idle && self.now.instant >= reconnect_at {
-                self.connect_all();
-                reconnect_at = self.now.instant + Duration::from_millis(100);
-                if !self.inputs.is_empty() {
-                    continue;
-                }
-            }
-            if !self.step(limit) {
-                self.set_instant(self.now.instant + Duration::from_millis(100));
-            }
-        }
-    }
-
-    /// Runs for `span` of virtual time and reconnects closed links.
-    pub fn pass(&mut self, span: Duration) {
-        let until = self.now.instant + span;
-        while self.now.instant < until {
-            let left = until.since(self.now.instant);
-            if !self.step(left) {
-                self.set_instant(until);
-            }
-            if self.inputs.is_empty() && self.queues.values().all(VecDeque::is_empty) {
-                self.connect_all();
-            }
-        }
-    }
-
-    /// Runs until the parties have filled their pools of correlations.
-    pub fn fill_pools(&mut self) {
-        let filling = |sim: &Self| {
-            let short = |node| sim.parties.get(node).is_some_and(|party| !party.is_stocked());
-            PARTIES.iter().any(short) || !sim.queues.values().all(VecDeque::is_empty) || !sim.inputs.is_empty()
-        };
-        while filling(self) && self.step(Duration::from_millis(10)) {}
-    }
-
-    /// Whether all processes are connected and have nothing left to do.
-    #[must_use]
-    pub fn is_quiet(&self) -> bool {
-        let expected: Vec<u32> =
-            self.members.keys().copied().filter(|slot| self.set.slots[*slot as usize].active).collect();
-        let parties = PARTIES.iter().all(|node| {
-            self.parties.get(node).is_some_and(|party| {
-                party.is_at_rest()
-                    && party.active().eq(expected.iter().copied())
-                    && party.member_set() == self.set.number
-            })
-        });
-        let members = expected.iter().all(|slot| self.members.get(slot).is_some_and(MemberProxy::is_at_rest));
-        parties && members && self.ports.as_ref().is_none_or(bgp::Ports::is_quiet)
     }
 }

@@ -548,7 +548,8 @@ impl Member {
             }
             Ok(ToMember::Renew { epoch, set }) => self.on_renew(party, epoch, &set, now),
             Ok(ToMember::Tick(tick)) => self.half_tick(party, tick, now),
-            Ok(ToMember::Outcome { seq, first, share }) => self.half_outcome(party, seq, first, share),
+            Ok(ToMember::Outcome { seq, first, share }) => self.half_outcome(party, seq, first, &share, now),
+            Ok(ToMember::Progress { seq }) => self.round_goes_on(seq, now),
             Ok(ToMember::Missed { seq }) => self.ranking_missed(seq),
             Ok(ToMember::Refused { version, reason }) => self.refused(version, reason, now),
             Ok(ToMember::Part { last, bytes }) => self.part(party, last, &bytes, now),
@@ -870,7 +871,7 @@ impl Machine for Member {
     fn deadline(&self) -> Option<Instant> {
         let stale = self.lost_since.map(|since| since + self.config.stale);
         let rank = self.rankings_due.front().map(|(at, ..)| *at);
-        let rounds = self.rounds.values().next().map(|round| round.since + select::OUTCOME_WAIT);
+        let rounds = self.rounds.values().map(|round| round.heard + select::OUTCOME_WAIT).min();
         let may_flush = self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_dirty();
         let flush = (may_flush && self.announcements.has_versions()).then_some(self.announcements.next_flush);
         let may_repeat =

@@ -9,7 +9,7 @@ use wayleave_core::{Now, Prefix, VerdictKind};
 use super::select::Round;
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Suspect, index};
 use crate::directory::{MemberSet, Slot};
-use crate::frames::{Body, Candidate, Deliver, FromMember, Tick};
+use crate::frames::{Body, Candidate, Deliver, FromMember, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
@@ -164,16 +164,23 @@ impl Member {
             self.forget_choices();
         }
         let mut round = Round::new(now.instant);
+        let mut ranked = Vec::with_capacity(one.instances.len());
         for candidates in &one.instances {
             let ranks = one.rank && candidates.len() > 1;
             let assessments: Vec<Option<Assessment>> =
                 candidates.iter().map(|candidate| self.assessment(candidate)).collect();
             let prefix = self.candidates_changed(one.seq, candidates, &assessments, ranks);
             if ranks {
-                self.rank_into(&mut round, candidates, &assessments, prefix);
+                ranked.push(Some((assessments, prefix)));
+            } else {
+                ranked.push(None);
             }
         }
         if one.rank {
+            for place in round_order(&one.instances) {
+                let Some((assessments, prefix)) = ranked[place].take() else { continue };
+                self.rank_into(&mut round, &one.instances[place], &assessments, prefix);
+            }
             self.rounds.insert(one.seq, round);
             // Made now and sent at its time, so that the moment of sending does not show how much work it was.
             if let Some(frames) = self.ranking(one.seq) {

@@ -16,7 +16,7 @@ use crate::policy::Imported;
 use crate::policy::ranking::{Standing, rank, rank_standings};
 use crate::rng::stream;
 
-/// How long an outcome is awaited before the member's own ranking decides.
+/// How long a round may show no progress, at either party, before the member's own ranking decides.
 pub(super) const OUTCOME_WAIT: Duration = Duration::from_secs(10);
 
 /// The candidates for one prefix, and the state of the choice among them.
@@ -43,13 +43,18 @@ pub(super) struct Round {
     pub multi: Vec<(Instance, Option<Prefix>)>,
     /// The ranking: valid bit and class of each candidate in turn.
     pub ranking: Vec<u8>,
-    halves: [Option<Vec<u8>>; 2],
-    pub since: Instant,
+    /// Shares of the results so far.
+    halves: [Vec<u8>; 2],
+    /// Results so far, and octets of the ranking that are theirs.
+    done: (usize, usize),
+    /// When a party last showed that it goes on.
+    pub heard: Instant,
 }
 
 impl Round {
-    pub(super) fn new(since: Instant) -> Self {
-        Self { multi: Vec::new(), ranking: Vec::new(), halves: [None, None], since }
+    pub(super) fn new(begin: Instant) -> Self {
+        let halves = [Vec::new(), Vec::new()];
+        Self { multi: Vec::new(), ranking: Vec::new(), halves, done: (0, 0), heard: begin }
     }
 }
 
@@ -181,9 +186,19 @@ impl Member {
         Some([FromMember::RankOne { seq, row, seed }, FromMember::RankTwo { seq, row, share }])
     }
 
-    /// One party's share of the results.
-    pub(super) fn half_outcome(&mut self, party: PartyNumber, seq: u64, first: u32, share: Vec<u8>) {
-        let awaited = |round: &&mut Round| share.len() == round.multi.len() && first == 0 && !round.ranking.is_empty();
+    /// A party says that the round of a batch goes on.
+    pub(super) fn round_goes_on(&mut self, seq: u64, now: Now) {
+        if let Some(round) = self.rounds.get_mut(&seq) {
+            round.heard = now.instant;
+        }
+    }
+
+    /// One party's share of a part of the results; the parts come in order.
+    pub(super) fn half_outcome(&mut self, party: PartyNumber, seq: u64, first: u32, share: &[u8], now: Now) {
+        let awaited = |round: &&mut Round| {
+            let so_far = round.halves[index(party)].len();
+            first as usize == so_far && share.len() <= round.multi.len() - so_far && !round.ranking.is_empty()
+        };
         let Some(round) = self.rounds.get_mut(&seq).filter(awaited) else {
             self.counters.replayed += 1;
             return;
@@ -194,18 +209,24 @@ impl Member {
             self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });
             return;
         }
-        round.halves[index(party)] = Some(share);
-        if let [Some(_), Some(_)] = round.halves {
-            let Some(round) = self.rounds.remove(&seq) else { return };
-            self.rounds = self.rounds.split_off(&seq);
-            self.outcome(seq, &round);
+        round.halves[index(party)].extend_from_slice(share);
+        round.heard = now.instant;
+        let Some(mut round) = self.rounds.remove(&seq) else { return };
+        self.outcome(seq, &mut round);
+        // What came before it has no results any more.
+        self.rounds = self.rounds.split_off(&seq);
+        if round.done.0 < round.multi.len() {
+            self.rounds.insert(seq, round);
+        } else {
+            self.counters.outcomes += 1;
         }
     }
 
-    fn outcome(&mut self, seq: u64, round: &Round) {
-        let [Some(one), Some(two)] = &round.halves else { return };
-        let mut at = 0;
-        for (((candidates, prefix), a), b) in round.multi.iter().zip(one).zip(two) {
+    /// Takes the results of which both shares are there.
+    fn outcome(&mut self, seq: u64, round: &mut Round) {
+        let [one, two] = &round.halves;
+        let (done, mut at) = round.done;
+        for (((candidates, prefix), a), b) in round.multi.iter().zip(one).zip(two).skip(done) {
             let ranking = &round.ranking[at..at + candidates.len() * 2];
             at += candidates.len() * 2;
             let (valid, number) = ((a ^ b) >> 7 == 1, usize::from((a ^ b) & 0x7f));
@@ -222,7 +243,7 @@ impl Member {
             let chosen = (possible && valid).then(|| candidates[number]);
             self.chosen(seq, *prefix, chosen);
         }
-        self.counters.outcomes += 1;
+        round.done = (one.len().min(two.len()), at);
     }
 
     fn chosen(&mut self, seq: u64, prefix: Option<Prefix>, chosen: Option<Candidate>) {
@@ -235,7 +256,7 @@ impl Member {
 
     /// Results that did not come: the member's own ranking decides, and a resynchronisation is requested.
     pub(super) fn overdue_choices(&mut self, now: Now) {
-        let due = |round: &Round| now.instant.since(round.since) >= OUTCOME_WAIT;
+        let due = |round: &Round| now.instant.since(round.heard) >= OUTCOME_WAIT;
         let overdue: Vec<u64> = self.rounds.iter().filter(|(_, round)| due(round)).map(|(seq, _)| *seq).collect();
         for seq in overdue {
             self.event(MemberEvent::OutcomeOverdue { batch: seq });

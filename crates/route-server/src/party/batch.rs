@@ -12,7 +12,7 @@ use super::round::{Group, Round};
 use super::state::{ActiveMember, Stage, State, width};
 use super::{Party, PartyOutput, PersistId, store};
 use crate::directory::{Directory, MemberSet};
-use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Step, Tick, ToMember};
+use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Step, Tick, ToMember, round_order};
 use crate::object::{ExportMode, Kind};
 use crate::object_table::{Effects, ObjectEntry};
 
@@ -235,6 +235,8 @@ impl State {
                 let entries = for_slot.filter_map(|object| self.table.entry(object.key.0, object.key.1));
                 tick.deliver = entries.filter_map(|entry| self.delivery(slot, entry)).collect();
             }
+            self.counters.delivered += tick.deliver.len() as u64;
+            self.counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
             match self.config.export {
                 ExportMode::Direct => self.send_to_member(slot, &ToMember::Tick(Box::new(tick))),
                 ExportMode::Mpc => unfinished.push((slot, tick)),
@@ -252,7 +254,7 @@ impl State {
         self.stage = if groups.iter().all(|group| group.members.is_empty()) {
             Stage::Idle
         } else {
-            Stage::Round(Box::new(Round::new(seq, groups, now.instant + wait)))
+            Stage::Round(Box::new(Round::new(seq, groups, now.instant, now.instant + wait)))
         };
     }
 
@@ -322,7 +324,7 @@ fn deliverable(effects: &Effects) -> Vec<Deliverable> {
 /// Two-candidate instances and more, which need a round.
 impl Group {
     fn new(instances: Vec<Instance>) -> Self {
-        let multi = instances.iter().filter(|i| i.len() > 1).cloned().collect();
+        let multi = round_order(&instances).into_iter().map(|place| Arc::clone(&instances[place])).collect();
         Self { instances, multi, members: Vec::new() }
     }
 }

@@ -226,6 +226,7 @@ fn refill(party: &mut State, demand: &[(u32, u64)]) -> Result<(), &'static str> 
     let chunks = engine::from_frame(demand)?;
     let engine = party.engine.as_mut().ok_or("a refill without a session")?;
     engine.fill(&chunks).map_err(|_| "a refill that is not possible")?;
+    party.counters.correlations += chunks.iter().map(|chunk| chunk.count as u64).sum::<u64>();
     party.stage = Stage::Refill;
     Ok(())
 }

@@ -438,9 +438,10 @@ impl Party {
             self.role.start_evaluation(&mut self.state, now);
             self.state.run_engine(now);
             if !self.role.refill(&mut self.state, now) {
-                return;
+                break;
             }
         }
+        self.state.report_progress(now);
     }
 
     fn settle_departures(&mut self) {
@@ -546,6 +547,10 @@ impl Machine for Party {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        [self.role.deadline(&self.state), self.silence_ends()].into_iter().flatten().min()
+        let progress = match &self.state.stage {
+            Stage::Round(round) => round.progress_due(),
+            _ => None,
+        };
+        [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter().flatten().min()
     }
 }

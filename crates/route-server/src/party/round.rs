@@ -1,6 +1,7 @@
 //! The round of a batch: rankings come in, both parties evaluate Select-Best, each member gets its shares of the result.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
@@ -18,6 +19,8 @@ use crate::rng::stream;
 pub(super) const CLASS_BITS: usize = 8;
 /// Bytes of a ranking for each candidate: the valid bit, the class.
 pub(super) const RANK_BYTES: usize = 2;
+/// How often members are told that a round goes on; they wait for three times as long at least.
+const PROGRESS: Duration = Duration::from_secs(3);
 /// Comparators times lanes of one evaluation: our own limit on what is in memory at once.
 const JOB_COMPARATORS: usize = 1 << 16;
 
@@ -33,17 +36,17 @@ pub(super) enum RankShare {
 pub(super) struct Group {
     /// All instances of the tick.
     pub instances: Vec<Instance>,
-    /// Those with two or more candidates, in order.
+    /// Those with two or more candidates, in [`crate::frames::round_order`].
     pub multi: Vec<Instance>,
     /// The slots that rank.
     pub members: Vec<u32>,
 }
 
-/// One evaluation: instances of a group with equally many candidates (padded to a power of two), for all its members.
+/// One evaluation: a run of instances of a group with equally many candidates (padded to a power of two), for all its members.
 struct Job {
     group: usize,
     routes: usize,
-    instances: Vec<usize>,
+    instances: Range<usize>,
 }
 
 /// The round of a batch.
@@ -51,6 +54,10 @@ pub(super) struct Round {
     seq: u64,
     groups: Vec<Group>,
     deadline: Instant,
+    /// When members were last told that it goes on.
+    told: Instant,
+    /// Whether the evaluation has advanced since.
+    advanced: bool,
     /// Rankings that this party holds.
     rows: BTreeMap<u32, ([u8; 16], Vec<u8>)>,
     /// At party 1, the rankings that party 2 holds.
@@ -62,14 +69,13 @@ struct Running {
     /// Rankings that count, by slot.
     rows: BTreeMap<u32, Vec<u8>>,
     jobs: VecDeque<Job>,
-    /// Results so far by slot: one octet for each instance of the member's group.
-    results: BTreeMap<u32, Vec<u8>>,
     demand: Demand,
 }
 
 impl Round {
-    pub(super) fn new(seq: u64, groups: Vec<Group>, deadline: Instant) -> Self {
-        Self { seq, groups, deadline, rows: BTreeMap::new(), peer_rows: BTreeMap::new(), running: None }
+    pub(super) fn new(seq: u64, groups: Vec<Group>, begin: Instant, deadline: Instant) -> Self {
+        let (rows, peer_rows) = (BTreeMap::new(), BTreeMap::new());
+        Self { seq, groups, deadline, told: begin, advanced: false, rows, peer_rows, running: None }
     }
 
     /// Until when rankings are awaited, if they still are.
@@ -80,6 +86,12 @@ impl Round {
     /// When rankings are, or were, due.
     pub(super) fn due(&self) -> Instant {
         self.deadline
+    }
+
+    /// When members are to be told that their rankings are still awaited.
+    pub(super) fn progress_due(&self) -> Option<Instant> {
+        let at = self.told + PROGRESS;
+        (self.running.is_none() && at <= self.deadline).then_some(at)
     }
 
     /// Whether the engine is at work.
@@ -154,7 +166,6 @@ impl Round {
             };
         }
         let mut jobs = VecDeque::new();
-        let mut results = BTreeMap::new();
         for (number, group) in self.groups.iter_mut().enumerate() {
             group.members.retain(|slot| rows.contains_key(slot));
             group.members.sort_unstable();
@@ -162,14 +173,13 @@ impl Round {
             if lanes == 0 {
                 continue;
             }
-            results.extend(group.members.iter().map(|slot| (*slot, vec![0; group.multi.len()])));
             for (routes, instances) in by_class(&group.multi) {
                 let most = (JOB_COMPARATORS / ((routes - 1) * lanes)).max(1);
-                let cut = instances.chunks(most);
-                jobs.extend(cut.map(|part| Job { group: number, routes, instances: part.to_vec() }));
+                let run = |part: &[usize]| part[0]..part[0] + part.len();
+                jobs.extend(instances.chunks(most).map(|part| Job { group: number, routes, instances: run(part) }));
             }
         }
-        self.running = Some(Running { rows, jobs, results, demand: Demand::default() });
+        self.running = Some(Running { rows, jobs, demand: Demand::default() });
         Ok(())
     }
 }
@@ -231,6 +241,9 @@ impl State {
                     return;
                 }
             };
+            if let Stage::Round(round) = &mut self.stage {
+                round.advanced |= !messages.is_empty() || finished.is_some();
+            }
             for (step, bytes) in messages {
                 self.counters.engine_messages += 1;
                 self.counters.engine_bytes += bytes.len() as u64;
@@ -271,9 +284,11 @@ impl State {
         let demand = Demand::of(&program, lanes);
         let short = engine.short_of(&demand);
         let started = if short.total() > 0 {
+            self.counters.correlations += short.total() as u64;
             engine.fill(&short.chunks(engine::CHUNK))
         } else {
             running.demand += demand;
+            self.counters.comparators += ((job.routes - 1) * lanes) as u64;
             let inputs = inputs(job, &round.groups[job.group], &running.rows, &program, |handle| {
                 self.recommendation.get(&self.table.announcer(handle)?).copied()
             });
@@ -286,7 +301,7 @@ impl State {
         true
     }
 
-    /// Puts the results of a job to those of its members.
+    /// Sends each member its share of the results of an evaluation.
     fn job_done(&mut self, outputs: &BitRows) {
         let Stage::Round(round) = &mut self.stage else { return };
         let Some(running) = &mut round.running else { return };
@@ -294,13 +309,30 @@ impl State {
         let members = &round.groups[job.group].members;
         let index_bits = outputs.rows() - 1;
         self.counters.lanes += outputs.lanes() as u64;
-        for (m, slot) in members.iter().enumerate() {
-            let Some(result) = running.results.get_mut(slot) else { continue };
-            for (i, instance) in job.instances.iter().enumerate() {
-                let lane = i * members.len() + m;
-                let index = u8::try_from(outputs.number(0, index_bits, lane)).expect("at most 7 bits");
-                result[*instance] = index | u8::from(outputs.bit(index_bits, lane)) << 7;
-            }
+        let first = u32::try_from(job.instances.start).expect("a tick has few million instances");
+        let octet = |lane: usize| {
+            let index = u8::try_from(outputs.number(0, index_bits, lane)).expect("at most 7 bits");
+            index | u8::from(outputs.bit(index_bits, lane)) << 7
+        };
+        let share = |m: usize| (0..job.instances.len()).map(|i| octet(i * members.len() + m)).collect();
+        let seq = round.seq;
+        let parts: Vec<(u32, Vec<u8>)> = members.iter().enumerate().map(|(m, slot)| (*slot, share(m))).collect();
+        for (slot, share) in parts {
+            self.send_to_member(slot, &ToMember::Outcome { seq, first, share });
+        }
+    }
+
+    /// Tells the members of a round now and then that it goes on, if it does: they wait for as long as that.
+    pub(super) fn report_progress(&mut self, now: Now) {
+        let Stage::Round(round) = &mut self.stage else { return };
+        let goes_on = if round.running.is_some() { round.advanced } else { now.instant <= round.deadline };
+        if !goes_on || now.instant.since(round.told) < PROGRESS {
+            return;
+        }
+        (round.told, round.advanced) = (now.instant, false);
+        let (seq, slots) = (round.seq, round.participants().collect::<Vec<u32>>());
+        for slot in slots {
+            self.send_to_member(slot, &ToMember::Progress { seq });
         }
     }
 
@@ -308,9 +340,6 @@ impl State {
         let Stage::Round(round) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
         let Some(running) = round.running else { return };
         self.counters.rounds += 1;
-        for (slot, share) in running.results {
-            self.send_to_member(slot, &ToMember::Outcome { seq: round.seq, first: 0, share });
-        }
         if let Some(engine) = &mut self.engine {
             engine.keep(&running.demand);
         }
@@ -357,11 +386,11 @@ fn inputs(
     let rankings: Vec<&[u8]> = group.members.iter().map(|slot| rows[slot].as_slice()).collect();
     let mut out = BitRows::zero(circuit.input_rows(), job.instances.len() * members);
     let first = |kind, route| circuit.input(kind, route).map_or(0, |input| input.first);
-    for (i, instance) in job.instances.iter().enumerate() {
-        for (route, (handle, _)) in group.multi[*instance].iter().enumerate() {
+    for (i, instance) in job.instances.clone().enumerate() {
+        for (route, (handle, _)) in group.multi[instance].iter().enumerate() {
             let (valid, class) = (first(Kind::Valid, route), first(Kind::Class, route));
             let recommended = recommendation(handle).unwrap_or(0);
-            let at = offsets[*instance] + route * RANK_BYTES;
+            let at = offsets[instance] + route * RANK_BYTES;
             for (m, ranking) in rankings.iter().enumerate() {
                 let lane = i * members + m;
                 let ranking = &ranking[at..at + RANK_BYTES];

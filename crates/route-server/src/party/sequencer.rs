@@ -558,6 +558,7 @@ impl Role for Sequencer {
             return false;
         }
         party.heard = now.instant;
+        party.counters.correlations += chunks.iter().map(|chunk| chunk.count as u64).sum::<u64>();
         party.send_to_peer(&PartyFrame::Refill { demand: engine::to_frame(&chunks) });
         party.stage = Stage::Refill;
         true

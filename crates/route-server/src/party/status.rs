@@ -24,6 +24,14 @@ pub struct Counters {
     pub lanes: u64,
     /// Objects times receivers multiplied with the peer party, in mode `mpc`.
     pub exports: u64,
+    /// Shares of objects' keys that were derived for receivers.
+    pub delivered: u64,
+    /// Candidates that were listed to members.
+    pub listed: u64,
+    /// Comparators times lanes evaluated.
+    pub comparators: u64,
+    /// Correlations that were asked for.
+    pub correlations: u64,
     /// Rankings that came too late.
     pub missed_rankings: u64,
     pub engine_messages: u64,

@@ -1,0 +1,332 @@
+//! What happens next: inputs, frames and timers, and what processes output.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayleave_core::{Instant, Machine, Now, UnixTime};
+use wayleave_member::{Input as MemberInput, MemberProxy, Output as MemberOutput};
+use wayleave_route_server::party::{Change, LinkId, PartyInput, PartyOutput};
+
+use super::timed::World;
+use super::{BEGIN, FrameAction, Input, Node, PARTIES, Recorded, Sim, bgp};
+
+impl Sim {
+    /// A number below `below`, from the simulation's seed.
+    pub fn choose(&mut self, below: usize) -> usize {
+        let mut bytes = [0; 16];
+        self.choices.fill(self.chosen, &mut bytes);
+        self.chosen += 1;
+        let number = u64::from_le_bytes(*bytes.first_chunk().expect("8 of 16"));
+        usize::try_from(number % below.max(1) as u64).expect("below a usize")
+    }
+
+    /// Sets both clocks. The wall clock follows the monotonic one without rounding errors that would add up.
+    pub(super) fn set_instant(&mut self, instant: Instant) {
+        let passed = u64::try_from(instant.since(BEGIN.instant).as_micros()).expect("a short time");
+        self.now = Now { instant, unix: UnixTime(BEGIN.unix.0 + passed + self.wall_ahead) };
+    }
+
+    /// Sets the wall clock of all processes forward.
+    pub fn set_wall_clock_forward(&mut self, by: Duration) {
+        self.wall_ahead += u64::try_from(by.as_micros()).expect("a short time");
+        self.set_instant(self.now.instant);
+    }
+
+    /// Processes one input, or else one frame, or else the next timer. `false` if nothing is due within `horizon`.
+    pub fn step(&mut self, horizon: Duration) -> bool {
+        if self.world.is_some() {
+            return self.timed_step(horizon);
+        }
+        if let Some((node, input)) = self.inputs.pop_front() {
+            self.deliver_input(node, input);
+            return true;
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        let waiting: Vec<(Node, Node)> = self.queues.keys().copied().collect();
+        let arriving = self.ports.as_ref().map_or(0, bgp::Ports::ready);
+        if waiting.len() + arriving > 0 {
+            let pick = self.choose(waiting.len() + arriving);
+            match waiting.get(pick).copied() {
+                Some((from, to)) => {
+                    let frame = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+                    if let Some((link, bytes)) = frame {
+                        self.carry(from, to, link, &bytes);
+                    }
+                }
+                None => self.deliver_octets(pick - waiting.len()),
+            }
+            self.set_instant(self.now.instant + Duration::from_nanos(100));
+            return true;
+        }
+        let of_process = self.next_deadline();
+        let of_session = self.ports.as_ref().and_then(bgp::Ports::deadline);
+        let Some(at) = of_process.map(|(at, _)| at).into_iter().chain(of_session).min() else { return false };
+        if at > self.now.instant + horizon {
+            return false;
+        }
+        if at > self.now.instant {
+            self.set_instant(at);
+        }
+        match of_process {
+            Some((due, node)) if due == at => self.timeout(node),
+            _ => self.ports_timeout(),
+        }
+        true
+    }
+
+    fn next_deadline(&self) -> Option<(Instant, Node)> {
+        let parties = self.parties.iter().filter_map(|(node, party)| Some((party.deadline()?, *node)));
+        let members = self.members.iter().filter_map(|(slot, m)| Some((m.deadline()?, Node::Member(*slot))));
+        parties.chain(members).min()
+    }
+
+    fn carry(&mut self, from: Node, to: Node, link: LinkId, bytes: &Arc<[u8]>) {
+        if let Some(input) = self.arrived(from, to, link, bytes) {
+            self.deliver_input(to, input);
+        }
+    }
+
+    /// What a process is given of a frame, after all that happened to it on its way.
+    pub(super) fn arrived(&mut self, from: Node, to: Node, link: LinkId, bytes: &Arc<[u8]>) -> Option<Input> {
+        let action = self.tamper.as_mut().map_or(FrameAction::Pass, |tamper| tamper(from, to, bytes));
+        let bytes = match action {
+            FrameAction::Pass => bytes.to_vec(),
+            FrameAction::Change(bytes) => bytes,
+            FrameAction::Drop => return None,
+        };
+        Some(match to {
+            Node::Party(_) => Input::Party(PartyInput::Frame { link, bytes }),
+            Node::Member(_) => Input::Member(MemberInput::Frame { link, bytes }),
+        })
+    }
+
+    fn deliver_input(&mut self, node: Node, input: Input) {
+        self.handle_input(node, input);
+        self.drain(node);
+    }
+
+    pub(super) fn handle_input(&mut self, node: Node, input: Input) {
+        let (now, fresh) = (self.now, self.fresh());
+        let begin = std::time::Instant::now();
+        match (node, input) {
+            (Node::Party(_), Input::Party(input)) => {
+                if let Some(party) = self.parties.get_mut(&node) {
+                    party.stir(&fresh);
+                    party.handle(input, now);
+                }
+            }
+            (Node::Member(slot), Input::Member(input)) => {
+                if let Some(member) = self.members.get_mut(&slot) {
+                    member.stir(&fresh);
+                    member.handle(input, now);
+                }
+            }
+            _ => {}
+        }
+        if let Some(work) = &mut self.work {
+            *work.entry(node).or_default() += begin.elapsed();
+        }
+    }
+
+    fn timeout(&mut self, node: Node) {
+        self.handle_timeout(node);
+        self.drain(node);
+    }
+
+    pub(super) fn handle_timeout(&mut self, node: Node) {
+        let (now, fresh) = (self.now, self.fresh());
+        match node {
+            Node::Party(_) => {
+                if let Some(party) = self.parties.get_mut(&node) {
+                    party.stir(&fresh);
+                    party.handle_timeout(now);
+                }
+            }
+            Node::Member(slot) => {
+                if let Some(member) = self.members.get_mut(&slot) {
+                    member.stir(&fresh);
+                    member.handle_timeout(now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn drain(&mut self, node: Node) {
+        match node {
+            Node::Party(_) => {
+                while let Some(output) = self.parties.get_mut(&node).and_then(Machine::poll) {
+                    self.party_output(node, output);
+                }
+            }
+            Node::Member(slot) => {
+                while let Some(output) = self.members.get_mut(&slot).and_then(Machine::poll) {
+                    self.member_output(slot, output);
+                }
+                self.drain_port(slot);
+            }
+        }
+    }
+
+    fn party_output(&mut self, node: Node, output: PartyOutput) {
+        match output {
+            PartyOutput::Send { link, frame } => self.send(node, link, frame),
+            PartyOutput::Close { link, reason } => self.close(node, link, reason),
+            PartyOutput::Persist { id, changes } => {
+                self.write(node, changes);
+                self.inputs.push_back((node, Input::Party(PartyInput::Persisted(id))));
+            }
+            PartyOutput::Members(_) => {}
+            PartyOutput::Event(event) => self.party_events.push((node, event)),
+        }
+    }
+
+    fn member_output(&mut self, slot: u32, output: MemberOutput) {
+        let node = Node::Member(slot);
+        match output {
+            MemberOutput::Send { link, frame } => self.send(node, link, frame),
+            MemberOutput::Close { link, reason, .. } => self.close(node, link, reason),
+            MemberOutput::Persist { id, changes } => {
+                self.write(node, changes);
+                self.inputs.push_back((node, Input::Member(MemberInput::Persisted(id))));
+            }
+            MemberOutput::Install { prefix, attributes } if self.ports.is_some() => {
+                self.install(slot, prefix, attributes);
+            }
+            MemberOutput::Install { prefix, attributes } => {
+                self.router_changes.push((slot, prefix, attributes.is_some()));
+                let table = self.tables.entry(slot).or_default();
+                match attributes {
+                    Some(attributes) => table.insert(prefix, attributes),
+                    None => table.remove(&prefix),
+                };
+            }
+            MemberOutput::Event(event) => self.member_events.push((slot, event)),
+            MemberOutput::Job(job) => match self.held_jobs.get_mut(&slot) {
+                Some(held) => held.push(job),
+                None => self.inputs.push_back((node, Input::Member(MemberInput::JobDone(job.run())))),
+            },
+            MemberOutput::PersistSlot { id, .. } => {
+                self.inputs.push_back((node, Input::Member(MemberInput::SlotPersisted(id))));
+            }
+            MemberOutput::AttestationEvent(event) => self.attestation_events.push((slot, event)),
+        }
+    }
+
+    fn write(&mut self, node: Node, changes: Vec<Change>) {
+        let store = self.stores.entry(node).or_default();
+        for change in changes {
+            let key = (change.table.to_owned(), change.key);
+            match change.value {
+                Some(value) => store.insert(key, value),
+                None => store.remove(&key),
+            };
+        }
+    }
+
+    pub(super) fn send(&mut self, from: Node, link: LinkId, frame: Arc<[u8]>) {
+        let Some((a, b)) = self.links.get(&link).copied() else { return };
+        let to = if a == from { b } else { a };
+        if let Some(recording) = &mut self.recording {
+            recording.push(Recorded { from, to, at: self.now.instant, bytes: Arc::clone(&frame) });
+        }
+        let now = self.now.instant;
+        match &mut self.world {
+            None => self.queues.entry((from, to)).or_default().push_back((link, frame)),
+            Some(world) => {
+                if !world.send((from, to), link, frame, now) {
+                    let reason = "the peer reads too slowly: more waits for it than its link holds".to_owned();
+                    self.link_down(from, link);
+                    self.close(from, link, reason);
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, node: Node, link: LinkId, reason: String) {
+        let Some((a, b)) = self.links.remove(&link) else { return };
+        let other = if a == node { b } else { a };
+        self.closed.push((node, other, reason));
+        if let Some(world) = &mut self.world {
+            world.cut(link, (a, b));
+        }
+        for ends in [(a, b), (b, a)] {
+            if let Some(queue) = self.queues.get_mut(&ends) {
+                queue.retain(|(of, _)| *of != link);
+            }
+        }
+        self.link_down(other, link);
+    }
+
+    /// Runs until no table can change any more, and reconnects closed links. `false` if that takes longer than `limit` of
+    /// virtual time.
+    pub fn settle(&mut self, limit: Duration) -> bool {
+        let until = self.now.instant + limit;
+        let mut reconnect_at = self.now.instant;
+        loop {
+            let idle = self.is_idle();
+            if idle && self.is_quiet() {
+                return true;
+            }
+            if self.now.instant > until {
+                return false;
+            }
+            if idle && self.now.instant >= reconnect_at {
+                self.connect_all();
+                reconnect_at = self.now.instant + Duration::from_millis(100);
+                if !self.inputs.is_empty() {
+                    continue;
+                }
+            }
+            if !self.step(limit) {
+                self.set_instant(self.now.instant + Duration::from_millis(100));
+            }
+        }
+    }
+
+    /// Runs for `span` of virtual time and reconnects closed links.
+    pub fn pass(&mut self, span: Duration) {
+        let until = self.now.instant + span;
+        while self.now.instant < until {
+            let left = until.since(self.now.instant);
+            if !self.step(left) {
+                self.set_instant(until);
+            }
+            if self.is_idle() {
+                self.connect_all();
+            }
+        }
+    }
+
+    /// Runs until the parties have filled their pools of correlations.
+    pub fn fill_pools(&mut self) {
+        let filling = |sim: &Self| {
+            let short = |node| sim.parties.get(node).is_some_and(|party| !party.is_stocked());
+            PARTIES.iter().any(short) || !sim.is_idle()
+        };
+        while filling(self) && self.step(Duration::from_millis(10)) {}
+    }
+
+    /// Whether nothing is on its way.
+    fn is_idle(&self) -> bool {
+        self.inputs.is_empty()
+            && self.queues.values().all(VecDeque::is_empty)
+            && self.world.as_ref().is_none_or(World::is_idle)
+    }
+
+    /// Whether all processes are connected and have nothing left to do.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let expected: Vec<u32> =
+            self.members.keys().copied().filter(|slot| self.set.slots[*slot as usize].active).collect();
+        let parties = PARTIES.iter().all(|node| {
+            self.parties.get(node).is_some_and(|party| {
+                party.is_at_rest()
+                    && party.active().eq(expected.iter().copied())
+                    && party.member_set() == self.set.number
+            })
+        });
+        let members = expected.iter().all(|slot| self.members.get(slot).is_some_and(MemberProxy::is_at_rest));
+        parties && members && self.ports.as_ref().is_none_or(bgp::Ports::is_quiet)
+    }
+}
