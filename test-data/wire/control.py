@@ -409,6 +409,7 @@ def frames():
         (12, blob(join())),
         (13, b"\x00" + blob(membership(0))),
         (13, b"\x06"),
+        (14, u64(3)),
     ]
     # The path by 0, 1, 3 and 4: interfaces are the neighbour's number and one.
     hops = []

@@ -154,6 +154,9 @@ pub struct Database {
     version: u64,
     /// Counts changes after which paths may be others.
     topology: u64,
+    /// Counts changes of links and tags, and nodes that came or came back: after these there may be paths that were not there
+    /// before.
+    graph: u64,
 }
 
 impl Database {
@@ -173,6 +176,7 @@ impl Database {
             log: BTreeMap::new(),
             version: 0,
             topology: 0,
+            graph: 0,
         }
     }
 
@@ -218,6 +222,12 @@ impl Database {
     #[must_use]
     pub fn topology_version(&self) -> u64 {
         self.topology
+    }
+
+    /// Rises with every change after which there may be paths that were not there before; not when adverts are renewed.
+    #[must_use]
+    pub fn graph_version(&self) -> u64 {
+        self.graph
     }
 
     /// Members that are remembered.
@@ -473,6 +483,12 @@ impl Database {
         let surplus = member.claims.len().saturating_sub(MAX_CLAIMS);
         let released: Vec<_> = member.claims.drain(..surplus).collect();
         self.release(identity, &released);
+        let (before, next) = (member.advert.as_ref().map(Signed::object), advert.object());
+        // One that comes after the end of the last one brings its links back.
+        let is_same = before.is_some_and(|before| {
+            (&before.links, &before.tags) == (&next.links, &next.tags) && next.issued <= before.expires()
+        });
+        self.graph += u64::from(!is_same);
         member.advert = Some(advert);
         member.version = self.next_version();
         self.log.insert(member.version, identity);

@@ -174,6 +174,17 @@ pub const CHROMIUM: RouterPackage = RouterPackage {
     more: &["chromium-common"],
 };
 
+/// A user-space WireGuard, to compare overlays with.
+pub const WIREGUARD_GO: RouterPackage = RouterPackage {
+    name: "wireguard-go",
+    package: "wireguard-go",
+    programs: &["wireguard-go"],
+    directories: &["usr/bin"],
+    version: ("wireguard-go", "--version"),
+    fails: false,
+    more: &[],
+};
+
 /// A release of a distribution, whose packages can be fetched on any system with `apt-get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {
@@ -315,7 +326,9 @@ fn version(router: &RouterPackage, installed: &Installation) -> Option<String> {
     installed.prepare(command.arg(router.version.1));
     let Output { stdout, stderr, status } = command.output().ok()?;
     let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
-    let number = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
+    // Some put a letter in front of it.
+    let mut words = text.split_whitespace().map(|word| word.strip_prefix('v').unwrap_or(word));
+    let number = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
     (status.success() || router.fails).then(|| number.to_owned())
 }
 

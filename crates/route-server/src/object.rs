@@ -360,7 +360,7 @@ pub fn policy_mask(seed: &Seed, column: Option<&[u8; 32]>, slots: u32) -> Vec<u8
     };
     let mut bits = vec![0; (slots as usize).div_ceil(8)];
     Prg::new(key.expose()).fill(0, &mut bits);
-    if let Some(last) = bits.last_mut().filter(|_| slots % 8 != 0) {
+    if let Some(last) = bits.last_mut().filter(|_| !slots.is_multiple_of(8)) {
         *last &= (1 << (slots % 8)) - 1;
     }
     bits

@@ -22,6 +22,8 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 pub const RENEW_AHEAD: u64 = 60;
 /// A server that was silent, babbled or could not be reached is asked last for so long.
 const SUSPICION: Duration = Duration::from_secs(30);
+/// This long after an advert came a server has made its graph anew, and its other clients have the advert.
+const SETTLE: Duration = Duration::from_secs(1);
 /// After all servers failed, none is asked before this.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -123,6 +125,8 @@ struct Entry {
     is_used: bool,
     renew_at: Option<Instant>,
     last_use: Instant,
+    /// When servers were asked last.
+    searched: Instant,
 }
 
 /// The client as a machine.
@@ -135,6 +139,8 @@ pub struct PathClient {
     hosts: BTreeMap<Host, Entry>,
     /// Servers that failed, by their numbers, until when they are asked last.
     suspects: BTreeMap<usize, Instant>,
+    /// The version of the graph, and when it changed last.
+    graph: (u64, Instant),
     next: u32,
     /// Requests that were sent: a flow that uses what is remembered adds none.
     requests: u64,
@@ -150,6 +156,7 @@ impl PathClient {
         {
             database = Database::new(config.realm, config.capacity);
         }
+        let database_graph = database.graph_version();
         Self {
             own: config.own,
             servers: config.servers,
@@ -158,6 +165,7 @@ impl PathClient {
             partials: Vec::new(),
             hosts: BTreeMap::new(),
             suspects: BTreeMap::new(),
+            graph: (database_graph, Instant(0)),
             next: 1,
             requests: 0,
             outputs: VecDeque::new(),
@@ -198,7 +206,14 @@ impl PathClient {
         entry.paths = entry.paths.iter().filter_map(again).collect();
         if !entry.paths.is_empty() {
             let paths = entry.paths.clone();
-            return self.outputs.push_back(PathClientOutput::Paths { host, paths });
+            // Since then links came, of which the server may not have known: they are asked for beside, for the next time.
+            let is_old = entry.searched < self.graph.1 + SETTLE && now.instant.since(entry.searched) >= SETTLE;
+            let is_idle = entry.flight.is_none();
+            self.outputs.push_back(PathClientOutput::Paths { host: host.clone(), paths });
+            if is_old && is_idle {
+                self.begin(&host, now);
+            }
+            return;
         }
         entry.is_awaited = true;
         if entry.flight.is_none() {
@@ -219,6 +234,7 @@ impl PathClient {
         order.make_contiguous().sort_by_key(|server| self.suspects.contains_key(server));
         let Some(entry) = self.hosts.get_mut(host) else { return };
         entry.order = order;
+        entry.searched = now.instant;
         entry.reasons.clear();
         self.ask(host, now);
     }
@@ -350,6 +366,12 @@ impl PathClient {
                     self.outputs.extend(event);
                 }
             }
+        }
+        let graph = self.database.graph_version();
+        if graph != self.graph.0 {
+            // What came with an answer its server knew when it searched.
+            let at = if from.is_none() { now.instant } else { self.graph.1 };
+            self.graph = (graph, at);
         }
         if !kept.is_empty() {
             self.outputs.push_back(PathClientOutput::Persist(kept));

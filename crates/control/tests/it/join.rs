@@ -293,7 +293,8 @@ fn who_was_removed_is_no_member_or_has_lost_its_name_gets_no_later_membership_an
     assert_eq!(renew(&mut registrar, 7, 1, 43_301).expect("the ordered one").object().number, 2);
     registrar.set_renews(true);
     // Its membership ended, and another node has its name since.
-    let token = registrar.invite(invitee(7), seed(9, 2), at(50_000).unix).expect("the name is free");
+    let again = Invitee { not_after: NOW + 60_000, ..invitee(7) };
+    let token = registrar.invite(again, seed(9, 2), at(50_000).unix).expect("the name is free");
     let request = token.join(&keys(9)).expect("in order");
     registrar.handle(RegistrarInput::Join { link: 1, request: 2, octets: request.octets().clone() }, at(50_001));
     let (persist, _) = split(drain(&mut registrar));

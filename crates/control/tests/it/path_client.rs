@@ -1,11 +1,13 @@
 //! The client of path servers: it believes what nodes signed and nothing else.
 
+use wayleave_control::advert::Advert;
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame, Host};
 use wayleave_control::path::{
     PathClient, PathClientConfig, PathClientInput, PathClientOutput, PathFailure, PathFault, PathServer,
     PathServerInput,
 };
+use wayleave_control::signed::Signed;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::{IdentityKey, Machine, Now};
 use wayleave_packet::{Hop, HopId, Path};
@@ -91,6 +93,38 @@ fn a_flow_takes_one_round_trip_and_the_next_ones_take_none() {
     let servers = client.consent_servers(&path, at(2)).expect("each has one");
     assert_eq!(servers.len(), 3);
     assert_eq!(servers[2], server(1_004));
+}
+
+/// Somebody who asked while the realm came up would keep the few paths of then, whoever refuses them.
+#[test]
+fn paths_that_came_since_are_asked_for_beside_and_only_once() {
+    let mut client = client();
+    let asked = find(&mut client, at(0));
+    let few = answer(&asked.sent[0].1, |paths, _| paths.truncate(1));
+    assert_eq!(give(&mut client, 900, few, at(0)).paths.expect("one path").len(), 1);
+    assert_eq!(find(&mut client, at(5)).sent.len(), 0, "nothing is new");
+    // An advert that was renewed brings nothing; one with another link does.
+    let six = server_of_six();
+    let of_five = six.database().advert(&identity(5), NOW).expect("an advert").clone();
+    let renewed = Advert { sequence: of_five.sequence + 1, ..of_five.clone() };
+    let other = Advert { sequence: of_five.sequence + 2, links: Vec::new(), ..of_five };
+    let follow = |client: &mut PathClient, advert: &Advert, secs| {
+        let advert = Signed::sign(advert, &identity_key(5)).expect("in order");
+        client.handle(PathClientInput::Records(vec![Record::Advert(advert)]), at(secs));
+        drain(client);
+    };
+    follow(&mut client, &renewed, 6);
+    assert_eq!(find(&mut client, at(9)).sent.len(), 0);
+    follow(&mut client, &other, 10);
+    // What is remembered is given at once.
+    let beside = find(&mut client, at(11));
+    assert_eq!((beside.paths.expect("remembered").len(), beside.sent.len()), (1, 1));
+    let late = find(&mut client, at_ms(11_100));
+    assert_eq!((late.paths.expect("remembered").len(), late.sent.len()), (1, 0), "one question at a time");
+    let more = give(&mut client, 900, answer(&beside.sent[0].1, |_, _| ()), at(12));
+    assert!(more.paths.is_none(), "nobody waits for it");
+    let all = find(&mut client, at(20));
+    assert!(all.paths.expect("by the new answer").len() > 1 && all.sent.is_empty());
 }
 
 #[test]

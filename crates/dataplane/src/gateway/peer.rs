@@ -464,9 +464,13 @@ impl Peer {
     /// Whether paths are to be asked for now; then they are.
     pub(super) fn asks_paths(&mut self, now: Now) -> bool {
         let has_any = self.candidates.iter().any(|candidate| {
-            candidate.is_listed && !candidate.is_dead(now) && candidate.path.expiry() > now.unix.secs()
+            let is_good = matches!(candidate.standing(now), Standing::Ready | Standing::Possible);
+            is_good && candidate.is_listed && candidate.path.expiry() > now.unix.secs()
         });
-        let wait = if has_any { REFRESH } else { RETRY };
+        // Others may be known by now, if nobody consents to these.
+        let is_stuck = (0..self.routes.len())
+            .any(|route| self.routes[route].is_kept(now.instant) && self.usable(route, now).is_none());
+        let wait = if has_any && !is_stuck { REFRESH } else { RETRY };
         let is_due = self.listed.is_none_or(|listed| now.instant.since(listed) >= wait);
         let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < PATIENCE);
         if is_due && !waits {
@@ -602,13 +606,17 @@ impl Peer {
         self.sessions.iter_mut().rev().find(|known| known.is_good(now))
     }
 
-    /// Whether a session is to be begun, as none is good for long.
-    pub(super) fn wants_session(&mut self, now: Instant) -> bool {
-        match self.session(now) {
+    /// Whether a session is to be begun: none is good for long, or nothing was heard in it for a while on any path in use. A
+    /// gateway that restarted knows no session of before, and answers nothing in it.
+    pub(super) fn wants_session(&mut self, now: Now) -> bool {
+        let in_use = self.in_use(|route| route.is_live(now.instant));
+        let is_deaf = !in_use.is_empty() && in_use.iter().all(|place| self.candidates[*place].is_dead(now));
+        match self.session(now.instant) {
             None => true,
             Some(known) => {
-                let age = now.since(known.session.begun);
-                age >= if known.session.is_initiator() { REKEY } else { REKEY_BY_OTHER }
+                let age = now.instant.since(known.session.begun);
+                let most = if known.session.is_initiator() { REKEY } else { REKEY_BY_OTHER };
+                age >= most || is_deaf && age >= DEAD_FOR
             }
         }
     }

@@ -247,6 +247,14 @@ impl DemoExchange {
         self.announce(name, &routes)
     }
 
+    /// Makes `name` announce a route, instead of any other that it announces to this prefix.
+    pub fn replace(&mut self, name: &str, route: Announcement) -> Result<(), String> {
+        let mut routes = self.member(name).announced.clone();
+        routes.retain(|announced| announced.prefix != route.prefix);
+        routes.push(route);
+        self.announce(name, &routes)
+    }
+
     /// Makes `name` withdraw a prefix.
     pub fn withdraw(&mut self, name: &str, prefix: Prefix) -> Result<(), String> {
         let mut routes = self.member(name).announced.clone();

@@ -16,7 +16,7 @@ use super::report::SKIPPED;
 use crate::netns::Rung;
 use crate::overlay::plan::Plan;
 use crate::overlay::wire::{Capture, datagram, ends, inject, payload};
-use crate::overlay::{Overlay, namespace};
+use crate::overlay::{Overlay, namespace, tun_problem};
 use crate::process::{Daemon, wait_until};
 use crate::routers::{Installation, SSHD, default_cache, locate_or_fetch_router};
 
@@ -134,8 +134,8 @@ pub(super) fn session(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
         facts.push(format!("{SKIPPED}no network namespaces on this rung; gateways need them for their interfaces"));
         return Ok(());
     };
-    if !Path::new("/dev/net/tun").exists() {
-        facts.push(format!("{SKIPPED}no /dev/net/tun, which gateways need"));
+    if let Some(reason) = tun_problem() {
+        facts.push(format!("{SKIPPED}{reason}; gateways need it"));
         return Ok(());
     }
     let sshd = match tools() {
@@ -345,8 +345,7 @@ pub(super) fn killed(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts
     facts.push(format!("gateway a counts {} dead paths, {} failovers", status["dead"], status["failovers"]));
     // `fast` is probed for a while after its session; nothing else crosses the east.
     facts.push(format!("the east forwarded {} packets meanwhile, probes of `fast`", demo.forwarded("e")? - east));
-    demo.overlay.process(&victim)?.start()?;
-    demo.overlay.wait_for(&victim)
+    demo.overlay.process(&victim)?.start()
 }
 
 pub(super) fn refused(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {

@@ -316,7 +316,9 @@ impl Overlay {
         found.ok_or_else(|| format!("after {} s: {missing}", PATIENCE.as_secs()))??;
         say("every node knows its neighbours");
         let names = self.names();
-        let answers = at_once(&names, |(from, name)| Ok((from.clone(), name.clone(), self.first_path(from, name))))?;
+        let end = Instant::now() + PATIENCE;
+        let answers =
+            at_once(&names, |(from, name)| Ok((from.clone(), name.clone(), self.first_path(from, name, end))))?;
         let (mut ready, all) = (0, answers.len());
         for (from, name, answer) in answers {
             match answer {
@@ -366,9 +368,9 @@ impl Overlay {
         names
     }
 
-    fn first_path(&self, from: &str, name: &str) -> Result<(), String> {
-        let mut reason = String::new();
-        let end = Instant::now() + PATIENCE;
+    /// Asks for a path until there is one, or the time has come.
+    fn first_path(&self, from: &str, name: &str, end: Instant) -> Result<(), String> {
+        let mut reason = "not tried any more".to_owned();
         // A question lasts some seconds, until there is an answer.
         while Instant::now() < end {
             match self.page(from, &format!("/api/v1/ping?name={name}")) {
@@ -594,6 +596,13 @@ impl Overlay {
         self.processes.clear();
         killed
     }
+}
+
+/// Why no TUN interface can be made here, if that is so: gateways and links with a delay are such interfaces.
+#[must_use]
+pub fn tun_problem() -> Option<String> {
+    let opened = fs::File::options().read(true).write(true).open("/dev/net/tun");
+    opened.err().map(|error| format!("/dev/net/tun: {error}"))
 }
 
 /// Where programs are looked for: first beside this one, so that it has its name.

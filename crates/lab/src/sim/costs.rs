@@ -64,9 +64,9 @@ pub struct Operations {
     pub ranking: u64,
 }
 
-/// Medians of `cargo test -p wayleave-lab --test it -- --ignored operations_cost_what_the_table_says --nocapture` for a row of
-/// 750 slots, on one core of a virtual machine; `kib`, `input` and `persisted` are round figures for TLS, a task switch and a
-/// solid-state disk.
+/// Round figures, of the order of what `cargo test -p wayleave-lab --test it -- --ignored operations_cost --nocapture` prints for a row of
+/// 750 slots, per core of a virtual machine: what it prints is elapsed time, so other load adds to it. `kib`, `input` and `persisted`
+/// are for TLS, a task switch and a solid-state disk; those of the engine follow from `docs/benchmarks.md`.
 pub const MEASURED: Operations = Operations {
     input: 5_000,
     kib: 1_000,

@@ -20,6 +20,9 @@ pub(super) enum Letter {
     Frame { from: Node, link: LinkId, bytes: Arc<[u8]> },
 }
 
+/// A frame on its way: sender, receiver, link, octets.
+type InTransit = (Node, Node, LinkId, Arc<[u8]>);
+
 /// What a simulation with costs has beyond the state of the processes.
 pub(super) struct World {
     costs: Costs,
@@ -28,7 +31,7 @@ pub(super) struct World {
     /// By when it is there.
     letters: BTreeMap<Node, BTreeMap<(Instant, u64), Letter>>,
     /// Frames on their way, by time of arrival.
-    transit: BTreeMap<(Instant, u64), (Node, Node, LinkId, Arc<[u8]>)>,
+    transit: BTreeMap<(Instant, u64), InTransit>,
     sent: u64,
     /// When the last frame of a direction has left.
     free: BTreeMap<(Node, Node), Instant>,

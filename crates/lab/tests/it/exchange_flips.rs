@@ -239,7 +239,7 @@ fn flips(export: ExportMode, only: fn(Node, Node) -> bool, bits: usize) {
         for i in 0..bits {
             // The type and the fields at the front, then places all over the frame.
             let total = bytes.len() * 8;
-            let bit = if i < bits / 2 { i * 11 } else { (i * 2 - bits) * total / bits + i % 8 };
+            let bit = if i < bits / 2 { i * 11 } else { (i - bits / 2) * 2 * total / bits + i % 8 };
             let name =
                 format!("frame {number}, type {} of {} bytes, {from:?} to {to:?}, bit {bit}", bytes[0], bytes.len());
             play(export, Some(Flip { frame: number, bit }), &name);

@@ -8,7 +8,7 @@ use wayleave_core::Prefix;
 use wayleave_lab::sim::costs::{Costs, MEASURED, Operations, Wire};
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim, member_key};
 use wayleave_route_server::member::MemberEvent;
-use wayleave_route_server::object::{self, Description, Fresh, Kind};
+use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind};
 
 const TICK: Duration = Duration::from_millis(50);
 
@@ -109,7 +109,8 @@ fn operations_cost_what_the_table_says() {
         Description { slot: 0, set: 1, epoch: 1, version: 1, salt: [7; 32], kind: Kind::Announce { prefixes } };
     let fresh = Fresh { key: [1; 16], seed: [2; 32], openings: [[3; 32], [4; 32]] };
     let (inside, row) = (long_route(0, 200).encode(), vec![true; 750]);
-    let make = || object::announce("sim-ix", description.clone(), (&inside, &[0; 32]), &row, &fresh, &key);
+    let make =
+        || object::announce(ExportMode::Direct, "sim-ix", description.clone(), (&inside, &[0; 32]), &row, &fresh, &key);
     let sealed = make();
     let handle = description.handle("sim-ix");
     let shares = |slot: u32| {

@@ -25,7 +25,7 @@ pub fn run(members: usize, repetitions: usize, clock: &mut dyn FnMut() -> Durati
     let members = members.clamp(1, MAX_SLOTS);
     let signing = SigningKey::from_seed(&Secret::new([5; 32]));
     let exported: Vec<bool> = (0..members).map(|slot| slot % 3 != 0).collect();
-    let attributes = vec![7; ATTRIBUTES];
+    let attributes = [7; ATTRIBUTES];
     let prefix = Prefix::truncated([203, 0, 113, 0].into(), 24).expect("24 bits fit");
     let (mut online, mut octets) = (Vec::new(), 0);
     for number in 0..repetitions {

@@ -3,8 +3,6 @@
 use crate::common::{OPERATORS, admit, both, claim, empty, key, lan4, public, request};
 use proptest::prelude::*;
 use wayleave_core::Asn;
-use wayleave_crypto::secret::Secret;
-use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{
     AttestKey, ChainError, Change, Claim, Consent, Directory, MAX_ENCODED, Proposal, ProposalError, Request, SetError,
     SignedStep, Standing, Step, Succession, Trust,

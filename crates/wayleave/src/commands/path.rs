@@ -1,6 +1,6 @@
 //! `path` and `ping`: the paths of a gateway, and whether they work.
 
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
@@ -105,11 +105,11 @@ struct Running {
 }
 
 impl Running {
-    fn of(config: &PathBuf) -> Outcome<Self> {
+    fn of(config: &path::Path) -> Outcome<Self> {
         let source = Source::read(config)?;
         let gateway = GatewayFile::parse(&source)?;
         let file = source.resolve(gateway.gateway.choices.get_ref());
-        let target = Target { url: None, config: Some(config.clone()) };
+        let target = Target { url: None, config: Some(config.to_path_buf()) };
         let shown = fetch::json(&target, "/api/v1/choices")?;
         Ok(Self { target, choices: ChoicesFile::load(&file)?, file, nodes: names(&shown["nodes"]) })
     }

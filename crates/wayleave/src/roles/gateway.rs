@@ -10,6 +10,7 @@ mod worker;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -149,12 +150,12 @@ pub struct GatewayRole {
     looked: Looked,
 }
 
-/// When a file was last written, and its length; `None` if there is none.
-type Looked = Option<(std::time::SystemTime, u64)>;
+/// When a file was last written (seconds and nanoseconds), and its length; `None` if there is none.
+type Looked = Option<(i64, i64, u64)>;
 
 fn look(path: &Path) -> Looked {
     let data = std::fs::metadata(path).ok()?;
-    Some((data.modified().ok()?, data.len()))
+    Some((data.mtime(), data.mtime_nsec(), data.len()))
 }
 
 /// What makes the role look again at what is known.

@@ -722,13 +722,20 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
     let folder = Folder::new("cli-bench");
     let list = folder.ok(&["bench", "--list"]);
     let exchange = ["bgp-codec", "export-all", "select-best", "exchange-trace"];
-    for name in
-        exchange.iter().chain(&["forward", "forward-io", "stamp", "attest-ops", "attest-trace", "attest-memory"])
-    {
+    for name in exchange.iter().chain(&[
+        "forward",
+        "forward-io",
+        "stamp",
+        "overlay",
+        "pocomon",
+        "attest-ops",
+        "attest-trace",
+        "attest-memory",
+    ]) {
         assert!(list.lines().any(|line| line == *name), "{name} is not in: {list}");
     }
     assert!(folder.fails(2, &["bench", "nothing"]).contains("no benchmark `nothing`"));
-    for name in ["forward", "forward-io", "stamp"] {
+    for name in ["forward", "forward-io", "stamp", "overlay", "pocomon"] {
         let said = folder.fails(2, &["bench", name, "--only", "tea"]);
         assert!(said.contains("no result's name begins with `tea`"), "{said}");
     }

@@ -63,7 +63,7 @@ impl Gateway {
             }
         }
         let begins = is_live
-            && peer.wants_session(now.instant)
+            && peer.wants_session(now)
             && peer.starting.as_ref().is_none_or(|starting| now.instant.since(starting.at) >= HANDSHAKE);
         let route = peer.routes.iter().position(|route| route.is_live(now.instant));
         if let (true, Some(remote)) = (begins, members.get(identity))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wayleave_dataplane::gateway::{Choices, Event, LIMIT_FLOWS, LIMIT_WAITING, Reason, RouteState};
 
-use super::world::{A, B, World, identity, policies, udp};
+use super::world::{A, B, World, identity, policies, run_of, udp};
 
 const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
 
@@ -63,6 +63,30 @@ fn a_killed_forwarder_costs_two_seconds_and_the_flow_goes_on_over_the_spare_path
             assert_eq!(exchange(&mut world), 2);
         }
         assert_eq!(world.passed[&5], before, "the first path is used again");
+    }
+}
+
+#[test]
+fn a_gateway_that_restarted_is_reached_again_within_seconds_though_it_sends_nothing() {
+    let mut world = two_paths();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(8));
+    world.received(B);
+    assert_eq!(exchange(&mut world), 2);
+    world.gateways.insert(B, run_of(B, 1));
+    let mut lost = 0;
+    loop {
+        world.send_plain(A, &question());
+        if !world.received(B).is_empty() {
+            break;
+        }
+        world.run(Duration::from_millis(50));
+        lost += 1;
+        assert!(lost <= 80, "not reached for four seconds");
+    }
+    for _ in 0..100 {
+        assert_eq!(exchange(&mut world), 2);
+        world.run(Duration::from_millis(100));
     }
 }
 
@@ -255,7 +279,10 @@ fn what_a_user_decides_holds_from_the_next_packet_on_and_flows_go_on() {
     assert!(pinned.len() == 1 && pinned.is_disjoint(&avoiding) && whole >= 29, "{pinned:?} {whole}");
     // No path is left: nothing leaves, and the user is told that the reason is the user's own.
     let both_firsts = Choices { avoid: vec![identity(2), identity(4)], ..Choices::default() };
-    assert_eq!(decide(&mut world, &both_firsts), (BTreeSet::new(), 0));
+    let (none, _) = decide(&mut world, &both_firsts);
+    world.send_plain(A, &question());
+    assert!(none.is_empty() && world.received(B).is_empty(), "{none:?}");
+    world.received(A);
     let now = world.now();
     let state = world.gateway(A).status(now)[0].routes[0].state.clone();
     assert!(matches!(&state, RouteState::NoPath(why) if why.contains("`path avoid`")), "{state:?}");

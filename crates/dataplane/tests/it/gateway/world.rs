@@ -271,6 +271,11 @@ impl World {
 }
 
 pub fn gateway(node: usize) -> Gateway {
+    run_of(node, 0)
+}
+
+/// A process of the gateway, which shares nothing with those before it but its keys.
+pub fn run_of(node: usize, run: u8) -> Gateway {
     let started = network::at(TIME - 100).unix;
     let receiver = wayleave_dataplane::icing::Config { started, ..network::config(node, NODES) };
     let config = Config {
@@ -282,7 +287,7 @@ pub fn gateway(node: usize) -> Gateway {
             .map(|other| (identity(other), LINK + other as u16))
             .collect(),
         policies: policies(),
-        seed: Secret::new([0x70 + node as u8; 32]),
+        seed: Secret::new([0x70 + node as u8 + 16 * run; 32]),
     };
     let mut gateway = Gateway::new(config, CpuKernel::best()).unwrap();
     let mut table = InnerPrefixes::default();

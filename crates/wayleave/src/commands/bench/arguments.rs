@@ -64,12 +64,15 @@ pub struct Bench {
     /// forward and stamp: cores used for the results that end in `.cores`; all by default.
     #[arg(long)]
     pub threads: Option<usize>,
-    /// forward, stamp and forward-io: measure only results whose names begin with this; may be given several times.
+    /// forward, stamp, forward-io, overlay and pocomon: measure only results whose names begin with this; may be given several times.
     #[arg(long)]
     pub only: Vec<String>,
     /// SVG file for the paper's figures, with its points beside ours.
     #[arg(long)]
     pub plot: Option<PathBuf>,
+    /// What the outer process could not fetch, and why.
+    #[arg(long, hide = true)]
+    pub absent: Vec<String>,
 }
 
 impl Bench {

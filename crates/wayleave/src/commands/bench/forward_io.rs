@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wayleave_crypto::secret::{Key128, Seed};
-use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
+use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_lab::ports;
 use wayleave_packet::icing::header::{Hop as IcingHop, Part, Path as IcingPath, Tag, Version};
 use wayleave_packet::icing::mint::{
@@ -27,7 +27,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
-use super::check_only;
+use super::{check_only, enter};
 use crate::commands::bench::Bench;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding::{icing_master, icing_secret};
@@ -105,20 +105,7 @@ const CASES: [Case; 14] = [
 /// Runs this program again inside namespaces, which measures and prints; returns `None` in the outer process.
 pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
     check_only(bench, CASES.iter().map(|case| case.name.to_owned()).chain(["overload".to_owned()]))?;
-    let Some(rung) = netns::inside() else {
-        let detection = netns::detect();
-        if detection.rung == Rung::Simulated {
-            let why: Vec<&str> = detection.refused.iter().map(|(_, why)| why.as_str()).collect();
-            return Err(Failure::new(format!("network namespaces cannot be created: {}", why.join("; "))).into());
-        }
-        let ended = netns::enter(detection.rung, std::env::args_os().skip(1));
-        let ended = ended.map_err(|error| Failure::new(format!("network namespaces: {error}")))?;
-        return if ended.success() {
-            Ok(None)
-        } else {
-            Err(Failure::new("the benchmark failed inside its namespaces; its own message is above").into())
-        };
-    };
+    let Some(rung) = enter([])? else { return Ok(None) };
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 3 } else { 9 });
     let lab = Laboratory::new().map_err(|error| Failure::new(format!("the network of the benchmark: {error}")))?;
     let mut refused = serde_json::Map::new();

@@ -2,12 +2,18 @@
 
 mod arguments;
 mod attest;
+mod chain;
 mod circuits;
 mod codec;
 mod forward;
 mod forward_io;
+mod other_overlays;
+mod overlay;
+mod pocomon;
 mod trace;
+mod traffic;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -15,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wayleave_bgp::mrt;
+use wayleave_lab::netns::{self, Rung};
 use wayleave_papers::plot::Plot;
 use wayleave_papers::report::Report;
 
@@ -23,7 +30,7 @@ use crate::output::{print, print_json, table};
 pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput};
 
 /// All benchmarks, and what they measure.
-const ALL: [(&str, &str); 10] = [
+const ALL: [(&str, &str); 12] = [
     ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
     ("export-all", "one route to all members: direct, or the circuit of the paper"),
     ("select-best", "the best route of each member, both parties over loopback TCP"),
@@ -31,13 +38,15 @@ const ALL: [(&str, &str); 10] = [
     ("forward", "verify and rewrite packets in memory, beside no processing and beside IPv4 lookup"),
     ("forward-io", "a router between namespaces by every backend, beside the kernel's IP forwarding"),
     ("stamp", "put headers and bindings in front of packets in memory"),
+    ("overlay", "two gateways over three forwarders, beside user-space WireGuard and an overlay that does nothing"),
+    ("pocomon", "the PoComON paper's chain of five nodes: throughput of intervals of 50 packets"),
     ("attest-ops", "every suite and baseline of attestation: sign, verify, generate, sizes, a whole UPDATE"),
     ("attest-trace", "delay of attested UPDATEs under the paper's workloads, a recorded trace or a table"),
     ("attest-memory", "bytes of signatures of the paper's three tables"),
 ];
 
 /// Those that `--plot` can draw.
-const DRAWN: [&str; 5] = ["forward", "stamp", "attest-ops", "attest-trace", "attest-memory"];
+const DRAWN: [&str; 7] = ["forward", "stamp", "overlay", "pocomon", "attest-ops", "attest-trace", "attest-memory"];
 
 pub fn run(bench: &Bench) -> Outcome {
     if bench.list {
@@ -48,7 +57,7 @@ pub fn run(bench: &Bench) -> Outcome {
         }
         return Ok(());
     }
-    const PARTS: [&str; 3] = ["forward", "stamp", "forward-io"];
+    const PARTS: [&str; 5] = ["forward", "stamp", "forward-io", "overlay", "pocomon"];
     if let Some(name) = bench.name.as_deref().filter(|name| !bench.only.is_empty() && !PARTS.contains(name)) {
         return Err(Failure::usage(format!("`{name}` takes no --only")).help(PARTS.join(" ")).into());
     }
@@ -63,11 +72,18 @@ pub fn run(bench: &Bench) -> Outcome {
         Some("select-best") => circuits::select_best(bench)?,
         Some("exchange-trace") => trace::run(bench)?,
         Some("forward") => forward::run(bench)?,
-        Some("forward-io") => match forward_io::run(bench)? {
-            Some(report) => report,
-            // Printed inside.
-            None => return Ok(()),
-        },
+        Some(name @ ("forward-io" | "overlay" | "pocomon")) => {
+            let outcome = match name {
+                "overlay" => overlay::run(bench),
+                "pocomon" => pocomon::run(bench),
+                _ => forward_io::run(bench),
+            };
+            match outcome? {
+                Some(report) => report,
+                // Printed inside.
+                None => return Ok(()),
+            }
+        }
         Some("stamp") => forward::stamp(bench)?,
         Some("attest-ops") => attest::ops(bench)?,
         Some("attest-trace") => attest::trace(bench)?,
@@ -87,6 +103,27 @@ pub fn run(bench: &Bench) -> Outcome {
         print(&to_text(&report));
     }
     Ok(())
+}
+
+/// The rung, inside namespaces. Outside, this runs this program again inside, with `more` arguments, and returns `None` once it
+/// has measured and printed there.
+fn enter(more: impl IntoIterator<Item = String>) -> Outcome<Option<Rung>> {
+    if let Some(rung) = netns::inside() {
+        return Ok(Some(rung));
+    }
+    let detection = netns::detect();
+    if detection.rung == Rung::Simulated {
+        let why: Vec<&str> = detection.refused.iter().map(|(_, why)| why.as_str()).collect();
+        return Err(Failure::new(format!("network namespaces cannot be created: {}", why.join("; "))).into());
+    }
+    let arguments = std::env::args_os().skip(1).chain(more.into_iter().map(OsString::from));
+    let ended = netns::enter(detection.rung, arguments);
+    let ended = ended.map_err(|error| Failure::new(format!("network namespaces: {error}")))?;
+    if ended.success() {
+        Ok(None)
+    } else {
+        Err(Failure::new("the benchmark failed inside its namespaces; its own message is above").into())
+    }
 }
 
 /// Refuses an `--only` that no result's name begins with.

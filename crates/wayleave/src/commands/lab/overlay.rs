@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
-use wayleave_lab::overlay::{Overlay, Role, graph as drawn, namespace, page_of, plan::Plan, with_program};
+use wayleave_lab::overlay::{Overlay, Role, graph as drawn, namespace, page_of, plan::Plan, tun_problem, with_program};
 
 use crate::config::{Source, lab};
 use crate::failure::{Failure, Outcome};
@@ -324,6 +324,12 @@ pub fn up(command: &Up) -> Outcome {
     let source = Source::read(&command.file)?;
     let plan = lab::read(&source)?;
     let rung = choose(command.rung)?;
+    let needs_tun = !plan.gateways.is_empty() || plan.links.iter().any(|link| !link.delay.is_zero());
+    if let Some(reason) = tun_problem().filter(|_| needs_tun) {
+        return Err(Failure::new(format!("gateways and links with a delay need TUN interfaces, and there are none: {reason}"))
+            .help("load the module (modprobe tun); in a container pass the device in; let everybody open it (chmod 666 /dev/net/tun), as most systems do")
+            .into());
+    }
     let folder = new_folder(command, &plan)?;
     let failed = |error: io::Error| Failure::system(folder.0.display(), &error);
     fs::write(folder.file("description.toml"), source.text()).map_err(failed)?;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -79,7 +79,7 @@ struct Via {
 }
 
 impl Via {
-    fn read(path: &PathBuf, format: FormatName) -> Outcome<Self> {
+    fn read(path: &Path, format: FormatName) -> Outcome<Self> {
         let source = Source::read(path)?;
         let file = RouterFile::parse(&source)?;
         let name = path.display().to_string();
@@ -96,7 +96,7 @@ impl Via {
             .help("ask a gateway of the realm: `wayleave ping NAME --config gateway.toml`")
             .into());
         }
-        Ok(Self { name, path: path.clone(), source, file })
+        Ok(Self { name, path: path.to_path_buf(), source, file })
     }
 
     /// The key that is in force now.

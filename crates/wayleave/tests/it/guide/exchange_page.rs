@@ -41,7 +41,8 @@ fn an_exchange_with_a_member_is_set_up_as_the_guide_says() {
         snippets("exchange.md", "sh").try_into().expect("ten snippets");
     let [first, second, recommendation, other_recommendation] =
         snippets("exchange.md", "toml").try_into().expect("four snippets");
-    let [join, endorse, run_member, attest, look] = snippets("member.md", "sh").try_into().expect("five snippets");
+    let [join, endorse, run_member, attest, look, announced] =
+        snippets("member.md", "sh").try_into().expect("six snippets");
     let [own, lab, ..] = &snippets("member.md", "toml")[..] else { panic!("two snippets and more") };
 
     let mut shell = Shell::new("guide-exchange");
@@ -99,8 +100,8 @@ fn an_exchange_with_a_member_is_set_up_as_the_guide_says() {
     let mut member = start(&shell, &place, &run);
     let synced = wait_until(TIMEOUT, || is_ready(8490).filter(|status| status["synced"] == true));
     assert!(synced.is_some(), "{}", member.log_tail());
-    for line in commands(&look) {
-        place.within(|| shell.run(&line)).expect("the namespace");
+    for line in commands(&look).iter().chain(&commands(&announced)) {
+        place.within(|| shell.run(line)).expect("the namespace");
     }
     run_all(&shell, &attest[..attest.find('\n').expect("a first line")]);
     let printed: serde_json::Value =

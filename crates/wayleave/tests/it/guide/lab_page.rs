@@ -3,9 +3,10 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use wayleave_lab::netns::{self, Rung};
+use wayleave_lab::netns;
 
 use super::{Shell, commands, snippet};
+use crate::lab::impossible;
 
 #[test]
 fn a_laboratory_is_described_as_the_guide_says() {
@@ -17,10 +18,8 @@ fn a_laboratory_is_described_as_the_guide_says() {
 
 #[test]
 fn a_laboratory_is_used_as_the_guide_says() {
-    let found = netns::detect();
-    if found.rung == Rung::Simulated {
-        let test = "guide::lab_page::a_laboratory_is_used_as_the_guide_says";
-        netns::skipped(&format!("{test}: network namespaces are not available: {:?}", found.refused));
+    if let Some(reason) = impossible() {
+        netns::skipped(&format!("guide::lab_page::a_laboratory_is_used_as_the_guide_says: {reason}"));
         return;
     }
     let mut shell = Shell::new("guide-lab");

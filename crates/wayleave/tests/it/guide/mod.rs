@@ -22,14 +22,14 @@ const TRIED: [(&str, &[(&str, usize)]); 7] = [
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
     ("exchange.md", &[("sh", 10), ("toml", 4), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 1), ("toml", 1), ("bird", 0), ("frr", 0)]),
-    ("member.md", &[("sh", 5), ("toml", 5), ("bird", 1), ("frr", 1)]),
+    ("member.md", &[("sh", 6), ("toml", 5), ("bird", 1), ("frr", 1)]),
     ("overlay.md", &[("sh", 4), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),
 ];
 
 /// The snippets of one language on a page of the guide, in order.
-fn snippets(page: &str, language: &str) -> Vec<String> {
+pub(crate) fn snippets(page: &str, language: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide").join(page);
     let content = fs::read_to_string(path).expect("a page");
     let mut found = Vec::new();

@@ -6,6 +6,7 @@ mod gateways;
 mod harness;
 mod hostile;
 mod join;
+mod kills;
 
 mod paths;
 mod relay;
