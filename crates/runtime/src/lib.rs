@@ -16,6 +16,7 @@ pub mod log_limit;
 pub mod logs;
 pub mod node_tls;
 pub mod packets;
+mod peer_check;
 mod refusals;
 pub mod routes;
 pub mod rpki;

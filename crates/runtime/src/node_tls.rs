@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature_with_raw_key};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, OtherError, ServerConfig};
 use rustls::{SignatureScheme, version};
 use wayleave_core::IdentityKey;
 use zeroize::Zeroizing;
 
 use crate::identity::Fingerprint;
+use crate::peer_check::{PeerCheck, Verifier};
 use crate::tls::{Pin, Refusal, RefusalReason, Role};
 
 /// In front of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410 section 4).
@@ -105,8 +105,12 @@ impl NodeVerifier {
         }
         Ok(Pin { name: format!("node {node}"), role: Role::Node(node), id: 0 })
     }
+}
 
-    fn verify(&self, shown: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+impl PeerCheck for NodeVerifier {
+    const SHOWS_RAW_KEY: bool = true;
+
+    fn verify(&self, shown: &CertificateDer<'_>, _now: UnixTime) -> Result<(), rustls::Error> {
         self.check(shown).map(drop).map_err(|refusal| {
             rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refusal))))
         })
@@ -121,85 +125,9 @@ impl NodeVerifier {
         let key = SubjectPublicKeyInfoDer::from(shown.as_ref());
         verify_tls13_signature_with_raw_key(message, &key, signature, &self.provider.signature_verification_algorithms)
     }
-}
 
-impl ClientCertVerifier for NodeVerifier {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        self.verify(end_entity).map(|()| ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::PeerIncompatible::Tls13RequiredForQuic.into()) // never negotiated: only 1.3 is offered
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+    fn schemes(&self) -> Vec<SignatureScheme> {
         vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
-}
-
-impl ServerCertVerifier for NodeVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verify(end_entity).map(|()| ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::PeerIncompatible::Tls13RequiredForQuic.into()) // never negotiated: only 1.3 is offered
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
     }
 }
 
@@ -207,7 +135,7 @@ impl ServerCertVerifier for NodeVerifier {
 pub(crate) fn server_config(own: &NodeIdentity, verifier: &NodeVerifier) -> Result<Arc<ServerConfig>, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
-        .with_client_cert_verifier(Arc::new(verifier.clone()))
+        .with_client_cert_verifier(Arc::new(Verifier(verifier.clone())))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(&own.key))));
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -220,7 +148,7 @@ pub(crate) fn client_config(own: &NodeIdentity, verifier: &NodeVerifier) -> Resu
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier.clone()))
+        .with_custom_certificate_verifier(Arc::new(Verifier(verifier.clone())))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&own.key))));
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_early_data = false;

@@ -9,17 +9,17 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, OtherError, ServerConfig};
 use rustls::{SignatureScheme, version};
 use tokio::sync::watch;
 use wayleave_core::IdentityKey;
 
 use crate::clock::unix_now;
 use crate::identity::{Fingerprint, Identity};
+use crate::peer_check::{PeerCheck, Verifier};
 
 /// What a pinned peer is. A port serves one role.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -201,6 +201,10 @@ impl PinVerifier {
             Err(_) => Err(RefusalReason::Malformed),
         }
     }
+}
+
+impl PeerCheck for PinVerifier {
+    const SHOWS_RAW_KEY: bool = false;
 
     fn verify(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Error> {
         self.check(certificate, now.as_secs()).map(drop).map_err(|refusal| {
@@ -232,83 +236,11 @@ pub fn refusal_of(error: &io::Error) -> Option<Refusal> {
     }
 }
 
-impl ClientCertVerifier for PinVerifier {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        self.verify(end_entity, now).map(|()| ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::PeerIncompatible::Tls13RequiredForQuic.into()) // never negotiated: only 1.3 is offered
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
-}
-
-impl ServerCertVerifier for PinVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verify(end_entity, now).map(|()| ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::PeerIncompatible::Tls13RequiredForQuic.into()) // never negotiated: only 1.3 is offered
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
-}
-
 /// The side that listens.
 pub fn server_config(identity: &Identity, verifier: &PinVerifier) -> Result<Arc<ServerConfig>, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
-        .with_client_cert_verifier(Arc::new(verifier.clone()))
+        .with_client_cert_verifier(Arc::new(Verifier(verifier.clone())))
         .with_single_cert(vec![identity.certificate().clone()], identity.tls_key())?;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -336,7 +268,7 @@ fn client(
     let builder = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier.clone()));
+        .with_custom_certificate_verifier(Arc::new(Verifier(verifier.clone())));
     let mut config = identify(builder)?;
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_early_data = false;

@@ -70,6 +70,8 @@ pub enum NodeInput {
     Profile(Profile),
     /// Somebody wants to send to this host.
     Find(Host),
+    /// What was found for this host is not used again.
+    Forget(Host),
     /// A path is to be sent on: `id` names it; consent is asked for so many seconds.
     Obtain {
         id: u64,
@@ -538,6 +540,7 @@ impl Machine for Node {
             }
             NodeInput::Profile(profile) => self.set_profile(profile, now),
             NodeInput::Find(host) => self.paths.handle(PathClientInput::Find(host), now),
+            NodeInput::Forget(host) => self.paths.handle(PathClientInput::Forget(host), now),
             NodeInput::Obtain { id, path, seconds } => self.obtain(id, path, seconds, now),
             NodeInput::Membership(membership) => self.set_membership(*membership, now),
             NodeInput::Release { id } => {

@@ -45,6 +45,8 @@ pub struct PathClientConfig {
 pub enum PathClientInput {
     /// Somebody wants to send to this host.
     Find(Host),
+    /// What was found for this host is not used again: the next one who wants to send makes the client ask.
+    Forget(Host),
     /// A server that was sent to answers, or sends records.
     Frame { from: IdentityKey, octets: Vec<u8> },
     /// A server cannot be reached.
@@ -386,6 +388,10 @@ impl Machine for PathClient {
     fn handle(&mut self, input: PathClientInput, now: Now) {
         match input {
             PathClientInput::Find(host) => self.find(host, now),
+            PathClientInput::Forget(host) => {
+                // Whoever waits for an answer still gets it.
+                self.hosts.entry(host).and_modify(|entry| entry.paths.clear());
+            }
             PathClientInput::Frame { from, octets } => self.frame(from, &octets, now),
             PathClientInput::Unreachable(identity) => {
                 let servers = &self.servers;

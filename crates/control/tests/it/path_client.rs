@@ -95,6 +95,22 @@ fn a_flow_takes_one_round_trip_and_the_next_ones_take_none() {
     assert_eq!(servers[2], server(1_004));
 }
 
+#[test]
+fn what_is_forgotten_is_asked_for_again() {
+    let mut client = client();
+    for round in 0..3 {
+        let asked = find(&mut client, at(round));
+        assert_eq!((asked.sent.len(), asked.paths.is_none()), (1, true), "round {round}");
+        // Whoever waits already is answered all the same.
+        client.handle(PathClientInput::Forget(host()), at(round));
+        let got = give(&mut client, 900, honest(&asked.sent[0].1, at(0)).encode(), at(round));
+        assert_eq!(got.paths.expect("three paths").len(), 3);
+        assert!(find(&mut client, at(round)).sent.is_empty());
+        client.handle(PathClientInput::Forget(host()), at(round));
+    }
+    assert_eq!(client.requests(), 3);
+}
+
 /// Somebody who asked while the realm came up would keep the few paths of then, whoever refuses them.
 #[test]
 fn paths_that_came_since_are_asked_for_beside_and_only_once() {

@@ -141,6 +141,8 @@ pub struct Counters {
     /// Paths that were found dead, and changes to another path.
     pub dead: u64,
     pub failovers: u64,
+    /// TCP segments that were sent again because their path was found dead: the newest one of each flow.
+    pub resent: u64,
     /// Questions to path and consent servers.
     pub path_requests: u64,
     pub proof_requests: u64,
@@ -163,6 +165,7 @@ impl Default for Counters {
             sessions: 0,
             dead: 0,
             failovers: 0,
+            resent: 0,
             path_requests: 0,
             proof_requests: 0,
             dropped: [0; Reason::ALL.len()],

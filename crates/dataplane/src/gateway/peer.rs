@@ -25,6 +25,9 @@ pub const MOST_UNANSWERED: u8 = 3;
 const DEAD_FOR: Duration = Duration::from_secs(5);
 /// A path that comes first is used again once it has been answered on for this long.
 const PROVEN: Duration = Duration::from_secs(10);
+/// Flows of which the newest segment is remembered while their path is in doubt, and octets of such segments.
+const LIMIT_DOUBTED: usize = 64;
+const LIMIT_DOUBTED_OCTETS: usize = 256 << 10;
 /// A flow is live for this long after its last packet: paths are probed, consents renewed.
 pub const LIVE: Duration = Duration::from_secs(15);
 /// Paths that a peer sends probes on are answered from paths that are kept for this long.
@@ -120,6 +123,11 @@ impl Lane {
     /// The next probe is due.
     pub(super) fn probe_now(&mut self) {
         self.probed = None;
+    }
+
+    /// A probe of before stays unanswered: what is sent now may be lost.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.unanswered > 1
     }
 
     /// The path is left out once every node on it holds it. Probes repeat it.
@@ -374,6 +382,13 @@ pub(super) struct Waiting {
     pub(super) since: Instant,
 }
 
+/// The newest segment of a TCP flow that left by a path in doubt.
+struct Doubted {
+    flow: FlowKey,
+    path: PathHash,
+    packet: Waiting,
+}
+
 /// A flow, by this end's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct FlowKey {
@@ -424,6 +439,8 @@ pub(super) struct Peer {
     pub(super) routes: Vec<Route>,
     pub(super) waiting: VecDeque<Waiting>,
     waiting_octets: usize,
+    /// Oldest first.
+    doubted: Vec<Doubted>,
     pub(super) flows: HashMap<FlowKey, Flow, Keyed>,
     /// The paths by which it sends, in its own order, and when it last probed them.
     heard: VecDeque<(Handle, Arc<[IdentityKey]>, Instant)>,
@@ -443,6 +460,7 @@ impl Peer {
             routes: Vec::new(),
             waiting: VecDeque::new(),
             waiting_octets: 0,
+            doubted: Vec::new(),
             flows: HashMap::with_hasher(keyed),
             heard: VecDeque::new(),
         }
@@ -641,6 +659,28 @@ impl Peer {
             self.waiting.push_back(Waiting { octets: octets.to_vec(), offload, since });
         }
         has_room
+    }
+
+    /// Remembers a packet that leaves by a path in doubt, in the place of its flow's one before.
+    pub(super) fn doubt(&mut self, flow: FlowKey, path: PathHash, packet: Waiting) {
+        self.doubted.retain(|known| known.flow != flow);
+        self.doubted.push(Doubted { flow, path, packet });
+        let octets = |doubted: &[Doubted]| doubted.iter().map(|known| known.packet.octets.len()).sum::<usize>();
+        while self.doubted.len() > LIMIT_DOUBTED || octets(&self.doubted) > LIMIT_DOUBTED_OCTETS {
+            self.doubted.remove(0);
+        }
+    }
+
+    /// The path is alive: what left by it arrived, or is the application's to repeat.
+    pub(super) fn trust(&mut self, path: &PathHash) {
+        self.doubted.retain(|known| known.path != *path);
+    }
+
+    /// What left by paths that are dead now.
+    pub(super) fn take_lost(&mut self, now: Now) -> Vec<Waiting> {
+        let Self { doubted, candidates, .. } = self;
+        let is_alive = |path: &PathHash| candidates.iter().any(|known| known.hash == *path && !known.is_dead(now));
+        doubted.extract_if(.., |known| !is_alive(&known.path)).map(|known| known.packet).collect()
     }
 
     /// All that waits.

@@ -34,13 +34,13 @@ pub(super) struct Exporting {
 /// One evaluation: objects, each for some slots.
 #[derive(Default)]
 struct Job {
-    objects: Vec<(Handle, Vec<Place>)>,
+    objects: Vec<(Handle, Vec<ShareDestination>)>,
     lanes: usize,
 }
 
 /// Where a share goes: the number of the tick, and of the delivery in it.
 #[derive(Clone, Copy)]
-struct Place {
+struct ShareDestination {
     tick: usize,
     delivery: usize,
 }
@@ -121,10 +121,10 @@ impl State {
 
 /// What is to be computed for these ticks: all lanes of an object together, objects in an order that both parties have.
 fn jobs(ticks: &[(u32, Tick)]) -> VecDeque<Job> {
-    let mut by_object: BTreeMap<Handle, Vec<Place>> = BTreeMap::new();
+    let mut by_object: BTreeMap<Handle, Vec<ShareDestination>> = BTreeMap::new();
     for (tick, (_, content)) in ticks.iter().enumerate() {
         for (delivery, deliver) in content.deliver.iter().enumerate() {
-            by_object.entry(deliver.handle).or_default().push(Place { tick, delivery });
+            by_object.entry(deliver.handle).or_default().push(ShareDestination { tick, delivery });
         }
     }
     let mut jobs = VecDeque::new();

@@ -14,7 +14,7 @@ use wayleave_runtime::clock::unix_now;
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
-use super::overlay::{OverlaySection, identity};
+use super::overlay::{MAX_REQUESTS, OverlaySection, identity};
 use super::parse::{PublicKey, Text};
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{EXAMPLE_OPERATORS, Fault, Source};
@@ -23,8 +23,6 @@ use crate::key_files::node::{TagKeyFile, load_branch};
 
 /// Nodes that a server consents for.
 const MAX_NODES: usize = 1_024;
-/// Requests of one link in a second, at most.
-const MAX_REQUESTS: u64 = 1_000_000;
 
 /// `run consent`.
 pub const ROLE: RoleConfig = RoleConfig {

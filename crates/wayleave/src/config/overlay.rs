@@ -25,6 +25,9 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::membership;
 use crate::key_files::node::{self, KeyKind, TagKeyFile};
 
+/// Requests of one link in a second that a server's configuration may allow.
+pub const MAX_REQUESTS: u64 = 1_000_000;
+
 /// `[overlay]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -11,7 +11,7 @@ use wayleave_control::realm::{RealmKey, Roles, Server};
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
-use super::overlay::{ServerEntry, identity, operator_line};
+use super::overlay::{MAX_REQUESTS, ServerEntry, identity, operator_line};
 use super::parse::{PublicKey, Text};
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{EXAMPLE_OPERATORS, Fault, Source};
@@ -21,8 +21,6 @@ use crate::key_files::node::{self, KeyKind};
 
 /// Other path servers, at most.
 const MAX_PEERS: usize = 64;
-/// Requests of one link in a second, at most.
-const MAX_REQUESTS: u64 = 1_000_000;
 
 /// `run path`.
 pub const ROLE: RoleConfig = RoleConfig {

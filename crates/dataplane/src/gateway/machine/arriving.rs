@@ -181,7 +181,11 @@ impl Gateway {
             Content::Answer { number, held, handle } => {
                 let Some(peer) = self.peers.get_mut(&identity) else { return Ok(()) };
                 let mut candidates = peer.candidates.iter_mut();
-                if candidates.any(|candidate| candidate.answered(handle, number, held, now.instant)) {
+                let answered = candidates.find_map(|candidate| {
+                    candidate.answered(handle, number, held, now.instant).then_some(candidate.hash)
+                });
+                if let Some(path) = answered {
+                    peer.trust(&path);
                     self.out.counters.answers += 1;
                 }
             }

@@ -11,7 +11,7 @@ use super::super::coalesce::Ready;
 use super::super::counters::Reason;
 use super::super::inner::{self, End, IcmpError, Inner};
 use super::super::offload::{Offload, Segments};
-use super::super::peer::{Class, Flow, FlowKey, Peer, RouteState};
+use super::super::peer::{Class, Flow, FlowKey, Peer, RouteState, Waiting};
 use super::out::room;
 use super::work::current;
 use super::{Gateway, Output};
@@ -122,12 +122,29 @@ impl Gateway {
         let Some(place) = peer.usable(route, now) else { return };
         let mtu = usize::from(peer.candidates[place].path.mtu());
         let Some(lane) = &peer.candidates[place].lane else { return };
+        // Only TCP notices what comes twice.
+        let in_doubt = (inner.protocol == inner::TCP && lane.is_doubtful()).then(|| Waiting {
+            octets: octets.to_vec(),
+            offload: *offload,
+            since: now.instant,
+        });
         let room = room(lane, mtu, Form::Handle);
         let lengths = Segments::new(octets, inner, offload).map(|segments| segments.lengths());
         let Some((length, _)) = lengths else { return out.counters.drop(Reason::NotIp) };
         if length > room && !(inner::must_pass(&inner, octets) && length <= 2 * room) {
             out.counters.drop(Reason::TooBig);
             return self.answer(&inner, octets, IcmpError::TooBig(room), now);
+        }
+        if let Some(packet) = in_doubt {
+            // The oldest segment is what TCP repeats while nothing is answered. Sent again by the next path, it saves the
+            // sender's own timer, which has doubled by then.
+            let flow = FlowKey {
+                local: inner.source,
+                remote: destination.real.unwrap_or(inner.destination),
+                protocol: inner.protocol,
+                ports: inner.ports,
+            };
+            peer.doubt(flow, peer.candidates[place].hash, packet);
         }
         if let Some(real) = destination.real {
             inner::rewrite(&mut inner, octets, End::Destination, real);

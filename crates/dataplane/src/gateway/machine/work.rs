@@ -36,6 +36,10 @@ impl Gateway {
         if changed > 0 {
             out.push(Output::Event(Event::PathChanged { peer: *identity }));
         }
+        // With no other path they would be lost again.
+        let lost = if dead > 0 { peer.take_lost(now) } else { Vec::new() };
+        let lost = if changed > 0 { lost } else { Vec::new() };
+        out.counters.resent += lost.len() as u64;
         let is_live = peer.routes.iter().any(|route| route.is_live(now.instant));
         let is_kept = is_live || peer.routes.iter().any(|route| route.is_kept(now.instant)) || peer.response.is_some();
         if !is_kept {
@@ -85,6 +89,9 @@ impl Gateway {
             out.probe(&mut candidates[place], known, now);
         }
         self.flush(identity, now);
+        for mut packet in lost {
+            self.inner_again(&mut packet.octets, &packet.offload, packet.since, now);
+        }
     }
 
     /// Sends what waits, if it can be sent.

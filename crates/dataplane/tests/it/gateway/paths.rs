@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wayleave_dataplane::gateway::{Choices, Event, LIMIT_FLOWS, LIMIT_WAITING, Reason, RouteState};
 
-use super::world::{A, B, World, identity, policies, run_of, udp};
+use super::world::{A, B, World, identity, policies, run_of, tcp, udp};
 
 const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
 
@@ -15,6 +15,10 @@ fn two_paths() -> World {
 
 fn question() -> Vec<u8> {
     udp(V4.0, V4.1, (1000, 53), b"question")
+}
+
+fn segment() -> Vec<u8> {
+    tcp(V4.0, V4.1, (1000, 80), 1, 0x10, &[], b"a segment")
 }
 
 fn answer() -> Vec<u8> {
@@ -64,6 +68,72 @@ fn a_killed_forwarder_costs_two_seconds_and_the_flow_goes_on_over_the_spare_path
         }
         assert_eq!(world.passed[&5], before, "the first path is used again");
     }
+}
+
+/// TCP repeats its oldest segment while nothing is answered: that one is on the spare path as soon as the other is known to be dead,
+/// and not when the sender's own timer, doubled by then, ends once more.
+#[test]
+fn the_newest_segment_of_each_tcp_flow_is_sent_again_when_its_path_dies() {
+    let of_flow = |port: u16, text: &str| tcp(V4.0, V4.1, (port, 80), 1, 0x10, &[], text.as_bytes());
+    let mut world = two_paths();
+    for _ in 0..20 {
+        assert_eq!(exchange(&mut world), 2);
+        world.run(Duration::from_millis(100));
+    }
+    assert_eq!(world.gateway(A).counters().resent, 0, "the path answers");
+    world.down.insert(2);
+    world.run(Duration::from_millis(1_100));
+    for (port, text) in [(1000, "first"), (1000, "second"), (1001, "other"), (1000, "third")] {
+        world.send_plain(A, &of_flow(port, text));
+    }
+    // What other protocols lost stays lost: nothing of theirs may come twice.
+    world.send_plain(A, &question());
+    assert!(world.received(B).is_empty());
+    world.run(Duration::from_secs(2));
+    let came = world.received(B);
+    assert_eq!(came, [of_flow(1001, "other"), of_flow(1000, "third")]);
+    assert_eq!(world.gateway(A).counters().resent, 2);
+    // However many flows there are, so many packets are kept.
+    world.down.clear();
+    world.run(Duration::from_secs(30));
+    let mut world = two_paths();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(2));
+    world.received(B);
+    world.down.insert(2);
+    world.run(Duration::from_millis(1_100));
+    for port in 2_000..2_200 {
+        world.send_plain(A, &of_flow(port, "one of many"));
+    }
+    world.run(Duration::from_secs(2));
+    let ports: Vec<u16> = world.received(B).iter().map(|packet| u16::from_be_bytes([packet[20], packet[21]])).collect();
+    assert_eq!(ports, (2_136..2_200).collect::<Vec<u16>>());
+}
+
+#[test]
+fn a_path_that_was_only_late_and_a_host_with_one_path_see_no_packet_twice() {
+    let mut world = two_paths();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(2));
+    world.received(B);
+    world.down.insert(2);
+    world.run(Duration::from_millis(1_100));
+    world.send_plain(A, &segment());
+    world.down.clear();
+    for _ in 0..50 {
+        assert_eq!(exchange(&mut world), 2);
+        world.run(Duration::from_millis(100));
+    }
+    assert_eq!(world.gateway(A).counters().resent, 0);
+    let mut world = World::new(&[&[A, 2, 3, B]]);
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(2));
+    world.down.insert(2);
+    for _ in 0..30 {
+        world.send_plain(A, &segment());
+        world.run(Duration::from_millis(100));
+    }
+    assert_eq!(world.gateway(A).counters().resent, 0);
 }
 
 #[test]

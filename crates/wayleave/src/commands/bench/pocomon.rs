@@ -3,7 +3,6 @@
 //! packet, as the paper's sender did, with the servers beside the sender and on a machine of their own; `cached` asks once.
 //! `gateway` is what applications get: unmodified UDP through TUN at both ends, sealed.
 
-use std::collections::HashMap;
 use std::net::UdpSocket;
 use std::path::Path as FilePath;
 use std::sync::Mutex;
@@ -12,36 +11,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokio::sync::mpsc;
-use wayleave_control::consent::{ConsentClient, ConsentClientConfig, ConsentClientInput, ConsentClientOutput};
-use wayleave_control::frames::{Host, MAX_FRAME};
-use wayleave_control::node::OwnId;
-use wayleave_control::path::{PathClient, PathClientConfig, PathClientInput, PathClientOutput};
-use wayleave_control::realm::Server;
-use wayleave_control::store::Store;
-use wayleave_core::{IdentityKey, Machine};
+use wayleave_control::frames::Host;
+use wayleave_core::IdentityKey;
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_crypto::secret::Seed;
 use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::icing::{Action, Router};
-use wayleave_packet::Path;
 use wayleave_packet::icing::header::{Part, Version};
 use wayleave_packet::icing::mint::{Form, Nonce, Sender, encapsulate};
 use wayleave_papers::plot::overlay as plots;
 use wayleave_papers::report::{Report, mean, median};
 use wayleave_runtime::Clock;
-use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
-use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Port, wait};
-use wayleave_runtime::tls::Role;
 
 use super::chain::{Chain, INNER, Realm, Result, Servers, said};
 use super::{check_only, draw, enter};
 use crate::commands::bench::Bench;
 use crate::config::Source;
 use crate::config::gateway::GatewayFile;
-use crate::config::overlay::Settings;
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
 use crate::roles::overlay::Overlay;
@@ -75,7 +62,10 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
         .collect();
     let ours: serde_json::Map<String, serde_json::Value> = measured
         .iter()
-        .map(|(name, values)| (name.clone(), json!({ "median": median(values), "sigma": deviation(values) })))
+        .map(|(name, values)| {
+            let spread = json!({ "median": median(values), "sigma": deviation(values), "overall": overall(values) });
+            (name.clone(), spread)
+        })
         .collect();
     let mut report = Report::new(
         "pocomon",
@@ -89,6 +79,12 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
     }
     draw(bench, || plots::pocomon(&measured))?;
     Ok(Some(report))
+}
+
+/// Packets a second over all intervals. Intervals that end within one batch of packets are much faster than that, which the mean
+/// of their throughputs shows.
+fn overall(values: &[f64]) -> f64 {
+    values.len() as f64 / values.iter().map(|value| value.recip()).sum::<f64>().max(f64::MIN_POSITIVE)
 }
 
 fn deviation(values: &[f64]) -> f64 {
@@ -240,10 +236,8 @@ fn by_library(chain: &Chain, realm: &Realm, count: usize, is_cached: bool) -> Re
 
 /// A node's control plane, from the configuration that `join` wrote.
 struct Node {
-    settings: Settings,
     overlay: Overlay,
     known: Known,
-    ids: Vec<OwnId>,
 }
 
 impl Node {
@@ -279,8 +273,20 @@ impl Node {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let ids = overlay.handle().ids().borrow().ids.clone();
-        Ok(Self { known, settings, ids, overlay })
+        Ok(Self { known, overlay })
+    }
+
+    /// Asks for a path and for all consents, as a sender does that remembers nothing. Links to servers stay open.
+    async fn ask(&self, host: IdentityKey) -> Result<Sender> {
+        let handle = self.overlay.handle();
+        handle.forget(Host::Identity(host)).await;
+        let paths = handle.find_paths(Host::Identity(host)).await.map_err(said)?;
+        let path = paths.into_iter().max_by_key(|path| path.nodes().len()).ok_or("no path")?;
+        let path = handle.consents(path, CONSENT_SECS).await.map_err(said)?.path();
+        let first = path.nodes().next().map(|(_, id, _)| id).ok_or("the path has no node")?;
+        let own = handle.ids().borrow().clone();
+        let secret = own.secret(&first).ok_or("the path begins elsewhere")?;
+        path.sender(Version::Standard, secret).map_err(said)
     }
 }
 
@@ -344,19 +350,15 @@ fn count_verified(router: &mut Router, burst: &mut Burst, link: u16, clock: &Clo
 /// Sends until enough has arrived.
 fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -> Result<()> {
     runtime()?.block_on(async {
-        let Node { settings, overlay, known, ids } = Node::start(config).await?;
-        // Servers keep one link with each node, which is the asker's from here on; the advert lasts for minutes.
-        overlay.stop().await;
-        let node = Sending { settings, known, ids };
+        let node = Node::start(config).await?;
         let receiver = node.known.identity_of("b").ok_or("b is not a member")?;
         let link = node.known.links.first().copied().ok_or("no link")?;
         let socket = UdpSocket::bind(link.local).map_err(said)?;
         socket.connect(link.remote).map_err(said)?;
-        let mut asker = Asker::new(&node)?;
         // The receiver's advert may not have reached the path server yet, nor the forwarders each other's.
         let begin = Instant::now();
         let mut sender = loop {
-            match asker.ask(&node, receiver).await {
+            match node.ask(receiver).await {
                 Ok(sender) if sender.count() == 5 => break sender,
                 other if begin.elapsed() > PATIENCE => {
                     return Err(other.err().unwrap_or_else(|| "no path over all nodes".to_owned()));
@@ -373,139 +375,13 @@ fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -
                 continue;
             }
             if !is_cached {
-                sender = asker.ask(&node, receiver).await?;
+                sender = node.ask(receiver).await?;
             }
             nonce = Nonce((nonce.0 + 1).max(Nonce::new(clock.now().unix, 0).0));
             encapsulate(&sender, (Form::Path, Part::Whole), PROTOCOL, nonce, &PAYLOAD, &mut octets).map_err(said)?;
             let _ = socket.send(&octets);
         }
+        node.overlay.stop().await;
         Ok(())
     })
-}
-
-/// A node that was published, and asks by itself.
-struct Sending {
-    settings: Settings,
-    known: Known,
-    ids: Vec<OwnId>,
-}
-
-/// Asks for a path and for all consents, as a sender does that remembers nothing. Links to servers stay open.
-struct Asker {
-    own: NodeIdentity,
-    links: Links,
-    to: mpsc::Sender<LinkEvent>,
-    events: mpsc::Receiver<LinkEvent>,
-    /// The link to each server.
-    servers: HashMap<IdentityKey, (u64, Connecting)>,
-    clock: Clock,
-}
-
-impl Asker {
-    fn new(node: &Sending) -> Result<Self> {
-        let own = NodeIdentity::from_seed(node.settings.identity.expose()).map_err(said)?;
-        let (to, events) = mpsc::channel(64);
-        let links = Links::new(Limits { frame: MAX_FRAME as u32, ..Limits::default() });
-        Ok(Self { own, links, to, events, servers: HashMap::new(), clock: Clock::start() })
-    }
-
-    async fn ask(&mut self, node: &Sending, host: IdentityKey) -> Result<Sender> {
-        let Sending { settings, ids, .. } = node;
-        let mut paths = PathClient::new(PathClientConfig {
-            own: settings.own(),
-            realm: settings.section.realm(),
-            capacity: 64,
-            servers: settings.section.servers(),
-            store: Store::New,
-        });
-        paths.handle(PathClientInput::Find(Host::Identity(host)), self.clock.now());
-        let path = loop {
-            match paths.poll() {
-                Some(PathClientOutput::Send { to, octets }) => self.send(&to, &octets).await?,
-                Some(PathClientOutput::Paths { paths, .. }) => {
-                    let longest = paths.into_iter().max_by_key(|path| path.nodes().len());
-                    break longest.ok_or("no path")?;
-                }
-                Some(PathClientOutput::Failed { reasons, .. }) => return Err(format!("no path: {reasons:?}")),
-                Some(_) => {}
-                None => {
-                    let (from, octets) = self.next().await?;
-                    paths.handle(PathClientInput::Frame { from, octets }, self.clock.now());
-                }
-            }
-        };
-        let servers = paths.consent_servers(&path, self.clock.now()).ok_or("a node has no consent server")?;
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(said)?;
-        let mut consents = ConsentClient::new(ConsentClientConfig {
-            identity: settings.signing_key(),
-            realm: settings.section.realm(),
-            seed: Seed::new(seed),
-        });
-        let own = ids.iter().map(|own| (own.secret.clone(), own.signed)).collect();
-        let input = ConsentClientInput::Node { membership: settings.membership.clone(), ids: own };
-        consents.handle(input, self.clock.now());
-        let input = ConsentClientInput::Obtain { id: 1, path, servers, seconds: CONSENT_SECS };
-        consents.handle(input, self.clock.now());
-        let path: Path = loop {
-            match consents.poll() {
-                Some(ConsentClientOutput::Send { to, octets }) => self.send(&to, &octets).await?,
-                Some(ConsentClientOutput::Ready { path, .. }) => break path,
-                Some(ConsentClientOutput::Failed { reasons, .. }) => {
-                    let why: Vec<String> = reasons.iter().map(|reason| reason.fault.to_string()).collect();
-                    return Err(format!("no consent: {}", why.join("; ")));
-                }
-                Some(_) => {}
-                None => {
-                    let (from, octets) = self.next().await?;
-                    consents.handle(ConsentClientInput::Frame { from, octets }, self.clock.now());
-                }
-            }
-        };
-        let first = path.nodes().next().map(|(_, id, _)| id);
-        let own = ids.iter().find(|own| Some(own.secret.id()) == first).ok_or("the path begins elsewhere")?;
-        path.sender(Version::Standard, &own.secret).map_err(said)
-    }
-
-    /// Sends a frame to a server; opens the link if there is none.
-    async fn send(&mut self, server: &Server, octets: &[u8]) -> Result<()> {
-        if !self.servers.contains_key(&server.identity) {
-            let connecting =
-                self.links.connect_node(server.address.clone(), &self.own, server.identity, self.to.clone());
-            let connecting = connecting.map_err(said)?;
-            let link = loop {
-                match self.event().await? {
-                    LinkEvent::Up { link, pin, .. } if pin.role == Role::Node(server.identity) => break link,
-                    LinkEvent::Down { reason, .. } => return Err(format!("{}: {reason}", server.address)),
-                    _ => {}
-                }
-            };
-            self.servers.insert(server.identity, (link, connecting));
-        }
-        if let Some((link, _)) = self.servers.get(&server.identity) {
-            self.links.send(*link, octets.into());
-        }
-        Ok(())
-    }
-
-    /// The next frame, and from whom.
-    async fn next(&mut self) -> Result<(IdentityKey, Vec<u8>)> {
-        loop {
-            match self.event().await? {
-                LinkEvent::Frame { link, bytes, .. } => {
-                    let from = self.servers.iter().find(|(_, (known, _))| *known == link);
-                    if let Some((from, _)) = from {
-                        return Ok((*from, bytes));
-                    }
-                }
-                LinkEvent::Down { reason, .. } => return Err(format!("a server has closed the link: {reason}")),
-                _ => {}
-            }
-        }
-    }
-
-    async fn event(&mut self) -> Result<LinkEvent> {
-        let event = tokio::time::timeout(PATIENCE, self.events.recv()).await;
-        event.ok().flatten().ok_or_else(|| "a server does not answer".to_owned())
-    }
 }

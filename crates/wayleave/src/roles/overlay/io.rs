@@ -46,6 +46,7 @@ pub enum Event {
     Link(LinkEvent),
     Persisted(u64),
     Find(Host, oneshot::Sender<Found>),
+    Forget(Host),
     Obtain {
         path: Path,
         seconds: u32,
@@ -283,6 +284,7 @@ impl Io<Node> for OverlayIo {
                 self.finds.entry(host.clone()).or_default().push(to);
                 NodeInput::Find(host)
             }
+            Event::Forget(host) => NodeInput::Forget(host),
             Event::Obtain { path, seconds, to } => {
                 let id = self.next_lease;
                 self.next_lease += 1;

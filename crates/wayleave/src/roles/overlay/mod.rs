@@ -72,7 +72,6 @@ pub struct OwnIds {
 
 impl OwnIds {
     /// The secret of one of them.
-    #[allow(dead_code, reason = "for roles that send")]
     #[must_use]
     pub fn secret(&self, id: &NodeId) -> Option<&NodeSecret> {
         self.ids.iter().map(|own| &own.secret).find(|secret| secret.id() == *id)
@@ -294,6 +293,11 @@ impl Handle {
     /// The node's own IDs with their secrets.
     pub fn ids(&self) -> watch::Receiver<Arc<OwnIds>> {
         self.ids.clone()
+    }
+
+    /// What was found for a host is not used again: the next question goes to the path servers.
+    pub async fn forget(&self, host: Host) {
+        let _ = self.events.send(Event::Forget(host)).await; // fails if the node has stopped
     }
 
     /// The paths to a host, at most 16, the shortest first. What was found before is given at once.
