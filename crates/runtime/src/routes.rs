@@ -13,8 +13,11 @@ pub const WORST: u32 = 0x7fff_0000;
 const NEW_ADDRESS: u16 = 20;
 const NEW_ROUTE: u16 = 24;
 const DELETE_ROUTE: u16 = 25;
+const NEW_RULE: u16 = 32;
+const DELETE_RULE: u16 = 33;
 const REQUEST_ACK: u16 = 1 | 4;
 const REPLACE_CREATE: u16 = 0x100 | 0x400;
+const REQUEST_CREATE: u16 = 0x200 | 0x400;
 const ERROR: u16 = 2;
 
 /// Attributes of addresses and routes.
@@ -25,6 +28,44 @@ mod attribute {
     pub(super) const DESTINATION: u16 = 1;
     pub(super) const INTERFACE: u16 = 4;
     pub(super) const PRIORITY: u16 = 6;
+    pub(super) const PREFERRED_SOURCE: u16 = 7;
+    pub(super) const TABLE: u16 = 15;
+}
+
+/// Attributes of rules (`linux/fib_rules.h`).
+mod rule {
+    pub(super) const DESTINATION: u16 = 1;
+    pub(super) const SOURCE: u16 = 2;
+    pub(super) const INTERFACE: u16 = 3;
+    pub(super) const PRIORITY: u16 = 6;
+    pub(super) const MARK: u16 = 10;
+    pub(super) const TABLE: u16 = 15;
+    pub(super) const MASK: u16 = 16;
+    pub(super) const USERS: u16 = 20;
+}
+
+/// The action of a rule that names a table.
+const TO_TABLE: u8 = 1;
+/// Packets of this machine's own sockets come from here.
+const OWN: &str = "lo";
+
+/// The main table of routes.
+pub const MAIN: u32 = 254;
+
+/// Which packets look up their routes in a table of their own (`ip rule`): all conditions must hold. IPv4.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct RoutingRule {
+    /// Rules are tried from the least number on.
+    pub priority: u32,
+    pub table: u32,
+    /// The socket's mark.
+    pub mark: Option<u32>,
+    /// Number of the socket's user.
+    pub user: Option<u32>,
+    pub source: Option<Prefix>,
+    pub destination: Option<Prefix>,
+    /// Only packets of this machine's own sockets.
+    pub is_own: bool,
 }
 
 /// No duplicate address detection: nobody else is on the interface.
@@ -77,6 +118,64 @@ impl Routes {
         let mut body = head(prefix, UNICAST, SCOPE_LINK);
         attribute(&mut body, attribute::INTERFACE, &index.to_ne_bytes());
         self.request(NEW_ROUTE, REPLACE_CREATE, &body)
+    }
+
+    /// The same in another table than the main one; sockets without an address take `source`, if it is given.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn add_to_table(&mut self, table: u32, prefix: &Prefix, index: u32, source: Option<IpAddr>) -> io::Result<()> {
+        let mut body = in_table(head(prefix, UNICAST, SCOPE_LINK), table);
+        attribute(&mut body, attribute::INTERFACE, &index.to_ne_bytes());
+        if let Some(source) = source {
+            attribute(&mut body, attribute::PREFERRED_SOURCE, &octets(source));
+        }
+        self.request(NEW_ROUTE, REPLACE_CREATE, &body)
+    }
+
+    /// Takes [`Routes::add_to_table`] back. A route that is not there is no error.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn remove_from_table(&mut self, table: u32, prefix: &Prefix, index: u32) -> io::Result<()> {
+        let mut body = in_table(head(prefix, UNICAST, SCOPE_LINK), table);
+        attribute(&mut body, attribute::INTERFACE, &index.to_ne_bytes());
+        absent_is_gone(self.request(DELETE_ROUTE, 0, &body))
+    }
+
+    /// Adds a rule. The rule stays when the process ends.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn add_rule(&mut self, of: &RoutingRule) -> io::Result<()> {
+        self.request(NEW_RULE, REQUEST_CREATE, &rule_body(of))
+    }
+
+    /// Takes [`Routes::add_rule`] back. A rule that is not there is no error.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn remove_rule(&mut self, of: &RoutingRule) -> io::Result<()> {
+        match self.request(DELETE_RULE, 0, &rule_body(of)) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes all IPv4 rules of this priority. That there is none is no error.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn remove_rules(&mut self, priority: u32) -> io::Result<()> {
+        let mut body = rule_head(None, None, 0);
+        attribute(&mut body, rule::PRIORITY, &priority.to_ne_bytes());
+        loop {
+            match self.request(DELETE_RULE, 0, &body) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Takes [`Routes::add`] back. A route that is not there is no error.
@@ -149,6 +248,42 @@ fn head(prefix: &Prefix, kind: u8, scope: u8) -> Vec<u8> {
     let mut body = vec![family(address), prefix.len(), 0, 0, TABLE_MAIN, PROTOCOL_STATIC, scope, kind, 0, 0, 0, 0];
     attribute(&mut body, attribute::DESTINATION, &octets(address));
     body
+}
+
+/// The same `rtmsg` for a table whose number may be greater than an octet.
+fn in_table(mut body: Vec<u8>, table: u32) -> Vec<u8> {
+    body[4] = 0;
+    attribute(&mut body, attribute::TABLE, &table.to_ne_bytes());
+    body
+}
+
+fn rule_body(of: &RoutingRule) -> Vec<u8> {
+    let mut body = rule_head(of.source.as_ref(), of.destination.as_ref(), TO_TABLE);
+    attribute(&mut body, rule::PRIORITY, &of.priority.to_ne_bytes());
+    attribute(&mut body, rule::TABLE, &of.table.to_ne_bytes());
+    if let Some(mark) = of.mark {
+        attribute(&mut body, rule::MARK, &mark.to_ne_bytes());
+        attribute(&mut body, rule::MASK, &u32::MAX.to_ne_bytes());
+    }
+    if let Some(user) = of.user {
+        attribute(&mut body, rule::USERS, &[user.to_ne_bytes(), user.to_ne_bytes()].concat());
+    }
+    if let Some(source) = &of.source {
+        attribute(&mut body, rule::SOURCE, &octets(source.address()));
+    }
+    if let Some(destination) = &of.destination {
+        attribute(&mut body, rule::DESTINATION, &octets(destination.address()));
+    }
+    if of.is_own {
+        attribute(&mut body, rule::INTERFACE, &[OWN.as_bytes(), &[0]].concat());
+    }
+    body
+}
+
+/// The `fib_rule_hdr` of a rule for IPv4.
+fn rule_head(source: Option<&Prefix>, destination: Option<&Prefix>, action: u8) -> Vec<u8> {
+    let length = |prefix: Option<&Prefix>| prefix.map_or(0, Prefix::len);
+    vec![libc::AF_INET as u8, length(destination), length(source), 0, 0, 0, 0, action, 0, 0, 0, 0]
 }
 
 fn attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {

@@ -70,6 +70,24 @@ impl Offload {
     }
 }
 
+/// Calls `each` with every packet that the packet in `octets` stands for, with its checksums; `scratch` is memory for them.
+/// Returns how many there were. A packet that stands for itself and is complete is handed over whatever it is; none is if packet
+/// and offload contradict each other.
+pub fn each_packet(octets: &[u8], offload: &Offload, scratch: &mut Vec<u8>, mut each: impl FnMut(&[u8])) -> usize {
+    if !offload.needs_checksum && offload.kind == Kind::Packet {
+        each(octets);
+        return 1;
+    }
+    let Some(segments) = Inner::decode(octets).and_then(|inner| Segments::new(octets, inner, offload)) else {
+        return 0;
+    };
+    for index in 0..segments.count() {
+        segments.write(index, scratch);
+        each(scratch);
+    }
+    segments.count()
+}
+
 /// The packets that one packet stands for.
 pub(super) struct Segments<'a> {
     octets: &'a [u8],

@@ -7,11 +7,12 @@
 use std::net::IpAddr;
 
 use crate::lanes::{CpuKernel, LANES, VectorCode};
-use wayleave_core::{Instant, Now};
+use wayleave_core::{Instant, Now, Prefix};
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::verify::{self, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
 use super::account::{AccountKey, Accounts, ChargeOutcome, PayerState};
+use super::delivery;
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
 use super::revocation::RevocationTable;
 use crate::answers::AnswerLimit;
@@ -101,6 +102,8 @@ impl Reason {
 #[repr(align(128))]
 pub struct Counters {
     pub forwarded: u64,
+    /// Of these, packets whose header was taken off behind their last waypoint.
+    pub decapsulated: u64,
     /// ICMP errors sent or relayed.
     pub answered: u64,
     /// ICMP errors not sent, because of the rate limit or of the packet's length.
@@ -159,6 +162,8 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Router {
     waypoints: Vec<Waypoint>,
+    /// Networks of ordinary hosts, whose packets leave the last waypoint without a Platypus header.
+    ordinary: Vec<Prefix>,
     kernel: CpuKernel,
     /// The vector path, if it is used: its decisions are those of `verify`.
     lanes: Option<BurstVerifier>,
@@ -231,6 +236,7 @@ impl Router {
         accounts.set_pool(Room::pool(u32::try_from(config.replay.capacity()).unwrap_or(u32::MAX)));
         Self {
             waypoints: config.waypoints,
+            ordinary: Vec::new(),
             kernel: CpuKernel::PORTABLE,
             lanes: None,
             verdicts: Some(Box::default()),
@@ -318,6 +324,22 @@ impl Router {
             }
         }
         self.verdicts = Some(verdicts);
+        if !self.ordinary.is_empty() {
+            self.decapsulate(frames, actions);
+        }
+    }
+
+    /// Takes the header off packets that have passed their last waypoint here and go on to an ordinary host. What is verified,
+    /// charged and counted is the stamped packet, as everywhere.
+    fn decapsulate(&mut self, frames: &mut [Frame<'_>], actions: &[Action; BURST]) {
+        let routed = frames.iter_mut().zip(actions).filter(|(_, action)| **action == Action::Route);
+        for (frame, _) in routed {
+            if let Some(length) = delivery::decapsulate(frame.octets, &self.ordinary) {
+                let (inner, _) = std::mem::take(&mut frame.octets).split_at_mut(length);
+                frame.octets = inner;
+                self.counters.decapsulated += 1;
+            }
+        }
     }
 
     /// What becomes of the packet at `index` of the burst.
@@ -560,6 +582,12 @@ impl Router {
     #[must_use]
     pub fn is_waypoint(&self, address: Option<IpAddr>) -> bool {
         address.is_some_and(|address| self.waypoints.iter().any(|here| here.address() == address))
+    }
+
+    /// Names the networks of ordinary hosts, between two bursts: packets to them leave their last waypoint, if it is here,
+    /// without a Platypus header.
+    pub fn set_ordinary(&mut self, networks: Vec<Prefix>) {
+        self.ordinary = networks;
     }
 
     /// Replaces waypoints, keys and policies between two bursts, as when an address moves here or away.

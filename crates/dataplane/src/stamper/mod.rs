@@ -4,19 +4,21 @@
 //! The outcome is that of [`encapsulate`] and [`append`]; whatever cannot be stamped is left unchanged, and counted.
 
 pub mod lanes;
+pub mod replies;
 mod rules;
 mod traffic;
 pub mod transit;
 
-pub use rules::{Rule, RuleAction, Rules};
+pub use rules::{RANKS, Rule, RuleAction, Rules, SenderClass};
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use thiserror::Error;
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_packet::platypus::header::offsets::{IPV4, IPV6, MAX_CAPABILITIES, MAX_SAME_WAYPOINT};
-use wayleave_packet::platypus::header::{Carriage, UDP_HEADER};
+use wayleave_packet::platypus::header::{Carriage, IPV4_HEADER, UDP_HEADER};
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Position, append, encapsulate, epoch};
 use wayleave_packet::platypus::verify::is_martian;
 
@@ -26,6 +28,9 @@ use traffic::Traffic;
 
 /// The longest IP packet: an IPv6 header and 65,535 octets.
 const LONGEST: usize = 40 + 65_535;
+
+/// Time to live of packets that begin here.
+const TTL: u8 = 64;
 
 /// Where the stamper is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,6 +231,21 @@ impl std::fmt::Debug for Stamper {
 }
 
 impl Stamper {
+    /// The greatest number of octets that a packet may have before it is stamped, so that it fits its route whatever route it
+    /// takes; `None` without routes.
+    #[must_use]
+    pub fn least_room(routes: &[Route]) -> Option<usize> {
+        let room = |route: &Route| {
+            let (is_v4, list) = route.hops.iter().fold((true, 0), |(is_v4, list), hop| {
+                (is_v4 && hop.capability.waypoint.is_ipv4(), list + hop.capability.wire_length())
+            });
+            let header = if is_v4 { IPV4.capabilities } else { IPV6.capabilities };
+            let udp = if route.carriage == Carriage::Udp { UDP_HEADER } else { 0 };
+            route.mtu.saturating_sub(udp + header + list)
+        };
+        routes.iter().map(room).min()
+    }
+
     /// A stamper of `config`.
     ///
     /// # Errors
@@ -253,6 +273,39 @@ impl Stamper {
     pub fn reload(&mut self, routes: Vec<Route>, rules: &[Rule]) -> Result<(), ConfigError> {
         (self.routes, self.rules) = prepare(routes, rules)?;
         Ok(())
+    }
+
+    /// The route of packets to `destination`, by its index, and the key epoch of its first capability.
+    #[must_use]
+    pub fn route_of(&self, destination: IpAddr, user: Option<u32>, mark: u32) -> Option<(u16, u32)> {
+        let RuleAction::Take(route) = self.rules.find(destination, user, mark) else { return None };
+        let hops = &self.routes[usize::from(route)].route.hops;
+        Some((route, hops.first()?.capability.epoch))
+    }
+
+    /// A packet that carries a reply option and nothing else, by a route or straight to its destination.
+    ///
+    /// # Errors
+    /// What is wrong with addresses or option.
+    pub fn carry(
+        &mut self,
+        option: &[u8],
+        (source, destination): (Ipv4Addr, Ipv4Addr),
+        route: Option<u16>,
+        now: UnixTime,
+    ) -> Result<Vec<u8>, mint::MintError> {
+        let mut inner = [0; IPV4_HEADER];
+        (inner[0], inner[3], inner[8], inner[9]) = (0x45, IPV4_HEADER as u8, TTL, replies::NO_NEXT_HEADER);
+        inner[12..16].copy_from_slice(&source.octets());
+        inner[16..20].copy_from_slice(&destination.octets());
+        let nonce = self.nonces.next(now);
+        let (hops, sealed, carriage) = match route.and_then(|route| self.routes.get(usize::from(route))) {
+            Some(PreparedRoute { route, .. }) => (&route.hops[..], route.sealed, route.carriage),
+            None => (&[][..], false, Carriage::Ip),
+        };
+        let mut out = Vec::new();
+        encapsulate(&inner, &mint::Route { hops, nonce, sealed, reply_option: option, carriage }, &mut out)?;
+        Ok(out)
     }
 
     /// What this core has counted.

@@ -28,6 +28,49 @@ pub struct Rule {
     pub action: RuleAction,
 }
 
+/// The packets of one user or socket mark (or of both, or of anybody) for which there are rules: a host hands them to its stamper
+/// by an interface of their own, since a packet does not say who sent it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SenderClass {
+    pub user: Option<u32>,
+    pub mark: Option<u32>,
+    /// Their destinations, each once.
+    pub to: Vec<Prefix>,
+}
+
+impl SenderClass {
+    /// The classes of `rules`. A host that looks for a packet in one after the other, and in each for its destination, hands it
+    /// over by the class whose rule decides ([`Rules::find`]).
+    #[must_use]
+    pub fn of(rules: &[Rule]) -> Vec<Self> {
+        let mut classes: Vec<Self> = Vec::new();
+        for rule in rules {
+            let same = |class: &&mut Self| (class.user, class.mark) == (rule.user, rule.mark);
+            match classes.iter_mut().find(same) {
+                Some(class) if class.to.contains(&rule.to) => {}
+                Some(class) => class.to.push(rule.to),
+                None => classes.push(Self { user: rule.user, mark: rule.mark, to: vec![rule.to] }),
+            }
+        }
+        classes.sort_by_key(Self::rank);
+        classes
+    }
+
+    /// Classes of a lower rank come first; no packet belongs to two of one rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        match (self.user, self.mark) {
+            (Some(_), Some(_)) => 0,
+            (None, Some(_)) => 1,
+            (Some(_), None) => 2,
+            (None, None) => 3,
+        }
+    }
+}
+
+/// Number of ranks of [`SenderClass`].
+pub const RANKS: u32 = 4;
+
 /// User and socket mark.
 type Sender = (Option<u32>, Option<u32>);
 

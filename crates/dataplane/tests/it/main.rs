@@ -6,5 +6,6 @@ mod common;
 mod gateway;
 mod icing;
 mod platypus;
+mod replies;
 mod scion;
 mod stamper;

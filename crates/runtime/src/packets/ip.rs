@@ -47,6 +47,14 @@ impl Ip {
         bind(&socket, &SocketAddr::new(IpAddr::V4(address), 0))?;
         Ok(Self { socket, receiver: Receiver::new(MESSAGES), batcher: Batcher::without_segments() })
     }
+
+    /// Marks what is sent from here on, for the system's rules of routing (`SO_MARK`).
+    ///
+    /// # Errors
+    /// What the system said: this needs CAP_NET_ADMIN.
+    pub fn set_mark(&self, mark: u32) -> io::Result<()> {
+        options::set(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed())
+    }
 }
 
 impl AsFd for Ip {

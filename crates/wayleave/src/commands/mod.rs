@@ -22,6 +22,7 @@ mod realm;
 mod revoke;
 mod run;
 mod show;
+mod stamp;
 mod succession;
 
 use std::process::ExitCode;
@@ -53,6 +54,8 @@ pub enum Command {
     /// The paths of a gateway.
     #[command(subcommand)]
     Path(path::Path),
+    /// Have the own packets stamped while a command runs (stamper).
+    Stamp(stamp::Stamp),
     /// Probe the path from a gateway to a name or address.
     Ping(path::Of),
     /// Find between which nodes of an ICING path packets were lost, from the nodes' signed reports.
@@ -93,6 +96,7 @@ impl Command {
             Command::Show(command) => show::show(command),
             Command::Why(command) => show::why(command),
             Command::Path(command) => path::run(command),
+            Command::Stamp(command) => return stamp::run(command),
             Command::Ping(command) => path::ping(command),
             Command::Locate(command) => locate::run(command),
             Command::Invite(command) => invite::run(command),

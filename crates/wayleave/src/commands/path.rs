@@ -274,6 +274,10 @@ pub fn why(command: &Of) -> Outcome {
         print_json(value);
         return Ok(());
     }
+    if let Some(senders) = value["senders"].as_array() {
+        print(&stamped(&cell(&value["destination"]), senders));
+        return Ok(());
+    }
     let mut text = format!(
         "{} by policy {}: {}: {}\n",
         cell(&value["node"]),
@@ -296,6 +300,28 @@ pub fn why(command: &Of) -> Outcome {
     }
     print(&text);
     Ok(())
+}
+
+/// What a stamper does with packets to `destination`, by who sends them.
+fn stamped(destination: &str, senders: &[Value]) -> String {
+    let mut text = String::new();
+    for row in senders {
+        let who = [("user", "user"), ("mark", "mark"), ("cgroup", "control group")].map(|(field, word)| {
+            if row[field].is_null() { String::new() } else { format!(" {word} {}", cell(&row[field])) }
+        });
+        let who = who.concat();
+        let who = if who.is_empty() { " anybody else".to_owned() } else { who };
+        text += &format!("{destination} from{who}: {}\n", cell(&row["why"]));
+        for waypoint in row["waypoints"].as_array().into_iter().flatten() {
+            text += &format!(
+                "  waypoint {}: principal {} pays, until {}\n",
+                cell(&waypoint["waypoint"]),
+                cell(&waypoint["principal"]),
+                waypoint["until"].as_u64().map(utc).unwrap_or_default()
+            );
+        }
+    }
+    text
 }
 
 fn ask(page: &str, command: &Of) -> Outcome<Value> {

@@ -47,6 +47,8 @@ pub enum Noun {
     Paths,
     /// Names that have addresses (gateway).
     Names,
+    /// Routes of waypoints, and who pays at each (stamper).
+    Stamping,
 }
 
 impl Noun {
@@ -63,13 +65,14 @@ impl Noun {
             Noun::Neighbours => "/api/v1/neighbours",
             Noun::Paths => "/api/v1/paths",
             Noun::Names => "/api/v1/names",
+            Noun::Stamping => "/api/v1/stamping",
         }
     }
 }
 
 #[derive(Args, Debug)]
 pub struct Why {
-    /// A prefix, or a name or address behind a gateway.
+    /// A prefix, a name or address behind a gateway, or a destination's address (stamper).
     pub what: String,
     /// Only what becomes of the own router's route, with each check that the exchange makes of it (member).
     #[arg(long)]
@@ -146,6 +149,12 @@ pub fn show(command: &Show) -> Outcome {
         }
         Noun::Paths if list("paths").iter().any(|row| row["used"].is_array()) => path::table(&value),
         Noun::Names => objects(&list("names"), &["name", "ipv4", "ipv6"]),
+        Noun::Stamping => {
+            let columns = ["route", "waypoint", "principal", "delegation", "epoch", "until", "file"];
+            let routes = objects(&list("stamping").iter().flat_map(waypoints).collect::<Vec<_>>(), &columns);
+            let columns = ["to", "user", "mark", "cgroup", "route", "interface"];
+            format!("{routes}\n{}", objects(&list("rules"), &columns))
+        }
         Noun::Reports => objects(&list("reports"), &["handle", "index", "window", "packets", "octets"]),
         Noun::Neighbours => {
             objects(&list("neighbours"), &["node", "interface", "state", "local", "remote", "ids", "identity"])
@@ -188,6 +197,17 @@ fn status(mut value: Value) -> String {
         .collect();
     let columns = ["pair", "inside", "outside", "offered", "in", "out", "inside_protection", "outside_protection"];
     format!("{}\n{}", fields(&value), objects(&rows, &columns))
+}
+
+/// A route's waypoints, each with the route's name.
+fn waypoints(route: &Value) -> Vec<Value> {
+    let waypoints = route["waypoints"].as_array().into_iter().flatten().cloned();
+    waypoints
+        .map(|mut waypoint| {
+            waypoint["route"] = route["route"].clone();
+            waypoint
+        })
+        .collect()
 }
 
 /// A row of `show peers`.

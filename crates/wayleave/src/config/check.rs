@@ -1,7 +1,7 @@
 //! `check`: what is wrong with a configuration, whichever role it is for.
 
 use super::rs::StatusSection;
-use super::{Fault, Source, attest, consent, gateway, lab, member, path, realm, router, rs};
+use super::{Fault, Source, attest, consent, gateway, lab, member, path, realm, router, rs, stamper};
 use crate::failure::{Failure, Failures, Outcome};
 
 /// A role's configuration, for commands that work on any.
@@ -18,8 +18,17 @@ pub struct RoleConfig {
 }
 
 /// The configurations of all roles.
-pub const ROLES: [&RoleConfig; 8] =
-    [&rs::ROLE, &member::ROLE, &attest::ROLE, &router::ROLE, &realm::ROLE, &path::ROLE, &consent::ROLE, &gateway::ROLE];
+pub const ROLES: [&RoleConfig; 9] = [
+    &rs::ROLE,
+    &member::ROLE,
+    &attest::ROLE,
+    &router::ROLE,
+    &realm::ROLE,
+    &path::ROLE,
+    &consent::ROLE,
+    &gateway::ROLE,
+    &stamper::ROLE,
+];
 
 /// The result of a check.
 #[derive(Debug)]

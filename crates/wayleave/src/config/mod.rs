@@ -18,6 +18,7 @@ pub mod realm;
 pub mod router;
 pub mod rpki;
 pub mod rs;
+pub mod stamper;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

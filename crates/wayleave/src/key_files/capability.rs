@@ -62,6 +62,7 @@ struct SecretLine {
 }
 
 /// A capability at one waypoint in several key epochs.
+#[derive(Clone)]
 pub struct Capabilities {
     pub waypoint: IpAddr,
     pub principal: Principal,
@@ -163,10 +164,14 @@ impl Capabilities {
 
     /// Reads a file, which must be readable by its owner alone.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let text = private::read(path)?;
+        Self::parse(&private::read(path)?, &path.display().to_string())
+    }
+
+    /// Reads the content of the file `name`.
+    pub fn parse(text: &str, name: &str) -> Result<Self, Failure> {
         // The parser's message would quote the line, which is secret.
-        let refused = |what: &str| Failure::new(format!("{} {what}", path.display()));
-        let file: CapabilityFile = toml::from_str(&text).map_err(|_| refused("is not a file of capabilities"))?;
+        let refused = |what: &str| Failure::new(format!("{name} {what}"));
+        let file: CapabilityFile = toml::from_str(text).map_err(|_| refused("is not a file of capabilities"))?;
         if file.role != ROLE {
             return Err(refused(&format!("has keys for `{}`, not for `{ROLE}`", file.role)));
         }

@@ -16,6 +16,8 @@ mod peer_tcp;
 mod realm;
 mod router;
 mod rs;
+mod stamper;
+mod stamping;
 mod state;
 pub mod trouble;
 
@@ -32,6 +34,8 @@ pub use gateway::receiving;
 pub use member::{party_verifier, party_words};
 pub use overlay::{records, role_names};
 pub use rs::{peer_verifier, peer_words};
+/// What `wayleave stamp` says to a stamper.
+pub use stamper::registration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RoleName {
@@ -51,6 +55,8 @@ pub enum RoleName {
     Consent,
     /// A gateway of an overlay: IP packets in and out, sealed.
     Gateway,
+    /// A stamper at a host: Platypus capabilities on packets by user, control group, socket mark or destination.
+    Stamper,
 }
 
 impl RoleName {
@@ -65,6 +71,7 @@ impl RoleName {
             RoleName::Path => path::PathRole::NAME,
             RoleName::Consent => consent::ConsentRole::NAME,
             RoleName::Gateway => gateway::GatewayRole::NAME,
+            RoleName::Stamper => stamper::StamperRole::NAME,
         }
     }
 }
@@ -83,6 +90,7 @@ pub fn run(role: RoleName, configuration: &Path) -> Outcome {
             RoleName::Path => daemon::run::<path::PathRole>(configuration).await,
             RoleName::Consent => daemon::run::<consent::ConsentRole>(configuration).await,
             RoleName::Gateway => daemon::run::<gateway::GatewayRole>(configuration).await,
+            RoleName::Stamper => daemon::run::<stamper::StamperRole>(configuration).await,
         }
     })
 }

@@ -20,5 +20,6 @@ mod overlay;
 mod protected_sessions;
 mod router;
 mod run;
+mod stamping;
 mod trouble;
 mod why;

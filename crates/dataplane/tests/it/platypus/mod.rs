@@ -1,5 +1,6 @@
 //! The Platypus router from outside.
 
+mod delivery;
 mod lanes;
 mod model;
 mod relay;

@@ -101,6 +101,18 @@ impl<'a> ReplyOption<'a> {
         Ok((Self { kind, flags, body: &option[OPTION_HEADER..] }, rest))
     }
 
+    /// Whether it is a client's first message.
+    #[must_use]
+    pub fn is_hello(&self) -> bool {
+        self.kind == HELLO
+    }
+
+    /// Whether it is a server's answer to a hello.
+    #[must_use]
+    pub fn is_offer(&self) -> bool {
+        self.kind == OFFER
+    }
+
     fn body_of(&self, kind: u8) -> Result<&'a [u8], ReplyError> {
         if self.kind == kind { Ok(self.body) } else { Err(ReplyError::Malformed) }
     }

@@ -45,6 +45,9 @@ pub struct PlatypusSection {
     /// Waypoints in those networks that may be reached.
     #[serde(default)]
     pub allowed_waypoints: Vec<Text<IpAddr>>,
+    /// Networks of ordinary hosts: the last waypoint takes the header off packets to them.
+    #[serde(default)]
+    pub decapsulate: Vec<Prefix>,
     #[serde(default)]
     pub repeated: RepeatedName,
     /// Packets that the replay filter holds in a turn of four seconds.
@@ -222,6 +225,8 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      # Networks that may not be reached through this router, and waypoints in them that may.\n\
      #refused = [\"10.0.0.0/8\"]\n\
      #allowed_waypoints = [\"10.0.0.1\"]\n\
+     # Networks of ordinary hosts: if the last waypoint is here, packets to them leave without a Platypus header.\n\
+     #decapsulate = [\"203.0.113.0/24\"]\n\
      # Repeated packets: drop, count-once, pass.\n\
      #repeated = \"drop\"\n\
      # Packets of four seconds that the replay filter has room for, 12 octets each; a rate has a room of its own in it.\n\

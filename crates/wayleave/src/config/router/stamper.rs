@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::Prefix;
+use wayleave_dataplane::stamper::ConfigError;
+use wayleave_packet::platypus::mint::Position;
 
 use super::RouterFile;
 use crate::config::rs::{FileFault, range};
@@ -14,6 +16,8 @@ use crate::key_files::capability::Capabilities;
 
 /// Largest number of stampers that share capabilities: each has a part of the nonces of a second.
 const MOST_STAMPERS: u64 = 1 << 16;
+/// Delegations have numbers of 24 bits.
+const MOST_ID: u64 = (1 << 24) - 1;
 /// Largest MTU of a link.
 const LONGEST: u64 = 65_535;
 
@@ -39,6 +43,15 @@ pub enum PositionName {
     Last,
 }
 
+impl PositionName {
+    pub fn position(self) -> Position {
+        match self {
+            Self::Next => Position::Next,
+            Self::Last => Position::Last,
+        }
+    }
+}
+
 /// Waypoints in order.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,6 +68,11 @@ pub struct RouteSection {
     /// MTU of the route.
     #[serde(default = "default_mtu")]
     pub mtu: Spanned<u64>,
+    /// At a host: capabilities that pay for replies. Servers' stampers are handed a delegation for this host's address.
+    pub reply: Option<Spanned<PathBuf>>,
+    /// The number of that delegation, by which it is revoked.
+    #[serde(default = "default_reply_id")]
+    pub reply_id: Spanned<u64>,
 }
 
 /// Which packets are stamped.
@@ -65,6 +83,40 @@ pub struct RuleSection {
     pub to: Prefix,
     /// The route's name; without one packets are unchanged.
     pub route: Option<Spanned<String>>,
+    /// At a host: only packets of this user's sockets, by name or number.
+    pub user: Option<Spanned<UserName>>,
+    /// At a host: only packets with this mark, which a socket (`SO_MARK`) or nftables sets.
+    pub mark: Option<Spanned<u32>>,
+    /// At a host: only packets of sockets in this control group, by its path below the root of version 2.
+    pub cgroup: Option<Spanned<String>>,
+}
+
+/// A user of this machine.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum UserName {
+    Number(u32),
+    Name(String),
+}
+
+impl UserName {
+    /// Its number; `None` if this machine has no user of that name.
+    pub fn number(&self) -> Option<u32> {
+        let name = match self {
+            Self::Number(number) => return Some(*number),
+            Self::Name(name) => name,
+        };
+        let users = std::fs::read_to_string("/etc/passwd").ok()?;
+        users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let is_wanted = fields.next() == Some(name);
+            is_wanted.then(|| fields.nth(1)?.parse().ok())?
+        })
+    }
+}
+
+fn default_reply_id() -> Spanned<u64> {
+    super::unplaced(1)
 }
 
 fn default_mtu() -> Spanned<u64> {
@@ -83,8 +135,9 @@ impl StamperSection {
     }
 
     /// The first file of capabilities that cannot be used.
-    pub(super) fn file_fault(&self, source: &Source) -> Option<FileFault> {
-        let named = self.routes.iter().flat_map(|route| &route.get_ref().capabilities);
+    pub fn file_fault(&self, source: &Source) -> Option<FileFault> {
+        let named =
+            self.routes.iter().map(Spanned::get_ref).flat_map(|route| route.capabilities.iter().chain(&route.reply));
         for named in named {
             let path = source.resolve(named.get_ref());
             if !path.exists() {
@@ -111,10 +164,57 @@ impl RouterFile {
         };
         let at = stamper.span();
         let section = stamper.get_ref();
+        section.faults(faults);
+        for reply in section.routes.iter().filter_map(|route| route.get_ref().reply.as_ref()) {
+            let message = "a router hands over no capabilities for replies, expected no `reply`";
+            faults.push(Fault::at(reply.span(), message).help("`wayleave run stamper` does, at the host that pays"));
+        }
+        for rule in section.rules.iter().map(Spanned::get_ref) {
+            let sender = [
+                rule.user.as_ref().map(Spanned::span),
+                rule.mark.as_ref().map(Spanned::span),
+                rule.cgroup.as_ref().map(Spanned::span),
+            ];
+            if let Some(span) = sender.into_iter().flatten().next() {
+                let message = "a router does not know who sent a packet, expected a rule by destination alone";
+                faults.push(
+                    Fault::at(span, message).help("`wayleave run stamper` chooses by user, mark and control group"),
+                );
+            }
+        }
         if stamping.is_none() {
             let message = "no packet is stamped, expected `stamp` in a [[link]]: the sources behind it";
             faults.push(Fault::at(at, message));
         }
+    }
+}
+
+impl StamperSection {
+    /// What is wrong with routes and rules that no stamper takes, and where.
+    pub fn locate(&self, error: ConfigError) -> Fault {
+        let rule = |index: usize| self.rules.get(index).map(Spanned::span);
+        let route = |index: usize| self.routes.get(index).map(Spanned::span);
+        let (span, message) = match error {
+            ConfigError::Twice(index) => (rule(index), "a second rule for the same destinations, expected one"),
+            ConfigError::NoRoute(index) => {
+                (rule(index), "the route is of another family, expected one of the destinations'")
+            }
+            ConfigError::Delegation(index) => (
+                rule(index),
+                "the route's capabilities are not delegated for all of these, expected narrower destinations",
+            ),
+            ConfigError::Route(index) | ConfigError::Carriage(index) => (
+                route(index),
+                "a route that no packet can take, expected one to eight waypoints of one family, none thrice",
+            ),
+            ConfigError::Share(..) => (None, "no such share"),
+        };
+        Fault { span, message: message.to_owned(), help: None }
+    }
+
+    /// What is wrong with routes and rules, wherever the stamper is.
+    pub fn faults(&self, faults: &mut Vec<Fault>) {
+        let section = self;
         if let Some(share) = &section.share {
             let [own, of] = *share.get_ref();
             if own >= of || u64::from(of) > MOST_STAMPERS {
@@ -126,6 +226,7 @@ impl RouterFile {
         for (index, route) in section.routes.iter().enumerate() {
             let (at, route) = (route.span(), route.get_ref());
             faults.extend(range(&route.mtu, 576, LONGEST, "octets"));
+            faults.extend(range(&route.reply_id, 0, MOST_ID, ""));
             if section.route(&route.name) != Some(index) {
                 faults.push(Fault::at(at.clone(), format!("a second route `{}`, expected another name", route.name)));
             }

@@ -10,6 +10,7 @@ mod member_page;
 mod overlay_page;
 mod router_page;
 mod routers;
+mod stamper_page;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 7] = [
+const TRIED: [(&str, &[(&str, usize)]); 8] = [
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
     ("exchange.md", &[("sh", 10), ("toml", 4), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 1), ("toml", 1), ("bird", 0), ("frr", 0)]),
@@ -26,6 +27,7 @@ const TRIED: [(&str, &[(&str, usize)]); 7] = [
     ("overlay.md", &[("sh", 4), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),
+    ("stamper.md", &[("sh", 5), ("toml", 5), ("bird", 0), ("frr", 0)]),
 ];
 
 /// The snippets of one language on a page of the guide, in order.

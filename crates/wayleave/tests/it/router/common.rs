@@ -70,8 +70,9 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A running router.
+/// A running router, or another role with a status page.
 pub(crate) struct Router {
+    role: &'static str,
     name: String,
     folder: PathBuf,
     place: NetworkNamespace,
@@ -83,10 +84,21 @@ impl Router {
     /// Starts a router with this configuration, which has no `[status]` yet, and waits until it is ready: until it accepts what
     /// is stamped now.
     pub(crate) fn start(folder: &Folder, name: &str, place: NetworkNamespace, config: &str) -> Self {
+        Self::start_role("router", folder, name, place, config)
+    }
+
+    /// The same for another role.
+    pub(crate) fn start_role(
+        role: &'static str,
+        folder: &Folder,
+        name: &str,
+        place: NetworkNamespace,
+        config: &str,
+    ) -> Self {
         let page = place.within(free_address);
         let page = page.expect("in its place").expect("a port").to_string();
         folder.write(&format!("{name}.toml"), &format!("{config}[status]\nlisten = \"{page}\"\n"));
-        let mut router = Self { name: name.to_owned(), folder: folder.0.clone(), place, child: None, page };
+        let mut router = Self { role, name: name.to_owned(), folder: folder.0.clone(), place, child: None, page };
         router.start_process();
         router
     }
@@ -95,7 +107,7 @@ impl Router {
     pub(crate) fn start_process(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(["run", "router", "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
+        command.args(["run", self.role, "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
         self.child = Some(command.stderr(log.expect("a log")).stdin(Stdio::null()).spawn().expect("the program runs"));
         let begin = Instant::now();
         let is_ready = |status: &Value| !status.is_null() && status["refuses_until"].is_null();
@@ -104,13 +116,19 @@ impl Router {
             assert!(ended.is_none() && begin.elapsed() < PATIENCE, "{} did not start: {}", self.name, self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_named_by_the_rule("router", &self.place, self.page.parse().expect("an address"));
+        assert_named_by_the_rule(self.role, &self.place, self.page.parse().expect("an address"));
     }
 
     pub(crate) fn json(&self, noun: &str) -> Value {
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
         let output = command.args(["show", noun, "--json", "--url", &self.page]).output().expect("the program runs");
         if output.status.success() { serde_json::from_slice(&output.stdout).expect("JSON") } else { Value::Null }
+    }
+
+    /// Runs a command that asks this role.
+    pub(crate) fn show(&self, arguments: &[&str]) -> Output {
+        let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(arguments).args(["--url", &self.page]).output().expect("the program runs")
     }
 
     /// What a page of the status server answers, with its head.

@@ -37,9 +37,10 @@ use crate::config::router::FormatName;
 use crate::config::router::platypus::{PlatypusSection, RepeatedName};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
+use crate::roles::stamping::{CapabilityEpoch, RouteCapabilities};
 use rates::Rates;
 use revocations::{RevocationFile, SharedStatus};
-use stamper::{CapabilityEpoch, RouteCapabilities, Stamping, StampingPlan};
+use stamper::{Stamping, StampingPlan};
 
 /// Stamping keys of delegations that a thread keeps.
 const DELEGATIONS: usize = 1024;
@@ -74,6 +75,7 @@ pub struct Platypus {
 #[derive(Clone)]
 pub struct Plan {
     waypoints: Vec<Waypoint>,
+    ordinary: Vec<Prefix>,
     rates: Rates,
     stamping: Option<StampingPlan>,
     remotes: Vec<SocketAddr>,
@@ -169,6 +171,7 @@ impl Platypus {
 
     fn take_over(&mut self, plan: Plan, ports: &[AttachedPort], now: Instant) {
         plan.rates.set(self.router.accounts(), now);
+        self.router.set_ordinary(plan.ordinary);
         if let (Some(stamping), Some(plan)) = (&mut self.stamping, &plan.stamping) {
             stamping.reload(plan);
         }
@@ -336,7 +339,13 @@ impl Format for Platypus {
         let of = self.router.counters();
         let packet = verify::Reason::ALL.into_iter().map(Reason::Packet);
         let mut counters = FormatCounters {
-            decided: [("forwarded", of.forwarded), ("answered", of.answered), ("unanswered", of.unanswered)].into(),
+            decided: [
+                ("forwarded", of.forwarded),
+                ("decapsulated", of.decapsulated),
+                ("answered", of.answered),
+                ("unanswered", of.unanswered),
+            ]
+            .into(),
             reasons: packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect(),
             replay: self.router.replay().map(|filter| self.replay_counters(filter, now)),
             accounts: self.account_table(),
@@ -419,6 +428,7 @@ impl Control<Platypus> for PlatypusControl {
         "platypus.freshness_secs",
         "platypus.refused",
         "platypus.allowed_waypoints",
+        "platypus.decapsulate",
         "platypus.rates",
         "platypus.revocations.file",
         "platypus.revocations.key",
@@ -430,7 +440,7 @@ impl Control<Platypus> for PlatypusControl {
     fn load(settings: &Settings, store: Option<&Arc<FileStore>>) -> Outcome<Self> {
         Ok(Self {
             revocations: RevocationFile::new(settings, store)?,
-            capabilities: RouteCapabilities::load(settings)?,
+            capabilities: stamper::load(settings)?,
             stamped: Vec::new(),
             replay: None,
         })
@@ -466,6 +476,7 @@ impl Control<Platypus> for PlatypusControl {
         routes.sort_by_key(|(prefix, _)| Reverse(prefix.len()));
         Ok(Plan {
             waypoints: waypoints(settings, section),
+            ordinary: section.decapsulate.clone(),
             rates: Rates::new(section, *settings.file.forwarding.workers.get_ref(), self.capacity(section)),
             stamping: self.capabilities.as_ref().map(|files| StampingPlan::new(&settings.file, files, unix_now())),
             remotes: links().map(|(_, link)| link.remote.get_ref().0).collect(),

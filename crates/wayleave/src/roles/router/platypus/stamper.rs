@@ -2,110 +2,34 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::path::PathBuf;
 
 use toml::Spanned;
-use tracing::{error, warn};
+use tracing::error;
 use wayleave_core::{Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::stamper::transit::{Dropped, original_source, pass_on};
 use wayleave_dataplane::stamper::{
-    Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Stamper,
+    Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Rule, RuleAction, Stamper,
 };
-use wayleave_packet::platypus::header::Carriage;
 use wayleave_packet::platypus::mint::Position;
 use wayleave_runtime::packets::Burst;
 
-use crate::config::Fault;
 use crate::config::router::RouterFile;
-use crate::config::router::stamper::{PositionName, RouteSection, RuleSection, StamperSection};
+use crate::config::router::stamper::{RuleSection, StamperSection};
 use crate::failure::{Failure, Outcome as Answer};
-use crate::key_files::capability::Capabilities;
 use crate::roles::router::counters::Named;
 use crate::roles::router::settings::Settings;
+use crate::roles::stamping::{HEADROOM, RouteCapabilities};
 
-/// Octets that a packet may grow by: a header, UDP, and eight capabilities of the greatest length.
-const HEADROOM: usize = 44 + 8 + 8 * 64;
-/// Seconds before the end of capabilities at which the log warns.
-const WARNED_AHEAD: u64 = 3_600;
-
-/// The capabilities of each route with the names of their files.
-pub struct RouteCapabilities(Vec<Vec<(Capabilities, String)>>);
-
-impl RouteCapabilities {
-    /// Reads all files, if packets are stamped.
-    pub fn load(Settings { file, source, .. }: &Settings) -> Result<Option<Self>, Failure> {
-        let Some(section) = &file.stamper else { return Ok(None) };
-        let one = |named: &Spanned<PathBuf>| {
-            let path = source.resolve(named.get_ref());
-            let loaded = Capabilities::load(&path);
-            let loaded = loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
-            Ok((loaded, path.display().to_string()))
-        };
-        let route = |route: &Spanned<RouteSection>| {
-            route.get_ref().capabilities.iter().map(one).collect::<Result<_, Failure>>()
-        };
-        let capabilities = Self(section.get_ref().routes.iter().map(route).collect::<Result<_, Failure>>()?);
-        let plan = StampingPlan::new(file, &capabilities, UnixTime(0));
-        if let Err(error) = plan.stamper(0) {
-            return Err(source.failure(locate(section.get_ref(), error)));
-        }
-        Ok(Some(capabilities))
+/// Reads the files of capabilities, if packets are stamped, and tries the plan that follows from them.
+pub fn load(Settings { file, source, .. }: &Settings) -> Result<Option<RouteCapabilities>, Failure> {
+    let Some(section) = file.stamper.as_ref().map(Spanned::get_ref) else { return Ok(None) };
+    let capabilities = RouteCapabilities::load(section, source)?;
+    match StampingPlan::new(file, &capabilities, UnixTime(0)).stamper(0) {
+        Ok(_) => Ok(Some(capabilities)),
+        Err(error) => Err(source.failure(section.locate(error))),
     }
-
-    /// The key epochs that are stamped with at `now`; `None` where no capability is accepted.
-    pub fn epochs(&self, now: UnixTime) -> Vec<Option<CapabilityEpoch>> {
-        let all = self.0.iter().flatten();
-        all.map(|(capabilities, _)| {
-            let epoch = capabilities.hop(now)?.capability.epoch;
-            Some(CapabilityEpoch { epoch, is_about_to_end: now.secs() + WARNED_AHEAD > capabilities.end() })
-        })
-        .collect()
-    }
-
-    /// Logs which files have come to their end, or are about to.
-    pub fn warn(&self, now: UnixTime) {
-        for (capabilities, name) in self.0.iter().flatten() {
-            let end = capabilities.end();
-            if capabilities.hop(now).is_none() {
-                error!(
-                    "{name} has no capability for the present epoch: packets on its route leave without a stamp; put a new \
-                     file in its place, and reload"
-                );
-            } else if now.secs() + WARNED_AHEAD > end {
-                warn!("the capabilities in {name} end at Unix time {end}: put a new file in its place, and reload");
-            }
-        }
-    }
-}
-
-/// The key epoch that a file's capabilities are used with at one time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CapabilityEpoch {
-    epoch: u32,
-    is_about_to_end: bool,
-}
-
-/// What is wrong with the section, and where.
-fn locate(section: &StamperSection, error: ConfigError) -> Fault {
-    let rule = |index: usize| section.rules.get(index).map(Spanned::span);
-    let route = |index: usize| section.routes.get(index).map(Spanned::span);
-    let (span, message) = match error {
-        ConfigError::Twice(index) => (rule(index), "a second rule for the same destinations, expected one"),
-        ConfigError::NoRoute(index) => {
-            (rule(index), "the route is of another family, expected one of the destinations'")
-        }
-        ConfigError::Delegation(index) => {
-            (rule(index), "the route's capabilities are not delegated for all of these, expected narrower destinations")
-        }
-        ConfigError::Route(index) | ConfigError::Carriage(index) => (
-            route(index),
-            "a route that no packet can take, expected one to eight waypoints of one family, none thrice",
-        ),
-        ConfigError::Share(..) => (None, "no such share"),
-    };
-    Fault { span, message: message.to_owned(), help: None }
 }
 
 /// What threads stamp by, until the next epoch or reload.
@@ -120,30 +44,15 @@ pub struct StampingPlan {
 impl StampingPlan {
     pub fn new(file: &RouterFile, capabilities: &RouteCapabilities, now: UnixTime) -> Self {
         let section = file.stamper.as_ref().map(Spanned::get_ref);
-        let sections = section.map_or(&[][..], |section| &section.routes);
-        let route = |(section, files): (&Spanned<RouteSection>, &Vec<(Capabilities, String)>)| {
-            let section = section.get_ref();
-            Route {
-                // Packets of a route whose capabilities have ended are left unstamped, and counted.
-                hops: files.iter().map(|(capabilities, _)| capabilities.hop_or_first(now)).collect(),
-                sealed: section.sealed,
-                carriage: if section.udp { Carriage::Udp } else { Carriage::Ip },
-                mtu: usize::try_from(*section.mtu.get_ref()).unwrap_or(usize::MAX),
-            }
-        };
         let rule = |rule: &Spanned<RuleSection>| {
             let rule = rule.get_ref();
             let route = rule.route.as_ref().and_then(|name| section?.route(name.get_ref()));
             let action = route.and_then(|route| u16::try_from(route).ok()).map_or(RuleAction::Pass, RuleAction::Take);
             Rule { to: rule.to, user: None, mark: None, action }
         };
-        let position = match section.map(|section| section.position) {
-            Some(PositionName::Last) => Position::Last,
-            _ => Position::Next,
-        };
         let config = Config {
-            location: Location::Network(position),
-            routes: sections.iter().zip(&capabilities.0).map(route).collect(),
+            location: Location::Network(section.map_or(Position::Next, |section| section.position.position())),
+            routes: section.map_or(Vec::new(), |section| capabilities.routes(section, now)),
             rules: section.map_or(&[][..], |section| &section.rules).iter().map(rule).collect(),
             share: section.map_or([0, 1], StamperSection::share).into(),
         };

@@ -1,0 +1,78 @@
+//! `stamp`: the own packets are stamped while a command runs.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use wayleave_core::Prefix;
+use zeroize::Zeroizing;
+
+use crate::failure::{Failure, Failures};
+use crate::key_files::private;
+use crate::roles::registration::{Answer, Request};
+
+/// Octets of an answer.
+const MAX_ANSWER: u64 = 1 << 16;
+
+#[derive(Args, Debug)]
+pub struct Stamp {
+    /// The stamper's socket (`socket` in its [host]).
+    #[arg(long)]
+    pub socket: PathBuf,
+    /// Destinations; may be given several times.
+    #[arg(long, required = true)]
+    pub to: Vec<Prefix>,
+    /// A file of capabilities for each waypoint, in order.
+    #[arg(long = "capability", value_name = "FILE", required = true)]
+    pub capabilities: Vec<PathBuf>,
+    /// MTU of the route.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..))]
+    pub mtu: u16,
+    /// The command; without one, until the standard input ends.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
+/// Registers, runs the command, and returns its exit code.
+pub fn run(command: &Stamp) -> Result<ExitCode, Failures> {
+    let connection = register(command)?;
+    let code = match &command.command[..] {
+        [] => {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            ExitCode::SUCCESS
+        }
+        [program, arguments @ ..] => {
+            let status = Command::new(program).args(arguments).status();
+            let status = status.map_err(|error| Failure::system(format!("cannot run {program}"), &error))?;
+            ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+        }
+    };
+    let _ = connection.shutdown(Shutdown::Both);
+    Ok(code)
+}
+
+fn register(command: &Stamp) -> Result<UnixStream, Failure> {
+    let read = |path: &PathBuf| private::read(path).map(|text| Zeroizing::new(text.to_string()));
+    let capabilities = command.capabilities.iter().map(read).collect::<Result<_, _>>()?;
+    let request = Request { version: 1, to: command.to.clone(), capabilities, mtu: command.mtu };
+    let line = serde_json::to_string(&request).map(Zeroizing::new);
+    let line = line.map_err(|error| Failure::new(format!("cannot write the request: {error}")))?;
+    let failed = |error: std::io::Error| {
+        Failure::system(format!("no stamper answers at {}", command.socket.display()), &error)
+            .help("`socket` in [host] of its configuration says where it listens")
+    };
+    let mut connection = UnixStream::connect(&command.socket).map_err(failed)?;
+    connection.write_all(line.as_bytes()).and_then(|()| connection.write_all(b"\n")).map_err(failed)?;
+    let mut answer = String::new();
+    let mut reading = BufReader::new(&connection).take(MAX_ANSWER);
+    reading.read_line(&mut answer).map_err(failed)?;
+    let answer: Answer =
+        serde_json::from_str(&answer).map_err(|_| Failure::new("the stamper's answer is malformed"))?;
+    match answer.error {
+        None => Ok(connection),
+        Some(error) => Err(Failure::new(format!("the stamper refused: {error}"))),
+    }
+}

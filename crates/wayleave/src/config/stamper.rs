@@ -1,0 +1,290 @@
+//! The configuration of a stamper at a host.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_core::{Afi, Prefix};
+use wayleave_dataplane::stamper::{RANKS, Rule, RuleAction};
+
+use super::check::{Checked, RoleConfig};
+use super::parse::Text;
+use super::router::stamper::{RuleSection, StamperSection, UserName};
+use super::rs::{FileFault, StatusSection, range, status_warning};
+use super::{Fault, Source};
+use crate::failure::Failures;
+
+/// Octets of the interfaces' common name, at most: the system's names have fifteen, and a number of three digits follows.
+const MAX_INTERFACE: usize = 12;
+/// Senders that are told apart, at most: each has an interface.
+pub const MAX_SENDERS: usize = 256;
+/// Greatest number of a table or a rule that still leaves room for ours behind it.
+const MAX_TABLE: u64 = u32::MAX as u64 - 2 * MAX_SENDERS as u64;
+const NO_USER: &str = "this machine has no such user, expected a name of /etc/passwd or a number";
+/// Octets of a control group's path.
+const MAX_CGROUP: usize = 512;
+
+/// `run stamper`.
+pub const ROLE: RoleConfig = RoleConfig {
+    name: "stamper",
+    section: "host",
+    sections: "[host] and [stamper]",
+    check: HostFile::checked,
+    template: |_| TEMPLATE.to_owned(),
+};
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostFile {
+    pub host: Spanned<HostSection>,
+    pub stamper: Spanned<StamperSection>,
+    pub status: Option<StatusSection>,
+}
+
+/// `[host]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostSection {
+    /// The TUN interfaces that the role makes have this name and a number.
+    #[serde(default = "default_interface")]
+    pub interface: Spanned<String>,
+    /// This host's address: packets that it stamps come from there, and packets that arrive there with a Platypus header are
+    /// handed to the system without it.
+    pub address: Option<Text<Ipv4Addr>>,
+    /// Replies are stamped with what clients hand over for them.
+    pub replies: Option<Spanned<bool>>,
+    /// Where users register capabilities for their own packets; nowhere without it.
+    pub socket: Option<Spanned<PathBuf>>,
+    /// Who may, besides root.
+    #[serde(default)]
+    pub users: Vec<Spanned<UserName>>,
+    /// Networks whose packets pass through this machine, and are stamped as its own.
+    #[serde(default)]
+    pub sources: Vec<Spanned<Prefix>>,
+    /// The mark of packets that leave the stamper; control groups have the numbers behind it.
+    #[serde(default = "default_mark")]
+    pub mark: Spanned<u32>,
+    /// The first routing table, and the priority of the first routing rule, that the role uses.
+    #[serde(default = "default_table")]
+    pub table: Spanned<u64>,
+}
+
+fn default_interface() -> Spanned<String> {
+    Spanned::new(0..0, "stamp".to_owned())
+}
+
+fn default_mark() -> Spanned<u32> {
+    Spanned::new(0..0, 0x5741_0000)
+}
+
+fn default_table() -> Spanned<u64> {
+    Spanned::new(0..0, 22_100)
+}
+
+impl HostSection {
+    /// The first table and priority.
+    pub fn table(&self) -> u32 {
+        u32::try_from(*self.table.get_ref()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether replies are stamped with what clients hand over.
+    pub fn takes_replies(&self) -> bool {
+        self.replies.as_ref().is_some_and(|replies| *replies.get_ref())
+    }
+
+    /// The priorities of the role's routing rules: one for what leaves the stamper, one for each rank of senders.
+    pub fn priorities(&self) -> impl Iterator<Item = u32> + use<> {
+        let first = self.table();
+        first..=first + RANKS
+    }
+}
+
+impl HostFile {
+    /// Reads and checks the file, not the files that it names.
+    pub fn parse(source: &Source) -> Result<Self, Failures> {
+        let file: Self = source.parse()?;
+        let faults = file.faults();
+        if faults.is_empty() {
+            return Ok(file);
+        }
+        Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let (host, stamper) = (self.host.get_ref(), self.stamper.get_ref());
+        let interface = host.interface.get_ref();
+        let is_letter = |octet: u8| octet.is_ascii_alphanumeric() || octet == b'-';
+        if interface.is_empty() || interface.len() > MAX_INTERFACE || !interface.bytes().all(is_letter) {
+            let message = format!(
+                "`{interface}` begins no interface's name, expected at most {MAX_INTERFACE} letters and digits"
+            );
+            faults.push(Fault::at(host.interface.span(), message));
+        }
+        faults.extend(range(&host.table, 256, MAX_TABLE, ""));
+        if *host.mark.get_ref() == 0 || host.mark.get_ref().checked_add(MAX_SENDERS as u32).is_none() {
+            let message = "every socket has mark 0, expected another number, with some free ones behind it";
+            faults.push(Fault::at(host.mark.span(), message));
+        }
+        for prefix in &host.sources {
+            if prefix.get_ref().afi() != Afi::Ipv4 {
+                faults.push(Fault::at(prefix.span(), "not a network of IPv4, expected one such as \"192.0.2.0/24\""));
+            }
+        }
+        if host.address.is_none() {
+            let message = "capabilities for replies are handed over to an address, expected `address` in [host]";
+            let reply = stamper.routes.iter().filter_map(|route| Some(route.get_ref().reply.as_ref()?.span()));
+            let replies = host.replies.iter().filter(|replies| *replies.get_ref()).map(Spanned::span);
+            faults.extend(replies.chain(reply).map(|at| Fault::at(at, message)));
+        }
+        for user in host.users.iter().filter(|user| user.get_ref().number().is_none()) {
+            faults.push(Fault::at(user.span(), NO_USER));
+        }
+        if let (None, Some(user)) = (&host.socket, host.users.first()) {
+            faults.push(Fault::at(user.span(), "users without a socket, expected `socket` in [host]"));
+        }
+        stamper.faults(&mut faults);
+        for rule in &stamper.rules {
+            self.rule_faults(rule, &mut faults);
+        }
+        let senders: BTreeSet<_> = self.rules().iter().map(|rule| (rule.user, rule.mark)).collect();
+        if senders.len() > MAX_SENDERS {
+            let message = format!("rules for {} senders, expected at most {MAX_SENDERS}", senders.len());
+            faults.push(Fault::at(self.stamper.span(), message));
+        }
+        faults
+    }
+
+    fn rule_faults(&self, rule: &Spanned<RuleSection>, faults: &mut Vec<Fault>) {
+        let at = rule.span();
+        let rule = rule.get_ref();
+        if rule.to.afi() != Afi::Ipv4 {
+            // Waypoints of routers have IPv4 addresses.
+            faults.push(Fault::at(at.clone(), "destinations of IPv6, expected a network of IPv4"));
+        }
+        if let Some(user) = &rule.user
+            && user.get_ref().number().is_none()
+        {
+            faults.push(Fault::at(user.span(), NO_USER));
+        }
+        if let Some(mark) = &rule.mark {
+            let own = *self.host.get_ref().mark.get_ref();
+            if *mark.get_ref() == 0 || (own..=own.saturating_add(MAX_SENDERS as u32)).contains(mark.get_ref()) {
+                let message =
+                    "0 is every socket's mark, and those from [host] `mark` on are the role's, expected another";
+                faults.push(Fault::at(mark.span(), message));
+            }
+            if rule.cgroup.is_some() {
+                faults.push(Fault::at(
+                    at,
+                    "a mark and a control group, expected one of them: the group has a mark of its own",
+                ));
+            }
+        }
+        if let Some(cgroup) = &rule.cgroup {
+            let path = cgroup.get_ref();
+            let is_plain = |part: &str| {
+                let is_fit = |octet: u8| octet.is_ascii_alphanumeric() || b".@_-:\\".contains(&octet);
+                !part.is_empty() && part != "." && part != ".." && part.bytes().all(is_fit)
+            };
+            if path.len() > MAX_CGROUP || !path.split('/').all(is_plain) {
+                let message = "no path of a control group, expected one such as \"system.slice/backup.service\"";
+                faults.push(Fault::at(cgroup.span(), message));
+            }
+        }
+    }
+
+    /// The paths of control groups that rules name, each once; the mark of the first is one above the role's, and so on.
+    pub fn cgroups(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = Vec::new();
+        for cgroup in self.stamper.get_ref().rules.iter().filter_map(|rule| rule.get_ref().cgroup.as_ref()) {
+            if !all.contains(&cgroup.get_ref().as_str()) {
+                all.push(cgroup.get_ref());
+            }
+        }
+        all
+    }
+
+    /// The mark of the control group with this index.
+    pub fn cgroup_mark(&self, index: usize) -> u32 {
+        self.host.get_ref().mark.get_ref().saturating_add(1 + index as u32)
+    }
+
+    /// The rules with numbers in the place of names.
+    pub fn rules(&self) -> Vec<Rule> {
+        let (stamper, cgroups) = (self.stamper.get_ref(), self.cgroups());
+        let rule = |rule: &Spanned<RuleSection>| {
+            let rule = rule.get_ref();
+            let route = rule.route.as_ref().and_then(|name| stamper.route(name.get_ref()));
+            let action = route.and_then(|route| u16::try_from(route).ok()).map_or(RuleAction::Pass, RuleAction::Take);
+            let group = rule.cgroup.as_ref().and_then(|path| cgroups.iter().position(|other| other == path.get_ref()));
+            let mark = rule.mark.as_ref().map(|mark| *mark.get_ref()).or(group.map(|index| self.cgroup_mark(index)));
+            // A name without a user is a fault; a number that nobody has keeps its packets apart in any case.
+            let user = rule.user.as_ref().map(|user| user.get_ref().number().unwrap_or(u32::MAX));
+            Rule { to: rule.to, user, mark, action }
+        };
+        stamper.rules.iter().map(rule).collect()
+    }
+
+    pub(super) fn checked(source: &Source) -> Checked {
+        let file = match Self::parse(source) {
+            Ok(file) => file,
+            Err(failures) => return Checked::wrong("stamper", failures),
+        };
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        match file.stamper.get_ref().file_fault(source) {
+            // A new configuration needs no files yet.
+            Some(FileFault::Missing(fault) | FileFault::Doubtful(fault)) => warnings.push(fault),
+            Some(FileFault::Unusable(fault)) => errors.push(fault),
+            None => {}
+        }
+        if file.stamper.get_ref().rules.is_empty() && !file.host.get_ref().takes_replies() {
+            let fault = Fault::at(file.stamper.span(), "no rules: no packet is stamped");
+            warnings.push(fault.help("add a rule for the destinations that are to be reached through waypoints"));
+        }
+        warnings.extend(file.status.as_ref().and_then(status_warning));
+        Checked::found("stamper", source, errors, warnings)
+    }
+}
+
+/// What `wayleave init stamper` prints.
+const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry capabilities through waypoints; all others leave as ever.\n\
+     # Run it with: wayleave run stamper --config FILE   (as root, or with CAP_NET_ADMIN and CAP_NET_RAW)\n\
+     # Paths are relative to this file.\n\
+     \n\
+     [host]\n\
+     # The TUN interfaces that the role makes: stamp0, stamp1, one for each kind of sender in the rules.\n\
+     #interface = \"stamp\"\n\
+     # This host's address. Packets that it stamps come from there; packets that arrive there with a header lose it.\n\
+     #address = \"192.0.2.10\"\n\
+     # Replies to clients that hand over capabilities for them are stamped with these.\n\
+     #replies = false\n\
+     # Where users register capabilities for their own packets (`wayleave stamp`), and who may besides root.\n\
+     #socket = \"/run/wayleave/stamper.sock\"\n\
+     #users = [\"backup\"]\n\
+     # On a machine that forwards: networks whose packets are stamped as its own.\n\
+     #sources = [\"192.0.2.0/24\"]\n\
+     # The mark of packets that leave the stamper, and the first routing table and rule that it uses.\n\
+     #mark = 1463877632\n\
+     #table = 22100\n\
+     \n\
+     # Files are created by: wayleave keys capability, and wayleave keys delegate. They are read again when they change.\n\
+     [stamper]\n\
+     # Position in packets that are stamped already: before the next capability, or \"last\".\n\
+     #position = \"next\"\n\
+     # The index of this stamper, and the number of stampers, that share the capabilities.\n\
+     #share = [0, 1]\n\
+     # A route's capabilities may be of several principals: each pays for its own waypoint.\n\
+     # With `reply`, servers' stampers are handed a delegation (of number `reply_id`) of these capabilities for this host's address.\n\
+     routes = [{ name = \"transit\", capabilities = [\"desk.cap\"], sealed = false, udp = false, mtu = 1500 }]\n\
+     # Who and where to: `user` (name or number), `mark` (of the socket), `cgroup` (path), or anybody. Rules of a user and a mark\n\
+     # come first, then those of a mark or control group, of a user, of everybody; within each the longest prefix counts. A rule\n\
+     # without a route leaves packets unchanged. Name servers' packets are never stamped.\n\
+     rules = [{ to = \"203.0.113.0/24\", route = \"transit\", user = \"nobody\" }]\n\
+     \n\
+     # Status pages and metrics, for you alone.\n\
+     [status]\n\
+     listen = \"127.0.0.1:8493\"\n";

@@ -1,0 +1,476 @@
+//! `run stamper`: packets of this host, chosen by destination, user, control group or socket mark, leave with capabilities.
+//!
+//! The system hands them to TUN interfaces, one for each kind of sender (`system`); a thread stamps and sends them (`worker`).
+
+pub mod registration;
+mod system;
+mod views;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::{Notify, mpsc};
+use toml::Spanned;
+use tracing::{info, warn};
+use wayleave_core::{Prefix, UnixTime};
+use wayleave_crypto::lanes::CpuKernel;
+use wayleave_dataplane::stamper::replies::{ReplyGrants, ReplyRequests};
+use wayleave_dataplane::stamper::{
+    Config, ConfigError, Location, Route, Rule, RuleAction, Rules, SenderClass, Stamper,
+};
+use wayleave_packet::platypus::header::Carriage;
+use wayleave_packet::platypus::header::offsets::PROTOCOL;
+use wayleave_packet::platypus::mint::Hop;
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::packets::ip::Ip;
+
+use super::Events;
+use super::daemon::{Daemon, QUEUE, Role, seed};
+use super::stamping::{CapabilityEpoch, RouteCapabilities};
+use crate::config::Source;
+use crate::config::rs::StatusSection;
+use crate::config::stamper::HostFile;
+use crate::failure::{Failure, Outcome};
+use crate::key_files::capability::Capabilities;
+use registration::{MAX_OF_USER, Registered, Registration, Socket};
+use system::System;
+use views::{RouteView, RuleView, Shown, StamperView};
+use worker::{Replies, Running};
+
+/// How often files and epochs are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// The MTU of interfaces that no route limits.
+const DEFAULT_MTU: u32 = 1_500;
+/// Octets that a reply grows by: a header, and a delegated and sub-delegated capability.
+const REPLY_GROWTH: u32 = 20 + 24 + 16;
+/// Stamped packets leave by a socket that receives nothing (IPPROTO_RAW).
+const RAW: u8 = 255;
+
+/// What stamping follows from: the configuration and the files that it names.
+struct Plan {
+    file: HostFile,
+    source: Source,
+    capabilities: RouteCapabilities,
+    /// By route: what pays for replies.
+    paying: Vec<Option<Capabilities>>,
+}
+
+impl Plan {
+    fn load(file: HostFile, source: &Source) -> Outcome<Self> {
+        let capabilities = RouteCapabilities::load(file.stamper.get_ref(), source)?;
+        let address = file.host.get_ref().address.as_ref().map(|address| address.0);
+        let paying = RouteCapabilities::replies(file.stamper.get_ref(), source, address)?;
+        let plan = Self { file, source: source.clone(), capabilities, paying };
+        // Whatever epoch the capabilities are of, routes and rules fit or do not.
+        match Stamper::new(plan.config(UnixTime(0)), CpuKernel::best()) {
+            Ok(_) => Ok(plan),
+            Err(error) => Err(source.failure(plan.file.stamper.get_ref().locate(error)).into()),
+        }
+    }
+
+    fn routes(&self, now: UnixTime) -> Vec<Route> {
+        self.capabilities.routes(self.file.stamper.get_ref(), now)
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.file.rules()
+    }
+
+    fn config(&self, now: UnixTime) -> Config {
+        let section = self.file.stamper.get_ref();
+        // Packets of others may be stamped already; the host's own are not.
+        let location = match self.file.host.get_ref().sources.is_empty() {
+            true => Location::Host,
+            false => Location::Network(section.position.position()),
+        };
+        Config { location, routes: self.routes(now), rules: self.rules(), share: section.share().into() }
+    }
+
+    /// The files of capabilities, and when each was last written.
+    fn files(&self) -> BTreeMap<PathBuf, Written> {
+        let routes = self.file.stamper.get_ref().routes.iter();
+        let named = routes.map(Spanned::get_ref).flat_map(|route| route.capabilities.iter().chain(&route.reply));
+        let written = |named: &Spanned<PathBuf>| {
+            let path = self.source.resolve(named.get_ref());
+            let data = std::fs::metadata(&path).ok();
+            (path, data.map(|data| (data.ino(), data.mtime(), data.mtime_nsec(), data.len())))
+        };
+        named.map(written).collect()
+    }
+
+    /// Whether replies are stamped with what clients hand over.
+    fn takes_replies(&self) -> bool {
+        self.file.host.get_ref().takes_replies()
+    }
+
+    fn shown(&self, system: &System, now: UnixTime) -> Shown {
+        let section = self.file.stamper.get_ref();
+        let rules = self.rules();
+        let name = |action: RuleAction| match action {
+            RuleAction::Take(route) => Some(section.routes[usize::from(route)].get_ref().name.clone()),
+            RuleAction::Pass => None,
+        };
+        let route = |(section, files): (&Spanned<crate::config::router::stamper::RouteSection>, &[_])| {
+            RouteView::new(section.get_ref(), files, now)
+        };
+        let interface = |rule: &Rule| {
+            let standing = system.standing.get(&(rule.user, rule.mark));
+            standing.map(|standing| standing.interface.clone()).unwrap_or_default()
+        };
+        let rule = |(rule, section): (&Rule, &Spanned<crate::config::router::stamper::RuleSection>)| RuleView {
+            to: rule.to,
+            user: rule.user,
+            mark: rule.mark,
+            cgroup: section.get_ref().cgroup.as_ref().map(|cgroup| cgroup.get_ref().clone()),
+            route: name(rule.action),
+            interface: interface(rule),
+        };
+        Shown {
+            routes: section.routes.iter().zip(self.capabilities.by_route()).map(route).collect(),
+            rules: rules.iter().zip(&section.rules).map(rule).collect(),
+            table: Rules::new(&rules).unwrap_or_default(),
+        }
+    }
+}
+
+/// File number, last write (seconds and nanoseconds), length; `None` if there is no file.
+type Written = Option<(u64, i64, i64, u64)>;
+
+/// A running stamper.
+pub struct StamperRole {
+    plan: Plan,
+    files: BTreeMap<PathBuf, Written>,
+    /// The key epochs that the thread stamps with.
+    stamped: (Vec<Option<CapabilityEpoch>>, Vec<Option<u32>>),
+    system: System,
+    running: Running,
+    shown: Arc<RwLock<Shown>>,
+    look: tokio::time::Interval,
+    /// Clients that pay for replies, and what packets to each are stamped with.
+    clients: Vec<(IpAddr, Hop)>,
+    granted: Arc<Notify>,
+    /// What users have registered, by the number of their connection.
+    registered: BTreeMap<u64, Registration>,
+    registering: mpsc::Receiver<Registered>,
+    _socket: Option<Socket>,
+    log: Events,
+}
+
+/// What the role waits for.
+pub enum Event {
+    Look,
+    Granted,
+    Registered(Registered),
+}
+
+impl Role for StamperRole {
+    const NAME: &'static str = "stamper";
+    const LIVE: &'static [&'static str] = &["stamper.routes", "stamper.rules"];
+    type Config = HostFile;
+    type View = StamperView;
+    type Event = Event;
+
+    fn parse(source: &Source) -> Outcome<HostFile> {
+        HostFile::parse(source)
+    }
+
+    fn status(config: &HostFile) -> Option<&StatusSection> {
+        config.status.as_ref()
+    }
+
+    async fn start(config: HostFile, daemon: &Daemon) -> Outcome<Self> {
+        let plan = Plan::load(config, &daemon.source)?;
+        let host = plan.file.host.get_ref();
+        let raw = |error: std::io::Error| {
+            Failure::system("cannot open a raw socket", &error)
+                .help("this needs root or CAP_NET_RAW and CAP_NET_ADMIN; the unit file grants them")
+        };
+        let out = Ip::open(Ipv4Addr::UNSPECIFIED, RAW).map_err(raw)?;
+        out.set_mark(*host.mark.get_ref()).map_err(raw)?;
+        let arriving = match host.address.as_ref().map(|address| address.0) {
+            Some(address) => {
+                let socket = Ip::open(address, PROTOCOL);
+                let failed = |error| Failure::system(format!("cannot receive stamped packets at {address}"), &error);
+                Some((socket.map_err(failed)?, address))
+            }
+            None => None,
+        };
+        let now = unix_now();
+        let stamper = Stamper::new(plan.config(now), CpuKernel::best());
+        let stamper = stamper.map_err(|error| daemon.source.failure(plan.file.stamper.get_ref().locate(error)))?;
+        let system = System::open(&plan.file)?;
+        let granted = Arc::new(Notify::new());
+        let replies = match arriving.as_ref().map(|(_, address)| *address) {
+            Some(address) => Some(Replies {
+                address,
+                paying: plan.paying.clone(),
+                requests: ReplyRequests::default(),
+                grants: if plan.takes_replies() { Some(ReplyGrants::new(&seed()?)) } else { None },
+                granted: Arc::clone(&granted),
+            }),
+            None => None,
+        };
+        let (registrations, registering) = mpsc::channel(QUEUE);
+        let users = host.users.iter().filter_map(|user| user.get_ref().number()).collect();
+        let socket = match &host.socket {
+            Some(at) => Some(Socket::listen(daemon.source.resolve(at.get_ref()), users, registrations)?),
+            None => None,
+        };
+        let running = Running::start((stamper, replies), out, arriving, daemon.clock)?;
+        let mut role = Self {
+            files: plan.files(),
+            stamped: (Vec::new(), Vec::new()),
+            shown: Arc::new(RwLock::new(plan.shown(&system, now))),
+            plan,
+            system,
+            running,
+            look: tokio::time::interval(LOOK),
+            clients: Vec::new(),
+            granted,
+            registered: BTreeMap::new(),
+            registering,
+            _socket: socket,
+            log: daemon.events.clone(),
+        };
+        match role.apply(now).await {
+            Ok(()) => Ok(role),
+            Err(failures) => {
+                role.stop().await;
+                Err(failures)
+            }
+        }
+    }
+
+    fn view(&self) -> StamperView {
+        StamperView { worker: self.running.handle.clone(), shown: Arc::clone(&self.shown) }
+    }
+
+    async fn reload(&mut self, config: HostFile, source: &Source) -> Outcome {
+        self.plan = Plan::load(config, source)?;
+        self.files = self.plan.files();
+        self.apply(unix_now()).await
+    }
+
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            _ = self.look.tick() => Event::Look,
+            () = self.granted.notified() => Event::Granted,
+            Some(registered) = self.registering.recv() => Event::Registered(registered),
+        }
+    }
+
+    async fn handle(&mut self, event: Event) -> Outcome {
+        let now = unix_now();
+        let event = match event {
+            Event::Registered(registered) => {
+                self.register(registered, now).await;
+                return Ok(());
+            }
+            event => event,
+        };
+        if self.plan.takes_replies() {
+            let is_new = matches!(event, Event::Granted);
+            if self.clients_changed(is_new, now).await
+                && let Err(failures) = self.apply(now).await
+            {
+                warn!("replies leave as they did before: {failures}");
+            }
+            if is_new {
+                return Ok(());
+            }
+        }
+        let files = self.plan.files();
+        if files != self.files {
+            self.files = files;
+            match Plan::load(self.plan.file.clone(), &self.plan.source) {
+                Ok(plan) => {
+                    self.plan = plan;
+                    info!("files of capabilities have changed and are used from now on");
+                    self.log.note(&json!({ "event": "capabilities-changed" }));
+                    self.stamped.0.clear();
+                }
+                Err(failures) => warn!("the capabilities that were read before stay in force: {failures}"),
+            }
+        }
+        if self.epochs(now) != self.stamped
+            && let Err(failures) = self.apply(now).await
+        {
+            warn!("routes of packets stay as they were: {failures}");
+        }
+        Ok(())
+    }
+
+    async fn stop(self) {
+        self.system.close();
+        let running = self.running;
+        let _ = tokio::task::spawn_blocking(move || running.stop()).await;
+    }
+}
+
+impl StamperRole {
+    /// Asks the thread for the clients that pay for replies, if there are new ones or some whose capabilities have ended.
+    async fn clients_changed(&mut self, is_new: bool, now: UnixTime) -> bool {
+        let clients = self.running.handle.ask(move |worker| {
+            let grants = worker.replies.as_mut()?.grants.as_mut()?;
+            let have_ended = grants.expire(now);
+            (is_new || have_ended).then(|| grants.clients().map(|(client, hop)| (client, hop.clone())).collect())
+        });
+        let Some(Some(clients)) = clients.await else { return false };
+        self.clients = clients;
+        true
+    }
+
+    /// The key epochs that are stamped with at `now`: those of the plan's files, and of what users registered.
+    fn epochs(&self, now: UnixTime) -> (Vec<Option<CapabilityEpoch>>, Vec<Option<u32>>) {
+        let registered = self.registered.values().flat_map(|registration| &registration.capabilities);
+        let epoch = |held: &Capabilities| Some(held.hop(now)?.capability.epoch);
+        (self.plan.capabilities.epochs(now), registered.map(epoch).collect())
+    }
+
+    /// What is in force, for the pages.
+    fn shown(&self, now: UnixTime) -> Shown {
+        let mut shown = self.plan.shown(&self.system, now);
+        for registration in self.registered.values() {
+            let name = format!("registered by user {}", registration.user);
+            shown.routes.push(RouteView::registered(&name, registration, now));
+            let interface = self.system.standing.get(&(Some(registration.user), None));
+            let rule = |to: &Prefix| RuleView {
+                to: *to,
+                user: Some(registration.user),
+                mark: None,
+                cgroup: None,
+                route: Some(name.clone()),
+                interface: interface.map(|standing| standing.interface.clone()).unwrap_or_default(),
+            };
+            shown.rules.extend(registration.to.iter().map(rule));
+        }
+        shown.table = Rules::new(&self.routes_and_rules(now).1).unwrap_or_default();
+        shown
+    }
+
+    /// A user registers, or its connection has ended.
+    async fn register(&mut self, registered: Registered, now: UnixTime) {
+        match registered {
+            Registered::Ended(number) => {
+                let Some(ended) = self.registered.remove(&number) else { return };
+                info!(user = ended.user, "a registration has ended");
+                self.log.note(&json!({ "event": "registration-ended", "user": ended.user }));
+                if let Err(failures) = self.apply(now).await {
+                    warn!("routes of packets stay as they were: {failures}");
+                }
+            }
+            Registered::Begun(number, registration, answer) => {
+                let user = registration.user;
+                let outcome = self.try_register(number, registration, now).await;
+                match &outcome {
+                    Ok(()) => {
+                        info!(user, "a user has registered capabilities for its packets");
+                        self.log.note(&json!({ "event": "registered", "user": user }));
+                    }
+                    Err(why) => warn!(user, "a registration is refused: {why}"),
+                }
+                // Fails if the user has gone; then the connection's end follows.
+                let _ = answer.send(outcome);
+            }
+        }
+    }
+
+    async fn try_register(&mut self, number: u64, registration: Registration, now: UnixTime) -> Result<(), String> {
+        let user = registration.user;
+        if self.registered.values().filter(|other| other.user == user).count() >= MAX_OF_USER {
+            return Err(format!("user {user} has {MAX_OF_USER} registrations already"));
+        }
+        if registration.capabilities.iter().any(|held| held.hop(now).is_none()) {
+            return Err("no waypoint accepts these capabilities now: their key epochs have ended".to_owned());
+        }
+        self.registered.insert(number, registration);
+        let (routes, rules) = self.routes_and_rules(now);
+        let config = Config { location: Location::Host, routes, rules, share: (0, 1) };
+        let applied = match Stamper::new(config, CpuKernel::best()) {
+            Ok(_) => self.apply(now).await.map_err(|failures| failures.to_string()),
+            Err(ConfigError::Twice(_)) => Err("there is a rule or a registration for these packets already".to_owned()),
+            Err(ConfigError::Delegation(_)) => {
+                Err("the capabilities are not delegated for all destinations".to_owned())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        if applied.is_err() {
+            self.registered.remove(&number);
+            // Whatever was changed on the way is taken back.
+            let _ = self.apply(now).await;
+        }
+        applied
+    }
+
+    /// Routes and rules of the plan, of users and of clients, in this order.
+    fn routes_and_rules(&self, now: UnixTime) -> (Vec<Route>, Vec<Rule>) {
+        let (mut routes, mut rules) = (self.plan.routes(now), self.plan.rules());
+        for registration in self.registered.values() {
+            let Ok(route) = u16::try_from(routes.len()) else { break };
+            let hops = registration.capabilities.iter().map(|held| held.hop_or_first(now)).collect();
+            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: registration.mtu.into() });
+            let (user, action) = (Some(registration.user), RuleAction::Take(route));
+            rules.extend(registration.to.iter().map(|to| Rule { to: *to, user, mark: None, action }));
+        }
+        for (client, hop) in &self.clients {
+            let (Ok(to), Ok(route)) = (Prefix::new(*client, 32), u16::try_from(routes.len())) else { continue };
+            // A rule of the configuration comes first.
+            if rules.iter().any(|rule| (rule.to, rule.user, rule.mark) == (to, None, None)) {
+                continue;
+            }
+            let hops = vec![hop.clone()];
+            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: DEFAULT_MTU as usize });
+            rules.push(Rule { to, user: None, mark: None, action: RuleAction::Take(route) });
+        }
+        (routes, rules)
+    }
+
+    /// The MTU of a class's interface: what the longest of its routes leaves.
+    fn mtu(&self, class: &SenderClass, routes: &[Route], rules: &[Rule]) -> u32 {
+        let is_of_class = |rule: &&Rule| (rule.user, rule.mark) == (class.user, class.mark);
+        let of_class = rules.iter().filter(is_of_class).filter_map(|rule| match rule.action {
+            RuleAction::Take(route) => routes.get(usize::from(route)).cloned(),
+            RuleAction::Pass => None,
+        });
+        let room = Stamper::least_room(&of_class.collect::<Vec<_>>());
+        let room = room.and_then(|room| u32::try_from(room).ok()).unwrap_or(DEFAULT_MTU);
+        // Clients come and go; the interface stays.
+        let takes_replies = self.plan.takes_replies() && (class.user, class.mark) == (None, None);
+        if takes_replies { room.min(DEFAULT_MTU - REPLY_GROWTH) } else { room }
+    }
+
+    /// Stamps by the plan from now on, and leads packets to the stamper.
+    async fn apply(&mut self, now: UnixTime) -> Outcome {
+        let (routes, rules) = self.routes_and_rules(now);
+        let mut classes = SenderClass::of(&rules);
+        let is_anybody = |class: &SenderClass| (class.user, class.mark) == (None, None);
+        if self.plan.file.host.get_ref().address.is_some() && !classes.iter().any(is_anybody) {
+            // What arrives is handed to the system by an interface, also if nothing leaves by it.
+            classes.push(SenderClass { user: None, mark: None, to: Vec::new() });
+        }
+        let mtu = |class: SenderClass| {
+            let mtu = self.mtu(&class, &routes, &rules);
+            (class, mtu)
+        };
+        let classes: Vec<(SenderClass, u32)> = classes.into_iter().map(mtu).collect();
+        let paying = self.plan.paying.clone();
+        self.running.handle.send(move |worker| {
+            worker.set_routes(routes, &rules);
+            if let Some(replies) = &mut worker.replies {
+                replies.paying = paying;
+            }
+        });
+        self.system.mark_cgroups(&self.plan.file)?;
+        self.system.set(&classes, &self.running.handle).await?;
+        self.plan.capabilities.warn(now);
+        self.stamped = self.epochs(now);
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = self.shown(now);
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! Registration over a Unix socket: a user of this machine brings capabilities, and its own packets are stamped with them for as
+//! long as the connection is open.
+//!
+//! The system says who is at the other end (`SO_PEERCRED`); nothing in the message is trusted for it. One line of JSON each way:
+//! the request, and what became of it.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use wayleave_core::{Afi, Prefix};
+use wayleave_packet::platypus::header::offsets::MAX_CAPABILITIES;
+use zeroize::Zeroizing;
+
+use crate::failure::{Failure, Outcome};
+use crate::key_files::capability::Capabilities;
+
+/// Octets of a request: eight files of the greatest length.
+const MAX_REQUEST: u64 = 4 << 20;
+/// Destinations of one request.
+const MAX_DESTINATIONS: usize = 64;
+/// Connections at a time.
+const MAX_CONNECTIONS: usize = 256;
+/// Registrations of one user at a time.
+pub const MAX_OF_USER: usize = 16;
+/// How long a connection may take for its request.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a user asks for.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    pub version: u32,
+    /// Final destinations.
+    pub to: Vec<Prefix>,
+    /// The content of a file of capabilities for each waypoint, in order.
+    pub capabilities: Vec<Zeroizing<String>>,
+    /// The route's MTU.
+    pub mtu: u16,
+}
+
+/// What became of it; an error says what to change.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    pub version: u32,
+    pub error: Option<String>,
+}
+
+/// A request that was read.
+pub struct Registration {
+    pub user: u32,
+    pub to: Vec<Prefix>,
+    pub capabilities: Vec<Capabilities>,
+    pub mtu: u16,
+}
+
+impl Registration {
+    fn read(line: &[u8], user: u32) -> Result<Self, Failure> {
+        // The parser's message would quote what it read, which is secret.
+        let request: Request = serde_json::from_slice(line).map_err(|_| Failure::new("the request is malformed"))?;
+        let Request { version, to, capabilities, mtu } = request;
+        if version != 1 {
+            return Err(Failure::new(format!("the request has version {version}, expected 1")));
+        }
+        if to.is_empty() || to.len() > MAX_DESTINATIONS || to.iter().any(|prefix| prefix.afi() != Afi::Ipv4) {
+            return Err(Failure::new(format!("expected 1 to {MAX_DESTINATIONS} destinations, networks of IPv4")));
+        }
+        if capabilities.is_empty() || capabilities.len() > MAX_CAPABILITIES {
+            return Err(Failure::new(format!("expected 1 to {MAX_CAPABILITIES} files of capabilities")));
+        }
+        if mtu < 576 {
+            return Err(Failure::new("an MTU below 576, expected that of the path"));
+        }
+        let name = |index: usize| format!("file {} of the request", index + 1);
+        let capabilities = capabilities.iter().enumerate();
+        let capabilities = capabilities.map(|(index, text)| Capabilities::parse(text, &name(index)));
+        Ok(Self { user, to, capabilities: capabilities.collect::<Result<_, _>>()?, mtu })
+    }
+}
+
+/// What happens at the socket.
+pub enum Registered {
+    /// A user asks for this; the number stands for the connection.
+    Begun(u64, Registration, oneshot::Sender<Result<(), String>>),
+    /// The connection has ended.
+    Ended(u64),
+}
+
+/// The socket, until it is dropped.
+pub struct Socket {
+    path: PathBuf,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Socket {
+    /// Listens at `path` for the users in `users`, and for root.
+    pub fn listen(path: PathBuf, users: Vec<u32>, events: mpsc::Sender<Registered>) -> Outcome<Self> {
+        let failed = |error: io::Error| Failure::system(format!("cannot listen at {}", path.display()), &error);
+        remove_stale(&path).map_err(failed)?;
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        // Whoever may open it is told by the system, and the others are refused.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
+        let task = tokio::spawn(accept(listener, users.into(), events));
+        Ok(Self { path, task })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Removes a socket that an earlier process left; nothing else.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(data) if data.file_type().is_socket() => std::fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+async fn accept(listener: UnixListener, users: Arc<[u32]>, events: mpsc::Sender<Registered>) {
+    let (numbers, room) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, for instance.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let (users, events) = (Arc::clone(&users), events.clone());
+        let number = numbers.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(async move {
+            let _ = serve(stream, number, &users, &events).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn serve(stream: UnixStream, number: u64, users: &[u32], events: &mpsc::Sender<Registered>) -> io::Result<()> {
+    let user = stream.peer_cred()?.uid();
+    let (reading, mut writing) = stream.into_split();
+    let mut reading = BufReader::new(reading);
+    let mut line = Zeroizing::new(Vec::new());
+    let outcome = if user != 0 && !users.contains(&user) {
+        Err(format!("user {user} may not register: `users` in [host] names those who may"))
+    } else {
+        let mut limited = (&mut reading).take(MAX_REQUEST);
+        tokio::time::timeout(PATIENCE, limited.read_until(b'\n', &mut line)).await??;
+        match Registration::read(&line, user) {
+            Ok(registration) => {
+                let (to, answer) = oneshot::channel();
+                if events.send(Registered::Begun(number, registration, to)).await.is_err() {
+                    return Ok(());
+                }
+                answer.await.unwrap_or_else(|_| Err("the stamper is stopping".to_owned()))
+            }
+            Err(failure) => Err(failure.to_string()),
+        }
+    };
+    let is_registered = outcome.is_ok();
+    let answer = serde_json::to_string(&Answer { version: 1, error: outcome.err() }).unwrap_or_default();
+    let written = writing.write_all(format!("{answer}\n").as_bytes()).await;
+    if is_registered {
+        // Until the other end closes; it has nothing more to say.
+        if written.is_ok() {
+            let _ = reading.read(&mut [0; 1]).await;
+        }
+        let _ = events.send(Registered::Ended(number)).await;
+    } else {
+        // What a refused user still sends is read and forgotten: closing over it would take the reason from it.
+        let mut rest = reading.take(MAX_REQUEST);
+        let _ = tokio::time::timeout(PATIENCE, tokio::io::copy_buf(&mut rest, &mut tokio::io::sink())).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! What a stamper shows to its operator.
+
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde_json::{Map, Value, json};
+use wayleave_core::{Prefix, UnixTime};
+use wayleave_dataplane::stamper::{Counters, LeaveReason, RuleAction, Rules};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
+use wayleave_runtime::store::FileStore;
+
+use super::registration::Registration;
+use super::worker::{Handle, IoCounters};
+use crate::config::router::stamper::RouteSection;
+use crate::key_files::capability::Capabilities;
+use crate::roles::daemon::{View, Views};
+
+/// A route and what pays for it.
+pub struct RouteView {
+    name: String,
+    waypoints: Vec<Value>,
+    mtu: u64,
+    /// The Unix second from which no packet is stamped.
+    ends: u64,
+}
+
+impl RouteView {
+    pub fn new(section: &RouteSection, files: &[(Capabilities, String)], now: UnixTime) -> Self {
+        let held = files.iter().map(|(held, file)| (held, Some(file.as_str())));
+        Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now)
+    }
+
+    /// The route of what a user registered.
+    pub fn registered(name: &str, registration: &Registration, now: UnixTime) -> Self {
+        let held = registration.capabilities.iter().map(|held| (held, None));
+        Self::of(name, held.collect(), registration.mtu.into(), now)
+    }
+
+    fn of(name: &str, held: Vec<(&Capabilities, Option<&str>)>, mtu: u64, now: UnixTime) -> Self {
+        let waypoint = |(held, file): &(&Capabilities, Option<&str>)| {
+            json!({
+                "waypoint": held.waypoint,
+                "principal": held.principal.number(),
+                "delegation": held.delegation.map(|delegation| delegation.id.number()),
+                "epoch": held.hop(now).map(|hop| hop.capability.epoch),
+                "until": held.end(),
+                "file": file,
+            })
+        };
+        Self {
+            name: name.to_owned(),
+            waypoints: held.iter().map(waypoint).collect(),
+            mtu,
+            ends: held.iter().map(|(held, _)| held.end()).min().unwrap_or(0),
+        }
+    }
+}
+
+/// A rule with its names.
+pub struct RuleView {
+    pub to: Prefix,
+    pub user: Option<u32>,
+    pub mark: Option<u32>,
+    pub cgroup: Option<String>,
+    pub route: Option<String>,
+    pub interface: String,
+}
+
+/// What is in force.
+pub struct Shown {
+    pub routes: Vec<RouteView>,
+    pub rules: Vec<RuleView>,
+    pub table: Rules,
+}
+
+#[derive(Clone)]
+pub struct StamperView {
+    pub worker: Handle,
+    pub shown: Arc<RwLock<Shown>>,
+}
+
+impl StamperView {
+    async fn counters(&self) -> Result<(IoCounters, Counters), ViewError> {
+        self.worker.ask(|worker| worker.counted()).await.ok_or(ViewError::Unavailable)
+    }
+
+    /// Servers that were handed a capability for replies, clients whose replies are stamped, and options that were refused.
+    async fn replies(&self) -> (usize, usize, u64) {
+        let counted = self.worker.ask(|worker| {
+            let replies = worker.replies.as_ref()?;
+            let grants = replies.grants.as_ref();
+            let refused = grants.map_or(0, |grants| grants.refused);
+            Some((replies.requests.granted(), grants.map_or(0, |grants| grants.clients().count()), refused))
+        });
+        counted.await.flatten().unwrap_or_default()
+    }
+
+    fn with<T>(&self, of: impl FnOnce(&Shown) -> T) -> T {
+        of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn routes(self) -> Result<Value, ViewError> {
+        let route = |route: &RouteView| json!({ "route": route.name, "mtu": route.mtu, "until": route.ends, "waypoints": route.waypoints });
+        let rule = |rule: &RuleView| {
+            json!({
+                "to": rule.to, "user": rule.user, "mark": rule.mark, "cgroup": rule.cgroup, "route": rule.route,
+                "interface": rule.interface,
+            })
+        };
+        let of = |shown: &Shown| -> (Vec<Value>, Vec<Value>) {
+            (shown.routes.iter().map(route).collect(), shown.rules.iter().map(rule).collect())
+        };
+        let (routes, rules) = self.with(of);
+        Ok(json!({ "version": 1, "stamping": routes, "rules": rules }))
+    }
+
+    /// What becomes of packets to an address, for each kind of sender that there are rules for, and for anybody else.
+    async fn why(self, parameters: Parameters) -> Result<Value, ViewError> {
+        let expected = || ViewError::Request("expected an IPv4 address of a destination".to_owned());
+        let address: IpAddr = parameters.get("name").and_then(|name| name.parse().ok()).ok_or_else(expected)?;
+        let now = unix_now().secs();
+        let rows = self.with(|shown| {
+            let mut senders: Vec<(Option<u32>, Option<u32>, Option<&String>)> = Vec::new();
+            for rule in &shown.rules {
+                let sender = (rule.user, rule.mark, rule.cgroup.as_ref());
+                if !senders.contains(&sender) {
+                    senders.push(sender);
+                }
+            }
+            if !senders.contains(&(None, None, None)) {
+                senders.push((None, None, None));
+            }
+            let row = |(user, mark, cgroup): (Option<u32>, Option<u32>, Option<&String>)| {
+                let action = shown.table.find(address, user, mark.unwrap_or(0));
+                let route = match action {
+                    RuleAction::Take(route) => shown.routes.get(usize::from(route)),
+                    RuleAction::Pass => None,
+                };
+                let why = match route {
+                    None => "leaves without a stamp: no rule gives it a route".to_owned(),
+                    Some(route) if route.ends <= now => {
+                        format!("leaves without a stamp: the capabilities of route {} have ended", route.name)
+                    }
+                    Some(route) => format!("is stamped for route {}", route.name),
+                };
+                json!({
+                    "user": user, "mark": mark, "cgroup": cgroup, "why": why,
+                    "route": route.map(|route| &route.name), "waypoints": route.map(|route| &route.waypoints),
+                })
+            };
+            senders.into_iter().map(row).collect::<Vec<_>>()
+        });
+        Ok(json!({ "version": 1, "destination": address, "senders": rows }))
+    }
+}
+
+impl View for StamperView {
+    async fn status(&self) -> Result<Value, ViewError> {
+        let (io, counters) = self.counters().await?;
+        let left: Map<String, Value> = LeaveReason::ALL
+            .iter()
+            .map(|reason| (reason.name().to_owned(), json!(counters.unchanged(*reason))))
+            .collect();
+        let replies = self.replies().await;
+        let now = unix_now().secs();
+        let (routes, rules, problems) = self.with(|shown| {
+            let problem = |route: &&RouteView| route.ends <= now;
+            let message = |route: &RouteView| format!("the capabilities of route {} have ended", route.name);
+            let problems: Vec<String> = shown.routes.iter().filter(problem).map(message).collect();
+            (shown.routes.len(), shown.rules.len(), problems)
+        });
+        Ok(json!({
+            "routes": routes,
+            "rules": rules,
+            "stamper": { "stamped": counters.stamped, "appended": counters.appended },
+            "left": left,
+            "read": io.read,
+            "sent": io.sent,
+            "unsent": io.unsent,
+            "arrived": io.arrived,
+            "delivered": io.delivered,
+            "replies": { "servers": replies.0, "clients": replies.1, "refused": replies.2 },
+            "problems": problems,
+        }))
+    }
+
+    async fn metrics(&self) -> Option<Vec<Metric>> {
+        let (io, counters) = self.counters().await.ok()?;
+        let replies = self.replies().await;
+        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        let (rules, end) = self.with(|shown| (shown.rules.len(), shown.routes.iter().map(|route| route.ends).min()));
+        let mut all = vec![
+            gauge("configured", Unit::Routes, "Rules in force", rules as f64),
+            counter("stamped", Unit::Packets, "Packets stamped first here", counters.stamped),
+            counter("appended", Unit::Packets, "Packets stamped before, and again here", counters.appended),
+            counter("read", Unit::Packets, "Packets that the system handed over", io.read),
+            counter("sent", Unit::Packets, "Packets sent, stamped or not", io.sent),
+            counter("unsent", Unit::Packets, "Packets for which there was no room or no route", io.unsent),
+            counter("refused", Unit::Packets, "Packets that contradict what the system says of them", io.refused),
+            counter("arrived", Unit::Packets, "Stamped packets that arrived for this host", io.arrived),
+            counter("delivered", Unit::Packets, "Arrived packets handed over without their header", io.delivered),
+            gauge("reply_server", Unit::Number, "Servers that were handed a capability for replies", replies.0 as f64),
+            gauge(
+                "reply_client",
+                Unit::Number,
+                "Clients whose capabilities replies are stamped with",
+                replies.1 as f64,
+            ),
+            counter("reply_refused", Unit::Messages, "Reply options that were refused", replies.2),
+            counter("reply_option", Unit::Packets, "Reply options sent", io.options),
+            counter("failed", Unit::Calls, "System calls that failed", io.failures),
+        ];
+        if let Some(end) = end {
+            let left = end.saturating_sub(unix_now().secs()) as f64;
+            all.push(gauge("capability_left", Unit::Seconds, "Seconds until the first route's capabilities end", left));
+        }
+        for reason in LeaveReason::ALL {
+            let thing = format!("left_{}", reason.name());
+            all.push(counter(
+                &thing,
+                Unit::Packets,
+                "Packets left without a stamp for this reason",
+                counters.unchanged(reason),
+            ));
+        }
+        Some(all)
+    }
+
+    async fn readiness(&self) -> Option<Result<(), String>> {
+        self.counters().await.ok()?;
+        let now = unix_now().secs();
+        let ended =
+            self.with(|shown| shown.routes.iter().find(|route| route.ends <= now).map(|route| route.name.clone()));
+        Some(ended.map_or(Ok(()), |name| Err(format!("the capabilities of route {name} have ended"))))
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        None
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views.page("stamping", |view, _| view.routes()).page("why", Self::why)
+    }
+}

@@ -1,0 +1,422 @@
+//! The thread that stamps: TUN interfaces on one side, a raw socket on the other. It waits for nobody: a packet whose
+//! capabilities are not there leaves without a stamp.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use tokio::sync::{Notify, oneshot};
+use tracing::error;
+use wayleave_dataplane::frame::BURST;
+use wayleave_dataplane::gateway::offload::{HEADER, Offload, each_packet};
+use wayleave_dataplane::platypus::outer::destination;
+use wayleave_dataplane::stamper::replies::{Answer, NO_NEXT_HEADER, ReplyGrants, ReplyRequests};
+use wayleave_dataplane::stamper::{Counters, LeaveReason, Outcome, OutgoingPacket, Route, Rule, Stamper};
+use wayleave_packet::platypus::header::Packet;
+use wayleave_packet::platypus::mint::reply::{Granted, ReplyOption};
+use wayleave_packet::platypus::verify::{Layout, strip};
+use wayleave_runtime::Clock;
+use wayleave_runtime::packets::ip::Ip;
+use wayleave_runtime::packets::tun::{LONGEST, Tun};
+use wayleave_runtime::packets::{Burst, Outgoing, Port};
+
+use crate::failure::Failure;
+use crate::key_files::capability::Capabilities;
+use crate::roles::daemon::fresh;
+use crate::roles::stamping::HEADROOM;
+
+/// Packets that are read from an interface before others have their turn.
+const TURN: usize = 16;
+/// The thread looks for tasks at least this often.
+const IDLE: Duration = Duration::from_millis(100);
+/// Packets in a burst come from no sender.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// An interface, and whose packets come by it.
+pub struct End {
+    /// The role's number of it.
+    pub number: u32,
+    pub user: Option<u32>,
+    pub mark: Option<u32>,
+    pub tun: Tun,
+}
+
+/// What this thread counts itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IoCounters {
+    /// Packets that the system handed over, after large segments were cut.
+    pub read: u64,
+    /// Packets that left.
+    pub sent: u64,
+    /// Packets that left for nowhere: there was no memory, no room in the system, or no route of IPv4.
+    pub unsent: u64,
+    /// Packets that contradict what the system says of them.
+    pub refused: u64,
+    /// Options about replies that were sent.
+    pub options: u64,
+    /// Stamped packets that arrived for this host, and those of them that it was handed without their header.
+    pub arrived: u64,
+    pub delivered: u64,
+    /// System calls that failed.
+    pub failures: u64,
+}
+
+/// Capabilities for replies: those that this host hands over, and those that it was handed.
+pub struct Replies {
+    pub address: Ipv4Addr,
+    /// By route: what pays for replies.
+    pub paying: Vec<Option<Capabilities>>,
+    pub requests: ReplyRequests,
+    pub grants: Option<ReplyGrants>,
+    /// Notified when a client granted something.
+    pub granted: Arc<Notify>,
+}
+
+type Task = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// The thread's state.
+pub struct Worker {
+    pub stamper: Stamper,
+    pub ends: Vec<End>,
+    pub counters: IoCounters,
+    pub replies: Option<Replies>,
+    out: Ip,
+    /// Packets with a header for this host, and its address.
+    arriving: Option<(Ip, Ipv4Addr)>,
+    clock: Clock,
+    tasks: Receiver<Task>,
+    wake: Arc<OwnedFd>,
+    /// Packets of one interface with headroom, and packets that arrived.
+    burst: Burst,
+    received: Burst,
+    outgoing: Vec<Outgoing>,
+    buffer: Box<[u8]>,
+    scratch: Vec<u8>,
+    is_stopping: bool,
+}
+
+/// Reaches the thread between two bursts.
+#[derive(Clone)]
+pub struct Handle {
+    tasks: Sender<Task>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Handle {
+    /// Runs `task` on the thread.
+    pub fn send(&self, task: impl FnOnce(&mut Worker) + Send + 'static) {
+        // Fails if the thread has ended.
+        let _ = self.tasks.send(Box::new(task));
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// The same, and waits for what it returns; `None` if the thread has ended.
+    pub async fn ask<T: Send + 'static>(&self, task: impl FnOnce(&mut Worker) -> T + Send + 'static) -> Option<T> {
+        let (to, answer) = oneshot::channel();
+        self.send(move |worker| {
+            let _ = to.send(task(worker));
+        });
+        answer.await.ok()
+    }
+}
+
+/// The thread, running.
+pub struct Running {
+    pub handle: Handle,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// Starts the thread. It sends by `out`; with `arriving` it takes the header off packets for this host.
+    pub fn start(
+        (stamper, replies): (Stamper, Option<Replies>),
+        out: Ip,
+        arriving: Option<(Ip, Ipv4Addr)>,
+        clock: Clock,
+    ) -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::system("cannot start the stamping thread", &error);
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let (wake, (tasks, inbox)) = (Arc::new(wake), channel());
+        let worker = Worker {
+            stamper,
+            ends: Vec::new(),
+            counters: IoCounters::default(),
+            replies,
+            out,
+            arriving,
+            clock,
+            tasks: inbox,
+            wake: Arc::clone(&wake),
+            burst: Burst::default(),
+            received: Burst::default(),
+            outgoing: Vec::new(),
+            buffer: vec![0; LONGEST].into(),
+            scratch: Vec::new(),
+            is_stopping: false,
+        };
+        let thread = std::thread::Builder::new().name("stamper".to_owned()).spawn(|| worker.run()).map_err(failed)?;
+        Ok(Self { handle: Handle { tasks, wake }, thread })
+    }
+
+    /// Lets the thread end, and waits for it.
+    pub fn stop(self) {
+        self.handle.send(|worker| worker.is_stopping = true);
+        let _ = self.thread.join();
+    }
+}
+
+impl Worker {
+    /// Stamps by other routes and rules from the next packet on.
+    pub fn set_routes(&mut self, routes: Vec<Route>, rules: &[Rule]) {
+        if let Err(error) = self.stamper.reload(routes, rules) {
+            // They were tried before.
+            error!(%error, "the stamping thread refused its routes and stamps by the old ones: a bug, please report it");
+        }
+    }
+
+    /// Its counters and those of the stamper.
+    pub fn counted(&self) -> (IoCounters, Counters) {
+        (self.counters, self.stamper.counters().clone())
+    }
+
+    fn run(mut self) {
+        while !self.is_stopping {
+            let mut is_busy = false;
+            while let Ok(task) = self.tasks.try_recv() {
+                task(&mut self);
+                is_busy = true;
+            }
+            for end in 0..self.ends.len() {
+                is_busy |= self.read(end);
+            }
+            is_busy |= self.arrive();
+            if !is_busy {
+                self.wait();
+            }
+        }
+    }
+
+    fn wait(&mut self) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: IDLE.subsec_nanos().into() };
+        let mut waiting = vec![PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN)];
+        waiting.extend(self.ends.iter().map(|end| PollFd::from_borrowed_fd(end.tun.as_fd(), PollFlags::IN)));
+        waiting.extend(self.arriving.iter().map(|(socket, _)| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)));
+        let result = poll(&mut waiting, Some(&timeout));
+        let is_failure = result.is_err_and(|error| error != rustix::io::Errno::INTR);
+        drop(waiting);
+        self.counters.failures += u64::from(is_failure);
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    }
+
+    /// Takes what the system sends by one interface. Returns whether there was anything.
+    fn read(&mut self, end: usize) -> bool {
+        let mut has_read = false;
+        for _ in 0..TURN {
+            let Self { ends, burst, counters, buffer, scratch, .. } = self;
+            let length = match ends[end].tun.read(buffer) {
+                Ok(Some(length)) => length,
+                Ok(None) => break,
+                Err(_) => {
+                    counters.failures += 1;
+                    break;
+                }
+            };
+            has_read = true;
+            let Some((header, octets)) = buffer[..length].split_first_chunk::<HEADER>() else { continue };
+            let count = Offload::decode(header).map_or(0, |offload| {
+                each_packet(octets, &offload, scratch, |packet| {
+                    // The system greets every interface by IPv6 too (router solicitations); routes lead IPv4 here alone.
+                    if packet.first().is_none_or(|first| first >> 4 != 4) {
+                        return;
+                    }
+                    counters.read += 1;
+                    counters.unsent += u64::from(!burst.push_behind(HEADROOM, packet, NOWHERE));
+                })
+            });
+            counters.refused += u64::from(count == 0);
+            if self.burst.len() >= BURST {
+                self.leave(end);
+            }
+        }
+        self.leave(end);
+        has_read
+    }
+
+    /// Stamps the packets of the burst, and sends them.
+    fn leave(&mut self, end: usize) {
+        let now = self.clock.now().unix;
+        let Self { stamper, ends, burst, replies, .. } = self;
+        let is_paying = replies.as_ref().is_some_and(|replies| replies.paying.iter().any(Option::is_some));
+        let mut servers: Vec<IpAddr> = Vec::new();
+        let (user, mark) = (ends[end].user, ends[end].mark.unwrap_or(0));
+        for first in (0..burst.len()).step_by(BURST) {
+            let mut outcomes = [const { Outcome::Unchanged { reason: LeaveReason::Rule, mtu: None } }; BURST];
+            let mut destinations = [None; BURST];
+            let mut count = 0;
+            {
+                let mut packets: [OutgoingPacket<'_>; BURST] =
+                    std::array::from_fn(|_| OutgoingPacket { buffer: &mut [], begin: 0, user: None, mark: 0 });
+                for (((_, buffer), packet), to) in burst.packets_mut(first).zip(&mut packets).zip(&mut destinations) {
+                    *to = if is_paying { destination(&buffer[HEADROOM..]) } else { None };
+                    *packet = OutgoingPacket { buffer, begin: HEADROOM, user, mark };
+                    count += 1;
+                }
+                stamper.stamp(&mut packets[..count], now, &mut outcomes[..count]);
+            }
+            let ranges: [Option<Range<usize>>; BURST] = outcomes.map(|outcome| match outcome {
+                Outcome::Stamped(range) => Some(range),
+                Outcome::Unchanged { .. } => None,
+            });
+            for (to, range) in destinations.iter().zip(&ranges) {
+                if let (Some(to), Some(_)) = (to, range)
+                    && !servers.contains(to)
+                {
+                    servers.push(*to);
+                }
+            }
+            for (number, range) in (first..first + count).zip(ranges) {
+                let whole = HEADROOM..burst.octets(number).len();
+                burst.trim(number, range.unwrap_or(whole));
+            }
+        }
+        self.send();
+        for server in servers {
+            self.ask_for_replies(server, (user, mark));
+        }
+    }
+
+    /// Packets to `server` leave on a paid route: if that pays for replies too, the server's stamper is told.
+    fn ask_for_replies(&mut self, server: IpAddr, (user, mark): (Option<u32>, u32)) {
+        let now = self.clock.now();
+        let Self { stamper, replies, .. } = self;
+        let (Some(replies), IpAddr::V4(to)) = (replies, server) else { return };
+        let Some((route, _)) = stamper.route_of(server, user, mark) else { return };
+        let Some(Some(paying)) = replies.paying.get(usize::from(route)) else { return };
+        let Some(hop) = paying.hop(now.unix) else { return };
+        let seed = || fresh().ok();
+        let Some(hello) = replies.requests.leaves(server, hop.capability.epoch, now.instant, seed) else { return };
+        let from = replies.address;
+        self.carry(&hello, (from, to), Some(route));
+    }
+
+    /// Sends a reply option.
+    fn carry(&mut self, option: &[u8], ends: (Ipv4Addr, Ipv4Addr), route: Option<u16>) {
+        let now = self.clock.now().unix;
+        let Ok(packet) = self.stamper.carry(option, ends, route, now) else { return };
+        self.burst.clear();
+        if self.burst.push(&packet, NOWHERE) {
+            self.counters.options += 1;
+            self.send();
+        }
+    }
+
+    /// Handles a reply option that arrived.
+    fn option(&mut self, octets: &[u8]) {
+        let now = self.clock.now();
+        let Self { stamper, replies, .. } = self;
+        let (Some(replies), Ok(packet)) = (replies, Packet::decode(octets)) else { return };
+        let own = IpAddr::V4(replies.address);
+        let is_offer = ReplyOption::decode(packet.payload()).is_ok_and(|(option, _)| option.is_offer());
+        if is_offer {
+            let Replies { requests, paying, .. } = replies;
+            let mut taken = None;
+            let answer = requests.offered(&packet, own, |server| {
+                // The server is one that packets of this host go to: by whichever of its senders, the route pays.
+                let route = paying.iter().position(Option::is_some)?;
+                let of = stamper.route_of(server, None, 0).map_or(route, |(route, _)| usize::from(route));
+                let hop = paying.get(of)?.as_ref()?.hop(now.unix)?;
+                taken = u16::try_from(of).ok();
+                Some(Granted { capability: hop.capability, key: hop.key })
+            });
+            let from = replies.address;
+            if let Some((IpAddr::V4(server), grant)) = answer {
+                self.carry(&grant, (from, server), taken);
+            }
+            return;
+        }
+        let Some(grants) = &mut replies.grants else { return };
+        match grants.receive(&packet, own, now) {
+            Some(Answer::Offer(IpAddr::V4(client), offer)) => {
+                let from = replies.address;
+                self.carry(&offer, (from, client), None);
+            }
+            Some(Answer::Granted(_)) => replies.granted.notify_one(),
+            _ => {}
+        }
+    }
+
+    fn send(&mut self) {
+        let Self { burst, outgoing, out, counters, .. } = self;
+        for number in 0..burst.len() {
+            match destination(burst.octets(number)) {
+                Some(to @ IpAddr::V4(_)) => {
+                    outgoing.push(Outgoing { packet: number as u32, to: SocketAddr::new(to, 0) }); // at most a burst
+                }
+                _ => counters.unsent += 1,
+            }
+        }
+        if !outgoing.is_empty() {
+            let sent = out.send(burst, outgoing).unwrap_or_else(|_| {
+                counters.failures += 1;
+                0
+            });
+            counters.sent += sent as u64;
+            counters.unsent += (outgoing.len() - sent) as u64;
+        }
+        outgoing.clear();
+        burst.clear();
+    }
+
+    /// Takes packets that arrived for this host with a header, and hands them to the system without it. Returns whether there was
+    /// anything.
+    fn arrive(&mut self) -> bool {
+        let Self { ends, counters, arriving, received, .. } = self;
+        let Some((socket, address)) = arriving else { return false };
+        let Ok(count) = socket.receive(received) else {
+            counters.failures += 1;
+            return false;
+        };
+        let address = IpAddr::V4(*address);
+        let mut options: Vec<Vec<u8>> = Vec::new();
+        for (_, octets) in received.packets_mut(0) {
+            counters.arrived += 1;
+            if is_option(octets, address) {
+                options.push(octets.to_vec());
+                continue;
+            }
+            let inner = inner(octets, address);
+            let (Some(inner), Some(end)) = (inner, ends.first()) else { continue };
+            match end.tun.write(&Offload::default().encode(), &octets[inner]) {
+                Ok(true) => counters.delivered += 1,
+                Ok(false) => counters.unsent += 1,
+                Err(_) => counters.failures += 1,
+            }
+        }
+        for octets in options {
+            self.option(&octets);
+        }
+        count > 0
+    }
+}
+
+/// Whether a packet for this host carries a reply option and nothing else.
+fn is_option(octets: &[u8], address: IpAddr) -> bool {
+    Packet::decode(octets).is_ok_and(|packet| {
+        let is_ours = packet.final_destination() == address && packet.outer().destination == address;
+        is_ours && packet.current().is_none() && packet.has_reply_option() && packet.inner_protocol() == NO_NEXT_HEADER
+    })
+}
+
+/// Where the inner packet lies, for this host, once its header is taken off in place.
+fn inner(octets: &mut [u8], address: IpAddr) -> Option<Range<usize>> {
+    let packet = Packet::decode(octets).ok()?;
+    let is_ours = packet.final_destination() == address && packet.outer().destination == address;
+    let layout = if is_ours { Layout::of(&packet)? } else { return None };
+    strip(octets, &layout)
+}

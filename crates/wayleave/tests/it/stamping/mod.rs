@@ -1,0 +1,8 @@
+//! `run stamper`: ordinary hosts that know nothing of Platypus, behind it or on its machine, and waypoints that take the header
+//! off again.
+
+mod chosen;
+mod registered;
+mod replies;
+mod transit;
+pub(crate) mod world;

@@ -1,0 +1,58 @@
+//! A client that pays for both directions: its stamper hands the server's stamper a capability for replies.
+
+use wayleave_lab::netns;
+
+use super::world::{World, settled, text};
+use crate::router::common::{Router, eventually};
+use crate::router::platypus::{HOST, LAST};
+
+/// Who pays for replies at the first waypoint, under which delegation.
+const PAYER: u32 = 11;
+const DELEGATION: u32 = 5;
+
+#[test]
+fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
+    let name = "stamping::replies::a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    // No waypoint takes the header off: both hosts have stampers.
+    let world = World::start_with("stamping-replies", false, "");
+    world.mint_file("back.cap", 0, PAYER, &[]);
+    let page =
+        |address, more: &str, stamper: &str| format!("[host]\naddress = \"{address}\"\n{more}[stamper]\n{stamper}");
+    let paid = format!(
+        "routes = [{{ name = \"paid\", capabilities = [\"0.cap\", \"1.cap\"], reply = \"back.cap\", reply_id = {DELEGATION} }}]\n\
+         rules = [{{ to = \"203.0.113.0/24\", route = \"paid\" }}]\n"
+    );
+    let server = world.site.server.clone();
+    let config = page(LAST, "replies = true\n", "routes = []\nrules = []\n");
+    let server = Router::start_role("stamper", &world.folder, "server", server, &config);
+    let client = world.site.client.clone();
+    let client = Router::start_role("stamper", &world.folder, "client", client, &page(HOST, "", &paid));
+
+    // The first connection's packets begin the exchange; those of the next are paid for in both directions.
+    world.fetch(None);
+    eventually("the server has a capability", || server.status()["replies"]["clients"] == 1);
+    assert_eq!(client.status()["replies"]["servers"], 1);
+    let before = settled(|| server.count("stamper", "stamped"));
+    let [first, second] = world.fetch(None);
+    let replies = settled(|| server.count("stamper", "stamped")) - before;
+    assert!(replies > 10, "{replies} {}", server.status());
+    assert!(first > second, "the first waypoint has replies too: {first} {second}");
+    // Each reply is in the waypoint's books, under the delegation's number, and the client's host sees none of it.
+    let stamped = settled(|| server.count("stamper", "stamped"));
+    eventually("the books have the replies", || world.delegated(0, DELEGATION) == stamped);
+    assert_eq!(world.delegated(1, DELEGATION), 0);
+    assert!(client.status()["delivered"].as_u64() >= Some(stamped), "{}", client.status());
+    assert!(world.site.peers.lock().expect("noted").iter().all(|peer| *peer == HOST));
+    // Packets of the server's to anybody else are not stamped: only the client's address leads to the stamper.
+    let routes = world.site.server.command("ip").args(["route", "show", "table", "22100"]).output().expect("ip runs");
+    let routes = text(&routes.stdout);
+    assert_eq!(routes.lines().count(), 1, "{routes}");
+    assert!(routes.starts_with(&HOST.to_string()), "{routes}");
+
+    // A server without a stamper: the page comes all the same, and replies take their usual path.
+    drop(server);
+    drop(client);
+}
