@@ -12,7 +12,7 @@ use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 3;
+pub const PROTOCOL: u16 = 4;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.
@@ -23,6 +23,8 @@ pub const MAX_IN_PARTS: usize = 1 << 30;
 pub const MAX_CANDIDATES: usize = 128;
 /// Bytes of a candidate.
 const CANDIDATE: usize = 34;
+/// Objects of one slice of a synchronisation; our own limit.
+pub const MAX_SLICE: u32 = 4096;
 const MAX_NAME: usize = 128;
 const MAX_LIST: usize = 4 << 20;
 
@@ -84,6 +86,8 @@ pub enum FromMember {
     },
     /// The member requests everything again, because its import rules changed or its view is in doubt.
     Resync,
+    /// What the party may send since the link came up ([`crate::credit`]).
+    Credit { limit: u64 },
 }
 
 /// A route for a receiver.
@@ -113,18 +117,27 @@ pub enum Body {
     Hash([u8; 32]),
 }
 
+/// Part of a synchronisation: objects and prefixes in an order that the parties keep, of which a member gets all in turn.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Slice {
+    /// Whether it is the first one.
+    pub begins: bool,
+    /// Whether it is the last one: what the receiver had before and was not in a slice is gone.
+    pub ends: bool,
+    /// Some of the receiver's own live objects, each with the prefixes that it still owns.
+    pub own: Vec<(u64, Vec<Nlri>)>,
+    /// Whether all own objects have been listed with this slice.
+    pub own_ends: bool,
+}
+
 /// One batch as one member sees it. Party 1 and party 2 send ticks that differ in shares and bodies only.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tick {
     pub seq: Seq,
     /// The view under which both parties made it.
     pub view: [u8; 32],
-    /// Whether `held` lists all live objects; what it does not list is gone.
-    pub full: bool,
-    /// With `full`: the live objects.
-    pub held: Vec<Handle>,
-    /// With `full`: the receiver's own live objects, each with the prefixes that it still owns.
-    pub own: Vec<(u64, Vec<Nlri>)>,
+    /// With the next part of everything, for a receiver that is synchronised: what `deliver` and `instances` have of it, and this.
+    pub slice: Option<Slice>,
     /// Versions of the receiver's own that this batch applied.
     pub applied: Vec<u64>,
     /// New objects, and objects that a column opened to this receiver.
@@ -154,6 +167,8 @@ pub enum ToMember {
         tick_ms: u32,
         /// How the exchange multiplies policy and key; both parties must say the same.
         export: ExportMode,
+        /// Octets of the largest blob that this party takes.
+        max_blob: u32,
         set: Arc<[u8]>,
     },
     /// The member set or the epoch changed.
@@ -192,6 +207,14 @@ pub enum ToMember {
     /// Answers a [`FromMember::Hello`] that is not taken; the party then closes the link.
     Rejected {
         why: Rejection,
+    },
+    /// What the member may send since the link came up ([`crate::credit`]).
+    Credit {
+        limit: u64,
+    },
+    /// From party 1: the member's synchronisation waits until so many others have had theirs.
+    Queued {
+        ahead: u32,
     },
 }
 
@@ -258,12 +281,16 @@ pub enum Refusal {
     MaxPrefix = 7,
     #[error("too many objects of the member are waiting")]
     Busy = 8,
+    #[error("its sealed route is larger than the parties take (`max_blob`)")]
+    BlobSize = 9,
 }
 
 impl Refusal {
     fn from_code(code: u8) -> Option<Self> {
-        use Refusal::{Busy, Epoch, MaxPrefix, Mismatch, OldVersion, Proof, Set, Size};
-        [OldVersion, Epoch, Set, Proof, Mismatch, Size, MaxPrefix, Busy].into_iter().find(|r| *r as u8 == code)
+        use Refusal::{BlobSize, Busy, Epoch, MaxPrefix, Mismatch, OldVersion, Proof, Set, Size};
+        [OldVersion, Epoch, Set, Proof, Mismatch, Size, MaxPrefix, Busy, BlobSize]
+            .into_iter()
+            .find(|r| *r as u8 == code)
     }
 }
 
@@ -277,16 +304,22 @@ pub enum Step {
         /// [`Header::digest`].
         digest: [u8; 32],
     },
-    /// Removes all objects of a slot whose member has left or was away for longer than the stale timer.
-    Expire { slot: u32 },
-    /// Sends everything to a member whose two links are up.
-    Sync { slot: u32, session: SessionId, select_best: bool },
+    /// Removes so many objects of a slot whose member has left or was away for longer than the stale timer.
+    Expire { slot: u32, objects: u32 },
+    /// Begins to send everything to a member whose two links are up: so many objects with this batch.
+    Sync { slot: u32, session: SessionId, select_best: bool, objects: u32 },
     /// A member lost a link.
     Gone { slot: u32 },
-    /// Begins an epoch: the recommendation changed, so every prefix is evaluated again.
+    /// Begins an epoch: the recommendation changed, so every prefix is evaluated again, from the first one on.
     Epoch { epoch: u64 },
     /// A newer directory: sets that both operators signed, and removals.
     Set { set: Arc<[u8]> },
+    /// Goes on to send everything to a member: so many objects more.
+    Slice { slot: u32, objects: u32 },
+    /// A member takes up too little of what is sent to it: it gets nothing more, and later everything again.
+    Pause { slot: u32 },
+    /// So many prefixes more are evaluated again, since an epoch began.
+    Relist { prefixes: u32 },
 }
 
 /// A row of the parties' inventories, compared when their link comes up.
@@ -320,6 +353,8 @@ pub enum PartyFrame {
         tick_ms: u32,
         /// How this party multiplies policy and key; both must do the same.
         export: ExportMode,
+        /// Octets of the largest blob that this party's operator agrees to; the lower of the two counts.
+        max_blob: u32,
     },
     Inventory {
         rows: Vec<InventoryRow>,
@@ -408,6 +443,15 @@ pub enum PartyFrame {
     Members {
         set: Arc<[u8]>,
     },
+    /// What the peer party may send since the link came up ([`crate::credit`]).
+    Credit {
+        limit: u64,
+    },
+    /// Whether a member takes up too little of what party 2 sends to it, so that it can get nothing more now.
+    Held {
+        slot: u32,
+        held: bool,
+    },
 }
 
 fn string(r: &mut Reader<'_>) -> Result<String, Malformed> {
@@ -487,6 +531,9 @@ impl FromMember {
             Self::Resync => {
                 w.u8(6);
             }
+            Self::Credit { limit } => {
+                w.u8(7).u64(*limit);
+            }
         }
         w.finish()
     }
@@ -524,6 +571,7 @@ impl FromMember {
             4 => Self::RankOne { seq: r.u64()?, row: r.array()?, seed: Seed::new(r.array()?) },
             5 => Self::RankTwo { seq: r.u64()?, row: r.array()?, share: r.blob(MAX_FRAME)?.to_vec() },
             6 => Self::Resync,
+            7 => Self::Credit { limit: r.u64()? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;
@@ -533,15 +581,15 @@ impl FromMember {
 
 impl Tick {
     fn write(&self, w: &mut Writer) {
-        w.u64(self.seq).bytes(&self.view).bool(self.full);
-        w.list(&self.held, |w, h| {
-            w.bytes(&h.0);
-        });
-        w.list(&self.own, |w, (version, live)| {
-            w.u64(*version).list(live, |w, nlri| {
-                w.nlri(nlri);
+        w.u64(self.seq).bytes(&self.view).bool(self.slice.is_some());
+        if let Some(slice) = &self.slice {
+            w.bool(slice.begins).bool(slice.ends).bool(slice.own_ends);
+            w.list(&slice.own, |w, (version, live)| {
+                w.u64(*version).list(live, |w, nlri| {
+                    w.nlri(nlri);
+                });
             });
-        });
+        }
         w.list(&self.applied, |w, v| {
             w.u64(*v);
         });
@@ -568,16 +616,20 @@ impl Tick {
         let body = |deliver: &Deliver| if let Body::Blob(blob) = &deliver.body { blob.len() } else { 32 };
         let delivered: usize = self.deliver.iter().map(|deliver| body(deliver) + 128).sum();
         let instances: usize = self.instances.iter().map(|instance| instance.len() * CANDIDATE + 4).sum();
-        256 + delivered + instances + (self.held.len() + self.dead.len() + self.gone.len()) * CANDIDATE
+        256 + delivered + instances + (self.dead.len() + self.gone.len()) * CANDIDATE
     }
 
     fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             seq: r.u64()?,
             view: r.array()?,
-            full: r.bool()?,
-            held: r.list(32, MAX_LIST, |r| r.array().map(Handle))?,
-            own: r.list(12, MAX_LIST, |r| Ok((r.u64()?, r.list(10, MAX_PREFIXES, Reader::nlri)?)))?,
+            slice: if r.bool()? {
+                let (begins, ends, own_ends) = (r.bool()?, r.bool()?, r.bool()?);
+                let own = r.list(12, MAX_LIST, |r| Ok((r.u64()?, r.list(10, MAX_PREFIXES, Reader::nlri)?)))?;
+                Some(Slice { begins, ends, own, own_ends })
+            } else {
+                None
+            },
             applied: r.list(8, MAX_LIST, Reader::u64)?,
             deliver: r.list(93, MAX_LIST, |r| {
                 let (handle, epoch, share) = (Handle(r.array()?), r.u64()?, r.array()?);
@@ -606,9 +658,9 @@ impl ToMember {
             _ => Writer::new(),
         };
         match self {
-            Self::Welcome { protocol, session, epoch, high_water, tick_ms, export, set } => {
+            Self::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, set } => {
                 w.u8(1).u16(*protocol).bytes(session).u64(*epoch).u64(*high_water).u32(*tick_ms);
-                w.u8(export.code()).blob(set);
+                w.u8(export.code()).u32(*max_blob).blob(set);
             }
             Self::Renew { epoch, set } => {
                 w.u8(2).u64(*epoch).blob(set);
@@ -636,6 +688,12 @@ impl ToMember {
                 w.u8(7);
                 why.write(&mut w);
             }
+            Self::Credit { limit } => {
+                w.u8(10).u64(*limit);
+            }
+            Self::Queued { ahead } => {
+                w.u8(11).u32(*ahead);
+            }
         }
         w.finish()
     }
@@ -651,6 +709,7 @@ impl ToMember {
                 high_water: r.u64()?,
                 tick_ms: r.u32()?,
                 export: export(&mut r)?,
+                max_blob: r.u32()?,
                 set: shared(&mut r, MAX_SET)?,
             },
             2 => Self::Renew { epoch: r.u64()?, set: shared(&mut r, MAX_SET)? },
@@ -664,6 +723,8 @@ impl ToMember {
             8 => Self::Missed { seq: r.u64()? },
             9 => Self::Progress { seq: r.u64()? },
             7 => Self::Rejected { why: Rejection::read(&mut r)? },
+            10 => Self::Credit { limit: r.u64()? },
+            11 => Self::Queued { ahead: r.u32()? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;
@@ -676,24 +737,40 @@ impl Step {
     pub fn write(&self, w: &mut Writer) {
         match self {
             Self::Object { slot, version, digest } => w.u8(1).u32(*slot).u64(*version).bytes(digest),
-            Self::Expire { slot } => w.u8(2).u32(*slot),
-            Self::Sync { slot, session, select_best } => w.u8(3).u32(*slot).bytes(session).bool(*select_best),
+            Self::Expire { slot, objects } => w.u8(2).u32(*slot).u32(*objects),
+            Self::Sync { slot, session, select_best, objects } => {
+                w.u8(3).u32(*slot).bytes(session).bool(*select_best).u32(*objects)
+            }
             Self::Gone { slot } => w.u8(4).u32(*slot),
             Self::Epoch { epoch } => w.u8(5).u64(*epoch),
             Self::Set { set } => w.u8(6).blob(set),
+            Self::Slice { slot, objects } => w.u8(7).u32(*slot).u32(*objects),
+            Self::Pause { slot } => w.u8(8).u32(*slot),
+            Self::Relist { prefixes } => w.u8(9).u32(*prefixes),
         };
     }
 
     fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(match r.u8()? {
             1 => Self::Object { slot: r.u32()?, version: r.u64()?, digest: r.array()? },
-            2 => Self::Expire { slot: r.u32()? },
-            3 => Self::Sync { slot: r.u32()?, session: r.array()?, select_best: r.bool()? },
+            2 => Self::Expire { slot: r.u32()?, objects: slice(r)? },
+            3 => Self::Sync { slot: r.u32()?, session: r.array()?, select_best: r.bool()?, objects: slice(r)? },
             4 => Self::Gone { slot: r.u32()? },
             5 => Self::Epoch { epoch: r.u64()? },
             6 => Self::Set { set: shared(r, MAX_SET)? },
+            7 => Self::Slice { slot: r.u32()?, objects: slice(r)? },
+            8 => Self::Pause { slot: r.u32()? },
+            9 => Self::Relist { prefixes: slice(r)? },
             _ => return Err(Malformed::Value("step")),
         })
+    }
+}
+
+/// A number of objects, or prefixes, that one batch may bring to a member.
+fn slice(r: &mut Reader<'_>) -> Result<u32, Malformed> {
+    match r.u32()? {
+        objects @ 0..=MAX_SLICE => Ok(objects),
+        _ => Err(Malformed::Value("size of a slice")),
     }
 }
 
@@ -713,10 +790,10 @@ impl PartyFrame {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export } => {
+            Self::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob } => {
                 w.u8(1).u16(*protocol).blob(exchange.as_bytes()).u8(*party).bytes(nonce);
                 w.u64(*epoch).u64(*seq).blob(set);
-                w.u32(*tick_ms).u8(export.code());
+                w.u32(*tick_ms).u8(export.code()).u32(*max_blob);
             }
             Self::Inventory { rows, high_water, more } => {
                 w.u8(2).list(rows, |w, row| {
@@ -783,6 +860,12 @@ impl PartyFrame {
             Self::Members { set } => {
                 w.u8(16).blob(set);
             }
+            Self::Credit { limit } => {
+                w.u8(17).u64(*limit);
+            }
+            Self::Held { slot, held } => {
+                w.u8(18).u32(*slot).bool(*held);
+            }
         }
         w.finish()
     }
@@ -801,6 +884,7 @@ impl PartyFrame {
                 set: shared(&mut r, MAX_SET)?,
                 tick_ms: r.u32()?,
                 export: export(&mut r)?,
+                max_blob: r.u32()?,
             },
             2 => Self::Inventory {
                 rows: r.list(52, MAX_LIST, |r| {
@@ -836,6 +920,8 @@ impl PartyFrame {
             14 => Self::Engine { step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() },
             15 => Self::Drop { objects: r.list(12, MAX_LIST, slot_version)? },
             16 => Self::Members { set: shared(&mut r, MAX_SET)? },
+            17 => Self::Credit { limit: r.u64()? },
+            18 => Self::Held { slot: r.u32()?, held: r.bool()? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

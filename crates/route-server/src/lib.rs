@@ -5,6 +5,7 @@
 //! [`Machine`](wayleave_core::Machine)s that speak the frames of [`frames`] about the objects of [`object`]. The paper is
 //! SIXPACK (CoNEXT 2017); what differs from it is in `docs/departures.md`.
 
+pub mod credit;
 pub mod directory;
 pub mod frames;
 pub mod key_roles;

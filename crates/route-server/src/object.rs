@@ -22,6 +22,9 @@ pub const MAX_SLOTS: usize = 4096;
 pub const MAX_COLUMN: usize = 4096;
 /// Bytes of a blob: one extended BGP message and its frame fit (RFC 8654).
 pub const MAX_BLOB: usize = 131_072;
+/// Bytes of the largest blob that parties take unless both operators agree to another size: a route with some hundred
+/// communities, or with an attestation of several hops, fits.
+pub const MAX_BLOB_DEFAULT: u32 = 8192;
 
 const LABEL_HANDLE: &str = "wayleave/route-server/handle/v1";
 const LABEL_HEADER: &str = "wayleave/route-server/header/v1";

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use wayleave_bgp::Nlri;
@@ -11,7 +12,7 @@ use wayleave_core::Prefix;
 use wayleave_crypto::hash::hash;
 
 use crate::frames::{Body, Candidate, InventoryRow, Step};
-use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
+use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::wire::Writer;
 
 const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
@@ -104,6 +105,14 @@ impl ObjectEntry {
         }
     }
 
+    /// Its place in the order of synchronisation; every announcement has a prefix.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let Description { slot, version, .. } = self.header.description;
+        let first = self.header.description.prefixes().iter().map(|nlri| nlri.prefix).min()?;
+        Some((first, slot, version))
+    }
+
     /// Prefixes that it still owns, in order.
     pub fn live(&self) -> impl Iterator<Item = &Nlri> {
         let prefixes = self.header.description.prefixes().iter();
@@ -150,6 +159,10 @@ pub struct Effects {
     pub applied: BTreeMap<u32, Vec<u64>>,
 }
 
+/// The place of an object in the order in which a member that is synchronised gets everything: its first prefix (dead or alive),
+/// slot, version. So whoever has all objects below a place has each candidate of every prefix below the place's.
+pub type Place = (Prefix, u32, u64);
+
 /// The live routes of a prefix in number order: by (slot, path identifier) the object's version and the prefix's index.
 type Routes = BTreeMap<(u32, u32), (u64, u16)>;
 
@@ -159,6 +172,7 @@ pub struct ObjectTable {
     objects: BTreeMap<(u32, u64), ObjectEntry>,
     by_handle: HashMap<Handle, (u32, u64)>,
     by_prefix: BTreeMap<Prefix, Routes>,
+    places: BTreeSet<Place>,
     prefixes_of: BTreeMap<u32, usize>,
     high_water: BTreeMap<u32, u64>,
     view: [u8; 32],
@@ -192,6 +206,29 @@ impl ObjectTable {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
+    }
+
+    /// The places of all objects from `from` on, in order.
+    pub fn places_from(&self, from: Option<Place>) -> impl Iterator<Item = &Place> {
+        self.places.range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
+    }
+
+    /// The objects of `slot` from `version` on, in order.
+    pub fn objects_of(&self, slot: u32, version: u64) -> impl Iterator<Item = &ObjectEntry> {
+        self.objects.range((slot, version)..=(slot, u64::MAX)).map(|(_, entry)| entry)
+    }
+
+    /// Prefixes with a live route from `from` on, in order.
+    pub fn prefixes_from(&self, from: Option<Prefix>) -> impl Iterator<Item = &Prefix> {
+        self.by_prefix
+            .range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
+            .map(|(prefix, _)| prefix)
+    }
+
+    /// Number of live routes of a prefix.
+    #[must_use]
+    pub fn routes_of(&self, prefix: &Prefix) -> usize {
+        self.by_prefix.get(prefix).map_or(0, BTreeMap::len)
     }
 
     /// Live prefixes that `slot` announces.
@@ -287,6 +324,7 @@ impl ObjectTable {
         effects.added.push((slot, version));
         let prefixes: Vec<Nlri> = description.prefixes().to_vec();
         self.by_handle.insert(entry.handle, (slot, version));
+        self.places.extend(entry.place());
         self.objects.insert((slot, version), entry);
         for (index, nlri) in (0u16..).zip(prefixes) {
             self.supersede(slot, &nlri, effects);
@@ -336,10 +374,10 @@ impl ObjectTable {
         }
     }
 
-    /// Removes every object of `slot`.
-    pub fn expire(&mut self, slot: u32, effects: &mut Effects) {
-        let of_slot = self.objects.range((slot, 0)..=(slot, u64::MAX));
-        let live: Vec<Nlri> = of_slot.flat_map(|(_, entry)| entry.live()).copied().collect();
+    /// Removes the first `most` objects of `slot`.
+    pub fn expire(&mut self, slot: u32, most: usize, effects: &mut Effects) {
+        let of_slot = self.objects_of(slot, 0).take(most);
+        let live: Vec<Nlri> = of_slot.flat_map(ObjectEntry::live).copied().collect();
         for nlri in live {
             self.supersede(slot, &nlri, effects);
         }
@@ -369,7 +407,10 @@ impl ObjectTable {
         entry.dead.insert(index);
         effects.dead.push((entry.handle, index));
         if entry.dead.len() == entry.header.description.prefixes().len() {
-            let handle = entry.handle;
+            let (handle, place) = (entry.handle, entry.place());
+            if let Some(place) = place {
+                self.places.remove(&place);
+            }
             self.objects.remove(&(slot, version));
             self.by_handle.remove(&handle);
             effects.marked.remove(&(slot, version));
@@ -392,12 +433,19 @@ impl ObjectTable {
             *self.prefixes_of.entry(slot).or_default() += 1;
         }
         self.by_handle.insert(entry.handle, (slot, version));
+        self.places.extend(entry.place());
         self.objects.insert((slot, version), entry);
     }
 
     /// The inventory that the parties compare when their link comes up.
     #[must_use]
     pub fn inventory(&self) -> Vec<InventoryRow> {
+        self.inventory_from((0, 0), usize::MAX)
+    }
+
+    /// At most so many rows of the same from (slot, version) on.
+    #[must_use]
+    pub fn inventory_from(&self, from: (u32, u64), most: usize) -> Vec<InventoryRow> {
         let row = |((slot, version), entry): (&(u32, u64), &ObjectEntry)| InventoryRow {
             slot: *slot,
             version: *version,
@@ -405,7 +453,7 @@ impl ObjectTable {
             width: entry.width,
             dead: entry.dead_indices(),
         };
-        self.objects.iter().map(row).collect()
+        self.objects.range(from..).map(row).take(most).collect()
     }
 
     /// Drops an object that the peer party does not have.

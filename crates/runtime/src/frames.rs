@@ -6,13 +6,17 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 /// No link carries a longer frame, in octets.
 pub const MAX_FRAME: u32 = 16 << 20;
 /// Octets that a frame's announced length reserves before its content has arrived.
 const FIRST_RESERVE: usize = 64 * 1024;
+/// Octets of a frame whose writing shows that the peer reads.
+const PIECE: usize = 16 * 1024;
 
 /// Why no frame could be read.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +30,9 @@ pub enum FrameError {
     /// The stream ended within a frame.
     #[error("the connection ended in the middle of a frame")]
     Truncated,
+    /// The peer sent nothing for too long, in a frame or between two.
+    #[error("the peer sent nothing for {} seconds", .0.as_secs())]
+    Silent(Duration),
     /// The system or TLS failed.
     #[error(transparent)]
     Io(io::Error),
@@ -33,10 +40,21 @@ pub enum FrameError {
 
 /// Reads the next frame; `most` bounds its length in octets. Memory grows with what arrived, not with what was announced.
 pub async fn read_frame<R: AsyncRead + Unpin>(stream: &mut R, most: u32) -> Result<Vec<u8>, FrameError> {
+    read_frame_moving(stream, most, Duration::MAX).await
+}
+
+/// The same from a peer that must send something within `idle`, and within each `idle` after that: a long frame may take longer
+/// on a slow link.
+pub async fn read_frame_moving<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    most: u32,
+    idle: Duration,
+) -> Result<Vec<u8>, FrameError> {
+    let silent = |_| FrameError::Silent(idle);
     let mut header = [0u8; 4];
     let mut have = 0;
     while have < header.len() {
-        match stream.read(&mut header[have..]).await.map_err(from_io)? {
+        match timeout(idle, stream.read(&mut header[have..])).await.map_err(silent)?.map_err(from_io)? {
             0 if have == 0 => return Err(FrameError::Closed),
             0 => return Err(FrameError::Truncated),
             n => have += n,
@@ -50,7 +68,7 @@ pub async fn read_frame<R: AsyncRead + Unpin>(stream: &mut R, most: u32) -> Resu
     let mut frame = Vec::with_capacity((length as usize).min(FIRST_RESERVE));
     let mut rest = stream.take(u64::from(length));
     while (frame.len() as u64) < u64::from(length) {
-        if rest.read_buf(&mut frame).await.map_err(from_io)? == 0 {
+        if timeout(idle, rest.read_buf(&mut frame)).await.map_err(silent)?.map_err(from_io)? == 0 {
             return Err(FrameError::Truncated);
         }
     }
@@ -73,6 +91,21 @@ pub async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, frame: &Arc<[u8]
     stream.write_all(frame).await
 }
 
+/// The same to a peer that must read something within `idle`, and within each `idle` after that.
+pub async fn write_frame_moving<W: AsyncWrite + Unpin>(
+    stream: &mut W,
+    frame: &Arc<[u8]>,
+    idle: Duration,
+) -> io::Result<()> {
+    let length = u32::try_from(frame.len()).ok().filter(|length| *length <= MAX_FRAME);
+    let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a frame above 16 MiB"))?;
+    let length = length.to_be_bytes();
+    for piece in std::iter::once(&length[..]).chain(frame.chunks(PIECE)) {
+        timeout(idle, stream.write_all(piece)).await??;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +125,43 @@ mod tests {
         assert_eq!(read_frame(&mut stream, MAX_FRAME).await.expect("empty"), b"");
         assert_eq!(read_frame(&mut stream, MAX_FRAME).await.expect("long"), [7; 100_000]);
         assert!(matches!(read_frame(&mut stream, MAX_FRAME).await, Err(FrameError::Closed)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_frame_may_take_its_time_as_long_as_it_moves() {
+        let idle = Duration::from_secs(20);
+        let (mut far, near) = tokio::io::duplex(1000);
+        let frame: Arc<[u8]> = vec![7; 200_000].into();
+        let sent = Arc::clone(&frame);
+        let writer = tokio::spawn(async move {
+            let mut near = near;
+            write_frame_moving(&mut near, &sent, idle).await.map(|()| near)
+        });
+        // A thousand octets a second, which takes ten times as long as the peer may be silent.
+        let slow = async {
+            let (mut slow, mut to) = tokio::io::duplex(1 << 20);
+            let relay = async {
+                let mut octets = [0; 1000];
+                loop {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    let count = far.read(&mut octets).await.unwrap_or(0);
+                    if count == 0 || to.write_all(&octets[..count]).await.is_err() {
+                        break;
+                    }
+                }
+            };
+            tokio::select! {
+                frame = read_frame_moving(&mut slow, MAX_FRAME, idle) => frame,
+                () = relay => Err(FrameError::Closed),
+            }
+        };
+        assert_eq!(slow.await.expect("it came"), *frame);
+        let mut near = writer.await.expect("no panic").expect("written");
+        // Nothing is read any more.
+        let stuck = write_frame_moving(&mut near, &frame, idle).await;
+        assert_eq!(stuck.expect_err("stuck").kind(), io::ErrorKind::TimedOut);
+        let (_open, mut silent) = tokio::io::duplex(10);
+        assert!(matches!(read_frame_moving(&mut silent, 9, idle).await, Err(FrameError::Silent(_))));
     }
 
     #[tokio::test]

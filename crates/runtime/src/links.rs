@@ -3,7 +3,8 @@
 //! Each link is one task. Frames to a peer wait in a queue that is bounded in octets and in frames. A sender never waits:
 //! machines send from their loop, and a loop that waited for one slow peer would keep all others from being served (and two
 //! parties that wait for each other would never go on). So the link of a peer that lets its queue fill is closed, with the
-//! reason in the log; the protocol above starts over when the peer connects again. Received frames do make the peer wait:
+//! reason in the log; the protocol above starts over when the peer connects again. The route server's protocol gives credit and
+//! queues less than this bound, so that it is for peers that grant what they have not read. Received frames do make the peer wait:
 //! they stay in the kernel while the machine is busy.
 
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ use tracing::{debug, info, warn};
 use wayleave_core::IdentityKey;
 use zeroize::Zeroizing;
 
-use crate::frames::{FrameError, MAX_FRAME, read_frame, write_frame};
+use crate::frames::{FrameError, MAX_FRAME, read_frame, read_frame_moving, write_frame, write_frame_moving};
 use crate::identity::{Fingerprint, Identity};
 use crate::log_limit::{Line, LogLimit};
 use crate::node_tls::{self, NodeIdentity, NodeVerifier};
@@ -43,7 +44,7 @@ const HANDSHAKES_EACH: usize = 32;
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// A peer that has sent nothing for this long is considered down.
 const IDLE: Duration = Duration::from_secs(20);
-/// The longest time for writing one frame; after that the peer is considered not to read.
+/// The longest time in which nothing of a frame can be written; after that the peer is considered not to read.
 const WRITE: Duration = Duration::from_secs(20);
 /// How often a link's certificate is verified again, for its dates.
 const REVERIFY: Duration = Duration::from_secs(60);
@@ -788,10 +789,9 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
 
     async fn read<R: AsyncRead + Unpin>(&self, link: u64, reader: &mut R) -> String {
         loop {
-            let bytes = match timeout(IDLE, read_frame(reader, self.links.0.limits.frame)).await {
-                Ok(Ok(bytes)) => bytes,
-                Ok(Err(error)) => return error.to_string(),
-                Err(_) => return format!("the peer sent nothing for {} seconds", IDLE.as_secs()),
+            let bytes = match read_frame_moving(reader, self.links.0.limits.frame, IDLE).await {
+                Ok(bytes) => bytes,
+                Err(error) => return error.to_string(),
             };
             if bytes.is_empty() {
                 continue;
@@ -867,17 +867,19 @@ where
             Ok(None) => return std::future::pending().await, // closing
             Err(_) => None,
         };
-        let sent = timeout(WRITE, async {
+        let sent = async {
             match &frame {
-                Some(frame) => write_frame(writer, frame).await?,
-                None => write_frame(writer, &Arc::from([])).await?,
+                Some(frame) => write_frame_moving(writer, frame, WRITE).await?,
+                None => write_frame_moving(writer, &Arc::from([]), WRITE).await?,
             }
-            if waiting.is_empty() { writer.flush().await } else { Ok(()) }
-        });
+            if waiting.is_empty() { timeout(WRITE, writer.flush()).await? } else { Ok(()) }
+        };
         match sent.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return error.to_string(),
-            Err(_) => return format!("the peer read nothing for {} seconds", WRITE.as_secs()),
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                return format!("the peer read nothing for {} seconds", WRITE.as_secs());
+            }
+            Err(error) => return error.to_string(),
         }
         if let Some(frame) = frame {
             queued.fetch_sub(frame.len() + FRAME_COST, Ordering::Relaxed);

@@ -30,7 +30,7 @@ use wayleave_member::{Input as MemberInput, MemberProxy};
 use wayleave_route_server::directory::{Directory, MemberSet};
 use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
-use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
 use wayleave_route_server::party::{
     LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, StartError, StoredRecord,
 };
@@ -97,6 +97,8 @@ pub struct Setup {
     pub attesting: BTreeSet<u32>,
     /// Who multiplies policies and keys.
     pub export: ExportMode,
+    /// Octets of the largest blob that both parties take.
+    pub max_blob: u32,
     /// Keys of parties and operators, as every process is configured with them.
     pub keys: Vec<(KeyRole, [u8; 32])>,
     /// What work and links cost in virtual time; without them frames arrive in random order, and work takes none.
@@ -115,6 +117,7 @@ impl Default for Setup {
             speakers: false,
             attesting: BTreeSet::new(),
             export: ExportMode::Direct,
+            max_blob: MAX_BLOB_DEFAULT,
             keys: Vec::new(),
             costs: None,
         }
@@ -310,6 +313,7 @@ impl Sim {
                     rank_wait: Duration::from_secs(1),
                     match_wait: Duration::from_secs(2),
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
+                    max_blob: self.setup.max_blob,
                 };
                 let file = self.files.get(&node).cloned().unwrap_or_else(|| self.directory.encode());
                 let party = Party::new(config, &seed, &file, stored, self.now)?;

@@ -10,7 +10,7 @@ use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
 use wayleave_lab::sim::bad::once;
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Recorded, Setup, Sim};
-use wayleave_route_server::frames::{Body, Deliver, FromMember, ToMember};
+use wayleave_route_server::frames::{Body, Deliver, FromMember, PartyFrame, ToMember};
 use wayleave_route_server::member::Suspect;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
@@ -34,9 +34,16 @@ fn flip_delivery(party: Node, what: impl Fn(&mut Deliver) + 'static) -> wayleave
     })
 }
 
-/// What went over each link, in order: which of the parties has a result of both first is chance.
+/// What went over each link, in order: which of the parties has a result of both first is chance. Without grants of credit,
+/// which follow from how much went over the link before.
 fn shapes(recording: &[Recorded]) -> Vec<(Node, Node, usize)> {
-    let mut shapes: Vec<_> = recording.iter().map(|frame| (frame.from, frame.to, frame.bytes.len())).collect();
+    let is_grant = |frame: &&Recorded| match (frame.from, frame.to) {
+        (Node::Member(_), _) => matches!(FromMember::decode(&frame.bytes), Ok(FromMember::Credit { .. })),
+        (_, Node::Member(_)) => matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Credit { .. })),
+        _ => matches!(PartyFrame::decode(&frame.bytes), Ok(PartyFrame::Credit { .. })),
+    };
+    let frames = recording.iter().filter(|frame| !is_grant(frame));
+    let mut shapes: Vec<_> = frames.map(|frame| (frame.from, frame.to, frame.bytes.len())).collect();
     shapes.sort_by_key(|(from, to, _)| (*from, *to));
     shapes
 }

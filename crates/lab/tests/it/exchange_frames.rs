@@ -164,7 +164,8 @@ fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
     let welcome = |protocol, session| {
         let set = [].into();
         let export = ExportMode::Direct;
-        ToMember::Welcome { protocol, session, epoch: 1, high_water: 0, tick_ms: 0, export, set }.encode()
+        ToMember::Welcome { protocol, session, epoch: 1, high_water: 0, tick_ms: 0, export, max_blob: 8192, set }
+            .encode()
     };
     vec![
         ("nothing", vec![]),
@@ -284,7 +285,8 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         let exchange = exchange.to_owned();
         let set = [].into();
         let (epoch, export) = (1, ExportMode::Direct);
-        PartyFrame::Hello { protocol, exchange, party, nonce: [3; 16], epoch, seq, set, tick_ms: 0, export }.encode()
+        let (nonce, tick_ms, max_blob) = ([3; 16], 0, 8192);
+        PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob }.encode()
     };
     let good = hello(PROTOCOL, EXCHANGE, from_number, 0);
     vec![

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::common::{LIMIT, in_both_modes, nlri, policy, route};
+use wayleave_core::Instant;
 use wayleave_lab::sim::bad::Shape;
+use wayleave_lab::sim::costs::Costs;
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Counters, PartyEvent};
@@ -362,4 +364,76 @@ fn a_reload_announces_every_object_once_and_no_more_of_them_at_a_time_than_its_l
     }
     assert!(!sim.tables[&1].contains_key(&"20.0.7.0/24".parse().expect("a prefix")));
     assert_eq!(sim.tables[&2].len(), REPEATED);
+}
+
+/// What both parties see while members are sent everything in several slices, with grants of credit, where work takes time: members
+/// that may open all, some or none of it, and rank it so.
+fn synchronise(export: ExportMode, communities: fn(u32) -> Vec<String>, rules: &str) -> (Vec<Shape>, usize) {
+    let (tick, costs) = (Duration::from_millis(50), Some(Costs::default()));
+    let mut sim = Sim::new(Setup { members: 4, tick, seed: 48, export, costs, ..Setup::default() });
+    for slot in 0..4 {
+        sim.set_policy(slot, policy(rules));
+    }
+    for i in 0..1_600u32 {
+        // Two routes for some prefixes, so that there is something to rank in each slice.
+        for slot in 0..1 + u32::from(i.is_multiple_of(200)) {
+            let filling = (0..60).map(|n| format!("64999:{n}:1"));
+            let communities: Vec<String> = filling.chain(communities(i)).collect();
+            let communities: Vec<&str> = communities.iter().map(String::as_str).collect();
+            let prefix = nlri(&format!("20.{}.{}.0/24", i / 250, i % 250));
+            sim.announce(slot, &[prefix], &route(slot, &[64500], &communities));
+        }
+    }
+    rest(&mut sim);
+    sim.recording = Some(Vec::new());
+    sim.cut_all();
+    rest(&mut sim);
+    let shapes: Vec<Shape> = sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect();
+    (shapes, sim.tables[&2].len())
+}
+
+fn first(shapes: &[Shape]) -> Instant {
+    shapes.first().map_or(Instant(0), |shape| shape.at)
+}
+
+in_both_modes!(slices_and_grants_of_credit_say_nothing_of_what_was_opened_and_how_it_was_ranked);
+fn slices_and_grants_of_credit_say_nothing_of_what_was_opened_and_how_it_was_ranked(export: ExportMode) {
+    let (plain, all) = synchronise(export, |_| vec![], "");
+    let from = |node: Node, kind: u8| plain.iter().filter(|shape| (shape.from, shape.kind) == (node, kind)).count();
+    assert!(from(Node::Member(2), 7) >= 3, "{} grants", from(Node::Member(2), 7));
+    assert!(from(PARTIES[0], 3) >= 8, "{} slices", from(PARTIES[0], 3));
+    let hidden: fn(u32) -> Vec<String> = |_| vec!["64496:0:65002".to_owned()];
+    let some: fn(u32) -> Vec<String> = |i| if i < 800 { vec!["64496:0:65002".to_owned()] } else { vec![] };
+    let favourite = "[[rule]]\ndirection = \"import\"\npeer = [\"65001\"]\nclass = 250\n";
+    let mut opened = BTreeSet::from([all]);
+    for (communities, rules) in [(hidden, ""), (some, ""), ((|_| vec![]) as fn(u32) -> Vec<String>, favourite)] {
+        let (shapes, tables) = synchronise(export, communities, rules);
+        // The order of equal times is that of processes at work; what each link carries, and when, is what a party sees.
+        let of_links = |shapes: &[Shape]| {
+            let mut links: BTreeMap<(Node, Node), Vec<(u8, usize)>> = BTreeMap::new();
+            for shape in shapes {
+                links.entry((shape.from, shape.to)).or_default().push((shape.kind, shape.len));
+            }
+            links
+        };
+        assert_eq!(of_links(&plain), of_links(&shapes));
+        // To a millisecond: what a member opens of one slice takes it many.
+        let times = |shapes: &[Shape]| {
+            let mut times: BTreeMap<(Node, Node), Vec<Instant>> = BTreeMap::new();
+            for shape in shapes.iter().filter(|shape| matches!(shape.from, Node::Member(_))) {
+                times.entry((shape.from, shape.to)).or_default().push(shape.at);
+            }
+            times
+        };
+        for ((link, one), other) in times(&plain).into_iter().zip(times(&shapes).into_values()) {
+            for (one, other) in
+                one.iter().map(|at| *at - first(&plain)).zip(other.iter().map(|at| *at - first(&shapes)))
+            {
+                let apart = one.abs_diff(other);
+                assert!(apart < Duration::from_millis(1), "{link:?}: {one:?} and {other:?}");
+            }
+        }
+        opened.insert(tables);
+    }
+    assert_eq!(opened.len(), 3, "{opened:?}");
 }

@@ -291,8 +291,12 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
         exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));
         exchange.check();
         exchange.sim.tamper = Some(once(move |from, _, bytes| match (from == PARTIES[1], PartyFrame::decode(bytes)) {
-            (true, Ok(PartyFrame::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, export, .. })) => {
-                let hello = PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export };
+            (
+                true,
+                Ok(PartyFrame::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, export, max_blob, .. }),
+            ) => {
+                let hello =
+                    PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob };
                 Some(FrameAction::Change(hello.encode()))
             }
             _ => None,

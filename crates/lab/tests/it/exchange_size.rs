@@ -1,14 +1,19 @@
 //! An exchange in which work and links cost time: it survives long rounds, large tables and slow links.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::common::{Exchange, LIMIT, nlri, route};
 use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
+use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::costs::{Costs, MEASURED, Operations, Wire};
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim, member_key};
+use wayleave_route_server::credit;
+use wayleave_route_server::frames::Refusal;
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind};
+use wayleave_route_server::party::PartyEvent;
 
 const TICK: Duration = Duration::from_millis(50);
 
@@ -83,6 +88,198 @@ fn a_round_longer_than_ten_seconds_ends_and_nobody_asks_again() {
     assert_eq!(resyncs(&mut exchange), resyncs_before, "nobody asks again");
     let rounds = rounds(&exchange) - rounds_before.min(rounds(&exchange));
     assert!(rounds <= 12, "{rounds} rounds in {took:?}");
+}
+
+/// Routes of one member that fill the largest BGP message, and how many octets the parties store of each.
+const LARGE: usize = 65_000;
+const LARGE_ROUTES: usize = 600;
+
+/// Prefixes of the member that announces large routes.
+fn large_prefixes() -> impl Iterator<Item = wayleave_bgp::Nlri> {
+    (0..LARGE_ROUTES).map(|i| nlri(&format!("30.{}.{}.0/24", i / 256, i % 256)))
+}
+
+/// Links that hold what the protocol gives credit for, and no more.
+fn tight(wire: Wire) -> Wire {
+    let most = credit::TO_MEMBER.max(credit::BETWEEN_PARTIES);
+    Wire { buffer: usize::try_from(most).expect("some megabytes"), ..wire }
+}
+
+fn small_routes(exchange: &mut Exchange, slots: std::ops::Range<u32>) {
+    for slot in slots {
+        for i in 0..3 {
+            exchange.announce(slot, &[nlri(&format!("20.{i}.0.0/16"))], &route(slot, &[64500], &[]));
+        }
+    }
+}
+
+/// The most octets that any link to a member held, and any between the parties.
+fn most_on_the_way(sim: &Sim) -> (usize, usize) {
+    let slots: Vec<u32> = sim.tables.keys().copied().collect();
+    let to = |slot: &u32| PARTIES.map(|party| sim.most_outstanding(party, Node::Member(*slot)));
+    let to_members = slots.iter().flat_map(to).max().unwrap_or(0);
+    let between = [sim.most_outstanding(PARTIES[0], PARTIES[1]), sim.most_outstanding(PARTIES[1], PARTIES[0])];
+    (to_members, between[0].max(between[1]))
+}
+
+#[test]
+fn routes_larger_than_agreed_are_not_announced_and_their_member_is_told() {
+    let mut exchange = with_costs(4, Costs { to_members: tight(Wire::LAN), ..Costs::default() });
+    small_routes(&mut exchange, 1..4);
+    let large = long_route(0, LARGE);
+    for prefix in large_prefixes() {
+        // Not at the oracle: nobody gets them.
+        exchange.sim.announce(0, &[prefix], &large);
+    }
+    exchange.check();
+    let status = exchange.sim.member(0).expect("it runs").status();
+    assert_eq!(status.not_announced, LARGE_ROUTES);
+    assert!(status.withheld[0].why.contains("at most 8192"), "{:?}", status.withheld[0]);
+    exchange.join();
+    exchange.sim.kill(Node::Member(2));
+    exchange.sim.start(Node::Member(2));
+    exchange.check();
+    assert_eq!(closed(&exchange.sim, 4), []);
+}
+
+/// Links that were closed, but for those of a slot that joined, which connects before the parties know it.
+fn closed(sim: &Sim, joined: u32) -> Vec<(Node, Node, String)> {
+    let is_other = |(by, of, _): &&(Node, Node, String)| ![*by, *of].contains(&Node::Member(joined));
+    sim.closed.iter().filter(is_other).cloned().collect()
+}
+
+#[test]
+fn a_member_that_sends_larger_blobs_all_the_same_is_refused_by_name() {
+    let mut exchange = with_costs(4, Costs::default());
+    small_routes(&mut exchange, 1..4);
+    exchange.check();
+    exchange.sim.play_member(0);
+    let mut forger = Forger::new(1, 0);
+    exchange.sim.run_for(Duration::from_millis(10));
+    forger.greet(&mut exchange.sim, false);
+    exchange.sim.run_for(Duration::from_secs(1));
+    for octets in [4_000, 6_000, 9_000, LARGE] {
+        let draft = forger.draft(&exchange.sim, &[nlri("30.0.0.0/24")], &long_route(0, octets));
+        let object = forger.seal(&draft);
+        forger.submit(&mut exchange.sim, &object);
+        exchange.sim.run_for(Duration::from_secs(3));
+    }
+    let too_large = |event: &&(Node, PartyEvent)| {
+        matches!(event, (_, PartyEvent::Refused { slot: 0, reason: Refusal::BlobSize, .. }))
+    };
+    assert_eq!(exchange.sim.party_events.iter().filter(too_large).count(), 2, "{:?}", exchange.sim.party_events);
+    let held = exchange.sim.party(PARTIES[0]).expect("it runs").routes(100, false);
+    assert!(held.iter().any(|route| route.slot == 0), "what fits is taken");
+    assert!(held.iter().all(|route| route.blob_bytes <= Some(8192)));
+}
+
+/// An exchange whose operators agreed to blobs of 64 KiB, with one member that announces as much as it can.
+fn with_large_routes(members: usize, costs: Costs) -> Exchange {
+    let setup = Setup { members, tick: TICK, max_blob: 65_536, costs: Some(costs), ..Setup::default() };
+    let mut exchange = Exchange::new(setup);
+    let large = long_route(0, LARGE);
+    for prefix in large_prefixes() {
+        exchange.announce(0, &[prefix], &large);
+    }
+    small_routes(&mut exchange, 1..4);
+    exchange.check();
+    exchange
+}
+
+#[test]
+fn where_large_routes_are_agreed_members_join_and_return_all_the_same() {
+    let costs = Costs { to_members: tight(Wire::LAN), between_parties: tight(Wire::LAN), ..Costs::default() };
+    let mut exchange = with_large_routes(4, costs);
+    let stored: usize = {
+        let party = exchange.sim.party(PARTIES[0]).expect("it runs");
+        party.routes(usize::MAX, false).iter().filter_map(|route| route.blob_bytes).sum()
+    };
+    assert!(stored > 3 * usize::try_from(credit::TO_MEMBER).expect("fits"), "{stored} octets");
+    exchange.join();
+    exchange.check();
+    exchange.sim.kill(Node::Member(2));
+    exchange.sim.start(Node::Member(2));
+    exchange.check();
+    assert_eq!(closed(&exchange.sim, 4), []);
+    exchange.sim.forget_events();
+    // All at once.
+    exchange.sim.kill(PARTIES[0]);
+    exchange.sim.start(PARTIES[0]);
+    exchange.check();
+    let slow = exchange.sim.closed.iter().filter(|(.., why)| why.contains("slow") || why.contains("takes up"));
+    assert_eq!(slow.count(), 0, "{:?}", exchange.sim.closed);
+    let (to_members, _) = most_on_the_way(&exchange.sim);
+    assert!(to_members as u64 <= credit::TO_MEMBER / 2, "{to_members} octets on the way to a member");
+}
+
+#[test]
+fn everything_reaches_a_member_behind_a_slow_link_and_nobody_waits_for_it() {
+    const SLOW: u32 = 4;
+    let far = Wire { bytes_per_second: 2_000_000, delay: Duration::from_millis(40), ..tight(Wire::LAN) };
+    let wires = PARTIES.map(|party| ((party, Node::Member(SLOW)), far)).into();
+    let mut exchange = with_large_routes(5, Costs { to_members: tight(Wire::LAN), wires, ..Costs::default() });
+    exchange.sim.forget_events();
+    exchange.sim.kill(Node::Member(SLOW));
+    exchange.sim.pass(Duration::from_secs(1));
+    exchange.sim.start(Node::Member(SLOW));
+    let begin = exchange.sim.now().instant;
+    // Meanwhile others change their routes.
+    let mut latencies = Vec::new();
+    for change in 0..20u32 {
+        let (announced, prefix) = (exchange.sim.now().instant, nlri("21.0.0.0/16"));
+        let wanted = route(1, &[64500 + change], &[]);
+        exchange.announce(1, &[prefix], &wanted);
+        while exchange.sim.tables[&2].get(&prefix.prefix) != Some(&wanted) {
+            assert!(exchange.sim.step(LIMIT));
+        }
+        latencies.push(exchange.sim.now().instant - announced);
+        exchange.sim.pass(Duration::from_millis(200));
+    }
+    assert!(exchange.sim.tables[&SLOW].len() < LARGE_ROUTES, "it is still being sent everything");
+    let status = exchange.sim.party(PARTIES[0]).expect("it runs").status();
+    assert_eq!((status.synchronising, status.behind), (vec![SLOW], vec![]));
+    exchange.check();
+    let took = exchange.sim.now().instant - begin;
+    assert!(took > Duration::from_secs(15), "the link is slow: {took:?}");
+    assert_eq!(exchange.sim.tables[&SLOW].len(), LARGE_ROUTES + 4);
+    assert_eq!(exchange.sim.closed, [], "no link is closed for being slow");
+    let (to_members, _) = most_on_the_way(&exchange.sim);
+    assert!(to_members as u64 <= credit::TO_MEMBER / 2, "{to_members} octets on the way to a member");
+    latencies.sort_unstable();
+    assert!(latencies[15] < Duration::from_millis(150), "{latencies:?}");
+}
+
+#[test]
+fn few_members_are_sent_everything_at_a_time_and_the_others_are_told_to_wait() {
+    let mut exchange = with_costs(30, Costs::default());
+    // A slice is not enough for everything.
+    let attributes = |slot: u32| long_route(slot, 1_500);
+    for i in 0..400 {
+        let slot = i % 30;
+        exchange.announce(slot, &[nlri(&format!("20.{}.{}.0/24", i / 250, i % 250))], &attributes(slot));
+    }
+    exchange.check();
+    exchange.sim.forget_events();
+    exchange.sim.kill(PARTIES[1]);
+    exchange.sim.start(PARTIES[1]);
+    let mut most = 0;
+    while !exchange.sim.is_quiet() {
+        if !exchange.sim.step(LIMIT) {
+            break;
+        }
+        exchange.sim.connect_all();
+        most = most.max(exchange.sim.party(PARTIES[0]).expect("it runs").status().synchronising.len());
+    }
+    exchange.check();
+    assert!((1..=8).contains(&most), "{most} at a time");
+    let told: BTreeSet<u32> = exchange
+        .sim
+        .member_events
+        .iter()
+        .filter(|(_, event)| matches!(event, MemberEvent::Queued { .. }))
+        .map(|(slot, _)| *slot)
+        .collect();
+    assert!(told.len() >= 20, "{told:?}");
 }
 
 /// Nanoseconds of `work`, the median of five turns.

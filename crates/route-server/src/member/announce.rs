@@ -19,6 +19,8 @@ use crate::rng::Draw;
 
 /// Objects that may be in flight: our own limit, so that a member never floods a party.
 const WINDOW: usize = 512;
+/// Octets of a column, about: our own limit.
+const COLUMN_OCTETS: usize = 256 << 10;
 /// Prefixes that one flush looks at: our own limit, so that a table that is confirmed again stalls nothing.
 const MAX_SCAN: usize = 8_192;
 
@@ -117,6 +119,24 @@ pub(super) enum Bar {
     /// It would be one too many: the slot's prefix limit.
     #[error("it would exceed this member's prefix limit of {0}")]
     OverLimit(u32),
+    #[error("its attributes take {octets} octets sealed, and this exchange takes at most {most}")]
+    TooLarge { octets: usize, most: u32 },
+}
+
+/// The parties' inventory of this member's objects, as far as it has been listed.
+#[derive(Default)]
+pub(super) struct Inventory {
+    /// Which version owns each live prefix.
+    held: BTreeMap<Nlri, u64>,
+    /// Live objects.
+    live: BTreeSet<u64>,
+}
+
+impl Inventory {
+    pub(super) fn add(&mut self, version: u64, live: &[Nlri]) {
+        self.held.extend(live.iter().map(|nlri| (*nlri, version)));
+        self.live.insert(version);
+    }
 }
 
 /// The announcing half of a member's state.
@@ -283,6 +303,12 @@ impl Announcements {
         (self.barred.iter().take(most).map(|(nlri, bar)| (*nlri, bar)).collect(), self.barred.len())
     }
 
+    /// Routes that the parties would not take for their size.
+    pub(super) fn too_large(&self) -> usize {
+        let is_large = |bar: &&Bar| matches!(bar, Bar::TooLarge { .. } | Bar::Refused(Refusal::BlobSize));
+        self.barred.values().filter(is_large).count()
+    }
+
     /// Live prefixes that count towards the slot's limit, once all that was sent is applied.
     pub(super) fn at_parties(&self) -> usize {
         self.announced.len() + self.leftover.iter().filter(|nlri| !self.announced.contains_key(nlri)).count()
@@ -324,11 +350,8 @@ impl Announcements {
     }
 
     /// The parties' inventory of this member's objects.
-    pub(super) fn inventory(&mut self, own: &[(u64, Vec<Nlri>)]) {
-        let mut held: BTreeMap<Nlri, u64> = BTreeMap::new();
-        for (version, live) in own {
-            held.extend(live.iter().map(|nlri| (*nlri, *version)));
-        }
+    pub(super) fn inventory(&mut self, own: Inventory) {
+        let Inventory { held, live } = own;
         let lost: Vec<Nlri> = self
             .announced
             .iter()
@@ -347,7 +370,6 @@ impl Announcements {
                 }
             }
         }
-        let live: BTreeSet<u64> = own.iter().map(|(version, _)| *version).collect();
         self.confirm_by_inventory(&live);
         self.objects.retain(|version, _| live.contains(version) || self.in_flight.contains_key(version));
     }
@@ -379,17 +401,25 @@ impl Announcements {
         }
     }
 
-    /// Both parties applied these.
-    pub(super) fn applied(&mut self, versions: &[u64]) {
+    /// Both parties applied these; what an inventory that is under way listed before is past.
+    pub(super) fn applied(&mut self, versions: &[u64], mut inventory: Option<&mut Inventory>) {
         for version in versions {
-            self.in_flight.remove(version);
+            let Some(prefixes) = self.in_flight.remove(version) else { continue };
+            let Some(inventory) = &mut inventory else { continue };
+            for nlri in prefixes {
+                match self.announced.get(&nlri) {
+                    Some(last) if last.version == *version => inventory.add(*version, &[nlri]),
+                    Some(_) => {}
+                    None => drop(inventory.held.remove(&nlri)),
+                }
+            }
         }
     }
 
     pub(super) fn refused(&mut self, version: u64, reason: Refusal) {
         let Some(prefixes) = self.in_flight.remove(&version) else { return };
         self.objects.remove(&version);
-        let again = !matches!(reason, Refusal::MaxPrefix | Refusal::Size | Refusal::Proof);
+        let again = !matches!(reason, Refusal::MaxPrefix | Refusal::Size | Refusal::Proof | Refusal::BlobSize);
         for nlri in prefixes {
             // A column or a withdrawal is refused with the same effect as an announcement: what the parties have of
             // this prefix is not what it should be.
@@ -436,7 +466,7 @@ impl Member {
             return;
         }
         // Versions first: without one there is no deadline, and the store wakes this up.
-        if !self.reserve_versions() || now.instant < self.announcements.next_flush {
+        if !self.reserve_versions() || now.instant < self.announcements.next_flush || !self.has_credit() {
             return;
         }
         self.announcements.next_flush = now.instant + self.tick;
@@ -600,7 +630,7 @@ impl Member {
     /// Describes the next object, and draws its randomness. `hidden`: what that will hide.
     fn describe(&mut self, kind: Kind, hidden: &[&[u8]]) -> Option<(Description, Draw)> {
         let set = self.set.as_ref()?.number;
-        if self.announcements.in_flight.len() >= WINDOW {
+        if self.announcements.in_flight.len() >= WINDOW || !self.has_credit() {
             return None;
         }
         let version = self.announcements.versions.take()?;
@@ -646,6 +676,11 @@ impl Member {
         let (exchange, mode) = (&self.config.exchange, self.export());
         let fresh = Fresh { key: draw.bytes(), seed: draw.bytes(), openings: [draw.bytes(), draw.bytes()] };
         let sealed = object::announce(mode, exchange, description, (&inside, &signed_for), &row, &fresh, &self.signing);
+        let most = self.max_blobs[0].min(self.max_blobs[1]);
+        if sealed.blob.len() > most as usize {
+            self.bar_too_large(prefixes, sealed.blob.len(), most);
+            return true;
+        }
         let a = &mut self.announcements;
         let width = u32::try_from(row.len()).expect("the directory bounds the slots of a set");
         let own =
@@ -669,6 +704,23 @@ impl Member {
         true
     }
 
+    /// The parties would not take these routes: they are not announced, and what the parties have of them is withdrawn.
+    fn bar_too_large(&mut self, prefixes: &[Nlri], octets: usize, most: u32) {
+        for nlri in prefixes {
+            let a = &mut self.announcements;
+            let is_known = a.announced.contains_key(nlri) || a.leftover.contains(nlri);
+            a.dirty.remove(nlri);
+            a.repeats.waiting.remove(nlri);
+            let bar = Bar::TooLarge { octets, most };
+            let why = bar.to_string();
+            a.barred.insert(*nlri, bar);
+            if is_known {
+                a.mark(*nlri);
+            }
+            self.event(MemberEvent::NotAnnounced { prefix: nlri.prefix.to_string(), why });
+        }
+    }
+
     /// The member set is larger: every own object gets the new slots' columns.
     pub(super) fn set_grew(&mut self) {
         if !self.synced {
@@ -684,7 +736,9 @@ impl Member {
             }
         }
         for (from, versions) in by_width {
-            for chunk in versions.chunks(MAX_COLUMN) {
+            // As many objects as fit the credit that any object needs.
+            let most = COLUMN_OCTETS / (8 + self.export().column_bytes(to - from)).max(1);
+            for chunk in versions.chunks(most.clamp(1, MAX_COLUMN)) {
                 self.submit_column(&set, from, to, chunk);
             }
         }

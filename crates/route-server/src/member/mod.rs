@@ -22,6 +22,7 @@ use wayleave_core::{Asn, Instant, Machine, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
+use crate::credit::{self, Receiving, Sending};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles};
@@ -36,7 +37,7 @@ pub use status::{
 };
 
 use announce::Announcements;
-use receive::ReceivedObject;
+use receive::{ReceivedObject, Sync};
 use select::{Choice, InstalledRoute, Round};
 
 /// Store key of the highest version that may have been used.
@@ -52,6 +53,8 @@ const KEPT_SETS: usize = 16;
 const SET_WAIT: Duration = Duration::from_secs(15);
 /// Delay before a refused announcement is retried, so that a party that refuses everything is not flooded.
 const RETRY: Duration = Duration::from_millis(50);
+/// Octets of credit without which no object is sent: the largest object and its row take less.
+const OBJECT_ROOM: u64 = 512 << 10;
 /// Versions that one write of the store reserves.
 const RESERVE: u64 = 4096;
 
@@ -216,6 +219,11 @@ pub struct Member {
     welcomed: [bool; 2],
     /// How each party says that policy and key are multiplied.
     exports: [Option<ExportMode>; 2],
+    /// Octets of the largest blob that each party takes.
+    max_blobs: [u32; 2],
+    /// What may be sent to each party, and what each may send, while its link is up.
+    sending: [Option<Sending>; 2],
+    receiving: [Receiving; 2],
     parts: [Vec<u8>; 2],
     /// What was in force last, also before this start. What the parties show must be the same or follow it.
     directory: Option<Arc<Directory>>,
@@ -235,6 +243,10 @@ pub struct Member {
     epoch: u64,
     tick: Duration,
     synced: bool,
+    /// What was there before the parties began to send everything, until they have.
+    sync: Option<Sync>,
+    /// How many members are synchronised before this one, as party 1 said last.
+    ahead: Option<u32>,
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     last_seq: u64,
@@ -283,6 +295,9 @@ impl Member {
             session: None,
             welcomed: [false; 2],
             exports: [None; 2],
+            max_blobs: [u32::MAX; 2],
+            sending: [None, None],
+            receiving: [Receiving::new(credit::TO_MEMBER), Receiving::new(credit::TO_MEMBER)],
             parts: [Vec::new(), Vec::new()],
             set: None,
             kept_sets: Vec::new(),
@@ -291,6 +306,8 @@ impl Member {
             epoch: 0,
             tick: Duration::ZERO,
             synced: false,
+            sync: None,
+            ahead: None,
             announcements: Announcements::new(used, now.instant),
             halves: BTreeMap::new(),
             last_seq: 0,
@@ -376,11 +393,36 @@ impl Member {
         self.event(MemberEvent::Alarm(alarm));
     }
 
+    /// Sends a frame. Where there is no credit for it, it is left out, and what follows is as if it had come too late: whoever
+    /// makes long frames asks [`Member::has_credit`] first.
     fn send(&mut self, party: PartyNumber, frame: &FromMember) {
-        if let Some(link) = self.links[index(party)] {
-            let bytes = frame.encode();
-            self.counters.bytes_sent += bytes.len() as u64;
-            self.output.push_back(MemberOutput::Send { link, frame: bytes.into() });
+        let number = index(party);
+        let (Some(link), Some(sending)) = (self.links[number], &mut self.sending[number]) else { return };
+        let bytes = frame.encode();
+        if !matches!(frame, FromMember::Credit { .. }) {
+            let cost = credit::cost(bytes.len());
+            if !sending.has_credit(cost) {
+                self.counters.without_credit += 1;
+                return;
+            }
+            sending.send(cost, Instant(0));
+        }
+        self.counters.bytes_sent += bytes.len() as u64;
+        self.output.push_back(MemberOutput::Send { link, frame: bytes.into() });
+    }
+
+    /// Whether both parties can be sent another object, of any size.
+    fn has_credit(&self) -> bool {
+        self.sending.iter().all(|sending| sending.as_ref().is_some_and(|sending| sending.has_credit(OBJECT_ROOM)))
+    }
+
+    /// Grants each party what this member has taken up, a tick after it came: as with rankings, the moment of sending does not
+    /// show how much work it was.
+    fn grant(&mut self, now: Now) {
+        for party in [PartyNumber::One, PartyNumber::Two] {
+            if let Some(limit) = self.receiving[index(party)].grant(now.instant) {
+                self.send(party, &FromMember::Credit { limit });
+            }
         }
     }
 
@@ -390,6 +432,8 @@ impl Member {
 
     fn link_up(&mut self, link: LinkId, party: PartyNumber) {
         self.links[index(party)] = Some(link);
+        self.sending[index(party)] = Some(Sending::new(credit::FROM_MEMBER, Instant(0)));
+        self.receiving[index(party)] = Receiving::new(credit::TO_MEMBER);
         if self.links.iter().all(Option::is_some) {
             let session = self.rng.draw(&[b"session"]).bytes();
             self.session = Some(session);
@@ -430,6 +474,9 @@ impl Member {
         self.exports = [None; 2];
         self.parts = [Vec::new(), Vec::new()];
         self.synced = false;
+        self.sync = None;
+        self.ahead = None;
+        self.max_blobs = [u32::MAX; 2];
         self.epoch = 0;
         self.halves.clear();
         self.presented = [None, None];
@@ -490,7 +537,17 @@ impl Member {
     fn on_frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
         let Some(party) = self.party_of(link) else { return };
         self.counters.bytes_received += bytes.len() as u64;
-        self.on_whole_frame(party, bytes, now);
+        if let Ok(ToMember::Credit { limit }) = ToMember::decode(bytes) {
+            let granted = self.sending[index(party)].as_mut().map(|sending| sending.granted(limit, now.instant));
+            if let Some(Err(what)) = granted {
+                self.fail(party, what.to_owned(), now);
+            }
+            return;
+        }
+        match self.receiving[index(party)].received(bytes.len(), now.instant + self.tick) {
+            Ok(()) => self.on_whole_frame(party, bytes, now),
+            Err(what) => self.fail(party, what.to_owned(), now),
+        }
     }
 
     /// The next part of a longer frame.
@@ -518,7 +575,7 @@ impl Member {
                 let kind = bytes.first().copied().unwrap_or_default();
                 self.fail(party, format!("malformed frame {kind:#04x}: {error}"), now);
             }
-            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, set }) => {
+            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, set }) => {
                 if protocol != PROTOCOL || Some(session) != self.session {
                     self.fail(party, "a welcome for another session or protocol version".to_owned(), now);
                     return;
@@ -526,6 +583,7 @@ impl Member {
                 self.welcomed[index(party)] = true;
                 self.tick = Duration::from_millis(u64::from(tick_ms));
                 self.exports[index(party)] = Some(export);
+                self.max_blobs[index(party)] = max_blob;
                 if let [Some(one), Some(two)] = self.exports
                     && one != two
                 {
@@ -553,6 +611,11 @@ impl Member {
             Ok(ToMember::Missed { seq }) => self.ranking_missed(seq),
             Ok(ToMember::Refused { version, reason }) => self.refused(version, reason, now),
             Ok(ToMember::Part { last, bytes }) => self.part(party, last, &bytes, now),
+            Ok(ToMember::Queued { ahead }) => {
+                self.ahead = Some(ahead);
+                self.event(MemberEvent::Queued { ahead });
+            }
+            Ok(ToMember::Credit { .. }) => self.fail(party, "a grant of credit in a part".to_owned(), now),
         }
     }
 
@@ -784,6 +847,7 @@ impl Member {
         }
         self.flush(now);
         self.rank_due(now);
+        self.grant(now);
     }
 }
 
@@ -873,14 +937,16 @@ impl Machine for Member {
         let rank = self.rankings_due.front().map(|(at, ..)| *at);
         let rounds = self.rounds.values().map(|round| round.heard + select::OUTCOME_WAIT).min();
         let may_flush = self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_dirty();
-        let flush = (may_flush && self.announcements.has_versions()).then_some(self.announcements.next_flush);
+        let may_flush = may_flush && self.announcements.has_versions() && self.has_credit();
+        let flush = may_flush.then_some(self.announcements.next_flush);
         let may_repeat =
             self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_versions();
-        let repeat = self.announcements.next_repeat().filter(|_| may_repeat);
+        let repeat = self.announcements.next_repeat().filter(|_| may_repeat && self.has_credit());
         let repeat = repeat.map(|at| at.max(self.announcements.next_flush));
         let successor = self.successors.values().min().copied();
         let differ = self.differ_since.map(|since| since + SET_WAIT);
-        [stale, rank, rounds, flush, repeat, self.announcements.settles_at, successor, differ]
+        let grants = self.receiving.iter().filter_map(Receiving::deadline).min();
+        [stale, rank, rounds, flush, repeat, self.announcements.settles_at, successor, differ, grants]
             .into_iter()
             .flatten()
             .min()

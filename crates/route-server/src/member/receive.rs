@@ -6,10 +6,11 @@ use std::sync::Arc;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Now, Prefix, VerdictKind};
 
+use super::announce::Inventory;
 use super::select::Round;
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Suspect, index};
 use crate::directory::{MemberSet, Slot};
-use crate::frames::{Body, Candidate, Deliver, FromMember, Tick, round_order};
+use crate::frames::{Body, Candidate, Deliver, FromMember, Slice, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
@@ -26,6 +27,20 @@ pub(super) struct ReceivedObject {
     /// The assessment of each prefix, computed once; `None` after the policy or a finding changed.
     pub assessment: Option<Vec<Assessment>>,
     pub validation: Validation,
+}
+
+/// A synchronisation under way.
+pub(super) struct Sync {
+    /// Whether it is the first one of the session.
+    is_first: bool,
+    /// Objects from before that have not come again.
+    stale: HashSet<Handle>,
+    /// Prefixes from before whose candidates have not been listed again.
+    unlisted: BTreeSet<Prefix>,
+    /// Objects that came.
+    objects: usize,
+    /// The own objects so far.
+    own: Inventory,
 }
 
 /// The state of a route's validation.
@@ -108,7 +123,7 @@ impl Member {
             if !self.agree_on_set(first, second, now) {
                 return;
             }
-            if older_waits && !one.full {
+            if older_waits && !begins(&one) {
                 // One party skipped a batch that the other made: start from all that lives.
                 self.halves.clear();
                 self.request_resync();
@@ -135,12 +150,21 @@ impl Member {
             self.request_resync();
             return;
         }
-        if !self.synced && !one.full {
+        // Ticks of a session before its first slice, and slices without a first one, change nothing.
+        if !begins(one) && self.sync.is_none() && (!self.synced || one.slice.is_some()) {
             return;
         }
         self.counters.ticks += 1;
-        if one.full {
-            self.retain_only(&one.held);
+        if begins(one) {
+            self.sync = Some(Sync {
+                is_first: !self.synced,
+                stale: self.routes.keys().copied().collect(),
+                unlisted: self.choices.keys().copied().collect(),
+                objects: 0,
+                own: Inventory::default(),
+            });
+            self.ahead = None;
+            self.lost_since = None;
         }
         for (handle, prefix_index) in &one.dead {
             self.mark_dead(*handle, *prefix_index);
@@ -149,19 +173,19 @@ impl Member {
             self.drop_route(handle);
         }
         for (first, second) in one.deliver.iter().zip(&two.deliver) {
+            if let Some(sync) = &mut self.sync {
+                sync.stale.remove(&first.handle);
+                sync.objects += 1;
+            }
             self.delivered(first, second);
         }
-        self.announcements.applied(&one.applied);
-        if one.full {
-            self.announcements.inventory(&one.own);
-            if !self.synced {
-                // Retries what was refused for good too: the refusal may have been a transient fault.
-                self.announcements.mark_all_dirty();
-                self.event(MemberEvent::Synced { objects: one.held.len(), own: one.own.len() });
-            }
-            self.synced = true;
-            self.lost_since = None;
-            self.forget_choices();
+        if let Some(slice) = &one.slice {
+            self.list_own(slice);
+        }
+        let own = self.sync.as_mut().map(|sync| &mut sync.own);
+        self.announcements.applied(&one.applied, own);
+        if one.slice.as_ref().is_some_and(|slice| slice.ends) {
+            self.end_sync();
         }
         let mut round = Round::new(now.instant);
         let mut ranked = Vec::with_capacity(one.instances.len());
@@ -170,6 +194,9 @@ impl Member {
             let assessments: Vec<Option<Assessment>> =
                 candidates.iter().map(|candidate| self.assessment(candidate)).collect();
             let prefix = self.candidates_changed(one.seq, candidates, &assessments, ranks);
+            if let (Some(prefix), Some(sync)) = (prefix, &mut self.sync) {
+                sync.unlisted.remove(&prefix);
+            }
             if ranks {
                 ranked.push(Some((assessments, prefix)));
             } else {
@@ -189,12 +216,33 @@ impl Member {
         }
     }
 
-    /// Drops all objects but these.
-    fn retain_only(&mut self, held: &[Handle]) {
-        let held: HashSet<&Handle> = held.iter().collect();
-        let gone: Vec<Handle> = self.routes.keys().filter(|handle| !held.contains(handle)).copied().collect();
-        for handle in gone {
+    /// Own objects of a slice; once all are listed, the member may announce.
+    fn list_own(&mut self, slice: &Slice) {
+        let Some(sync) = &mut self.sync else { return };
+        for (version, live) in &slice.own {
+            sync.own.add(*version, live);
+        }
+        if !slice.own_ends {
+            return;
+        }
+        self.announcements.inventory(std::mem::take(&mut sync.own));
+        if !self.synced {
+            // Retries what was refused for good too: the refusal may have been a transient fault.
+            self.announcements.mark_all_dirty();
+        }
+        self.synced = true;
+    }
+
+    /// All that lives has been sent: what was there before and did not come again is gone.
+    fn end_sync(&mut self) {
+        let Some(sync) = self.sync.take() else { return };
+        for handle in sync.stale {
             self.drop_route(&handle);
+        }
+        self.forget_choices(&sync.unlisted);
+        if sync.is_first {
+            let own = self.announcements.at_parties();
+            self.event(MemberEvent::Synced { objects: sync.objects, own });
         }
     }
 
@@ -354,14 +402,17 @@ fn both_parties() -> Vec<Suspect> {
     vec![Suspect::Party(1), Suspect::Party(2)]
 }
 
+/// Whether a tick has the first slice of everything.
+fn begins(tick: &Tick) -> bool {
+    tick.slice.as_ref().is_some_and(|slice| slice.begins)
+}
+
 /// Whether the two parties made the same batch: all but shares and bodies.
 fn alike(one: &Tick, two: &Tick) -> bool {
     let same = |(a, b): (&Deliver, &Deliver)| a.handle == b.handle && a.epoch == b.epoch && a.dead == b.dead;
     one.seq == two.seq
         && one.view == two.view
-        && one.full == two.full
-        && one.held == two.held
-        && one.own == two.own
+        && one.slice == two.slice
         && one.applied == two.applied
         && one.dead == two.dead
         && one.gone == two.gone

@@ -1,6 +1,7 @@
 //! Selection: the member ranks the routes that it may have, sends shares of the ranking, and installs what Select-Best
 //! returns.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,9 +85,11 @@ impl Member {
         Some(prefix)
     }
 
-    pub(super) fn forget_choices(&mut self) {
-        self.touched.extend(self.choices.keys().copied());
-        for choice in self.choices.values_mut() {
+    /// Of these prefixes nothing is listed any more.
+    pub(super) fn forget_choices(&mut self, prefixes: &BTreeSet<Prefix>) {
+        self.touched.extend(prefixes);
+        for prefix in prefixes {
+            let Some(choice) = self.choices.get_mut(prefix) else { continue };
             choice.candidates = Instance::default();
             choice.chosen = None;
             choice.awaits = None;

@@ -45,6 +45,8 @@ pub struct MemberCounters {
     pub replayed: u64,
     /// Requests for everything.
     pub resyncs: u64,
+    /// Frames that were not sent, since a party had not taken up what was sent before.
+    pub without_credit: u64,
     pub bytes_received: u64,
     pub bytes_sent: u64,
 }
@@ -90,10 +92,14 @@ pub enum MemberEvent {
         #[serde(serialize_with = "as_text")]
         why: frames::Rejection,
     },
+    /// So many members are sent everything before this one.
+    Queued {
+        ahead: u32,
+    },
     /// Both parties have sent all live objects.
     Synced {
         objects: usize,
-        /// Those among them that this member announced.
+        /// Prefixes that this member announces.
         own: usize,
     },
     /// An own object was refused.
@@ -174,12 +180,16 @@ pub struct MemberStatus {
     pub parties: [bool; 2],
     /// Whether both parties have sent all live objects.
     pub synced: bool,
+    /// How many members are sent everything before this one, while it waits.
+    pub ahead: Option<u32>,
     /// The last batch.
     pub batch: u64,
     /// Routes that the router announces.
     pub router_routes: usize,
     /// How many of them are not announced, and why, for some of them.
     pub not_announced: usize,
+    /// How many of those are larger than the parties take.
+    pub too_large: usize,
     pub withheld: Vec<Withheld>,
     /// Changes that both parties have not applied yet.
     pub unconfirmed: usize,
@@ -357,10 +367,12 @@ impl Member {
             exchange: self.config.exchange.clone(),
             slot: self.config.slot,
             parties: self.welcomed,
-            synced: self.synced,
+            synced: self.synced && self.sync.is_none(),
+            ahead: self.ahead,
             batch: self.last_seq,
             router_routes: self.announcements.router_routes(),
             not_announced,
+            too_large: self.announcements.too_large(),
             withheld: barred.into_iter().map(withheld).collect(),
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
@@ -399,7 +411,11 @@ impl Member {
     /// Whether everything that this member knows has had its effect.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.synced && self.announcements.unconfirmed() == 0 && self.rounds.is_empty() && self.awaited.is_empty()
+        self.synced
+            && self.sync.is_none()
+            && self.announcements.unconfirmed() == 0
+            && self.rounds.is_empty()
+            && self.awaited.is_empty()
     }
 
     /// Counts since start.
@@ -602,6 +618,11 @@ impl Member {
                     "not announced: it would exceed this member's prefix limit",
                     "the slot's `max_prefix` in the member set",
                     "announce fewer prefixes, or ask both operators for more (`wayleave members propose --max-prefix`)",
+                ),
+                OwnState::Barred(bar @ (Bar::TooLarge { .. } | Bar::Refused(Refusal::BlobSize))) => Reason::new(
+                    format!("not announced: {bar}"),
+                    "the parties' `max_blob`, the lower of the two",
+                    "announce it with fewer communities or a shorter path, or ask both operators for more",
                 ),
                 OwnState::Barred(bar) => Reason::new(
                     format!("not announced: {bar}"),

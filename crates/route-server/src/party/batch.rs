@@ -10,19 +10,18 @@ use wayleave_core::Now;
 use super::role::Role;
 use super::round::{Group, Round};
 use super::state::{ActiveMember, Stage, State, width};
-use super::{Party, PartyOutput, PersistId, store};
+use super::sync::{Cursor, Listing};
+use super::{Party, PartyNumber, PartyOutput, PersistId, store, sync};
 use crate::directory::{Directory, MemberSet};
-use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Step, Tick, ToMember, round_order};
-use crate::object::{ExportMode, Kind};
+use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember, round_order};
+use crate::object::{ExportMode, Handle, Kind};
 use crate::object_table::{Effects, ObjectEntry};
 
 /// A batch that this party has applied.
 pub(super) struct Applied {
     pub effects: Effects,
-    /// Members that get everything.
-    pub synced: BTreeSet<u32>,
-    /// Whether every prefix is evaluated again.
-    pub everything: bool,
+    /// Members that get a slice of everything: how many objects, and whether it is the first one.
+    pub slices: BTreeMap<u32, (u32, bool)>,
     /// Whether epoch or member set changed.
     pub renewed: bool,
     pub view: [u8; 32],
@@ -62,13 +61,8 @@ impl State {
         now: Now,
     ) -> Result<(), &'static str> {
         self.seq = seq;
-        let mut applied = Applied {
-            effects: Effects::default(),
-            synced: BTreeSet::new(),
-            everything: false,
-            renewed: false,
-            view: [0; 32],
-        };
+        let mut applied =
+            Applied { effects: Effects::default(), slices: BTreeMap::new(), renewed: false, view: [0; 32] };
         for step in steps {
             self.apply_step(role, step, &mut applied, now)?;
         }
@@ -111,13 +105,26 @@ impl State {
                     }
                 }
             }
-            Step::Expire { slot } => self.table.expire(*slot, &mut applied.effects),
+            Step::Expire { slot, objects } => self.table.expire(*slot, *objects as usize, &mut applied.effects),
             // A batch may end the slot that it was to serve.
             Step::Sync { slot, .. } if self.set.active(*slot).is_none() => {}
-            Step::Sync { slot, session, select_best } => {
-                self.active.insert(*slot, ActiveMember { session: *session, select_best: *select_best });
+            Step::Sync { slot, session, select_best, objects } => {
+                let before = self.active.get(slot).filter(|before| before.session == *session);
+                let complete = before.is_some_and(|before| before.complete);
+                let (session, select_best, cursor) = (*session, *select_best, Some(Cursor::START));
+                self.active.insert(*slot, ActiveMember { session, select_best, cursor, complete });
                 role.member_synced(*slot);
-                applied.synced.insert(*slot);
+                applied.slices.insert(*slot, (*objects, true));
+            }
+            Step::Slice { slot, objects } => {
+                applied.slices.entry(*slot).or_insert((*objects, false));
+            }
+            Step::Pause { slot } => {
+                self.active.remove(slot);
+                if let Some(member) = self.members.get_mut(slot) {
+                    member.lacks = false;
+                    self.flow_changed.insert(*slot);
+                }
             }
             Step::Gone { slot } => {
                 self.active.remove(slot);
@@ -131,9 +138,10 @@ impl State {
                 if let Some(recommendation) = role.epoch_began() {
                     self.recommendation = recommendation;
                 }
-                applied.everything = true;
+                self.relist = self.table.prefixes().next().copied();
                 applied.renewed = true;
             }
+            Step::Relist { prefixes } => self.relist_some(*prefixes, &mut applied.effects),
             Step::Set { set } => {
                 if let Some(next) = self.newer_set(set)? {
                     self.adopt(next, &mut applied.effects);
@@ -151,7 +159,7 @@ impl State {
         let left: Vec<u32> =
             (0u32..).zip(&set.slots).filter(|(_, slot)| !slot.active).map(|(number, _)| number).collect();
         for slot in left {
-            self.table.expire(slot, effects);
+            self.table.expire(slot, usize::MAX, effects);
             self.active.remove(&slot);
             self.pending.remove(&slot);
             if let Some(link) = self.members.get(&slot).map(|m| m.link) {
@@ -178,11 +186,28 @@ impl State {
     /// Tells the connected members the epoch and the member set. One without a hello so far learns both from its welcome.
     pub(super) fn tell_members(&mut self) {
         self.set_is_news = false;
-        let renew = ToMember::Renew { epoch: self.epoch, set: Arc::clone(&self.set_bytes) };
         let greeted = self.members.iter().filter(|(_, member)| member.session.is_some());
         for slot in greeted.map(|(slot, _)| *slot).collect::<Vec<u32>>() {
-            self.send_to_member(slot, &renew);
+            self.tell_set(slot);
         }
+    }
+
+    /// Tells a member the epoch and the member set once there is credit for that; no tick goes before.
+    pub(super) fn tell_set(&mut self, slot: u32) {
+        let renew = ToMember::Renew { epoch: self.epoch, set: Arc::clone(&self.set_bytes) };
+        let told = self.offer_to_member(slot, &renew);
+        if let Some(member) = self.members.get_mut(&slot) {
+            member.owes_set = !told;
+        }
+    }
+
+    /// Lets so many prefixes more be evaluated again, of those with something to choose.
+    fn relist_some(&mut self, prefixes: u32, effects: &mut Effects) {
+        let Some(from) = self.relist else { return };
+        let mut all = self.table.prefixes_from(Some(from));
+        let some = all.by_ref().take(prefixes as usize);
+        effects.touched.extend(some.filter(|prefix| self.table.routes_of(prefix) > 1));
+        self.relist = all.next().copied();
     }
 
     /// Sends every active member its tick and starts the round.
@@ -191,60 +216,66 @@ impl State {
         if applied.renewed {
             self.tell_members();
         }
-        let all = if applied.everything || !applied.synced.is_empty() { self.all_instances() } else { Vec::new() };
-        let changed = if applied.everything {
-            all.clone()
-        } else {
-            applied.effects.touched.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
-        };
-        // Slots that columns opened objects to also look at the prefixes of those.
-        let both = applied.effects.touched.union(&applied.effects.opened);
-        let opened = if applied.effects.widened.is_empty() {
-            Vec::new()
-        } else {
-            both.map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
-        };
-        let mut groups = [Group::new(changed), Group::new(all), Group::new(opened)];
+        let mut groups: BTreeMap<Listing, Group> = BTreeMap::new();
         let active: Vec<(u32, ActiveMember)> = self.active.iter().map(|(slot, active)| (*slot, *active)).collect();
         let deliverable = deliverable(&applied.effects);
         // In mode `mpc` the shares in them are still to be computed.
         let mut unfinished = Vec::new();
         for (slot, active) in active {
-            let full = applied.synced.contains(&slot);
+            let slice = applied.slices.get(&slot).zip(active.cursor);
+            let begins = slice.is_some_and(|((_, begins), _)| *begins);
+            let taken = slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, *objects));
             let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
-            let group = &mut groups[if full { 1 } else { usize::from(is_new && !applied.everything) * 2 }];
+            let listing = Listing::new(is_new, active.complete, active.cursor, taken.as_ref());
+            let group = groups.entry(listing).or_insert_with(|| {
+                let prefixes = listing.prefixes(&self.table, &applied.effects);
+                Group::new(prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect())
+            });
             let rank = active.select_best && !group.multi.is_empty();
             let mut tick = Tick {
                 seq,
                 view: applied.view,
-                full,
                 applied: applied.effects.applied.get(&slot).cloned().unwrap_or_default(),
+                dead: applied.effects.dead.clone(),
+                gone: applied.effects.removed.iter().map(|(.., handle)| *handle).collect(),
                 instances: group.instances.clone(),
                 rank,
                 ..Tick::default()
             };
-            if rank {
-                group.members.push(slot);
+            let for_slot = deliverable.iter().filter(|object| object.is_for(slot)).map(|object| object.key);
+            let new = for_slot.filter_map(|(slot, version)| self.table.entry(slot, version));
+            let mut entries: Vec<&ObjectEntry> = new.filter(|entry| listing.has(entry.place())).collect();
+            let mut cursor = active.cursor;
+            if let Some(taken) = taken {
+                let new: BTreeSet<Handle> = entries.iter().map(|entry| entry.handle).collect();
+                let of_slice = taken.objects.iter().filter_map(|(slot, version)| self.table.entry(*slot, *version));
+                entries.extend(of_slice.filter(|entry| !new.contains(&entry.handle)));
+                let (own, own_ends, ends) = (taken.own, taken.own_ends, taken.after.is_none());
+                tick.slice = Some(Slice { begins, ends, own, own_ends });
+                cursor = taken.after;
             }
-            if full {
-                self.fill_full(slot, &mut tick);
-            } else {
-                tick.dead.clone_from(&applied.effects.dead);
-                tick.gone = applied.effects.removed.iter().map(|(.., handle)| *handle).collect();
-                let for_slot = deliverable.iter().filter(|object| object.is_for(slot));
-                let entries = for_slot.filter_map(|object| self.table.entry(object.key.0, object.key.1));
-                tick.deliver = entries.filter_map(|entry| self.delivery(slot, entry)).collect();
+            tick.deliver = entries.into_iter().filter_map(|entry| self.delivery(slot, entry)).collect();
+            if let Some(active) = self.active.get_mut(&slot) {
+                active.complete |= cursor.is_none();
+                active.cursor = cursor;
             }
             self.counters.delivered += tick.deliver.len() as u64;
             self.counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
+            if rank {
+                group.members.push(slot);
+            }
             match self.config.export {
-                ExportMode::Direct => self.send_to_member(slot, &ToMember::Tick(Box::new(tick))),
+                ExportMode::Direct => {
+                    if !self.send_tick(slot, tick) && self.config.number == PartyNumber::One {
+                        group.members.retain(|member| *member != slot);
+                    }
+                }
                 ExportMode::Mpc => unfinished.push((slot, tick)),
             }
         }
-        let widest = groups.iter().flat_map(|group| &group.multi).map(|instance| instance.len()).max().unwrap_or(0);
+        let widest = groups.values().flat_map(|group| &group.multi).map(|instance| instance.len()).max().unwrap_or(0);
         self.expect_rounds(widest, now);
-        let groups: Vec<Group> = groups.into_iter().filter(|g| !g.members.is_empty()).collect();
+        let groups: Vec<Group> = groups.into_values().filter(|g| !g.members.is_empty()).collect();
         self.export(seq, unfinished, groups, now);
     }
 
@@ -273,25 +304,8 @@ impl State {
         })
     }
 
-    fn fill_full(&self, slot: u32, tick: &mut Tick) {
-        for entry in self.table.entries() {
-            let description = &entry.header.description;
-            if description.slot == slot {
-                tick.own.push((description.version, entry.live().copied().collect()));
-            }
-            if let Some(delivery) = self.delivery(slot, entry) {
-                tick.held.push(entry.handle);
-                tick.deliver.push(delivery);
-            }
-        }
-    }
-
     fn instance(&self, prefix: &wayleave_core::Prefix) -> Instance {
         self.table.candidates(prefix, MAX_CANDIDATES).into()
-    }
-
-    fn all_instances(&self) -> Vec<Instance> {
-        self.table.prefixes().map(|prefix| self.instance(prefix)).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use super::PartyNumber;
 use super::engine::{self, MAX_TARGET};
 use super::round::Group;
 use super::state::{Stage, State};
-use crate::frames::{Tick, ToMember};
+use crate::frames::Tick;
 use crate::object::{ExportMode, Handle, dummy_key};
 use crate::object_table::ObjectTable;
 
@@ -101,9 +101,11 @@ impl State {
         if !matches!(&self.stage, Stage::Exporting(exporting) if exporting.jobs.is_empty()) {
             return;
         }
-        let Stage::Exporting(done) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
-        for (slot, tick) in done.ticks {
-            self.send_to_member(slot, &ToMember::Tick(Box::new(tick)));
+        let Stage::Exporting(mut done) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        for (slot, tick) in std::mem::take(&mut done.ticks) {
+            if !self.send_tick(slot, tick) && self.config.number == PartyNumber::One {
+                done.leave(slot);
+            }
         }
         self.begin_round(done.seq, done.groups, now);
     }

@@ -1,6 +1,6 @@
 //! Party 2: takes up what party 1 sequences.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +9,17 @@ use wayleave_core::{Instant, Now};
 use super::batch::Applied;
 use super::reconcile::CHUNK;
 use super::role::Role;
-use super::state::{Departure, Stage, State};
+use super::state::{Departure, PendingObject, Stage, State};
 use super::{PartyEvent, engine, store};
 use crate::directory::{Directory, Succession};
-use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step};
+use crate::frames::{PartyFrame, Refusal, SessionId, Step};
 use crate::object_table::Effects;
 
 /// How far the number of a batch may be above the last one. Only batches that were rejected lie between.
 const MAX_SEQ_STEP: u64 = 1 << 16;
+
+/// Octets of credit without which no long frame is sent: an inventory's rows, with the most dead prefixes, take as many.
+const LONG: u64 = 8 << 20;
 
 /// Batches that party 1 may make before it takes a member set or a removal from here.
 const MAX_OFFERED: u32 = 64;
@@ -30,6 +33,10 @@ const NOT_TAKEN: &str = "it does not take a member set or a removal of this part
 #[derive(Default)]
 pub(super) struct Follower {
     offered: Option<Offer>,
+    /// From which object on the inventory is still to be sent.
+    inventory: Option<(u32, u64)>,
+    /// Objects that wait here and of which party 1 has not been told, for want of credit.
+    unreported: BTreeSet<(u32, u64)>,
 }
 
 /// A directory of this party's operator that party 1 has not put into a batch yet.
@@ -52,6 +59,11 @@ impl Role for Follower {
         match frame {
             PartyFrame::Reconciled { epoch, set, drop, differ, high_water, view } => {
                 reconcile(party, epoch, &set, &drop, &differ, &high_water, view)?;
+                let waiting = |(slot, objects): (&u32, &BTreeMap<u64, PendingObject>)| {
+                    objects.keys().map(|version| (*slot, *version)).collect::<Vec<_>>()
+                };
+                self.unreported = party.pending.iter().flat_map(waiting).collect();
+                self.report(party);
                 self.offer(party);
                 Ok(())
             }
@@ -83,14 +95,33 @@ impl Role for Follower {
 
     /// Party 1 concludes from the inventory of party 2, which goes out at once.
     fn peer_greeted(&mut self, party: &mut State) {
-        let rows = party.table.inventory();
-        let mut chunks: Vec<Vec<InventoryRow>> = rows.chunks(CHUNK).map(<[InventoryRow]>::to_vec).collect();
-        let last = chunks.pop().unwrap_or_default();
-        for rows in chunks {
-            party.send_to_peer(&PartyFrame::Inventory { rows, high_water: Vec::new(), more: true });
+        self.inventory = Some((0, 0));
+        self.send_inventory(party);
+    }
+
+    fn peer_granted(&mut self, party: &mut State) {
+        self.send_inventory(party);
+        self.report(party);
+    }
+
+    /// Party 1 must know which members can get nothing more now, and which can again.
+    fn flow_changed(&mut self, party: &mut State) {
+        if !party.peer_ready() {
+            return;
         }
-        let high_water = party.table.high_waters();
-        party.send_to_peer(&PartyFrame::Inventory { rows: last, high_water, more: false });
+        for slot in std::mem::take(&mut party.flow_changed) {
+            let held = match party.members.get(&slot) {
+                Some(member) if member.held => !party.is_ready(slot),
+                Some(_) => party.is_behind(slot),
+                None => continue,
+            };
+            if let Some(member) = party.members.get_mut(&slot)
+                && member.held != held
+            {
+                member.held = held;
+                party.send_to_peer(&PartyFrame::Held { slot, held });
+            }
+        }
     }
 
     fn new_member_set(&mut self, party: &mut State, next: &Directory) {
@@ -128,17 +159,30 @@ impl Role for Follower {
     }
 
     fn member_greeted(&mut self, party: &mut State, slot: u32, session: SessionId, select_best: bool) {
-        party.send_to_peer(&PartyFrame::Joined { slot, session, select_best });
-    }
-
-    fn departed(&mut self, party: &mut State, departure: Departure) {
-        if let Departure::Member { slot, session } = departure {
-            party.send_to_peer(&PartyFrame::Left { slot, session });
+        // Not in the middle of an inventory: once the parties agree, all are named.
+        if self.inventory.is_none() {
+            party.send_to_peer(&PartyFrame::Joined { slot, session, select_best });
         }
     }
 
-    fn object_submitted(&mut self, party: &mut State, slot: u32, version: u64, digest: [u8; 32]) {
-        party.send_to_peer(&PartyFrame::Holding { objects: vec![(slot, version, digest)] });
+    fn departed(&mut self, party: &mut State, departure: Departure) {
+        match departure {
+            Departure::Member { slot, session } if self.inventory.is_none() => {
+                party.send_to_peer(&PartyFrame::Left { slot, session });
+            }
+            Departure::Member { .. } => {}
+            Departure::Peer { .. } => {
+                self.inventory = None;
+                self.unreported.clear();
+            }
+        }
+    }
+
+    fn object_submitted(&mut self, party: &mut State, slot: u32, version: u64, _digest: [u8; 32]) {
+        if party.peer_ready() {
+            self.unreported.insert((slot, version));
+            self.report(party);
+        }
     }
 
     fn ranking_submitted(&mut self, party: &mut State, seq: u64, slot: u32, row: [u8; 16]) {
@@ -152,6 +196,36 @@ impl Role for Follower {
 }
 
 impl Follower {
+    /// Sends the inventory as far as there is credit.
+    fn send_inventory(&mut self, party: &mut State) {
+        while let Some(from) = self.inventory
+            && party.peer.as_ref().is_some_and(|peer| peer.sending.has_credit(LONG))
+        {
+            let mut rows = party.table.inventory_from(from, CHUNK + 1);
+            self.inventory = rows.get(CHUNK).map(|row| (row.slot, row.version));
+            rows.truncate(CHUNK);
+            let more = self.inventory.is_some();
+            let high_water = if more { Vec::new() } else { party.table.high_waters() };
+            party.send_to_peer(&PartyFrame::Inventory { rows, high_water, more });
+        }
+    }
+
+    /// Tells party 1 what waits here, as far as there is credit.
+    fn report(&mut self, party: &mut State) {
+        while !self.unreported.is_empty() && party.peer.as_ref().is_some_and(|peer| peer.sending.has_credit(LONG)) {
+            let keys: Vec<(u32, u64)> = self.unreported.iter().take(CHUNK).copied().collect();
+            let mut objects = Vec::with_capacity(keys.len());
+            for (slot, version) in keys {
+                self.unreported.remove(&(slot, version));
+                let object = party.pending.get(&slot).and_then(|waiting| waiting.get(&version));
+                objects.extend(object.map(|object| (slot, version, object.digest)));
+            }
+            if !objects.is_empty() {
+                party.send_to_peer(&PartyFrame::Holding { objects });
+            }
+        }
+    }
+
     /// Applies a batch that party 1 proposed, or rejects it if an object of it is not here.
     fn apply_proposal(&mut self, party: &mut State, seq: u64, steps: &[Step], now: Now) -> Result<(), &'static str> {
         if !matches!(party.stage, Stage::Idle) || seq <= party.seq {
@@ -276,13 +350,8 @@ fn reconcile(
     for frame in joined {
         party.send_to_peer(&frame);
     }
-    let digest = |slot: u32, (version, object): (&u64, &super::state::PendingObject)| (slot, *version, object.digest);
-    let of_slot = |(slot, waiting): (&u32, &BTreeMap<u64, super::state::PendingObject>)| {
-        waiting.iter().map(|object| digest(*slot, object)).collect::<Vec<_>>()
-    };
-    let objects: Vec<(u32, u64, [u8; 32])> = party.pending.iter().flat_map(of_slot).collect();
-    for chunk in objects.chunks(CHUNK) {
-        party.send_to_peer(&PartyFrame::Holding { objects: chunk.to_vec() });
-    }
+    // Party 1 knows nothing of who can get nothing.
+    party.members.values_mut().for_each(|member| member.held = false);
+    party.flow_changed.extend(party.members.keys());
     Ok(())
 }

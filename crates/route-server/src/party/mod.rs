@@ -21,8 +21,9 @@ mod sequencer;
 mod state;
 mod status;
 mod store;
+mod sync;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +93,8 @@ pub struct PartyConfig {
     pub match_wait: Duration,
     /// Who multiplies policies and keys; the peer party must have the same.
     pub export: ExportMode,
+    /// Octets of the largest blob that this party's operator agrees to. Party 1 takes no larger one than both agree to.
+    pub max_blob: u32,
 }
 
 /// What a driver gives a party.
@@ -185,6 +188,9 @@ impl Party {
             stage: Stage::Idle,
             engine: None,
             recommendation: BTreeMap::new(),
+            relist: None,
+            flow_changed: BTreeSet::new(),
+            overrun: BTreeSet::new(),
             refill_at: now.instant,
             heard: now.instant,
             clocks: now,
@@ -256,12 +262,29 @@ impl Party {
             Some(PeerId::Member(slot)) => {
                 let slot = *slot;
                 match FromMember::decode(bytes) {
-                    Ok(frame) => self.member_frame(slot, link, frame, now),
-                    Err(error) => self.state.bad_frame(Some(slot), link, malformed(bytes, error)),
+                    Ok(FromMember::Credit { limit }) => self.state.member_granted(slot, link, limit, now),
+                    frame => {
+                        if let Err(what) = self.state.count_from_member(slot, bytes.len(), now) {
+                            return self.state.bad_frame(Some(slot), link, what.to_owned());
+                        }
+                        match frame {
+                            Ok(frame) => self.member_frame(slot, link, frame, now),
+                            Err(error) => self.state.bad_frame(Some(slot), link, malformed(bytes, error)),
+                        }
+                    }
                 }
             }
             Some(PeerId::Party) => match PartyFrame::decode(bytes) {
-                Ok(frame) => self.peer_frame(frame, now),
+                Ok(frame) => {
+                    let counted = match &frame {
+                        PartyFrame::Credit { .. } => Ok(()),
+                        _ => self.state.count_from_peer(bytes.len(), now),
+                    };
+                    match counted {
+                        Ok(()) => self.peer_frame(frame, now),
+                        Err(what) => self.state.bad_frame(None, link, what.to_owned()),
+                    }
+                }
                 Err(error) => self.state.bad_frame(None, link, malformed(bytes, error)),
             },
         }
@@ -358,9 +381,18 @@ impl Party {
     fn peer_frame(&mut self, frame: PartyFrame, now: Now) {
         self.state.heard = now.instant;
         let taken = match frame {
-            PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export } => {
-                let hello = reconcile::PeerHello { protocol, exchange, party, nonce, epoch, set, tick_ms, export };
+            PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob } => {
+                let hello =
+                    reconcile::PeerHello { protocol, exchange, party, nonce, epoch, set, tick_ms, export, max_blob };
                 self.state.peer_hello(hello, seq)
+            }
+            PartyFrame::Credit { limit } => {
+                let granted = match &mut self.state.peer {
+                    Some(peer) => peer.sending.granted(limit, now.instant),
+                    None => Ok(()),
+                };
+                self.role.peer_granted(&mut self.state);
+                granted
             }
             frame if !self.state.peer_ready() => self.role.peer_frame_before_ready(&mut self.state, frame, now),
             PartyFrame::Engine { step, bytes } => self.state.engine_frame(step, bytes),
@@ -430,6 +462,11 @@ impl Party {
         self.settle_departures();
         // A round that ended makes room for the next batch.
         self.role.propose(&mut self.state, now);
+        self.role.flow_changed(&mut self.state);
+        if !self.state.overrun.is_empty() {
+            self.state.close_overrun();
+            self.settle_departures();
+        }
     }
 
     /// Takes the round, or a refill, as far as it can go.
@@ -538,6 +575,7 @@ impl Machine for Party {
     fn handle_timeout(&mut self, now: Now) {
         self.notice_resumption(now);
         self.drop_silent_peer(now);
+        self.state.note_stalled(now);
         self.role.sweep(&mut self.state, now);
         self.advance(now);
     }
@@ -551,6 +589,7 @@ impl Machine for Party {
             Stage::Round(round) => round.progress_due(),
             _ => None,
         };
-        [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter().flatten().min()
+        let all = [self.role.deadline(&self.state), self.silence_ends(), progress, self.state.stalls_at()];
+        all.into_iter().flatten().min()
     }
 }

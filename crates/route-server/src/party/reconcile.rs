@@ -30,6 +30,7 @@ pub(super) struct PeerHello {
     pub set: Arc<[u8]>,
     pub tick_ms: u32,
     pub export: ExportMode,
+    pub max_blob: u32,
 }
 
 impl State {
@@ -46,6 +47,7 @@ impl State {
             set: Arc::clone(&self.set_bytes),
             tick_ms: u32::try_from(self.config.tick.as_millis()).unwrap_or(u32::MAX),
             export: self.config.export,
+            max_blob: self.config.max_blob,
         };
         self.send_to_peer(&hello);
     }
@@ -173,6 +175,8 @@ impl State {
         let changes = store::changes(&self.table, effects, self.epoch, self.seq);
         self.persist(changes);
         self.active.clear();
+        self.members.values_mut().for_each(|member| member.lacks = false);
+        self.relist = None;
         self.stage = Stage::Idle;
         if let Some(peer) = &mut self.peer {
             peer.ready = true;

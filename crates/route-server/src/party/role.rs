@@ -26,6 +26,14 @@ pub(super) trait Role: Send {
 
     fn member_greeted(&mut self, _party: &mut State, _slot: u32, _session: SessionId, _select_best: bool) {}
 
+    /// The peer party has granted credit.
+    fn peer_granted(&mut self, _party: &mut State) {}
+
+    /// The credit of members has changed ([`State::flow_changed`]).
+    fn flow_changed(&mut self, party: &mut State) {
+        party.flow_changed.clear();
+    }
+
     fn departed(&mut self, party: &mut State, departure: Departure);
 
     /// This party took a member's object, which waits for its other half now.
@@ -39,6 +47,16 @@ pub(super) trait Role: Send {
 
     /// Slots for whose rankings nobody waits.
     fn on_probation(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Slots that wait to be sent everything.
+    fn waiting(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Slots that get nothing until they have caught up.
+    fn behind(&self) -> Vec<u32> {
         Vec::new()
     }
 

@@ -13,14 +13,23 @@ use super::batch::Applied;
 use super::probation::{Missed, Punctuality};
 use super::role::Role;
 use super::state::{Departure, PendingObject, Stage, State};
-use super::{PartyEvent, engine};
+use super::sync::Cursor;
+use super::{PartyEvent, engine, sync};
 use crate::directory::{Directory, Succession};
-use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::frames::{InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::Kind;
-use crate::object_table::Effects;
+use crate::object_table::{Effects, Part};
 
 /// Objects of one batch: our own limit, so that a batch stays a bounded amount of work.
 const MAX_BATCH: usize = 1024;
+/// Octets, about, that a batch brings to each member that is up to date: our own limit.
+const BATCH_BYTES: usize = 1 << 20;
+/// Members that get a slice of everything with one batch: our own limit. The others wait their turn.
+const MAX_SLICES: usize = 8;
+/// Candidates, and candidates times members, that one batch evaluates again for a new epoch: our own limits, so that what
+/// changes meanwhile is not delayed.
+const RELIST: usize = 2048;
+const RELIST_LANES: usize = 1 << 18;
 /// How often objects without their other half, and routes of absent members, are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
@@ -36,8 +45,19 @@ pub(super) struct Sequencer {
     peer_holds: BTreeMap<(u32, u64), ([u8; 32], Instant)>,
     /// Members connected to party 2: session, and whether they take part in Select-Best.
     peer_joined: BTreeMap<u32, (SessionId, bool)>,
-    /// Members that get everything again with the next batch.
+    /// Members that are to get everything again.
     resync: BTreeSet<u32>,
+    /// Members that wait to get everything, in the order of their turns, and those of them that have been told.
+    waiting: Vec<u32>,
+    told: BTreeSet<u32>,
+    /// Members that are being sent everything, in the order in which they began.
+    begun: Vec<u32>,
+    /// Members that take up too little of what party 2 sends.
+    peer_held: BTreeSet<u32>,
+    /// Members that get nothing until they have caught up.
+    paused: BTreeSet<u32>,
+    /// Slots whose routes are being removed.
+    expiring: BTreeSet<u32>,
     /// Announcers that are not connected, and since when.
     absent_since: BTreeMap<u32, Instant>,
     punctuality: Punctuality,
@@ -57,6 +77,12 @@ impl Sequencer {
             peer_holds: BTreeMap::new(),
             peer_joined: BTreeMap::new(),
             resync: BTreeSet::new(),
+            waiting: Vec::new(),
+            told: BTreeSet::new(),
+            begun: Vec::new(),
+            peer_held: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            expiring: BTreeSet::new(),
             absent_since: announcers.into_iter().map(|slot| (slot, now.instant)).collect(),
             punctuality: Punctuality::default(),
             queued: Vec::new(),
@@ -68,26 +94,116 @@ impl Sequencer {
 
     /// Whether there is something to propose.
     fn has_work(&self, party: &State) -> bool {
-        party.peer_ready() && (!self.queued.is_empty() || self.has_sync(party) || self.has_matched_object(party))
+        party.peer_ready()
+            && (!self.queued.is_empty()
+                || !self.expiring.is_empty()
+                || party.relist.is_some()
+                || self.has_matched_object(party)
+                || self.has_turn(party)
+                || party.active.keys().any(|slot| self.is_behind(party, *slot)))
     }
 
-    /// Whether there is a member whose two links are up and to which not everything was sent.
-    fn has_sync(&self, party: &State) -> bool {
-        party.members.keys().any(|slot| self.sync_of(party, *slot).is_some())
+    /// Whether there is a member that lacks something of everything and can be sent it.
+    fn has_turn(&self, party: &State) -> bool {
+        let lacks = |slot: u32| {
+            party.active.get(&slot).is_some_and(|active| active.cursor.is_some()) || self.sync_of(party, slot).is_some()
+        };
+        party.members.keys().any(|slot| lacks(*slot) && self.is_ready(party, *slot))
     }
 
-    fn sync_of(&self, party: &State, slot: u32) -> Option<Step> {
+    /// Whether both parties can send the member more of everything.
+    fn is_ready(&self, party: &State, slot: u32) -> bool {
+        party.is_ready(slot) && !self.peer_held.contains(&slot)
+    }
+
+    /// Whether the member takes up too little of what one of the parties sends.
+    fn is_behind(&self, party: &State, slot: u32) -> bool {
+        party.is_behind(slot) || self.peer_held.contains(&slot)
+    }
+
+    /// The session of a member whose two links are up and to which everything is to be sent, and whether it takes part in
+    /// Select-Best.
+    fn sync_of(&self, party: &State, slot: u32) -> Option<(SessionId, bool)> {
         party.set.active(slot)?;
         let member = party.members.get(&slot)?;
         let session = member.session?;
         let (peer_session, select_best) = *self.peer_joined.get(&slot)?;
         let is_active = party.active.get(&slot).is_some_and(|active| active.session == session);
         let is_due = !is_active || self.resync.contains(&slot);
-        (session == peer_session && select_best == member.select_best && is_due).then_some(Step::Sync {
-            slot,
-            session,
-            select_best,
-        })
+        (session == peer_session && select_best == member.select_best && is_due).then_some((session, select_best))
+    }
+
+    /// The steps that send members everything: first those that have begun, then those that have waited longest. Whoever has not
+    /// taken up the last slice lets others go first, and keeps its place.
+    fn slices(&mut self, party: &mut State) -> Vec<Step> {
+        let is_begun = |slot: u32| party.active.get(&slot).is_some_and(|active| active.cursor.is_some());
+        self.begun.retain(|slot| is_begun(*slot));
+        let mut queue = std::mem::take(&mut self.waiting);
+        let known: BTreeSet<u32> = queue.iter().copied().collect();
+        queue.extend(party.members.keys().filter(|slot| !known.contains(slot)));
+        let mut steps = Vec::new();
+        for slot in &self.begun {
+            let Some(cursor) = party.active.get(slot).and_then(|active| active.cursor) else { continue };
+            if steps.len() < MAX_SLICES && self.is_ready(party, *slot) {
+                let objects = sync::objects_of_slice(&party.table, *slot, cursor);
+                steps.push(Step::Slice { slot: *slot, objects });
+            }
+        }
+        let mut waiting = Vec::new();
+        for slot in queue {
+            let Some((session, select_best)) = self.sync_of(party, slot) else { continue };
+            if steps.len() >= MAX_SLICES || self.begun.contains(&slot) || !self.is_ready(party, slot) {
+                waiting.push(slot);
+                continue;
+            }
+            let objects = sync::objects_of_slice(&party.table, slot, Cursor::START);
+            steps.push(Step::Sync { slot, session, select_best, objects });
+            self.begun.push(slot);
+            if self.paused.remove(&slot) {
+                party.event(PartyEvent::Behind { slot, begins: false });
+            }
+        }
+        self.told.retain(|slot| waiting.contains(slot));
+        for (ahead, slot) in (0u32..).zip(&waiting) {
+            if !self.begun.contains(slot) && self.told.insert(*slot) {
+                party.offer_to_member(*slot, &ToMember::Queued { ahead });
+            }
+        }
+        self.waiting = waiting;
+        steps
+    }
+
+    /// The steps after which members that take up too little get nothing more.
+    fn pauses(&mut self, party: &mut State) -> Vec<Step> {
+        let behind: Vec<u32> = party.active.keys().copied().filter(|slot| self.is_behind(party, *slot)).collect();
+        for slot in &behind {
+            if self.paused.insert(*slot) {
+                party.event(PartyEvent::Behind { slot: *slot, begins: true });
+            }
+        }
+        behind.into_iter().map(|slot| Step::Pause { slot }).collect()
+    }
+
+    /// The step that has prefixes evaluated again because of a new epoch.
+    fn relist(party: &State, begins: bool) -> Option<Step> {
+        let from = if begins { None } else { Some(party.relist?) };
+        let most = RELIST.min(RELIST_LANES / party.active.len().max(1));
+        let (mut prefixes, mut candidates) = (0, 0);
+        for prefix in party.table.prefixes_from(from).take(MAX_SLICE as usize) {
+            prefixes += 1;
+            candidates += Some(party.table.routes_of(prefix)).filter(|routes| *routes > 1).unwrap_or(0);
+            if candidates >= most {
+                break;
+            }
+        }
+        Some(Step::Relist { prefixes })
+    }
+
+    /// The steps that remove routes of members that have been away for too long.
+    fn expiries(&mut self, party: &State) -> Vec<Step> {
+        self.expiring.retain(|slot| !party.active.contains_key(slot) && party.table.prefixes_of(*slot) > 0);
+        let step = |slot: &u32| Step::Expire { slot: *slot, objects: sync::objects_to_expire(&party.table, *slot) };
+        self.expiring.iter().map(step).collect()
     }
 
     /// Whether party 2 holds the same object.
@@ -101,18 +217,24 @@ impl Sequencer {
         })
     }
 
-    /// The steps that take the objects of which both parties hold their half, and the objects that are over their
-    /// announcer's prefix limit.
-    fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<(u32, u64)>) {
+    /// The steps that take the objects of which both parties hold their half, and the objects that are over a limit of their
+    /// announcer.
+    fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<((u32, u64), Refusal)>) {
         // One member's flood leaves room for the others' objects.
-        let quota = (MAX_BATCH / party.pending.len().max(1)).max(1);
+        let share = |of: usize| (of / party.pending.len().max(1)).max(1);
+        let (quota, octets_quota) = (share(MAX_BATCH), share(BATCH_BYTES));
+        let max_blob = party.max_blob() as usize;
         let (mut steps, mut over_limit) = (Vec::new(), Vec::new());
         for (slot, waiting) in &party.pending {
-            let (mut new, mut taken) = (0, 0);
+            let (mut new, mut taken, mut octets) = (0, 0, 0);
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
-                if !self.is_matched(*slot, *version, object) || taken == quota {
+                if !self.is_matched(*slot, *version, object) || taken == quota || octets >= octets_quota {
                     break;
+                }
+                if blob_octets(object) > max_blob {
+                    over_limit.push(((*slot, *version), Refusal::BlobSize));
+                    continue;
                 }
                 let more = new_prefixes(party, *slot, &object.header.description.kind);
                 if more > 0 && new + more > prefixes_left(party, *slot) {
@@ -120,11 +242,13 @@ impl Sequencer {
                     if taken > 0 {
                         break;
                     }
-                    over_limit.push((*slot, *version));
+                    over_limit.push(((*slot, *version), Refusal::MaxPrefix));
                     continue;
                 }
                 new += more;
                 taken += 1;
+                octets +=
+                    blob_octets(object) + sync::listing(&party.table, object.header.description.prefixes().iter());
                 steps.push(Step::Object { slot: *slot, version: *version, digest: object.digest });
             }
         }
@@ -169,22 +293,26 @@ impl Sequencer {
         let joins = |step: &Step| matches!(step, Step::Sync { slot: joining, .. } if *joining == slot);
         let is_joining = matches!(&party.stage, Stage::Proposed { steps, .. } if steps.iter().any(joins));
         let is_active = is_joining || party.active.contains_key(&slot);
+        self.peer_held.remove(&slot);
+        if self.paused.remove(&slot) && !is_active {
+            self.absent_since.insert(slot, party.clocks.instant);
+        }
         if is_active && !self.queued.contains(&Step::Gone { slot }) {
             self.queued.push(Step::Gone { slot });
         }
     }
 
     /// Drops waiting objects at both parties and reports it to their members.
-    fn drop_at_both(&mut self, party: &mut State, objects: &[(u32, u64)], reason: Refusal) {
+    fn drop_at_both(&mut self, party: &mut State, objects: Vec<((u32, u64), Refusal)>) {
         if objects.is_empty() {
             return;
         }
-        for (slot, version) in objects {
+        for ((slot, version), reason) in &objects {
             party.take_pending(*slot, *version);
             self.peer_holds.remove(&(*slot, *version));
-            party.refuse(*slot, *version, reason);
+            party.refuse(*slot, *version, *reason);
         }
-        party.send_to_peer(&PartyFrame::Drop { objects: objects.to_vec() });
+        party.send_to_peer(&PartyFrame::Drop { objects: objects.into_iter().map(|(object, _)| object).collect() });
     }
 
     /// Asks members again for objects that only one party got, or that the parties got different halves of.
@@ -208,7 +336,8 @@ impl Sequencer {
             for (slot, version) in &unmatched {
                 party.event(PartyEvent::Mismatch { slot: *slot, version: *version });
             }
-            self.drop_at_both(party, &unmatched.into_iter().collect::<Vec<_>>(), Refusal::Mismatch);
+            let unmatched = unmatched.into_iter().map(|object| (object, Refusal::Mismatch)).collect();
+            self.drop_at_both(party, unmatched);
         }
     }
 
@@ -222,7 +351,7 @@ impl Sequencer {
         for slot in due {
             self.absent_since.remove(&slot);
             if party.table.prefixes_of(slot) > 0 {
-                self.queued.push(Step::Expire { slot });
+                self.expiring.insert(slot);
                 party.event(PartyEvent::Expired { slot });
             }
         }
@@ -236,7 +365,8 @@ impl Sequencer {
         })?;
         party.stage = Stage::Idle;
         // What was queued meanwhile comes after it.
-        let again = steps.into_iter().filter(|s| !matches!(s, Step::Object { .. } | Step::Sync { .. }));
+        let again =
+            steps.into_iter().filter(|s| matches!(s, Step::Gone { .. } | Step::Epoch { .. } | Step::Set { .. }));
         self.queued = again.chain(std::mem::take(&mut self.queued)).collect();
         self.take_back_proposed(party);
         for (slot, version) in missing {
@@ -381,6 +511,16 @@ impl Role for Sequencer {
                 }
                 Ok(())
             }
+            PartyFrame::Held { slot, held: true } => {
+                // It may not have its tick of the round.
+                leave_round(party, slot);
+                self.peer_held.insert(slot);
+                Ok(())
+            }
+            PartyFrame::Held { slot, held: false } => {
+                self.peer_held.remove(&slot);
+                Ok(())
+            }
             PartyFrame::Members { set } => {
                 if let Some(next) = party.newer_set(&set)? {
                     self.new_member_set(party, &next);
@@ -415,6 +555,8 @@ impl Role for Sequencer {
                 self.take_back_proposed(party);
                 self.peer_holds.clear();
                 self.peer_joined.clear();
+                self.peer_held.clear();
+                self.expiring.clear();
                 // What comes from the operator stays to be done; everything else is reported again after the next hello.
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
             }
@@ -429,6 +571,14 @@ impl Role for Sequencer {
 
     fn on_probation(&self) -> Vec<u32> {
         self.punctuality.on_probation().collect()
+    }
+
+    fn waiting(&self) -> Vec<u32> {
+        self.waiting.clone()
+    }
+
+    fn behind(&self) -> Vec<u32> {
+        self.paused.iter().copied().collect()
     }
 
     fn resync(&mut self, slot: u32) {
@@ -492,12 +642,18 @@ impl Role for Sequencer {
                 *epoch = party.epoch.saturating_add(1);
             }
         }
-        steps.extend(party.members.keys().filter_map(|slot| self.sync_of(party, *slot)));
+        let begins = steps.iter().any(|step| matches!(step, Step::Epoch { .. }));
+        steps.extend(self.pauses(party));
+        steps.extend(self.expiries(party));
+        steps.extend(self.slices(party));
         // A new member set may end the slots of objects that wait: those are checked under it, in the next batch.
         if !steps.iter().any(|step| matches!(step, Step::Set { .. })) {
             let (objects, over_limit) = self.object_steps(party);
             steps.extend(objects);
-            self.drop_at_both(party, &over_limit, Refusal::MaxPrefix);
+            self.drop_at_both(party, over_limit);
+        }
+        if begins || party.relist.is_some() {
+            steps.extend(Self::relist(party, begins));
         }
         if steps.is_empty() {
             return;
@@ -597,7 +753,9 @@ impl Role for Sequencer {
     }
 
     fn is_at_rest(&self, party: &State) -> bool {
-        !self.has_work(party) && self.peer_holds.is_empty()
+        let lacks_something = party.members.keys().any(|slot| self.sync_of(party, *slot).is_some());
+        let is_begun = party.synchronising().next().is_some();
+        !self.has_work(party) && self.peer_holds.is_empty() && !lacks_something && !is_begun
     }
 
     fn is_stocked(&self, party: &State) -> bool {
@@ -626,6 +784,14 @@ fn take_proposal(party: &mut State, seq: u64) -> Result<Vec<Step>, NotProposed> 
         Stage::Proposed { seq: proposed, steps } if *proposed == seq => Ok(std::mem::take(steps)),
         Stage::Proposed { .. } => Err(NotProposed::Another),
         _ => Err(NotProposed::Nothing),
+    }
+}
+
+/// Octets of an object's blob, which only party 1 has.
+fn blob_octets(object: &PendingObject) -> usize {
+    match &object.part {
+        Some(Part::One { blob, .. }) => blob.len(),
+        _ => 0,
     }
 }
 

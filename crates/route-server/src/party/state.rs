@@ -1,10 +1,10 @@
 //! What both parties hold and do alike: links, members, objects that wait, what is sent and what is refused.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now};
+use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
@@ -12,15 +12,21 @@ use super::engine::Engine;
 use super::export::Exporting;
 use super::reconcile::PeerHello;
 use super::round::Round;
+use super::sync::Cursor;
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
+use crate::credit::{self, Receiving, Sending};
 use crate::directory::{Directory, MemberSet};
-use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectTable, Part};
 use crate::rng::Rng;
 
 /// Objects that one member may have waiting: our own limit.
 const MAX_PENDING: usize = 8192;
+/// Octets that a member may have on the way at this party when it gets the next slice of everything: our own limit.
+const SLICE_ROOM: u64 = 1 << 20;
+/// More than this on the way, and the member gets nothing until it has caught up: our own limit.
+const BEHIND: u64 = 4 << 20;
 /// How long the peer party may take to answer.
 const PEER_WAIT: Duration = Duration::from_secs(15);
 
@@ -33,6 +39,14 @@ pub(super) struct MemberLink {
     pub select_best: bool,
     /// Rankings missed in a row.
     pub missed: u32,
+    pub sending: Sending,
+    pub receiving: Receiving,
+    /// Whether there was no credit for a tick: the member lacks it.
+    pub lacks: bool,
+    /// Whether there was no credit for the member set, which goes before any tick.
+    pub owes_set: bool,
+    /// At party 2: whether party 1 knows that the member can get nothing now.
+    pub held: bool,
 }
 
 /// A member to which both parties deliver.
@@ -40,6 +54,10 @@ pub(super) struct MemberLink {
 pub(super) struct ActiveMember {
     pub session: SessionId,
     pub select_best: bool,
+    /// How far it has been sent everything; `None` once it has all.
+    pub cursor: Option<Cursor>,
+    /// Whether it had all once in this session: then it gets all that is new, also while it is sent everything again.
+    pub complete: bool,
 }
 
 /// An object that waits to be applied.
@@ -60,6 +78,8 @@ pub(super) struct PeerParty {
     pub nonce: [u8; 16],
     /// Rows of an inventory that comes in several frames.
     pub rows: Vec<InventoryRow>,
+    pub sending: Sending,
+    pub receiving: Receiving,
 }
 
 /// The stage of the current batch.
@@ -128,6 +148,12 @@ pub(super) struct State {
     pub engine: Option<Engine>,
     /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
     pub recommendation: BTreeMap<u32, u8>,
+    /// From which prefix on all are evaluated again, since an epoch began.
+    pub relist: Option<Prefix>,
+    /// Members whose credit has changed since the role last looked.
+    pub flow_changed: BTreeSet<u32>,
+    /// Who takes up so little that there is no credit even for what must be sent: members by slot, or the peer party.
+    pub overrun: BTreeSet<Option<u32>>,
     /// From when on the pool may be filled.
     pub refill_at: Instant,
     /// When the peer party was last heard, or last had to answer something new.
@@ -153,22 +179,143 @@ impl State {
     }
 
     pub(super) fn send_to_peer(&mut self, frame: &PartyFrame) {
-        if let Some(link) = self.peer.as_ref().map(|peer| peer.link) {
-            self.send(link, frame.encode());
+        let now = self.clocks.instant;
+        let Some(peer) = &mut self.peer else { return };
+        let bytes = frame.encode();
+        if !matches!(frame, PartyFrame::Credit { .. }) {
+            let cost = credit::cost(bytes.len());
+            if !peer.sending.has_credit(cost) {
+                self.overrun.insert(None);
+                return;
+            }
+            peer.sending.send(cost, now);
+        }
+        let link = peer.link;
+        self.send(link, bytes);
+    }
+
+    /// Sends what the member must get. One that takes up nothing, so that there is no credit even for this, loses its link.
+    pub(super) fn send_to_member(&mut self, slot: u32, frame: &ToMember) {
+        if !self.offer_to_member(slot, frame) && self.members.contains_key(&slot) {
+            self.overrun.insert(Some(slot));
         }
     }
 
-    pub(super) fn send_to_member(&mut self, slot: u32, frame: &ToMember) {
-        let Some(link) = self.members.get(&slot).map(|member| member.link) else { return };
-        let bytes = frame.encode();
-        if bytes.len() <= PART {
-            self.send(link, bytes);
+    /// Sends a frame if the member is connected and there is credit for it.
+    pub(super) fn offer_to_member(&mut self, slot: u32, frame: &ToMember) -> bool {
+        let now = self.clocks.instant;
+        let Some(member) = self.members.get_mut(&slot) else { return false };
+        let frames = in_parts(frame.encode());
+        if !matches!(frame, ToMember::Credit { .. }) {
+            let cost = frames.iter().map(|frame| credit::cost(frame.len())).sum();
+            if !member.sending.has_credit(cost) {
+                return false;
+            }
+            member.sending.send(cost, now);
+        }
+        let link = member.link;
+        self.flow_changed.insert(slot);
+        for frame in frames {
+            self.send(link, frame);
+        }
+        true
+    }
+
+    /// Sends a member its tick. `false` if it is not to have it: it is gone, or behind, and is then sent everything again later.
+    pub(super) fn send_tick(&mut self, slot: u32, tick: Tick) -> bool {
+        let Some(member) = self.members.get(&slot) else { return false };
+        if !member.owes_set && !member.lacks && self.offer_to_member(slot, &ToMember::Tick(Box::new(tick))) {
+            return true;
+        }
+        if let Some(member) = self.members.get_mut(&slot) {
+            member.lacks = true;
+            self.flow_changed.insert(slot);
+        }
+        false
+    }
+
+    /// Whether a member takes up what this party sends fast enough to be sent more of everything.
+    pub(super) fn is_ready(&self, slot: u32) -> bool {
+        let is_ready = |m: &MemberLink| !m.lacks && !m.owes_set && m.sending.outstanding() <= SLICE_ROOM;
+        self.members.get(&slot).is_some_and(is_ready)
+    }
+
+    /// Whether a member takes up so little that this party sends it nothing until it has caught up.
+    pub(super) fn is_behind(&self, slot: u32) -> bool {
+        let is_behind = |m: &MemberLink| m.lacks || m.owes_set || m.sending.outstanding() > BEHIND;
+        self.members.get(&slot).is_some_and(is_behind)
+    }
+
+    /// A member grants credit.
+    pub(super) fn member_granted(&mut self, slot: u32, link: LinkId, limit: u64, now: Now) {
+        let Some(member) = self.members.get_mut(&slot) else { return };
+        if let Err(what) = member.sending.granted(limit, now.instant) {
+            self.bad_frame(Some(slot), link, what.to_owned());
             return;
         }
-        let parts = bytes.len().div_ceil(PART);
-        for (i, part) in bytes.chunks(PART).enumerate() {
-            self.send(link, ToMember::Part { last: i + 1 == parts, bytes: part.to_vec() }.encode());
+        self.flow_changed.insert(slot);
+        if member.owes_set {
+            self.tell_set(slot);
         }
+    }
+
+    /// Counts a member's frame, and grants as much again.
+    pub(super) fn count_from_member(&mut self, slot: u32, octets: usize, now: Now) -> Result<(), &'static str> {
+        let Some(member) = self.members.get_mut(&slot) else { return Ok(()) };
+        member.receiving.received(octets, now.instant)?;
+        if let Some(limit) = member.receiving.grant(now.instant) {
+            self.offer_to_member(slot, &ToMember::Credit { limit });
+        }
+        Ok(())
+    }
+
+    /// The same of the peer party.
+    pub(super) fn count_from_peer(&mut self, octets: usize, now: Now) -> Result<(), &'static str> {
+        let Some(peer) = &mut self.peer else { return Ok(()) };
+        peer.receiving.received(octets, now.instant)?;
+        if let Some(limit) = peer.receiving.grant(now.instant) {
+            self.send_to_peer(&PartyFrame::Credit { limit });
+        }
+        Ok(())
+    }
+
+    /// When a peer or member has taken up nothing for too long.
+    pub(super) fn stalls_at(&self) -> Option<Instant> {
+        let members = self.members.values().filter_map(|member| member.sending.stalls_at());
+        members.chain(self.peer.as_ref().and_then(|peer| peer.sending.stalls_at())).min()
+    }
+
+    /// Notes whose link is to be closed since it made no progress.
+    pub(super) fn note_stalled(&mut self, now: Now) {
+        let is_stalled = |sending: &Sending| sending.stalls_at().is_some_and(|at| now.instant >= at);
+        let members = self.members.iter().filter(|(_, member)| is_stalled(&member.sending));
+        let stalled: Vec<Option<u32>> = members.map(|(slot, _)| Some(*slot)).collect();
+        self.overrun.extend(stalled);
+        if self.peer.as_ref().is_some_and(|peer| is_stalled(&peer.sending)) {
+            self.overrun.insert(None);
+        }
+    }
+
+    /// Closes the links of those who take up nothing.
+    pub(super) fn close_overrun(&mut self) {
+        for slot in std::mem::take(&mut self.overrun) {
+            self.event(PartyEvent::Stalled { slot });
+            let reason = "it takes up nothing of what is sent to it";
+            match slot {
+                None => self.close_peer(reason),
+                Some(slot) => {
+                    if let Some(link) = self.members.get(&slot).map(|member| member.link) {
+                        self.close(link, reason);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Octets of the largest blob that both operators agree to, as far as this party knows.
+    pub(super) fn max_blob(&self) -> u32 {
+        let theirs = self.peer.as_ref().and_then(|peer| peer.hello.as_ref()).map(|hello| hello.max_blob);
+        theirs.map_or(self.config.max_blob, |theirs| theirs.min(self.config.max_blob))
     }
 
     pub(super) fn persist(&mut self, mut changes: Vec<store::Change>) -> PersistId {
@@ -193,12 +340,31 @@ impl State {
                 if let Some(old) = self.members.get(&slot).map(|m| m.link) {
                     self.close(old, "the member connected again");
                 }
-                self.members.insert(slot, MemberLink { link, session: None, select_best: false, missed: 0 });
+                let member = MemberLink {
+                    link,
+                    session: None,
+                    select_best: false,
+                    missed: 0,
+                    sending: Sending::new(credit::TO_MEMBER, now.instant),
+                    receiving: Receiving::new(credit::FROM_MEMBER),
+                    lacks: false,
+                    owes_set: false,
+                    held: false,
+                };
+                self.members.insert(slot, member);
             }
             PeerId::Party => {
                 self.heard = now.instant;
                 let nonce = self.rng.draw(&[b"nonce"]).bytes();
-                self.peer = Some(PeerParty { link, ready: false, hello: None, nonce, rows: Vec::new() });
+                self.peer = Some(PeerParty {
+                    link,
+                    ready: false,
+                    hello: None,
+                    nonce,
+                    rows: Vec::new(),
+                    sending: Sending::new(credit::BETWEEN_PARTIES, now.instant),
+                    receiving: Receiving::new(credit::BETWEEN_PARTIES),
+                });
                 self.greet_peer();
             }
         }
@@ -265,6 +431,7 @@ impl State {
             high_water: self.table.high_water(slot),
             tick_ms: u32::try_from(self.tick.as_millis()).unwrap_or(u32::MAX),
             export: self.config.export,
+            max_blob: self.max_blob(),
             set: Arc::clone(&self.set_bytes),
         };
         self.send_to_member(slot, &welcome);
@@ -326,6 +493,9 @@ impl State {
                     if blob.len() > MAX_BLOB || !blob.len().is_power_of_two() || blob.len() < 512 {
                         return Err(Refusal::Size);
                     }
+                    if blob.len() > self.max_blob() as usize {
+                        return Err(Refusal::BlobSize);
+                    }
                     if !share.matches(header) || crate::object::blob_hash(blob) != header.blob_hash {
                         return Err(Refusal::Proof);
                     }
@@ -370,12 +540,22 @@ impl State {
     pub(super) fn expire_leavers(&mut self) {
         let mut effects = Effects::default();
         for (slot, _) in self.set.iter().filter(|(_, slot)| !slot.active) {
-            self.table.expire(slot, &mut effects);
+            self.table.expire(slot, usize::MAX, &mut effects);
         }
         if !effects.removed.is_empty() {
             self.persist(store::changes(&self.table, &effects, self.epoch, self.seq));
         }
     }
+}
+
+/// A frame to a member, in parts if it is long.
+fn in_parts(bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    if bytes.len() <= PART {
+        return vec![bytes];
+    }
+    let parts = bytes.len().div_ceil(PART);
+    let part = |(i, part): (usize, &[u8])| ToMember::Part { last: i + 1 == parts, bytes: part.to_vec() }.encode();
+    bytes.chunks(PART).enumerate().map(part).collect()
 }
 
 /// Slots of a set.

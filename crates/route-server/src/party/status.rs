@@ -70,6 +70,11 @@ pub enum PartyEvent {
     MissedRanking { slot: u32 },
     /// The member's rankings did not come in time and nobody waits for them; or they are waited for again.
     Probation { slot: u32, begins: bool },
+    /// The member takes up too little of what is sent to it: it gets nothing until it has caught up, and then everything; or it
+    /// has caught up.
+    Behind { slot: u32, begins: bool },
+    /// Who took up nothing of what was sent to it for too long lost its link: the member in a slot, or the peer party.
+    Stalled { slot: Option<u32> },
     /// The routes of an absent member were removed.
     Expired { slot: u32 },
     /// Stored objects that were shared for another `export` than is configured now: they are removed, and their announcers, who
@@ -104,6 +109,12 @@ pub struct PartyStatus {
     pub members: Vec<u32>,
     /// At party 1, slots for whose rankings nobody waits, since they did not come in time.
     pub on_probation: Vec<u32>,
+    /// Slots that are being sent everything.
+    pub synchronising: Vec<u32>,
+    /// At party 1, slots whose turn to be sent everything has not come yet.
+    pub waiting: Vec<u32>,
+    /// At party 1, slots that get nothing until they have taken up what is on the way.
+    pub behind: Vec<u32>,
     /// What the party is doing.
     pub stage: &'static str,
     pub counters: Counters,
@@ -144,6 +155,9 @@ impl Party {
             prefixes: self.state.table.prefixes().count(),
             members: self.state.active.keys().copied().collect(),
             on_probation: self.role.on_probation(),
+            synchronising: self.state.synchronising().collect(),
+            waiting: self.role.waiting(),
+            behind: self.role.behind(),
             stage: match self.state.stage {
                 Stage::Idle => "idle",
                 Stage::Proposed { .. } => "proposed",

@@ -149,6 +149,7 @@ fn party(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory) -> Result<Party,
         rank_wait: Duration::from_secs(1),
         match_wait: Duration::from_secs(2),
         export: ExportMode::Direct,
+        max_blob: 8192,
     };
     Party::new(config, &seed(1), &directory.encode(), Vec::new(), NOW)
 }
@@ -238,6 +239,7 @@ fn greeted(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory, parties: &[u64
         high_water: 0,
         export: ExportMode::Direct,
         tick_ms: 0,
+        max_blob: 8192,
         set: directory.encode().into(),
     };
     for link in parties {

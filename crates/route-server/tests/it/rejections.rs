@@ -115,6 +115,7 @@ fn a_rejection_without_a_hello_is_a_fault_of_the_party() {
         high_water: 0,
         tick_ms: 0,
         export: ExportMode::Direct,
+        max_blob: 8192,
         set: directory.encode().into(),
     };
     member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
@@ -132,8 +133,16 @@ fn other_operators_in_the_configuration_accuse_no_party() {
         let directory = Directory::new(name, operators(first).map(|key| key.to_bytes())).expect("sound");
         let set = directory.encode().into();
         let export = ExportMode::Direct;
-        let welcome =
-            ToMember::Welcome { protocol: PROTOCOL, session, epoch: 1, high_water: 0, tick_ms: 0, export, set };
+        let welcome = ToMember::Welcome {
+            protocol: PROTOCOL,
+            session,
+            epoch: 1,
+            high_water: 0,
+            tick_ms: 0,
+            export,
+            max_blob: 8192,
+            set,
+        };
         member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
         let outputs = outputs(&mut member);
         assert_eq!(closed(&outputs), [(1, true), (2, true)], "{name}: {outputs:?}");
@@ -147,8 +156,16 @@ fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() 
     let directory = Directory::new("test-ix", operators(21).map(|key| key.to_bytes())).expect("sound");
     for (link, export) in [(1, ExportMode::Mpc), (2, ExportMode::Direct)] {
         let set = directory.encode().into();
-        let welcome =
-            ToMember::Welcome { protocol: PROTOCOL, session, epoch: 1, high_water: 0, tick_ms: 0, export, set };
+        let welcome = ToMember::Welcome {
+            protocol: PROTOCOL,
+            session,
+            epoch: 1,
+            high_water: 0,
+            tick_ms: 0,
+            export,
+            max_blob: 8192,
+            set,
+        };
         member.handle(MemberInput::Frame { link, bytes: welcome.encode() }, NOW);
     }
     let outputs = outputs(&mut member);

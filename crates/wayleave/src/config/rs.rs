@@ -11,7 +11,7 @@ use wayleave_core::{Asn, Now};
 use wayleave_crypto::secret::Secret;
 use wayleave_route_server::directory::{Directory, MAX_EXCHANGE_NAME, MemberSet, Trust};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles, SharedKey};
-use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::object::{ExportMode, MAX_BLOB, MAX_BLOB_DEFAULT};
 use wayleave_route_server::party::{Party, PartyConfig, PartyNumber, StartError};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, IdentityError};
@@ -59,6 +59,9 @@ pub struct PartySection {
     /// Who multiplies export policies and route keys; the same at both parties.
     #[serde(default)]
     pub export: Export,
+    /// Octets of the largest sealed route that this party's operator agrees to; the lower value of both parties counts.
+    #[serde(default = "default_max_blob")]
+    pub max_blob: Spanned<u64>,
     pub recommendation: Option<Spanned<PathBuf>>,
 }
 
@@ -115,6 +118,10 @@ fn default_rank_wait() -> Spanned<u64> {
     Spanned::new(0..0, 1000)
 }
 
+fn default_max_blob() -> Spanned<u64> {
+    Spanned::new(0..0, u64::from(MAX_BLOB_DEFAULT))
+}
+
 impl RsConfig {
     /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
@@ -144,6 +151,7 @@ impl RsConfig {
         faults.extend(range(&party.tick_ms, 0, 60_000, "milliseconds"));
         faults.extend(range(&party.stale_secs, 1, 86_400, "seconds"));
         faults.extend(range(&party.rank_wait_ms, 1, 60_000, "milliseconds"));
+        faults.extend(range(&party.max_blob, 512, MAX_BLOB as u64, "octets"));
         if link.listen.is_some() == link.connect.is_some() {
             let message =
                 "both or neither of `listen` and `connect`, expected one: one party listens, the other connects";
@@ -303,6 +311,7 @@ impl RsConfig {
                 Export::Direct => ExportMode::Direct,
                 Export::Mpc => ExportMode::Mpc,
             },
+            max_blob: u32::try_from(*party.max_blob.get_ref()).unwrap_or(MAX_BLOB_DEFAULT),
         }
     }
 
@@ -511,6 +520,8 @@ pub fn template(party: u8) -> String {
          # Who multiplies export policies and route keys, the same at both parties: \"direct\", the announcer, or \"mpc\", the\n\
          # parties: announcers then send some hundred octets an object in place of 16 for each member.\n\
          #export = \"direct\"\n\
+         # Octets of the largest sealed route that members may announce; the lower value of both parties counts.\n\
+         #max_blob = 8192\n\
          {recommendation}\
          \n\
          [link]\n\

@@ -247,6 +247,9 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
         }
         // With what the configuration says.
         MemberEvent::SessionDown | MemberEvent::Rejected { .. } | MemberEvent::SetRefused { .. } => {}
+        MemberEvent::Queued { ahead } => {
+            info!(ahead, "the parties send all routes to {ahead} members before this one");
+        }
         MemberEvent::Synced { objects, own } => {
             info!(objects, own, "session with the parties up: all routes received");
         }

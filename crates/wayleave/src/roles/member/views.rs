@@ -153,6 +153,7 @@ impl View for MemberView {
         value["router_protection"] = router["protection"].clone();
         let mut problems = self.troubles.list();
         problems.extend(router["problem"].as_str().map(str::to_owned));
+        problems.extend(too_large(&status));
         value["problems"] = json!(problems);
         Ok(value)
     }
@@ -191,6 +192,17 @@ impl View for MemberView {
             .page("why", |view, parameters| async move { view.why(prefix(&parameters)?).await })
             .page("keys", |view, _| async move { Ok(Value::clone(&view.keys)) })
     }
+}
+
+/// Routes that are larger than the parties take.
+fn too_large(status: &MemberStatus) -> Option<String> {
+    let routes = status.too_large;
+    (routes > 0).then(|| {
+        format!(
+            "{routes} routes of the router are larger than the parties take and are not announced; `wayleave show status` lists some \
+             under `withheld`: announce them with fewer communities, or ask both operators for a larger `max_blob`"
+        )
+    })
 }
 
 fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> {

@@ -181,6 +181,8 @@ fn kind(event: &PartyEvent) -> Option<(&'static str, u32)> {
         PartyEvent::Mismatch { slot, .. } => Some(("mismatch", *slot)),
         PartyEvent::MissedRanking { slot } => Some(("missed-ranking", *slot)),
         PartyEvent::Probation { slot, .. } => Some(("probation", *slot)),
+        PartyEvent::Behind { slot, .. } => Some(("behind", *slot)),
+        PartyEvent::Stalled { slot } => Some(("stalled", slot.unwrap_or(u32::MAX))),
         PartyEvent::Expired { slot } => Some(("expired", *slot)),
         _ => None,
     }
@@ -209,6 +211,22 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
                 suppressed,
                 "the parties received different versions of a route object; the member must send it again"
             );
+        }
+        PartyEvent::Behind { slot, begins: true } => {
+            warn!(
+                slot,
+                suppressed,
+                "the member in slot {slot} takes up what is sent to it too slowly: it gets nothing until it has caught up, and then everything; tell its operator to look at its link"
+            );
+        }
+        PartyEvent::Behind { slot, begins: false } => {
+            info!(slot, suppressed, "the member in slot {slot} has caught up and is sent everything");
+        }
+        PartyEvent::Stalled { slot: Some(slot) } => {
+            warn!(slot, suppressed, "the member in slot {slot} took up nothing of what was sent to it; link closed");
+        }
+        PartyEvent::Stalled { slot: None } => {
+            warn!(suppressed, "the peer party took up nothing of what was sent to it; link closed");
         }
         PartyEvent::MissedRanking { slot } => {
             info!(slot, suppressed, "no ranking from the member in slot {slot} in time; this round goes on without it");

@@ -123,8 +123,11 @@ impl PartyView {
 
 impl View for PartyView {
     async fn status(&self) -> Result<Value, ViewError> {
-        let mut value = json!(self.party().await?);
-        value["problems"] = json!(self.troubles.list());
+        let status = self.party().await?;
+        let mut value = json!(status);
+        let mut problems = self.troubles.list();
+        problems.extend(of_members(&status, &self.set.borrow()));
+        value["problems"] = json!(problems);
         value["certificates_refused"] = json!(read(&self.links.counters().refused));
         Ok(value)
     }
@@ -152,6 +155,18 @@ impl View for PartyView {
     }
 }
 
+/// What members do that their operators, or this party's, should know of.
+fn of_members(status: &PartyStatus, set: &MemberSet) -> Vec<String> {
+    let name = |slot: u32| set.slot(slot).map_or(String::new(), |of| format!(" ({}, {})", of.name, of.asn));
+    let behind = status.behind.iter().map(|slot| {
+        format!(
+            "the member in slot {slot}{} takes up what is sent to it too slowly, and gets nothing until it has caught up",
+            name(*slot)
+        )
+    });
+    behind.collect()
+}
+
 fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
@@ -168,6 +183,19 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
             Unit::Members,
             "Members for whose rankings nobody waits",
             status.on_probation.len() as f64,
+        ),
+        gauge(
+            "synchronising",
+            Unit::Members,
+            "Members that are being sent everything",
+            status.synchronising.len() as f64,
+        ),
+        gauge("waiting", Unit::Members, "Members that wait to be sent everything", status.waiting.len() as f64),
+        gauge(
+            "behind",
+            Unit::Members,
+            "Members that get nothing until they have taken up what is on the way",
+            status.behind.len() as f64,
         ),
         gauge("stored", Unit::Objects, "Route objects stored", status.objects as f64),
         gauge("live", Unit::Prefixes, "Prefixes with a live route", status.prefixes as f64),
