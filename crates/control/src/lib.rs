@@ -11,6 +11,7 @@
 
 pub mod advert;
 pub mod budget;
+pub mod capability;
 pub mod consent;
 pub mod database;
 pub mod frames;

@@ -174,6 +174,28 @@ pub const CHROMIUM: RouterPackage = RouterPackage {
     more: &["chromium-common"],
 };
 
+/// A resolver that caches.
+pub const UNBOUND: RouterPackage = RouterPackage {
+    name: "Unbound",
+    package: "unbound",
+    programs: &["unbound"],
+    directories: &["usr/sbin"],
+    version: ("unbound", "-V"),
+    fails: false,
+    more: &[],
+};
+
+/// A client that asks name servers.
+pub const DIG: RouterPackage = RouterPackage {
+    name: "dig",
+    package: "bind9-dnsutils",
+    programs: &["dig"],
+    directories: &["usr/bin"],
+    version: ("dig", "-v"),
+    fails: false,
+    more: &["bind9-libs", "libfstrm0", "liblmdb0", "libmaxminddb0"],
+};
+
 /// A user-space WireGuard, to compare overlays with.
 pub const WIREGUARD_GO: RouterPackage = RouterPackage {
     name: "wireguard-go",

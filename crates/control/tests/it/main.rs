@@ -3,6 +3,7 @@
 
 mod common;
 
+mod capability;
 mod consent;
 mod consent_client;
 mod database;

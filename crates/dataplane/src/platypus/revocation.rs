@@ -9,6 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
+pub use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::verify::Charge;
 
 /// Our limit on the entries of one router.
@@ -18,25 +19,6 @@ const ENTRY: usize = 15;
 /// Octets in front of the entries: sequence number, seconds, kind.
 const FRONT: usize = 17;
 const LABEL: &str = "wayleave/platypus/revocations/v1";
-
-/// A revoked capability of a principal with everything delegated from it, or a revoked delegation with everything handed on
-/// from it; in one key epoch or in all.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Revocation {
-    pub principal: Principal,
-    /// The delegation and the sub-delegation of it; all if `None`.
-    pub delegation: Option<(DelegationId, Option<DelegationId>)>,
-    /// The key epoch and its length; all epochs if `None`.
-    pub epoch: Option<(Interval, u32)>,
-}
-
-impl Revocation {
-    /// The second at which the entry may be dropped: the end of the second epoch after its own. Without an epoch it stays.
-    #[must_use]
-    pub fn expires_at(&self) -> Option<u64> {
-        self.epoch.map(|(interval, epoch)| (u64::from(epoch) + 3) << interval.exponent())
-    }
-}
 
 /// Why a list is refused; the list in use stays. The sender erred, or somebody replayed an old list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

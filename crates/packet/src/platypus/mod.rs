@@ -6,4 +6,5 @@
 
 pub mod header;
 pub mod mint;
+pub mod revocation;
 pub mod verify;

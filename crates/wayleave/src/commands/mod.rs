@@ -2,6 +2,7 @@
 //! entered here, in [`Command`] and [`Command::run`].
 
 mod bench;
+mod cap;
 mod capability;
 mod check;
 mod deep;
@@ -67,6 +68,9 @@ pub enum Command {
     Realm(realm::Realm),
     /// Enter a realm by a token: makes the node's keys, gets its membership, writes its configuration.
     Join(join::Join),
+    /// Capabilities of Platypus that people hold: grant, list, delegate, revoke, look secrets up.
+    #[command(subcommand)]
+    Cap(cap::Cap),
     /// Create key files, print public keys, sign profiles, records and lists.
     #[command(visible_alias = "key", subcommand)]
     Keys(keys::Keys),
@@ -101,6 +105,7 @@ impl Command {
             Command::Locate(command) => locate::run(command),
             Command::Invite(command) => invite::run(command),
             Command::Realm(command) => realm::run(command),
+            Command::Cap(command) => cap::run(command),
             Command::Join(command) => join::run(command),
             Command::Keys(command) => keys::run(command),
             Command::Members(command) => members::run(command),

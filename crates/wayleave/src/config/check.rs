@@ -1,7 +1,7 @@
 //! `check`: what is wrong with a configuration, whichever role it is for.
 
 use super::rs::StatusSection;
-use super::{Fault, Source, attest, consent, gateway, lab, member, path, realm, router, rs, stamper};
+use super::{Fault, Source, attest, consent, gateway, key, lab, member, path, realm, router, rs, stamper};
 use crate::failure::{Failure, Failures, Outcome};
 
 /// A role's configuration, for commands that work on any.
@@ -18,7 +18,7 @@ pub struct RoleConfig {
 }
 
 /// The configurations of all roles.
-pub const ROLES: [&RoleConfig; 9] = [
+pub const ROLES: [&RoleConfig; 10] = [
     &rs::ROLE,
     &member::ROLE,
     &attest::ROLE,
@@ -28,6 +28,7 @@ pub const ROLES: [&RoleConfig; 9] = [
     &consent::ROLE,
     &gateway::ROLE,
     &stamper::ROLE,
+    &key::ROLE,
 ];
 
 /// The result of a check.

@@ -6,6 +6,7 @@ mod check;
 pub mod choices;
 pub mod consent;
 pub mod gateway;
+pub mod key;
 pub mod lab;
 mod listed;
 mod machine;

@@ -90,6 +90,15 @@ impl Capabilities {
         Self { waypoint, principal, interval, width, delegation: None, secrets }
     }
 
+    /// Capabilities whose secrets a key server gave, in ascending order of epochs; at least one.
+    pub fn of_secrets(
+        (waypoint, principal, interval, width): (IpAddr, Principal, Interval, Width),
+        delegation: Option<Delegation>,
+        secrets: Vec<(u32, Key128)>,
+    ) -> Self {
+        Self { waypoint, principal, interval, width, delegation, secrets }
+    }
+
     /// A delegation for destinations in `prefix`, with the number `id`. Narrowing an existing delegation needs no number.
     pub fn delegate(&self, prefix: Prefix, id: Option<DelegationId>) -> Result<Self, Failure> {
         let refused = |error: DelegateError| Failure::usage(error);

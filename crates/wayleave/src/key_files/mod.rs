@@ -2,6 +2,7 @@
 
 pub mod attestation;
 pub mod capability;
+pub mod changes;
 pub mod forwarding;
 pub mod ledger;
 pub mod member_set;

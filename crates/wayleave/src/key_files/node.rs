@@ -33,6 +33,10 @@ pub enum KeyKind {
     Ids,
     /// The keys of a node's tags, from which proofs of consent are made.
     Tags,
+    /// What a provider's key servers derive all accounts from.
+    Accounts,
+    /// The key (Ed25519) that signs a provider's accounts, revocations and lists. The one writer has it, and no replica.
+    Writer,
 }
 
 impl KeyKind {
@@ -44,6 +48,8 @@ impl KeyKind {
             Self::Noise => "noise",
             Self::Ids => "ids",
             Self::Tags => "tags",
+            Self::Accounts => "accounts",
+            Self::Writer => "writer",
         }
     }
 }

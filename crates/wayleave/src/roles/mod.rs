@@ -8,6 +8,7 @@ mod consent;
 mod daemon;
 mod events;
 mod gateway;
+mod key;
 mod member;
 mod origins;
 pub mod overlay;
@@ -57,6 +58,8 @@ pub enum RoleName {
     Gateway,
     /// A stamper at a host: Platypus capabilities on packets by user, control group, socket mark or destination.
     Stamper,
+    /// A key server: secrets of Platypus capabilities, by DNS.
+    Key,
 }
 
 impl RoleName {
@@ -72,6 +75,7 @@ impl RoleName {
             RoleName::Consent => consent::ConsentRole::NAME,
             RoleName::Gateway => gateway::GatewayRole::NAME,
             RoleName::Stamper => stamper::StamperRole::NAME,
+            RoleName::Key => key::KeyRole::NAME,
         }
     }
 }
@@ -91,6 +95,7 @@ pub fn run(role: RoleName, configuration: &Path) -> Outcome {
             RoleName::Consent => daemon::run::<consent::ConsentRole>(configuration).await,
             RoleName::Gateway => daemon::run::<gateway::GatewayRole>(configuration).await,
             RoleName::Stamper => daemon::run::<stamper::StamperRole>(configuration).await,
+            RoleName::Key => daemon::run::<key::KeyRole>(configuration).await,
         }
     })
 }

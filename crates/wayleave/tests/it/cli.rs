@@ -728,6 +728,7 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
         "stamp",
         "overlay",
         "pocomon",
+        "key-server",
         "attest-ops",
         "attest-trace",
         "attest-memory",

@@ -209,7 +209,8 @@ impl TemporalSecret {
     }
 
     /// Follows a sound delegation of our own family.
-    fn follow(&self, delegation: &Delegation) -> DelegatedSecret {
+    #[must_use]
+    pub fn follow(&self, delegation: &Delegation) -> DelegatedSecret {
         let [a, b, c] = delegation.id.octets();
         let key = mac::derive(&self.key, block(PURPOSE_DELEGATION, self.afi, &[a, b, c]));
         let whole = Prefix::truncated(delegation.prefix.address(), 0).expect("zero is a length");

@@ -14,7 +14,7 @@ use super::{Shell, commands, laid_over, snippets};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts `wayleave run ROLE --config FILE`, and waits until its status pages are there.
-fn start(shell: &Shell, role: &'static str, config: &str) -> RoleProcess {
+pub(super) fn start(shell: &Shell, role: &'static str, config: &str) -> RoleProcess {
     let binary = Path::new(env!("CARGO_BIN_EXE_wayleave"));
     let file = shell.folder.0.join(config);
     let log = file.with_extension("log");

@@ -3,7 +3,7 @@
 mod applications;
 mod attacks;
 mod gateways;
-mod harness;
+pub(crate) mod harness;
 mod hostile;
 mod join;
 mod kills;

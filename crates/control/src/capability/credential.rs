@@ -1,0 +1,202 @@
+//! What a holder has of a capability, handed over in one line of text.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use wayleave_core::Prefix;
+use wayleave_crypto::hash::hash;
+use wayleave_crypto::secret::Key128;
+use wayleave_packet::platypus::header::{
+    Capability, Delegation, DelegationId, Interval, Principal, SubDelegation, Width,
+};
+
+use super::keys::{Handle, MasterKey};
+use super::zone::{MAX_ZONE, Zone};
+use crate::wire::{Malformed, Reader, Writer};
+
+/// How every line begins.
+pub const PREFIX: &str = "wayleave-cap-";
+const VERSION: u8 = 1;
+/// Octets behind the rest that show a line that was cut or changed by accident.
+const CHECK: usize = 4;
+/// Octets of a line's content, at most.
+const MAX: usize = 1 + 1 + MAX_ZONE + Terms::MAX + 16 + CHECK;
+
+/// What a capability says, in every key epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Terms {
+    /// Where packets pass: an address of a router, a POP or an AS.
+    pub waypoint: IpAddr,
+    /// Who pays.
+    pub principal: Principal,
+    /// How long a key epoch lasts.
+    pub interval: Interval,
+    /// Octets of the binding.
+    pub width: Width,
+    /// Present if it is for some destinations only.
+    pub delegation: Option<Delegation>,
+}
+
+impl Terms {
+    /// Octets of the longest encoding.
+    pub(super) const MAX: usize = 17 + 3 + 1 + 1 + 18 + 3 + 1 + 4;
+
+    /// The capability in one key epoch.
+    #[must_use]
+    pub fn capability(&self, epoch: u32) -> Capability {
+        let Self { waypoint, principal, interval, width, delegation } = *self;
+        Capability { waypoint, principal, interval, epoch, delegation, width }
+    }
+
+    /// The terms of what this was delegated from; `None` if it is no delegation.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        let delegation = self.delegation?;
+        let delegation = match delegation.sub {
+            None => None,
+            Some(sub) => {
+                let prefix = Prefix::truncated(delegation.prefix.address(), sub.at).ok()?;
+                Some(Delegation { prefix, id: delegation.id, sub: None })
+            }
+        };
+        Some(Self { delegation, ..*self })
+    }
+
+    pub(super) fn write(&self, out: &mut Writer) {
+        out.address(self.waypoint).bytes(&self.principal.octets()).u8(self.interval.exponent());
+        let flags = u8::from(self.width == Width::Narrow)
+            | u8::from(self.delegation.is_some()) << 1
+            | u8::from(self.delegation.is_some_and(|delegation| delegation.sub.is_some())) << 2;
+        out.u8(flags);
+        if let Some(delegation) = &self.delegation {
+            out.prefix(&delegation.prefix).bytes(&delegation.id.octets());
+            if let Some(sub) = &delegation.sub {
+                out.u8(sub.at).bytes(&sub.id.octets());
+            }
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let waypoint = reader.address()?;
+        let principal = Principal::from_octets(reader.array()?);
+        let interval = Interval::new(reader.u8()?).ok_or(Malformed::Value("an interval"))?;
+        let flags = reader.u8()?;
+        if flags & !7 != 0 || flags & 6 == 4 {
+            return Err(Malformed::Value("the flags of a capability"));
+        }
+        let delegation = match flags & 2 {
+            0 => None,
+            _ => Some(Delegation {
+                prefix: reader.prefix()?,
+                id: DelegationId::from_octets(reader.array()?),
+                sub: match flags & 4 {
+                    0 => None,
+                    _ => Some(SubDelegation { at: reader.u8()?, id: DelegationId::from_octets(reader.array()?) }),
+                },
+            }),
+        };
+        let width = if flags & 1 == 0 { Width::Full } else { Width::Narrow };
+        let terms = Self { waypoint, principal, interval, width, delegation };
+        if terms.capability(0).is_consistent() { Ok(terms) } else { Err(Malformed::Value("a delegation")) }
+    }
+}
+
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "waypoint {}, principal {}", self.waypoint, self.principal.number())?;
+        let Some(delegation) = self.delegation else { return Ok(()) };
+        write!(f, ", delegation {}", delegation.id.number())?;
+        if let Some(sub) = delegation.sub {
+            write!(f, "/{}", sub.id.number())?;
+        }
+        write!(f, " to {}", delegation.prefix)
+    }
+}
+
+/// A capability in somebody's hands: with it the temporal secret of each key epoch is looked up.
+///
+/// Its text is a secret: who reads it can use the capability.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Credential {
+    /// Where questions go.
+    pub zone: Zone,
+    pub terms: Terms,
+    pub key: MasterKey,
+}
+
+/// Why a text is no credential.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CredentialError {
+    #[error("not a capability: one begins with {PREFIX}")]
+    Text,
+    #[error("the line was cut or changed on its way: copy all of it")]
+    Check,
+    #[error("the line is malformed: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("the line names no zone of a key server")]
+    Zone,
+}
+
+impl Credential {
+    /// The handle of the capability in one key epoch.
+    #[must_use]
+    pub fn handle(&self, epoch: u32) -> Handle {
+        self.key.handle(&self.terms.capability(epoch))
+    }
+
+    /// The credential of a delegation.
+    #[must_use]
+    pub fn delegate(&self, terms: Terms) -> Self {
+        Self { zone: self.zone.clone(), terms, key: self.key.delegate(&terms) }
+    }
+
+    /// The line, which is a secret.
+    #[must_use]
+    pub fn expose(&self) -> String {
+        let mut out = Writer::new();
+        out.u8(VERSION).text(self.zone.as_str());
+        self.terms.write(&mut out);
+        out.bytes(self.key.expose());
+        let mut octets = out.finish();
+        octets.extend_from_slice(&check(&octets));
+        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(octets))
+    }
+}
+
+impl FromStr for Credential {
+    type Err = CredentialError;
+
+    fn from_str(text: &str) -> Result<Self, CredentialError> {
+        let text = text.trim().strip_prefix(PREFIX).ok_or(CredentialError::Text)?;
+        if text.len() > 2 * MAX {
+            return Err(CredentialError::Check);
+        }
+        let octets = URL_SAFE_NO_PAD.decode(text).map_err(|_| CredentialError::Check)?;
+        let (body, found) = octets.split_last_chunk::<CHECK>().ok_or(CredentialError::Check)?;
+        if *found != check(body) {
+            return Err(CredentialError::Check);
+        }
+        let mut reader = Reader::new(body);
+        match reader.u8()? {
+            VERSION => {}
+            other => return Err(Malformed::Version(other).into()),
+        }
+        let zone = reader.text(MAX_ZONE)?;
+        let canonical = zone.parse::<Zone>().map_err(|_| CredentialError::Zone)?;
+        if canonical.as_str() != zone {
+            return Err(CredentialError::Zone);
+        }
+        let terms = Terms::read(&mut reader)?;
+        let key = MasterKey::new(Key128::new(reader.array()?));
+        reader.end()?;
+        Ok(Self { zone: canonical, terms, key })
+    }
+}
+
+fn check(octets: &[u8]) -> [u8; CHECK] {
+    let [a, b, c, d, ..] = hash("wayleave/capability/line/v1", &[octets]);
+    [a, b, c, d]
+}

@@ -1,0 +1,38 @@
+//! Platypus capabilities as people hold them: accounts at a key server, and the temporal secrets that it answers by DNS.
+//!
+//! B. Raghavan, A. C. Snoeren: "A System for Authenticated Policy-Compliant Routing", SIGCOMM 2004, section 4.1. A holder has a
+//! [`Credential`]: what the capability says, its master key (`c_k`), and the zone of the key server. [`Lookup`] asks for the
+//! temporal secret of one key epoch; the name that it asks for has the full epoch and a [`Handle`] that nobody but the holder
+//! and the server can link with another epoch's. The answer is sealed under the master key for the capability, the epoch and the
+//! zone, so that a resolver that keeps, changes or repeats answers can only withhold one. `docs/wire/capabilities.md` says where
+//! every octet lies.
+
+mod answer;
+mod cookie;
+mod credential;
+mod index;
+mod keys;
+mod lookup;
+mod message;
+mod name;
+mod policy;
+mod request;
+mod server;
+mod state;
+mod zone;
+
+pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
+pub use credential::{Credential, CredentialError, PREFIX, Terms};
+pub use keys::{AccountKey, Handle, MasterKey, ProviderKey};
+pub use lookup::{Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, LookupOutput, Obtained};
+pub use message::{MAX_UDP, Reply, ReplyError};
+pub use name::{LookupName, NameError, RequestName};
+pub use policy::{LookupPolicy, LookupPolicyError, LookupRule, MAX_RULES};
+pub use request::{
+    ACKNOWLEDGEMENT, Acknowledgement, Order, Ordering, Request, SignedRequest, Status, WINDOW, delegated, revocation,
+};
+pub use server::{
+    BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
+};
+pub use state::{Change, ChangeBody, ChangeError, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, State};
+pub use zone::{MAX_ZONE, Zone, ZoneError};

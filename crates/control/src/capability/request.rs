@@ -1,0 +1,273 @@
+//! Requests that a holder makes of its key server by DNS, under MAC: to revoke, and to register a delegation.
+//!
+//! A request is a question for a name that nobody asked for before, so that no cache answers it. It is idempotent: what is asked
+//! for twice is done once and acknowledged twice. The acknowledgement is under MAC too, so that nobody on the way can pretend
+//! that something was revoked (paper section 4.1, threat P11).
+
+use hickory_proto::rr::Name;
+use subtle::ConstantTimeEq;
+use wayleave_core::{Prefix, UnixTime};
+use wayleave_crypto::hash::hash;
+use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
+use wayleave_packet::platypus::revocation::Revocation;
+
+use super::credential::{Credential, Terms};
+use super::keys::{Handle, MasterKey};
+use super::message::{self, Reply, ReplyError};
+use super::name::signed_labels;
+use crate::wire::{Malformed, Reader, Writer};
+
+/// Seconds by which the clocks of holder and server may differ: a request is good for as long.
+pub const WINDOW: u64 = 300;
+const TAG: usize = 16;
+/// Octets of an acknowledgement: status, number, time, MAC.
+pub const ACKNOWLEDGEMENT: usize = 1 + 8 + 8 + TAG;
+
+/// What a holder asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// The capability's secret of the request's epoch is revoked, with everything delegated from it in that epoch.
+    RevokeEpoch,
+    /// A delegation, or the sub-delegation of one, is revoked in all epochs.
+    RevokeDelegation { id: DelegationId, sub: Option<DelegationId> },
+    /// The holder delegates: whoever has the key that follows from the holder's may look up secrets for this prefix. `id` is the
+    /// delegation's number, or the sub-delegation's if the holder has a delegation.
+    Delegate { id: DelegationId, prefix: Prefix },
+}
+
+/// A request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    pub interval: Interval,
+    /// The key epoch of the handle.
+    pub epoch: u32,
+    pub handle: Handle,
+    /// Unix seconds at the holder.
+    pub time: u64,
+    /// Makes the name unlike every other.
+    pub nonce: [u8; 4],
+    pub order: Order,
+}
+
+/// A request, and its MAC, which has not been checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SignedRequest {
+    pub request: Request,
+    covered: Vec<u8>,
+    tag: [u8; TAG],
+}
+
+impl Request {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u8(self.interval.exponent()).u32(self.epoch).bytes(&self.handle.0).u64(self.time).bytes(&self.nonce);
+        match self.order {
+            Order::RevokeEpoch => {
+                out.u8(0);
+            }
+            Order::RevokeDelegation { id, sub } => {
+                out.u8(1).bytes(&id.octets()).bool(sub.is_some()).bytes(&sub.unwrap_or_default().octets());
+            }
+            Order::Delegate { id, prefix } => {
+                out.u8(2).bytes(&id.octets()).prefix(&prefix);
+            }
+        }
+        out.finish()
+    }
+}
+
+impl SignedRequest {
+    /// The request under the MAC of `key`.
+    #[must_use]
+    pub fn sign(request: Request, key: &MasterKey) -> Self {
+        let covered = request.encode();
+        let tag = key.request_tag(&covered);
+        Self { request, covered, tag }
+    }
+
+    /// The octets in a name.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        [&self.covered[..], &self.tag].concat()
+    }
+
+    /// Decodes all of `octets`.
+    ///
+    /// # Errors
+    /// If they are no request.
+    pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
+        let (covered, tag) =
+            octets.split_last_chunk::<TAG>().ok_or(Malformed::Truncated { need: TAG, have: octets.len() })?;
+        let mut reader = Reader::new(covered);
+        let interval = Interval::new(reader.u8()?).ok_or(Malformed::Value("an interval"))?;
+        let (epoch, handle, time, nonce) = (reader.u32()?, Handle(reader.array()?), reader.u64()?, reader.array()?);
+        let order = match reader.u8()? {
+            0 => Order::RevokeEpoch,
+            1 => {
+                let id = DelegationId::from_octets(reader.array()?);
+                let (has_sub, sub) = (reader.bool()?, DelegationId::from_octets(reader.array()?));
+                if !has_sub && sub != DelegationId::default() {
+                    return Err(Malformed::Value("a sub-delegation"));
+                }
+                Order::RevokeDelegation { id, sub: has_sub.then_some(sub) }
+            }
+            2 => Order::Delegate { id: DelegationId::from_octets(reader.array()?), prefix: reader.prefix()? },
+            _ => return Err(Malformed::Value("the kind of a request")),
+        };
+        reader.end()?;
+        let request = Request { interval, epoch, handle, time, nonce, order };
+        Ok(Self { request, covered: covered.to_vec(), tag: *tag })
+    }
+
+    /// Whether the holder of `key` made it.
+    #[must_use]
+    pub fn is_from(&self, key: &MasterKey) -> bool {
+        key.request_tag(&self.covered).ct_eq(&self.tag).into()
+    }
+
+    /// Names this request with its MAC.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        hash("wayleave/capability/request/v1", &[&self.covered, &self.tag])
+    }
+}
+
+/// The revocation that an order of the holder of `terms` means; `None` if it is not the holder's to revoke, or no revocation.
+#[must_use]
+pub fn revocation(terms: &Terms, request: &Request) -> Option<Revocation> {
+    let principal: Principal = terms.principal;
+    let own = terms.delegation.map(|delegation| (delegation.id, delegation.sub.map(|sub| sub.id)));
+    match request.order {
+        Order::RevokeEpoch => {
+            Some(Revocation { principal, delegation: own, epoch: Some((terms.interval, request.epoch)) })
+        }
+        Order::RevokeDelegation { id, sub } => {
+            let is_own = match own {
+                None => true,
+                Some((held, None)) => held == id,
+                Some((held, held_sub)) => held == id && sub.is_some() && held_sub == sub,
+            };
+            is_own.then_some(Revocation { principal, delegation: Some((id, sub)), epoch: None })
+        }
+        Order::Delegate { .. } => None,
+    }
+}
+
+/// The terms of a delegation that the holder of `terms` orders; `None` if it cannot be: the prefix is not within what is held,
+/// is of another family, or a sub-delegation would be handed on.
+#[must_use]
+pub fn delegated(terms: &Terms, id: DelegationId, prefix: Prefix) -> Option<Terms> {
+    use wayleave_packet::platypus::header::{Delegation, SubDelegation};
+    let delegation = match terms.delegation {
+        None => Delegation { prefix, id, sub: None },
+        Some(held) if held.sub.is_none() && held.prefix.contains(&prefix) => {
+            Delegation { prefix, id: held.id, sub: Some(SubDelegation { at: held.prefix.len(), id }) }
+        }
+        Some(_) => return None,
+    };
+    let terms = Terms { delegation: Some(delegation), ..*terms };
+    terms.capability(0).is_consistent().then_some(terms)
+}
+
+/// What the server did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Status {
+    /// Durable, now or before.
+    #[error("done")]
+    Done,
+    #[error("the clocks of holder and server differ by more than {WINDOW} s; set the clock")]
+    Clock,
+    #[error(
+        "the capability does not allow this: a holder revokes and delegates only what follows from the own capability"
+    )]
+    NotAllowed,
+    #[error("the provider's records are full; ask the provider")]
+    Full,
+}
+
+impl Status {
+    const ALL: [Self; 4] = [Self::Done, Self::Clock, Self::NotAllowed, Self::Full];
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Clock => 1,
+            Self::NotAllowed => 2,
+            Self::Full => 3,
+        }
+    }
+}
+
+/// What the server says to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acknowledgement {
+    pub status: Status,
+    /// The number of the server's state that has it.
+    pub number: u64,
+    /// Unix seconds at the server.
+    pub time: u64,
+}
+
+impl Acknowledgement {
+    /// The octets, for the request alone.
+    #[must_use]
+    pub fn encode(&self, request: &SignedRequest, key: &MasterKey) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u8(self.status.code()).u64(self.number).u64(self.time);
+        let mut octets = out.finish();
+        let tag = key.acknowledgement_tag(&[&request.digest()[..], &octets].concat());
+        octets.extend_from_slice(&tag);
+        octets
+    }
+
+    /// Opens an acknowledgement of `request`; `None` if the server did not make it.
+    #[must_use]
+    pub fn open(octets: &[u8], request: &SignedRequest, key: &MasterKey) -> Option<Self> {
+        let (covered, tag) = octets.split_last_chunk::<TAG>()?;
+        let expected = key.acknowledgement_tag(&[&request.digest()[..], covered].concat());
+        if !bool::from(expected.ct_eq(tag)) {
+            return None;
+        }
+        let mut reader = Reader::new(covered);
+        let code = reader.u8().ok()?;
+        let status = Status::ALL.into_iter().find(|status| status.code() == code)?;
+        let (number, time) = (reader.u64().ok()?, reader.u64().ok()?);
+        reader.end().ok()?;
+        Some(Self { status, number, time })
+    }
+}
+
+/// A request in the hands of a client: the question, and how its answer is read.
+#[derive(Clone, Debug)]
+pub struct Ordering {
+    credential: Credential,
+    request: SignedRequest,
+    name: Name,
+}
+
+impl Ordering {
+    /// An order by the holder of `credential`, in the key epoch at `now`. `nonce` must be random.
+    #[must_use]
+    pub fn new(credential: Credential, order: Order, nonce: [u8; 4], epoch: u32, now: UnixTime) -> Self {
+        let handle = credential.handle(epoch);
+        let request = Request { interval: credential.terms.interval, epoch, handle, time: now.secs(), nonce, order };
+        let request = SignedRequest::sign(request, &credential.key);
+        let name = message::name(&signed_labels(&request.encode()), &credential.zone);
+        Self { credential, request, name }
+    }
+
+    /// The question, as a DNS message.
+    #[must_use]
+    pub fn question(&self, id: u16) -> Vec<u8> {
+        message::question(id, &self.name)
+    }
+
+    /// Reads the answer to the question with this `id`: `Ok(None)` if it must be asked for again, by TCP or of another server.
+    ///
+    /// # Errors
+    /// If the octets are no answer to the question.
+    pub fn read(&self, octets: &[u8], id: u16) -> Result<Option<Acknowledgement>, ReplyError> {
+        let Reply::Texts { texts, .. } = Reply::read(octets, id, &self.name)? else { return Ok(None) };
+        Ok(texts.iter().find_map(|text| Acknowledgement::open(text, &self.request, &self.credential.key)))
+    }
+}

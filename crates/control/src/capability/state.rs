@@ -1,0 +1,540 @@
+//! The state of a provider's key servers: accounts, grants, revocations. It has one writer, which signs and numbers each change;
+//! replicas follow the changes and derive all keys.
+//!
+//! Each change names the one before by its digest, so that a writer that was set back to an old copy of its records cannot go on
+//! without every replica noticing. Accounts are compact: see [`State::memory`].
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use wayleave_core::UnixTime;
+use wayleave_crypto::secret::Key128;
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::revocation::Revocation;
+
+use super::credential::Terms;
+use super::keys::{MasterKey, ProviderKey};
+use crate::signed::{Object, SIGNATURE, Signed};
+use crate::wire::{Malformed, Reader, Writer};
+
+/// Characters of an account's name.
+pub const MAX_NAME: usize = 64;
+/// Grants of one account, delegations included.
+pub const MAX_GRANTS: usize = 4_096;
+/// Waypoints of one provider.
+pub const MAX_WAYPOINTS: usize = 65_535;
+/// Revocations in force.
+pub const MAX_REVOCATIONS: usize = 4 << 20;
+/// Grants whose memory is taken at a time.
+const CHUNK: usize = 4_096;
+/// Fewer revocations are not swept.
+const SWEEP: usize = 1_024;
+/// No grant.
+const NONE: u32 = u32::MAX;
+
+/// A capability that an account has, and from when until when it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant {
+    pub terms: Terms,
+    /// Unix seconds.
+    pub not_before: u64,
+    pub not_after: u64,
+}
+
+/// What changes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ChangeBody {
+    /// An account is opened or renamed; a higher generation replaces all its keys.
+    Account {
+        principal: Principal,
+        generation: u32,
+        name: String,
+    },
+    /// An account is closed with all its grants.
+    Close {
+        principal: Principal,
+    },
+    /// A capability is granted, or the times of one change.
+    Grant(Grant),
+    /// A grant ends at once.
+    Withdraw(Terms),
+    Revoke(Revocation),
+    /// A revocation is taken back.
+    Lift(Revocation),
+}
+
+/// A change with its number.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// One more than that of the change before; the first is 1.
+    pub number: u64,
+    /// The digest of the change before; zero in the first.
+    pub previous: [u8; 32],
+    /// Unix seconds.
+    pub issued: u64,
+    pub body: ChangeBody,
+}
+
+impl Object for Change {
+    const LABEL: &'static str = "wayleave/capability/change/v1";
+    const MAX: usize = 1 + 8 + 32 + 8 + 1 + 128 + SIGNATURE;
+
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.number).bytes(&self.previous).u64(self.issued);
+        match &self.body {
+            ChangeBody::Account { principal, generation, name } => {
+                out.u8(0).bytes(&principal.octets()).u32(*generation).text(name);
+            }
+            ChangeBody::Close { principal } => {
+                out.u8(1).bytes(&principal.octets());
+            }
+            ChangeBody::Grant(Grant { terms, not_before, not_after }) => {
+                out.u8(2).u64(*not_before).u64(*not_after);
+                terms.write(out);
+            }
+            ChangeBody::Withdraw(terms) => {
+                out.u8(3);
+                terms.write(out);
+            }
+            ChangeBody::Revoke(revocation) => {
+                out.u8(4);
+                write_revocation(out, revocation);
+            }
+            ChangeBody::Lift(revocation) => {
+                out.u8(5);
+                write_revocation(out, revocation);
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (number, previous, issued) = (reader.u64()?, reader.array()?, reader.u64()?);
+        let principal = |reader: &mut Reader<'_>| Ok::<_, Malformed>(Principal::from_octets(reader.array()?));
+        let body = match reader.u8()? {
+            0 => ChangeBody::Account {
+                principal: principal(reader)?,
+                generation: reader.u32()?,
+                name: reader.text(MAX_NAME)?,
+            },
+            1 => ChangeBody::Close { principal: principal(reader)? },
+            2 => {
+                let (not_before, not_after) = (reader.u64()?, reader.u64()?);
+                ChangeBody::Grant(Grant { terms: Terms::read(reader)?, not_before, not_after })
+            }
+            3 => ChangeBody::Withdraw(Terms::read(reader)?),
+            4 => ChangeBody::Revoke(read_revocation(reader)?),
+            5 => ChangeBody::Lift(read_revocation(reader)?),
+            _ => return Err(Malformed::Value("the kind of a change")),
+        };
+        Ok(Self { number, previous, issued, body })
+    }
+}
+
+fn write_revocation(out: &mut Writer, revocation: &Revocation) {
+    let (id, sub) = revocation.delegation.map_or((None, None), |(id, sub)| (Some(id), sub));
+    let (interval, epoch) = revocation.epoch.map_or((0, 0), |(interval, epoch)| (interval.exponent(), epoch));
+    out.bytes(&revocation.principal.octets()).u8(u8::from(id.is_some()) | u8::from(sub.is_some()) << 1);
+    out.bytes(&id.unwrap_or_default().octets()).bytes(&sub.unwrap_or_default().octets()).u8(interval).u32(epoch);
+}
+
+fn read_revocation(reader: &mut Reader<'_>) -> Result<Revocation, Malformed> {
+    let principal = Principal::from_octets(reader.array()?);
+    let flags = reader.u8()?;
+    let (id, sub) = (DelegationId::from_octets(reader.array()?), DelegationId::from_octets(reader.array()?));
+    let none = DelegationId::default();
+    let delegation = match flags {
+        0 if id == none && sub == none => None,
+        1 if sub == none => Some((id, None)),
+        3 => Some((id, Some(sub))),
+        _ => return Err(Malformed::Value("the scope of a revocation")),
+    };
+    let epoch = match (reader.u8()?, reader.u32()?) {
+        (0, 0) => None,
+        (n, epoch) => Some((Interval::new(n).ok_or(Malformed::Value("an interval"))?, epoch)),
+    };
+    Ok(Revocation { principal, delegation, epoch })
+}
+
+/// Why a change is not taken over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error("change {0} is not signed by the provider's key")]
+    Signature(u64),
+    #[error("change {got} does not follow change {held}")]
+    Gap { held: u64, got: u64 },
+    /// The same number was used twice: the writer was set back to an old copy.
+    #[error(
+        "change {0} does not continue what is held: the writer's records were set back to an old copy, or are forged"
+    )]
+    Fork(u64),
+    #[error("there is no account of principal {0}")]
+    NoAccount(u32),
+    #[error("the account's keys have generation {held}, which {got} does not replace")]
+    Generation { held: u32, got: u32 },
+    #[error("no such grant")]
+    NoGrant,
+    #[error("a grant ends before it begins")]
+    Times,
+    #[error("no such revocation")]
+    NotRevoked,
+    #[error("the account has {MAX_GRANTS} grants")]
+    Grants,
+    #[error("{MAX_REVOCATIONS} revocations are in force")]
+    Revocations,
+    #[error("{MAX_WAYPOINTS} waypoints are in use")]
+    Waypoints,
+}
+
+/// A grant as it is kept: 64 octets.
+struct Entry {
+    key: MasterKey,
+    not_before: u64,
+    not_after: u64,
+    delegation: Option<Box<Delegation>>,
+    principal: Principal,
+    /// The next grant of the account, or the next free one.
+    next: u32,
+    waypoint: u16,
+    interval: Interval,
+    width: Width,
+    is_live: bool,
+}
+
+/// An account as it is kept.
+struct Account {
+    name: Box<str>,
+    generation: u32,
+    first: u32,
+}
+
+/// Accounts, grants and revocations, after some number of changes.
+pub struct State {
+    provider: ProviderKey,
+    number: u64,
+    last: [u8; 32],
+    accounts: HashMap<u32, Account>,
+    entries: Vec<Vec<Entry>>,
+    free: u32,
+    grants: usize,
+    waypoints: Vec<IpAddr>,
+    revocations: BTreeSet<Revocation>,
+    /// Revocations at which those that have expired are dropped.
+    sweep_at: usize,
+    /// Number of grants by interval.
+    intervals: [usize; 32],
+}
+
+impl State {
+    /// Nothing, before the first change.
+    #[must_use]
+    pub fn new(provider: ProviderKey) -> Self {
+        Self {
+            provider,
+            number: 0,
+            last: [0; 32],
+            accounts: HashMap::new(),
+            entries: Vec::new(),
+            free: NONE,
+            grants: 0,
+            waypoints: Vec::new(),
+            revocations: BTreeSet::new(),
+            sweep_at: SWEEP,
+            intervals: [0; 32],
+        }
+    }
+
+    /// The number of the last change.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    #[must_use]
+    pub fn accounts(&self) -> usize {
+        self.accounts.len()
+    }
+
+    #[must_use]
+    pub fn grants(&self) -> usize {
+        self.grants
+    }
+
+    /// The revocations in force, in ascending order.
+    pub fn revocations(&self) -> impl ExactSizeIterator<Item = &Revocation> {
+        self.revocations.iter()
+    }
+
+    /// Name and generation of an account.
+    #[must_use]
+    pub fn account(&self, principal: Principal) -> Option<(&str, u32)> {
+        self.accounts.get(&principal.number()).map(|account| (&*account.name, account.generation))
+    }
+
+    /// Every account's principal, name and generation, in ascending order.
+    #[must_use]
+    pub fn list(&self) -> Vec<(Principal, &str, u32)> {
+        let mut all: Vec<_> = self
+            .accounts
+            .iter()
+            .filter_map(|(number, account)| Some((Principal::new(*number)?, &*account.name, account.generation)))
+            .collect();
+        all.sort_unstable_by_key(|(principal, ..)| *principal);
+        all
+    }
+
+    /// The grants of an account, the latest first.
+    pub fn grants_of(&self, principal: Principal) -> impl Iterator<Item = Grant> {
+        self.slots_of(principal).filter_map(|slot| self.grant(slot))
+    }
+
+    fn slots_of(&self, principal: Principal) -> impl Iterator<Item = u32> {
+        let first = self.accounts.get(&principal.number()).map_or(NONE, |account| account.first);
+        let existing = |slot: u32| (slot != NONE).then_some(slot);
+        std::iter::successors(existing(first), move |slot| existing(self.entry(*slot)?.next))
+    }
+
+    /// The slots of all grants, for whoever indexes them: those below this number.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.entries.last().map_or(0, |last| ((self.entries.len() - 1) * CHUNK + last.len()) as u32)
+    }
+
+    fn entry(&self, slot: u32) -> Option<&Entry> {
+        self.entries.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)
+    }
+
+    fn entry_mut(&mut self, slot: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)
+    }
+
+    /// The grant in a slot.
+    #[must_use]
+    pub fn grant(&self, slot: u32) -> Option<Grant> {
+        let entry = self.entry(slot).filter(|entry| entry.is_live)?;
+        let terms = Terms {
+            waypoint: *self.waypoints.get(usize::from(entry.waypoint))?,
+            principal: entry.principal,
+            interval: entry.interval,
+            width: entry.width,
+            delegation: entry.delegation.as_deref().copied(),
+        };
+        Some(Grant { terms, not_before: entry.not_before, not_after: entry.not_after })
+    }
+
+    /// The master key of the grant in a slot.
+    #[must_use]
+    pub fn key(&self, slot: u32) -> Option<&MasterKey> {
+        self.entry(slot).filter(|entry| entry.is_live).map(|entry| &entry.key)
+    }
+
+    /// The slot of the grant with these terms.
+    #[must_use]
+    pub fn find(&self, terms: &Terms) -> Option<u32> {
+        self.slots_of(terms.principal).find(|slot| self.grant(*slot).is_some_and(|grant| grant.terms == *terms))
+    }
+
+    /// Whether any grant has key epochs of this length.
+    #[must_use]
+    pub fn uses(&self, interval: Interval) -> bool {
+        self.intervals[usize::from(interval.exponent())] > 0
+    }
+
+    /// Whether exactly this was revoked.
+    #[must_use]
+    pub fn is_listed(&self, revocation: &Revocation) -> bool {
+        self.revocations.contains(revocation)
+    }
+
+    /// Whether the capability is revoked in this epoch, by itself or with what it was delegated from.
+    #[must_use]
+    pub fn is_revoked(&self, terms: &Terms, epoch: u32) -> bool {
+        if self.revocations.is_empty() {
+            return false;
+        }
+        let own = terms.delegation.map(|delegation| (delegation.id, delegation.sub.map(|sub| sub.id)));
+        let scopes = [None, own.map(|(id, _)| (id, None)), own];
+        scopes.into_iter().any(|delegation| {
+            [None, Some((terms.interval, epoch))]
+                .into_iter()
+                .any(|epoch| self.revocations.contains(&Revocation { principal: terms.principal, delegation, epoch }))
+        })
+    }
+
+    /// The next change, signed.
+    ///
+    /// # Errors
+    /// If it cannot be made. It is not applied: first it must be durable.
+    pub fn sign(&self, body: ChangeBody, key: &SigningKey, now: UnixTime) -> Result<Signed<Change>, ChangeError> {
+        self.check(&body)?;
+        let change = Change { number: self.number + 1, previous: self.last, issued: now.secs(), body };
+        // Names are checked by `check`, and all else has a fixed width.
+        Signed::sign(&change, key).map_err(|_| ChangeError::Signature(change.number))
+    }
+
+    /// Takes a change over.
+    ///
+    /// # Errors
+    /// If it is not the provider's, or not the next one. The state is as before.
+    pub fn apply(&mut self, change: &Signed<Change>, key: &VerifyingKey) -> Result<(), ChangeError> {
+        let number = change.object().number;
+        if number != self.number + 1 {
+            return Err(ChangeError::Gap { held: self.number, got: number });
+        }
+        let object = change.verify(&key.to_bytes()).map_err(|_| ChangeError::Signature(number))?;
+        if object.previous != self.last {
+            return Err(ChangeError::Fork(number));
+        }
+        self.check(&object.body)?;
+        self.perform(&object.body, object.issued);
+        (self.number, self.last) = (number, change.digest());
+        Ok(())
+    }
+
+    fn check(&self, body: &ChangeBody) -> Result<(), ChangeError> {
+        let account = |principal: Principal| {
+            self.accounts.get(&principal.number()).ok_or(ChangeError::NoAccount(principal.number()))
+        };
+        match body {
+            ChangeBody::Account { principal, generation, .. } => match account(*principal) {
+                Ok(held) if held.generation > *generation => {
+                    Err(ChangeError::Generation { held: held.generation, got: *generation })
+                }
+                _ => Ok(()),
+            },
+            ChangeBody::Close { principal } => account(*principal).map(|_| ()),
+            ChangeBody::Grant(Grant { terms, not_before, not_after }) => {
+                account(terms.principal)?;
+                if not_before > not_after {
+                    return Err(ChangeError::Times);
+                }
+                if self.waypoints.len() >= MAX_WAYPOINTS && !self.waypoints.contains(&terms.waypoint) {
+                    return Err(ChangeError::Waypoints);
+                }
+                let is_full = self.find(terms).is_none() && self.slots_of(terms.principal).count() >= MAX_GRANTS;
+                if is_full { Err(ChangeError::Grants) } else { Ok(()) }
+            }
+            ChangeBody::Withdraw(terms) => self.find(terms).map(|_| ()).ok_or(ChangeError::NoGrant),
+            ChangeBody::Revoke(_) if self.revocations.len() >= MAX_REVOCATIONS => Err(ChangeError::Revocations),
+            ChangeBody::Revoke(_) => Ok(()),
+            ChangeBody::Lift(revocation) if self.revocations.contains(revocation) => Ok(()),
+            ChangeBody::Lift(_) => Err(ChangeError::NotRevoked),
+        }
+    }
+
+    fn perform(&mut self, body: &ChangeBody, issued: u64) {
+        match body {
+            ChangeBody::Account { principal, generation, name } => {
+                let first = self.accounts.get(&principal.number()).map_or(NONE, |account| account.first);
+                let account = Account { name: name.as_str().into(), generation: *generation, first };
+                self.accounts.insert(principal.number(), account);
+                let slots: Vec<u32> = self.slots_of(*principal).collect();
+                let keys = self.provider.account(*principal, *generation);
+                for slot in slots {
+                    if let Some(grant) = self.grant(slot) {
+                        let key = keys.master(&grant.terms);
+                        self.entry_mut(slot).into_iter().for_each(|entry| entry.key = key.clone());
+                    }
+                }
+            }
+            ChangeBody::Close { principal } => {
+                let slots: Vec<u32> = self.slots_of(*principal).collect();
+                slots.into_iter().for_each(|slot| self.release(slot));
+                self.accounts.remove(&principal.number());
+            }
+            ChangeBody::Grant(grant) => self.insert(grant),
+            ChangeBody::Withdraw(terms) => {
+                let Some(slot) = self.find(terms) else { return };
+                let next = self.entry(slot).map_or(NONE, |entry| entry.next);
+                let before = self.slots_of(terms.principal).find(|at| self.entry(*at).is_some_and(|e| e.next == slot));
+                match before.and_then(|before| self.entry_mut(before)) {
+                    Some(before) => before.next = next,
+                    None => {
+                        let account = self.accounts.get_mut(&terms.principal.number());
+                        account.into_iter().for_each(|account| account.first = next);
+                    }
+                }
+                self.release(slot);
+            }
+            ChangeBody::Revoke(revocation) => {
+                self.revocations.insert(*revocation);
+            }
+            ChangeBody::Lift(revocation) => {
+                self.revocations.remove(revocation);
+            }
+        }
+        // What has expired is harmless where it is; it is swept out when there is twice as much as before.
+        if self.revocations.len() >= self.sweep_at {
+            self.revocations.retain(|revocation| revocation.expires_at().is_none_or(|second| second > issued));
+            self.sweep_at = (self.revocations.len() * 2).max(SWEEP);
+        }
+    }
+
+    fn insert(&mut self, grant: &Grant) {
+        if let Some(entry) = self.find(&grant.terms).and_then(|slot| self.entry_mut(slot)) {
+            (entry.not_before, entry.not_after) = (grant.not_before, grant.not_after);
+            return;
+        }
+        let Terms { waypoint, principal, interval, width, delegation } = grant.terms;
+        let number = self.waypoints.iter().position(|known| *known == waypoint).unwrap_or_else(|| {
+            self.waypoints.push(waypoint);
+            self.waypoints.len() - 1
+        });
+        let Some(account) = self.accounts.get(&principal.number()) else { return };
+        let entry = Entry {
+            key: self.provider.account(principal, account.generation).master(&grant.terms),
+            not_before: grant.not_before,
+            not_after: grant.not_after,
+            delegation: delegation.map(Box::new),
+            principal,
+            next: account.first,
+            waypoint: number as u16, // at most `MAX_WAYPOINTS`
+            interval,
+            width,
+            is_live: true,
+        };
+        let slot = self.place(entry);
+        self.accounts.entry(principal.number()).and_modify(|account| account.first = slot);
+        self.grants += 1;
+        self.intervals[usize::from(interval.exponent())] += 1;
+    }
+
+    fn place(&mut self, entry: Entry) -> u32 {
+        let free = self.free;
+        if let Some(place) = self.entry_mut(free) {
+            let next = std::mem::replace(place, entry).next;
+            self.free = next;
+            return free;
+        }
+        if self.entries.last().is_none_or(|last| last.len() == CHUNK) {
+            self.entries.push(Vec::with_capacity(CHUNK));
+        }
+        let slot = self.slots();
+        if let Some(last) = self.entries.last_mut() {
+            last.push(entry);
+        }
+        slot
+    }
+
+    fn release(&mut self, slot: u32) {
+        let free = self.free;
+        let Some(entry) = self.entry_mut(slot).filter(|entry| entry.is_live) else { return };
+        let interval = usize::from(entry.interval.exponent());
+        (entry.is_live, entry.next, entry.delegation) = (false, free, None);
+        entry.key = MasterKey::new(Key128::new([0; 16]));
+        self.free = slot;
+        self.grants -= 1;
+        self.intervals[interval] -= 1;
+    }
+
+    /// Octets of memory that accounts and grants take, without the index.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        // One octet of control for each bucket (hashbrown).
+        let buckets = (self.accounts.capacity() * 8 / 7).next_power_of_two();
+        let accounts = buckets * (size_of::<(u32, Account)>() + 1);
+        let names: usize = self.accounts.values().map(|account| account.name.len()).sum();
+        let entries: usize = self.entries.iter().map(|chunk| chunk.capacity() * size_of::<Entry>()).sum();
+        accounts + names + entries
+    }
+}

@@ -1,0 +1,150 @@
+//! `bench key-server`: what an answer costs in memory, beside the same server's static record; what principals cost.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use hickory_proto::op::{Message, MessageType, OpCode, Query};
+use hickory_proto::rr::{Name, RecordType};
+use serde_json::json;
+use wayleave_control::capability::{
+    ChangeBody, Client, Credential, Grant, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput, LookupOutput,
+    LookupPolicy, MasterKey, NameServer, ProviderKey, Served, Terms, Transport, Zone,
+};
+use wayleave_core::{Instant, Machine, Now, UnixTime};
+use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::sign::SigningKey;
+use wayleave_packet::platypus::header::{Interval, Principal, Width};
+use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
+use wayleave_papers::report::Report;
+
+use super::clock;
+use crate::commands::bench::Bench;
+use crate::failure::{Failure, Outcome};
+
+const ZONE: &str = "keys.example.net";
+const WAYPOINT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
+/// A second in the middle of a key epoch.
+const SECOND: u64 = 1_800_001_000;
+const CLIENT: Client = Client { address: IpAddr::V4(Ipv4Addr::LOCALHOST), transport: Transport::Udp };
+
+/// A fault of the program's own.
+fn bug() -> Failure {
+    Failure::new("the benchmark's own server cannot be set up: a bug, please report it")
+}
+
+pub fn run(bench: &Bench) -> Outcome<Report> {
+    let (principals, answers) = if bench.short { (10_000, 2_000) } else { (100_000, 20_000) };
+    let repetitions = bench.repetitions.unwrap_or(if bench.short { 5 } else { 21 });
+    let now = Now { instant: Instant(1_000_000_000), unix: UnixTime(SECOND * 1_000_000) };
+    let mut server = server(principals, now)?;
+    let zone: Zone = ZONE.parse().map_err(|_| bug())?;
+    let provider = provider();
+    let credential = |number: u32| {
+        let terms = terms(number)?;
+        Ok::<_, Failure>(Credential {
+            zone: zone.clone(),
+            terms,
+            key: provider.account(terms.principal, 0).master(&terms),
+        })
+    };
+    // Many principals, so that what is kept of each is not in the nearest cache.
+    let step = (principals / 1_000).max(1);
+    let known = (0..principals).step_by(step as usize).map(credential).collect::<Result<Vec<_>, _>>()?;
+    let secrets = known.iter().map(question).collect::<Result<Vec<_>, _>>()?;
+    let strangers = known
+        .iter()
+        .map(|known| question(&Credential { key: MasterKey::new(Key128::new([7; 16])), ..known.clone() }))
+        .collect::<Result<Vec<_>, _>>()?;
+    let fixed = vec![static_question(secrets[0].len())?];
+    let mut report = Report::new("key-server", json!({ "principals": principals, "answers": answers, "cores": 1 }));
+    let mut medians = Vec::new();
+    for (name, questions) in [("static", &fixed), ("secret", &secrets), ("unknown", &strangers)] {
+        let mut samples = Vec::new();
+        for _ in 0..repetitions {
+            let mut elapsed = clock();
+            for at in 0..answers {
+                match server.serve(&questions[at % questions.len()], CLIENT, now) {
+                    Served::Reply(_) => {}
+                    _ => return Err(bug().into()),
+                }
+            }
+            samples.push(answers as f64 / elapsed().as_secs_f64());
+        }
+        medians.push(wayleave_papers::report::median(&samples));
+        report.add(name, "answers/s", &samples);
+    }
+    let counted = server.counters();
+    let asked = (answers * repetitions) as u64;
+    if (counted.static_records, counted.secrets, counted.unknown) != (asked, asked, asked) {
+        return Err(bug().into());
+    }
+    report.exact("secret/static, time", "ratio", medians[0] / medians[1]);
+    report.exact("unknown/static, time", "ratio", medians[0] / medians[2]);
+    report.exact("state of a principal", "bytes", server.memory() as f64 / f64::from(principals));
+    Ok(report)
+}
+
+fn provider() -> ProviderKey {
+    ProviderKey::new(Seed::new([1; 32]))
+}
+
+fn terms(number: u32) -> Result<Terms, Failure> {
+    let principal = Principal::new(number).ok_or_else(bug)?;
+    let interval = Interval::new(12).ok_or_else(bug)?;
+    Ok(Terms { waypoint: WAYPOINT, principal, interval, width: Width::Full, delegation: None })
+}
+
+fn server(principals: u32, now: Now) -> Result<KeyServer, Failure> {
+    let signer = SigningKey::from_seed(&Seed::new([2; 32]));
+    let config = KeyServerConfig {
+        zone: ZONE.parse().map_err(|_| bug())?,
+        name_servers: vec![NameServer { name: "ns1.example.net".to_owned(), addresses: Vec::new() }],
+        provider: provider(),
+        writer: signer.verifying_key(),
+        signer: Some(signer),
+        waypoints: HashMap::from([(WAYPOINT, WaypointKeys::new(WaypointKey::new(&Key128::new([3; 16]))))]),
+        policy: LookupPolicy::default(),
+    };
+    let mut server = KeyServer::new(config).map_err(|_| bug())?;
+    for number in 0..principals {
+        let terms = terms(number)?;
+        let account = ChangeBody::Account { principal: terms.principal, generation: 0, name: String::new() };
+        for body in [account, ChangeBody::Grant(Grant { terms, not_before: 0, not_after: u64::MAX })] {
+            let change = server.sign(body, now.unix).and_then(Result::ok).ok_or_else(bug)?;
+            server.apply(&change).map_err(|_| bug())?;
+        }
+    }
+    while !server.prepare(now.unix, u32::MAX) {}
+    Ok(server)
+}
+
+/// The question of a look-up in the current epoch.
+fn question(credential: &Credential) -> Result<Vec<u8>, Failure> {
+    let server = (WAYPOINT, 53).into();
+    let epoch = (SECOND >> 12) as u32;
+    let config =
+        LookupConfig { credential: credential.clone(), epoch, servers: vec![server], seed: Seed::new([4; 32]) };
+    let mut lookup = Lookup::new(config);
+    lookup.handle(LookupInput::Start, Now::default());
+    match lookup.poll() {
+        Some(LookupOutput::Datagram { octets, .. }) => Ok(octets),
+        _ => Err(bug()),
+    }
+}
+
+/// A question for the zone's own text, as long as a look-up.
+fn static_question(length: usize) -> Result<Vec<u8>, Failure> {
+    use hickory_proto::op::Edns;
+    use hickory_proto::rr::rdata::opt::EdnsOption;
+    let padded = |padding: usize| {
+        let mut message = Message::new(1, MessageType::Query, OpCode::Query);
+        message.add_query(Query::query(Name::from_ascii(format!("{ZONE}.")).map_err(|_| bug())?, RecordType::TXT));
+        let mut edns = Edns::new();
+        edns.set_max_payload(1_232);
+        edns.options_mut().insert(EdnsOption::Unknown(12, vec![0; padding]));
+        message.set_edns(edns);
+        message.to_vec().map_err(|_| bug())
+    };
+    let bare = padded(0)?.len();
+    padded(length.saturating_sub(bare))
+}

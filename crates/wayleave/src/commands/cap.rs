@@ -1,0 +1,557 @@
+//! `cap`: capabilities that people hold. The provider grants, lists and revokes; a holder delegates, revokes and looks secrets up.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use wayleave_control::capability::{
+    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Lookup, LookupConfig, LookupInput, LookupOutput,
+    MAX_NAME, Obtained, Order, Ordering, Status, Terms, Zone, delegated,
+};
+use wayleave_core::{Machine, Prefix};
+use wayleave_crypto::secret::Seed;
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::mint::epoch;
+use wayleave_runtime::Clock;
+use wayleave_runtime::clock::{unix_now, utc};
+use zeroize::Zeroizing;
+
+use super::realm::write_new;
+use crate::config::Source;
+use crate::config::key::{KeyFile, file_in, template};
+use crate::failure::{Failure, Outcome};
+use crate::key_files::capability::Capabilities;
+use crate::key_files::changes::Changes;
+use crate::key_files::node::{self, KeyKind, fresh};
+use crate::key_files::revocation::RevocationEntry;
+use crate::output::{objects, print, print_json, warn};
+
+/// Octets of a DNS message.
+const LONGEST: usize = 65_535;
+/// How long the answer to an order may take, by UDP and by TCP.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Octets of a file with a line, at most.
+const LINE: u64 = 4_096;
+
+#[derive(Subcommand, Debug)]
+pub enum Cap {
+    /// Begin a key server: its keys, records and configuration, in a new folder.
+    Init(Init),
+    /// Grant a capability to a principal, and print it: one line, which is a secret.
+    Grant(GrantCap),
+    /// List accounts and what they were granted.
+    List(List),
+    /// Delegate a capability for some destinations: registers the delegation with the key server, and prints it.
+    Delegate(Delegate),
+    /// Revoke: as the provider whatever is named, as a holder the current secret of a capability or a delegation of it.
+    Revoke(Revoke),
+    /// Look up the secret of the current key epoch, and the next.
+    Lookup(LookUp),
+}
+
+#[derive(Args, Debug)]
+pub struct Init {
+    pub folder: PathBuf,
+    /// The zone that its parent delegates to this server.
+    #[arg(long)]
+    pub zone: Zone,
+    /// Where questions come, by UDP and TCP.
+    #[arg(long, default_value = "127.0.0.1:5300")]
+    pub listen: SocketAddr,
+    /// The name of the zone's name server, as the parent has it.
+    #[arg(long)]
+    pub name_server: String,
+    /// Its status pages.
+    #[arg(long, default_value = "127.0.0.1:8493")]
+    pub status: SocketAddr,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct GrantCap {
+    /// The principal, who pays: a number of 24 bits. An account is opened if there is none.
+    #[arg(long)]
+    pub principal: u32,
+    /// The account's name, for people.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The waypoint: an address of a router, a POP or an AS.
+    #[arg(long)]
+    pub waypoint: IpAddr,
+    /// Binary logarithm of a key epoch's length in seconds.
+    #[arg(long, default_value_t = 12)]
+    pub interval: u8,
+    /// Bindings of 64 bits, where the waypoint accepts them.
+    #[arg(long)]
+    pub narrow: bool,
+    /// Destinations that it is restricted to; needs --delegation.
+    #[arg(long, requires = "delegation")]
+    pub prefix: Option<Prefix>,
+    /// The number of the delegation.
+    #[arg(long, requires = "prefix")]
+    pub delegation: Option<u32>,
+    /// Days for which secrets are given.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=36_500))]
+    pub days: u64,
+    /// The key server's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct List {
+    /// The key server's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where questions go.
+#[derive(Args, Debug)]
+pub struct Servers {
+    /// A resolver or key server to ask (may be repeated). Default: those of /etc/resolv.conf.
+    #[arg(long)]
+    pub server: Vec<SocketAddr>,
+}
+
+#[derive(Args, Debug)]
+pub struct Delegate {
+    /// The file with the capability's line; - is the standard input.
+    #[arg(long)]
+    pub line: PathBuf,
+    /// The destinations that the delegation is for.
+    #[arg(long)]
+    pub prefix: Prefix,
+    /// The delegation's number (24 bits), by which it is counted and revoked.
+    #[arg(long)]
+    pub id: u32,
+    #[command(flatten)]
+    pub servers: Servers,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Revoke {
+    /// Entries: PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with
+    /// @INTERVAL:EPOCH in one. For the provider.
+    #[arg(requires = "config")]
+    pub entries: Vec<RevocationEntry>,
+    /// Take the entries back.
+    #[arg(long, requires = "config")]
+    pub lift: bool,
+    /// The key server's configuration.
+    #[arg(long, short, conflicts_with = "line")]
+    pub config: Option<PathBuf>,
+    /// The file with the capability's line; - is the standard input. For its holder.
+    #[arg(long)]
+    pub line: Option<PathBuf>,
+    /// A delegation of the capability, DELEGATION or DELEGATION/SUB-DELEGATION, in all epochs. Default: the capability's own secret
+    /// of the current key epoch.
+    #[arg(long, requires = "line")]
+    pub delegation: Option<String>,
+    #[command(flatten)]
+    pub servers: Servers,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct LookUp {
+    /// The file with the capability's line; - is the standard input.
+    #[arg(long)]
+    pub line: PathBuf,
+    /// A file of capabilities for stampers that is written or replaced.
+    #[arg(long, short)]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub servers: Servers,
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(command: &Cap) -> Outcome {
+    match command {
+        Cap::Init(command) => init(command),
+        Cap::Grant(command) => grant(command),
+        Cap::List(command) => list(command),
+        Cap::Delegate(command) => delegate(command),
+        Cap::Revoke(command) => revoke(command),
+        Cap::Lookup(command) => look_up(command),
+    }
+}
+
+fn init(command: &Init) -> Outcome {
+    let folder = &command.folder;
+    fs::create_dir_all(folder).map_err(|error| Failure::system(folder.display(), &error))?;
+    let file = file_in(folder);
+    if file.exists() {
+        return Err(Failure::new(format!("{} exists already: there is a key server in this folder", file.display()))
+            .help("choose another folder")
+            .into());
+    }
+    node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
+    let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?).to_string();
+    Changes::create(&folder.join("records"))?;
+    let (listen, status) = (command.listen.to_string(), command.status.to_string());
+    let text = template(command.zone.as_str(), &listen, &command.name_server, &status, &writer);
+    write_new(&file, &text, 0o644)?;
+    if command.json {
+        print_json(json!({ "zone": command.zone.as_str(), "writer": writer, "configuration": file }));
+    } else {
+        print(&format!(
+            "zone           {}\nwriter         {writer}\nconfiguration  {}\n\
+             next: add [[key.waypoint]] to it, then wayleave run key --config {}\n",
+            command.zone,
+            file.display(),
+            file.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Makes changes durable, one after another. A running key server follows.
+fn change(server: &mut KeyServer, changes: &mut Changes, bodies: Vec<ChangeBody>) -> Outcome {
+    for body in bodies {
+        loop {
+            let signed = server.sign(body.clone(), unix_now()).ok_or_else(|| {
+                Failure::new("this is a replica's configuration: it has no `writer_key`")
+                    .help("run the command where the writer is")
+            })?;
+            let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
+            let news = changes.append(&signed)?;
+            let is_written = news.is_empty();
+            for change in if is_written { vec![signed] } else { news } {
+                server.apply(&change).map_err(|error| Failure::new(error.to_string()))?;
+            }
+            if is_written {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn grant(command: &GrantCap) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let file = KeyFile::parse(&source)?;
+    let (mut server, mut changes) = file.server(&source)?;
+    let principal = Principal::new(command.principal)
+        .ok_or_else(|| Failure::usage(format!("{} is not a principal, which has 24 bits", command.principal)))?;
+    let interval = Interval::new(command.interval)
+        .ok_or_else(|| Failure::usage(format!("{} is not an interval, which is 4 to 24", command.interval)))?;
+    let width = if command.narrow { Width::Narrow } else { Width::Full };
+    let delegation = match (command.prefix, command.delegation) {
+        (Some(prefix), Some(number)) => Some(Delegation { prefix, id: delegation_id(number)?, sub: None }),
+        _ => None,
+    };
+    let terms = Terms { waypoint: command.waypoint, principal, interval, width, delegation };
+    if !terms.capability(0).is_consistent() {
+        return Err(Failure::usage("the prefix is of another address family than the waypoint").into());
+    }
+    if !file.key.waypoint.iter().any(|waypoint| waypoint.get_ref().address == command.waypoint) {
+        warn(&format!("the key server has no key of the waypoint {}: add [[key.waypoint]]", command.waypoint));
+    }
+    let mut bodies = Vec::new();
+    let known = server.state().account(principal).map(|(name, generation)| (name.to_owned(), generation));
+    let (held, generation) = known.clone().unwrap_or_default();
+    if let Some(name) = command.name.as_ref().filter(|name| name.len() > MAX_NAME || !name.is_ascii()) {
+        return Err(Failure::usage(format!("`{name}` is not a name of at most {MAX_NAME} ASCII characters")).into());
+    }
+    let name = command.name.clone().unwrap_or_else(|| held.clone());
+    if known.is_none() || name != held {
+        bodies.push(ChangeBody::Account { principal, generation, name });
+    }
+    let now = unix_now().secs();
+    let not_after = now + command.days * 86_400;
+    bodies.push(ChangeBody::Grant(Grant { terms, not_before: now, not_after }));
+    change(&mut server, &mut changes, bodies)?;
+    let key = file.provider(&source)?.account(principal, generation).master(&terms);
+    let credential = Credential { zone: file.zone().clone(), terms, key };
+    hand_over(&credential, Some(not_after), command.json);
+    Ok(())
+}
+
+/// Prints a capability.
+fn hand_over(credential: &Credential, until: Option<u64>, json: bool) {
+    let line = Zeroizing::new(credential.expose());
+    if json {
+        print_json(json!({ "capability": *line, "terms": credential.terms.to_string(), "until": until }));
+    } else {
+        print(&format!("{}\n", *line));
+    }
+}
+
+fn list(command: &List) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let (server, _) = KeyFile::parse(&source)?.server(&source)?;
+    let state = server.state();
+    let now = unix_now().secs();
+    let mut rows = Vec::new();
+    for (principal, name, generation) in state.list() {
+        for grant in state.grants_of(principal) {
+            let current = epoch::epoch_at(grant.terms.interval, unix_now());
+            let standing = match () {
+                () if state.is_revoked(&grant.terms, current) => "revoked",
+                () if grant.not_after < now => "ended",
+                () => "granted",
+            };
+            let delegation = grant.terms.delegation;
+            let number = delegation.map(|delegation| match delegation.sub {
+                Some(sub) => format!("{}/{}", delegation.id.number(), sub.id.number()),
+                None => delegation.id.number().to_string(),
+            });
+            rows.push(json!({
+                "principal": principal.number(), "name": name, "generation": generation,
+                "waypoint": grant.terms.waypoint, "interval": grant.terms.interval.exponent(),
+                "delegation": number, "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
+                "state": standing, "until": utc(grant.not_after),
+            }));
+        }
+    }
+    let revoked: Vec<String> = state.revocations().map(|entry| RevocationEntry(*entry).to_string()).collect();
+    if command.json {
+        print_json(json!({ "number": state.number(), "capabilities": rows, "revocations": revoked }));
+        return Ok(());
+    }
+    let columns = ["principal", "name", "waypoint", "interval", "delegation", "prefix", "state", "until"];
+    print(&format!("change {}, {} revocations in force\n", state.number(), revoked.len()));
+    if !rows.is_empty() {
+        print(&format!("\n{}", objects(&rows, &columns)));
+    }
+    Ok(())
+}
+
+fn delegate(command: &Delegate) -> Outcome {
+    let credential = read_line(&command.line)?;
+    let id = delegation_id(command.id)?;
+    let terms = delegated(&credential.terms, id, command.prefix).ok_or_else(|| {
+        Failure::usage(format!("{} cannot be delegated from {}", command.prefix, credential.terms))
+            .help("a delegation lies within what is held, and is handed on once")
+    })?;
+    order(&credential, Order::Delegate { id, prefix: command.prefix }, &command.servers)?;
+    hand_over(&credential.delegate(terms), None, command.json);
+    Ok(())
+}
+
+fn revoke(command: &Revoke) -> Outcome {
+    match (&command.config, &command.line) {
+        (Some(config), None) if !command.entries.is_empty() => {
+            let source = Source::read(config)?;
+            let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
+            let body = |entry: &RevocationEntry| match command.lift {
+                true => ChangeBody::Lift(entry.0),
+                false => ChangeBody::Revoke(entry.0),
+            };
+            change(&mut server, &mut changes, command.entries.iter().map(body).collect())?;
+            let (number, count) = (server.state().number(), server.state().revocations().len());
+            report(json!({ "number": number, "revocations": count }), command.json);
+            Ok(())
+        }
+        (None, Some(line)) => {
+            let credential = read_line(line)?;
+            let ordered = match &command.delegation {
+                None => Order::RevokeEpoch,
+                Some(text) => {
+                    let number = |text: &str| {
+                        let number = text.parse().map_err(|_| Failure::usage(format!("`{text}` is not a number")))?;
+                        delegation_id(number)
+                    };
+                    let (id, sub) = match text.split_once('/') {
+                        Some((id, sub)) => (number(id)?, Some(number(sub)?)),
+                        None => (number(text)?, None),
+                    };
+                    Order::RevokeDelegation { id, sub }
+                }
+            };
+            let acknowledged = order(&credential, ordered, &command.servers)?;
+            report(json!({ "number": acknowledged.number, "revoked": true }), command.json);
+            Ok(())
+        }
+        _ => Err(Failure::usage("nothing to revoke")
+            .help("as the provider: cap revoke ENTRY.. --config FILE; as a holder: cap revoke --line FILE")
+            .into()),
+    }
+}
+
+fn report(value: Value, json: bool) {
+    if json { print_json(value) } else { print(&crate::output::fields(&value)) }
+}
+
+fn look_up(command: &LookUp) -> Outcome {
+    let credential = read_line(&command.line)?;
+    let servers = command.servers.addresses()?;
+    let current = epoch::epoch_at(credential.terms.interval, unix_now());
+    let mut obtained = vec![obtain(&credential, current, &servers)?];
+    // The next secret is a convenience: without it the current one still serves.
+    if let Some(next) = current.checked_add(1)
+        && let Ok(next) = obtain(&credential, next, &servers)
+    {
+        obtained.push(next);
+    }
+    let until = obtained.last().map_or(0, |last| last.until);
+    let Terms { waypoint, principal, interval, width, delegation } = credential.terms;
+    if let Some(out) = &command.out {
+        let secrets = obtained.iter().map(|one| (one.secret.capability.epoch, one.secret.key().clone())).collect();
+        let file = Capabilities::of_secrets((waypoint, principal, interval, width), delegation, secrets);
+        file.save(out, out.exists())?;
+    }
+    let epochs: Vec<u32> = obtained.iter().map(|one| one.secret.capability.epoch).collect();
+    report(
+        json!({
+            "terms": credential.terms.to_string(), "zone": credential.zone.as_str(), "epochs": epochs,
+            "until": utc(until), "file": command.out,
+        }),
+        command.json,
+    );
+    Ok(())
+}
+
+fn delegation_id(number: u32) -> Result<DelegationId, Failure> {
+    DelegationId::new(number)
+        .ok_or_else(|| Failure::usage(format!("{number} is not a delegation's number, which has 24 bits")))
+}
+
+/// The capability in a file. A line is a secret, so that it is no argument, which other users could see.
+fn read_line(path: &Path) -> Result<Credential, Failure> {
+    let mut text = Zeroizing::new(String::new());
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin().lock().take(LINE).read_to_string(&mut text),
+        false => fs::File::open(path).and_then(|file| file.take(LINE).read_to_string(&mut text)),
+    };
+    read.map_err(|error| Failure::system(path.display(), &error))?;
+    text.trim().parse().map_err(|error| {
+        Failure::new(format!("{}: {error}", path.display()))
+            .help("`wayleave cap grant` and `cap delegate` print such a line")
+    })
+}
+
+impl Servers {
+    fn addresses(&self) -> Result<Vec<SocketAddr>, Failure> {
+        if !self.server.is_empty() {
+            return Ok(self.server.clone());
+        }
+        let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        let named =
+            text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok());
+        let found: Vec<SocketAddr> = named.map(|address| SocketAddr::new(address, 53)).collect();
+        if found.is_empty() {
+            return Err(Failure::new("/etc/resolv.conf names no resolver").help("add --server ADDRESS:PORT"));
+        }
+        Ok(found)
+    }
+}
+
+/// Any port of the own side.
+fn any_local(to: SocketAddr) -> SocketAddr {
+    match to {
+        SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
+        SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
+    }
+}
+
+/// One question and its answer by UDP; `None` if none came in time.
+fn by_udp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
+    let socket = UdpSocket::bind(any_local(to))?;
+    socket.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
+    socket.send_to(octets, to)?;
+    let mut answer = vec![0; LONGEST];
+    match socket.recv_from(&mut answer) {
+        Ok((length, from)) => {
+            answer.truncate(length);
+            Ok(Some((from, answer)))
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same by TCP.
+fn by_tcp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&to, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let mut whole = (octets.len() as u16).to_be_bytes().to_vec(); // a question is short
+    whole.extend_from_slice(octets);
+    stream.write_all(&whole)?;
+    let mut length = [0; 2];
+    stream.read_exact(&mut length)?;
+    let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut answer)?;
+    Ok(answer)
+}
+
+/// Looks one secret up.
+fn obtain(credential: &Credential, epoch: u32, servers: &[SocketAddr]) -> Result<Obtained, Failure> {
+    let (clock, seed) = (Clock::start(), Seed::new(*fresh()?));
+    let config = LookupConfig { credential: credential.clone(), epoch, servers: servers.to_vec(), seed };
+    let mut lookup = Lookup::new(config);
+    lookup.handle(LookupInput::Start, clock.now());
+    loop {
+        let Some(output) = lookup.poll() else {
+            // Nothing comes but what the socket was waited for.
+            if let Some(deadline) = lookup.deadline() {
+                std::thread::sleep(deadline.since(clock.now().instant));
+            }
+            lookup.handle_timeout(clock.now());
+            continue;
+        };
+        let patience = lookup.deadline().map_or(Duration::ZERO, |deadline| deadline.since(clock.now().instant));
+        let input = match output {
+            LookupOutput::Event(event) => {
+                warn(&event.to_string());
+                continue;
+            }
+            LookupOutput::Done(outcome) => return outcome.map_err(|failure| Failure::new(failure.to_string())),
+            LookupOutput::Datagram { to, octets } => match by_udp(to, &octets, patience) {
+                Ok(Some((from, octets))) => LookupInput::Datagram { from, octets },
+                _ => continue,
+            },
+            LookupOutput::Stream { to, octets } => match by_tcp(to, &octets, patience) {
+                Ok(octets) => LookupInput::Stream { from: to, octets },
+                Err(_) => LookupInput::StreamFailed(to),
+            },
+        };
+        lookup.handle(input, clock.now());
+    }
+}
+
+/// Has an order carried out: by UDP, then by TCP, of each server.
+fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Acknowledgement, Failure> {
+    let now = unix_now();
+    let current = epoch::epoch_at(credential.terms.interval, now);
+    let ordering = Ordering::new(credential.clone(), order, *fresh()?, current, now);
+    let mut last = "no server answered".to_owned();
+    for server in servers.addresses()? {
+        for is_tcp in [false, true] {
+            let id = u16::from_be_bytes(*fresh()?);
+            let question = ordering.question(id);
+            let answer = match is_tcp {
+                false => by_udp(server, &question, PATIENCE).map(|answer| answer.map(|(_, octets)| octets)),
+                true => by_tcp(server, &question, PATIENCE).map(Some),
+            };
+            match answer {
+                Ok(Some(octets)) => match ordering.read(&octets, id) {
+                    Ok(Some(answer)) if answer.status == Status::Done => return Ok(answer),
+                    Ok(Some(answer)) => {
+                        return Err(Failure::new(format!("the key server refuses: {}", answer.status)));
+                    }
+                    Ok(None) => last = format!("{server} does not acknowledge it"),
+                    Err(error) => last = format!("{server}: {error}"),
+                },
+                Ok(None) => last = format!("{server} does not answer"),
+                Err(error) => last = format!("{server}: {error}"),
+            }
+        }
+    }
+    Err(Failure::new(format!("it is not known whether the order was carried out: {last}"))
+        .help("repeat the command: an order is carried out once, however often it comes"))
+}

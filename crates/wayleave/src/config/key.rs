@@ -1,0 +1,311 @@
+//! The configuration of a key server, and of the commands beside it.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_control::capability::{
+    KeyServer, KeyServerConfig, LookupPolicy, LookupRule, NameServer, ProviderKey, Zone,
+};
+use wayleave_crypto::secret::Key128;
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
+
+use super::check::{Checked, RoleConfig};
+use super::machine::{absent_address, taken_by_status};
+use super::parse::{PublicKey, Text, TextValue};
+use super::router::FormatName;
+use super::rs::{FileFault, StatusSection, status_warning};
+use super::{Fault, Source};
+use crate::failure::{Failure, Failures, Outcome};
+use crate::key_files::changes::Changes;
+use crate::key_files::forwarding::ForwardingKeys;
+use crate::key_files::node::{self, KeyKind};
+
+/// `run key`.
+pub const ROLE: RoleConfig = RoleConfig {
+    name: "key",
+    section: "key",
+    sections: "[key]",
+    check: KeyFile::checked,
+    template: |_| template_with("keys.example.net", "127.0.0.1:5300", "ns1.example.net", "127.0.0.1:8493"),
+};
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyFile {
+    pub key: KeySection,
+    pub status: Option<StatusSection>,
+}
+
+/// `[key]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeySection {
+    /// The zone that is delegated to this server.
+    pub zone: Spanned<Text<Zone>>,
+    /// Where questions come, by UDP and TCP.
+    pub listen: Spanned<Text<SocketAddr>>,
+    /// The zone's name servers, as the parent zone has them.
+    pub name_servers: Spanned<Vec<NameServerSection>>,
+    /// What all accounts are derived from.
+    pub accounts: Spanned<PathBuf>,
+    /// Who signs changes and lists.
+    pub writer: Text<PublicKey>,
+    /// The writer's private key: it alone takes orders.
+    pub writer_key: Option<Spanned<PathBuf>>,
+    /// Accounts, grants and revocations.
+    pub records: Spanned<PathBuf>,
+    /// Where the writer puts the list of revocations for routers.
+    pub revocations: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    pub waypoint: Vec<Spanned<WaypointSection>>,
+    #[serde(default)]
+    pub rule: Vec<LookupRule>,
+}
+
+/// A name server of the zone.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NameServerSection {
+    pub name: String,
+    /// Needed if the name is within the zone.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
+}
+
+/// `[[key.waypoint]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaypointSection {
+    /// Of a router, a POP or an AS.
+    pub address: IpAddr,
+    /// The forwarding keys of its routers.
+    pub key: Spanned<PathBuf>,
+}
+
+impl TextValue for Zone {
+    const EXPECTED: &'static str = "the name of a zone of at most 100 characters, such as \"keys.example.net\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl KeyFile {
+    /// Reads and checks the file, not the files that it names.
+    pub fn parse(source: &Source) -> Result<Self, Failures> {
+        let file: Self = source.parse()?;
+        let faults = file.faults();
+        if faults.is_empty() {
+            return Ok(file);
+        }
+        Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let key = &self.key;
+        let mut faults: Vec<Fault> =
+            taken_by_status(self.status.as_ref(), &[key.listen.get_ref().0]).into_iter().collect();
+        if key.name_servers.get_ref().is_empty() {
+            faults.push(Fault::at(key.name_servers.span(), "no name server, expected at least one"));
+        }
+        for (at, waypoint) in key.waypoint.iter().enumerate() {
+            if key.waypoint[..at].iter().any(|other| other.get_ref().address == waypoint.get_ref().address) {
+                faults.push(Fault::at(waypoint.span(), "the same waypoint twice, expected each once"));
+            }
+        }
+        if let Err(error) = LookupPolicy::new(&key.rule) {
+            faults.push(Fault { span: None, message: error.to_string(), help: None });
+        }
+        faults
+    }
+
+    pub fn zone(&self) -> &Zone {
+        &self.key.zone.get_ref().0
+    }
+
+    pub fn writer(&self) -> VerifyingKey {
+        self.key.writer.0.0
+    }
+
+    /// What all accounts are derived from.
+    pub fn provider(&self, source: &Source) -> Outcome<ProviderKey> {
+        let named = &self.key.accounts;
+        let loaded = node::load(KeyKind::Accounts, &source.resolve(named.get_ref()));
+        Ok(ProviderKey::new(loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?))
+    }
+
+    /// The writer's private key, if this is the writer's configuration.
+    pub fn signer(&self, source: &Source) -> Outcome<Option<SigningKey>> {
+        let Some(named) = &self.key.writer_key else { return Ok(None) };
+        let fault = |failure: Failure| source.failure(Fault::of(named.span(), &failure));
+        let seed = node::load(KeyKind::Writer, &source.resolve(named.get_ref())).map_err(fault)?;
+        let key = SigningKey::from_seed(&seed);
+        if key.verifying_key() != self.writer() {
+            let failure = Failure::new("the writer's private key is not that of `writer`");
+            return Err(fault(failure).into());
+        }
+        Ok(Some(key))
+    }
+
+    /// The keys of every waypoint.
+    pub fn waypoints(&self, source: &Source) -> Outcome<HashMap<IpAddr, WaypointKeys>> {
+        let mut all = HashMap::new();
+        for waypoint in self.key.waypoint.iter().map(Spanned::get_ref) {
+            let named = &waypoint.key;
+            let loaded = ForwardingKeys::load(FormatName::Platypus, &source.resolve(named.get_ref()));
+            let file = loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
+            let key = |octets: &[u8; 16]| WaypointKey::new(&Key128::new(*octets));
+            let mut live = file.all();
+            let Some((_, first)) = live.next() else { continue };
+            let mut keys = WaypointKeys::new(key(first));
+            for (from, octets) in live {
+                // The file's keys are in order, and only the first counts from the beginning.
+                let _ = keys.rotate(key(octets), from);
+            }
+            all.insert(waypoint.address, keys);
+        }
+        Ok(all)
+    }
+
+    /// The rules, which were checked.
+    pub fn policy(&self) -> LookupPolicy {
+        LookupPolicy::new(&self.key.rule).unwrap_or_default()
+    }
+
+    /// The records, and a server that has taken them over.
+    pub fn server(&self, source: &Source) -> Outcome<(KeyServer, Changes)> {
+        let named = &self.key.records;
+        let fault = |failure: Failure| source.failure(Fault::of(named.span(), &failure));
+        let mut changes = Changes::open(&source.resolve(named.get_ref())).map_err(fault)?;
+        let servers = self.key.name_servers.get_ref().iter();
+        let config = KeyServerConfig {
+            zone: self.zone().clone(),
+            name_servers: servers
+                .map(|server| NameServer { name: server.name.clone(), addresses: server.addresses.clone() })
+                .collect(),
+            provider: self.provider(source)?,
+            writer: self.writer(),
+            signer: self.signer(source)?,
+            waypoints: self.waypoints(source)?,
+            policy: self.policy(),
+        };
+        let server = KeyServer::new(config);
+        let mut server = server.map_err(|error| {
+            source.failure(Fault::of(self.key.name_servers.span(), &Failure::new(error.to_string())))
+        })?;
+        for change in changes.news().map_err(fault)? {
+            server.apply(&change).map_err(|error| fault(Failure::new(error.to_string())))?;
+        }
+        Ok((server, changes))
+    }
+
+    pub(super) fn checked(source: &Source) -> Checked {
+        let file = match Self::parse(source) {
+            Ok(file) => file,
+            Err(failures) => return Checked::wrong("key", failures),
+        };
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        // A new configuration needs no files yet; once there is a key, everything has to be there.
+        let is_new = !source.resolve(file.key.accounts.get_ref()).exists();
+        for fault in file.file_faults(source) {
+            match fault {
+                FileFault::Missing(fault) if is_new => warnings.push(fault),
+                FileFault::Doubtful(fault) => warnings.push(fault),
+                fault => errors.push(fault.into_fault()),
+            }
+        }
+        if file.key.waypoint.is_empty() {
+            let fault = Fault { span: None, message: "the server has the key of no waypoint".to_owned(), help: None };
+            warnings.push(fault.help("add [[key.waypoint]] with the address and the forwarding keys of its routers"));
+        }
+        warnings.extend(absent_address(&file.key.listen));
+        warnings.extend(file.status.as_ref().and_then(status_warning));
+        Checked::found("key", source, errors, warnings)
+    }
+
+    fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+        let mut faults = Vec::new();
+        let mut check = |named: &Spanned<PathBuf>, failure: &Failure| {
+            let fault = Fault::of(named.span(), failure);
+            let exists = source.resolve(named.get_ref()).exists();
+            faults.push(if exists { FileFault::Unusable(fault) } else { FileFault::Missing(fault) });
+        };
+        let key = &self.key;
+        let secrets = [(Some(&key.accounts), KeyKind::Accounts), (key.writer_key.as_ref(), KeyKind::Writer)];
+        for (named, kind) in secrets {
+            if let Some(named) = named
+                && let Err(failure) = node::load(kind, &source.resolve(named.get_ref()))
+            {
+                check(named, &failure);
+            }
+        }
+        let opened = Changes::open(&source.resolve(key.records.get_ref()));
+        if let Err(failure) = opened.and_then(|mut changes| changes.news().map(drop)) {
+            check(&key.records, &failure);
+        }
+        for waypoint in key.waypoint.iter().map(Spanned::get_ref) {
+            let loaded = ForwardingKeys::load(FormatName::Platypus, &source.resolve(waypoint.key.get_ref()));
+            if let Err(failure) = loaded {
+                check(&waypoint.key, &failure);
+            }
+        }
+        faults
+    }
+}
+
+/// A key server's configuration with an example of the writer's key.
+fn template_with(zone: &str, listen: &str, name_server: &str, status: &str) -> String {
+    template(zone, listen, name_server, status, super::EXAMPLE_OPERATORS[0])
+}
+
+/// A key server's configuration.
+pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, writer: &str) -> String {
+    format!(
+        "# A key server: it answers holders of Platypus capabilities with their secrets, by DNS. Run it with:\n\
+         # wayleave run key --config FILE\n\
+         # Paths are relative to this file. `wayleave cap init` writes all of them.\n\
+         \n\
+         [key]\n\
+         # The zone that its parent delegates to this server.\n\
+         zone = \"{zone}\"\n\
+         # Where questions come, by UDP and TCP: port 53 in the Internet.\n\
+         listen = \"{listen}\"\n\
+         # The zone's name servers, as the parent has them; with addresses if the name is within the zone.\n\
+         name_servers = [{{ name = \"{name_server}\", addresses = [] }}]\n\
+         # What all accounts are derived from; every replica has it.\n\
+         accounts = \"accounts.key\"\n\
+         # Who signs accounts, revocations and lists, and the private key, which the one writer has and no replica.\n\
+         writer = \"{writer}\"\n\
+         writer_key = \"writer.key\"\n\
+         # Accounts, grants and revocations. Keep copies. A replica follows a copy of the file.\n\
+         records = \"records\"\n\
+         # The signed list for routers, which name it in their [platypus] section with the key `writer`.\n\
+         revocations = \"revoked\"\n\
+         # Waypoints, and the forwarding keys of their routers. Reloaded on SIGHUP.\n\
+         #[[key.waypoint]]\n\
+         #address = \"198.51.100.1\"\n\
+         #key = \"router.key\"\n\
+         # When keys are given: the first rule that matches decides; without one, always. Reloaded on SIGHUP.\n\
+         #[[key.rule]]\n\
+         #name = \"busy hours\"\n\
+         #allow = false\n\
+         #hours = \"18:00-22:00\"\n\
+         #principals = [7]\n\
+         #waypoints = [\"198.51.100.1\"]\n\
+         #load = 100000\n\
+         #retry_secs = 600\n\
+         \n\
+         # Status pages and metrics, for you alone.\n\
+         [status]\n\
+         listen = \"{status}\"\n"
+    )
+}
+
+/// The configuration in a folder of `cap init`.
+pub fn file_in(folder: &Path) -> PathBuf {
+    folder.join("key.toml")
+}

@@ -1,0 +1,108 @@
+//! `run key`: a key server. It answers holders of capabilities with their secrets by DNS, over UDP and TCP; the writer also takes
+//! their orders, and signs the list of revocations that routers read.
+
+mod core;
+mod dns;
+mod views;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::info;
+
+use self::core::{Core, lock};
+use super::daemon::{Daemon, Role};
+use crate::config::Source;
+use crate::config::key::KeyFile;
+use crate::config::rs::{StatusSection, examples_left};
+use crate::failure::{Failure, Outcome};
+use views::KeyView;
+
+/// How often the records are looked at for what commands appended, and handles of the next epochs are made.
+const FOLLOW: Duration = Duration::from_millis(200);
+
+/// A running key server.
+pub struct KeyRole {
+    core: Arc<Mutex<Core>>,
+    failures: mpsc::Receiver<Failure>,
+    view: KeyView,
+    /// Ends its tasks when it is dropped.
+    _tasks: JoinSet<()>,
+}
+
+impl Role for KeyRole {
+    const NAME: &'static str = "key";
+    const LIVE: &'static [&'static str] = &["key.waypoint", "key.rule"];
+    type Config = KeyFile;
+    type View = KeyView;
+    type Event = Failure;
+
+    fn parse(source: &Source) -> Outcome<KeyFile> {
+        KeyFile::parse(source)
+    }
+
+    fn status(config: &KeyFile) -> Option<&StatusSection> {
+        config.status.as_ref()
+    }
+
+    async fn start(config: KeyFile, daemon: &Daemon) -> Outcome<Self> {
+        let Daemon { clock, source, events: log, .. } = daemon;
+        if !source.resolve(config.key.accounts.get_ref()).exists() {
+            return Err(examples_left().into());
+        }
+        let core = Core::open(&config, source, *clock, log.clone())?;
+        let at = config.key.listen.get_ref().0;
+        let failed = |error| Failure::system(format!("cannot listen for questions at {at}"), &error);
+        let udp = UdpSocket::bind(at).await.map_err(failed)?;
+        let address = udp.local_addr().map_err(failed)?;
+        let tcp = TcpListener::bind(address).await.map_err(failed)?;
+        info!(
+            zone = %config.zone(), listen = %address, accounts = core.server.state().accounts(),
+            number = core.server.state().number(), is_writer = config.key.writer_key.is_some(), "answering questions"
+        );
+        let core = Arc::new(Mutex::new(core));
+        let (to, failures) = mpsc::channel(1);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()));
+        tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
+        let (followed, clock) = (Arc::clone(&core), *clock);
+        tasks.spawn(async move {
+            loop {
+                tokio::time::sleep(FOLLOW).await;
+                let outcome = lock(&followed).follow(clock.now());
+                if let Err(failure) = outcome {
+                    let _ = to.send(failure).await; // fails if the role has stopped
+                    return;
+                }
+            }
+        });
+        let view = KeyView::new(&core, config.zone(), &config.key.writer.0);
+        Ok(Self { core, failures, view, _tasks: tasks })
+    }
+
+    fn view(&self) -> KeyView {
+        self.view.clone()
+    }
+
+    async fn reload(&mut self, config: KeyFile, source: &Source) -> Outcome {
+        let waypoints = config.waypoints(source)?;
+        lock(&self.core).server.reload(waypoints, config.policy());
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Failure {
+        match self.failures.recv().await {
+            Some(failure) => failure,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn handle(&mut self, failure: Failure) -> Outcome {
+        Err(failure.into())
+    }
+
+    async fn stop(self) {}
+}

@@ -1,0 +1,301 @@
+//! A key server as a process: capabilities are granted, looked up, delegated and revoked by their holders, and routers' lists
+//! follow.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use wayleave_lab::netns::{NetworkNamespace, skipped};
+use wayleave_lab::routers::{DIG, Installation, RouterPackage, UNBOUND, default_cache, locate_or_fetch_router};
+
+use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::{Folder, eventually, free, text};
+use crate::overlay::harness::Running;
+
+const WAYPOINT: &str = "198.51.100.1";
+
+/// A key server with one waypoint, and the program in its folder.
+struct Server {
+    folder: Folder,
+    running: Running,
+    listen: String,
+    config: String,
+    writer: String,
+}
+
+impl Server {
+    fn new(name: &str) -> Self {
+        let folder = Folder::new(&format!("key-{name}"));
+        let [listen, status] = [free(), free()];
+        folder.ok(&["keys", "forwarding", "router.key", "--format", "platypus"]);
+        folder.ok(&[
+            "cap",
+            "init",
+            "server",
+            "--zone",
+            "keys.example.net",
+            "--listen",
+            &listen,
+            "--name-server",
+            "ns1.example.net",
+            "--status",
+            &status,
+        ]);
+        let config = "server/key.toml".to_owned();
+        let path = folder.0.join(&config);
+        let waypoint = format!("[[key.waypoint]]\naddress = \"{WAYPOINT}\"\nkey = \"../router.key\"\n\n[status]");
+        fs::write(&path, fs::read_to_string(&path).expect("there").replace("[status]", &waypoint)).expect("written");
+        folder.ok(&["check", &config]);
+        let running = Running::start("key", folder.0.join("server"), "key", &status);
+        let writer = running.status("writer").as_str().expect("a key").to_owned();
+        Self { folder, running, listen, config, writer }
+    }
+
+    /// Grants a capability, and writes its line into a file.
+    fn grant(&self, file: &str, more: &[&str]) -> PathBuf {
+        let base = ["cap", "grant", "--waypoint", WAYPOINT, "--config", &self.config];
+        let line = self.folder.ok(&[&base, more].concat());
+        self.keep(file, &line)
+    }
+
+    fn keep(&self, file: &str, line: &str) -> PathBuf {
+        assert!(line.starts_with("wayleave-cap-") && line.trim_end().lines().count() == 1, "{line}");
+        self.folder.write(file, line);
+        self.folder.0.join(file)
+    }
+
+    /// A command that asks the server.
+    fn ask(&self, command: &[&str]) -> Output {
+        self.folder.run(&[command, &["--server", &self.listen]].concat())
+    }
+
+    fn asked(&self, command: &[&str]) -> String {
+        let output = self.ask(command);
+        assert!(output.status.success(), "{command:?}: {}{}", text(&output.stderr), self.running.log());
+        text(&output.stdout)
+    }
+
+    fn refused(&self, command: &[&str], why: &str) {
+        let output = self.ask(command);
+        assert!(!output.status.success(), "{command:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(why), "{said}");
+    }
+
+    fn answers(&self, what: &str) -> u64 {
+        self.running.counted("answers", what)
+    }
+
+    /// The entries of the list that routers read.
+    fn list(&self) -> (u64, Vec<String>) {
+        let list = self.folder.ok(&["keys", "revoked", "server/revoked", "--key", &self.writer, "--json"]);
+        let list: Value = serde_json::from_str(&list).expect("JSON");
+        let entries = list["entries"].as_array().expect("a list").iter();
+        let entries = entries.map(|entry| entry.as_str().expect("a text").to_owned()).collect();
+        (list["sequence"].as_u64().expect("a number"), entries)
+    }
+}
+
+#[test]
+fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
+    let mut server = Server::new("life");
+    server.grant("own.line", &["--principal", "7", "--name", "customer"]);
+    eventually("the server follows the records", || server.running.count("grants") == 1);
+    server.asked(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
+    let shown = server.folder.ok(&["keys", "show", "own.cap"]);
+    assert!(shown.contains("principal       7") && shown.contains(WAYPOINT), "{shown}");
+    assert_eq!(server.answers("secrets"), 2, "this epoch's and the next");
+    // The secret is the one that the waypoint's own key makes.
+    let own = ["--key", "router.key", "--waypoint", WAYPOINT, "--principal", "7", "--epochs", "2"];
+    server.folder.ok(&[&["keys", "capability", "minted.cap"], &own[..]].concat());
+    let read = |file: &str| fs::read_to_string(server.folder.0.join(file)).expect("there");
+    assert_eq!(read("own.cap"), read("minted.cap"));
+    // A delegation, and one of it, by their holders alone.
+    let delegation = ["--prefix", "203.0.0.0/8", "--id", "3"];
+    let line = server.asked(&[&["cap", "delegate", "--line", "own.line"], &delegation[..]].concat());
+    server.keep("branch.line", &line);
+    let line = server.asked(&["cap", "delegate", "--line", "branch.line", "--prefix", "203.0.113.0/24", "--id", "9"]);
+    server.keep("desk.line", &line);
+    server.asked(&["cap", "lookup", "--line", "desk.line", "--out", "desk.cap"]);
+    let shown = server.folder.ok(&["keys", "show", "desk.cap"]);
+    assert!(shown.contains("203.0.113.0/24") && shown.contains("sub-delegation  9"), "{shown}");
+    server.folder.ok(&[
+        "keys",
+        "delegate",
+        "minted-branch.cap",
+        "--of",
+        "minted.cap",
+        "--prefix",
+        "203.0.0.0/8",
+        "--id",
+        "3",
+    ]);
+    let narrower = ["--of", "minted-branch.cap", "--prefix", "203.0.113.0/24", "--id", "9"];
+    server.folder.ok(&[&["keys", "delegate", "minted-desk.cap"], &narrower[..]].concat());
+    assert_eq!(read("desk.cap"), read("minted-desk.cap"));
+    // Revoked by its holder; the list has it before the acknowledgement, and a kill loses nothing.
+    let (before, entries) = server.list();
+    assert!(entries.is_empty());
+    server.refused(&["cap", "revoke", "--line", "desk.line", "--delegation", "4"], "refuses");
+    server.asked(&["cap", "revoke", "--line", "branch.line", "--delegation", "3"]);
+    server.running.kill();
+    let (after, entries) = server.list();
+    assert_eq!(entries, ["7/3"]);
+    assert!(after > before);
+    server.running.resume();
+    server.refused(&["cap", "lookup", "--line", "desk.line"], "revoked");
+    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    let (again, entries) = server.list();
+    assert_eq!(entries, ["7/3"]);
+    assert!(again > after, "a list never has a lower number after a restart");
+    assert_eq!(server.answers("revoked"), 1);
+    // The provider takes it back.
+    server.folder.ok(&["cap", "revoke", "7/3", "--lift", "--config", &server.config]);
+    eventually("the list follows", || server.list().1.is_empty());
+    server.asked(&["cap", "lookup", "--line", "desk.line"]);
+    let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
+    assert!(listed.contains("customer") && listed.contains("3/9"), "{listed}");
+    let page: SocketAddr = server.running.page.parse().expect("an address");
+    assert_named_by_the_rule("key", &NetworkNamespace::Own, page);
+}
+
+/// Threat 0b, 2: what if state is old? The list that routers have was made of later records.
+#[test]
+fn a_server_with_an_old_copy_of_its_records_does_not_start() {
+    let mut server = Server::new("old");
+    server.grant("own.line", &["--principal", "7"]);
+    let records = server.folder.0.join("server/records");
+    let old = fs::read(&records).expect("there");
+    server.folder.ok(&["cap", "revoke", "7", "--config", &server.config]);
+    eventually("the list follows", || server.list().1 == ["7"]);
+    server.running.kill();
+    fs::write(&records, old).expect("written");
+    let run = || server.folder.run(&["run", "key", "--config", &server.config]);
+    let said = text(&run().stderr);
+    assert!(said.contains("old copy"), "{said}");
+    fs::remove_file(&records).expect("removed");
+    let said = text(&run().stderr);
+    assert!(said.contains("restore them from a backup"), "{said}");
+}
+
+#[test]
+fn strangers_garbage_and_lines_that_were_cut_get_nothing() {
+    let server = Server::new("strangers");
+    let line = server.grant("own.line", &["--principal", "7"]);
+    let text = fs::read_to_string(line).expect("there");
+    eventually("the server follows the records", || server.running.count("grants") == 1);
+    server.folder.write("cut.line", &text[..text.len() - 8]);
+    server.refused(&["cap", "lookup", "--line", "cut.line"], "cut or changed");
+    // Another provider's principal 7.
+    let other = Server::new("strangers-other");
+    fs::copy(other.grant("foreign.line", &["--principal", "7"]), server.folder.0.join("foreign.line")).expect("copied");
+    server.refused(&["cap", "lookup", "--line", "foreign.line"], "does not know the capability");
+    server.refused(&["cap", "revoke", "--line", "foreign.line"], "not known whether");
+    assert_eq!((server.answers("secrets"), server.answers("orders")), (0, 0));
+    assert!(server.answers("unknown") > 0 && server.answers("orders_forged") > 0);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for length in 0..200usize {
+        socket.send_to(&vec![0xff; length], &server.listen).expect("sent");
+        socket.send_to(&vec![0; length], &server.listen).expect("sent");
+        // In parts that the socket's buffer has room for.
+        if length % 20 == 19 {
+            eventually("all is counted", || server.answers("malformed") == 2 * (length as u64 + 1));
+        }
+    }
+    server.asked(&["cap", "lookup", "--line", "own.line"]);
+}
+
+/// An installation of a program that speaks DNS; where it cannot be had the test says so.
+fn fetched(what: &RouterPackage, test: &str) -> Option<Installation> {
+    match locate_or_fetch_router(what, &default_cache(), &mut |_| ()) {
+        Ok(found) => Some(found),
+        Err(error) => {
+            skipped(&format!("{test} with {}: {error}", what.name));
+            None
+        }
+    }
+}
+
+fn program(of: &Installation, name: &str) -> Command {
+    let mut command = Command::new(of.program(name));
+    command.envs(of.library_path().map(|path| ("LD_LIBRARY_PATH", path)));
+    command
+}
+
+#[test]
+fn dig_reads_the_zone_by_udp_and_tcp() {
+    let Some(dig) = fetched(&DIG, "the zone of a key server") else { return };
+    let server = Server::new("dig");
+    let port = server.listen.rsplit_once(':').expect("a port").1.to_owned();
+    let ask = |more: &[&str]| {
+        let base = ["@127.0.0.1", "-p", &port, "+noall", "+answer", "+comments", "keys.example.net"];
+        let output = program(&dig, "dig").args(base).args(more).output().expect("it runs");
+        text(&output.stdout)
+    };
+    assert!(ask(&["SOA"]).contains("hostmaster.keys.example.net"));
+    assert!(ask(&["NS", "+notcp"]).contains("ns1.example.net"));
+    let by_tcp = ask(&["TXT", "+tcp"]);
+    assert!(by_tcp.contains("key server") && by_tcp.contains("COOKIE") && by_tcp.contains("aa"), "{by_tcp}");
+}
+
+/// A process that ends with the test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The paper's own way: through a resolver that knows nothing of us, changes the case of letters, shortens names and caches.
+#[test]
+fn a_caching_resolver_carries_look_ups_and_orders_and_answers_the_second_from_its_cache() {
+    let Some(unbound) = fetched(&UNBOUND, "look-ups through a resolver") else { return };
+    let server = Server::new("unbound");
+    let resolver = free();
+    let at = |address: &str| address.replace(':', "@");
+    let folder = server.folder.0.display().to_string();
+    let configuration = format!(
+        "server:\n  interface: {}\n  do-daemonize: no\n  chroot: \"\"\n  username: \"\"\n  directory: \"{folder}\"\n  \
+         pidfile: \"\"\n  use-syslog: no\n  logfile: \"\"\n  do-not-query-localhost: no\n  module-config: \"iterator\"\n  \
+         use-caps-for-id: yes\n  qname-minimisation: yes\n  do-ip6: no\n\
+         remote-control:\n  control-enable: no\n\
+         stub-zone:\n  name: \"keys.example.net\"\n  stub-addr: {}\n",
+        at(&resolver),
+        at(&server.listen)
+    );
+    server.folder.write("unbound.conf", &configuration);
+    let log = fs::File::create(server.folder.0.join("unbound.log")).expect("a log");
+    let mut command = program(&unbound, "unbound");
+    command.args(["-d", "-c", "unbound.conf"]).current_dir(&server.folder.0).stderr(log).stdout(Stdio::null());
+    let _resolver = Ends(command.spawn().expect("it runs"));
+    eventually("the resolver listens", || TcpStream::connect(&resolver).is_ok());
+    server.grant("own.line", &["--principal", "7", "--interval", "16"]);
+    server.grant("other.line", &["--principal", "8", "--interval", "16"]);
+    eventually("the server follows the records", || server.running.count("grants") == 2);
+    let through = |command: &[&str]| {
+        let output = server.folder.run(&[command, &["--server", &resolver]].concat());
+        let log = fs::read_to_string(server.folder.0.join("unbound.log")).unwrap_or_default();
+        assert!(output.status.success(), "{command:?}: {}{log}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    through(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
+    let given = server.answers("secrets");
+    assert_eq!(given, 2, "this epoch's and the next");
+    assert!(server.answers("truncated") >= 1, "the resolver does not pad, and asks by TCP");
+    for _ in 0..3 {
+        through(&["cap", "lookup", "--line", "own.line"]);
+    }
+    assert_eq!(server.answers("secrets"), given, "from the cache");
+    // An order is never cached.
+    let line = through(&["cap", "delegate", "--line", "own.line", "--prefix", "203.0.113.0/24", "--id", "3"]);
+    server.keep("branch.line", &line);
+    through(&["cap", "lookup", "--line", "branch.line"]);
+    through(&["cap", "revoke", "--line", "own.line", "--delegation", "3"]);
+    through(&["cap", "revoke", "--line", "own.line", "--delegation", "3"]);
+    assert_eq!((server.list().1, server.answers("orders")), (vec!["7/3".to_owned()], 3));
+    through(&["cap", "lookup", "--line", "other.line"]);
+}

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Makes what capabilities.json has from docs/wire/capabilities.md alone, and compares. `--write` writes the file.
+
+No code is shared with the program; the primitives are those of control.py, written out plainly.
+
+    python3 test-data/wire/capabilities.py
+"""
+
+import ipaddress
+import json
+import pathlib
+import struct
+import sys
+
+from control import cmac, gcm_siv, hkdf, labelled_hash
+
+DIGITS = "0123456789abcdefghijklmnopqrstuv"
+ZONE = "keys.example.net"
+
+
+def base32(octets):
+    bits = "".join(f"{octet:08b}" for octet in octets)
+    bits += "0" * (-len(bits) % 5)
+    return "".join(DIGITS[int(bits[at : at + 5], 2)] for at in range(0, len(bits), 5))
+
+
+def u24(number):
+    return struct.pack(">I", number)[1:]
+
+
+def capability(terms, epoch):
+    waypoint = ipaddress.ip_address(terms["waypoint"]).packed
+    kind = terms["interval"] | (0x20 if terms["narrow"] else 0)
+    rest = b""
+    if "prefix" in terms:
+        prefix = ipaddress.ip_network(terms["prefix"])
+        kind |= 0x80
+        rest = prefix.network_address.packed + bytes([prefix.prefixlen]) + u24(terms["id"])
+        if "sub" in terms:
+            kind |= 0x40
+            rest += bytes([terms["at"]]) + u24(terms["sub"])
+    octets = waypoint + u24(terms["principal"]) + bytes([kind]) + struct.pack(">I", epoch) + rest
+    return bytes([4 if len(waypoint) == 4 else 6, len(octets)]) + octets
+
+
+def account(provider, principal, generation):
+    return hkdf("wayleave/capability/account/v1", provider, struct.pack(">II", principal, generation), 16)
+
+
+def master(provider, generation, terms):
+    root = {name: terms[name] for name in ("waypoint", "principal", "interval", "narrow")}
+    key = cmac(account(provider, terms["principal"], generation), b"wl-cap-master-v1" + capability(root, 0))
+    if "prefix" not in terms:
+        return key
+    if "sub" in terms:
+        net = ipaddress.ip_network(terms["prefix"]).supernet(new_prefix=terms["at"])
+        first = {**root, "prefix": str(net), "id": terms["id"]}
+        key = cmac(key, b"wl-cap-delega-v1" + capability(first, 0))
+    return cmac(key, b"wl-cap-delega-v1" + capability(terms, 0))
+
+
+def lookup(key, terms, epoch):
+    handle = cmac(key, b"wl-cap-handle-v1" + capability(terms, epoch))
+    return handle, base32(bytes([terms["interval"]]) + struct.pack(">I", epoch) + handle) + "." + ZONE
+
+
+def answer(key, terms, epoch, plain):
+    associated = capability(terms, epoch) + bytes([len(ZONE)]) + ZONE.encode()
+    message_key = cmac(key, b"wl-cap-answer-v1" + associated)
+    both = hkdf("wayleave/capability/answer/v1", message_key, b"committing-aead", 64)
+    return both[32:] + gcm_siv(both[:32], associated, plain)
+
+
+def request(key, terms, epoch, time, nonce, order):
+    handle, _ = lookup(key, terms, epoch)
+    covered = bytes([terms["interval"]]) + struct.pack(">I", epoch) + handle + struct.pack(">Q", time) + nonce + order
+    return covered + cmac(key, b"wl-cap-reques-v1" + covered)
+
+
+def acknowledgement(key, signed, status, number, time):
+    digest = labelled_hash("wayleave/capability/request/v1", signed[:-16], signed[-16:])
+    octets = struct.pack(">BQQ", status, number, time)
+    return octets + cmac(key, b"wl-cap-acknow-v1" + digest + octets)
+
+
+def case(terms, generation, epoch):
+    provider, secret = bytes(range(32)), bytes(range(100, 116))
+    key = master(provider, generation, terms)
+    handle, name = lookup(key, terms, epoch)
+    signed = request(key, terms, epoch, 1_800_000_000, b"\x01\x02\x03\x04", b"\x00")
+    return {
+        "terms": terms,
+        "generation": generation,
+        "epoch": epoch,
+        "key": key.hex(),
+        "handle": handle.hex(),
+        "name": name,
+        "secret": answer(key, terms, epoch, b"\x00" + secret + bytes(4)).hex(),
+        "not_now": answer(key, terms, epoch, b"\x01" + bytes(16) + struct.pack(">I", 90)).hex(),
+        "request": signed.hex(),
+        "done": acknowledgement(key, signed, 0, 77, 1_800_000_003).hex(),
+    }
+
+
+def made():
+    v4 = {"waypoint": "198.51.100.1", "principal": 7, "interval": 12, "narrow": False}
+    v6 = {"waypoint": "2001:db8::1", "principal": 0xFFFFFF, "interval": 4, "narrow": True}
+    cases = [
+        case(v4, 0, 439_453),
+        case(v4, 3, 439_454),
+        case(v6, 0, 0xFFFFFFFF),
+        case({**v4, "prefix": "203.0.0.0/8", "id": 3}, 0, 439_453),
+        case({**v4, "prefix": "203.0.112.0/20", "id": 3, "at": 8, "sub": 9}, 0, 439_453),
+        case({**v6, "prefix": "2001:db8::/32", "id": 1}, 1, 112_500_000),
+    ]
+    return {"format": "capabilities; see docs/wire/capabilities.md", "zone": ZONE, "cases": cases}
+
+
+def main():
+    path = pathlib.Path(__file__).with_suffix(".json")
+    if sys.argv[1:] == ["--write"]:
+        path.write_text(json.dumps(made(), indent=1) + "\n")
+    differs = json.loads(path.read_text()) != made()
+    print("differs" if differs else "all as published")
+    return 1 if differs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
