@@ -16,6 +16,7 @@ pub mod consent;
 pub mod database;
 pub mod frames;
 pub mod labels;
+pub mod leases;
 pub mod node;
 pub mod path;
 pub mod realm;

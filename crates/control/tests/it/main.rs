@@ -9,6 +9,7 @@ mod consent_client;
 mod database;
 mod frames;
 mod join;
+mod leases;
 mod node;
 mod objects;
 mod path_client;

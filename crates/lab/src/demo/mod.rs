@@ -13,6 +13,7 @@ pub mod http;
 pub mod internet;
 pub mod layout;
 pub mod overlay;
+mod paid;
 pub mod report;
 mod steps;
 

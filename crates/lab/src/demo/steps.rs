@@ -12,6 +12,7 @@ use super::exchange::{DemoExchange, TIMEOUT};
 use super::expect::EXCHANGE;
 use super::files::NAME;
 use super::overlay;
+use super::paid;
 use super::{DEFAULT_PREFIXES, Options, default_table};
 use crate::process::wait_until;
 use crate::table::Announcement;
@@ -59,6 +60,7 @@ pub(super) const STEPS: &[Step] = &[
     step("a bogus consent, a skipped node, a changed octet and a replay die where they are", overlay::attacks),
     step("kill -9 of a node on the path: the session goes on over the other clean path", overlay::killed),
     step("a consent is not renewed, and the user sees why", overlay::refused),
+    step("curl as one user crosses the paid transit, as another it does not; the bill is the capture", paid::transit),
     Step { name: "no alarm was raised, and every process stops on SIGTERM", play: end, is_last: true },
 ];
 

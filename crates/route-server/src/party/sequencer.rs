@@ -37,6 +37,9 @@ const MAX_MISSED: u32 = 3;
 /// Rows of a whole inventory: our own limit.
 const MAX_INVENTORY: usize = 4 << 20;
 
+/// An object, by slot and version, that both parties drop, and why.
+type RefusedObject = ((u32, u64), Refusal);
+
 /// What only party 1 keeps.
 pub(super) struct Sequencer {
     /// Objects of the batch that is proposed. They are applied even if their member goes meanwhile.
@@ -219,7 +222,7 @@ impl Sequencer {
 
     /// The steps that take the objects of which both parties hold their half, and the objects that are over a limit of their
     /// announcer.
-    fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<((u32, u64), Refusal)>) {
+    fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<RefusedObject>) {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
         let (quota, octets_quota) = (share(MAX_BATCH), share(BATCH_BYTES));
@@ -303,7 +306,7 @@ impl Sequencer {
     }
 
     /// Drops waiting objects at both parties and reports it to their members.
-    fn drop_at_both(&mut self, party: &mut State, objects: Vec<((u32, u64), Refusal)>) {
+    fn drop_at_both(&mut self, party: &mut State, objects: Vec<RefusedObject>) {
         if objects.is_empty() {
             return;
         }

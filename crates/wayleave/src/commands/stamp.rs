@@ -19,7 +19,7 @@ const MAX_ANSWER: u64 = 1 << 16;
 
 #[derive(Args, Debug)]
 pub struct Stamp {
-    /// The stamper's socket (`socket` in its [host]).
+    /// The stamper's socket (`socket` in its section `host`).
     #[arg(long)]
     pub socket: PathBuf,
     /// Destinations; may be given several times.

@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 8] = [
+const TRIED: [(&str, &[(&str, usize)]); 9] = [
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
     ("capabilities.md", &[("sh", 3), ("toml", 2), ("bird", 0), ("frr", 0)]),
     ("exchange.md", &[("sh", 10), ("toml", 4), ("bird", 0), ("frr", 0)]),

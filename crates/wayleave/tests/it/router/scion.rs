@@ -293,8 +293,10 @@ fn a_flood_of_traceroute_requests_is_answered_within_the_limit() {
     let within = |time: Duration| 6 + (time.as_secs_f64() * 50.0) as u64 + (time.as_secs_f64() * 100.0 / 6.0) as u64;
     let answered = decided("answered");
     assert!(answered <= within(took) + 2, "{answered} in {took:?}");
-    // The bucket is small: what a pause between two chunks leaves unused beyond it is lost.
-    assert!(answered + 2 >= 6 + sent / 500 / 2 || longest_pause > Duration::from_millis(90), "{answered} in {took:?}");
+    // The bucket is small: what a pause between two chunks leaves unused beyond it is lost. A fast machine needs less time for all
+    // of it than so many answers take.
+    let least = (6 + sent / 500 / 2).min(within(took));
+    assert!(answered + 2 >= least || longest_pause > Duration::from_millis(90), "{answered} in {took:?}");
     // Each of them has come, and is as long as the request.
     middle.provider.set_read_timeout(Some(Duration::from_millis(300))).expect("set");
     let mut octets = [0; 2048];

@@ -1,0 +1,326 @@
+//! Leases of a rate over eight routers, with clocks that run apart and a network that loses, delays, repeats and cuts off: steady
+//! demand gets the rate, and no cut gets more than the rate and the bursts.
+
+use std::time::Duration;
+
+use wayleave_control::leases::{INTERVAL, LEASE, Lease, LeaseAnswer, LeaseRequest, Lessor, floor};
+use wayleave_core::Instant;
+
+const ROUTERS: usize = 8;
+const RATE: u64 = 10_000_000;
+const BURST: u64 = 65_535;
+/// One step of the world, in nanoseconds.
+const STEP: u64 = 5_000_000;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+/// A clock that began some time ago and runs fast or slow.
+#[derive(Clone, Copy)]
+struct Clock {
+    begun: u64,
+    per_mille: u64,
+}
+
+impl Clock {
+    fn at(self, world: u64) -> Instant {
+        Instant(self.begun + world / 1_000 * self.per_mille)
+    }
+}
+
+enum Message {
+    Request(LeaseRequest),
+    Answer(LeaseAnswer),
+}
+
+/// How bad the network is: messages of a hundred that are lost, that come twice, and the longest delay.
+#[derive(Clone, Copy)]
+struct Weather {
+    lost: u64,
+    twice: u64,
+    delay: u64,
+}
+
+struct Router {
+    lease: Lease,
+    clock: Clock,
+    asks: u64,
+    /// Octets a second that are offered.
+    demand: u64,
+    is_cut: bool,
+    /// A plain bucket: octets it holds.
+    tokens: u64,
+}
+
+struct World {
+    now: u64,
+    random: Random,
+    lessor: Lessor,
+    clock: Clock,
+    routers: Vec<Router>,
+    /// When a message arrives, at or from which router.
+    flying: Vec<(u64, usize, Message)>,
+    weather: Weather,
+    passed: u64,
+    /// The greatest sum of rates that routers used at once.
+    most: u64,
+}
+
+impl World {
+    fn new(seed: u64, weather: Weather) -> Self {
+        let mut random = Random(seed);
+        let mut clock = || Clock { begun: random.below(1 << 50), per_mille: 980 + random.below(41) };
+        let lessor = clock();
+        let routers = (0..ROUTERS).map(|index| Router {
+            lease: Lease::new(RATE, ROUTERS, 1_000 + index as u64),
+            clock: clock(),
+            asks: index as u64 * 11_000_000,
+            demand: 0,
+            is_cut: false,
+            tokens: BURST,
+        });
+        let routers = routers.collect();
+        let machine = Lessor::new(RATE, ROUTERS, lessor.at(0));
+        Self {
+            now: 0,
+            random,
+            lessor: machine,
+            clock: lessor,
+            routers,
+            flying: Vec::new(),
+            weather,
+            passed: 0,
+            most: 0,
+        }
+    }
+
+    fn send(&mut self, router: usize, message: impl Fn() -> Message) {
+        let copies = if self.random.below(100) < self.weather.twice { 2 } else { 1 };
+        for _ in 0..copies {
+            if self.random.below(100) >= self.weather.lost && !self.routers[router].is_cut {
+                let at = self.now + self.random.below(self.weather.delay);
+                self.flying.push((at, router, message()));
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.now += STEP;
+        let (due, flying) = std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
+        self.flying = flying;
+        let due: Vec<_> = due;
+        for (_, router, message) in due {
+            // What was under way when the line was cut is lost, or arrives: both happen.
+            match message {
+                Message::Request(request) => {
+                    let now = self.clock.at(self.now);
+                    if let Some(answer) = self.lessor.handle(router as u16, &request, now) {
+                        self.send(router, || Message::Answer(answer));
+                    }
+                }
+                Message::Answer(answer) => {
+                    let Router { lease, clock, .. } = &mut self.routers[router];
+                    lease.handle(&answer, clock.at(self.now));
+                }
+            }
+        }
+        for index in 0..ROUTERS {
+            let now = self.now;
+            let router = &mut self.routers[index];
+            if now >= router.asks {
+                router.asks = now + INTERVAL.as_nanos() as u64;
+                let request = router.lease.request(router.demand, router.clock.at(now));
+                self.send(index, || Message::Request(request));
+            }
+        }
+        let now = self.now;
+        let mut sum = 0;
+        for router in &mut self.routers {
+            let rate = router.lease.rate(router.clock.at(now));
+            sum += rate;
+            router.tokens = (router.tokens + rate * STEP / 1_000_000_000).min(BURST);
+            let passes = router.tokens.min(router.demand * STEP / 1_000_000_000);
+            router.tokens -= passes;
+            self.passed += passes;
+        }
+        self.most = self.most.max(sum);
+        assert!(sum <= RATE, "{sum} octets a second are allowed at {now}");
+    }
+
+    fn run(&mut self, span: Duration) {
+        let end = self.now + span.as_nanos() as u64;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    /// What passes in `span`.
+    fn measured(&mut self, span: Duration) -> u64 {
+        let before = self.passed;
+        self.run(span);
+        self.passed - before
+    }
+
+    fn offer(&mut self, demands: [u64; ROUTERS]) {
+        for (router, demand) in self.routers.iter_mut().zip(demands) {
+            router.demand = demand;
+        }
+    }
+}
+
+const GOOD: Weather = Weather { lost: 0, twice: 0, delay: 20_000_000 };
+
+#[test]
+fn steady_demand_gets_the_rate_within_two_per_cent_however_it_is_spread() {
+    let spreads: [[u64; ROUTERS]; 5] = [
+        [RATE; ROUTERS],
+        [10 * RATE, 0, 0, 0, 0, 0, 0, 0],
+        [RATE, RATE / 2, RATE / 4, RATE / 8, RATE / 16, 0, 0, RATE / 1_000],
+        [RATE / 4; ROUTERS],
+        // As much as the rate, but all of it at two.
+        [RATE * 6 / 10, RATE * 4 / 10, 0, 0, 0, 0, 0, 0],
+    ];
+    for (seed, demands) in spreads.into_iter().enumerate() {
+        let mut world = World::new(seed as u64, GOOD);
+        world.offer(demands);
+        world.run(Duration::from_secs(3));
+        let passed = world.measured(Duration::from_secs(20));
+        let (least, most) = (RATE * 20 / 100 * 98, RATE * 20 + BURST * ROUTERS as u64);
+        assert!((least..=most).contains(&passed), "{demands:?}: {passed} of {}", RATE * 20);
+    }
+}
+
+#[test]
+fn demand_that_moves_takes_the_rate_along() {
+    let mut world = World::new(9, GOOD);
+    for round in 0..ROUTERS {
+        let mut demands = [0; ROUTERS];
+        demands[round] = 2 * RATE;
+        world.offer(demands);
+        world.run(Duration::from_secs(1));
+        let passed = world.measured(Duration::from_secs(4));
+        assert!(passed >= RATE * 4 / 100 * 98, "{round}: {passed}");
+    }
+}
+
+#[test]
+fn routers_that_are_cut_off_fall_to_their_floors_and_the_others_get_what_they_had() {
+    let mut world = World::new(3, GOOD);
+    world.offer([RATE; ROUTERS]);
+    world.run(Duration::from_secs(3));
+    for router in &mut world.routers[..4] {
+        router.is_cut = true;
+    }
+    world.run(LEASE * 2);
+    for router in &world.routers[..4] {
+        assert_eq!(router.lease.rate(router.clock.at(world.now)), floor(RATE, ROUTERS));
+    }
+    world.run(Duration::from_secs(1));
+    assert!(world.measured(Duration::from_secs(10)) >= RATE * 10 / 100 * 98);
+    // All of them: each has its floor, and no more.
+    for router in &mut world.routers {
+        router.is_cut = true;
+    }
+    world.run(LEASE * 2);
+    let passed = world.measured(Duration::from_secs(10));
+    let floors = floor(RATE, ROUTERS) * ROUTERS as u64 * 10;
+    assert!(passed.abs_diff(floors) <= floors / 100, "{passed} of {floors}");
+}
+
+/// The network at its worst, cuts at any time, restarts of routers and of the lessor, demand that jumps. In every step the sum of
+/// all rates is checked; at the end, what passed.
+#[test]
+fn cut_off_in_any_way_the_sum_is_never_over_by_more_than_the_bursts() {
+    let mut moved = 0;
+    for seed in 0..40 {
+        let weather = [
+            GOOD,
+            Weather { lost: 30, twice: 20, delay: 300_000_000 },
+            Weather { lost: 5, twice: 50, delay: 900_000_000 },
+            Weather { lost: 60, twice: 0, delay: 100_000_000 },
+        ][seed as usize % 4];
+        let mut world = World::new(seed, weather);
+        world.offer([RATE; ROUTERS]);
+        for _ in 0..120 {
+            let router = world.random.below(ROUTERS as u64) as usize;
+            match world.random.below(8) {
+                0 | 1 => world.routers[router].is_cut = !world.routers[router].is_cut,
+                2 => world.routers[router].demand = world.random.below(3) * RATE,
+                3 => {
+                    // It forgets its lease, and what it asked for.
+                    let session = world.random.next();
+                    world.routers[router].lease = Lease::new(RATE, ROUTERS, session);
+                }
+                4 => world.lessor = Lessor::new(RATE, ROUTERS, world.clock.at(world.now)),
+                _ => {}
+            }
+            let span = world.random.below(400);
+            world.run(Duration::from_millis(span));
+        }
+        let seconds = u128::from(world.now);
+        let most = u128::from(RATE) * seconds / 1_000_000_000 + u128::from(BURST) * ROUTERS as u128;
+        assert!(u128::from(world.passed) <= most, "seed {seed}: {} of {most}", world.passed);
+        moved += u64::from(world.most > RATE / 2);
+    }
+    // The checks were of something: in most worlds more than half of the rate was leased at some time.
+    assert!(moved > 30, "{moved}");
+}
+
+#[test]
+fn requests_of_strangers_and_repeated_ones_get_no_answer() {
+    let now = Instant(1_000_000_000_000);
+    let mut lessor = Lessor::new(RATE, 2, now);
+    let later = now + Duration::from_secs(1);
+    let request = |number, uses| LeaseRequest { session: 5, number, uses, demand: RATE };
+    assert_eq!(lessor.handle(2, &request(1, 0), later), None, "there are two");
+    // A lessor without memory gives nothing until every lease that it may have given is over.
+    let share = |answer: Option<LeaseAnswer>| answer.expect("an answer").share;
+    assert_eq!(share(lessor.handle(0, &request(1, 0), now + Duration::from_millis(100))), 0);
+    assert_eq!(share(lessor.handle(0, &request(2, 0), later)), RATE - 2 * floor(RATE, 2));
+    assert_eq!(lessor.handle(0, &request(2, 0), later), None, "again");
+    assert_eq!(lessor.handle(0, &request(1, 0), later), None, "an old one");
+    // The other gets nothing while the first may use all, though half is its part.
+    let other = |number, uses| LeaseRequest { session: 6, number, uses, demand: RATE };
+    assert_eq!(share(lessor.handle(1, &other(1, 0), later)), 0);
+    // The first is answered with half, but has not said yet that it uses that.
+    let half = share(lessor.handle(0, &request(3, 2), later));
+    assert_eq!(half, (RATE - 2 * floor(RATE, 2)) / 2);
+    assert_eq!(share(lessor.handle(1, &other(2, 1), later)), 0);
+    assert_eq!(share(lessor.handle(0, &request(4, 3), later)), half);
+    assert_eq!(share(lessor.handle(1, &other(3, 2), later)), half);
+}
+
+#[test]
+fn an_answer_that_comes_late_does_not_replace_a_newer_one_and_ends_with_its_request() {
+    let at = |millis: u64| Instant(1_000_000_000_000 + millis * 1_000_000);
+    let mut lease = Lease::new(RATE, 2, 5);
+    let own = floor(RATE, 2);
+    let answer = |number, share| LeaseAnswer { session: 5, number, share };
+    let numbers: Vec<u64> = (0..3).map(|round| lease.request(RATE, at(round * 100)).number).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+    lease.handle(&answer(2, 700), at(210));
+    lease.handle(&answer(1, 9_000), at(220));
+    assert_eq!(lease.rate(at(230)), own + 700, "the older one is greater, and out of force");
+    lease.handle(&LeaseAnswer { session: 6, ..answer(3, 9_000) }, at(240));
+    lease.handle(&answer(4, 9_000), at(240));
+    assert_eq!(lease.rate(at(240)), own + 700, "another process's, and one that nobody asked for");
+    assert_eq!(lease.request(RATE, at(300)).uses, 2);
+    // From when it was asked for, not from when it came.
+    assert_eq!((lease.rate(at(599)), lease.rate(at(600))), (own + 700, own));
+    assert_eq!(lease.request(RATE, at(600)).uses, 0);
+    lease.handle(&answer(3, 9_000), at(700));
+    assert_eq!(lease.rate(at(700)), own, "too late for its own time");
+}

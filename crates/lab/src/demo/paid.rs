@@ -1,0 +1,239 @@
+//! The step about paid transit: `curl` as one user crosses waypoints that two principals pay for, as another it does not, and the
+//! bill is what was captured. Desk and web server are ordinary hosts; only the desk has a stamper.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Options;
+use super::exchange::{DemoExchange, RoleProcess};
+use super::http::get_json;
+use super::report::SKIPPED;
+use crate::netns::{Network, NetworkNamespace, Rung, ip};
+use crate::overlay::tun_problem;
+use crate::process::wait_until;
+use crate::wire::Capture;
+
+type Facts = Vec<String>;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const DESK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+const WAYPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 2)];
+const WEB: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+/// Who pays at each waypoint.
+const PRINCIPALS: [u32; 2] = [7, 8];
+/// Whose packets are stamped: any user but the one that runs this.
+const USER: u32 = 65_534;
+/// Where each role's status pages are, in a namespace of its own.
+const PAGE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8_486);
+/// Octets of the page.
+const BODY: usize = 100_000;
+const PLATYPUS: u8 = 253;
+
+/// A frame with a packet that is stamped for the first waypoint.
+fn is_paid(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[8, 0])
+        && frame.get(23) == Some(&PLATYPUS)
+        && frame.get(30..34) == Some(&WAYPOINTS[0].octets())
+}
+
+/// Machines on a LAN of their own, and what runs there.
+struct PaidTransit {
+    desk: NetworkNamespace,
+    waypoints: [NetworkNamespace; 2],
+    roles: Vec<RoleProcess>,
+}
+
+impl PaidTransit {
+    fn start(network: &Network, folder: &Path, binary: &Path) -> Result<Self, String> {
+        let failed = |error: crate::netns::NetworkError| error.to_string();
+        network.bridge("transit", "198.18.77.254/24").map_err(failed)?;
+        let attach = |name: &str, address: Ipv4Addr| {
+            let place = network.attach_to("transit", name, &[format!("{address}/24")])?;
+            // Everybody is on the LAN, whatever the address.
+            ip(&[format!("-n {name} route add default dev eth0")])?;
+            Ok(place)
+        };
+        let desk = attach("paid-desk", DESK).map_err(failed)?;
+        let web = attach("paid-web", WEB).map_err(failed)?;
+        let waypoints = [attach("paid-west", WAYPOINTS[0]), attach("paid-east", WAYPOINTS[1])];
+        let [west, east] = waypoints.map(|place| place.map_err(failed));
+        let waypoints = [west?, east?];
+        serve(&web).map_err(|error| format!("web server: {error}"))?;
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let run = |arguments: &[&str]| {
+            let output = Command::new(binary).args(arguments).current_dir(folder).output();
+            let output = output.map_err(|error| error.to_string())?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            if output.status.success() { Ok(()) } else { Err(format!("{}: {said}", arguments.join(" "))) }
+        };
+        let write =
+            |name: &str, text: String| fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"));
+        let mut roles = Vec::new();
+        for (index, (place, principal)) in waypoints.iter().zip(PRINCIPALS).enumerate() {
+            let (key, capability) = (format!("{index}.key"), format!("{index}.cap"));
+            let (waypoint, principal) = (WAYPOINTS[index].to_string(), principal.to_string());
+            run(&["keys", "forwarding", &key, "--format", "platypus"])?;
+            let of = ["--key", &key, "--waypoint", &waypoint, "--principal", &principal];
+            run(&[&["keys", "capability", &capability], &of[..]].concat())?;
+            // The last one takes the header off, for a server that knows nothing of it.
+            let bare = if index == 1 { "decapsulate = [\"203.0.113.0/24\"]\n" } else { "" };
+            let config = format!("waypoint{index}.toml");
+            write(
+                &config,
+                format!(
+                    "[forwarding]\nformat = \"platypus\"\nkeys = \"{key}\"\nstate = \"{index}.redb\"\n[platypus]\n\
+                     waypoints = [\"{waypoint}\"]\nreplay_capacity = 100000\n{bare}[status]\nlisten = \"{PAGE}\"\n"
+                ),
+            )?;
+            let log = folder.join(format!("waypoint{index}.log"));
+            let name = format!("waypoint {}", index + 1);
+            roles.push(RoleProcess::new(name, place, binary, "router", folder.join(config), log));
+        }
+        write(
+            "desk.toml",
+            format!(
+                "[host]\naddress = \"{DESK}\"\n[stamper]\n\
+                 routes = [{{ name = \"paid\", capabilities = [\"0.cap\", \"1.cap\"] }}]\n\
+                 rules = [{{ to = \"203.0.113.0/24\", route = \"paid\", user = {USER} }}]\n[status]\nlisten = \"{PAGE}\"\n"
+            ),
+        )?;
+        let (config, log) = (folder.join("desk.toml"), folder.join("desk.log"));
+        roles.push(RoleProcess::new("stamper".to_owned(), &desk, binary, "stamper", config, log));
+        for role in &mut roles {
+            role.start()?;
+        }
+        let transit = Self { desk, waypoints, roles };
+        transit.wait()?;
+        Ok(transit)
+    }
+
+    /// Waits until all answer, and the waypoints accept what is stamped now.
+    fn wait(&self) -> Result<(), String> {
+        for (place, role) in self.waypoints.iter().chain([&self.desk]).zip(&self.roles) {
+            let is_ready = || {
+                let status = get_json(place, PAGE, "/api/v1/status").ok()?;
+                status["refuses_until"].is_null().then_some(())
+            };
+            wait_until(PATIENCE, is_ready)
+                .ok_or_else(|| format!("a role of the paid transit does not run: {}", role.log_tail()))?;
+        }
+        Ok(())
+    }
+
+    /// Fetches the page by curl, as this user or another.
+    fn curl(&self, user: Option<u32>) -> Result<(), String> {
+        let mut command = match user {
+            None => self.desk.command("curl"),
+            Some(user) => {
+                let mut command = self.desk.command("setpriv");
+                command.args([&format!("--reuid={user}"), "--clear-groups", "curl"]);
+                command
+            }
+        };
+        command.args(["--silent", "--show-error", "--max-time", "20", &format!("http://{WEB}/")]);
+        let output = command.output().map_err(|error| format!("curl: {error}"))?;
+        match output.stdout.len() {
+            BODY => Ok(()),
+            length => Err(format!("{length} of {BODY} octets: {}", String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+
+    /// Principal, packets and octets of a waypoint's books, if it has one account; zeros if it has none.
+    fn bill(&self, waypoint: usize) -> Result<(u64, u64, u64), String> {
+        let accounts =
+            get_json(&self.waypoints[waypoint], PAGE, "/api/v1/accounts").map_err(|error| error.to_string())?;
+        let rows = accounts["accounts"].as_array().cloned().unwrap_or_default();
+        let number = |row: &Value, field: &str| row[field].as_str().and_then(|text| text.parse().ok()).unwrap_or(0);
+        match &rows[..] {
+            [] => Ok((0, 0, 0)),
+            [row] => Ok((row["principal"].as_u64().unwrap_or(0), number(row, "packets"), number(row, "octets"))),
+            rows => Err(format!("{} accounts, expected one principal's", rows.len())),
+        }
+    }
+}
+
+pub(super) fn transit(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
+    let Some(network) = exchange.network() else {
+        facts.push(format!("{SKIPPED}no network namespaces on this rung; the stamper needs one for its interface"));
+        return Ok(());
+    };
+    if let Some(reason) = tun_problem() {
+        facts.push(format!("{SKIPPED}{reason}; the stamper needs it"));
+        return Ok(());
+    }
+    if exchange.rung != Rung::Root {
+        facts.push(format!("{SKIPPED}without root the namespaces have one user only, and this step needs two"));
+        return Ok(());
+    }
+    if Command::new("curl").arg("--version").output().is_err() {
+        facts.push(format!("{SKIPPED}there is no program curl; install the package curl"));
+        return Ok(());
+    }
+    let mut transit = PaidTransit::start(network, &exchange.state().join("paid"), exchange.binary())?;
+    let capture = Capture::start(&transit.waypoints[0], is_paid).map_err(|error| format!("capture: {error}"))?;
+
+    transit.curl(None)?;
+    if !capture.frames().is_empty() || transit.bill(0)?.1 != 0 {
+        return Err("packets of a user without a rule were stamped".to_owned());
+    }
+    facts.push("curl as root: the page comes by the usual path, and nobody pays".to_owned());
+
+    transit.curl(Some(USER))?;
+    // The waypoints count last; the packets that end the connection may still be under way.
+    let billed = || {
+        let frames = capture.frames();
+        let octets = frames.iter().map(|frame| u64::from(u16::from_be_bytes([frame[16], frame[17]]))).sum::<u64>();
+        let captured = (u64::from(PRINCIPALS[0]), frames.len() as u64, octets);
+        let (first, second) = (transit.bill(0).ok()?, transit.bill(1).ok()?);
+        let is_even = captured.1 > 10 && first == captured && second == (u64::from(PRINCIPALS[1]), first.1, first.2);
+        is_even.then_some(captured)
+    };
+    let bills = || format!("{:?} and {:?}, captured {}", transit.bill(0), transit.bill(1), capture.frames().len());
+    let (_, packets, octets) =
+        wait_until(PATIENCE, billed).ok_or_else(|| format!("the bills are wrong: {}", bills()))?;
+    facts.push(format!("curl as user {USER}: {packets} packets cross both waypoints; principals {PRINCIPALS:?} pay"));
+    facts.push(format!(
+        "each waypoint bills {packets} packets, {octets} octets: what was captured in front of the first"
+    ));
+
+    transit.curl(None)?;
+    if billed().is_none_or(|(_, again, _)| again != packets) {
+        return Err(format!("packets of a user without a rule were billed: {}", bills()));
+    }
+    let killed = transit.roles.iter_mut().map(|role| role.stop(STOP_TIMEOUT)).filter(|in_order| !in_order).count();
+    if killed > 0 {
+        return Err(format!("{killed} processes had to be killed"));
+    }
+    Ok(())
+}
+
+/// An ordinary web server, for as long as this process lives.
+fn serve(place: &NetworkNamespace) -> io::Result<()> {
+    let listener = place.within(|| TcpListener::bind(SocketAddr::from((WEB, 80))))??;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream) -> io::Result<()> {
+    let mut request = Vec::new();
+    let mut part = [0; 1_024];
+    while !request.ends_with(b"\r\n\r\n") && request.len() < 8_192 {
+        match stream.read(&mut part)? {
+            0 => return Ok(()),
+            length => request.extend_from_slice(&part[..length]),
+        }
+    }
+    write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {BODY}\r\n\r\n")?;
+    stream.write_all(&vec![b'w'; BODY])
+}
