@@ -36,10 +36,20 @@ const ROUNDS: usize = 4;
 /// What the pair's routes may take, in MiB: the least that the configuration takes.
 const MOST_MIB: u64 = 64;
 
+/// The type and the body of the next message.
+fn message(reader: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
+    let mut head = [0; 19];
+    reader.read_exact(&mut head)?;
+    let mut body = vec![0; usize::from(u16::from_be_bytes([head[16], head[17]])) - head.len()];
+    reader.read_exact(&mut body)?;
+    Ok((head[18], body))
+}
+
 /// A speaker that sends octets, and reads and forgets what comes.
 struct Raw {
     stream: TcpStream,
     is_up: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
     /// Codes of NOTIFICATIONs.
     ended: Arc<Mutex<Vec<[u8; 2]>>>,
 }
@@ -47,7 +57,7 @@ struct Raw {
 impl Raw {
     fn connect(asn: u32, number: u8, to: &str) -> Self {
         let stream = TcpStream::connect(to).expect("the proxy listens");
-        let raw = Self { stream, is_up: Arc::default(), ended: Arc::default() };
+        let raw = Self { stream, is_up: Arc::default(), is_closed: Arc::default(), ended: Arc::default() };
         let capabilities = vec![
             Capability::Multiprotocol { afi: 1, safi: 1 },
             Capability::ExtendedMessage,
@@ -56,24 +66,29 @@ impl Raw {
         // Without a hold time nobody sends KEEPALIVEs.
         let open = Open { asn: Asn(asn), hold_time: 0, identifier: [192, 0, 2, number].into(), capabilities };
         raw.send(&encoded(&Message::Open(open)));
-        let (mut reader, is_up, ended) =
-            (raw.stream.try_clone().expect("a descriptor"), Arc::clone(&raw.is_up), Arc::clone(&raw.ended));
+        let mut reader = raw.stream.try_clone().expect("a descriptor");
+        let (is_up, is_closed, ended) = (Arc::clone(&raw.is_up), Arc::clone(&raw.is_closed), Arc::clone(&raw.ended));
         std::thread::spawn(move || {
-            let mut head = [0; 19];
-            while reader.read_exact(&mut head).is_ok() {
-                let mut body = vec![0; usize::from(u16::from_be_bytes([head[16], head[17]])) - head.len()];
-                if reader.read_exact(&mut body).is_err() {
-                    return;
-                }
-                match head[18] {
-                    1 => reader.write_all(&encoded(&Message::Keepalive)).expect("it reads"),
+            while let Ok((kind, body)) = message(&mut reader) {
+                match kind {
+                    // Whoever closed the connection meanwhile is told of it by the next read.
+                    1 => drop(reader.write_all(&encoded(&Message::Keepalive))),
                     3 => ended.lock().expect("no panic within").push([body[0], body[1]]),
                     4 => is_up.store(true, Ordering::Relaxed),
                     _ => {}
                 }
             }
+            is_closed.store(true, Ordering::Relaxed);
         });
         raw
+    }
+
+    /// Connects until the session is up: one that the proxy has just lost from the same address may still stand in the way.
+    fn is_up(&mut self, asn: u32, number: u8, to: &str) -> bool {
+        if self.is_closed.load(Ordering::Relaxed) {
+            *self = Self::connect(asn, number, to);
+        }
+        self.is_up.load(Ordering::Relaxed)
     }
 
     fn send(&self, octets: &[u8]) {
@@ -178,10 +193,11 @@ fn a_neighbour_that_sends_for_rounds_raises_neither_the_proxys_memory_nor_its_lo
     let keys = format!("signing = \"{OWN}.key\"\nanchor = \"anchor.pub\"\nobjects = \"objects\"\n");
     let proxy = Proxy::with_pair(&folder, OWN, &format!("listen = \"{meet}\""), &pair, &keys, "");
     eventually("the proxy listens", || TcpStream::connect(&proxy.inside).is_ok());
-    let inside = Raw::connect(OWN, 1, &proxy.inside);
-    let raw = Raw::connect(NEIGHBOUR, 2, &meet);
+    let mut inside = Raw::connect(OWN, 1, &proxy.inside);
+    let mut raw = Raw::connect(NEIGHBOUR, 2, &meet);
     eventually("both sessions are up", || {
-        [&inside, &raw].iter().all(|speaker| speaker.is_up.load(Ordering::Relaxed))
+        inside.is_up(OWN, 1, &proxy.inside)
+            && raw.is_up(NEIGHBOUR, 2, &meet)
             && proxy.json(&["show", "status"])["pairs"][0]["outside"]["up"] == true
     });
     let ring = KeyRing { pairs: vec![KeyPair { suite: SuiteId::KcEd25519, key, registered: true }] };
