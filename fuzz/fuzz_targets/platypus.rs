@@ -37,12 +37,16 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(packet) = PaperPacket::decode(data) {
         for algorithm in [Algorithm::Umac, Algorithm::Cmac] {
-            let mut router = PaperRouter::new(packet.outer_destination(), Key128::new([7; 16]), 12, algorithm, 4).with_xor();
+            let mut router =
+                PaperRouter::new(packet.outer_destination(), Key128::new([7; 16]), 12, algorithm, 4).with_xor();
             let _ = router.process(&packet, NOW);
         }
     }
-    let _ = icmp::relay(data, v4);
-    let _ = icmp::relay(data, v6);
+    for here in [v4, v6] {
+        if let Some(error) = icmp::quoted(data, here) {
+            let _ = (error.fingerprint(), error.packet(), error.relayed());
+        }
+    }
 });
 
 fn packet_destination(data: &[u8]) -> IpAddr {
@@ -61,7 +65,22 @@ fn look_at(packet: &Packet<'_>) {
     if packet.has_reply_option() {
         let _ = ReplyOption::decode(packet.payload());
     }
-    let _ = decapsulate(packet);
+    if let Some(inner) = decapsulate(packet) {
+        let (header, addresses, announced) = match packet.outer().destination {
+            IpAddr::V4(_) => (20, 12..20, u16::from_be_bytes([inner[2], inner[3]]).into()),
+            IpAddr::V6(_) => (40, 8..40, 40 + usize::from(u16::from_be_bytes([inner[4], inner[5]]))),
+        };
+        assert_eq!(announced, inner.len());
+        assert!(packet.payload().ends_with(&inner[header..]));
+        let mut expected = Vec::new();
+        for address in [packet.original_source(), packet.final_destination()] {
+            match address {
+                IpAddr::V4(v4) => expected.extend(v4.octets()),
+                IpAddr::V6(v6) => expected.extend(v6.octets()),
+            }
+        }
+        assert_eq!(inner[addresses], expected);
+    }
 }
 
 /// In a burst with copies of it and a packet that differs in one octet, a packet is decided as if it were alone.

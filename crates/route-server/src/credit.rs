@@ -26,6 +26,22 @@ pub const STEP: u64 = 128 << 10;
 /// second it would have granted once.
 pub const STALLED: Duration = Duration::from_secs(60);
 
+/// What an object's frame counts for at least: each is checked, however short it is.
+pub const OBJECT_COST: u64 = 2048;
+/// What a frame from a member to a party counts for.
+#[must_use]
+pub fn cost_from_member(frame: &[u8]) -> u64 {
+    let octets = cost(frame.len());
+    if is_object(frame) { octets.max(OBJECT_COST) } else { octets }
+}
+
+/// Whether a frame from a member has an object: [`FromMember::SubmitOne`](crate::frames::FromMember::SubmitOne) or
+/// [`SubmitTwo`](crate::frames::FromMember::SubmitTwo).
+#[must_use]
+pub fn is_object(frame: &[u8]) -> bool {
+    matches!(frame.first(), Some(2 | 3))
+}
+
 /// What a frame of `octets` counts for.
 #[must_use]
 pub fn cost(octets: usize) -> u64 {
@@ -111,12 +127,12 @@ impl Receiving {
         Self { window, received: 0, granted: window, counted: 0, due: VecDeque::new() }
     }
 
-    /// Counts a frame. What it takes up is granted again at `at`, unless too little has come so far.
+    /// Counts a frame of this cost. What it takes up is granted again at `at`, unless too little has come so far.
     ///
     /// # Errors
     /// If there was no credit for it.
-    pub fn received(&mut self, octets: usize, at: Instant) -> Result<(), &'static str> {
-        self.received = self.received.saturating_add(cost(octets));
+    pub fn received(&mut self, cost: u64, at: Instant) -> Result<(), &'static str> {
+        self.received = self.received.saturating_add(cost);
         if self.received > self.granted {
             return Err("a frame beyond the credit that it was given");
         }
@@ -170,7 +186,7 @@ mod tests {
             most = most.max(sending.outstanding());
             for _ in 0..on_the_way {
                 passed += 1;
-                receiving.received(octets, at(passed)).expect("within the credit");
+                receiving.received(cost(octets), at(passed)).expect("within the credit");
                 if let Some(limit) = receiving.grant(at(passed)) {
                     sending.granted(limit, at(passed)).expect("a step");
                 }
@@ -183,10 +199,10 @@ mod tests {
     fn frames_beyond_the_credit_and_grants_of_nothing_are_refused() {
         let mut receiving = Receiving::new(WINDOW);
         for _ in 0..3 {
-            receiving.received(STEP as usize, at(9)).expect("within the credit");
+            receiving.received(STEP + 64, at(9)).expect("within the credit");
         }
         assert_eq!(receiving.grant(at(8)), None, "no grant before its time");
-        assert!(receiving.received(STEP as usize, at(9)).is_err());
+        assert!(receiving.received(STEP + 64, at(9)).is_err());
         let mut sending = Sending::new(WINDOW, at(0));
         assert!(sending.granted(WINDOW + STEP, at(1)).is_err(), "nothing was sent");
         sending.send(STEP + 64, at(1));

@@ -216,6 +216,15 @@ pub enum ToMember {
     Queued {
         ahead: u32,
     },
+    /// From party 1: the member was sent everything too often, and is again in so many seconds at the earliest.
+    Deferred {
+        seconds: u32,
+    },
+    /// From party 1: the member asked too often to have Select-Best choose among everything; its own order decides. It may again in
+    /// so many seconds.
+    OwnOrder {
+        seconds: u32,
+    },
 }
 
 /// Why a party does not take the hello of a member that its certificate has proved. It says nothing that the member set, which
@@ -283,12 +292,16 @@ pub enum Refusal {
     Busy = 8,
     #[error("its sealed route is larger than the parties take (`max_blob`)")]
     BlobSize = 9,
+    #[error("the member sends more than its budget, and does not wait for credit")]
+    Budget = 10,
+    #[error("it exceeds the octets that the parties store for the member")]
+    Stored = 11,
 }
 
 impl Refusal {
     fn from_code(code: u8) -> Option<Self> {
-        use Refusal::{BlobSize, Busy, Epoch, MaxPrefix, Mismatch, OldVersion, Proof, Set, Size};
-        [OldVersion, Epoch, Set, Proof, Mismatch, Size, MaxPrefix, Busy, BlobSize]
+        use Refusal::{BlobSize, Budget, Busy, Epoch, MaxPrefix, Mismatch, OldVersion, Proof, Set, Size, Stored};
+        [OldVersion, Epoch, Set, Proof, Mismatch, Size, MaxPrefix, Busy, BlobSize, Budget, Stored]
             .into_iter()
             .find(|r| *r as u8 == code)
     }
@@ -306,8 +319,9 @@ pub enum Step {
     },
     /// Removes so many objects of a slot whose member has left or was away for longer than the stale timer.
     Expire { slot: u32, objects: u32 },
-    /// Begins to send everything to a member whose two links are up: so many objects with this batch.
-    Sync { slot: u32, session: SessionId, select_best: bool, objects: u32 },
+    /// Begins to send everything to a member whose two links are up: so many objects with this batch. `chooses`: whether it ranks
+    /// what it is sent so, if it takes part in Select-Best.
+    Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, objects: u32 },
     /// A member lost a link.
     Gone { slot: u32 },
     /// Begins an epoch: the recommendation changed, so every prefix is evaluated again, from the first one on.
@@ -694,6 +708,12 @@ impl ToMember {
             Self::Queued { ahead } => {
                 w.u8(11).u32(*ahead);
             }
+            Self::Deferred { seconds } => {
+                w.u8(12).u32(*seconds);
+            }
+            Self::OwnOrder { seconds } => {
+                w.u8(13).u32(*seconds);
+            }
         }
         w.finish()
     }
@@ -725,6 +745,8 @@ impl ToMember {
             7 => Self::Rejected { why: Rejection::read(&mut r)? },
             10 => Self::Credit { limit: r.u64()? },
             11 => Self::Queued { ahead: r.u32()? },
+            12 => Self::Deferred { seconds: r.u32()? },
+            13 => Self::OwnOrder { seconds: r.u32()? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;
@@ -738,8 +760,8 @@ impl Step {
         match self {
             Self::Object { slot, version, digest } => w.u8(1).u32(*slot).u64(*version).bytes(digest),
             Self::Expire { slot, objects } => w.u8(2).u32(*slot).u32(*objects),
-            Self::Sync { slot, session, select_best, objects } => {
-                w.u8(3).u32(*slot).bytes(session).bool(*select_best).u32(*objects)
+            Self::Sync { slot, session, select_best, chooses, objects } => {
+                w.u8(3).u32(*slot).bytes(session).bool(*select_best).bool(*chooses).u32(*objects)
             }
             Self::Gone { slot } => w.u8(4).u32(*slot),
             Self::Epoch { epoch } => w.u8(5).u64(*epoch),
@@ -754,7 +776,10 @@ impl Step {
         Ok(match r.u8()? {
             1 => Self::Object { slot: r.u32()?, version: r.u64()?, digest: r.array()? },
             2 => Self::Expire { slot: r.u32()?, objects: slice(r)? },
-            3 => Self::Sync { slot: r.u32()?, session: r.array()?, select_best: r.bool()?, objects: slice(r)? },
+            3 => {
+                let (slot, session) = (r.u32()?, r.array()?);
+                Self::Sync { slot, session, select_best: r.bool()?, chooses: r.bool()?, objects: slice(r)? }
+            }
             4 => Self::Gone { slot: r.u32()? },
             5 => Self::Epoch { epoch: r.u64()? },
             6 => Self::Set { set: shared(r, MAX_SET)? },

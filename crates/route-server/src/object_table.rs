@@ -113,6 +113,14 @@ impl ObjectEntry {
         Some((first, slot, version))
     }
 
+    /// Octets of its blob, which party 1 has.
+    fn octets(&self) -> u64 {
+        match &self.part {
+            Part::One { blob, .. } => blob.len() as u64,
+            Part::Two { .. } => 0,
+        }
+    }
+
     /// Prefixes that it still owns, in order.
     pub fn live(&self) -> impl Iterator<Item = &Nlri> {
         let prefixes = self.header.description.prefixes().iter();
@@ -174,6 +182,8 @@ pub struct ObjectTable {
     by_prefix: BTreeMap<Prefix, Routes>,
     places: BTreeSet<Place>,
     prefixes_of: BTreeMap<u32, usize>,
+    /// At party 1: octets of the blobs of each slot.
+    octets_of: BTreeMap<u32, u64>,
     high_water: BTreeMap<u32, u64>,
     view: [u8; 32],
 }
@@ -235,6 +245,12 @@ impl ObjectTable {
     #[must_use]
     pub fn prefixes_of(&self, slot: u32) -> usize {
         self.prefixes_of.get(&slot).copied().unwrap_or(0)
+    }
+
+    /// Octets of the blobs that are stored for `slot`, at party 1.
+    #[must_use]
+    pub fn octets_of(&self, slot: u32) -> u64 {
+        self.octets_of.get(&slot).copied().unwrap_or(0)
     }
 
     /// Whether `slot` has a live route for `nlri`.
@@ -325,6 +341,7 @@ impl ObjectTable {
         let prefixes: Vec<Nlri> = description.prefixes().to_vec();
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
+        *self.octets_of.entry(slot).or_default() += entry.octets();
         self.objects.insert((slot, version), entry);
         for (index, nlri) in (0u16..).zip(prefixes) {
             self.supersede(slot, &nlri, effects);
@@ -407,7 +424,10 @@ impl ObjectTable {
         entry.dead.insert(index);
         effects.dead.push((entry.handle, index));
         if entry.dead.len() == entry.header.description.prefixes().len() {
-            let (handle, place) = (entry.handle, entry.place());
+            let (handle, place, octets) = (entry.handle, entry.place(), entry.octets());
+            if let Some(stored) = self.octets_of.get_mut(&slot) {
+                *stored = stored.saturating_sub(octets);
+            }
             if let Some(place) = place {
                 self.places.remove(&place);
             }
@@ -434,6 +454,7 @@ impl ObjectTable {
         }
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
+        *self.octets_of.entry(slot).or_default() += entry.octets();
         self.objects.insert((slot, version), entry);
     }
 

@@ -8,6 +8,7 @@ mod config;
 mod failure;
 mod fetch;
 mod key_files;
+mod look_up;
 mod output;
 mod roles;
 

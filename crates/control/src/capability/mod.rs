@@ -16,6 +16,7 @@ mod lookup;
 mod message;
 mod name;
 mod policy;
+mod renewal;
 mod request;
 mod server;
 mod state;
@@ -28,6 +29,7 @@ pub use lookup::{Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, 
 pub use message::{MAX_UDP, Reply, ReplyError};
 pub use name::{LookupName, NameError, RequestName};
 pub use policy::{LookupPolicy, LookupPolicyError, LookupRule, MAX_RULES};
+pub use renewal::Renewal;
 pub use request::{
     ACKNOWLEDGEMENT, Acknowledgement, Order, Ordering, Request, SignedRequest, Status, WINDOW, delegated, revocation,
 };

@@ -48,6 +48,12 @@ impl Sim {
         true
     }
 
+    /// Whether there is a link between two processes.
+    #[must_use]
+    pub fn has_link(&self, a: Node, b: Node) -> bool {
+        self.links.values().any(|ends| *ends == (a, b) || *ends == (b, a))
+    }
+
     /// Replaces the member in `slot` by the test: its links are up, without answers.
     pub fn play_member(&mut self, slot: u32) {
         self.kill(Node::Member(slot));

@@ -32,7 +32,7 @@ use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
 use wayleave_route_server::party::{
-    LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, StartError, StoredRecord,
+    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, StartError, StoredRecord,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
@@ -99,6 +99,8 @@ pub struct Setup {
     pub export: ExportMode,
     /// Octets of the largest blob that both parties take.
     pub max_blob: u32,
+    /// What each member may cost the parties.
+    pub budget: Budget,
     /// Keys of parties and operators, as every process is configured with them.
     pub keys: Vec<(KeyRole, [u8; 32])>,
     /// What work and links cost in virtual time; without them frames arrive in random order, and work takes none.
@@ -118,6 +120,7 @@ impl Default for Setup {
             attesting: BTreeSet::new(),
             export: ExportMode::Direct,
             max_blob: MAX_BLOB_DEFAULT,
+            budget: Budget::default(),
             keys: Vec::new(),
             costs: None,
         }
@@ -314,6 +317,7 @@ impl Sim {
                     match_wait: Duration::from_secs(2),
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
                     max_blob: self.setup.max_blob,
+                    budget: self.setup.budget,
                 };
                 let file = self.files.get(&node).cloned().unwrap_or_else(|| self.directory.encode());
                 let party = Party::new(config, &seed, &file, stored, self.now)?;

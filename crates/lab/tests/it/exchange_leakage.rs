@@ -9,6 +9,7 @@ use wayleave_core::Instant;
 use wayleave_lab::sim::bad::Shape;
 use wayleave_lab::sim::costs::Costs;
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
+use wayleave_route_server::frames::FromMember;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Counters, PartyEvent};
 
@@ -173,6 +174,13 @@ fn play(secrets: &Secrets, tick: Duration, seed: u64, export: ExportMode) -> Obs
         sim.start(node);
         rest(&mut sim);
     }
+    // More often than its budget has everything sent, or has it choose.
+    for _ in 0..20 {
+        for party in PARTIES {
+            sim.inject(Node::Member(1), party, &FromMember::Resync.encode());
+        }
+        rest(&mut sim);
+    }
     let shapes = sim.recording.take().expect("it records").iter().map(|frame| frame.shape()).collect();
     let counters = PARTIES.iter().filter_map(|node| Some(sim.party(*node)?.counters().clone())).collect();
     Observations { shapes, events: std::mem::take(&mut sim.party_events), counters, tables: in_the_middle }
@@ -191,6 +199,10 @@ fn assert_same(plain: &Observations, other: &Observations, name: &str) {
 fn compare_all(tick: Duration, seed: u64, export: ExportMode) {
     let plain = play(&PLAIN, tick, seed, export);
     assert!(plain.shapes.len() > 1000, "{} frames", plain.shapes.len());
+    for (slot, is_one) in [(1, true), (2, false)] {
+        let own_order = |event: &PartyEvent| matches!(event, PartyEvent::OwnOrder { slot: of, .. } if *of == slot);
+        assert_eq!(plain.events.iter().any(|(_, event)| own_order(event)), is_one, "member {slot}");
+    }
     for secrets in variants() {
         assert_same(&plain, &play(&secrets, tick, seed, export), secrets.name);
     }

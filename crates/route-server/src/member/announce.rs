@@ -419,7 +419,10 @@ impl Announcements {
     pub(super) fn refused(&mut self, version: u64, reason: Refusal) {
         let Some(prefixes) = self.in_flight.remove(&version) else { return };
         self.objects.remove(&version);
-        let again = !matches!(reason, Refusal::MaxPrefix | Refusal::Size | Refusal::Proof | Refusal::BlobSize);
+        let again = !matches!(
+            reason,
+            Refusal::MaxPrefix | Refusal::Size | Refusal::Proof | Refusal::BlobSize | Refusal::Stored
+        );
         for nlri in prefixes {
             // A column or a withdrawal is refused with the same effect as an announcement: what the parties have of
             // this prefix is not what it should be.

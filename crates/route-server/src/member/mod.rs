@@ -247,6 +247,8 @@ pub struct Member {
     sync: Option<Sync>,
     /// How many members are synchronised before this one, as party 1 said last.
     ahead: Option<u32>,
+    /// Seconds after which everything is sent again, as party 1 said, while this member waits for that.
+    deferred: Option<u32>,
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     last_seq: u64,
@@ -308,6 +310,7 @@ impl Member {
             synced: false,
             sync: None,
             ahead: None,
+            deferred: None,
             announcements: Announcements::new(used, now.instant),
             halves: BTreeMap::new(),
             last_seq: 0,
@@ -400,7 +403,7 @@ impl Member {
         let (Some(link), Some(sending)) = (self.links[number], &mut self.sending[number]) else { return };
         let bytes = frame.encode();
         if !matches!(frame, FromMember::Credit { .. }) {
-            let cost = credit::cost(bytes.len());
+            let cost = credit::cost_from_member(&bytes);
             if !sending.has_credit(cost) {
                 self.counters.without_credit += 1;
                 return;
@@ -476,6 +479,7 @@ impl Member {
         self.synced = false;
         self.sync = None;
         self.ahead = None;
+        self.deferred = None;
         self.max_blobs = [u32::MAX; 2];
         self.epoch = 0;
         self.halves.clear();
@@ -544,7 +548,7 @@ impl Member {
             }
             return;
         }
-        match self.receiving[index(party)].received(bytes.len(), now.instant + self.tick) {
+        match self.receiving[index(party)].received(credit::cost(bytes.len()), now.instant + self.tick) {
             Ok(()) => self.on_whole_frame(party, bytes, now),
             Err(what) => self.fail(party, what.to_owned(), now),
         }
@@ -615,6 +619,11 @@ impl Member {
                 self.ahead = Some(ahead);
                 self.event(MemberEvent::Queued { ahead });
             }
+            Ok(ToMember::Deferred { seconds }) => {
+                self.deferred = Some(seconds);
+                self.event(MemberEvent::Deferred { seconds });
+            }
+            Ok(ToMember::OwnOrder { seconds }) => self.event(MemberEvent::OwnOrder { seconds }),
             Ok(ToMember::Credit { .. }) => self.fail(party, "a grant of credit in a part".to_owned(), now),
         }
     }

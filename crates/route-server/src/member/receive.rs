@@ -164,6 +164,7 @@ impl Member {
                 own: Inventory::default(),
             });
             self.ahead = None;
+            self.deferred = None;
             self.lost_since = None;
         }
         for (handle, prefix_index) in &one.dead {

@@ -96,6 +96,15 @@ pub enum MemberEvent {
     Queued {
         ahead: u32,
     },
+    /// Everything was asked for too often, by requests or new links: it is sent in so many seconds at the earliest.
+    Deferred {
+        seconds: u32,
+    },
+    /// Everything was asked for too often to have Select-Best choose among it each time: this member's own order decides, and
+    /// Select-Best again in so many seconds, or where routes change.
+    OwnOrder {
+        seconds: u32,
+    },
     /// Both parties have sent all live objects.
     Synced {
         objects: usize,
@@ -182,6 +191,8 @@ pub struct MemberStatus {
     pub synced: bool,
     /// How many members are sent everything before this one, while it waits.
     pub ahead: Option<u32>,
+    /// In how many seconds, as party 1 last said, everything is sent again, where this member asked or connected too often.
+    pub deferred: Option<u32>,
     /// The last batch.
     pub batch: u64,
     /// Routes that the router announces.
@@ -369,6 +380,7 @@ impl Member {
             parties: self.welcomed,
             synced: self.synced && self.sync.is_none(),
             ahead: self.ahead,
+            deferred: self.deferred,
             batch: self.last_seq,
             router_routes: self.announcements.router_routes(),
             not_announced,

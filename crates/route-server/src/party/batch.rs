@@ -108,11 +108,12 @@ impl State {
             Step::Expire { slot, objects } => self.table.expire(*slot, *objects as usize, &mut applied.effects),
             // A batch may end the slot that it was to serve.
             Step::Sync { slot, .. } if self.set.active(*slot).is_none() => {}
-            Step::Sync { slot, session, select_best, objects } => {
+            Step::Sync { slot, session, select_best, chooses, objects } => {
                 let before = self.active.get(slot).filter(|before| before.session == *session);
                 let complete = before.is_some_and(|before| before.complete);
-                let (session, select_best, cursor) = (*session, *select_best, Some(Cursor::START));
-                self.active.insert(*slot, ActiveMember { session, select_best, cursor, complete });
+                let (session, select_best, chooses) = (*session, *select_best, *chooses);
+                let cursor = Some(Cursor::START);
+                self.active.insert(*slot, ActiveMember { session, select_best, cursor, complete, chooses });
                 role.member_synced(*slot);
                 applied.slices.insert(*slot, (*objects, true));
             }
@@ -221,6 +222,7 @@ impl State {
         let deliverable = deliverable(&applied.effects);
         // In mode `mpc` the shares in them are still to be computed.
         let mut unfinished = Vec::new();
+        let mut without_tick = BTreeSet::new();
         for (slot, active) in active {
             let slice = applied.slices.get(&slot).zip(active.cursor);
             let begins = slice.is_some_and(|((_, begins), _)| *begins);
@@ -231,7 +233,8 @@ impl State {
                 let prefixes = listing.prefixes(&self.table, &applied.effects);
                 Group::new(prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect())
             });
-            let rank = active.select_best && !group.multi.is_empty();
+            let chooses = active.chooses || active.cursor.is_none();
+            let rank = active.select_best && chooses && !group.multi.is_empty();
             let mut tick = Tick {
                 seq,
                 view: applied.view,
@@ -267,7 +270,7 @@ impl State {
             match self.config.export {
                 ExportMode::Direct => {
                     if !self.send_tick(slot, tick) && self.config.number == PartyNumber::One {
-                        group.members.retain(|member| *member != slot);
+                        without_tick.insert(slot);
                     }
                 }
                 ExportMode::Mpc => unfinished.push((slot, tick)),
@@ -276,17 +279,20 @@ impl State {
         let widest = groups.values().flat_map(|group| &group.multi).map(|instance| instance.len()).max().unwrap_or(0);
         self.expect_rounds(widest, now);
         let groups: Vec<Group> = groups.into_values().filter(|g| !g.members.is_empty()).collect();
-        self.export(seq, unfinished, groups, now);
+        self.export(seq, unfinished, (groups, without_tick), now);
     }
 
-    /// Waits for the rankings of those who have their tick.
-    pub(super) fn begin_round(&mut self, seq: u64, groups: Vec<Group>, now: Now) {
+    /// Waits for rankings, but not for those who do not have their tick. Whether there is a round follows from the batch, as the
+    /// peer party knows it: also if nobody is left in it.
+    pub(super) fn begin_round(&mut self, seq: u64, groups: Vec<Group>, without_tick: &BTreeSet<u32>, now: Now) {
+        self.stage = Stage::Idle;
+        if groups.is_empty() {
+            return;
+        }
         let wait = self.tick + self.config.rank_wait;
-        self.stage = if groups.iter().all(|group| group.members.is_empty()) {
-            Stage::Idle
-        } else {
-            Stage::Round(Box::new(Round::new(seq, groups, now.instant, now.instant + wait)))
-        };
+        let mut round = Box::new(Round::new(seq, groups, now.instant, now.instant + wait));
+        without_tick.iter().for_each(|slot| round.leave(*slot));
+        self.stage = Stage::Round(round);
     }
 
     fn delivery(&self, receiver: u32, entry: &ObjectEntry) -> Option<Deliver> {

@@ -2,7 +2,7 @@
 //! gets it (SIXPACK, section 5.4). A result is sent and forgotten: who gets the object again later, after it was away, gets one
 //! that is computed anew, so that nothing has to be durable at both parties together.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wayleave_core::Now;
 use wayleave_mpc::{BitRows, Demand};
@@ -28,6 +28,8 @@ pub(super) struct Exporting {
     /// By slot, each with deliveries whose shares are still to be computed.
     ticks: Vec<(u32, Tick)>,
     groups: Vec<Group>,
+    /// Members that have gone, or have no tick: nobody waits for their rankings.
+    without_tick: BTreeSet<u32>,
     jobs: VecDeque<Job>,
 }
 
@@ -48,16 +50,22 @@ struct ShareDestination {
 impl Exporting {
     /// The member has gone: nobody will wait for its ranking.
     pub(super) fn leave(&mut self, slot: u32) {
-        self.groups.iter_mut().for_each(|group| group.members.retain(|member| *member != slot));
+        self.without_tick.insert(slot);
     }
 }
 
 impl State {
     /// Computes the shares of `ticks`, then sends them; at once if there are none to compute. The same happens at both parties,
     /// with the same lanes: which slots get which objects follows from the batch.
-    pub(super) fn export(&mut self, seq: u64, ticks: Vec<(u32, Tick)>, groups: Vec<Group>, now: Now) {
+    pub(super) fn export(
+        &mut self,
+        seq: u64,
+        ticks: Vec<(u32, Tick)>,
+        (groups, without_tick): (Vec<Group>, BTreeSet<u32>),
+        now: Now,
+    ) {
         let jobs = jobs(&ticks);
-        self.stage = Stage::Exporting(Box::new(Exporting { seq, ticks, groups, jobs }));
+        self.stage = Stage::Exporting(Box::new(Exporting { seq, ticks, groups, without_tick, jobs }));
         self.expect_exports();
         self.finish_exports(now);
     }
@@ -107,7 +115,7 @@ impl State {
                 done.leave(slot);
             }
         }
-        self.begin_round(done.seq, done.groups, now);
+        self.begin_round(done.seq, done.groups, &done.without_tick, now);
     }
 
     /// Raises the pool's target to a burst of [`READY_OBJECTS`] for all who are connected. It follows from public shape alone.

@@ -10,6 +10,7 @@
 //! party 2 does in `Follower`. Both are called through the trait `Role` (`role`), which is not a role of `wayleave run`.
 
 mod batch;
+mod budget;
 mod engine;
 mod export;
 mod follower;
@@ -38,6 +39,7 @@ use crate::object::{ExportMode, Kind};
 use crate::object_table::Part;
 use crate::rng::Rng;
 
+pub use budget::Budget;
 pub use status::{Counters, PartyEvent, PartyStatus, RouteView};
 pub use store::{Change, META, StoredRecord};
 
@@ -95,6 +97,8 @@ pub struct PartyConfig {
     pub export: ExportMode,
     /// Octets of the largest blob that this party's operator agrees to. Party 1 takes no larger one than both agree to.
     pub max_blob: u32,
+    /// What each member may cost this party.
+    pub budget: Budget,
 }
 
 /// What a driver gives a party.
@@ -190,6 +194,9 @@ impl Party {
             recommendation: BTreeMap::new(),
             relist: None,
             flow_changed: BTreeSet::new(),
+            paces: BTreeMap::new(),
+            overspent: BTreeMap::new(),
+            offended: BTreeMap::new(),
             overrun: BTreeSet::new(),
             refill_at: now.instant,
             heard: now.instant,
@@ -264,7 +271,7 @@ impl Party {
                 match FromMember::decode(bytes) {
                     Ok(FromMember::Credit { limit }) => self.state.member_granted(slot, link, limit, now),
                     frame => {
-                        if let Err(what) = self.state.count_from_member(slot, bytes.len(), now) {
+                        if let Err(what) = self.state.count_from_member(slot, bytes, now) {
                             return self.state.bad_frame(Some(slot), link, what.to_owned());
                         }
                         match frame {
@@ -576,6 +583,7 @@ impl Machine for Party {
         self.notice_resumption(now);
         self.drop_silent_peer(now);
         self.state.note_stalled(now);
+        self.state.grant_due(now);
         self.role.sweep(&mut self.state, now);
         self.advance(now);
     }
@@ -589,7 +597,8 @@ impl Machine for Party {
             Stage::Round(round) => round.progress_due(),
             _ => None,
         };
-        let all = [self.role.deadline(&self.state), self.silence_ends(), progress, self.state.stalls_at()];
-        all.into_iter().flatten().min()
+        let flow = [self.state.stalls_at(), self.state.grants_at()];
+        let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter().chain(flow);
+        all.flatten().min()
     }
 }

@@ -9,8 +9,15 @@ use std::time::Duration;
 
 use wayleave_core::Instant;
 
-/// Rankings that a member may miss in a row before nobody waits for it.
+/// Rankings that a member may miss before nobody waits for it.
 const MISSES: u32 = 2;
+/// Rankings in a row, in time, after which those that it missed before do not count: whoever misses one now and then delays fewer
+/// than one round in a hundred.
+const FORGIVEN: u32 = 200;
+/// After which time they do not count either, where rounds are rare.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
+/// Batches without a member's ranking that are remembered until their deadlines: our own limit.
+const MAX_OPEN: usize = 256;
 /// How long a member must have been in time before it is waited for again, after its first probation. It doubles each time.
 const SHORTEST: Duration = Duration::from_secs(30);
 /// Doublings at most: an hour and four minutes.
@@ -22,8 +29,12 @@ pub(super) struct Punctuality(BTreeMap<u32, Record>);
 
 #[derive(Debug, Default)]
 struct Record {
-    /// Rankings missed in a row.
+    /// Rankings missed, that count.
     missed: u32,
+    /// When the last one was.
+    missed_at: Instant,
+    /// Rankings in time since then.
+    in_time: u32,
     probation: Option<Probation>,
     /// Probations that have ended.
     ended: u32,
@@ -32,16 +43,29 @@ struct Record {
 #[derive(Debug, Default)]
 struct Probation {
     in_time_since: Option<Instant>,
-    /// A batch that began without the member's ranking before its deadline.
-    open: Option<OpenBatch>,
+    /// Batches that began without the member's ranking before its deadline.
+    open: BTreeMap<u64, OpenBatch>,
 }
 
 #[derive(Debug)]
 struct OpenBatch {
-    seq: u64,
     deadline: Instant,
     /// Whether the ranking is at party 1, and at party 2.
     is_at: [bool; 2],
+}
+
+impl Probation {
+    /// Forgets batches whose rankings can be in time no more: then the while begins anew.
+    fn expire(&mut self, now: Instant) {
+        let open = self.open.len();
+        self.open.retain(|_, open| now < open.deadline);
+        if self.open.len() < open || open > MAX_OPEN {
+            self.in_time_since = None;
+        }
+        if open > MAX_OPEN {
+            self.open.pop_first();
+        }
+    }
 }
 
 /// What a missed ranking means.
@@ -69,13 +93,15 @@ impl Punctuality {
     pub(super) fn missed(&mut self, slot: u32, seq: u64, deadline: Instant, is_at: [bool; 2], now: Instant) -> Missed {
         let record = self.0.entry(slot).or_default();
         if let Some(probation) = &mut record.probation {
-            if now >= deadline || probation.open.as_ref().is_some_and(|open| now >= open.deadline) {
-                probation.in_time_since = None;
-            }
-            probation.open = Some(OpenBatch { seq, deadline, is_at });
+            probation.open.insert(seq, OpenBatch { deadline, is_at });
+            probation.expire(now);
             return Missed::OnProbation;
         }
+        if now.since(record.missed_at) >= FORGOTTEN {
+            record.missed = 0;
+        }
         record.missed += 1;
+        (record.missed_at, record.in_time) = (now, 0);
         if record.missed < MISSES {
             return Missed::Tolerated;
         }
@@ -87,25 +113,32 @@ impl Punctuality {
     /// the member is waited for again.
     pub(super) fn came(&mut self, slot: u32, seq: u64, party: usize, now: Instant) -> bool {
         let probation = self.0.get_mut(&slot).and_then(|record| record.probation.as_mut());
-        let Some(open) = probation.and_then(|p| p.open.as_mut()).filter(|open| open.seq == seq) else { return false };
-        if now >= open.deadline {
+        let Some(probation) = probation else { return false };
+        probation.expire(now);
+        let Some(open) = probation.open.get_mut(&seq) else { return false };
+        open.is_at[party] = true;
+        if open.is_at != [true; 2] {
             return false;
         }
-        open.is_at[party] = true;
-        open.is_at == [true; 2] && self.in_time(slot, now)
+        probation.open.remove(&seq);
+        self.in_time(slot, now)
     }
 
     /// The member's ranking was at both parties in time. Returns whether it is waited for again, after a probation.
     pub(super) fn in_time(&mut self, slot: u32, now: Instant) -> bool {
         let Some(record) = self.0.get_mut(&slot) else { return false };
-        record.missed = 0;
+        record.in_time = record.in_time.saturating_add(1);
+        if record.in_time >= FORGIVEN {
+            record.missed = 0;
+        }
         let Some(probation) = &mut record.probation else { return false };
-        probation.open = None;
+        probation.expire(now);
         let since = *probation.in_time_since.get_or_insert(now);
         if now.since(since) < SHORTEST * (1 << record.ended.min(DOUBLINGS)) {
             return false;
         }
         record.probation = None;
+        record.missed = 0;
         record.ended = record.ended.saturating_add(1);
         true
     }
@@ -120,18 +153,23 @@ mod tests {
     }
 
     #[test]
-    fn two_misses_in_a_row_begin_a_probation_and_one_that_is_made_good_does_not() {
+    fn two_misses_begin_a_probation_and_one_that_is_made_good_does_not() {
         let mut all = Punctuality::default();
-        for (seq, missed) in
-            [(1, Missed::Tolerated), (2, Missed::Tolerated), (3, Missed::Begins), (4, Missed::OnProbation)]
-        {
+        for (seq, missed, then_in_time) in [
+            (1, Missed::Tolerated, FORGIVEN),
+            (2, Missed::Tolerated, FORGIVEN - 1),
+            (3, Missed::Begins, 0),
+            (4, Missed::OnProbation, 0),
+        ] {
             assert_eq!(all.missed(7, seq, at(seq + 1), [true, false], at(seq + 1)), missed, "{seq}");
-            if seq == 1 {
-                assert!(!all.in_time(7, at(2)));
-            }
+            (0..then_in_time).for_each(|_| assert!(!all.in_time(7, at(seq + 1))));
         }
+        assert_eq!(all.missed(8, 1, at(1), [false; 2], at(1)), Missed::Tolerated);
+        assert_eq!(all.missed(8, 2, at(3_601), [false; 2], at(3_601)), Missed::Tolerated, "an hour later");
+        assert_eq!(all.missed(9, 1, at(1), [false; 2], at(1)), Missed::Tolerated);
+        assert_eq!(all.missed(9, 2, at(3_600), [false; 2], at(3_600)), Missed::Begins, "sooner");
         assert!(all.is_on_probation(7) && !all.is_on_probation(8));
-        assert_eq!(all.on_probation().collect::<Vec<_>>(), [7]);
+        assert_eq!(all.on_probation().collect::<Vec<_>>(), [7, 9]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
+use super::budget::{Turns, UNSTATED_PREFIXES, octets_stored};
 use super::probation::{Missed, Punctuality};
 use super::role::Role;
 use super::state::{Departure, PendingObject, Stage, State};
@@ -37,8 +38,8 @@ const MAX_MISSED: u32 = 3;
 /// Rows of a whole inventory: our own limit.
 const MAX_INVENTORY: usize = 4 << 20;
 
-/// An object, by slot and version, that both parties drop, and why.
-type RefusedObject = ((u32, u64), Refusal);
+/// Slot and version of an object that both parties drop, and why.
+type Dropped = ((u32, u64), Refusal);
 
 /// What only party 1 keeps.
 pub(super) struct Sequencer {
@@ -55,6 +56,13 @@ pub(super) struct Sequencer {
     told: BTreeSet<u32>,
     /// Members that are being sent everything, in the order in which they began.
     begun: Vec<u32>,
+    /// When members may be sent everything again, and those that have been told that they must wait for that.
+    turns: BTreeMap<u32, Turns>,
+    deferred: BTreeSet<u32>,
+    /// When Select-Best may choose again for members among everything that they are sent.
+    choices: BTreeMap<u32, Turns>,
+    /// Members that are sent everything again since the link between the parties failed, which is not their doing.
+    excused: BTreeSet<u32>,
     /// Members that take up too little of what party 2 sends.
     peer_held: BTreeSet<u32>,
     /// Members that get nothing until they have caught up.
@@ -83,6 +91,10 @@ impl Sequencer {
             waiting: Vec::new(),
             told: BTreeSet::new(),
             begun: Vec::new(),
+            turns: BTreeMap::new(),
+            deferred: BTreeSet::new(),
+            choices: BTreeMap::new(),
+            excused: BTreeSet::new(),
             peer_held: BTreeSet::new(),
             paused: BTreeSet::new(),
             expiring: BTreeSet::new(),
@@ -109,9 +121,26 @@ impl Sequencer {
     /// Whether there is a member that lacks something of everything and can be sent it.
     fn has_turn(&self, party: &State) -> bool {
         let lacks = |slot: u32| {
-            party.active.get(&slot).is_some_and(|active| active.cursor.is_some()) || self.sync_of(party, slot).is_some()
+            party.active.get(&slot).is_some_and(|active| active.cursor.is_some())
+                || (self.sync_of(party, slot).is_some()
+                    // Or it is yet to be told that it must wait.
+                    && (self.turn_of(party, slot) <= party.clocks.instant || !self.deferred.contains(&slot)))
         };
         party.members.keys().any(|slot| lacks(*slot) && self.is_ready(party, *slot))
+    }
+
+    /// When a member may next be sent everything.
+    fn turn_of(&self, party: &State, slot: u32) -> Instant {
+        let now = party.clocks.instant;
+        let turns = self.turns.get(&slot).filter(|_| !self.excused.contains(&slot));
+        turns.map_or(now, |turns| turns.next(party.config.budget.syncs, now))
+    }
+
+    /// When the first of those that have been sent everything too often may be again.
+    fn next_turn(&self, party: &State) -> Option<Instant> {
+        let can_be_sent = |slot: u32| self.sync_of(party, slot).is_some() && self.is_ready(party, slot);
+        let deferred = self.deferred.iter().filter(|slot| can_be_sent(**slot));
+        deferred.map(|slot| self.turn_of(party, *slot)).min()
     }
 
     /// Whether both parties can send the member more of everything.
@@ -155,12 +184,25 @@ impl Sequencer {
         let mut waiting = Vec::new();
         for slot in queue {
             let Some((session, select_best)) = self.sync_of(party, slot) else { continue };
+            let (now, turn) = (party.clocks.instant, self.turn_of(party, slot));
+            if turn > now {
+                if self.deferred.insert(slot) {
+                    let seconds = u32::try_from(turn.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+                    party.overspent.insert(slot, now);
+                    party.event(PartyEvent::Deferred { slot, seconds });
+                    party.offer_to_member(slot, &ToMember::Deferred { seconds });
+                }
+                waiting.push(slot);
+                continue;
+            }
             if steps.len() >= MAX_SLICES || self.begun.contains(&slot) || !self.is_ready(party, slot) {
                 waiting.push(slot);
                 continue;
             }
+            self.deferred.remove(&slot);
+            let chooses = self.take_turn(party, slot, select_best);
             let objects = sync::objects_of_slice(&party.table, slot, Cursor::START);
-            steps.push(Step::Sync { slot, session, select_best, objects });
+            steps.push(Step::Sync { slot, session, select_best, chooses, objects });
             self.begun.push(slot);
             if self.paused.remove(&slot) {
                 party.event(PartyEvent::Behind { slot, begins: false });
@@ -168,12 +210,34 @@ impl Sequencer {
         }
         self.told.retain(|slot| waiting.contains(slot));
         for (ahead, slot) in (0u32..).zip(&waiting) {
-            if !self.begun.contains(slot) && self.told.insert(*slot) {
+            if !self.begun.contains(slot) && !self.deferred.contains(slot) && self.told.insert(*slot) {
                 party.offer_to_member(*slot, &ToMember::Queued { ahead });
             }
         }
         self.waiting = waiting;
         steps
+    }
+
+    /// A member is sent everything. Returns whether Select-Best may choose for it among that.
+    fn take_turn(&mut self, party: &mut State, slot: u32, select_best: bool) -> bool {
+        if self.excused.remove(&slot) {
+            return true;
+        }
+        let (now, budget) = (party.clocks.instant, party.config.budget);
+        self.turns.entry(slot).or_insert_with(|| Turns::new(now)).take(budget.syncs, now);
+        let choices = self.choices.entry(slot).or_insert_with(|| Turns::new(now));
+        let next = choices.next(budget.choices, now);
+        if next <= now {
+            choices.take(budget.choices, now);
+            return true;
+        }
+        if select_best {
+            let seconds = u32::try_from(next.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+            party.overspent.insert(slot, now);
+            party.event(PartyEvent::OwnOrder { slot, seconds });
+            party.offer_to_member(slot, &ToMember::OwnOrder { seconds });
+        }
+        false
     }
 
     /// The steps after which members that take up too little get nothing more.
@@ -222,14 +286,14 @@ impl Sequencer {
 
     /// The steps that take the objects of which both parties hold their half, and the objects that are over a limit of their
     /// announcer.
-    fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<RefusedObject>) {
+    fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<Dropped>) {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
         let (quota, octets_quota) = (share(MAX_BATCH), share(BATCH_BYTES));
         let max_blob = party.max_blob() as usize;
         let (mut steps, mut over_limit) = (Vec::new(), Vec::new());
         for (slot, waiting) in &party.pending {
-            let (mut new, mut taken, mut octets) = (0, 0, 0);
+            let (mut new, mut taken, mut octets, mut new_octets) = (0, 0, 0, 0);
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
                 if !self.is_matched(*slot, *version, object) || taken == quota || octets >= octets_quota {
@@ -239,6 +303,15 @@ impl Sequencer {
                     over_limit.push(((*slot, *version), Refusal::BlobSize));
                     continue;
                 }
+                let more_octets = blob_octets(object) as u64;
+                if more_octets > 0 && new_octets + more_octets > octets_left(party, *slot) {
+                    if taken > 0 {
+                        break;
+                    }
+                    over_limit.push(((*slot, *version), Refusal::Stored));
+                    continue;
+                }
+                new_octets += more_octets;
                 let more = new_prefixes(party, *slot, &object.header.description.kind);
                 if more > 0 && new + more > prefixes_left(party, *slot) {
                     // What goes before it in this batch may make room: then it is considered again in the next.
@@ -297,6 +370,7 @@ impl Sequencer {
         let is_joining = matches!(&party.stage, Stage::Proposed { steps, .. } if steps.iter().any(joins));
         let is_active = is_joining || party.active.contains_key(&slot);
         self.peer_held.remove(&slot);
+        self.deferred.remove(&slot);
         if self.paused.remove(&slot) && !is_active {
             self.absent_since.insert(slot, party.clocks.instant);
         }
@@ -306,7 +380,7 @@ impl Sequencer {
     }
 
     /// Drops waiting objects at both parties and reports it to their members.
-    fn drop_at_both(&mut self, party: &mut State, objects: Vec<RefusedObject>) {
+    fn drop_at_both(&mut self, party: &mut State, objects: Vec<Dropped>) {
         if objects.is_empty() {
             return;
         }
@@ -346,9 +420,12 @@ impl Sequencer {
 
     /// Removes the routes of members that have been away for longer than the stale timer.
     fn expire_absent(&mut self, party: &mut State, now: Now) {
-        let is_due = |slot: &u32, since: Instant| {
-            !party.active.contains_key(slot) && now.instant.since(since) >= party.config.stale
+        // Whoever is there and waits for the parties is not absent.
+        let is_absent = |slot: u32| {
+            let waits = self.sync_of(party, slot).is_some() && self.is_ready(party, slot);
+            !party.active.contains_key(&slot) && !waits
         };
+        let is_due = |slot: &u32, since: Instant| is_absent(*slot) && now.instant.since(since) >= party.config.stale;
         let due: Vec<u32> =
             self.absent_since.iter().filter(|(slot, since)| is_due(slot, **since)).map(|(slot, _)| *slot).collect();
         for slot in due {
@@ -560,6 +637,7 @@ impl Role for Sequencer {
                 self.peer_joined.clear();
                 self.peer_held.clear();
                 self.expiring.clear();
+                self.excused = party.set.iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
                 // What comes from the operator stays to be done; everything else is reported again after the next hello.
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
             }
@@ -743,7 +821,9 @@ impl Role for Sequencer {
         let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.config.stale)).min();
         let sweep = if unmatched { Some(self.next_sweep) } else { dies };
         let sweep = sweep.filter(|_| party.peer_ready());
-        [round, tick, sweep, self.refill_deadline(party)].into_iter().flatten().min()
+        let turn = self.next_turn(party).filter(|_| matches!(party.stage, Stage::Idle) && party.peer_ready());
+        let turn = turn.map(|at| at.max(self.next_tick));
+        [round, tick, sweep, turn, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
     /// In a round party 1 waits for members first, and for party 2 once the evaluation runs.
@@ -804,10 +884,17 @@ fn new_prefixes(party: &State, slot: u32, kind: &Kind) -> usize {
     prefixes.iter().filter(|nlri| !party.table.owns(slot, nlri)).count()
 }
 
-/// Prefixes that a member may announce beyond those it does; a limit of 0 is none.
+/// Prefixes that a member may announce beyond those it does; where the member set states no limit, it is a very high one.
 fn prefixes_left(party: &State, slot: u32) -> usize {
-    match party.set.slot(slot).map_or(0, |s| s.max_prefix as usize) {
-        0 => usize::MAX,
-        most => most.saturating_sub(party.table.prefixes_of(slot)),
-    }
+    let most = match party.set.slot(slot).map_or(0, |s| s.max_prefix) {
+        0 => UNSTATED_PREFIXES,
+        most => most,
+    };
+    (most as usize).saturating_sub(party.table.prefixes_of(slot))
+}
+
+/// Octets of blobs that a member may have stored beyond those it has.
+fn octets_left(party: &State, slot: u32) -> u64 {
+    let most = octets_stored(party.set.slot(slot).map_or(0, |s| s.max_prefix));
+    most.saturating_sub(party.table.octets_of(slot))
 }

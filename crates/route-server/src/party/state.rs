@@ -8,6 +8,7 @@ use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
+use super::budget::Pace;
 use super::engine::Engine;
 use super::export::Exporting;
 use super::reconcile::PeerHello;
@@ -21,12 +22,15 @@ use crate::object::{Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectTable, Part};
 use crate::rng::Rng;
 
-/// Objects that one member may have waiting: our own limit.
+/// Objects that one member may have waiting, and octets of them: our own limits.
 const MAX_PENDING: usize = 8192;
+const MAX_PENDING_OCTETS: usize = 32 << 20;
 /// Octets that a member may have on the way at this party when it gets the next slice of everything: our own limit.
 const SLICE_ROOM: u64 = 1 << 20;
 /// More than this on the way, and the member gets nothing until it has caught up: our own limit.
 const BEHIND: u64 = 4 << 20;
+/// For how long the status shows that a member spent more than its budget, or broke the protocol.
+const OVERSPENT_SHOWN: Duration = Duration::from_secs(60);
 /// How long the peer party may take to answer.
 const PEER_WAIT: Duration = Duration::from_secs(15);
 
@@ -58,6 +62,8 @@ pub(super) struct ActiveMember {
     pub cursor: Option<Cursor>,
     /// Whether it had all once in this session: then it gets all that is new, also while it is sent everything again.
     pub complete: bool,
+    /// Whether it ranks while it is sent everything.
+    pub chooses: bool,
 }
 
 /// An object that waits to be applied.
@@ -67,6 +73,18 @@ pub(super) struct PendingObject {
     pub part: Option<Part>,
     pub column: Option<Arc<[u8]>>,
     pub since: Instant,
+}
+
+impl PendingObject {
+    /// Octets of its blob, row or column: what it takes up in memory, about.
+    pub(super) fn octets(&self) -> usize {
+        let part = match &self.part {
+            Some(Part::One { blob, .. }) => blob.len(),
+            Some(Part::Two { row }) => row.len(),
+            None => 0,
+        };
+        part + self.column.as_ref().map_or(0, |column| column.len())
+    }
 }
 
 /// The link to the peer party.
@@ -152,6 +170,12 @@ pub(super) struct State {
     pub relist: Option<Prefix>,
     /// Members whose credit has changed since the role last looked.
     pub flow_changed: BTreeSet<u32>,
+    /// What members have spent of their budgets.
+    pub paces: BTreeMap<u32, Pace>,
+    /// When members last spent more than their budgets.
+    pub overspent: BTreeMap<u32, Instant>,
+    /// When members last sent a frame that breaks the protocol.
+    pub offended: BTreeMap<u32, Instant>,
     /// Who takes up so little that there is no credit even for what must be sent: members by slot, or the peer party.
     pub overrun: BTreeSet<Option<u32>>,
     /// From when on the pool may be filled.
@@ -260,19 +284,57 @@ impl State {
     }
 
     /// Counts a member's frame, and grants as much again.
-    pub(super) fn count_from_member(&mut self, slot: u32, octets: usize, now: Now) -> Result<(), &'static str> {
+    pub(super) fn count_from_member(&mut self, slot: u32, frame: &[u8], now: Now) -> Result<(), &'static str> {
         let Some(member) = self.members.get_mut(&slot) else { return Ok(()) };
-        member.receiving.received(octets, now.instant)?;
+        let cost = credit::cost_from_member(frame);
+        let pace = self.paces.entry(slot).or_insert_with(|| Pace::new(now.instant));
+        let at = pace.pay(cost, credit::is_object(frame), &self.config.budget, now.instant);
+        if let Err(what) = member.receiving.received(cost, at) {
+            self.overspent.insert(slot, now.instant);
+            return Err(what);
+        }
+        self.grant(slot, now);
+        Ok(())
+    }
+
+    fn grant(&mut self, slot: u32, now: Now) {
+        let Some(member) = self.members.get_mut(&slot) else { return };
         if let Some(limit) = member.receiving.grant(now.instant) {
             self.offer_to_member(slot, &ToMember::Credit { limit });
         }
-        Ok(())
+    }
+
+    /// Gives members the credit for which their budgets let them wait.
+    pub(super) fn grant_due(&mut self, now: Now) {
+        let is_due = |member: &MemberLink| member.receiving.deadline().is_some_and(|at| now.instant >= at);
+        let due: Vec<u32> = self.members.iter().filter(|(_, m)| is_due(m)).map(|(slot, _)| *slot).collect();
+        due.into_iter().for_each(|slot| self.grant(slot, now));
+    }
+
+    /// When a member next gets credit for which it waits.
+    pub(super) fn grants_at(&self) -> Option<Instant> {
+        self.members.values().filter_map(|member| member.receiving.deadline()).min()
+    }
+
+    /// Slots of members that lately spent more than their budgets.
+    pub(super) fn over_budget(&self) -> Vec<u32> {
+        self.lately(&self.overspent)
+    }
+
+    /// The members that have lately sent a frame that breaks the protocol.
+    pub(super) fn misbehaving(&self) -> Vec<u32> {
+        self.lately(&self.offended)
+    }
+
+    fn lately(&self, when: &BTreeMap<u32, Instant>) -> Vec<u32> {
+        let is_late = |at: &Instant| self.clocks.instant.since(*at) < OVERSPENT_SHOWN;
+        when.iter().filter(|(_, at)| is_late(at)).map(|(slot, _)| *slot).collect()
     }
 
     /// The same of the peer party.
     pub(super) fn count_from_peer(&mut self, octets: usize, now: Now) -> Result<(), &'static str> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
-        peer.receiving.received(octets, now.instant)?;
+        peer.receiving.received(credit::cost(octets), now.instant)?;
         if let Some(limit) = peer.receiving.grant(now.instant) {
             self.send_to_peer(&PartyFrame::Credit { limit });
         }
@@ -408,6 +470,7 @@ impl State {
     /// `None` is the peer party.
     pub(super) fn bad_frame(&mut self, slot: Option<u32>, link: LinkId, what: String) {
         self.counters.bad_frames += 1;
+        self.offended.extend(slot.map(|slot| (slot, self.clocks.instant)));
         self.event(PartyEvent::BadFrame { slot, what: what.clone() });
         self.close(link, what);
     }
@@ -454,6 +517,12 @@ impl State {
         now: Now,
     ) -> Option<[u8; 32]> {
         let version = header.description.version;
+        // Before the signature is checked, which costs the most.
+        if self.paces.get(&slot).is_some_and(|pace| pace.is_overspent(now.instant)) {
+            self.overspent.insert(slot, now.instant);
+            self.refuse(slot, version, Refusal::Budget);
+            return None;
+        }
         if let Err(reason) = self.check(slot, &header, part.as_ref(), column.as_deref()) {
             self.refuse(slot, version, reason);
             return None;
@@ -483,7 +552,9 @@ impl State {
         if description.set != self.set.number {
             return Err(Refusal::Set);
         }
-        if self.pending.get(&slot).is_some_and(|waiting| waiting.len() >= MAX_PENDING) {
+        if self.pending.get(&slot).is_some_and(|waiting| waiting.len() >= MAX_PENDING)
+            || self.octets_waiting(slot) >= MAX_PENDING_OCTETS
+        {
             return Err(Refusal::Busy);
         }
         let width = width(&self.set);
@@ -520,6 +591,11 @@ impl State {
         }
         let key = self.keys.get(slot as usize).and_then(Option::as_ref).ok_or(Refusal::Proof)?;
         if header.is_signed_by(&self.config.exchange, key) { Ok(()) } else { Err(Refusal::Proof) }
+    }
+
+    /// Octets of the objects that a member has waiting.
+    pub(super) fn octets_waiting(&self, slot: u32) -> usize {
+        self.pending.get(&slot).map_or(0, |waiting| waiting.values().map(PendingObject::octets).sum())
     }
 
     pub(super) fn take_pending(&mut self, slot: u32, version: u64) -> Option<PendingObject> {

@@ -73,6 +73,10 @@ pub enum PartyEvent {
     /// The member takes up too little of what is sent to it: it gets nothing until it has caught up, and then everything; or it
     /// has caught up.
     Behind { slot: u32, begins: bool },
+    /// The member asks for everything too often, or connects again too often: it is sent everything later.
+    Deferred { slot: u32, seconds: u32 },
+    /// The member asked too often to have Select-Best choose among everything: its own order decides.
+    OwnOrder { slot: u32, seconds: u32 },
     /// Who took up nothing of what was sent to it for too long lost its link: the member in a slot, or the peer party.
     Stalled { slot: Option<u32> },
     /// The routes of an absent member were removed.
@@ -115,6 +119,12 @@ pub struct PartyStatus {
     pub waiting: Vec<u32>,
     /// At party 1, slots that get nothing until they have taken up what is on the way.
     pub behind: Vec<u32>,
+    /// Slots of members that sent more than their budgets in the last minute, or asked for everything too often.
+    pub over_budget: Vec<u32>,
+    /// Slots of members that sent a frame that breaks the protocol in the last minute, for which their links were closed.
+    pub misbehaving: Vec<u32>,
+    /// Octets of the objects that wait to be applied, of the member with the most.
+    pub octets_waiting: usize,
     /// What the party is doing.
     pub stage: &'static str,
     pub counters: Counters,
@@ -158,6 +168,9 @@ impl Party {
             synchronising: self.state.synchronising().collect(),
             waiting: self.role.waiting(),
             behind: self.role.behind(),
+            over_budget: self.state.over_budget(),
+            misbehaving: self.state.misbehaving(),
+            octets_waiting: self.state.pending.keys().map(|slot| self.state.octets_waiting(*slot)).max().unwrap_or(0),
             stage: match self.state.stage {
                 Stage::Idle => "idle",
                 Stage::Proposed { .. } => "proposed",

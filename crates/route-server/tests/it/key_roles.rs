@@ -11,7 +11,9 @@ use wayleave_route_server::frames::{FromMember, PROTOCOL, ToMember};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
 use wayleave_route_server::object::ExportMode;
-use wayleave_route_server::party::{Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, StartError};
+use wayleave_route_server::party::{
+    Budget, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, StartError,
+};
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
 const NOW: Now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_700_000_000_000_000) };
@@ -150,6 +152,7 @@ fn party(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory) -> Result<Party,
         match_wait: Duration::from_secs(2),
         export: ExportMode::Direct,
         max_blob: 8192,
+        budget: Budget::default(),
     };
     Party::new(config, &seed(1), &directory.encode(), Vec::new(), NOW)
 }

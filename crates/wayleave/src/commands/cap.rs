@@ -1,22 +1,20 @@
 //! `cap`: capabilities that people hold. The provider grants, lists and revokes; a holder delegates, revokes and looks secrets up.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Lookup, LookupConfig, LookupInput, LookupOutput,
-    MAX_NAME, Obtained, Order, Ordering, Status, Terms, Zone, delegated,
+    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, MAX_NAME, Obtained, Order, Ordering, Status, Terms,
+    Zone, delegated,
 };
-use wayleave_core::{Machine, Prefix};
-use wayleave_crypto::secret::Seed;
+use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::epoch;
-use wayleave_runtime::Clock;
 use wayleave_runtime::clock::{unix_now, utc};
 use zeroize::Zeroizing;
 
@@ -28,10 +26,9 @@ use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::revocation::RevocationEntry;
+use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 
-/// Octets of a DNS message.
-const LONGEST: usize = 65_535;
 /// How long the answer to an order may take, by UDP and by TCP.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Octets of a file with a line, at most.
@@ -439,10 +436,7 @@ impl Servers {
         if !self.server.is_empty() {
             return Ok(self.server.clone());
         }
-        let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-        let named =
-            text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok());
-        let found: Vec<SocketAddr> = named.map(|address| SocketAddr::new(address, 53)).collect();
+        let found = resolvers();
         if found.is_empty() {
             return Err(Failure::new("/etc/resolv.conf names no resolver").help("add --server ADDRESS:PORT"));
         }
@@ -450,78 +444,10 @@ impl Servers {
     }
 }
 
-/// Any port of the own side.
-fn any_local(to: SocketAddr) -> SocketAddr {
-    match to {
-        SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
-        SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
-    }
-}
-
-/// One question and its answer by UDP; `None` if none came in time.
-fn by_udp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
-    let socket = UdpSocket::bind(any_local(to))?;
-    socket.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
-    socket.send_to(octets, to)?;
-    let mut answer = vec![0; LONGEST];
-    match socket.recv_from(&mut answer) {
-        Ok((length, from)) => {
-            answer.truncate(length);
-            Ok(Some((from, answer)))
-        }
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The same by TCP.
-fn by_tcp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&to, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
-    let mut whole = (octets.len() as u16).to_be_bytes().to_vec(); // a question is short
-    whole.extend_from_slice(octets);
-    stream.write_all(&whole)?;
-    let mut length = [0; 2];
-    stream.read_exact(&mut length)?;
-    let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
-    stream.read_exact(&mut answer)?;
-    Ok(answer)
-}
-
-/// Looks one secret up.
+/// Looks one secret up; what somebody on the way did is a warning.
 fn obtain(credential: &Credential, epoch: u32, servers: &[SocketAddr]) -> Result<Obtained, Failure> {
-    let (clock, seed) = (Clock::start(), Seed::new(*fresh()?));
-    let config = LookupConfig { credential: credential.clone(), epoch, servers: servers.to_vec(), seed };
-    let mut lookup = Lookup::new(config);
-    lookup.handle(LookupInput::Start, clock.now());
-    loop {
-        let Some(output) = lookup.poll() else {
-            // Nothing comes but what the socket was waited for.
-            if let Some(deadline) = lookup.deadline() {
-                std::thread::sleep(deadline.since(clock.now().instant));
-            }
-            lookup.handle_timeout(clock.now());
-            continue;
-        };
-        let patience = lookup.deadline().map_or(Duration::ZERO, |deadline| deadline.since(clock.now().instant));
-        let input = match output {
-            LookupOutput::Event(event) => {
-                warn(&event.to_string());
-                continue;
-            }
-            LookupOutput::Done(outcome) => return outcome.map_err(|failure| Failure::new(failure.to_string())),
-            LookupOutput::Datagram { to, octets } => match by_udp(to, &octets, patience) {
-                Ok(Some((from, octets))) => LookupInput::Datagram { from, octets },
-                _ => continue,
-            },
-            LookupOutput::Stream { to, octets } => match by_tcp(to, &octets, patience) {
-                Ok(octets) => LookupInput::Stream { from: to, octets },
-                Err(_) => LookupInput::StreamFailed(to),
-            },
-        };
-        lookup.handle(input, clock.now());
-    }
+    let found = find(credential, epoch, servers, &mut |event| warn(&event.to_string()))?;
+    found.map_err(|failure| Failure::new(failure.to_string()))
 }
 
 /// Has an order carried out: by UDP, then by TCP, of each server.

@@ -12,7 +12,7 @@ use wayleave_crypto::secret::Secret;
 use wayleave_route_server::directory::{Directory, MAX_EXCHANGE_NAME, MemberSet, Trust};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles, SharedKey};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB, MAX_BLOB_DEFAULT};
-use wayleave_route_server::party::{Party, PartyConfig, PartyNumber, StartError};
+use wayleave_route_server::party::{Budget, Party, PartyConfig, PartyNumber, StartError};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, IdentityError};
 use wayleave_runtime::tls::own_fault;
@@ -34,6 +34,8 @@ pub const ROLE: RoleConfig =
 pub struct RsConfig {
     pub party: PartySection,
     pub link: Spanned<LinkSection>,
+    #[serde(default)]
+    pub budget: BudgetSection,
     pub status: Option<StatusSection>,
 }
 
@@ -83,6 +85,52 @@ pub struct LinkSection {
     pub listen: Option<Spanned<Text<SocketAddr>>>,
     pub connect: Option<Text<HostPort>>,
     pub pin: Spanned<Text<Fingerprint>>,
+}
+
+/// `[budget]`: what each member may cost this party.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BudgetSection {
+    pub objects_per_second: Spanned<u64>,
+    pub kib_per_second: Spanned<u64>,
+    /// How often a member may be sent all routes.
+    pub resyncs_per_hour: Spanned<u64>,
+    /// How often Select-Best chooses for it among those.
+    pub choices_per_hour: Spanned<u64>,
+}
+
+impl Default for BudgetSection {
+    fn default() -> Self {
+        let Budget { objects, octets, syncs, choices } = Budget::default();
+        let spanned = |number: u32| Spanned::new(0..0, u64::from(number));
+        Self {
+            objects_per_second: spanned(objects),
+            kib_per_second: spanned(octets / 1024),
+            resyncs_per_hour: spanned(syncs),
+            choices_per_hour: spanned(choices),
+        }
+    }
+}
+
+impl BudgetSection {
+    fn faults(&self) -> impl Iterator<Item = Fault> {
+        let objects = range(&self.objects_per_second, 10, 1_000_000, "objects a second");
+        let octets = range(&self.kib_per_second, 64, 2_000_000, "KiB a second");
+        let syncs = range(&self.resyncs_per_hour, 1, 1_000_000, "times an hour");
+        let choices = range(&self.choices_per_hour, 1, 1_000_000, "times an hour");
+        [objects, octets, syncs, choices].into_iter().flatten()
+    }
+
+    /// `faults` has checked every number.
+    fn budget(&self) -> Budget {
+        let number = |of: &Spanned<u64>| u32::try_from(*of.get_ref()).unwrap_or(u32::MAX);
+        Budget {
+            objects: number(&self.objects_per_second),
+            octets: number(&self.kib_per_second).saturating_mul(1024),
+            syncs: number(&self.resyncs_per_hour),
+            choices: number(&self.choices_per_hour),
+        }
+    }
 }
 
 /// `[status]`.
@@ -152,6 +200,7 @@ impl RsConfig {
         faults.extend(range(&party.stale_secs, 1, 86_400, "seconds"));
         faults.extend(range(&party.rank_wait_ms, 1, 60_000, "milliseconds"));
         faults.extend(range(&party.max_blob, 512, MAX_BLOB as u64, "octets"));
+        faults.extend(self.budget.faults());
         if link.listen.is_some() == link.connect.is_some() {
             let message =
                 "both or neither of `listen` and `connect`, expected one: one party listens, the other connects";
@@ -312,6 +361,7 @@ impl RsConfig {
                 Export::Mpc => ExportMode::Mpc,
             },
             max_blob: u32::try_from(*party.max_blob.get_ref()).unwrap_or(MAX_BLOB_DEFAULT),
+            budget: self.budget.budget(),
         }
     }
 
@@ -528,6 +578,15 @@ pub fn template(party: u8) -> String {
          {link}\n\
          # Fingerprint of the peer party's certificate, printed by its: wayleave keys show\n\
          pin = \"{other}\"\n\
+         \n\
+         # What each member may cost this party. One that sends more gets credit more slowly, and what comes all the same is refused.\n\
+         #[budget]\n\
+         #objects_per_second = 2000\n\
+         #kib_per_second = 32768\n\
+         # How often a member may be sent all routes, after it has connected or asked for them.\n\
+         #resyncs_per_hour = 720\n\
+         # How often Select-Best chooses for it among them; otherwise its own order decides.\n\
+         #choices_per_hour = 32\n\
          \n\
          # Status pages and metrics. They do not show policies, but are for this party's operator alone.\n\
          [status]\n\

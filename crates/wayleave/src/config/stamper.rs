@@ -1,7 +1,7 @@
 //! The configuration of a stamper at a host.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -56,6 +56,10 @@ pub struct HostSection {
     pub address: Option<Text<Ipv4Addr>>,
     /// Replies are stamped with what clients hand over for them.
     pub replies: Option<Spanned<bool>>,
+    /// Who is asked for the secrets of capabilities that routes name by their lines, at port 53; without any, the resolvers of
+    /// `/etc/resolv.conf`.
+    #[serde(default)]
+    pub resolvers: Vec<Text<IpAddr>>,
     /// Where users register capabilities for their own packets; nowhere without it.
     pub socket: Option<Spanned<PathBuf>>,
     /// Who may, besides root.
@@ -235,7 +239,7 @@ impl HostFile {
             Err(failures) => return Checked::wrong("stamper", failures),
         };
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-        match file.stamper.get_ref().file_fault(source) {
+        match file.stamper.get_ref().file_fault(source, true) {
             // A new configuration needs no files yet.
             Some(FileFault::Missing(fault) | FileFault::Doubtful(fault)) => warnings.push(fault),
             Some(FileFault::Unusable(fault)) => errors.push(fault),
@@ -262,6 +266,8 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      #address = \"192.0.2.10\"\n\
      # Replies to clients that hand over capabilities for them are stamped with these.\n\
      #replies = false\n\
+     # Who is asked for secrets, at port 53, instead of the resolvers of /etc/resolv.conf.\n\
+     #resolvers = [\"192.0.2.53\"]\n\
      # Where users register capabilities for their own packets (`wayleave stamp`), and who may besides root.\n\
      #socket = \"/run/wayleave/stamper.sock\"\n\
      #users = [\"backup\"]\n\
@@ -271,7 +277,8 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      #mark = 1463877632\n\
      #table = 22100\n\
      \n\
-     # Files are created by: wayleave keys capability, and wayleave keys delegate. They are read again when they change.\n\
+     # A file has the line of a capability (wayleave cap grant, cap delegate), whose secrets are looked up by DNS, or the secrets\n\
+     # themselves (wayleave cap lookup, keys capability). Files are read again when they change.\n\
      [stamper]\n\
      # Position in packets that are stamped already: before the next capability, or \"last\".\n\
      #position = \"next\"\n\

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use wayleave_control::capability::{Credential, PREFIX, Terms};
 use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{
@@ -99,6 +100,17 @@ impl Capabilities {
         Self { waypoint, principal, interval, width, delegation, secrets }
     }
 
+    /// Capabilities of a line with the secrets that were looked up so far; without any, no waypoint accepts it.
+    pub fn of_line(credential: &Credential, secrets: &[(u32, Key128)]) -> Self {
+        let Terms { waypoint, principal, interval, width, delegation } = credential.terms;
+        let secrets = match secrets {
+            // Of the first key epoch of all, in 1970: a stamper leaves packets alone, as with any that has ended.
+            [] => vec![(0, Key128::new([0; 16]))],
+            secrets => secrets.to_vec(),
+        };
+        Self::of_secrets((waypoint, principal, interval, width), delegation, secrets)
+    }
+
     /// A delegation for destinations in `prefix`, with the number `id`. Narrowing an existing delegation needs no number.
     pub fn delegate(&self, prefix: Prefix, id: Option<DelegationId>) -> Result<Self, Failure> {
         let refused = |error: DelegateError| Failure::usage(error);
@@ -180,6 +192,11 @@ impl Capabilities {
     pub fn parse(text: &str, name: &str) -> Result<Self, Failure> {
         // The parser's message would quote the line, which is secret.
         let refused = |what: &str| Failure::new(format!("{name} {what}"));
+        if text.trim_start().starts_with(PREFIX) {
+            return Err(refused("is the line of a capability, not a file with its secrets").help(
+                "`wayleave cap lookup --line LINE --out FILE` makes one; routes of `run stamper` take the line itself",
+            ));
+        }
         let file: CapabilityFile = toml::from_str(text).map_err(|_| refused("is not a file of capabilities"))?;
         if file.role != ROLE {
             return Err(refused(&format!("has keys for `{}`, not for `{ROLE}`", file.role)));

@@ -3,6 +3,7 @@
 //! The system hands them to TUN interfaces, one for each kind of sender (`system`); a thread stamps and sends them (`worker`).
 
 pub mod registration;
+mod secrets;
 mod system;
 mod views;
 mod worker;
@@ -18,6 +19,7 @@ use serde_json::json;
 use tokio::sync::{Notify, mpsc};
 use toml::Spanned;
 use tracing::{info, warn};
+use wayleave_control::capability::Credential;
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::stamper::replies::{ReplyGrants, ReplyRequests};
@@ -32,13 +34,14 @@ use wayleave_runtime::packets::ip::Ip;
 
 use super::Events;
 use super::daemon::{Daemon, QUEUE, Role, seed};
-use super::stamping::{CapabilityEpoch, RouteCapabilities};
+use super::stamping::{CapabilityEpoch, Held, RouteCapabilities};
 use crate::config::Source;
 use crate::config::rs::StatusSection;
 use crate::config::stamper::HostFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::capability::Capabilities;
 use registration::{MAX_OF_USER, Registered, Registration, Socket};
+use secrets::{LookedUp, LookupCounters, Secrets};
 use system::System;
 use views::{RouteView, RuleView, Shown, StamperView};
 use worker::{Replies, Running};
@@ -59,14 +62,17 @@ struct Plan {
     capabilities: RouteCapabilities,
     /// By route: what pays for replies.
     paying: Vec<Option<Capabilities>>,
+    /// Capabilities that are named by their lines.
+    lines: Vec<Credential>,
 }
 
 impl Plan {
-    fn load(file: HostFile, source: &Source) -> Outcome<Self> {
-        let capabilities = RouteCapabilities::load(file.stamper.get_ref(), source)?;
+    fn load(file: HostFile, source: &Source, secrets: &mut Secrets) -> Outcome<Self> {
+        let capabilities = RouteCapabilities::load(file.stamper.get_ref(), source, secrets)?;
+        let mut lines: Vec<Credential> = capabilities.lines().cloned().collect();
         let address = file.host.get_ref().address.as_ref().map(|address| address.0);
-        let paying = RouteCapabilities::replies(file.stamper.get_ref(), source, address)?;
-        let plan = Self { file, source: source.clone(), capabilities, paying };
+        let paying = RouteCapabilities::replies(file.stamper.get_ref(), source, address, (secrets, &mut lines))?;
+        let plan = Self { file, source: source.clone(), capabilities, paying, lines };
         // Whatever epoch the capabilities are of, routes and rules fit or do not.
         match Stamper::new(plan.config(UnixTime(0)), CpuKernel::best()) {
             Ok(_) => Ok(plan),
@@ -116,7 +122,7 @@ impl Plan {
             RuleAction::Take(route) => Some(section.routes[usize::from(route)].get_ref().name.clone()),
             RuleAction::Pass => None,
         };
-        let route = |(section, files): (&Spanned<crate::config::router::stamper::RouteSection>, &[_])| {
+        let route = |(section, files): (&Spanned<crate::config::router::stamper::RouteSection>, &[Held])| {
             RouteView::new(section.get_ref(), files, now)
         };
         let interface = |rule: &Rule| {
@@ -134,6 +140,7 @@ impl Plan {
         Shown {
             routes: section.routes.iter().zip(self.capabilities.by_route()).map(route).collect(),
             rules: rules.iter().zip(&section.rules).map(rule).collect(),
+            lookups: LookupCounters::default(),
             table: Rules::new(&rules).unwrap_or_default(),
         }
     }
@@ -150,6 +157,7 @@ pub struct StamperRole {
     stamped: (Vec<Option<CapabilityEpoch>>, Vec<Option<u32>>),
     system: System,
     running: Running,
+    secrets: Secrets,
     shown: Arc<RwLock<Shown>>,
     look: tokio::time::Interval,
     /// Clients that pay for replies, and what packets to each are stamped with.
@@ -167,6 +175,12 @@ pub enum Event {
     Look,
     Granted,
     Registered(Registered),
+    LookedUp(LookedUp),
+}
+
+/// Who is asked for secrets, if the configuration says it.
+fn resolvers(file: &HostFile) -> Vec<IpAddr> {
+    file.host.get_ref().resolvers.iter().map(|resolver| resolver.0).collect()
 }
 
 impl Role for StamperRole {
@@ -185,7 +199,9 @@ impl Role for StamperRole {
     }
 
     async fn start(config: HostFile, daemon: &Daemon) -> Outcome<Self> {
-        let plan = Plan::load(config, &daemon.source)?;
+        let resolvers = resolvers(&config);
+        let mut secrets = Secrets::new(resolvers, daemon.events.clone());
+        let plan = Plan::load(config, &daemon.source, &mut secrets)?;
         let host = plan.file.host.get_ref();
         let raw = |error: std::io::Error| {
             Failure::system("cannot open a raw socket", &error)
@@ -230,6 +246,7 @@ impl Role for StamperRole {
             plan,
             system,
             running,
+            secrets,
             look: tokio::time::interval(LOOK),
             clients: Vec::new(),
             granted,
@@ -252,7 +269,10 @@ impl Role for StamperRole {
     }
 
     async fn reload(&mut self, config: HostFile, source: &Source) -> Outcome {
-        self.plan = Plan::load(config, source)?;
+        let configured = resolvers(&config);
+        self.plan = Plan::load(config, source, &mut self.secrets)?;
+        self.secrets.set_resolvers(configured);
+        self.secrets.keep(&self.plan.lines);
         self.files = self.plan.files();
         self.apply(unix_now()).await
     }
@@ -262,6 +282,7 @@ impl Role for StamperRole {
             _ = self.look.tick() => Event::Look,
             () = self.granted.notified() => Event::Granted,
             Some(registered) = self.registering.recv() => Event::Registered(registered),
+            ended = self.secrets.next() => Event::LookedUp(ended),
         }
     }
 
@@ -272,8 +293,17 @@ impl Role for StamperRole {
                 self.register(registered, now).await;
                 return Ok(());
             }
+            Event::LookedUp(ended) => {
+                self.secrets.done(ended, now);
+                self.plan_again();
+                if let Err(failures) = self.apply(now).await {
+                    warn!("routes of packets stay as they were: {failures}");
+                }
+                return Ok(());
+            }
             event => event,
         };
+        self.secrets.ask(now);
         if self.plan.takes_replies() {
             let is_new = matches!(event, Event::Granted);
             if self.clients_changed(is_new, now).await
@@ -288,14 +318,11 @@ impl Role for StamperRole {
         let files = self.plan.files();
         if files != self.files {
             self.files = files;
-            match Plan::load(self.plan.file.clone(), &self.plan.source) {
-                Ok(plan) => {
-                    self.plan = plan;
-                    info!("files of capabilities have changed and are used from now on");
-                    self.log.note(&json!({ "event": "capabilities-changed" }));
-                    self.stamped.0.clear();
-                }
-                Err(failures) => warn!("the capabilities that were read before stay in force: {failures}"),
+            if self.plan_again() {
+                info!("files of capabilities have changed and are used from now on");
+                self.log.note(&json!({ "event": "capabilities-changed" }));
+                self.stamped.0.clear();
+                self.secrets.keep(&self.plan.lines);
             }
         }
         if self.epochs(now) != self.stamped
@@ -314,6 +341,20 @@ impl Role for StamperRole {
 }
 
 impl StamperRole {
+    /// Reads the files again; if one cannot be used, all stay as they were.
+    fn plan_again(&mut self) -> bool {
+        match Plan::load(self.plan.file.clone(), &self.plan.source, &mut self.secrets) {
+            Ok(plan) => {
+                self.plan = plan;
+                true
+            }
+            Err(failures) => {
+                warn!("the capabilities that were read before stay in force: {failures}");
+                false
+            }
+        }
+    }
+
     /// Asks the thread for the clients that pay for replies, if there are new ones or some whose capabilities have ended.
     async fn clients_changed(&mut self, is_new: bool, now: UnixTime) -> bool {
         let clients = self.running.handle.ask(move |worker| {
@@ -336,6 +377,7 @@ impl StamperRole {
     /// What is in force, for the pages.
     fn shown(&self, now: UnixTime) -> Shown {
         let mut shown = self.plan.shown(&self.system, now);
+        shown.lookups = self.secrets.counters;
         for registration in self.registered.values() {
             let name = format!("registered by user {}", registration.user);
             shown.routes.push(RouteView::registered(&name, registration, now));

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use toml::Spanned;
 use tracing::{error, warn};
+use wayleave_control::capability::{Credential, LookupFailure, PREFIX};
 use wayleave_core::{Prefix, UnixTime};
+use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::stamper::Route;
 use wayleave_packet::platypus::header::{Carriage, DelegationId};
 
@@ -13,40 +15,126 @@ use crate::config::router::stamper::{RouteSection, StamperSection};
 use crate::config::{Fault, Source};
 use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
+use crate::key_files::private;
 
 /// Octets that a packet may grow by: a header, UDP, and eight capabilities of the greatest length.
 pub const HEADROOM: usize = 44 + 8 + 8 * 64;
 /// Seconds before the end of capabilities at which the log warns.
 const WARNED_AHEAD: u64 = 3_600;
 
-/// The capabilities of each route with the names of their files.
-pub struct RouteCapabilities(Vec<Vec<(Capabilities, String)>>);
+/// What is known now of a capability that is named by its line.
+pub struct Known {
+    /// Key epochs and the secrets of them.
+    pub secrets: Vec<(u32, Key128)>,
+    /// Why the last look-up failed, if it did.
+    pub failure: Option<LookupFailure>,
+}
+
+/// Who looks up the secrets of capabilities that are named by their lines.
+pub trait Lines {
+    /// What is known of a capability; from now on its secrets are looked up.
+    ///
+    /// # Errors
+    /// Why there is no such thing here.
+    fn hold(&mut self, credential: &Credential) -> Result<Known, Failure>;
+}
+
+/// Nobody does: only a host's stamper.
+pub struct NoLines;
+
+impl Lines for NoLines {
+    fn hold(&mut self, _: &Credential) -> Result<Known, Failure> {
+        Err(Failure::new("is the line of a capability, whose secrets no router looks up")
+            .help("`wayleave cap lookup --line LINE --out FILE` makes a file of capabilities"))
+    }
+}
+
+/// What a file pays with.
+#[derive(Clone)]
+pub struct Held {
+    pub capabilities: Capabilities,
+    /// The file's name.
+    pub name: String,
+    pub kind: HeldKind,
+}
+
+/// Where secrets come from.
+#[derive(Clone)]
+pub enum HeldKind {
+    /// The file has them.
+    File,
+    /// The file has the capability's line; why the last look-up failed, if it did.
+    Line(Box<Credential>, Option<LookupFailure>),
+}
+
+impl Held {
+    /// Reads a file of capabilities, or one with the line of a capability.
+    fn load(named: &Spanned<PathBuf>, source: &Source, lines: &mut dyn Lines) -> Result<Self, Failure> {
+        let path = source.resolve(named.get_ref());
+        let name = path.display().to_string();
+        let mut read = || {
+            let text = private::read(&path)?;
+            if !text.trim_start().starts_with(PREFIX) {
+                return Ok((Capabilities::parse(&text, &name)?, HeldKind::File));
+            }
+            let credential: Credential =
+                text.trim().parse().map_err(|error| Failure::new(format!("{name}: {error}")))?;
+            let Known { secrets, failure } = lines.hold(&credential)?;
+            Ok((Capabilities::of_line(&credential, &secrets), HeldKind::Line(Box::new(credential), failure)))
+        };
+        let (capabilities, kind) =
+            read().map_err(|failure: Failure| source.failure(Fault::of(named.span(), &failure)))?;
+        Ok(Self { capabilities, name, kind })
+    }
+
+    /// What keeps packets from being stamped at `now`, or is about to.
+    pub fn trouble(&self, now: UnixTime) -> Option<String> {
+        let name = &self.name;
+        let has_ended = self.capabilities.end() <= now.secs();
+        match (&self.kind, has_ended) {
+            (HeldKind::File, false) | (HeldKind::Line(_, None), false) => None,
+            (HeldKind::File, true) => Some(format!("the capabilities in {name} have ended")),
+            (HeldKind::Line(_, None), true) => Some(format!("the secret of {name} is being looked up")),
+            (HeldKind::Line(_, Some(failure)), true) => Some(format!("the secret of {name} is missing: {failure}")),
+            (HeldKind::Line(_, Some(failure)), false) => {
+                Some(format!("the next secret of {name} is missing, the present one serves: {failure}"))
+            }
+        }
+    }
+}
+
+/// The capabilities of each route.
+pub struct RouteCapabilities(Vec<Vec<Held>>);
 
 impl RouteCapabilities {
     /// Reads all files.
     ///
     /// # Errors
     /// The first file that cannot be used, at its name.
-    pub fn load(section: &StamperSection, source: &Source) -> Result<Self, Failure> {
-        let one = |named: &Spanned<PathBuf>| {
-            let path = source.resolve(named.get_ref());
-            let loaded = Capabilities::load(&path);
-            let loaded = loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
-            Ok((loaded, path.display().to_string()))
-        };
-        let route = |route: &Spanned<RouteSection>| {
-            route.get_ref().capabilities.iter().map(one).collect::<Result<_, Failure>>()
-        };
-        Ok(Self(section.routes.iter().map(route).collect::<Result<_, Failure>>()?))
+    pub fn load(section: &StamperSection, source: &Source, lines: &mut dyn Lines) -> Result<Self, Failure> {
+        let mut routes = Vec::with_capacity(section.routes.len());
+        for route in &section.routes {
+            let held = route.get_ref().capabilities.iter().map(|named| Held::load(named, source, lines));
+            routes.push(held.collect::<Result<_, Failure>>()?);
+        }
+        Ok(Self(routes))
+    }
+
+    /// The capabilities that are named by their lines.
+    pub fn lines(&self) -> impl Iterator<Item = &Credential> {
+        self.0.iter().flatten().filter_map(|held| match &held.kind {
+            HeldKind::File => None,
+            HeldKind::Line(credential, _) => Some(&**credential),
+        })
     }
 
     /// The routes of `section`, with the keys that waypoints accept at `now`.
     pub fn routes(&self, section: &StamperSection, now: UnixTime) -> Vec<Route> {
-        let route = |(section, files): (&Spanned<RouteSection>, &Vec<(Capabilities, String)>)| {
+        let route = |(section, files): (&Spanned<RouteSection>, &Vec<Held>)| {
             let section = section.get_ref();
             Route {
                 // Packets of a route whose capabilities have ended are left unstamped, and counted.
-                hops: files.iter().map(|(capabilities, _)| capabilities.hop_or_first(now)).collect(),
+                hops: files.iter().map(|held| held.capabilities.hop_or_first(now)).collect(),
                 sealed: section.sealed,
                 carriage: if section.udp { Carriage::Udp } else { Carriage::Ip },
                 mtu: usize::try_from(*section.mtu.get_ref()).unwrap_or(usize::MAX),
@@ -55,7 +143,7 @@ impl RouteCapabilities {
         section.routes.iter().zip(&self.0).map(route).collect()
     }
 
-    /// By route: what pays for replies to `client`, delegated to that address alone.
+    /// By route: what pays for replies to `client`, delegated to that address alone; nothing yet if its secret is being looked up.
     ///
     /// # Errors
     /// The first file that cannot be used, at its name.
@@ -63,11 +151,19 @@ impl RouteCapabilities {
         section: &StamperSection,
         source: &Source,
         client: Option<Ipv4Addr>,
+        (lines, used): (&mut dyn Lines, &mut Vec<Credential>),
     ) -> Result<Vec<Option<Capabilities>>, Failure> {
-        let delegated = |route: &RouteSection| {
+        let mut delegated = |route: &RouteSection| {
             let (Some(named), Some(client)) = (&route.reply, client) else { return Ok(None) };
             let failed = |failure: Failure| source.failure(Fault::of(named.span(), &failure));
-            let held = Capabilities::load(&source.resolve(named.get_ref())).map_err(failed)?;
+            let held = Held::load(named, source, lines)?;
+            if let HeldKind::Line(credential, _) = &held.kind {
+                used.push((**credential).clone());
+                if held.capabilities.epochs() == (0, 0) {
+                    return Ok(None);
+                }
+            }
+            let held = held.capabilities;
             let prefix = Prefix::new(client.into(), 32).map_err(|error| failed(Failure::new(error)))?;
             let id = u32::try_from(*route.reply_id.get_ref()).ok().and_then(DelegationId::new);
             // Who holds a delegation makes it narrower; its number stays.
@@ -77,24 +173,28 @@ impl RouteCapabilities {
         section.routes.iter().map(|route| delegated(route.get_ref())).collect()
     }
 
-    /// By route: each waypoint's capabilities, with the name of their file.
-    pub fn by_route(&self) -> impl Iterator<Item = &[(Capabilities, String)]> {
+    /// By route: each waypoint's capabilities.
+    pub fn by_route(&self) -> impl Iterator<Item = &[Held]> {
         self.0.iter().map(Vec::as_slice)
     }
 
     /// The key epochs that are stamped with at `now`; `None` where no capability is accepted.
     pub fn epochs(&self, now: UnixTime) -> Vec<Option<CapabilityEpoch>> {
         let all = self.0.iter().flatten();
-        all.map(|(capabilities, _)| {
-            let epoch = capabilities.hop(now)?.capability.epoch;
-            Some(CapabilityEpoch { epoch, is_about_to_end: now.secs() + WARNED_AHEAD > capabilities.end() })
+        all.map(|held| {
+            let epoch = held.capabilities.hop(now)?.capability.epoch;
+            let is_of_file = matches!(held.kind, HeldKind::File);
+            let is_about_to_end = is_of_file && now.secs() + WARNED_AHEAD > held.capabilities.end();
+            Some(CapabilityEpoch { epoch, is_about_to_end })
         })
         .collect()
     }
 
     /// Logs which files have come to their end, or are about to.
     pub fn warn(&self, now: UnixTime) {
-        for (capabilities, name) in self.0.iter().flatten() {
+        for Held { capabilities, name, .. } in
+            self.0.iter().flatten().filter(|held| matches!(held.kind, HeldKind::File))
+        {
             let end = capabilities.end();
             if capabilities.hop(now).is_none() {
                 error!(

@@ -64,6 +64,13 @@ impl Faults {
         let (parties, link) = (layout.parties.clone(), layout.link);
         let binary = Path::new(env!("CARGO_BIN_EXE_wayleave"));
         let exchange = DemoExchange::new(layout, binary, None).expect("keys and configurations");
+        // What is killed a thousand times is not to wait for its turn.
+        for number in [1, 2] {
+            let path = exchange.files.party(number);
+            let text = fs::read_to_string(&path).expect("a configuration");
+            let budget = "[budget]\nresyncs_per_hour = 100000\nchoices_per_hour = 100000\n";
+            fs::write(path, format!("{text}\n{budget}")).expect("written");
+        }
         let mut links = vec![relayed(&exchange.files.party(2), link)];
         for member in &exchange.members {
             let config = exchange.files.member(&member.at.name);

@@ -10,6 +10,7 @@ mod cli;
 mod common;
 mod gateway;
 mod guide;
+mod hostile;
 mod key;
 mod kill_nine;
 mod lab;

@@ -262,7 +262,7 @@ impl RouterFile {
 
     fn file_fault(&self, source: &Source) -> Option<FileFault> {
         let named = &self.forwarding.keys;
-        if let Some(fault) = self.stamper.as_ref().and_then(|stamper| stamper.get_ref().file_fault(source)) {
+        if let Some(fault) = self.stamper.as_ref().and_then(|stamper| stamper.get_ref().file_fault(source, false)) {
             return Some(fault);
         }
         let path = source.resolve(named.get_ref());

@@ -1,9 +1,10 @@
 //! The configuration of a stamping Platypus router: routes of waypoints, and the destinations that use them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
+use wayleave_control::capability::{Credential, PREFIX};
 use wayleave_core::Prefix;
 use wayleave_dataplane::stamper::ConfigError;
 use wayleave_packet::platypus::mint::Position;
@@ -13,6 +14,7 @@ use crate::config::rs::{FileFault, range};
 use crate::config::{Fault, Source};
 use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
+use crate::key_files::private;
 
 /// Largest number of stampers that share capabilities: each has a part of the nonces of a second.
 const MOST_STAMPERS: u64 = 1 << 16;
@@ -134,23 +136,37 @@ impl StamperSection {
         self.share.as_ref().map_or([0, 1], |share| *share.get_ref())
     }
 
-    /// The first file of capabilities that cannot be used.
-    pub fn file_fault(&self, source: &Source) -> Option<FileFault> {
+    /// The first file of capabilities that cannot be used. A stamper at a host takes the lines of capabilities too.
+    pub fn file_fault(&self, source: &Source, takes_lines: bool) -> Option<FileFault> {
         let named =
             self.routes.iter().map(Spanned::get_ref).flat_map(|route| route.capabilities.iter().chain(&route.reply));
         for named in named {
             let path = source.resolve(named.get_ref());
             if !path.exists() {
                 let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
-                let make = "`wayleave keys capability FILE` or `wayleave keys delegate FILE` makes it";
+                let make = "`wayleave cap lookup --out FILE` or `wayleave keys capability FILE` makes it";
                 return Some(FileFault::Missing(fault.help(make)));
             }
-            let failure: Option<Failure> = Capabilities::load(&path).err();
+            let failure: Option<Failure> = match takes_lines.then(|| line(&path)).flatten() {
+                Some(read) => read.err(),
+                None => Capabilities::load(&path).err(),
+            };
             if let Some(failure) = failure {
                 return Some(FileFault::Unusable(Fault::of(named.span(), &failure)));
             }
         }
         None
+    }
+}
+
+/// Whether a file with the line of a capability is sound; `None` if it is another file.
+fn line(path: &Path) -> Option<Result<(), Failure>> {
+    match private::read(path) {
+        Ok(text) if text.trim_start().starts_with(PREFIX) => {
+            let read = text.trim().parse::<Credential>();
+            Some(read.map(drop).map_err(|error| Failure::new(format!("{}: {error}", path.display()))))
+        }
+        _ => None,
     }
 }
 

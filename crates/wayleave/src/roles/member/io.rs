@@ -228,6 +228,8 @@ fn kind(event: &MemberEvent) -> Option<&'static str> {
         MemberEvent::SetsDiffer { .. } => Some("sets-differ"),
         MemberEvent::ExportsDiffer { .. } => Some("exports-differ"),
         MemberEvent::NotAnnounced { .. } => Some("not-announced"),
+        MemberEvent::Deferred { .. } => Some("deferred"),
+        MemberEvent::OwnOrder { .. } => Some("own-order"),
         _ => None,
     }
 }
@@ -247,6 +249,20 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
         }
         // With what the configuration says.
         MemberEvent::SessionDown | MemberEvent::Rejected { .. } | MemberEvent::SetRefused { .. } => {}
+        MemberEvent::Deferred { seconds } => {
+            warn!(
+                seconds,
+                suppressed,
+                "this member asked for all routes, or connected again, more often than the exchange allows; they come in {seconds} seconds at the earliest"
+            );
+        }
+        MemberEvent::OwnOrder { seconds } => {
+            warn!(
+                seconds,
+                suppressed,
+                "this member asked for all routes, or connected again, more often than the exchange has Select-Best choose among them: its own order decides until routes change; Select-Best chooses among all again in {seconds} seconds"
+            );
+        }
         MemberEvent::Queued { ahead } => {
             info!(ahead, "the parties send all routes to {ahead} members before this one");
         }

@@ -154,6 +154,7 @@ impl View for MemberView {
         let mut problems = self.troubles.list();
         problems.extend(router["problem"].as_str().map(str::to_owned));
         problems.extend(too_large(&status));
+        problems.extend(deferred(&status));
         value["problems"] = json!(problems);
         Ok(value)
     }
@@ -192,6 +193,14 @@ impl View for MemberView {
             .page("why", |view, parameters| async move { view.why(prefix(&parameters)?).await })
             .page("keys", |view, _| async move { Ok(Value::clone(&view.keys)) })
     }
+}
+
+/// That all routes were asked for too often.
+fn deferred(status: &MemberStatus) -> Option<String> {
+    let seconds = status.deferred?;
+    Some(format!(
+        "this proxy connected, or asked for all routes, more often than the exchange allows: they come within {seconds} seconds; look for what ends its links in its log"
+    ))
 }
 
 /// Routes that are larger than the parties take.

@@ -182,6 +182,8 @@ fn kind(event: &PartyEvent) -> Option<(&'static str, u32)> {
         PartyEvent::MissedRanking { slot } => Some(("missed-ranking", *slot)),
         PartyEvent::Probation { slot, .. } => Some(("probation", *slot)),
         PartyEvent::Behind { slot, .. } => Some(("behind", *slot)),
+        PartyEvent::Deferred { slot, .. } => Some(("deferred", *slot)),
+        PartyEvent::OwnOrder { slot, .. } => Some(("own-order", *slot)),
         PartyEvent::Stalled { slot } => Some(("stalled", slot.unwrap_or(u32::MAX))),
         PartyEvent::Expired { slot } => Some(("expired", *slot)),
         _ => None,
@@ -221,6 +223,22 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
         }
         PartyEvent::Behind { slot, begins: false } => {
             info!(slot, suppressed, "the member in slot {slot} has caught up and is sent everything");
+        }
+        PartyEvent::Deferred { slot, seconds } => {
+            warn!(
+                slot,
+                seconds,
+                suppressed,
+                "the member in slot {slot} asks for all routes, or connects again, too often: it is sent them in {seconds} seconds at the earliest"
+            );
+        }
+        PartyEvent::OwnOrder { slot, seconds } => {
+            warn!(
+                slot,
+                seconds,
+                suppressed,
+                "the member in slot {slot} is sent all routes too often to have Select-Best choose among them each time: its own order decides; again in {seconds} seconds"
+            );
         }
         PartyEvent::Stalled { slot: Some(slot) } => {
             warn!(slot, suppressed, "the member in slot {slot} took up nothing of what was sent to it; link closed");

@@ -164,7 +164,19 @@ fn of_members(status: &PartyStatus, set: &MemberSet) -> Vec<String> {
             name(*slot)
         )
     });
-    behind.collect()
+    let over = status.over_budget.iter().map(|slot| {
+        format!(
+            "the member in slot {slot}{} sends more, or asks for all routes more often, than its budget",
+            name(*slot)
+        )
+    });
+    let misbehaving = status.misbehaving.iter().map(|slot| {
+        format!(
+            "the member in slot {slot}{} sends frames that break the protocol, for which its links are closed; `wayleave show events` has what",
+            name(*slot)
+        )
+    });
+    behind.chain(over).chain(misbehaving).collect()
 }
 
 fn read(counter: &AtomicU64) -> u64 {
@@ -196,6 +208,18 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
             Unit::Members,
             "Members that get nothing until they have taken up what is on the way",
             status.behind.len() as f64,
+        ),
+        gauge(
+            "over_budget",
+            Unit::Members,
+            "Members that spent more than their budgets in the last minute",
+            status.over_budget.len() as f64,
+        ),
+        gauge(
+            "misbehaving",
+            Unit::Members,
+            "Members that sent frames that break the protocol in the last minute",
+            status.misbehaving.len() as f64,
         ),
         gauge("stored", Unit::Objects, "Route objects stored", status.objects as f64),
         gauge("live", Unit::Prefixes, "Prefixes with a live route", status.prefixes as f64),

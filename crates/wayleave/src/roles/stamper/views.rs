@@ -11,10 +11,12 @@ use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
 use super::registration::Registration;
+use super::secrets::LookupCounters;
 use super::worker::{Handle, IoCounters};
 use crate::config::router::stamper::RouteSection;
 use crate::key_files::capability::Capabilities;
 use crate::roles::daemon::{View, Views};
+use crate::roles::stamping::{Held, HeldKind};
 
 /// A route and what pays for it.
 pub struct RouteView {
@@ -23,12 +25,21 @@ pub struct RouteView {
     mtu: u64,
     /// The Unix second from which no packet is stamped.
     ends: u64,
+    /// What is wrong with its capabilities.
+    troubles: Vec<String>,
 }
 
 impl RouteView {
-    pub fn new(section: &RouteSection, files: &[(Capabilities, String)], now: UnixTime) -> Self {
-        let held = files.iter().map(|(held, file)| (held, Some(file.as_str())));
-        Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now)
+    pub fn new(section: &RouteSection, files: &[Held], now: UnixTime) -> Self {
+        let held = files.iter().map(|held| (&held.capabilities, Some(held)));
+        let troubles = files.iter().filter_map(|held| held.trouble(now)).collect();
+        Self { troubles, ..Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now) }
+    }
+
+    /// Why no packet is stamped, if none is.
+    fn halted(&self, now: u64) -> Option<String> {
+        let why = || self.troubles.first().cloned().unwrap_or_else(|| "its capabilities have ended".to_owned());
+        (self.ends <= now).then(why)
     }
 
     /// The route of what a user registered.
@@ -37,15 +48,17 @@ impl RouteView {
         Self::of(name, held.collect(), registration.mtu.into(), now)
     }
 
-    fn of(name: &str, held: Vec<(&Capabilities, Option<&str>)>, mtu: u64, now: UnixTime) -> Self {
-        let waypoint = |(held, file): &(&Capabilities, Option<&str>)| {
+    fn of(name: &str, held: Vec<(&Capabilities, Option<&Held>)>, mtu: u64, now: UnixTime) -> Self {
+        let waypoint = |(held, of): &(&Capabilities, Option<&Held>)| {
             json!({
                 "waypoint": held.waypoint,
                 "principal": held.principal.number(),
                 "delegation": held.delegation.map(|delegation| delegation.id.number()),
                 "epoch": held.hop(now).map(|hop| hop.capability.epoch),
                 "until": held.end(),
-                "file": file,
+                "file": of.map(|of| &of.name),
+                "by_dns": of.map(|of| matches!(of.kind, HeldKind::Line(..))),
+                "trouble": of.and_then(|of| of.trouble(now)),
             })
         };
         Self {
@@ -53,6 +66,7 @@ impl RouteView {
             waypoints: held.iter().map(waypoint).collect(),
             mtu,
             ends: held.iter().map(|(held, _)| held.end()).min().unwrap_or(0),
+            troubles: Vec::new(),
         }
     }
 }
@@ -71,6 +85,7 @@ pub struct RuleView {
 pub struct Shown {
     pub routes: Vec<RouteView>,
     pub rules: Vec<RuleView>,
+    pub lookups: LookupCounters,
     pub table: Rules,
 }
 
@@ -137,12 +152,10 @@ impl StamperView {
                     RuleAction::Take(route) => shown.routes.get(usize::from(route)),
                     RuleAction::Pass => None,
                 };
-                let why = match route {
+                let why = match route.map(|route| (route, route.halted(now))) {
                     None => "leaves without a stamp: no rule gives it a route".to_owned(),
-                    Some(route) if route.ends <= now => {
-                        format!("leaves without a stamp: the capabilities of route {} have ended", route.name)
-                    }
-                    Some(route) => format!("is stamped for route {}", route.name),
+                    Some((route, Some(why))) => format!("leaves without a stamp: route {}: {why}", route.name),
+                    Some((route, None)) => format!("is stamped for route {}", route.name),
                 };
                 json!({
                     "user": user, "mark": mark, "cgroup": cgroup, "why": why,
@@ -165,11 +178,16 @@ impl View for StamperView {
         let replies = self.replies().await;
         let now = unix_now().secs();
         let (routes, rules, problems) = self.with(|shown| {
-            let problem = |route: &&RouteView| route.ends <= now;
-            let message = |route: &RouteView| format!("the capabilities of route {} have ended", route.name);
-            let problems: Vec<String> = shown.routes.iter().filter(problem).map(message).collect();
+            let mut problems = Vec::new();
+            for route in &shown.routes {
+                match (&route.troubles[..], route.halted(now)) {
+                    ([], Some(why)) => problems.push(format!("route {}: {why}", route.name)),
+                    (troubles, _) => problems.extend(troubles.iter().map(|why| format!("route {}: {why}", route.name))),
+                }
+            }
             (shown.routes.len(), shown.rules.len(), problems)
         });
+        let lookups = self.with(|shown| shown.lookups);
         Ok(json!({
             "routes": routes,
             "rules": rules,
@@ -181,6 +199,7 @@ impl View for StamperView {
             "arrived": io.arrived,
             "delivered": io.delivered,
             "replies": { "servers": replies.0, "clients": replies.1, "refused": replies.2 },
+            "lookups": { "found": lookups.found, "failed": lookups.failed, "events": lookups.events },
             "problems": problems,
         }))
     }
@@ -189,6 +208,7 @@ impl View for StamperView {
         let (io, counters) = self.counters().await.ok()?;
         let replies = self.replies().await;
         let (gauge, counter) = (Metric::gauge, Metric::counter);
+        let lookups = self.with(|shown| shown.lookups);
         let (rules, end) = self.with(|shown| (shown.rules.len(), shown.routes.iter().map(|route| route.ends).min()));
         let mut all = vec![
             gauge("configured", Unit::Routes, "Rules in force", rules as f64),
@@ -209,6 +229,14 @@ impl View for StamperView {
             ),
             counter("reply_refused", Unit::Messages, "Reply options that were refused", replies.2),
             counter("reply_option", Unit::Packets, "Reply options sent", io.options),
+            counter("lookup_found", Unit::Messages, "Secrets that were looked up", lookups.found),
+            counter("lookup_failed", Unit::Messages, "Look-ups that gave no secret", lookups.failed),
+            counter(
+                "lookup_event",
+                Unit::Messages,
+                "Answers that were forged, stray, or changed on their way",
+                lookups.events,
+            ),
             counter("failed", Unit::Calls, "System calls that failed", io.failures),
         ];
         if let Some(end) = end {
@@ -231,8 +259,8 @@ impl View for StamperView {
         self.counters().await.ok()?;
         let now = unix_now().secs();
         let ended =
-            self.with(|shown| shown.routes.iter().find(|route| route.ends <= now).map(|route| route.name.clone()));
-        Some(ended.map_or(Ok(()), |name| Err(format!("the capabilities of route {name} have ended"))))
+            self.with(|shown| shown.routes.iter().find_map(|route| Some((route.name.clone(), route.halted(now)?))));
+        Some(ended.map_or(Ok(()), |(name, why)| Err(format!("route {name}: {why}"))))
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {

@@ -39,8 +39,8 @@ fn an_exchange_with_a_member_is_set_up_as_the_guide_says() {
     let place = network.attach("exchange", &addresses).expect("attached");
     let [keys, operators, begin, admit, remove, init, check, run, status, invite] =
         snippets("exchange.md", "sh").try_into().expect("ten snippets");
-    let [first, second, recommendation, other_recommendation] =
-        snippets("exchange.md", "toml").try_into().expect("four snippets");
+    let [first, second, recommendation, budget, other_recommendation] =
+        snippets("exchange.md", "toml").try_into().expect("five snippets");
     let [join, endorse, run_member, attest, look, announced] =
         snippets("member.md", "sh").try_into().expect("six snippets");
     let [own, lab, ..] = &snippets("member.md", "toml")[..] else { panic!("two snippets and more") };
@@ -64,7 +64,7 @@ fn an_exchange_with_a_member_is_set_up_as_the_guide_says() {
     for (name, snippet, pin) in [("party1.toml", &first, &pin2), ("party2.toml", &second, &pin1)] {
         let edited = filled(snippet, &[both[0], both[1], ("sha256:...", pin)]);
         let laid = laid_over(&read(name), &edited);
-        shell.folder.write(name, &laid);
+        shell.folder.write(name, &format!("{laid}\n{budget}"));
     }
     shell.folder.write("recommendation.toml", &recommendation);
     for line in commands(&check) {

@@ -2,6 +2,7 @@
 //! off again.
 
 mod chosen;
+mod looked_up;
 mod registered;
 mod replies;
 mod transit;

@@ -20,12 +20,12 @@ use crate::config::router::stamper::{RuleSection, StamperSection};
 use crate::failure::{Failure, Outcome as Answer};
 use crate::roles::router::counters::Named;
 use crate::roles::router::settings::Settings;
-use crate::roles::stamping::{HEADROOM, RouteCapabilities};
+use crate::roles::stamping::{HEADROOM, NoLines, RouteCapabilities};
 
 /// Reads the files of capabilities, if packets are stamped, and tries the plan that follows from them.
 pub fn load(Settings { file, source, .. }: &Settings) -> Result<Option<RouteCapabilities>, Failure> {
     let Some(section) = file.stamper.as_ref().map(Spanned::get_ref) else { return Ok(None) };
-    let capabilities = RouteCapabilities::load(section, source)?;
+    let capabilities = RouteCapabilities::load(section, source, &mut NoLines)?;
     match StampingPlan::new(file, &capabilities, UnixTime(0)).stamper(0) {
         Ok(_) => Ok(Some(capabilities)),
         Err(error) => Err(source.failure(section.locate(error))),

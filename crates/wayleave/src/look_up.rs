@@ -1,0 +1,110 @@
+//! Looks a capability's secret up: the sockets and the clock of [`Lookup`].
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use wayleave_control::capability::{
+    Credential, Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, LookupOutput, Obtained,
+};
+use wayleave_core::Machine;
+use wayleave_crypto::secret::Seed;
+use wayleave_runtime::Clock;
+
+use crate::failure::Failure;
+use crate::key_files::node::fresh;
+
+/// The port of name servers, whose packets no stamper stamps.
+pub const DNS_PORT: u16 = 53;
+/// Octets of a DNS message.
+const LONGEST: usize = 65_535;
+
+/// The resolvers of this machine.
+pub fn resolvers() -> Vec<SocketAddr> {
+    let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let named = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok());
+    named.map(|address| SocketAddr::new(address, DNS_PORT)).collect()
+}
+
+/// Any port of the own side.
+fn any_local(to: SocketAddr) -> SocketAddr {
+    match to {
+        SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
+        SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
+    }
+}
+
+/// One question and its answer by UDP; `None` if none came in time.
+pub fn by_udp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
+    let socket = UdpSocket::bind(any_local(to))?;
+    socket.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
+    socket.send_to(octets, to)?;
+    let mut answer = vec![0; LONGEST];
+    match socket.recv_from(&mut answer) {
+        Ok((length, from)) => {
+            answer.truncate(length);
+            Ok(Some((from, answer)))
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same by TCP.
+pub fn by_tcp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&to, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let mut whole = (octets.len() as u16).to_be_bytes().to_vec(); // a question is short
+    whole.extend_from_slice(octets);
+    stream.write_all(&whole)?;
+    let mut length = [0; 2];
+    stream.read_exact(&mut length)?;
+    let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut answer)?;
+    Ok(answer)
+}
+
+/// Asks `servers` for the secret of one key epoch, and waits for the answer.
+///
+/// # Errors
+/// The system gives no randomness.
+pub fn look_up(
+    credential: &Credential,
+    epoch: u32,
+    servers: &[SocketAddr],
+    on_event: &mut dyn FnMut(LookupEvent),
+) -> Result<Result<Obtained, LookupFailure>, Failure> {
+    let (clock, seed) = (Clock::start(), Seed::new(*fresh()?));
+    let config = LookupConfig { credential: credential.clone(), epoch, servers: servers.to_vec(), seed };
+    let mut lookup = Lookup::new(config);
+    lookup.handle(LookupInput::Start, clock.now());
+    loop {
+        let Some(output) = lookup.poll() else {
+            // Nothing comes but what the socket was waited for.
+            if let Some(deadline) = lookup.deadline() {
+                std::thread::sleep(deadline.since(clock.now().instant));
+            }
+            lookup.handle_timeout(clock.now());
+            continue;
+        };
+        let patience = lookup.deadline().map_or(Duration::ZERO, |deadline| deadline.since(clock.now().instant));
+        let input = match output {
+            LookupOutput::Event(event) => {
+                on_event(event);
+                continue;
+            }
+            LookupOutput::Done(outcome) => return Ok(outcome),
+            LookupOutput::Datagram { to, octets } => match by_udp(to, &octets, patience) {
+                Ok(Some((from, octets))) => LookupInput::Datagram { from, octets },
+                _ => continue,
+            },
+            LookupOutput::Stream { to, octets } => match by_tcp(to, &octets, patience) {
+                Ok(octets) => LookupInput::Stream { from: to, octets },
+                Err(_) => LookupInput::StreamFailed(to),
+            },
+        };
+        lookup.handle(input, clock.now());
+    }
+}

@@ -1,0 +1,139 @@
+//! Secrets of capabilities that routes name by their lines: looked up through DNS, and again before each key epoch ends.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+use wayleave_control::capability::{Credential, LookupEvent, LookupFailure, Obtained, Renewal};
+use wayleave_core::UnixTime;
+
+use crate::failure::Failure;
+use crate::look_up::{DNS_PORT, look_up, resolvers};
+use crate::roles::Events;
+use crate::roles::daemon::{QUEUE, seed};
+use crate::roles::stamping::{Known, Lines};
+
+/// A look-up that has ended.
+pub struct LookedUp {
+    credential: Credential,
+    result: Result<Obtained, LookupFailure>,
+    events: Vec<LookupEvent>,
+}
+
+/// What the look-ups came to.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct LookupCounters {
+    pub found: u64,
+    pub failed: u64,
+    /// Answers that nobody with the capability's key made, strays and changed TTLs.
+    pub events: u64,
+}
+
+/// The secrets of all lines in use.
+pub struct Secrets {
+    held: Vec<Renewal>,
+    /// As configured; the machine's own without any.
+    configured: Vec<IpAddr>,
+    sender: mpsc::Sender<LookedUp>,
+    ended: mpsc::Receiver<LookedUp>,
+    pub counters: LookupCounters,
+    log: Events,
+}
+
+impl Secrets {
+    pub fn new(configured: Vec<IpAddr>, log: Events) -> Self {
+        let (sender, ended) = mpsc::channel(QUEUE);
+        Self { held: Vec::new(), configured, sender, ended, counters: LookupCounters::default(), log }
+    }
+
+    pub fn set_resolvers(&mut self, configured: Vec<IpAddr>) {
+        self.configured = configured;
+    }
+
+    /// Forgets capabilities that no line names any more.
+    pub fn keep(&mut self, used: &[Credential]) {
+        self.held.retain(|renewal| used.contains(renewal.credential()));
+    }
+
+    fn servers(&self) -> Vec<SocketAddr> {
+        match &self.configured[..] {
+            [] => resolvers(),
+            configured => configured.iter().map(|address| SocketAddr::new(*address, DNS_PORT)).collect(),
+        }
+    }
+
+    /// Begins the look-ups that are due.
+    pub fn ask(&mut self, now: UnixTime) {
+        let due: Vec<(Credential, u32)> = self
+            .held
+            .iter_mut()
+            .filter_map(|renewal| Some((renewal.due(now)?, renewal.credential().clone())))
+            .map(|(epoch, credential)| (credential, epoch))
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        let servers = self.servers();
+        for (credential, epoch) in due {
+            let (sender, servers) = (self.sender.clone(), servers.clone());
+            tokio::task::spawn_blocking(move || {
+                let mut events = Vec::new();
+                let result = look_up(&credential, epoch, &servers, &mut |event| events.push(event));
+                // Without randomness nothing can be asked: tried again like any failure.
+                let result = result.unwrap_or(Err(LookupFailure::NoServer));
+                // Fails if the role has ended.
+                let _ = sender.blocking_send(LookedUp { credential, result, events });
+            });
+        }
+    }
+
+    /// The next look-up that ends.
+    pub async fn next(&mut self) -> LookedUp {
+        match self.ended.recv().await {
+            Some(ended) => ended,
+            // There is a sender for as long as this lives.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes a look-up's result in, and says what is to be said of it.
+    pub fn done(&mut self, ended: LookedUp, now: UnixTime) {
+        let LookedUp { credential, result, events } = ended;
+        let Some(renewal) = self.held.iter_mut().find(|renewal| *renewal.credential() == credential) else { return };
+        let (terms, zone) = (credential.terms, credential.zone.as_str());
+        for event in events {
+            self.counters.events += 1;
+            warn!(%terms, zone, "{event}");
+        }
+        match &result {
+            Ok(obtained) => {
+                self.counters.found += 1;
+                let epoch = obtained.secret.capability.epoch;
+                info!(%terms, zone, epoch, "a secret was looked up");
+                self.log.note(&json!({ "event": "secret-found", "terms": terms.to_string(), "epoch": epoch }));
+            }
+            Err(failure) => {
+                self.counters.failed += 1;
+                if renewal.failure() != Some(*failure) {
+                    warn!(%terms, zone, "no secret: {failure}; it is asked for again");
+                    let why = failure.to_string();
+                    self.log.note(&json!({ "event": "secret-missing", "terms": terms.to_string(), "why": why }));
+                }
+            }
+        }
+        renewal.done(result, now);
+    }
+}
+
+impl Lines for Secrets {
+    fn hold(&mut self, credential: &Credential) -> Result<Known, Failure> {
+        let known = self.held.iter().find(|renewal| renewal.credential() == credential);
+        if let Some(renewal) = known {
+            return Ok(Known { secrets: renewal.secrets().to_vec(), failure: renewal.failure() });
+        }
+        let seed = seed().map_err(|_| Failure::new("the system gave no randomness"))?;
+        self.held.push(Renewal::new(credential.clone(), seed));
+        Ok(Known { secrets: Vec::new(), failure: None })
+    }
+}
