@@ -142,12 +142,15 @@ impl<'a> Thief<'a> {
         }
     }
 
-    /// The path with the consents of all its nodes.
+    /// The path with the consents of all its nodes, which end together: also when a second ends between two requests.
     fn consented(&self, path: &Path, seconds: u32) -> Path {
         let mut path = path.clone();
         let count = path.nodes().len();
+        let end = unix_now().secs() as u32 + seconds;
         for index in 1..count {
-            let (expiry, consent) = self.request(&path, index, seconds, |_| ()).expect("consented");
+            let asked = self.request(&path, index, seconds, |request| request.expiry = end);
+            let (expiry, consent) = asked.expect("consented");
+            assert_eq!(expiry, end, "a consent ends when it was asked to");
             path.add_consent(index, expiry, consent).expect("a node of the path");
         }
         path
