@@ -262,6 +262,15 @@ fn with_path(capture: &Capture) -> Option<Vec<u8>> {
     capture.packets().into_iter().rev().find(is_whole)
 }
 
+/// The first packet of a datagram with its path. A capture on a link sees datagrams that were sent at once as one (UDP segmentation
+/// offload): packets of the same length, one behind another.
+fn first_of(datagram: &[u8]) -> &[u8] {
+    let [_, _, count, _, high, low, ..] = *datagram else { return datagram };
+    let further = usize::from(count).saturating_sub(1);
+    let length = BEFORE_PATH + SENDER + (NODE + PROOF) * further + usize::from(u16::from_be_bytes([high, low]));
+    datagram.get(..length).unwrap_or(datagram)
+}
+
 pub(super) fn attacks(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
     let Some(demo) = started(exchange, facts) else { return Ok(()) };
     let path = demo.nodes("clean.b.demo")?;
@@ -272,7 +281,7 @@ pub(super) fn attacks(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
     demo.run("clean.b.demo", "true")?;
     let captured = wait_until(PATIENCE, || Some((with_path(to_first)?, with_path(to_second)?)));
     let (at_first, at_second) = captured.ok_or("no packet with its path was captured")?;
-    let icing = |packet: &[u8]| payload(packet).unwrap_or_default().to_vec();
+    let icing = |packet: &[u8]| first_of(payload(packet).unwrap_or_default()).to_vec();
     let of = |packet: &[u8]| ends(packet).ok_or("no datagram");
     // As a sender has it that has no consent of the first node.
     let mut bogus = icing(&at_first);
@@ -307,7 +316,11 @@ pub(super) fn attacks(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
         });
         let died = died.ok_or_else(|| {
             let counted = demo.dropped(at, reason).unwrap_or(0) - before;
-            format!("{what}: {counted} of {COPIES} died at {at} with `{reason}`")
+            let reasons = |node: &str| demo.overlay.page(node, "/api/v1/status").map(|status| status["reasons"].to_string());
+            let [here, there] = [at, behind].map(|node| reasons(node).unwrap_or_default());
+            format!(
+                "{what}: {counted} of {COPIES} died at {at} with `{reason}`; {at} dropped {here}, {behind} behind it {there}"
+            )
         })?;
         if all(behind)? != later {
             return Err(format!("{what}: {behind} saw it too"));

@@ -166,13 +166,15 @@ impl World {
         command.args(["--silent", "--show-error", "--max-time", "20", &url]).output().expect("curl runs")
     }
 
-    /// Fetches the page by curl, and returns how many packets each waypoint forwarded meanwhile.
+    /// Fetches the page by curl, and returns how many packets each waypoint forwarded for it, the last ones included.
     pub(crate) fn fetch(&self, user: Option<u32>) -> [u64; 2] {
-        let before = [self.forwarded(0), self.forwarded(1)];
+        let forwarded = || [self.forwarded(0), self.forwarded(1)];
+        let before = forwarded();
         let output = self.curl(user);
         assert!(output.status.success(), "{} {}", text(&output.stderr), self.routers[0].status());
         assert!(output.stdout == body(), "{} octets arrived", output.stdout.len());
-        [self.forwarded(0) - before[0], self.forwarded(1) - before[1]]
+        let after = settled(forwarded);
+        [after[0] - before[0], after[1] - before[1]]
     }
 }
 
@@ -184,7 +186,7 @@ pub(crate) fn config(host: &str, rules: &str) -> String {
 }
 
 /// Waits until packets in flight have been counted: a counter that has not changed for a while.
-pub(crate) fn settled(count: impl Fn() -> u64) -> u64 {
+pub(crate) fn settled<T: PartialEq>(count: impl Fn() -> T) -> T {
     let mut last = count();
     loop {
         std::thread::sleep(Duration::from_millis(200));
