@@ -1,4 +1,4 @@
-//! Any octets as a line, an order, an acknowledgement, an answer, a change, and as a message to a key server and to a look-up: a
+//! Any octets as a line, an order, an acknowledgement, an answer, a change, a message between router and key server, and as a message to a key server and to a look-up: a
 //! refusal, or something that has this encoding and no other; no answer longer than its question, and no secret.
 #![no_main]
 
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    Acknowledgement, Answer, Change, Client, Credential, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput,
+    Acknowledgement, Answer, Change, ChannelMessage, Client, Credential, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput,
     LookupOutput, LookupPolicy, NameServer, ProviderKey, Served, SignedRequest, Transport,
 };
 use wayleave_control::signed::Signed;
@@ -67,6 +67,9 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(change) = Signed::<Change>::decode(data) {
         assert_eq!(&**change.octets(), data);
+    }
+    if let Ok(message) = ChannelMessage::decode(data) {
+        assert_eq!(message.encode(), data);
     }
     let held = credential();
     let capability = held.terms.capability(439_453);

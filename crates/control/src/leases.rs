@@ -193,9 +193,21 @@ impl Lease {
         }
     }
 
+    /// Octets a second that the router always has.
+    #[must_use]
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Octets a second beyond the floor, and when the lease ends; none without a lease.
+    #[must_use]
+    pub fn share(&self, now: Instant) -> Option<(u64, Instant)> {
+        self.held.filter(|(_, _, ends)| *ends > now).map(|(_, share, ends)| (share, ends))
+    }
+
     /// Octets a second that the router may let pass at `now`.
     #[must_use]
     pub fn rate(&self, now: Instant) -> u64 {
-        self.floor + self.held.filter(|(_, _, ends)| *ends > now).map_or(0, |(_, share, _)| share)
+        self.floor + self.share(now).map_or(0, |(share, _)| share)
     }
 }

@@ -53,9 +53,35 @@ pub fn utc(secs: u64) -> String {
     }
 }
 
+/// The first second of a day (UTC) of 1970 or later, from `YYYY-MM-DD`; `None` if the text is no such day.
+#[must_use]
+pub fn unix_of_day(text: &str) -> Option<u64> {
+    let is_day = text.len() == 10
+        && text.bytes().enumerate().all(|(at, octet)| match at {
+            4 | 7 => octet == b'-',
+            _ => octet.is_ascii_digit(),
+        });
+    if !is_day {
+        return None;
+    }
+    let month = time::Month::try_from(text[5..7].parse::<u8>().ok()?).ok()?;
+    let day = time::Date::from_calendar_date(text[..4].parse().ok()?, month, text[8..].parse().ok()?).ok()?;
+    u64::try_from(day.midnight().assume_utc().unix_timestamp()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_read_as_they_are_written() {
+        assert_eq!(unix_of_day("1970-01-01"), Some(0));
+        assert_eq!(unix_of_day("2023-11-14").map(utc).as_deref(), Some("2023-11-14 00:00:00 UTC"));
+        for none in ["", "2023-02-29", "2023-13-01", "1969-12-31", "2023-1-01", "+023-01-01", "2023-01-01T", "20230101"]
+        {
+            assert_eq!(unix_of_day(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn times_are_readable() {

@@ -11,6 +11,7 @@ mod key_files;
 mod look_up;
 mod output;
 mod roles;
+mod usage;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -8,6 +8,7 @@
 //! every octet lies.
 
 mod answer;
+mod channel;
 mod cookie;
 mod credential;
 mod index;
@@ -18,11 +19,15 @@ mod name;
 mod policy;
 mod renewal;
 mod request;
+mod router_client;
+mod router_server;
 mod server;
 mod state;
+mod usage;
 mod zone;
 
 pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
+pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, SharedRate};
 pub use credential::{Credential, CredentialError, PREFIX, Terms};
 pub use keys::{AccountKey, Handle, MasterKey, ProviderKey};
 pub use lookup::{Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, LookupOutput, Obtained};
@@ -33,8 +38,16 @@ pub use renewal::Renewal;
 pub use request::{
     ACKNOWLEDGEMENT, Acknowledgement, Order, Ordering, Request, SignedRequest, Status, WINDOW, delegated, revocation,
 };
+pub use router_client::{RouterClient, RouterClientEvent, ServerFault};
+pub use router_server::{
+    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStanding,
+};
 pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
 };
 pub use state::{Change, ChangeBody, ChangeError, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, State};
+pub use usage::{
+    JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, RouterNumber, Taken, Usage, UsageAnswer, UsageRecord,
+    UsageRefusal, UsageReport,
+};
 pub use zone::{MAX_ZONE, Zone, ZoneError};

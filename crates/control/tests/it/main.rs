@@ -15,5 +15,7 @@ mod objects;
 mod path_client;
 mod path_server;
 mod policy;
+mod router_channel;
 mod search;
+mod usage;
 mod vectors;

@@ -55,6 +55,8 @@ pub struct Payer {
 struct Bucket {
     /// Octets a second.
     rate: u64,
+    /// Octets a second beyond the rate, and until when: a lease, which ends by itself.
+    lease: (u64, Instant),
     /// Octets at most at once.
     depth: u64,
     /// Octets times 10^9.
@@ -89,8 +91,10 @@ const NANOS: u128 = 1_000_000_000;
 
 impl Bucket {
     fn refill(&mut self, now: Instant) {
-        let elapsed = u128::from(now.0.saturating_sub(self.last.0));
-        self.credit = (self.credit + elapsed * u128::from(self.rate)).min(u128::from(self.depth) * NANOS);
+        let until = |end: u64| u128::from(end.saturating_sub(self.last.0));
+        let (leased, ends) = self.lease;
+        let credit = until(now.0) * u128::from(self.rate) + until(now.0.min(ends.0)) * u128::from(leased);
+        self.credit = (self.credit + credit).min(u128::from(self.depth) * NANOS);
         self.last = self.last.max(now);
     }
 
@@ -192,6 +196,7 @@ impl Accounts {
     pub fn set_rate(&mut self, payer: Payer, rate: u64, depth: u64, now: Instant) {
         let bucket = self.buckets.entry(payer).or_insert_with(|| Bucket {
             rate,
+            lease: (0, Instant(0)),
             depth,
             credit: u128::from(depth) * NANOS,
             last: now,
@@ -202,6 +207,14 @@ impl Accounts {
         bucket.refill(now);
         (bucket.rate, bucket.depth) = (rate, depth);
         bucket.credit = bucket.credit.min(u128::from(depth) * NANOS);
+    }
+
+    /// Lets `payer`, which has a rate, send `share` octets a second beyond it until `ends`: nobody has to take a lease back.
+    pub fn set_lease(&mut self, payer: &Payer, share: u64, ends: Instant, now: Instant) {
+        if let Some(bucket) = self.buckets.get_mut(payer) {
+            bucket.refill(now);
+            bucket.lease = (share, ends);
+        }
     }
 
     /// Removes the rates of all other payers.
@@ -475,6 +488,27 @@ mod tests {
         let refused =
             |id| accounts.payers().find(|state| state.payer == Some(payer(id))).map(|state| state.refused.rate);
         assert_eq!((refused(Some(5)), refused(None)), (Some(998), Some(0)), "each counts what it refuses");
+    }
+
+    #[test]
+    fn a_lease_ends_by_itself_also_if_nobody_looks() {
+        let mut accounts = Accounts::new(10, 1);
+        let payer = Payer { principal: Principal::new(1).expect("24 bits"), delegation: None };
+        accounts.set_rate(payer, 10, 2_000, seconds(0));
+        let passed = |accounts: &mut Accounts, at: u64| {
+            (0..1_000).filter(|_| accounts.claim(|| charge(1, None, 0), 10, seconds(at)).is_some()).count()
+        };
+        assert_eq!(passed(&mut accounts, 0), 200, "what the bucket holds at first");
+        accounts.set_lease(&payer, 90, seconds(10), seconds(0));
+        assert_eq!(passed(&mut accounts, 10), 100, "ten seconds at 100 octets");
+        assert_eq!(passed(&mut accounts, 20), 10, "ten at 10");
+        // A lease that is over when the next packet comes counts to its end and no further.
+        accounts.set_lease(&payer, 90, seconds(25), seconds(20));
+        assert_eq!(passed(&mut accounts, 120), 145, "5 s of 90 and 100 s of 10");
+        // Another share takes the place of the one before at once.
+        accounts.set_lease(&payer, 90, seconds(140), seconds(120));
+        accounts.set_lease(&payer, 0, seconds(140), seconds(125));
+        assert_eq!(passed(&mut accounts, 130), 55, "5 s of 100 and 5 s of 10");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `cap`: capabilities that people hold. The provider grants, lists and revokes; a holder delegates, revokes and looks secrets up.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -10,24 +11,28 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
     Acknowledgement, ChangeBody, Credential, Grant, KeyServer, MAX_NAME, Obtained, Order, Ordering, Status, Terms,
-    Zone, delegated,
+    Usage, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::epoch;
-use wayleave_runtime::clock::{unix_now, utc};
+use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
+use wayleave_runtime::store::{self, FileStore, Store as _};
 use zeroize::Zeroizing;
 
 use super::realm::write_new;
 use crate::config::Source;
 use crate::config::key::{KeyFile, file_in, template};
 use crate::failure::{Failure, Outcome};
+use crate::fetch::{self, Target};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
+use crate::roles::usage_store::{TABLE, stored};
+use crate::usage::{self, By, csv, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,6 +53,8 @@ pub enum Cap {
     Revoke(Revoke),
     /// Look up the secret of the current key epoch, and the next.
     Lookup(LookUp),
+    /// What principals sent, as the routers reported it: a statement to bill from.
+    Usage(UsageOf),
 }
 
 #[derive(Args, Debug)]
@@ -175,6 +182,30 @@ pub struct LookUp {
     pub json: bool,
 }
 
+#[derive(Args, Debug)]
+pub struct UsageOf {
+    /// Only this principal.
+    #[arg(long)]
+    pub principal: Option<u32>,
+    /// What has a line of its own.
+    #[arg(long, value_enum, default_value = "delegation")]
+    pub by: By,
+    /// Only key epochs that begin on this day or later: YYYY-MM-DD (UTC), or Unix seconds.
+    #[arg(long, value_parser = seconds_of)]
+    pub from: Option<u64>,
+    /// Only key epochs that begin before this day.
+    #[arg(long, value_parser = seconds_of)]
+    pub to: Option<u64>,
+    /// Comma-separated values.
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// The key server: it answers if it runs; otherwise its file of usage is read.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
 pub fn run(command: &Cap) -> Outcome {
     match command {
         Cap::Init(command) => init(command),
@@ -183,6 +214,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Delegate(command) => delegate(command),
         Cap::Revoke(command) => revoke(command),
         Cap::Lookup(command) => look_up(command),
+        Cap::Usage(command) => usage_of(command),
     }
 }
 
@@ -415,6 +447,61 @@ fn look_up(command: &LookUp) -> Outcome {
 fn delegation_id(number: u32) -> Result<DelegationId, Failure> {
     DelegationId::new(number)
         .ok_or_else(|| Failure::usage(format!("{number} is not a delegation's number, which has 24 bits")))
+}
+
+/// A day, or Unix seconds.
+fn seconds_of(text: &str) -> Result<u64, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(seconds);
+    }
+    unix_of_day(text).ok_or_else(|| "expected a day, such as 2026-11-01, or Unix seconds".to_owned())
+}
+
+fn usage_of(command: &UsageOf) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let file = KeyFile::parse(&source)?;
+    let Some(routers) = &file.key.routers else {
+        let failure = Failure::new("this key server has no [key.routers]: nobody reports usage to it");
+        return Err(failure.help("add the section; `wayleave init key` shows it").into());
+    };
+    let path = source.resolve(routers.usage.get_ref());
+    let kept = match store::peek(&path, TABLE)? {
+        // After a crash the file has to be repaired, which whoever opens it does.
+        None if path.exists() && !store::is_open(&path)? => Some(FileStore::open(&path)?.load(TABLE)?),
+        kept => kept,
+    };
+    let lines = match kept {
+        Some(records) => {
+            let (server, _) = file.server(&source)?;
+            let mut totals: BTreeMap<_, Usage> = BTreeMap::new();
+            for record in stored(records)? {
+                let sum = totals.entry((record.account, record.router)).or_default();
+                sum.packets = sum.packets.saturating_add(record.total.packets);
+                sum.octets = sum.octets.saturating_add(record.total.octets);
+            }
+            let account = |principal| server.state().account(principal).map(|(name, _)| name.to_owned());
+            usage::lines(&totals, command.principal, &account, &file.router_names())
+        }
+        None if path.exists() => {
+            let target = Target { url: None, config: Some(command.config.clone()) };
+            let query = command.principal.map_or(String::new(), |principal| format!("?principal={principal}"));
+            let page = fetch::json(&target, &format!("/api/v1/usage{query}"))?;
+            page["usage"].as_array().cloned().unwrap_or_default()
+        }
+        None => Vec::new(),
+    };
+    let lines = lines.iter().filter(|line| is_within(line, command.from, command.to));
+    let statement = statement(lines, command.by);
+    if command.csv {
+        print(&csv(&statement));
+    } else if command.json {
+        print_json(json!({ "usage": statement.lines }));
+    } else if statement.lines.is_empty() {
+        print("no usage\n");
+    } else {
+        print(&objects(&statement.lines, &statement.columns));
+    }
+    Ok(())
 }
 
 /// The capability in a file. A line is a secret, so that it is no argument, which other users could see.

@@ -1,28 +1,38 @@
 //! The configuration of a key server, and of the commands beside it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::{
-    KeyServer, KeyServerConfig, LookupPolicy, LookupRule, NameServer, ProviderKey, Zone,
+    KeyServer, KeyServerConfig, LookupPolicy, LookupRule, MAX_RATES, NameServer, ProviderKey, RatePayer, RouterNumber,
+    Zone,
 };
+use wayleave_control::leases::MAX_ROUTERS;
+use wayleave_core::IdentityKey;
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 
 use super::check::{Checked, RoleConfig};
-use super::machine::{absent_address, taken_by_status};
+use super::machine::{absent_address, state_fault, taken_by_status};
+use super::overlay::identity;
 use super::parse::{PublicKey, Text, TextValue};
 use super::router::FormatName;
-use super::rs::{FileFault, StatusSection, status_warning};
+use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::changes::Changes;
 use crate::key_files::forwarding::ForwardingKeys;
 use crate::key_files::node::{self, KeyKind};
+
+/// Principals and delegations have numbers of 24 bits.
+const MOST_NUMBER: u64 = (1 << 24) - 1;
+/// Octets a second, at most.
+const MOST_OCTETS: u64 = 1 << 40;
 
 /// `run key`.
 pub const ROLE: RoleConfig = RoleConfig {
@@ -65,6 +75,44 @@ pub struct KeySection {
     pub waypoint: Vec<Spanned<WaypointSection>>,
     #[serde(default)]
     pub rule: Vec<LookupRule>,
+    /// Where the provider's routers connect.
+    pub routers: Option<RoutersSection>,
+    #[serde(default)]
+    pub router: Vec<Spanned<RouterEntry>>,
+    #[serde(default)]
+    pub rate: Vec<Spanned<SharedRateEntry>>,
+}
+
+/// `[key.routers]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoutersSection {
+    pub listen: Spanned<Text<SocketAddr>>,
+    /// The file of this server's identity.
+    pub identity: Spanned<PathBuf>,
+    /// The file of what routers reported.
+    pub usage: Spanned<PathBuf>,
+}
+
+/// `[[key.router]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterEntry {
+    /// By which its usage is stored: never given to another router.
+    pub number: u16,
+    /// For people.
+    pub name: Option<String>,
+    pub identity: Spanned<Text<PublicKey>>,
+}
+
+/// `[[key.rate]]`: a rate that all routers share.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedRateEntry {
+    pub principal: Spanned<u64>,
+    pub delegation: Option<Spanned<u64>>,
+    /// Octets of IP packets a second, over all routers.
+    pub rate: Spanned<u64>,
 }
 
 /// A name server of the zone.
@@ -94,6 +142,19 @@ impl TextValue for Zone {
     }
 }
 
+impl SharedRateEntry {
+    /// Whose rate it is; `None` if a number has more than 24 bits.
+    fn payer(&self) -> Option<RatePayer> {
+        let number = |number: u64| u32::try_from(number).ok();
+        let principal = number(*self.principal.get_ref()).and_then(Principal::new)?;
+        let delegation = match &self.delegation {
+            Some(id) => Some(number(*id.get_ref()).and_then(DelegationId::new)?),
+            None => None,
+        };
+        Some(RatePayer { principal, delegation })
+    }
+}
+
 impl KeyFile {
     /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
@@ -107,8 +168,10 @@ impl KeyFile {
 
     fn faults(&self) -> Vec<Fault> {
         let key = &self.key;
-        let mut faults: Vec<Fault> =
-            taken_by_status(self.status.as_ref(), &[key.listen.get_ref().0]).into_iter().collect();
+        let mut listen = vec![key.listen.get_ref().0];
+        listen.extend(key.routers.as_ref().map(|routers| routers.listen.get_ref().0));
+        let mut faults: Vec<Fault> = taken_by_status(self.status.as_ref(), &listen).into_iter().collect();
+        self.router_faults(&mut faults);
         if key.name_servers.get_ref().is_empty() {
             faults.push(Fault::at(key.name_servers.span(), "no name server, expected at least one"));
         }
@@ -121,6 +184,64 @@ impl KeyFile {
             faults.push(Fault { span: None, message: error.to_string(), help: None });
         }
         faults
+    }
+
+    fn router_faults(&self, faults: &mut Vec<Fault>) {
+        let key = &self.key;
+        let first = key.router.first().map(Spanned::span).or_else(|| key.rate.first().map(Spanned::span));
+        if let (None, Some(at)) = (&key.routers, first) {
+            let fault = Fault::at(at, "routers or their rates without [key.routers]: nobody listens for them");
+            faults.push(fault.help("add [key.routers] with `listen`, `identity` and `usage`"));
+        }
+        if let Some(routers) = &key.routers
+            && routers.listen.get_ref() == key.listen.get_ref()
+        {
+            let message = "routers connect where questions come by TCP, expected another port";
+            faults.push(Fault::at(routers.listen.span(), message));
+        }
+        if let Some(beyond) = key.router.get(MAX_ROUTERS) {
+            faults.push(Fault::at(beyond.span(), format!("more than {MAX_ROUTERS} routers")));
+        }
+        for (at, router) in key.router.iter().enumerate() {
+            let same = |other: &&Spanned<RouterEntry>| {
+                let (one, other) = (router.get_ref(), other.get_ref());
+                one.number == other.number || identity(one.identity.get_ref()) == identity(other.identity.get_ref())
+            };
+            if key.router[..at].iter().any(|other| same(&other)) {
+                faults.push(Fault::at(router.span(), "the same router number or identity twice, expected each once"));
+            }
+        }
+        if let Some(beyond) = key.rate.get(MAX_RATES) {
+            faults.push(Fault::at(beyond.span(), format!("more than {MAX_RATES} rates")));
+        }
+        for (at, rate) in key.rate.iter().enumerate() {
+            let entry = rate.get_ref();
+            faults.extend(range(&entry.principal, 0, MOST_NUMBER, ""));
+            faults.extend(entry.delegation.as_ref().and_then(|id| range(id, 0, MOST_NUMBER, "")));
+            faults.extend(range(&entry.rate, 1, MOST_OCTETS, "octets a second"));
+            if key.rate[..at].iter().any(|other| other.get_ref().payer() == entry.payer()) {
+                let message = "a second rate for the same principal or delegation, expected one";
+                faults.push(Fault::at(rate.span(), message));
+            }
+        }
+    }
+
+    /// Who the routers are.
+    pub fn routers(&self) -> BTreeMap<IdentityKey, RouterNumber> {
+        let routers = self.key.router.iter().map(Spanned::get_ref);
+        routers.map(|router| (identity(router.identity.get_ref()), router.number)).collect()
+    }
+
+    /// What people call them.
+    pub fn router_names(&self) -> BTreeMap<RouterNumber, String> {
+        let routers = self.key.router.iter().map(Spanned::get_ref);
+        routers.filter_map(|router| Some((router.number, router.name.clone()?))).collect()
+    }
+
+    /// The rates that they share.
+    pub fn rates(&self) -> BTreeMap<RatePayer, u64> {
+        let rates = self.key.rate.iter().map(Spanned::get_ref);
+        rates.filter_map(|rate| Some((rate.payer()?, *rate.rate.get_ref()))).collect()
     }
 
     pub fn zone(&self) -> &Zone {
@@ -223,6 +344,7 @@ impl KeyFile {
             warnings.push(fault.help("add [[key.waypoint]] with the address and the forwarding keys of its routers"));
         }
         warnings.extend(absent_address(&file.key.listen));
+        warnings.extend(file.key.routers.as_ref().and_then(|routers| absent_address(&routers.listen)));
         warnings.extend(file.status.as_ref().and_then(status_warning));
         Checked::found("key", source, errors, warnings)
     }
@@ -243,6 +365,11 @@ impl KeyFile {
                 check(named, &failure);
             }
         }
+        if let Some(routers) = &key.routers
+            && let Err(failure) = node::load(KeyKind::Identity, &source.resolve(routers.identity.get_ref()))
+        {
+            check(&routers.identity, &failure);
+        }
         let opened = Changes::open(&source.resolve(key.records.get_ref()));
         if let Err(failure) = opened.and_then(|mut changes| changes.news().map(drop)) {
             check(&key.records, &failure);
@@ -253,6 +380,7 @@ impl KeyFile {
                 check(&waypoint.key, &failure);
             }
         }
+        faults.extend(key.routers.as_ref().and_then(|routers| state_fault(&routers.usage, source)));
         faults
     }
 }
@@ -264,6 +392,7 @@ fn template_with(zone: &str, listen: &str, name_server: &str, status: &str) -> S
 
 /// A key server's configuration.
 pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, writer: &str) -> String {
+    let router = super::EXAMPLE_OPERATORS[0];
     format!(
         "# A key server: it answers holders of Platypus capabilities with their secrets, by DNS. Run it with:\n\
          # wayleave run key --config FILE\n\
@@ -298,6 +427,22 @@ pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, write
          #waypoints = [\"198.51.100.1\"]\n\
          #load = 100000\n\
          #retry_secs = 600\n\
+         # Where routers report what principals sent, and get lists of revocations and their shares of rates.\n\
+         #[key.routers]\n\
+         #listen = \"192.0.2.1:8494\"\n\
+         # This server's own key: wayleave keys node identity.key --kind identity\n\
+         #identity = \"identity.key\"\n\
+         # What routers reported: bills are written from it. Keep copies.\n\
+         #usage = \"usage\"\n\
+         # The routers; a number is never given to another router. Reloaded on SIGHUP, as rates are.\n\
+         #[[key.router]]\n\
+         #number = 1\n\
+         #name = \"fra1\"\n\
+         #identity = \"{router}\"\n\
+         # A rate of a principal or a delegation over all routers, in octets a second.\n\
+         #[[key.rate]]\n\
+         #principal = 7\n\
+         #rate = 12500000\n\
          \n\
          # Status pages and metrics, for you alone.\n\
          [status]\n\

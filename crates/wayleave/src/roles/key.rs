@@ -3,6 +3,7 @@
 
 mod core;
 mod dns;
+pub mod routers;
 mod views;
 
 use std::sync::{Arc, Mutex};
@@ -19,6 +20,7 @@ use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
+use routers::Routers;
 use views::KeyView;
 
 /// How often the records are looked at for what commands appended, and handles of the next epochs are made.
@@ -28,6 +30,7 @@ const FOLLOW: Duration = Duration::from_millis(200);
 pub struct KeyRole {
     core: Arc<Mutex<Core>>,
     failures: mpsc::Receiver<Failure>,
+    routers: Option<Routers>,
     view: KeyView,
     /// Ends its tasks when it is dropped.
     _tasks: JoinSet<()>,
@@ -35,7 +38,7 @@ pub struct KeyRole {
 
 impl Role for KeyRole {
     const NAME: &'static str = "key";
-    const LIVE: &'static [&'static str] = &["key.waypoint", "key.rule"];
+    const LIVE: &'static [&'static str] = &["key.waypoint", "key.rule", "key.router", "key.rate"];
     type Config = KeyFile;
     type View = KeyView;
     type Event = Failure;
@@ -63,24 +66,36 @@ impl Role for KeyRole {
             zone = %config.zone(), listen = %address, accounts = core.server.state().accounts(),
             number = core.server.state().number(), is_writer = config.key.writer_key.is_some(), "answering questions"
         );
+        let routers = Routers::start(&config, source, *clock, log.clone()).await?;
         let core = Arc::new(Mutex::new(core));
         let (to, failures) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
         tasks.spawn(dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()));
         tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
         let (followed, clock) = (Arc::clone(&core), *clock);
+        let listeners = routers.as_ref().map(|routers| routers.running.events.clone());
         tasks.spawn(async move {
+            let mut told = 0;
             loop {
-                tokio::time::sleep(FOLLOW).await;
-                let outcome = lock(&followed).follow(clock.now());
+                let (outcome, list) = {
+                    let mut core = lock(&followed);
+                    (core.follow(clock.now()), core.list())
+                };
                 if let Err(failure) = outcome {
                     let _ = to.send(failure).await; // fails if the role has stopped
                     return;
                 }
+                if let (Some((number, octets)), Some(listeners)) =
+                    (list.filter(|(number, _)| *number != told), &listeners)
+                {
+                    told = number;
+                    let _ = listeners.send(routers::Event::List(number, octets)).await; // fails if the role has stopped
+                }
+                tokio::time::sleep(FOLLOW).await;
             }
         });
-        let view = KeyView::new(&core, config.zone(), &config.key.writer.0);
-        Ok(Self { core, failures, view, _tasks: tasks })
+        let view = KeyView::new(&core, &config, routers.as_ref());
+        Ok(Self { core, failures, routers, view, _tasks: tasks })
     }
 
     fn view(&self) -> KeyView {
@@ -90,13 +105,26 @@ impl Role for KeyRole {
     async fn reload(&mut self, config: KeyFile, source: &Source) -> Outcome {
         let waypoints = config.waypoints(source)?;
         lock(&self.core).server.reload(waypoints, config.policy());
+        self.view.configure(&config);
+        if let Some(routers) = &self.routers {
+            let _ = routers.running.events.send(routers::Event::Configure(Box::new(config))).await; // fails if it has ended
+        }
         Ok(())
     }
 
     async fn next(&mut self) -> Failure {
-        match self.failures.recv().await {
-            Some(failure) => failure,
-            None => std::future::pending().await,
+        let routers = async {
+            match &mut self.routers {
+                Some(routers) => routers.running.failed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            failure = self.failures.recv() => match failure {
+                Some(failure) => failure,
+                None => std::future::pending().await,
+            },
+            failure = routers => failure,
         }
     }
 
@@ -104,5 +132,9 @@ impl Role for KeyRole {
         Err(failure.into())
     }
 
-    async fn stop(self) {}
+    async fn stop(self) {
+        if let Some(routers) = self.routers {
+            routers.running.stop(routers::Event::Stop).await;
+        }
+    }
 }

@@ -32,6 +32,8 @@ use daemon::Role;
 pub use events::Events;
 /// How a gateway learns whom it hears and how it verifies, for benchmarks that are the ends of paths themselves.
 pub use gateway::receiving;
+/// What `wayleave cap usage` reads if no key server runs.
+pub use key::routers as usage_store;
 pub use member::{party_verifier, party_words};
 pub use overlay::{records, role_names};
 pub use rs::{peer_verifier, peer_words};

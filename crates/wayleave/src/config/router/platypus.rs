@@ -6,12 +6,14 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
+use wayleave_control::leases::MAX_ROUTERS;
 use wayleave_core::Prefix;
 use wayleave_dataplane::replay::{MOST_ROOMS, Rooms, packets_of};
 use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
 
 use super::{FormatSection, RouterFile, SocketAddresses, default_answers, default_replay, default_true, unplaced};
 use crate::config::Fault;
+use crate::config::overlay::ServerEntry;
 use crate::config::parse::{PublicKey, Text};
 use crate::config::rs::range;
 
@@ -64,6 +66,17 @@ pub struct PlatypusSection {
     pub rates: Vec<Spanned<RateSection>>,
     /// A signed list of revocations, and who signs it.
     pub revocations: Option<Spanned<RevocationsSection>>,
+    /// The provider's key server, to which usage is reported.
+    pub provider: Option<Spanned<ProviderSection>>,
+}
+
+/// The key server of this router's provider.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderSection {
+    /// The file of this router's identity.
+    pub identity: Spanned<PathBuf>,
+    pub server: ServerEntry,
 }
 
 /// The rate of a principal with all its delegations, or of one delegation.
@@ -74,6 +87,8 @@ pub struct RateSection {
     pub delegation: Option<Spanned<u64>>,
     /// Octets of IP packets a second.
     pub rate: Spanned<u64>,
+    /// The number of the provider's routers that share the rate. Default: it is this router's alone.
+    pub routers: Option<Spanned<u64>>,
     /// Burst in octets. Default: a tenth of a second at the rate, at least the longest packet for each thread.
     pub burst: Option<Spanned<u64>>,
 }
@@ -137,6 +152,12 @@ impl FormatSection for PlatypusSection {
         faults.extend(recent.and_then(|recent| range(recent, 60, 31_536_000, "seconds")));
         if self.waypoints.get_ref().is_empty() && file.stamper.is_none() {
             faults.push(Fault::at(self.waypoints.span(), "no waypoint address, expected at least one"));
+        }
+        if let Some(provider) = &self.provider
+            && *self.accounts.get_ref() == 0
+        {
+            let fault = Fault::at(provider.span(), "a provider without accounts: there is no usage to report");
+            faults.push(fault.help("set `accounts` in [platypus]"));
         }
         if *self.accounts.get_ref() > 0 && file.forwarding.state.is_none() {
             let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
@@ -205,6 +226,14 @@ impl PlatypusSection {
             if !payers.insert(payer) {
                 faults.push(Fault::at(at.clone(), "a second rate for the same principal or delegation, expected one"));
             }
+            let most = MAX_ROUTERS as u64;
+            faults.extend(rate.routers.as_ref().and_then(|routers| range(routers, 1, most, "routers")));
+            if let Some(routers) = &rate.routers
+                && self.provider.is_none()
+            {
+                let fault = Fault::at(routers.span(), "a rate that routers share, and no key server that divides it");
+                faults.push(fault.help("add [platypus.provider], or leave `routers` out"));
+            }
             if *self.accounts.get_ref() == 0 {
                 let fault = Fault::at(at, "a rate without accounts: packets are not counted");
                 faults.push(fault.help("set `accounts` in [platypus]"));
@@ -237,7 +266,11 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #answers_per_second = 100\n\
      # Rate in octets per second, and burst, of a principal with all its delegations, or of one delegation.\n\
      #rates = [{ principal = 7, rate = 1250000 }, { principal = 7, delegation = 3, rate = 125000, burst = 65535 }]\n\
-     # A list signed by `wayleave keys revoke`; with `required`, no packet passes until it has been read.\n\
+     # With `routers`, that number of routers share a rate by the provider's key server.\n\
+     # The provider's key server: usage is reported to it, and it sends lists of revocations and shares of rates.\n\
+     # This router's own key: wayleave keys node router.identity --kind identity\n\
+     #provider = { identity = \"router.identity\", server = { identity = \"ed25519:...\", address = \"192.0.2.1:8494\" } }\n\
+     # A list signed by `wayleave keys revoke` or by the key server; with `required`, no packet passes until it has been read.\n\
      # A router without a record of the last one (`state`) takes only one signed less than `recent_secs` ago.\n\
      #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true, recent_secs = 86400 }\n\
      # Packets to these destinations are sent in UDP, all others in IP.\n\

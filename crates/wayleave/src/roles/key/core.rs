@@ -1,7 +1,7 @@
 //! The key server with its records and the list of revocations that it writes.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
@@ -47,6 +47,8 @@ struct RevocationList {
     last: u64,
     /// The number of the state that it was made of in this run.
     made_of: Option<u64>,
+    /// The last list that was written, behind its signature.
+    octets: Arc<[u8]>,
     /// When it is signed anew though nothing has changed.
     renewal: Instant,
     /// Not before this, after a failure.
@@ -81,7 +83,8 @@ impl Core {
                         .into());
                 }
                 let (last, start) = (before.unwrap_or(0), now.instant);
-                Some(RevocationList { path, signer, last, made_of: None, renewal: start, not_before: start })
+                let octets = Arc::from([]);
+                Some(RevocationList { path, signer, last, made_of: None, octets, renewal: start, not_before: start })
             }
             _ => None,
         };
@@ -94,6 +97,12 @@ impl Core {
     /// Whether the handles of all current epochs are made.
     pub fn is_prepared(&self) -> bool {
         self.is_prepared
+    }
+
+    /// The list in force with its signature, and its number.
+    pub fn list(&self) -> Option<(u64, Arc<[u8]>)> {
+        let list = self.list.as_ref().filter(|list| list.made_of.is_some())?;
+        Some((list.last, Arc::clone(&list.octets)))
     }
 
     /// The number of the list that routers read.
@@ -190,6 +199,7 @@ impl Core {
         match written {
             Ok(()) => {
                 (list.last, list.made_of, list.renewal) = (number, Some(state), now.instant + RENEWAL);
+                list.octets = [&signature[..], &octets].concat().into();
                 info!(number, entries = entries.len(), "list of revocations written");
             }
             Err(failures) => {

@@ -1,31 +1,78 @@
 //! What the status pages show of a key server.
 
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
-use wayleave_control::capability::Zone;
-use wayleave_runtime::http::{Metric, Unit, ViewError};
+use tokio::sync::mpsc;
+use wayleave_control::capability::{RouterNumber, RouterServer};
+use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
 use super::core::{Core, lock};
-use crate::config::PublicKey;
-use crate::roles::daemon::{View, Views};
+use super::routers::{self, Event, Routers};
+use crate::config::key::KeyFile;
+use crate::roles::daemon::{self, View, Views};
+use crate::usage;
 
 #[derive(Clone)]
 pub struct KeyView {
     core: Arc<Mutex<Core>>,
     zone: String,
     writer: String,
+    /// The machine of the routers' links and its store.
+    routers: Option<(mpsc::Sender<Event>, Arc<FileStore>)>,
+    names: Arc<Mutex<BTreeMap<RouterNumber, String>>>,
 }
 
 impl KeyView {
-    pub fn new(core: &Arc<Mutex<Core>>, zone: &Zone, writer: &PublicKey) -> Self {
-        Self { core: Arc::clone(core), zone: zone.to_string(), writer: writer.to_string() }
+    pub fn new(core: &Arc<Mutex<Core>>, config: &KeyFile, routers: Option<&Routers>) -> Self {
+        let routers = routers.map(|routers| (routers.running.events.clone(), Arc::clone(&routers.store)));
+        let names = Arc::new(Mutex::new(config.router_names()));
+        let (zone, writer) = (config.zone().to_string(), config.key.writer.0.to_string());
+        Self { core: Arc::clone(core), zone, writer, routers, names }
+    }
+
+    /// Another configuration counts.
+    pub fn configure(&self, config: &KeyFile) {
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = config.router_names();
+    }
+
+    fn names(&self) -> BTreeMap<RouterNumber, String> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How routers stand; null without any.
+    async fn routers(&self) -> Result<Value, ViewError> {
+        let Some((events, _)) = &self.routers else { return Ok(Value::Null) };
+        let names = self.names();
+        daemon::query(events, move |server: &mut RouterServer| routers::standing(server, &names)).await
+    }
+
+    /// What principals sent, by account and router.
+    async fn usage(self, parameters: Parameters) -> Result<Value, ViewError> {
+        let principal = match parameters.get("principal").map(|text| text.parse::<u32>()) {
+            None => None,
+            Some(Ok(number)) => Some(number),
+            Some(Err(_)) => return Err(ViewError::Request("`principal` is not a number".to_owned())),
+        };
+        let Some((events, _)) = &self.routers else {
+            return Err(ViewError::Request("this key server has no [key.routers]: nobody reports usage".to_owned()));
+        };
+        let totals = daemon::query(events, |server: &mut RouterServer| server.ledger().by_router()).await?;
+        let router = self.names();
+        let lines: Vec<Value> = {
+            let core = lock(&self.core);
+            let account = |principal| core.server.state().account(principal).map(|(name, _)| name.to_owned());
+            usage::lines(&totals, principal, &account, &router)
+        };
+        Ok(json!({ "version": 1, "usage": lines }))
     }
 }
 
 impl View for KeyView {
     async fn status(&self) -> Result<Value, ViewError> {
+        let routers = self.routers().await?;
         let core = lock(&self.core);
         let (server, state) = (&core.server, core.server.state());
         let counters: Map<String, Value> =
@@ -41,10 +88,17 @@ impl View for KeyView {
             "load": server.load(),
             "octets": server.memory(),
             "answers": counters,
+            "routers": routers,
         }))
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
+        let standing = self.routers().await.ok()?;
+        let of_routers = |what: &str| {
+            standing.as_array().into_iter().flatten().map(|router| router[what].clone()).collect::<Vec<_>>()
+        };
+        let connected = of_routers("connected").iter().filter(|up| **up == true).count();
+        let sum = |what: &str| of_routers(what).iter().filter_map(Value::as_u64).sum::<u64>();
         let core = lock(&self.core);
         let (server, state, of) = (&core.server, core.server.state(), core.server.counters());
         let (gauge, counter) = (Metric::gauge, Metric::counter);
@@ -72,6 +126,9 @@ impl View for KeyView {
             counter("truncated", Unit::Messages, "Answers that were cut, so that TCP follows", of.truncated),
             counter("order", Unit::Messages, "Orders of holders that were carried out", of.orders),
             counter("order_refused", Unit::Messages, "Orders that were refused", refused),
+            gauge("router", Unit::Links, "Routers that are connected", connected as f64),
+            counter("usage", Unit::Messages, "Reports of usage that were taken", sum("reports")),
+            counter("usage_refused", Unit::Messages, "Reports of usage that were refused", sum("refused")),
         ])
     }
 
@@ -81,10 +138,10 @@ impl View for KeyView {
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {
-        None
+        self.routers.as_ref().map(|(_, store)| store)
     }
 
     fn pages(views: Views<Self>) -> Views<Self> {
-        views
+        views.page("usage", Self::usage)
     }
 }

@@ -149,6 +149,9 @@ pub trait Control<F: Format>: Sized {
         false
     }
 
+    /// These totals of accounts, over all threads, are durable.
+    fn counted(&mut self, _totals: Vec<(F::Account, Total)>) {}
+
     /// Does what is due; called once a second.
     async fn maintain(&mut self, _settings: &Settings, _threads: &Threads<F>, _log: &Events) {}
 

@@ -1,6 +1,6 @@
 //! The journal of accounts: totals on their way to the store. Nothing is lost while the store is busy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,7 +123,13 @@ pub struct Journal<A> {
     store: Option<Arc<dyn Store>>,
     pub totals: Totals<A>,
     /// The latest record of each account, until the store accepts it.
-    unsent: BTreeMap<Vec<u8>, Vec<u8>>,
+    unsent: BTreeMap<Vec<u8>, Record<A>>,
+    /// Batches that the store accepted and that are not known to be durable, with their numbers.
+    in_flight: VecDeque<(u64, Vec<Record<A>>)>,
+    /// What is durable of every account, by the account's key and by thread.
+    on_disk: BTreeMap<Vec<u8>, BTreeMap<usize, Total>>,
+    /// Accounts of which more has become durable since that was last asked, by their keys.
+    news: BTreeMap<Vec<u8>, A>,
     open: BTreeMap<Vec<u8>, (usize, A)>,
     /// Batches that the store accepted, and the last of them that is durable.
     submitted: u64,
@@ -151,8 +157,19 @@ impl<A: Account> Journal<A> {
         let clock = store.as_ref().map_or(Ok(Vec::new()), |store| store.load(CLOCK))?;
         let clock = clock.first().and_then(|(_, value)| value.as_slice().try_into().ok()).map(u64::from_be_bytes);
         let last_counted = clock.map(|micros| UnixTime(micros.saturating_add(BEHIND.as_micros() as u64)));
-        let (unsent, durable) = (BTreeMap::new(), Arc::default());
-        let journal = Self { store, totals, unsent, open, submitted: 0, durable, last_counted };
+        let mut journal = Self {
+            store,
+            totals,
+            unsent: BTreeMap::new(),
+            in_flight: VecDeque::new(),
+            on_disk: BTreeMap::new(),
+            news: BTreeMap::new(),
+            open,
+            submitted: 0,
+            durable: Arc::default(),
+            last_counted,
+        };
+        records.iter().for_each(|record| journal.note_durable(record));
         Ok((journal, records))
     }
 
@@ -171,7 +188,7 @@ impl<A: Account> Journal<A> {
         for (account, total) in totals {
             let record = Record { thread, account, total };
             self.open.insert(record.key(), (thread, account));
-            self.unsent.insert(record.key(), record.value());
+            self.unsent.insert(record.key(), record);
             self.totals.insert(record);
         }
     }
@@ -183,15 +200,19 @@ impl<A: Account> Journal<A> {
         if self.unsent.is_empty() {
             return true;
         }
-        let change =
-            |(key, value): (&Vec<u8>, &Vec<u8>)| Change { table: TABLE, key: key.clone(), value: Some(value.clone()) };
+        let change = |(key, record): (&Vec<u8>, &Record<A>)| Change {
+            table: TABLE,
+            key: key.clone(),
+            value: Some(record.value()),
+        };
         let (number, durable) = (self.submitted + 1, Arc::clone(&self.durable));
         let written = Box::new(move || durable.store(number, Ordering::Release));
         let clock = Change { table: CLOCK, key: Vec::new(), value: Some(now.0.to_be_bytes().to_vec()) };
         match store.submit(self.unsent.iter().map(change).chain([clock]).collect(), written) {
             Ok(()) => {
                 self.submitted = number;
-                self.unsent.clear();
+                let records = std::mem::take(&mut self.unsent).into_values().collect();
+                self.in_flight.push_back((number, records));
                 true
             }
             Err(error) => {
@@ -203,6 +224,30 @@ impl<A: Account> Journal<A> {
                 false
             }
         }
+    }
+
+    /// The totals of accounts that have become durable since this was last called, over all threads. What a crash may take back is
+    /// not among them.
+    pub fn durable(&mut self) -> Vec<(A, Total)> {
+        let durable = self.durable.load(Ordering::Acquire);
+        while let Some((_, records)) = self.in_flight.pop_front_if(|(number, _)| *number <= durable) {
+            records.iter().for_each(|record| self.note_durable(record));
+        }
+        let sum = |(key, account): (Vec<u8>, A)| {
+            let of_threads = self.on_disk.get(&key).into_iter().flat_map(BTreeMap::values);
+            let sum = of_threads.fold(Total::default(), |sum, total| Total {
+                packets: sum.packets + total.packets,
+                octets: sum.octets + total.octets,
+            });
+            (account, sum)
+        };
+        std::mem::take(&mut self.news).into_iter().map(sum).collect()
+    }
+
+    fn note_durable(&mut self, record: &Record<A>) {
+        let key = record.account.key();
+        self.on_disk.entry(key.clone()).or_default().insert(record.thread, record.total);
+        self.news.insert(key, record.account);
     }
 
     /// Writes the last totals, for which a busy store is tried for five seconds.
@@ -313,8 +358,11 @@ mod tests {
         assert_eq!(changes.len(), 3);
         assert_eq!((changes[2].table, changes[2].value.as_deref()), (CLOCK, Some(&7_000_000u64.to_be_bytes()[..])));
         assert_eq!((&changes[0].key, &changes[0].value), (&record.key(), &Some(record.value())));
-        assert!(journal.over(second(401)).is_empty(), "not durable");
+        assert!(journal.over(second(401)).is_empty() && journal.durable().is_empty(), "not durable");
         durable();
+        let total = |packets| Total { packets, octets: 9 };
+        assert_eq!(journal.durable(), [(Until(100), total(2)), (Until(1_000), total(1))]);
+        assert!(journal.durable().is_empty(), "told once");
         assert!(journal.over(second(400)).is_empty(), "the clock may go back by five minutes");
         let over = journal.over(second(401));
         assert_eq!(over.iter().map(|(_, (_, account))| *account).collect::<Vec<_>>(), [Until(100)]);

@@ -207,6 +207,7 @@ impl<F: Format> Supervisor<F> {
             self.journal.add(thread, totals.unwrap_or_default());
         }
         self.journal.submit(unix_now());
+        self.control.counted(self.journal.durable());
     }
 
     /// Does what is due: takes keys that begin, reads lists that are new, reopens ports whose interface was replaced.

@@ -16,8 +16,9 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
         return;
     }
     let _network = Network::new().expect("a network");
-    let [set_up, run, hand_over] = snippets("capabilities.md", "sh").try_into().expect("three snippets");
-    let [waypoint, rule] = snippets("capabilities.md", "toml").try_into().expect("two snippets");
+    let [set_up, run, hand_over, identities, bills] =
+        snippets("capabilities.md", "sh").try_into().expect("five snippets");
+    let [waypoint, routers, provider, rule] = snippets("capabilities.md", "toml").try_into().expect("four snippets");
     let shell = Shell::new("guide-capabilities");
     commands(&set_up).iter().for_each(|command| drop(shell.run(command)));
     let file = shell.folder.0.join("server/key.toml");
@@ -26,6 +27,13 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
         fs::write(&file, laid_over(&key, snippet)).expect("written");
     };
     lay(&waypoint);
+    commands(&identities).iter().for_each(|command| drop(shell.run(command)));
+    // The keys that were made in the place of those of the page.
+    let with_key = |snippet: &str, file: &str| {
+        let start = snippet.find("ed25519:").expect("a key");
+        snippet.replace(&snippet[start..start + "ed25519:".len() + 64], &shell.public(file, "public"))
+    };
+    lay(&with_key(&routers, "router.identity"));
     let [check, run] = commands(&run).try_into().expect("two commands");
     shell.run(&check);
     assert!(run.starts_with("wayleave run key"));
@@ -44,6 +52,26 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
         shell.run(&command);
     }
     assert!(shell.folder.ok(&["keys", "show", "customer.cap"]).contains("198.51.100.1"));
+    shell.folder.write(
+        "router.toml",
+        &laid_over(
+            "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nstate = \"router.redb\"\n[platypus]\nwaypoints = [\"127.0.0.1\"]\n\
+             [status]\nlisten = \"127.0.0.1:8495\"\n",
+            &with_key(&provider, "server/identity.key"),
+        ),
+    );
+    shell.folder.ok(&["check", "router.toml"]);
+    let _router = start(&shell, "router", "router.toml");
+    eventually("the router is connected", || {
+        let status = shell.folder.ok(&["show", "status", "--config", "server/key.toml", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        status["routers"][0]["connected"] == true && status["routers"][0]["name"] == "fra1"
+    });
+    for command in commands(&bills) {
+        let said = shell.run(&command);
+        // Nothing was sent: said in words, as names of columns, as an empty list.
+        assert!(said == "no usage\n" || said.contains("packets") || said.contains("\"usage\":[]"), "{command}: {said}");
+    }
     lay(&rule);
     shell.run(&check);
 }

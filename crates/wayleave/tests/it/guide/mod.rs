@@ -22,7 +22,7 @@ use super::common::{Folder, text};
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
 const TRIED: [(&str, &[(&str, usize)]); 9] = [
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
-    ("capabilities.md", &[("sh", 3), ("toml", 2), ("bird", 0), ("frr", 0)]),
+    ("capabilities.md", &[("sh", 5), ("toml", 4), ("bird", 0), ("frr", 0)]),
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 1), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("member.md", &[("sh", 6), ("toml", 5), ("bird", 1), ("frr", 1)]),

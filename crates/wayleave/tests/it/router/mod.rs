@@ -2,6 +2,7 @@
 
 mod bfd;
 mod bfd_bird;
+mod billed;
 mod captured;
 pub(crate) mod common;
 pub(crate) mod icing;

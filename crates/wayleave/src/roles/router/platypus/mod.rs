@@ -1,5 +1,6 @@
 //! Platypus: packets by IP as they are, or in UDP over links; where they go follows from their outer header.
 
+mod provider;
 mod rates;
 mod revocations;
 mod stamper;
@@ -21,6 +22,7 @@ use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::platypus::header::offsets::PROTOCOL;
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::verify::{self, Charge, Policy, Waypoint};
+use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::steering::Steering;
 use wayleave_runtime::store::FileStore;
@@ -38,6 +40,7 @@ use crate::config::router::platypus::{PlatypusSection, RepeatedName};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
 use crate::roles::stamping::{CapabilityEpoch, RouteCapabilities};
+use provider::{Provider, ProviderPlan};
 use rates::Rates;
 use revocations::{RevocationFile, SharedStatus};
 use stamper::{Stamping, StampingPlan};
@@ -398,6 +401,16 @@ pub struct PlatypusControl {
     stamped: Vec<Option<CapabilityEpoch>>,
     /// Made when the first thread opens.
     replay: Option<ReplayFilter>,
+    /// How to reach the provider's key server, and the link to it.
+    provider_plan: Option<ProviderPlan>,
+    provider: Option<Provider>,
+}
+
+/// What the status pages read.
+#[derive(Clone)]
+pub struct PlatypusView {
+    list: SharedStatus,
+    provider: Option<provider::SharedState>,
 }
 
 impl PlatypusControl {
@@ -435,7 +448,7 @@ impl Control<Platypus> for PlatypusControl {
         "stamper.routes",
         "stamper.rules",
     ];
-    type View = SharedStatus;
+    type View = PlatypusView;
 
     fn load(settings: &Settings, store: Option<&Arc<FileStore>>) -> Outcome<Self> {
         Ok(Self {
@@ -443,7 +456,26 @@ impl Control<Platypus> for PlatypusControl {
             capabilities: stamper::load(settings)?,
             stamped: Vec::new(),
             replay: None,
+            provider_plan: provider::plan(settings, section(settings)?, store)?,
+            provider: None,
         })
+    }
+
+    async fn begin(&mut self, _: &Settings, _: Clock, _: &Events) -> Outcome {
+        self.provider = self.provider_plan.as_ref().map(Provider::new).transpose()?;
+        Ok(())
+    }
+
+    async fn end(self) {
+        if let Some(provider) = self.provider {
+            provider.end().await;
+        }
+    }
+
+    fn counted(&mut self, totals: Vec<(Charge, Total)>) {
+        if let Some(provider) = &self.provider {
+            provider.durable(totals);
+        }
     }
 
     fn ports(settings: &Settings) -> Vec<PortSpec> {
@@ -484,8 +516,13 @@ impl Control<Platypus> for PlatypusControl {
         })
     }
 
-    fn start(&mut self, _: Context<'_, Platypus>) {
+    fn start(&mut self, context: Context<'_, Platypus>) {
         self.note_stamped();
+        let (Some(plan), Some(provider)) = (&self.provider_plan, &mut self.provider) else { return };
+        let started = provider.start(plan, context.threads.clone(), context.clock, context.log.clone());
+        if let Err(failures) = started {
+            failures.0.iter().for_each(|failure| error!("{failure}; usage is not reported"));
+        }
     }
 
     fn check_reload(&self, next: &Self) -> Result<(), Failure> {
@@ -498,6 +535,9 @@ impl Control<Platypus> for PlatypusControl {
     fn reload(&mut self, next: Self) {
         self.revocations.watch(next.revocations);
         self.capabilities = next.capabilities;
+        if let (Some(provider), Some(plan)) = (&self.provider, next.provider_plan) {
+            provider.share(plan.rates);
+        }
     }
 
     async fn planned(&mut self, _: &Settings) {
@@ -518,12 +558,13 @@ impl Control<Platypus> for PlatypusControl {
         }
     }
 
-    fn view(&self) -> SharedStatus {
-        self.revocations.status()
+    fn view(&self) -> PlatypusView {
+        PlatypusView { list: self.revocations.status(), provider: self.provider.as_ref().map(Provider::state) }
     }
 
-    fn status(list: &SharedStatus, members: &mut Map<String, Value>) {
-        let list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    fn status(view: &PlatypusView, members: &mut Map<String, Value>) {
+        members.insert("provider".to_owned(), view.provider.as_ref().map_or(Value::Null, provider::status));
+        let list = view.list.lock().unwrap_or_else(PoisonError::into_inner);
         members.insert("revocations".to_owned(), list.json());
     }
 }

@@ -1,6 +1,7 @@
 //! Rates of principals and delegations, divided among threads by the demand that each has met.
 
 use toml::Spanned;
+use wayleave_control::leases::floor;
 use wayleave_core::Instant;
 use wayleave_dataplane::platypus::account::{Accounts, Payer, shares};
 use wayleave_dataplane::replay::Room;
@@ -11,7 +12,7 @@ use crate::config::router::platypus::{PlatypusSection, RateSection};
 use crate::roles::router::threads::Threads;
 use crate::roles::router::worker::Worker;
 
-/// A rate of all threads together.
+/// A rate of all threads together; of a shared one, this router's floor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Rate {
     payer: Payer,
@@ -21,6 +22,8 @@ struct Rate {
     burst: u64,
     /// In the replay filter, which all threads share.
     room: Room,
+    /// Other routers have a part of it: what this one has beyond its floor, the key server leases to it.
+    is_shared: bool,
 }
 
 /// All rates of a configuration.
@@ -46,7 +49,11 @@ impl Rates {
                         None => None,
                     },
                 },
-                rate: *section.rate.get_ref(),
+                rate: match &section.routers {
+                    Some(routers) => floor(*section.rate.get_ref(), *routers.get_ref() as usize),
+                    None => *section.rate.get_ref(),
+                },
+                is_shared: section.routers.is_some(),
                 burst: section.burst(threads),
                 room: *room,
             })
@@ -72,7 +79,8 @@ impl Rates {
 
     /// Divides the rates by the demand that each thread has met since the last call. The system gives flows to threads, so
     /// that a principal with one flow is served by one thread: with an even share it would get a fraction of its rate.
-    pub async fn divide(self, threads: &Threads<Platypus>) {
+    pub async fn divide(mut self, threads: &Threads<Platypus>) {
+        self.all.retain(|rate| !rate.is_shared);
         if self.all.is_empty() || threads.count() < 2 {
             return;
         }
@@ -119,6 +127,7 @@ mod tests {
             rate,
             burst: 1,
             room: Room::pool(1),
+            is_shared: false,
         };
         let rates = Rates { all: vec![rate(1, 100), rate(2, 1_000)], pool: Room::pool(1), threads: 2 };
         assert_eq!(rates.shares(&[vec![500, 0], vec![30, 0]]), [[70, 500], [30, 500]]);

@@ -1,0 +1,234 @@
+//! A router's end of the channel with its provider's key server: it reports usage, follows the list of revocations, and asks for its
+//! shares of rates. Without I/O: the link, the store and the clock are its driver's.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use wayleave_core::Instant;
+
+use super::channel::{ChannelMessage, ChargedAccount, RatePayer, SharedRate};
+use super::usage::{JournalId, Reporter, Usage, UsageRefusal};
+use crate::leases::{self, Lease};
+use crate::wire::Malformed;
+
+/// How long a report waits for its answer before the same totals are reported again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a report that was refused is not repeated.
+const REFUSED: Duration = Duration::from_secs(30);
+
+/// What the driver is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RouterClientEvent {
+    /// The server has a later list: its octets with the signature, not checked.
+    List(Vec<u8>),
+    /// The server had greater totals. The driver makes a new identity and hands it to [`RouterClient::begin`].
+    Behind,
+    /// The server does not take usage.
+    Refused(UsageRefusal),
+    /// The server reckons with another rate, or with another number of routers: the router keeps to its floor.
+    Differs(SharedRate),
+}
+
+/// Why the link is closed: the server erred.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ServerFault {
+    #[error("the key server sent a malformed message: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("the key server sent a message that it never sends to a router")]
+    Unexpected,
+    #[error("the key server sent parts of a list that do not follow one another")]
+    Pieces,
+}
+
+/// A rate that this router shares with others.
+struct Share {
+    rate: SharedRate,
+    lease: Lease,
+    demand: u64,
+}
+
+/// The router's end.
+pub struct RouterClient {
+    reporter: Reporter<ChargedAccount>,
+    is_up: bool,
+    /// When the last report went out, and until when none goes out.
+    reported: Option<Instant>,
+    refused_until: Option<Instant>,
+    /// A new identity is not durable yet: nothing is reported.
+    is_held: bool,
+    list: Option<u64>,
+    /// Octets of the list that is on its way, and its length.
+    pieces: Option<(u32, Vec<u8>)>,
+    shares: Vec<Share>,
+}
+
+impl RouterClient {
+    /// Reports what `journal` holds above `base`, and has the list of revocations with the number `list`.
+    #[must_use]
+    pub fn new(journal: JournalId, base: BTreeMap<ChargedAccount, Usage>, list: Option<u64>) -> Self {
+        Self {
+            reporter: Reporter::new(journal, base),
+            is_up: false,
+            reported: None,
+            refused_until: None,
+            is_held: false,
+            list,
+            pieces: None,
+            shares: Vec::new(),
+        }
+    }
+
+    /// The rates that are shared; `session` is random, another one for each call.
+    pub fn share(&mut self, rates: &[SharedRate], session: u64) {
+        let is_same = self.shares.iter().map(|share| &share.rate).eq(rates);
+        if is_same {
+            return;
+        }
+        let share = |rate: &SharedRate| {
+            let lease = Lease::new(rate.rate, rate.routers.into(), session);
+            Share { rate: *rate, lease, demand: 0 }
+        };
+        self.shares = rates.iter().map(share).collect();
+    }
+
+    /// The total of an account is durable.
+    pub fn durable(&mut self, account: ChargedAccount, total: Usage) {
+        self.reporter.durable(account, total);
+    }
+
+    /// What was offered to this router under a rate since the last request, in octets a second.
+    pub fn demand(&mut self, payer: &RatePayer, demand: u64) {
+        if let Some(share) = self.shares.iter_mut().find(|share| share.rate.payer == *payer) {
+            share.demand = demand;
+        }
+    }
+
+    /// Octets a second that this router may let pass now under each shared rate.
+    pub fn rates(&self, now: Instant) -> impl Iterator<Item = (RatePayer, u64)> {
+        self.shares.iter().map(move |share| (share.rate.payer, share.lease.rate(now)))
+    }
+
+    /// The shared rates, each with the octets a second beyond this router's floor, and until when.
+    pub fn leases(&self, now: Instant) -> impl Iterator<Item = (RatePayer, (u64, Instant))> {
+        self.shares.iter().map(move |share| (share.rate.payer, share.lease.share(now).unwrap_or((0, now))))
+    }
+
+    /// Nothing is reported until [`RouterClient::begun`]: the identity is not durable yet.
+    pub fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// A link to the server is up. Returns what to send.
+    pub fn connected(&mut self) -> Vec<u8> {
+        (self.is_up, self.pieces, self.reported) = (true, None, None);
+        self.reporter.connected();
+        ChannelMessage::Follow { list: self.list }.encode()
+    }
+
+    /// The link is down.
+    pub fn disconnected(&mut self) {
+        self.is_up = false;
+    }
+
+    /// Whether there is a link.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// The driver has taken over the list with this number.
+    pub fn has_list(&mut self, number: u64) {
+        self.list = self.list.max(Some(number));
+    }
+
+    /// Accounts whose totals the server does not have.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.reporter.waiting()
+    }
+
+    /// The next report, if one is due.
+    pub fn report(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if !self.is_up || self.is_held || self.refused_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        if self.reported.is_some_and(|at| now.since(at) >= PATIENCE) {
+            self.reporter.again();
+        }
+        let report = self.reporter.report()?;
+        self.reported = Some(now);
+        Some(ChannelMessage::Report(report).encode())
+    }
+
+    /// The request for shares, to be sent every [`leases::INTERVAL`]; none without a link, or without shared rates.
+    pub fn ask(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if !self.is_up || self.shares.is_empty() {
+            return None;
+        }
+        let request = |share: &mut Share| (share.rate, share.lease.request(share.demand, now));
+        Some(ChannelMessage::Ask(self.shares.iter_mut().map(request).collect()).encode())
+    }
+
+    /// How often [`RouterClient::ask`] is called.
+    pub const INTERVAL: Duration = leases::INTERVAL;
+
+    /// Takes a message in.
+    ///
+    /// # Errors
+    /// What the server did wrong; the link is to be closed.
+    pub fn frame(&mut self, octets: &[u8], now: Instant) -> Result<Vec<RouterClientEvent>, ServerFault> {
+        match ChannelMessage::decode(octets)? {
+            ChannelMessage::Answer(answer) => {
+                self.reported = None;
+                Ok(if self.reporter.answered(answer) { vec![RouterClientEvent::Behind] } else { Vec::new() })
+            }
+            ChannelMessage::Refused { why, .. } => {
+                self.reporter.again();
+                (self.reported, self.refused_until) = (None, Some(now + REFUSED));
+                Ok(vec![RouterClientEvent::Refused(why)])
+            }
+            ChannelMessage::Piece { length, offset, octets } => self.piece(length, offset, &octets),
+            ChannelMessage::Leased(answers) => {
+                for (payer, answer) in answers {
+                    if let Some(share) = self.shares.iter_mut().find(|share| share.rate.payer == payer) {
+                        share.lease.handle(&answer, now);
+                    }
+                }
+                Ok(Vec::new())
+            }
+            ChannelMessage::Differs(rate) => Ok(vec![RouterClientEvent::Differs(rate)]),
+            ChannelMessage::Report(_) | ChannelMessage::Follow { .. } | ChannelMessage::Ask(_) => {
+                Err(ServerFault::Unexpected)
+            }
+        }
+    }
+
+    fn piece(&mut self, length: u32, offset: u32, octets: &[u8]) -> Result<Vec<RouterClientEvent>, ServerFault> {
+        // A list may replace one that is still on its way.
+        let (whole, mut list) = match self.pieces.take() {
+            Some(begun) if offset != 0 => begun,
+            _ => (length, Vec::new()),
+        };
+        if whole != length || list.len() != offset as usize {
+            return Err(ServerFault::Pieces);
+        }
+        list.extend_from_slice(octets);
+        if list.len() < length as usize {
+            self.pieces = Some((length, list));
+            return Ok(Vec::new());
+        }
+        Ok(vec![RouterClientEvent::List(list)])
+    }
+
+    /// Goes on under a new identity, and reports nothing until [`RouterClient::begun`]. Returns the new base, which has to be
+    /// durable together with the identity.
+    pub fn begin(&mut self, journal: JournalId) -> &BTreeMap<ChargedAccount, Usage> {
+        self.is_held = true;
+        self.reporter.begin(journal)
+    }
+
+    /// The new identity and its base are durable.
+    pub fn begun(&mut self) {
+        self.is_held = false;
+    }
+}

@@ -1,0 +1,373 @@
+//! The key server's end of the channel with its provider's routers: it takes usage, hands out the list of revocations, and leases
+//! rates. Without I/O: links, the store and the clock are its driver's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use wayleave_core::{IdentityKey, Instant, Machine, Now};
+
+use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
+use super::usage::{Ledger, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal};
+use crate::leases::{LeaseRequest, Lessor};
+use crate::wire::Malformed;
+
+/// Totals that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
+const MAX_UNDURABLE: usize = 1 << 16;
+
+/// What a provider's key server knows of its routers.
+pub struct RouterServerConfig {
+    /// Who they are, each with its number.
+    pub routers: BTreeMap<IdentityKey, RouterNumber>,
+    /// Rates that they share, in octets a second; each of the routers has a floor in every one.
+    pub rates: BTreeMap<RatePayer, u64>,
+    /// What the store has.
+    pub ledger: Ledger<ChargedAccount>,
+}
+
+pub enum RouterServerInput {
+    Connected {
+        link: u64,
+        peer: IdentityKey,
+    },
+    Frame {
+        link: u64,
+        octets: Vec<u8>,
+    },
+    Disconnected {
+        link: u64,
+    },
+    /// The records of [`RouterServerOutput::Persist`] with this number are durable.
+    Persisted(u64),
+    /// The list of revocations in force: its number, and its octets with the signature.
+    List {
+        number: u64,
+        octets: Arc<[u8]>,
+    },
+    /// Other routers or rates are configured.
+    Configure {
+        routers: BTreeMap<IdentityKey, RouterNumber>,
+        rates: BTreeMap<RatePayer, u64>,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RouterServerOutput {
+    Send { link: u64, octets: Vec<u8> },
+    Close { link: u64, why: &'static str },
+    Persist { id: u64, records: Vec<UsageRecord<ChargedAccount>> },
+    Event(RouterEvent),
+}
+
+/// What the operator should know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RouterEvent {
+    Connected(RouterNumber),
+    Disconnected(RouterNumber),
+    /// Whoever connected is none of the routers.
+    Stranger(IdentityKey),
+    Malformed {
+        router: RouterNumber,
+        error: Malformed,
+    },
+    /// A message that a router never sends.
+    Unexpected(RouterNumber),
+    Refused {
+        router: RouterNumber,
+        why: UsageRefusal,
+    },
+    /// The router's totals are older than those that it reported before.
+    Behind(RouterNumber),
+    /// The router reckons with another rate.
+    Differs {
+        router: RouterNumber,
+        rate: SharedRate,
+    },
+}
+
+/// A router as the server sees it.
+#[derive(Clone, Debug, Default)]
+pub struct RouterStanding {
+    /// Its link, if it is connected.
+    pub link: Option<u64>,
+    /// The number of the list of revocations that it has, as far as it has said so or was sent one.
+    pub list: Option<u64>,
+    /// Whether it wants lists.
+    pub follows: bool,
+    /// Reports that were taken since the server's start, and refused ones.
+    pub reports: u64,
+    pub refused: u64,
+}
+
+/// An answer that waits for the store.
+struct Waiting {
+    persisted: u64,
+    link: u64,
+    answer: UsageAnswer,
+}
+
+/// The machine.
+pub struct RouterServer {
+    routers: BTreeMap<IdentityKey, RouterNumber>,
+    links: BTreeMap<u64, RouterNumber>,
+    standing: BTreeMap<RouterNumber, RouterStanding>,
+    rates: BTreeMap<RatePayer, u64>,
+    lessors: BTreeMap<RatePayer, Lessor>,
+    ledger: Ledger<ChargedAccount>,
+    list: Option<(u64, Arc<[u8]>)>,
+    waiting: VecDeque<Waiting>,
+    submitted: u64,
+    persisted: u64,
+    /// Numbers of records in batches that are not durable.
+    undurable: VecDeque<(u64, usize)>,
+    outputs: VecDeque<RouterServerOutput>,
+}
+
+impl RouterServer {
+    #[must_use]
+    pub fn new(config: RouterServerConfig, now: Instant) -> Self {
+        let mut server = Self {
+            routers: BTreeMap::new(),
+            links: BTreeMap::new(),
+            standing: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            lessors: BTreeMap::new(),
+            ledger: config.ledger,
+            list: None,
+            waiting: VecDeque::new(),
+            submitted: 0,
+            persisted: 0,
+            undurable: VecDeque::new(),
+            outputs: VecDeque::new(),
+        };
+        server.configure(config.routers, config.rates, now);
+        server
+    }
+
+    /// What routers reported.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger<ChargedAccount> {
+        &self.ledger
+    }
+
+    /// The routers, by number.
+    #[must_use]
+    pub fn standing(&self) -> &BTreeMap<RouterNumber, RouterStanding> {
+        &self.standing
+    }
+
+    /// Answers that wait for the store.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn configure(
+        &mut self,
+        routers: BTreeMap<IdentityKey, RouterNumber>,
+        rates: BTreeMap<RatePayer, u64>,
+        now: Instant,
+    ) {
+        let count = routers.len();
+        // Shares of a rate that changed were given by another division: the new one waits until all of them are over.
+        let is_same = count == self.routers.len();
+        self.lessors.retain(|payer, _| is_same && rates.get(payer) == self.rates.get(payer));
+        for (payer, rate) in &rates {
+            self.lessors.entry(*payer).or_insert_with(|| Lessor::new(*rate, count, now));
+        }
+        self.rates = rates;
+        let gone: Vec<u64> = self
+            .links
+            .iter()
+            .filter(|(_, number)| !routers.values().any(|known| known == *number))
+            .map(|(link, _)| *link)
+            .collect();
+        for link in gone {
+            self.close(link, "this router is no longer configured");
+        }
+        self.standing.retain(|number, _| routers.values().any(|known| known == number));
+        for number in routers.values() {
+            self.standing.entry(*number).or_default();
+        }
+        self.routers = routers;
+    }
+
+    fn event(&mut self, event: RouterEvent) {
+        self.outputs.push_back(RouterServerOutput::Event(event));
+    }
+
+    fn send(&mut self, link: u64, message: &ChannelMessage) {
+        self.outputs.push_back(RouterServerOutput::Send { link, octets: message.encode() });
+    }
+
+    fn close(&mut self, link: u64, why: &'static str) {
+        self.disconnected(link);
+        self.outputs.push_back(RouterServerOutput::Close { link, why });
+    }
+
+    fn connected(&mut self, link: u64, peer: &IdentityKey) {
+        let Some(number) = self.routers.get(peer).copied() else {
+            self.event(RouterEvent::Stranger(*peer));
+            self.outputs.push_back(RouterServerOutput::Close { link, why: "no router of this provider" });
+            return;
+        };
+        self.links.insert(link, number);
+        let standing = self.standing.entry(number).or_default();
+        let before = standing.link.replace(link);
+        (standing.follows, standing.list) = (false, None);
+        if let Some(before) = before {
+            self.links.remove(&before);
+            self.outputs.push_back(RouterServerOutput::Close { link: before, why: "this router has connected again" });
+        }
+        self.event(RouterEvent::Connected(number));
+    }
+
+    fn disconnected(&mut self, link: u64) {
+        let Some(number) = self.links.remove(&link) else { return };
+        self.waiting.retain(|waiting| waiting.link != link);
+        if let Some(standing) = self.standing.get_mut(&number).filter(|standing| standing.link == Some(link)) {
+            (standing.link, standing.follows) = (None, false);
+            self.event(RouterEvent::Disconnected(number));
+        }
+    }
+
+    fn frame(&mut self, link: u64, octets: &[u8], now: Now) {
+        let Some(router) = self.links.get(&link).copied() else { return };
+        let message = match ChannelMessage::decode(octets) {
+            Ok(message) => message,
+            Err(error) => {
+                self.event(RouterEvent::Malformed { router, error });
+                return self.close(link, "a malformed message");
+            }
+        };
+        match message {
+            ChannelMessage::Report(report) => self.report(link, router, &report),
+            ChannelMessage::Follow { list } => {
+                if let Some(standing) = self.standing.get_mut(&router) {
+                    (standing.follows, standing.list) = (true, list);
+                }
+                self.hand_out(router);
+            }
+            ChannelMessage::Ask(requests) => self.ask(link, router, &requests, now.instant),
+            _ => {
+                self.event(RouterEvent::Unexpected(router));
+                self.close(link, "a message that routers do not send");
+            }
+        }
+    }
+
+    fn report(&mut self, link: u64, router: RouterNumber, report: &super::usage::UsageReport<ChargedAccount>) {
+        if self.undurable.iter().map(|(_, records)| records).sum::<usize>() > MAX_UNDURABLE {
+            return;
+        }
+        let taken = match self.ledger.take(router, report) {
+            Ok(taken) => taken,
+            Err(why) => {
+                if let Some(standing) = self.standing.get_mut(&router) {
+                    standing.refused += 1;
+                }
+                self.send(link, &ChannelMessage::Refused { number: report.number, why });
+                return self.event(RouterEvent::Refused { router, why });
+            }
+        };
+        if let Some(standing) = self.standing.get_mut(&router) {
+            standing.reports += 1;
+        }
+        if taken.is_behind {
+            self.event(RouterEvent::Behind(router));
+        }
+        if !taken.changed.is_empty() {
+            self.submitted += 1;
+            self.undurable.push_back((self.submitted, taken.changed.len()));
+            self.outputs.push_back(RouterServerOutput::Persist { id: self.submitted, records: taken.changed });
+        }
+        // Totals that changed nothing may be those of a batch that is not durable yet.
+        let answer = UsageAnswer { number: report.number, is_behind: taken.is_behind };
+        self.waiting.push_back(Waiting { persisted: self.submitted, link, answer });
+        self.answer();
+    }
+
+    fn answer(&mut self) {
+        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.persisted <= self.persisted) {
+            self.send(waiting.link, &ChannelMessage::Answer(waiting.answer));
+        }
+    }
+
+    fn persisted(&mut self, id: u64) {
+        self.persisted = self.persisted.max(id);
+        while self.undurable.pop_front_if(|(submitted, _)| *submitted <= id).is_some() {}
+        self.answer();
+    }
+
+    fn set_list(&mut self, number: u64, octets: Arc<[u8]>) {
+        if octets.len() > MAX_LIST || self.list.as_ref().is_some_and(|(last, _)| number <= *last) {
+            return;
+        }
+        self.list = Some((number, octets));
+        let all: Vec<RouterNumber> = self.standing.keys().copied().collect();
+        all.into_iter().for_each(|router| self.hand_out(router));
+    }
+
+    /// Sends the list to a router that follows and has an older one.
+    fn hand_out(&mut self, router: RouterNumber) {
+        let (Some((number, list)), Some(standing)) = (self.list.clone(), self.standing.get_mut(&router)) else {
+            return;
+        };
+        let Some(link) = standing.link.filter(|_| standing.follows && standing.list.is_none_or(|has| has < number))
+        else {
+            return;
+        };
+        standing.list = Some(number);
+        let length = list.len() as u32; // at most MAX_LIST
+        for (piece, octets) in list.chunks(PIECE).enumerate() {
+            let offset = (piece * PIECE) as u32; // less than the length
+            self.send(link, &ChannelMessage::Piece { length, offset, octets: octets.to_vec() });
+        }
+    }
+
+    fn ask(&mut self, link: u64, router: RouterNumber, requests: &[(SharedRate, LeaseRequest)], now: Instant) {
+        let (mut answers, count) = (Vec::new(), self.routers.len() as u16); // at most MAX_ROUTERS
+        // The lessor counts routers from zero on.
+        let index = self.routers.values().filter(|number| **number < router).count() as u16;
+        for (rate, request) in requests {
+            let own = self.rates.get(&rate.payer).copied();
+            if own != Some(rate.rate) || rate.routers != count {
+                self.event(RouterEvent::Differs { router, rate: *rate });
+                let own = SharedRate { payer: rate.payer, rate: own.unwrap_or(0), routers: count };
+                self.send(link, &ChannelMessage::Differs(own));
+                continue;
+            }
+            let lessor = self.lessors.get_mut(&rate.payer);
+            let answer = lessor.and_then(|lessor| lessor.handle(index, request, now));
+            answers.extend(answer.map(|answer| (rate.payer, answer)));
+        }
+        if !answers.is_empty() {
+            self.send(link, &ChannelMessage::Leased(answers));
+        }
+    }
+}
+
+impl Machine for RouterServer {
+    type Input = RouterServerInput;
+    type Output = RouterServerOutput;
+
+    fn handle(&mut self, input: RouterServerInput, now: Now) {
+        match input {
+            RouterServerInput::Connected { link, peer } => self.connected(link, &peer),
+            RouterServerInput::Frame { link, octets } => self.frame(link, &octets, now),
+            RouterServerInput::Disconnected { link } => self.disconnected(link),
+            RouterServerInput::Persisted(id) => self.persisted(id),
+            RouterServerInput::List { number, octets } => self.set_list(number, octets),
+            RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),
+        }
+    }
+
+    fn handle_timeout(&mut self, _: Now) {}
+
+    fn poll(&mut self) -> Option<RouterServerOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}

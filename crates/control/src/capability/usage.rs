@@ -1,0 +1,282 @@
+//! Usage on its way from routers to the key server, and what the server adds up from it: bills are written from the sums.
+//!
+//! Platypus, section 4.3, leaves open how the waypoints of a provider account together. Here every router reports the *totals* of
+//! its accounts and never differences, so that a report may be repeated, lost or cut off: the server keeps the greatest total of
+//! each account of each journal. A [`JournalId`] names a router's memory of totals. It is made with the first of them; a router
+//! that has lost its totals has lost the identity too, and counts from zero under another one. Only totals that are durable at the
+//! router are reported: what a crash takes from the router, the server has not seen, and a sum is never above what was forwarded.
+//!
+//! A router whose memory was put back (an old backup) reports less than the server has. The server says so, and the router goes on
+//! under a new identity from where its totals stand: what it counted in between is lost to the bill, and nothing is billed twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Entries of one report, at most.
+pub const MAX_ENTRIES: usize = 512;
+/// Journals of one router, at most: each was begun by a loss of its memory.
+pub const MAX_JOURNALS: usize = 64;
+
+/// A router of the provider, by its number in the key server's configuration.
+pub type RouterNumber = u16;
+
+/// A router's memory of totals: 16 random octets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct JournalId(pub [u8; 16]);
+
+/// What an account has sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    pub packets: u128,
+    /// Octets of IP packets, headers included.
+    pub octets: u128,
+}
+
+impl Usage {
+    fn plus(self, other: Self) -> Self {
+        Self { packets: self.packets.saturating_add(other.packets), octets: self.octets.saturating_add(other.octets) }
+    }
+
+    /// What lies above `other`; zero where nothing does.
+    fn above(self, other: Self) -> Self {
+        Self { packets: self.packets.saturating_sub(other.packets), octets: self.octets.saturating_sub(other.octets) }
+    }
+
+    fn greatest(self, other: Self) -> Self {
+        Self { packets: self.packets.max(other.packets), octets: self.octets.max(other.octets) }
+    }
+
+    /// Neither count is below `other`'s.
+    fn covers(self, other: Self) -> bool {
+        self.packets >= other.packets && self.octets >= other.octets
+    }
+}
+
+/// What a router reports: totals of some of its accounts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UsageReport<A> {
+    pub journal: JournalId,
+    /// Counts the reports of one link from 1.
+    pub number: u64,
+    /// At most [`MAX_ENTRIES`].
+    pub entries: Vec<(A, Usage)>,
+}
+
+/// What the server answers once a report's totals are durable with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UsageAnswer {
+    /// The report's number.
+    pub number: u64,
+    /// The server had greater totals of this journal: the router's memory was put back.
+    pub is_behind: bool,
+}
+
+/// A router's side: which totals the server does not have yet.
+#[derive(Clone, Debug)]
+pub struct Reporter<A> {
+    journal: JournalId,
+    /// What totals were when the journal began; zero for accounts that are not here.
+    base: BTreeMap<A, Usage>,
+    /// The latest durable totals.
+    totals: BTreeMap<A, Usage>,
+    /// Accounts whose total the server has not acknowledged.
+    unknown: BTreeSet<A>,
+    /// The report that waits for its answer.
+    asked: Option<UsageReport<A>>,
+    number: u64,
+}
+
+impl<A: Copy + Ord> Reporter<A> {
+    /// Reports what `journal` holds above `base`; both are kept together with the totals.
+    #[must_use]
+    pub fn new(journal: JournalId, base: BTreeMap<A, Usage>) -> Self {
+        Self { journal, base, totals: BTreeMap::new(), unknown: BTreeSet::new(), asked: None, number: 0 }
+    }
+
+    /// The journal that is reported.
+    #[must_use]
+    pub fn journal(&self) -> JournalId {
+        self.journal
+    }
+
+    /// The total of `account` is durable.
+    pub fn durable(&mut self, account: A, total: Usage) {
+        if self.totals.get(&account) != Some(&total) {
+            self.totals.insert(account, total);
+            self.unknown.insert(account);
+        }
+    }
+
+    /// A link to the server is up: all totals are reported again, since the server may have been put back too.
+    pub fn connected(&mut self) {
+        (self.asked, self.number) = (None, 0);
+        self.unknown.extend(self.totals.keys());
+    }
+
+    /// The answer to the last report does not come, or was a refusal: the same totals may be reported again.
+    pub fn again(&mut self) {
+        self.asked = None;
+    }
+
+    /// The next report, unless one waits for its answer or there is nothing to say.
+    pub fn report(&mut self) -> Option<UsageReport<A>> {
+        if self.asked.is_some() || self.unknown.is_empty() {
+            return None;
+        }
+        self.number += 1;
+        let entry = |account: &A| {
+            let base = self.base.get(account).copied().unwrap_or_default();
+            (*account, self.totals.get(account).copied().unwrap_or_default().above(base))
+        };
+        let entries = self.unknown.iter().take(MAX_ENTRIES).map(entry).collect();
+        let report = UsageReport { journal: self.journal, number: self.number, entries };
+        self.asked = Some(report.clone());
+        Some(report)
+    }
+
+    /// Takes an answer over. Returns whether the router must go on under a new identity: [`Self::begin`].
+    pub fn answered(&mut self, answer: UsageAnswer) -> bool {
+        let Some(report) = self.asked.take_if(|asked| asked.number == answer.number) else { return false };
+        if answer.is_behind {
+            return true;
+        }
+        for (account, told) in report.entries {
+            let base = self.base.get(&account).copied().unwrap_or_default();
+            let total = self.totals.get(&account).copied().unwrap_or_default();
+            if total.above(base) == told {
+                self.unknown.remove(&account);
+            }
+        }
+        false
+    }
+
+    /// Goes on under a new identity from where the totals stand. The new base is to be durable before the next report.
+    pub fn begin(&mut self, journal: JournalId) -> &BTreeMap<A, Usage> {
+        self.journal = journal;
+        self.base = self.totals.clone();
+        self.unknown.clear();
+        self.asked = None;
+        &self.base
+    }
+
+    /// Whether the server has an account's total: then it may be forgotten once nothing more is charged to it.
+    #[must_use]
+    pub fn is_known(&self, account: &A) -> bool {
+        !self.unknown.contains(account)
+    }
+
+    /// Accounts whose totals the server does not have.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.unknown.len()
+    }
+}
+
+/// Why a report is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UsageRefusal {
+    #[error("more than {MAX_ENTRIES} accounts in one report")]
+    TooLong,
+    #[error("more than {MAX_JOURNALS} journals: the router has lost its memory too often")]
+    TooManyJournals,
+    #[error("more accounts than the server keeps")]
+    NoRoom,
+}
+
+/// One total of the ledger, as it is stored: the greatest that was reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UsageRecord<A> {
+    pub router: RouterNumber,
+    pub journal: JournalId,
+    pub account: A,
+    pub total: Usage,
+}
+
+/// What a report did to the ledger.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Taken<A> {
+    /// To be durable before the answer goes out.
+    pub changed: Vec<UsageRecord<A>>,
+    /// Some totals are below those that the ledger has.
+    pub is_behind: bool,
+}
+
+/// The key server's side: the greatest total of each account of each journal of each router.
+#[derive(Clone, Debug)]
+pub struct Ledger<A> {
+    journals: BTreeMap<RouterNumber, BTreeMap<JournalId, BTreeMap<A, Usage>>>,
+    count: usize,
+    limit: usize,
+}
+
+impl<A: Copy + Ord> Ledger<A> {
+    /// A ledger that keeps at most `limit` totals.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { journals: BTreeMap::new(), count: 0, limit }
+    }
+
+    /// Takes a stored total in, before any report.
+    pub fn restore(&mut self, record: &UsageRecord<A>) {
+        let journal = self.journals.entry(record.router).or_default().entry(record.journal).or_default();
+        let before = journal.insert(record.account, record.total);
+        self.count += usize::from(before.is_none());
+    }
+
+    /// Takes a report of `router` over, all of it or nothing.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn take(&mut self, router: RouterNumber, report: &UsageReport<A>) -> Result<Taken<A>, UsageRefusal> {
+        if report.entries.len() > MAX_ENTRIES {
+            return Err(UsageRefusal::TooLong);
+        }
+        let journals = self.journals.get(&router);
+        let known = journals.and_then(|journals| journals.get(&report.journal));
+        if known.is_none() && journals.is_some_and(|journals| journals.len() >= MAX_JOURNALS) {
+            return Err(UsageRefusal::TooManyJournals);
+        }
+        let is_known = |account: &A| known.is_some_and(|known| known.contains_key(account));
+        let fresh: BTreeSet<A> =
+            report.entries.iter().map(|(account, _)| *account).filter(|account| !is_known(account)).collect();
+        if self.count + fresh.len() > self.limit {
+            return Err(UsageRefusal::NoRoom);
+        }
+        self.count += fresh.len();
+        let journal = self.journals.entry(router).or_default().entry(report.journal).or_default();
+        let mut taken = Taken { changed: Vec::new(), is_behind: false };
+        for (account, total) in &report.entries {
+            let known = journal.entry(*account).or_default();
+            taken.is_behind |= !total.covers(*known);
+            let greatest = known.greatest(*total);
+            if greatest != *known || fresh.contains(account) {
+                *known = greatest;
+                taken.changed.push(UsageRecord { router, journal: report.journal, account: *account, total: greatest });
+            }
+        }
+        Ok(taken)
+    }
+
+    /// What each router reported for each account, over all of its journals.
+    #[must_use]
+    pub fn by_router(&self) -> BTreeMap<(A, RouterNumber), Usage> {
+        let mut sums = BTreeMap::new();
+        for (router, journals) in &self.journals {
+            for (account, total) in journals.values().flatten() {
+                let sum: &mut Usage = sums.entry((*account, *router)).or_default();
+                *sum = sum.plus(*total);
+            }
+        }
+        sums
+    }
+
+    /// The sum of each account over all routers.
+    #[must_use]
+    pub fn sums(&self) -> BTreeMap<A, Usage> {
+        let mut sums = BTreeMap::new();
+        for ((account, _), total) in self.by_router() {
+            let sum: &mut Usage = sums.entry(account).or_default();
+            *sum = sum.plus(total);
+        }
+        sums
+    }
+}

@@ -1,0 +1,358 @@
+//! The channel between a provider's routers and its key server: usage arrives whatever is cut, lists are pushed, rates are leased,
+//! and whoever errs is named.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wayleave_control::capability::{
+    ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterClientEvent, RouterEvent,
+    RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate, Usage,
+    UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
+};
+use wayleave_control::leases::{LeaseAnswer, LeaseRequest, floor};
+use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
+use wayleave_packet::platypus::header::{DelegationId, Principal};
+
+const RATE: u64 = 1_000_000;
+
+fn account(number: u8) -> ChargedAccount {
+    ChargedAccount([number; ChargedAccount::LENGTH])
+}
+
+fn usage(packets: u128) -> Usage {
+    Usage { packets, octets: packets * 100 }
+}
+
+fn router(number: u8) -> IdentityKey {
+    IdentityKey([number; 32])
+}
+
+fn payer(delegation: Option<u32>) -> RatePayer {
+    let delegation = delegation.map(|id| DelegationId::new(id).expect("24 bits"));
+    RatePayer { principal: Principal::new(7).expect("24 bits"), delegation }
+}
+
+fn now(millis: u64) -> Now {
+    Now { instant: Instant(millis * 1_000_000), unix: UnixTime(1_800_000_000_000_000 + millis * 1_000) }
+}
+
+/// A server, what its store has, and what it said to its driver.
+struct Server {
+    machine: RouterServer,
+    stored: BTreeMap<(u16, JournalId, ChargedAccount), Usage>,
+    pending: Vec<(u64, Vec<UsageRecord<ChargedAccount>>)>,
+    sent: Vec<(u64, Vec<u8>)>,
+    closed: Vec<(u64, &'static str)>,
+    events: Vec<RouterEvent>,
+}
+
+impl Server {
+    fn new(stored: BTreeMap<(u16, JournalId, ChargedAccount), Usage>, millis: u64) -> Self {
+        let mut ledger = Ledger::new(1_000);
+        for ((router, journal, account), total) in &stored {
+            ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
+        }
+        let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
+        let rates = BTreeMap::from([(payer(None), RATE), (payer(Some(9)), RATE)]);
+        let machine = RouterServer::new(RouterServerConfig { routers, rates, ledger }, now(millis).instant);
+        Self { machine, stored, pending: Vec::new(), sent: Vec::new(), closed: Vec::new(), events: Vec::new() }
+    }
+
+    fn input(&mut self, input: RouterServerInput, millis: u64) {
+        self.machine.handle(input, now(millis));
+        while let Some(output) = self.machine.poll() {
+            match output {
+                RouterServerOutput::Send { link, octets } => self.sent.push((link, octets)),
+                RouterServerOutput::Close { link, why } => self.closed.push((link, why)),
+                RouterServerOutput::Persist { id, records } => self.pending.push((id, records)),
+                RouterServerOutput::Event(event) => self.events.push(event),
+            }
+        }
+    }
+
+    fn frame(&mut self, link: u64, message: &ChannelMessage, millis: u64) {
+        self.input(RouterServerInput::Frame { link, octets: message.encode() }, millis);
+    }
+
+    fn connect(&mut self, link: u64, number: u8) {
+        self.input(RouterServerInput::Connected { link, peer: router(number) }, 0);
+    }
+
+    /// All that waits becomes durable.
+    fn sync(&mut self, millis: u64) {
+        for (id, records) in std::mem::take(&mut self.pending) {
+            for record in records {
+                self.stored.insert((record.router, record.journal, record.account), record.total);
+            }
+            self.input(RouterServerInput::Persisted(id), millis);
+        }
+    }
+
+    fn sent(&mut self) -> Vec<(u64, ChannelMessage)> {
+        let all = std::mem::take(&mut self.sent).into_iter();
+        all.map(|(link, octets)| (link, ChannelMessage::decode(&octets).expect("what was encoded"))).collect()
+    }
+}
+
+fn report(number: u64, entries: Vec<(ChargedAccount, Usage)>) -> ChannelMessage {
+    ChannelMessage::Report(UsageReport { journal: JournalId([1; 16]), number, entries })
+}
+
+#[test]
+fn a_report_is_answered_once_its_totals_are_durable_also_when_it_is_repeated() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    server.frame(1, &report(1, vec![(account(1), usage(5))]), 0);
+    // The same again before the store has it: no answer may say that it does.
+    server.frame(1, &report(2, vec![(account(1), usage(5))]), 0);
+    assert_eq!((server.sent(), server.machine.waiting()), (Vec::new(), 2));
+    server.sync(0);
+    let answer = |number| (1, ChannelMessage::Answer(UsageAnswer { number, is_behind: false }));
+    assert_eq!(server.sent(), [answer(1), answer(2)]);
+    assert_eq!(server.stored.values().copied().collect::<Vec<_>>(), [usage(5)]);
+}
+
+#[test]
+fn strangers_malformed_messages_and_those_that_routers_do_not_send_are_named_and_end_the_link() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 3);
+    assert_eq!(server.events, [RouterEvent::Stranger(router(3))]);
+    assert_eq!(server.closed, [(1, "no router of this provider")]);
+    // What a stranger sent before its link was closed.
+    server.frame(1, &report(1, vec![(account(1), usage(5))]), 0);
+    assert!(server.machine.ledger().sums().is_empty() && server.pending.is_empty());
+
+    server.connect(2, 1);
+    server.input(RouterServerInput::Frame { link: 2, octets: vec![1, 1, 0] }, 0);
+    assert!(server.events.iter().any(|event| matches!(event, RouterEvent::Malformed { router: 10, .. })));
+    assert_eq!(server.closed.last(), Some(&(2, "a malformed message")));
+    server.connect(3, 1);
+    server.frame(3, &ChannelMessage::Answer(UsageAnswer { number: 1, is_behind: true }), 0);
+    assert!(server.events.contains(&RouterEvent::Unexpected(10)));
+    assert_eq!(server.closed.last(), Some(&(3, "a message that routers do not send")));
+    // A second link of the same router takes the place of the first.
+    server.connect(4, 1);
+    server.connect(5, 1);
+    assert_eq!(server.closed.last(), Some(&(4, "this router has connected again")));
+    assert_eq!(server.machine.standing()[&10].link, Some(5));
+}
+
+#[test]
+fn a_refused_report_names_why_and_the_router_pauses() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    for journal in 0..64_u8 {
+        let report =
+            UsageReport { journal: JournalId([journal; 16]), number: 1, entries: vec![(account(1), usage(1))] };
+        server.frame(1, &ChannelMessage::Report(report), 0);
+    }
+    let mut client = RouterClient::new(JournalId([200; 16]), BTreeMap::new(), None);
+    client.connected();
+    client.durable(account(1), usage(1));
+    let report = client.report(now(0).instant).expect("there is usage");
+    server.sync(0);
+    server.sent.clear();
+    server.input(RouterServerInput::Frame { link: 1, octets: report }, 0);
+    let refused = RouterEvent::Refused { router: 10, why: UsageRefusal::TooManyJournals };
+    assert_eq!(server.events.last(), Some(&refused));
+    let (_, answer) = server.sent.pop().expect("an answer");
+    let events = client.frame(&answer, now(0).instant).expect("well formed");
+    assert_eq!(events, [RouterClientEvent::Refused(UsageRefusal::TooManyJournals)]);
+    assert_eq!(client.report(now(29_000).instant), None);
+    assert!(client.report(now(31_000).instant).is_some(), "it is tried again");
+}
+
+#[test]
+fn a_list_goes_once_to_whoever_follows_and_has_an_older_one_and_in_pieces() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let list: Arc<[u8]> = (0..600_000_u32).map(|octet| octet as u8).collect();
+    server.connect(1, 1);
+    server.connect(2, 2);
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
+    server.input(RouterServerInput::Frame { link: 1, octets: client.connected() }, 0);
+    server.input(RouterServerInput::List { number: 3, octets: Arc::clone(&list) }, 0);
+    assert!(server.sent.is_empty(), "it has that list");
+    server.input(RouterServerInput::List { number: 4, octets: Arc::clone(&list) }, 0);
+    server.input(RouterServerInput::List { number: 2, octets: Arc::from([9_u8]) }, 0);
+    let sent = std::mem::take(&mut server.sent);
+    assert!(sent.len() == 3 && sent.iter().all(|(link, _)| *link == 1), "nobody else follows");
+    let mut events = Vec::new();
+    for (_, octets) in &sent {
+        events.extend(client.frame(octets, now(0).instant).expect("in order"));
+    }
+    assert_eq!(events, [RouterClientEvent::List(list.to_vec())]);
+    client.has_list(4);
+    server.input(RouterServerInput::Frame { link: 1, octets: client.connected() }, 0);
+    assert!(server.sent.is_empty(), "it has said that it has it");
+
+    // Pieces that do not follow one another are the server's fault.
+    client.frame(&sent[0].1, now(0).instant).expect("the first");
+    assert_eq!(client.frame(&sent[2].1, now(0).instant), Err(ServerFault::Pieces));
+    assert_eq!(client.frame(&report(1, Vec::new()).encode(), now(0).instant), Err(ServerFault::Unexpected));
+}
+
+#[test]
+fn routers_share_a_rate_and_whoever_reckons_with_another_keeps_to_its_floor() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let shared = |rate, routers| SharedRate { payer: payer(None), rate, routers };
+    let mut clients: Vec<RouterClient> = (0..2)
+        .map(|which| {
+            let mut client = RouterClient::new(JournalId([which; 16]), BTreeMap::new(), None);
+            client.share(&[shared(RATE, 2)], u64::from(which) + 1);
+            client
+        })
+        .collect();
+    for (link, client) in clients.iter_mut().enumerate() {
+        server.connect(link as u64, link as u8 + 1);
+        client.connected();
+        client.demand(&payer(None), [900_000, 300_000][link]);
+    }
+    let floor = floor(RATE, 2);
+    for millis in (0..3_000).step_by(100) {
+        for (link, client) in clients.iter_mut().enumerate() {
+            let octets = client.ask(now(millis).instant).expect("a rate is shared");
+            server.input(RouterServerInput::Frame { link: link as u64, octets }, millis);
+            for (to, octets) in std::mem::take(&mut server.sent) {
+                assert_eq!(to, link as u64);
+                assert_eq!(client.frame(&octets, now(millis).instant), Ok(Vec::new()));
+            }
+        }
+    }
+    let rates: Vec<u64> =
+        clients.iter().map(|client| client.rates(now(2_950).instant).next().expect("one").1).collect();
+    assert!(rates.iter().sum::<u64>() <= RATE && rates.iter().sum::<u64>() > RATE * 98 / 100, "{rates:?}");
+    assert!(rates[0] > rates[1] * 2, "by demand: {rates:?}");
+    // Cut off, each falls to its floor.
+    let later = now(2_950).instant + Duration::from_millis(600);
+    assert!(clients.iter().all(|client| client.rates(later).all(|(_, rate)| rate == floor)));
+
+    for other in [shared(RATE + 1, 2), shared(RATE, 3)] {
+        clients[0].share(&[other], 9);
+        let octets = clients[0].ask(now(5_000).instant).expect("a rate is shared");
+        server.input(RouterServerInput::Frame { link: 0, octets }, 5_000);
+        assert_eq!(server.events.last(), Some(&RouterEvent::Differs { router: 10, rate: other }));
+        let (_, octets) = server.sent.pop().expect("it is told");
+        let told = clients[0].frame(&octets, now(5_000).instant);
+        assert_eq!(told, Ok(vec![RouterClientEvent::Differs(shared(RATE, 2))]));
+        assert!(clients[0].rates(now(5_000).instant).all(|(_, rate)| rate <= floor));
+    }
+}
+
+#[test]
+fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_processes_die() {
+    let mut stored = BTreeMap::new();
+    let mut total = 0;
+    let mut state = 7_u64;
+    let mut random = move |bound: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    let (mut server, mut link) = (Server::new(BTreeMap::new(), 0), 0);
+    let fresh = |total: u128| {
+        let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+        (0..4).for_each(|number| client.durable(account(number), usage(total)));
+        client
+    };
+    let mut client = fresh(0);
+    for millis in (0..600_000).step_by(100) {
+        match random(40) {
+            0 => {
+                // The server dies with what is not durable.
+                stored.clone_from(&server.stored);
+                server = Server::new(stored.clone(), millis);
+                client.disconnected();
+            }
+            1 => client = fresh(total),
+            2 => client.disconnected(),
+            3..6 => server.sync(millis),
+            6..20 => {
+                total += 1;
+                (0..4).for_each(|number| client.durable(account(number), usage(total)));
+            }
+            _ => {}
+        }
+        if !client.is_up() {
+            link += 1;
+            server.connect(link, 1);
+            server.sent.clear();
+            let octets = client.connected();
+            server.input(RouterServerInput::Frame { link, octets }, millis);
+        }
+        if let Some(octets) = client.report(now(millis).instant) {
+            server.input(RouterServerInput::Frame { link, octets }, millis);
+        }
+        for (to, octets) in std::mem::take(&mut server.sent) {
+            if to == link {
+                assert_eq!(client.frame(&octets, now(millis).instant), Ok(Vec::new()));
+            }
+        }
+        assert!(server.machine.ledger().sums().values().all(|sum| sum.packets <= total));
+    }
+    for millis in (600_000..620_000).step_by(100) {
+        client
+            .report(now(millis).instant)
+            .into_iter()
+            .for_each(|octets| server.input(RouterServerInput::Frame { link, octets }, millis));
+        server.sync(millis);
+        for (_, octets) in std::mem::take(&mut server.sent) {
+            client.frame(&octets, now(millis).instant).expect("well formed");
+        }
+    }
+    assert_eq!(client.waiting(), 0);
+    assert!(total > 1_000 && server.stored.values().all(|stored| *stored == usage(total)), "{total}");
+}
+
+fn messages() -> impl Strategy<Value = ChannelMessage> {
+    let usages = (any::<u128>(), any::<u128>()).prop_map(|(packets, octets)| Usage { packets, octets });
+    let entries = prop::collection::vec((any::<[u8; 15]>().prop_map(ChargedAccount), usages), 0..20);
+    let payers = (0..1_u32 << 24, prop::option::of(0..1_u32 << 24)).prop_map(|(principal, delegation)| RatePayer {
+        principal: Principal::new(principal).expect("24 bits"),
+        delegation: delegation.map(|id| DelegationId::new(id).expect("24 bits")),
+    });
+    let rates = (payers.clone(), any::<u64>(), any::<u16>()).prop_map(|(payer, rate, routers)| SharedRate {
+        payer,
+        rate,
+        routers,
+    });
+    let requests = (rates.clone(), any::<[u64; 4]>())
+        .prop_map(|(rate, [session, number, uses, demand])| (rate, LeaseRequest { session, number, uses, demand }));
+    let answers = (payers, any::<[u64; 3]>())
+        .prop_map(|(payer, [session, number, share])| (payer, LeaseAnswer { session, number, share }));
+    let refusals =
+        prop_oneof![Just(UsageRefusal::TooLong), Just(UsageRefusal::TooManyJournals), Just(UsageRefusal::NoRoom)];
+    prop_oneof![
+        (any::<[u8; 16]>(), any::<u64>(), entries).prop_map(|(journal, number, entries)| ChannelMessage::Report(
+            UsageReport { journal: JournalId(journal), number, entries }
+        )),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(number, is_behind)| ChannelMessage::Answer(UsageAnswer { number, is_behind })),
+        (any::<u64>(), refusals).prop_map(|(number, why)| ChannelMessage::Refused { number, why }),
+        prop::option::of(any::<u64>()).prop_map(|list| ChannelMessage::Follow { list }),
+        (0..1_000_u32, prop::collection::vec(any::<u8>(), 1..100)).prop_map(|(offset, octets)| {
+            ChannelMessage::Piece { length: offset + octets.len() as u32, offset, octets }
+        }),
+        prop::collection::vec(requests, 0..5).prop_map(ChannelMessage::Ask),
+        prop::collection::vec(answers, 0..5).prop_map(ChannelMessage::Leased),
+        rates.prop_map(ChannelMessage::Differs),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_message_is_read_as_it_was_written_and_in_no_other_way(message in messages(), at in any::<prop::sample::Index>(), bit in 0..8_u32) {
+        let octets = message.encode();
+        prop_assert_eq!(ChannelMessage::decode(&octets), Ok(message.clone()));
+        for length in 0..octets.len() {
+            prop_assert!(ChannelMessage::decode(&octets[..length]).is_err());
+        }
+        prop_assert!(ChannelMessage::decode(&[&octets[..], &[0]].concat()).is_err());
+        let mut changed = octets.clone();
+        changed[at.index(octets.len())] ^= 1_u8 << bit;
+        if let Ok(other) = ChannelMessage::decode(&changed) {
+            prop_assert_ne!(&other, &message);
+            prop_assert_eq!(other.encode(), changed);
+        }
+    }
+}

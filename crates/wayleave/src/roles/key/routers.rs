@@ -1,0 +1,247 @@
+//! The links to the provider's routers: their usage goes to a store of its own, lists and shares of rates go to them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+use wayleave_control::capability::{
+    ChargedAccount, JournalId, Ledger, MAX_MESSAGE, RouterEvent, RouterNumber, RouterServer, RouterServerConfig,
+    RouterServerInput, RouterServerOutput, Usage, UsageRecord,
+};
+use wayleave_runtime::Clock;
+use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::links::{Limits, LinkEvent, Links, Listening};
+use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::store::{Change, FileStore, Record, Store, StoreError};
+use wayleave_runtime::tls::Role;
+
+use crate::config::Source;
+use crate::config::key::KeyFile;
+use crate::failure::{Failure, Outcome};
+use crate::key_files::node::{self, KeyKind};
+use crate::roles::Events;
+use crate::roles::daemon::{QUEUE, Running};
+
+/// Totals that are kept, at most: about 100 octets each.
+const TOTALS: usize = 4 << 20;
+/// Octets that may wait for one router: a whole list of revocations, and answers.
+const LINK_QUEUE: usize = 96 << 20;
+/// The table of totals.
+pub const TABLE: &str = "usage";
+/// Octets of a total's key: router, journal, account.
+const KEY: usize = 2 + 16 + ChargedAccount::LENGTH;
+
+/// What reaches the machine's loop.
+pub enum Event {
+    Link(LinkEvent),
+    Persisted(u64),
+    List(u64, Arc<[u8]>),
+    Configure(Box<KeyFile>),
+    Query(Query<RouterServer>),
+    Stop,
+}
+
+impl From<LinkEvent> for Event {
+    fn from(event: LinkEvent) -> Self {
+        Event::Link(event)
+    }
+}
+
+impl From<Query<RouterServer>> for Event {
+    fn from(query: Query<RouterServer>) -> Self {
+        Event::Query(query)
+    }
+}
+
+/// The running machine.
+pub struct Routers {
+    pub running: Running<Event>,
+    pub store: Arc<FileStore>,
+    _listening: Listening,
+}
+
+impl Routers {
+    /// Listens for routers; `None` if the configuration has none.
+    pub async fn start(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<Option<Self>> {
+        let Some(section) = &config.key.routers else { return Ok(None) };
+        let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
+        let identity = NodeIdentity::from_seed(seed.expose())?;
+        drop(seed);
+        let path = source.resolve(section.usage.get_ref());
+        let store = Arc::new(FileStore::open(&path)?);
+        let mut ledger = Ledger::new(TOTALS);
+        for record in stored(store.load(TABLE)?)? {
+            ledger.restore(&record);
+        }
+        let machine = RouterServer::new(
+            RouterServerConfig { routers: config.routers(), rates: config.rates(), ledger },
+            clock.now().instant,
+        );
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32 });
+        let at = section.listen.get_ref().0;
+        let listening = links.listen_nodes(at, &identity, events.clone()).await;
+        let listening =
+            listening.map_err(|error| Failure::system(format!("cannot listen for routers at {at}"), &error))?;
+        info!(identity = %identity.identity(), listen = %listening.address, routers = config.key.router.len(), "listening for routers");
+        let names = config.router_names();
+        let io = RouterIo { links, store: Arc::clone(&store), events: events.clone(), names, log };
+        let running = Running::start(machine, io, clock, (events, inbox));
+        Ok(Some(Self { running, store, _listening: listening }))
+    }
+}
+
+/// The totals of a store.
+pub fn stored(records: Vec<Record>) -> Result<Vec<UsageRecord<ChargedAccount>>, StoreError> {
+    let read = |(key, value): &Record| {
+        let key: &[u8; KEY] = key.as_slice().try_into().ok()?;
+        let value: &[u8; 32] = value.as_slice().try_into().ok()?;
+        let (router, rest) = key.split_first_chunk::<2>()?;
+        let (journal, account) = rest.split_first_chunk::<16>()?;
+        let (packets, octets) = value.split_first_chunk::<16>()?;
+        Some(UsageRecord {
+            router: u16::from_be_bytes(*router),
+            journal: JournalId(*journal),
+            account: ChargedAccount(account.try_into().ok()?),
+            total: Usage {
+                packets: u128::from_be_bytes(*packets),
+                octets: u128::from_be_bytes(octets.try_into().ok()?),
+            },
+        })
+    };
+    let all: Vec<_> = records.iter().filter_map(read).collect();
+    if all.len() < records.len() {
+        warn!(
+            records = records.len() - all.len(),
+            "the file of usage has records of another version: they stay there, unchanged, and are in no statement"
+        );
+    }
+    Ok(all)
+}
+
+fn change(record: &UsageRecord<ChargedAccount>) -> Change {
+    let key = [&record.router.to_be_bytes()[..], &record.journal.0, &record.account.0].concat();
+    let value = [record.total.packets.to_be_bytes(), record.total.octets.to_be_bytes()].concat();
+    Change { table: TABLE, key, value: Some(value) }
+}
+
+struct RouterIo {
+    links: Links,
+    store: Arc<FileStore>,
+    events: mpsc::Sender<Event>,
+    names: BTreeMap<RouterNumber, String>,
+    log: Events,
+}
+
+impl Io<RouterServer> for RouterIo {
+    type Event = Event;
+    type Error = Failure;
+
+    fn step(&mut self, event: Event) -> Step<RouterServer> {
+        Step::Input(match event {
+            Event::Link(LinkEvent::Up { link, pin, .. }) => {
+                let Role::Node(peer) = pin.role else { return Step::Ignore };
+                RouterServerInput::Connected { link, peer }
+            }
+            Event::Link(LinkEvent::Frame { link, bytes, .. }) => RouterServerInput::Frame { link, octets: bytes },
+            Event::Link(LinkEvent::Down { link, .. }) => RouterServerInput::Disconnected { link },
+            Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
+            Event::Persisted(id) => RouterServerInput::Persisted(id),
+            Event::List(number, octets) => RouterServerInput::List { number, octets },
+            Event::Configure(config) => {
+                self.names = config.router_names();
+                RouterServerInput::Configure { routers: config.routers(), rates: config.rates() }
+            }
+            Event::Query(query) => return Step::Query(query),
+            Event::Stop => return Step::Stop,
+        })
+    }
+
+    fn perform(&mut self, output: RouterServerOutput, _: &mut VecDeque<RouterServerInput>) -> Result<(), Failure> {
+        match output {
+            RouterServerOutput::Send { link, octets } => self.links.send(link, octets.into()),
+            RouterServerOutput::Close { link, why } => self.links.close(link, why),
+            RouterServerOutput::Persist { id, records } => {
+                let events = self.events.clone();
+                let durable = move || drop(events.blocking_send(Event::Persisted(id)));
+                self.store.submit(records.iter().map(change).collect(), Box::new(durable))?;
+            }
+            RouterServerOutput::Event(event) => self.note(&event),
+        }
+        Ok(())
+    }
+}
+
+impl RouterIo {
+    fn name(&self, router: RouterNumber) -> String {
+        self.names.get(&router).cloned().unwrap_or_else(|| format!("router {router}"))
+    }
+
+    fn note(&self, event: &RouterEvent) {
+        let (kind, of) = match event {
+            RouterEvent::Connected(router) => ("router-connected", *router),
+            RouterEvent::Disconnected(router) => ("router-disconnected", *router),
+            RouterEvent::Stranger(_) => ("stranger", 0),
+            RouterEvent::Malformed { router, .. } | RouterEvent::Unexpected(router) => ("router-erred", *router),
+            RouterEvent::Refused { router, .. } => ("usage-refused", *router),
+            RouterEvent::Behind(router) => ("router-behind", *router),
+            RouterEvent::Differs { router, .. } => ("rate-differs", *router),
+        };
+        let Some(Line { suppressed }) = self.log.admit(kind, of.into()) else { return };
+        let router = self.name(of);
+        match event {
+            RouterEvent::Connected(_) => info!(router, suppressed, "connected"),
+            RouterEvent::Disconnected(_) => info!(router, suppressed, "disconnected: its usage waits with it"),
+            RouterEvent::Stranger(identity) => {
+                warn!(%identity, suppressed, "whoever connected is no router of this configuration");
+                return self.log.note(&json!({ "event": kind, "identity": identity.to_string() }));
+            }
+            RouterEvent::Malformed { error, .. } => {
+                error!(router, suppressed, "the router sent a malformed message: {error}")
+            }
+            RouterEvent::Unexpected(_) => {
+                error!(router, suppressed, "the router sent a message that routers do not send")
+            }
+            RouterEvent::Refused { why, .. } => error!(router, suppressed, "the router's usage is not taken: {why}"),
+            RouterEvent::Behind(_) => warn!(
+                router,
+                suppressed,
+                "the router's totals are older than those that it reported: its state was put back; it goes on counting from there, \
+                 and what it forwarded between is on no bill twice"
+            ),
+            RouterEvent::Differs { rate, .. } => warn!(
+                router,
+                suppressed,
+                principal = rate.payer.principal.number(),
+                rate = rate.rate,
+                routers = rate.routers,
+                "the router reckons with another rate or number of routers: it keeps to its floor until both configurations say the same"
+            ),
+        }
+        let mut line = json!({ "event": kind, "router": router });
+        match event {
+            RouterEvent::Refused { why, .. } => line["why"] = json!(why.to_string()),
+            RouterEvent::Malformed { error, .. } => line["why"] = json!(error.to_string()),
+            _ => {}
+        }
+        self.log.note(&line);
+    }
+}
+
+/// How routers stand, for the status page.
+pub fn standing(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> Value {
+    let router = |(number, standing): (&RouterNumber, &wayleave_control::capability::RouterStanding)| {
+        json!({
+            "number": number,
+            "name": names.get(number),
+            "connected": standing.link.is_some(),
+            "list": standing.list,
+            "reports": standing.reports,
+            "refused": standing.refused,
+        })
+    };
+    server.standing().iter().map(router).collect()
+}

@@ -1,0 +1,492 @@
+//! The link to the provider's key server: durable totals go there, lists of revocations and shares of rates come from there.
+//!
+//! A list goes to the file that [`super::revocations`] reads, so that a restart has it and one piece of code decides which list is in
+//! force. Without a link the router forwards on: totals wait, the list stays, and shared rates fall to the router's floor.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+use toml::Spanned;
+use tracing::{error, info, warn};
+use wayleave_control::capability::{
+    ChargedAccount, JournalId, MAX_MESSAGE, RatePayer, RouterClient, RouterClientEvent, SharedRate, Usage,
+};
+use wayleave_control::realm::Server;
+use wayleave_core::Instant;
+use wayleave_crypto::sign::VerifyingKey;
+use wayleave_dataplane::platypus::account::{Payer, shares};
+use wayleave_dataplane::platypus::record;
+use wayleave_dataplane::platypus::revocation::RevocationList;
+use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::verify::Charge;
+use wayleave_runtime::Clock;
+use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
+use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::store::{Change, FileStore, Store};
+
+use super::Platypus;
+use crate::config::router::platypus::PlatypusSection;
+use crate::failure::Outcome;
+use crate::key_files::node::{self, KeyKind};
+use crate::key_files::private;
+use crate::key_files::revocation::{self, SIGNATURE};
+use crate::roles::Events;
+use crate::roles::daemon::QUEUE;
+use crate::roles::router::journal::Total;
+use crate::roles::router::settings::{Settings, random};
+use crate::roles::router::threads::Threads;
+use crate::roles::router::worker::Worker;
+
+/// The journal's identity, and what its totals were when it began.
+const TABLE: &str = "usage";
+const BASE: &str = "usage-base";
+const JOURNAL: &[u8] = b"journal";
+/// Octets that may wait for the key server.
+const LINK_QUEUE: usize = 4 << 20;
+
+/// What is needed to reach the key server.
+pub struct ProviderPlan {
+    identity: NodeIdentity,
+    server: Server,
+    store: Arc<FileStore>,
+    list: Option<(PathBuf, VerifyingKey)>,
+    pub rates: Vec<SharedRate>,
+}
+
+/// What threads, the link's task and the status page share.
+pub struct State {
+    client: RouterClient,
+    /// A new identity with its base that the store did not take yet.
+    unwritten: Option<(JournalId, BTreeMap<ChargedAccount, Usage>)>,
+    /// What is wrong, by what it is about.
+    problems: BTreeMap<&'static str, String>,
+    rates: Vec<SharedRate>,
+}
+
+pub type SharedState = Arc<Mutex<State>>;
+
+/// The running link.
+pub struct Provider {
+    state: SharedState,
+    task: Option<JoinHandle<()>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The rates of a section that routers share.
+pub fn shared_rates(section: &PlatypusSection) -> Vec<SharedRate> {
+    let number = |number: u64| u32::try_from(number).ok();
+    let all = section.rates.iter().map(Spanned::get_ref).filter_map(|rate| {
+        let delegation = match &rate.delegation {
+            Some(id) => Some(number(*id.get_ref()).and_then(DelegationId::new)?),
+            None => None,
+        };
+        Some(SharedRate {
+            payer: RatePayer { principal: number(*rate.principal.get_ref()).and_then(Principal::new)?, delegation },
+            rate: *rate.rate.get_ref(),
+            routers: u16::try_from(*rate.routers.as_ref()?.get_ref()).ok()?,
+        })
+    });
+    all.collect()
+}
+
+/// Reads what the section names; `None` without a provider.
+///
+/// # Errors
+/// What is wrong with the identity's file.
+pub fn plan(
+    settings: &Settings,
+    section: &PlatypusSection,
+    store: Option<&Arc<FileStore>>,
+) -> Outcome<Option<ProviderPlan>> {
+    let (Some(provider), Some(store)) = (&section.provider, store) else { return Ok(None) };
+    let provider = provider.get_ref();
+    let seed = node::load(KeyKind::Identity, &settings.source.resolve(provider.identity.get_ref()))?;
+    let list = section.revocations.as_ref().map(Spanned::get_ref);
+    Ok(Some(ProviderPlan {
+        identity: NodeIdentity::from_seed(seed.expose())?,
+        server: provider.server.server(),
+        store: Arc::clone(store),
+        list: list.map(|list| (settings.source.resolve(&list.file), list.key.0.0)),
+        rates: shared_rates(section),
+    }))
+}
+
+impl Provider {
+    /// Reads the journal's identity, or makes one.
+    ///
+    /// # Errors
+    /// What is wrong with the state file.
+    pub fn new(plan: &ProviderPlan) -> Outcome<Self> {
+        let stored = plan.store.load(TABLE)?.into_iter().find(|(key, _)| key == JOURNAL);
+        let journal = stored.and_then(|(_, value)| Some(JournalId(value.try_into().ok()?)));
+        let base = match journal {
+            Some(_) => plan.store.load(BASE)?.iter().filter_map(|(key, value)| read_base(key, value)).collect(),
+            None => BTreeMap::new(),
+        };
+        let list = match &plan.list {
+            // A file that is no list counts as none: the server has a good one.
+            Some((path, key)) => revocation::open(path, key).ok().flatten().map(|list| list.sequence),
+            None => None,
+        };
+        let (id, is_new) = match journal {
+            Some(id) => (id, false),
+            None => (JournalId(random()?), true),
+        };
+        let mut client = RouterClient::new(id, base, list);
+        client.share(&plan.rates, u64::from_be_bytes(random()?));
+        let unwritten = is_new.then(|| {
+            client.hold();
+            (id, BTreeMap::new())
+        });
+        let state = State { client, unwritten, problems: BTreeMap::new(), rates: plan.rates.clone() };
+        Ok(Self { state: Arc::new(Mutex::new(state)), task: None })
+    }
+
+    /// Connects, and goes on connecting.
+    ///
+    /// # Errors
+    /// What is wrong with the identity.
+    pub fn start(&mut self, plan: &ProviderPlan, threads: Threads<Platypus>, clock: Clock, log: Events) -> Outcome {
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32 });
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let connecting =
+            links.connect_node(plan.server.address.clone(), &plan.identity, plan.server.identity, events)?;
+        let task = Task {
+            state: Arc::clone(&self.state),
+            links,
+            link: None,
+            threads,
+            clock,
+            store: Arc::clone(&plan.store),
+            list: plan.list.clone(),
+            looked: clock.now().instant,
+            log,
+            _connecting: connecting,
+        };
+        self.task = Some(tokio::spawn(task.run(inbox)));
+        Ok(())
+    }
+
+    /// What the status page reads.
+    pub fn state(&self) -> SharedState {
+        Arc::clone(&self.state)
+    }
+
+    /// Other rates are configured.
+    pub fn share(&self, rates: Vec<SharedRate>) {
+        let Ok(session) = random() else {
+            return error!("shared rates stay as they were: the system gave no randomness");
+        };
+        let mut state = lock(&self.state);
+        state.client.share(&rates, u64::from_be_bytes(session));
+        state.rates = rates;
+    }
+
+    /// These totals are durable here.
+    pub fn durable(&self, totals: Vec<(Charge, Total)>) {
+        let mut state = lock(&self.state);
+        for (charge, Total { packets, octets }) in totals {
+            state.client.durable(ChargedAccount(record::encode(&charge)), Usage { packets, octets });
+        }
+    }
+
+    /// Ends the link.
+    pub async fn end(self) {
+        if let Some(task) = self.task {
+            task.abort();
+            let _ = task.await; // it was ended
+        }
+    }
+}
+
+/// Its member of the status view.
+pub fn status(state: &SharedState) -> Value {
+    let state = lock(state);
+    json!({
+        "connected": state.client.is_up(),
+        "waiting": state.client.waiting(),
+        "problems": state.problems.values().collect::<Vec<_>>(),
+    })
+}
+
+/// The link's task.
+struct Task {
+    state: SharedState,
+    links: Links,
+    link: Option<u64>,
+    threads: Threads<Platypus>,
+    clock: Clock,
+    store: Arc<FileStore>,
+    list: Option<(PathBuf, VerifyingKey)>,
+    /// When demands were last taken.
+    looked: Instant,
+    log: Events,
+    _connecting: Connecting,
+}
+
+impl Task {
+    async fn run(mut self, mut inbox: mpsc::Receiver<LinkEvent>) {
+        let mut due = interval(RouterClient::INTERVAL);
+        due.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let written = Arc::new(AtomicBool::new(false));
+        loop {
+            tokio::select! {
+                event = inbox.recv() => match event {
+                    Some(event) => self.event(event).await,
+                    None => return,
+                },
+                _ = due.tick() => {
+                    if written.swap(false, Ordering::AcqRel) {
+                        lock(&self.state).client.begun();
+                    }
+                    self.write_identity(&written);
+                    self.lease().await;
+                    self.report();
+                }
+            }
+        }
+    }
+
+    fn send(&self, octets: Vec<u8>) {
+        if let Some(link) = self.link {
+            self.links.send(link, octets.into());
+        }
+    }
+
+    fn note(&self, about: &'static str, problem: Option<String>) {
+        let mut state = lock(&self.state);
+        match problem {
+            Some(problem) => state.problems.insert(about, problem),
+            None => state.problems.remove(about),
+        };
+    }
+
+    async fn event(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Up { link, .. } => {
+                self.link = Some(link);
+                info!("the key server is connected");
+                self.log.note(&json!({ "event": "provider-connected" }));
+                let hello = {
+                    let mut state = lock(&self.state);
+                    state.problems.clear();
+                    state.client.connected()
+                };
+                if self.list.is_some() {
+                    self.send(hello);
+                }
+            }
+            LinkEvent::Frame { link, bytes, .. } if self.link == Some(link) => self.frame(link, &bytes).await,
+            LinkEvent::Down { link, reason } if self.link == Some(link) => {
+                self.link = None;
+                lock(&self.state).client.disconnected();
+                warn!(
+                    "the link to the key server is down: {reason}; usage waits, and shared rates fall to this router's floors"
+                );
+                self.note("link", Some(format!("no link to the key server: {reason}")));
+                self.log.note(&json!({ "event": "provider-disconnected", "why": reason }));
+            }
+            LinkEvent::Failed { failure, .. } => {
+                warn!("the key server cannot be reached: {failure}");
+                self.note("link", Some(format!("no link to the key server: {failure}")));
+            }
+            LinkEvent::Frame { .. } | LinkEvent::Down { .. } => {}
+        }
+    }
+
+    async fn frame(&mut self, link: u64, octets: &[u8]) {
+        let now = self.clock.now().instant;
+        let taken = lock(&self.state).client.frame(octets, now);
+        let events = match taken {
+            Ok(events) => events,
+            Err(fault) => {
+                error!("{fault}");
+                self.note("server", Some(fault.to_string()));
+                return self.links.close_refused(link, "a message that this router does not understand");
+            }
+        };
+        for event in events {
+            match event {
+                RouterClientEvent::List(octets) => self.keep(octets).await,
+                RouterClientEvent::Behind => self.begin(),
+                RouterClientEvent::Refused(why) => {
+                    error!("the key server does not take this router's usage: {why}");
+                    self.note("usage", Some(format!("the key server does not take usage: {why}")));
+                    self.log.note(&json!({ "event": "usage-refused", "why": why.to_string() }));
+                    continue;
+                }
+                RouterClientEvent::Differs(rate) => self.differs(&rate),
+            }
+        }
+        self.report();
+    }
+
+    fn differs(&self, rate: &SharedRate) {
+        let payer = match rate.payer.delegation {
+            Some(id) => format!("principal {} with delegation {}", rate.payer.principal.number(), id.number()),
+            None => format!("principal {}", rate.payer.principal.number()),
+        };
+        let problem = if rate.rate == 0 {
+            format!("the key server has no rate for {payer}: this router keeps to its floor")
+        } else {
+            format!(
+                "the key server has a rate of {} over {} routers for {payer}: this router keeps to its floor",
+                rate.rate, rate.routers
+            )
+        };
+        if let Some(Line { .. }) = self.log.admit("rate-differs", rate.payer.principal.number() as usize) {
+            warn!("{problem}; make both configurations say the same");
+        }
+        self.note("rate", Some(problem));
+    }
+
+    /// The server has greater totals than this router: it goes on under another identity.
+    fn begin(&self) {
+        let Ok(id) = random() else { return error!("usage is not reported: the system gave no randomness") };
+        warn!(
+            "the key server has greater totals than this router's state: it was put back; usage is counted from here on, and what was \
+             forwarded since the copy was made is billed no second time"
+        );
+        self.log.note(&json!({ "event": "usage-behind" }));
+        let mut state = lock(&self.state);
+        let base = state.client.begin(JournalId(id)).clone();
+        state.unwritten = Some((JournalId(id), base));
+    }
+
+    /// Hands a new identity to the store, which may be busy; nothing is reported before it is durable.
+    fn write_identity(&self, written: &Arc<AtomicBool>) {
+        let mut state = lock(&self.state);
+        let Some((id, base)) = &state.unwritten else { return };
+        let identity = Change { table: TABLE, key: JOURNAL.to_vec(), value: Some(id.0.to_vec()) };
+        let total = |(account, total): (&ChargedAccount, &Usage)| Change {
+            table: BASE,
+            key: account.0.to_vec(),
+            value: Some([total.packets.to_be_bytes(), total.octets.to_be_bytes()].concat()),
+        };
+        let changes = base.iter().map(total).chain([identity]).collect();
+        let written = Arc::clone(written);
+        match self.store.submit(changes, Box::new(move || written.store(true, Ordering::Release))) {
+            Ok(()) => state.unwritten = None,
+            Err(error) => {
+                if let Some(Line { suppressed }) = self.log.admit("usage-identity", 0) {
+                    error!(suppressed, "usage is not reported: {error}");
+                }
+            }
+        }
+    }
+
+    fn report(&self) {
+        let report = lock(&self.state).client.report(self.clock.now().instant);
+        if let Some(octets) = report {
+            self.send(octets);
+        }
+    }
+
+    /// Puts a list where the router reads it.
+    async fn keep(&self, octets: Vec<u8>) {
+        let Some((path, key)) = self.list.clone() else { return };
+        let kept = tokio::task::spawn_blocking(move || keep_list(&path, &key, &octets)).await;
+        match kept {
+            Ok(Ok(number)) => {
+                lock(&self.state).client.has_list(number);
+                self.note("list", None);
+                self.log.note(&json!({ "event": "revocations-received", "sequence": number }));
+            }
+            Ok(Err(why)) => {
+                error!("the list of revocations from the key server is not kept: {why}");
+                self.note("list", Some(format!("the key server's list of revocations is not kept: {why}")));
+            }
+            Err(_) => error!("the list of revocations from the key server is not kept: a bug, please report it"),
+        }
+    }
+
+    /// Asks for shares by the demand that threads have met, and divides among them what this router has.
+    async fn lease(&mut self) {
+        let rates = lock(&self.state).rates.clone();
+        if rates.is_empty() {
+            return;
+        }
+        let payers: Vec<Payer> = rates.iter().map(|rate| payer(&rate.payer)).collect();
+        let mut demands: Vec<Vec<u64>> = Vec::new();
+        for thread in 0..self.threads.count() {
+            let payers = payers.clone();
+            let take = move |worker: &mut Worker<Platypus>| -> Vec<u64> {
+                payers.iter().map(|payer| worker.format.router.accounts().take_demand(payer)).collect()
+            };
+            demands.push(self.threads.query(thread, take).await.unwrap_or_else(|| vec![0; rates.len()]));
+        }
+        let now = self.clock.now().instant;
+        let passed = now.since(std::mem::replace(&mut self.looked, now)).as_nanos().max(1);
+        let (request, leases) = {
+            let mut state = lock(&self.state);
+            for (number, rate) in rates.iter().enumerate() {
+                let octets: u128 = demands.iter().map(|demand| u128::from(demand[number])).sum();
+                let demand = u64::try_from(octets.saturating_mul(1_000_000_000) / passed).unwrap_or(u64::MAX);
+                state.client.demand(&rate.payer, demand);
+            }
+            let leases: Vec<(RatePayer, (u64, Instant))> = state.client.leases(now).collect();
+            (state.client.ask(now), leases)
+        };
+        request.into_iter().for_each(|octets| self.send(octets));
+        // The configuration may have changed between: a lease of a rate that is no longer shared is nobody's.
+        let lease = |of: &RatePayer| leases.iter().find(|(payer, _)| payer == of).map(|(_, lease)| *lease);
+        let mut of_threads: Vec<Vec<(Payer, u64, Instant)>> = vec![Vec::new(); demands.len()];
+        for (number, rate) in rates.iter().enumerate() {
+            let Some((share, ends)) = lease(&rate.payer) else { continue };
+            let demand: Vec<u64> = demands.iter().map(|demand| demand[number]).collect();
+            for (thread, share) in shares(share, &demand).into_iter().enumerate() {
+                of_threads[thread].push((payers[number], share, ends));
+            }
+        }
+        for (thread, leases) in of_threads.into_iter().enumerate() {
+            self.threads.request(thread, move |worker: &mut Worker<Platypus>| {
+                let now = worker.clock.now().instant;
+                for (payer, share, ends) in leases {
+                    worker.format.router.accounts().set_lease(&payer, share, ends, now);
+                }
+            });
+        }
+    }
+}
+
+fn payer(payer: &RatePayer) -> Payer {
+    Payer { principal: payer.principal, delegation: payer.delegation }
+}
+
+fn read_base(key: &[u8], value: &[u8]) -> Option<(ChargedAccount, Usage)> {
+    let (packets, octets) = value.split_first_chunk::<16>()?;
+    let total = Usage { packets: u128::from_be_bytes(*packets), octets: u128::from_be_bytes(octets.try_into().ok()?) };
+    Some((ChargedAccount(key.try_into().ok()?), total))
+}
+
+/// Replaces the list in `path` by one that is newer and signed, in one step. Returns the number of the list that is there then.
+fn keep_list(path: &Path, key: &VerifyingKey, octets: &[u8]) -> Result<u64, String> {
+    let (signature, list) = octets.split_first_chunk::<SIGNATURE>().ok_or("it is too short")?;
+    let number = RevocationList::open(list, signature, key).map_err(|error| error.to_string())?.sequence;
+    let before = revocation::open(path, key).ok().flatten().map(|list| list.sequence);
+    if let Some(before) = before.filter(|before| *before >= number) {
+        return Ok(before);
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".received");
+    // One that a crash left behind is replaced: nobody else writes it.
+    let temporary = path.with_file_name(name);
+    let said = |error: std::io::Error| format!("{}: {error}", temporary.display());
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary).map_err(said)?;
+    file.write_all(octets).and_then(|()| file.sync_all()).map_err(said)?;
+    fs::rename(&temporary, path).map_err(|error| format!("{}: {error}", path.display()))?;
+    private::sync_folder(path).map_err(|failures| failures.to_string())?;
+    Ok(number)
+}

@@ -1,0 +1,201 @@
+//! Statements: what principals sent through a provider's routers, as the key server has added it up.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use wayleave_control::capability::{ChargedAccount, RouterNumber, Usage};
+use wayleave_dataplane::platypus::record;
+use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::mint::epoch::epoch_begin;
+use wayleave_runtime::clock::utc;
+
+/// What reported totals say, a line for each account and router, of one principal or of all. Totals have more digits than a number
+/// of JSON may have, so that they are texts.
+pub fn lines(
+    totals: &BTreeMap<(ChargedAccount, RouterNumber), Usage>,
+    principal: Option<u32>,
+    account: &dyn Fn(Principal) -> Option<String>,
+    routers: &BTreeMap<RouterNumber, String>,
+) -> Vec<Value> {
+    let line = |((key, router), total): (&(ChargedAccount, RouterNumber), &Usage)| {
+        let charge = record::decode(&key.0)?;
+        if principal.is_some_and(|principal| principal != charge.principal.number()) {
+            return None;
+        }
+        let begins = |epoch: u32| charge.interval.map(|interval| epoch_begin(interval, epoch));
+        Some(json!({
+            "principal": charge.principal.number(),
+            "account": account(charge.principal),
+            "delegation": charge.delegation.map(|(id, _)| id.number()),
+            "sub_delegation": charge.delegation.and_then(|(_, sub)| sub).map(DelegationId::number),
+            "epoch": charge.epoch,
+            "begins": begins(charge.epoch),
+            "ends": charge.epoch.checked_add(1).and_then(begins),
+            "router": router,
+            "router_name": routers.get(router),
+            "packets": total.packets.to_string(),
+            "octets": total.octets.to_string(),
+        }))
+    };
+    totals.iter().filter_map(line).collect()
+}
+
+/// By what a statement has its lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum By {
+    Principal,
+    Delegation,
+    /// Key epochs, which begin and end with the interval of a capability.
+    Epoch,
+    Router,
+}
+
+impl By {
+    /// The columns that tell lines apart.
+    fn columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Principal => &["principal", "account"],
+            Self::Delegation => &["principal", "account", "delegation", "sub_delegation"],
+            Self::Epoch => &["principal", "account", "delegation", "sub_delegation", "epoch", "begins", "ends"],
+            Self::Router => &["principal", "account", "router", "router_name"],
+        }
+    }
+}
+
+/// A statement: lines with the same columns added up, in the order of the columns.
+pub struct Statement {
+    pub columns: Vec<&'static str>,
+    pub lines: Vec<Value>,
+}
+
+/// Whether a line's key epoch begins within these Unix seconds. A line without an epoch (version 0) belongs to no time.
+pub fn is_within(line: &Value, from: Option<u64>, to: Option<u64>) -> bool {
+    if from.is_none() && to.is_none() {
+        return true;
+    }
+    let begins = line["begins"].as_u64();
+    begins.is_some_and(|begins| from.is_none_or(|from| begins >= from) && to.is_none_or(|to| begins < to))
+}
+
+/// Adds the lines up.
+pub fn statement<'a>(lines: impl Iterator<Item = &'a Value>, by: By) -> Statement {
+    let mut sums: BTreeMap<Vec<(u64, String)>, (Value, u128, u128)> = BTreeMap::new();
+    // Numbers in their order, then texts; an absent one first.
+    let part = |value: &Value| match value {
+        Value::Number(number) => (number.as_u64().unwrap_or(u64::MAX).saturating_add(1), String::new()),
+        Value::String(text) => (u64::MAX, text.clone()),
+        _ => (0, String::new()),
+    };
+    for line in lines {
+        let key = by.columns().iter().map(|column| part(&line[*column])).collect();
+        let number = |of: &str| line[of].as_str().and_then(|text| text.parse::<u128>().ok()).unwrap_or(0);
+        let (_, packets, octets) = sums.entry(key).or_insert_with(|| (line.clone(), 0, 0));
+        *packets = packets.saturating_add(number("packets"));
+        *octets = octets.saturating_add(number("octets"));
+    }
+    let lines = sums.into_values().map(|(line, packets, octets)| {
+        let mut out = serde_json::Map::new();
+        for column in by.columns() {
+            let value = match *column {
+                "begins" | "ends" => line[*column].as_u64().map(utc).map_or(Value::Null, Value::from),
+                column => line[column].clone(),
+            };
+            out.insert((*column).to_owned(), value);
+        }
+        out.insert("packets".to_owned(), packets.to_string().into());
+        out.insert("octets".to_owned(), octets.to_string().into());
+        Value::Object(out)
+    });
+    Statement { columns: by.columns().iter().copied().chain(["packets", "octets"]).collect(), lines: lines.collect() }
+}
+
+/// The statement as comma-separated values (RFC 4180), with a line of names in front.
+pub fn csv(statement: &Statement) -> String {
+    let mut out = statement.columns.join(",") + "\r\n";
+    for line in &statement.lines {
+        let cells: Vec<String> = statement.columns.iter().map(|column| field(&line[*column])).collect();
+        out += &(cells.join(",") + "\r\n");
+    }
+    out
+}
+
+/// A value as a field. A text that a spreadsheet would take for a formula gets an apostrophe in front: an account's name is chosen
+/// by somebody else than whoever opens the file.
+fn field(value: &Value) -> String {
+    let text = match value {
+        Value::Null => return String::new(),
+        Value::String(text) if text.starts_with(['=', '+', '-', '@', '\t', '\r']) => format!("'{text}"),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    if text.contains([',', '"', '\r', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_packet::platypus::header::Interval;
+    use wayleave_packet::platypus::verify::Charge;
+
+    use super::*;
+
+    fn key(principal: u32, delegation: Option<u32>, epoch: u32) -> ChargedAccount {
+        let id = |id| DelegationId::new(id).expect("24 bits");
+        ChargedAccount(record::encode(&Charge {
+            principal: Principal::new(principal).expect("24 bits"),
+            delegation: delegation.map(|of| (id(of), None)),
+            interval: Interval::new(12),
+            epoch,
+        }))
+    }
+
+    fn all() -> Vec<Value> {
+        let usage = |packets: u128| Usage { packets, octets: packets * u128::from(u64::MAX) };
+        let totals = BTreeMap::from([
+            ((key(7, None, 400_000), 1), usage(1)),
+            ((key(7, None, 400_000), 2), usage(2)),
+            ((key(7, Some(9), 400_001), 1), usage(4)),
+            ((key(10, None, 400_000), 1), usage(8)),
+        ]);
+        let names = BTreeMap::from([(1, "fra1".to_owned())]);
+        let account = |principal: Principal| (principal.number() == 7).then(|| "=1+1,\"x\"".to_owned());
+        lines(&totals, None, &account, &names)
+    }
+
+    #[test]
+    fn lines_are_added_up_by_what_is_asked_for() {
+        let all = all();
+        let packets = |by: By| -> Vec<String> {
+            let statement = statement(all.iter(), by);
+            statement.lines.iter().map(|line| line["packets"].as_str().expect("a text").to_owned()).collect()
+        };
+        assert_eq!(packets(By::Principal), ["7", "8"]);
+        assert_eq!(packets(By::Delegation), ["3", "4", "8"]);
+        assert_eq!(packets(By::Epoch), ["3", "4", "8"]);
+        assert_eq!(packets(By::Router), ["5", "2", "8"]);
+        let statement = statement(all.iter(), By::Principal);
+        assert_eq!(statement.lines[0]["octets"], (u128::from(u64::MAX) * 7).to_string());
+    }
+
+    #[test]
+    fn a_time_takes_the_epochs_that_begin_within_it() {
+        let all = all();
+        let begin = 400_001_u64 << 12;
+        let count = |from, to| all.iter().filter(|line| is_within(line, from, to)).count();
+        assert_eq!(count(None, None), 4);
+        assert_eq!((count(Some(begin), None), count(None, Some(begin))), (1, 3));
+        assert_eq!(count(Some(begin), Some(begin)), 0);
+    }
+
+    #[test]
+    fn names_are_no_formulas_and_do_not_break_the_columns() {
+        let all = all();
+        let text = csv(&statement(all.iter(), By::Principal));
+        let octets = |packets: u128| packets * u128::from(u64::MAX);
+        let expected = format!(
+            "principal,account,packets,octets\r\n7,\"'=1+1,\"\"x\"\"\",7,{}\r\n10,,8,{}\r\n",
+            octets(7),
+            octets(8)
+        );
+        assert_eq!(text, expected);
+    }
+}

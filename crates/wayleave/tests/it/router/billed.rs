@@ -1,0 +1,326 @@
+//! Routers and their provider's key server as processes: what routers forward is on the statement, whoever is killed; revocations are
+//! pushed; a shared rate is kept by all routers together.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wayleave_lab::netns::{self, NetworkNamespace};
+
+use super::common::{Folder, Router, eventually, free};
+use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, config, lay_out, packet};
+use crate::common::text;
+
+/// Packets a second while processes are killed.
+const PACE: u64 = 400;
+/// Kills; `make soak` has more.
+const KILLS: usize = 6;
+
+/// Two routers and a key server in one namespace.
+struct Site {
+    folder: Folder,
+    routers: Vec<Router>,
+    key: Router,
+}
+
+impl Site {
+    fn new(name: &str, of_key: &str, of_routers: impl Fn(usize, &str) -> String) -> Option<Self> {
+        netns::enter_for_test(&format!("router::billed::{name}"))?;
+        let folder = lay_out();
+        let ok = |line: &[&str]| {
+            let output = folder.run(line);
+            assert!(output.status.success(), "{line:?}: {}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        let identity = |file: &str| {
+            let made = ok(&["keys", "node", file, "--kind", "identity", "--json"]);
+            let made: Value = serde_json::from_str(&made).expect("JSON");
+            made["public"].as_str().expect("a key").to_owned()
+        };
+        let zone = ["--zone", "keys.example.net", "--name-server", "ns1.example.net"];
+        ok(&[&["cap", "init", "server", "--listen", &free(), "--status", "127.0.0.1:1"], &zone[..]].concat());
+        let mut server = fs::read_to_string(folder.0.join("server/key.toml")).expect("there");
+        server.truncate(server.find("[status]").expect("a section"));
+        for file in ["accounts.key", "writer.key", "records", "revoked"] {
+            server = server.replace(&format!("\"{file}\""), &format!("\"server/{file}\""));
+        }
+        let writer = server.lines().find_map(|line| line.strip_prefix("writer = ")).expect("a key").to_owned();
+        let (address, own) = (free(), identity("server.identity"));
+        server += &format!(
+            "[key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n{of_key}"
+        );
+        for which in 0..2 {
+            let router = identity(&format!("{which}.identity"));
+            server += &format!(
+                "[[key.router]]\nnumber = {}\nname = \"r{which}\"\nidentity = \"{router}\"\n\
+                 [[key.waypoint]]\naddress = \"{}\"\nkey = \"{which}.key\"\n",
+                which + 1,
+                WAYPOINTS[which]
+            );
+            folder.keys(&format!("{which}.key"), "platypus", &[(0, KEYS[which])]);
+        }
+        let key = Router::start_role("key", &folder, "key", NetworkNamespace::Own, &server);
+        let routers = (0..2)
+            .map(|which| {
+                let provider = format!(
+                    "provider = {{ identity = \"{which}.identity\", server = {{ identity = \"{own}\", address = \"{address}\" }} }}\n{}",
+                    of_routers(which, &writer)
+                );
+                let config = config(which, &provider);
+                Router::start(&folder, &format!("waypoint{which}"), NetworkNamespace::Own, &config)
+            })
+            .collect();
+        Some(Self { folder, routers, key })
+    }
+
+    fn ok(&self, line: &[&str]) -> String {
+        let output = self.folder.run(line);
+        assert!(output.status.success(), "{line:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Packets of principal 7 at each router, by the statement.
+    fn billed(&self) -> [u64; 2] {
+        let statement = self.ok(&["cap", "usage", "--config", "key.toml", "--by", "router", "--json"]);
+        let statement: Value = serde_json::from_str(&statement).expect("JSON");
+        let lines = statement["usage"].as_array().expect("lines");
+        [1, 2].map(|router| {
+            let of = |line: &&Value| line["router"] == router && line["principal"] == 7;
+            let packets = lines.iter().find(of).and_then(|line| line["packets"].as_str());
+            packets.map_or(0, |packets| packets.parse().expect("a number"))
+        })
+    }
+
+    fn connected(&self) -> bool {
+        let status = self.key.status();
+        status["routers"].as_array().into_iter().flatten().filter(|router| router["connected"] == true).count() == 2
+    }
+}
+
+/// Sends packets through each router at a steady pace, each of them twice, until it is told to stop.
+struct Sender {
+    stop: Arc<AtomicBool>,
+    /// For each router.
+    sent: Arc<AtomicU64>,
+    arrived: Arc<[AtomicU64; 2]>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+/// Inner octets of the packets through each router, by which they are told apart where they arrive.
+const LENGTHS: [usize; 2] = [100, 200];
+
+impl Sender {
+    fn start(first: u32) -> Self {
+        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let arrived = Arc::<[AtomicU64; 2]>::default();
+        let mut host = Socket::new(HOST, PLATYPUS);
+        let mut last = Socket::new(LAST, PLATYPUS);
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let sender = std::thread::spawn(move || {
+            let (begin, mut number) = (Instant::now(), 0);
+            while !stopped.load(Ordering::Relaxed) {
+                for (which, length) in LENGTHS.into_iter().enumerate() {
+                    let packet = packet(&[which], first + number, length);
+                    host.send(&packet);
+                    host.send(&packet);
+                }
+                number += 1;
+                count.store(number.into(), Ordering::Relaxed);
+                let due = begin + Duration::from_micros(1_000_000 / PACE) * number;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        });
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&arrived));
+        let lengths = [0, 1].map(|which| packet(&[which], 0, LENGTHS[which]).len());
+        let receiver = std::thread::spawn(move || {
+            let mut quiet = 0;
+            while quiet < 10 {
+                let packets = last.receive(Duration::from_millis(50));
+                for packet in &packets {
+                    let which = lengths.iter().position(|length| *length == packet.len()).expect("one of ours");
+                    count[which].fetch_add(1, Ordering::Relaxed);
+                }
+                quiet = if packets.is_empty() && stopped.load(Ordering::Relaxed) { quiet + 1 } else { 0 };
+            }
+        });
+        Self { stop, sent, arrived, threads: vec![sender, receiver] }
+    }
+
+    fn arrived(&self) -> [u64; 2] {
+        [0, 1].map(|which| self.arrived[which].load(Ordering::Relaxed))
+    }
+
+    /// How many packets were sent through each router, each counted once, and how many arrived.
+    fn stop(mut self) -> (u64, [u64; 2]) {
+        self.stop.store(true, Ordering::Relaxed);
+        std::mem::take(&mut self.threads).into_iter().for_each(|thread| thread.join().expect("no panic"));
+        (self.sent.load(Ordering::Relaxed), self.arrived())
+    }
+}
+
+#[test]
+fn statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed() {
+    let name = "statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed";
+    let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
+    site.ok(&[
+        "cap",
+        "grant",
+        "--principal",
+        "7",
+        "--name",
+        "desk",
+        "--waypoint",
+        &WAYPOINTS[0].to_string(),
+        "--config",
+        "key.toml",
+    ]);
+    eventually("both routers are connected", || site.connected());
+    let sender = Sender::start(0);
+    eventually("packets arrive", || sender.arrived()[1] > 500);
+    let (sent, arrived) = sender.stop();
+    assert_eq!(arrived, [sent; 2], "each of them once");
+    eventually("the statement is complete", || site.billed() == arrived);
+    let csv = site.ok(&["cap", "usage", "--config", "key.toml", "--by", "principal", "--csv"]);
+    let octets: u64 = (0..2).map(|which| sent * packet(&[which], 0, LENGTHS[which]).len() as u64).sum();
+    assert_eq!(csv, format!("principal,account,packets,octets\r\n7,desk,{},{octets}\r\n", sent * 2));
+
+    // Without a key server usage waits; and the statement can be read from its file.
+    site.key.kill();
+    assert_eq!(site.billed(), arrived);
+    let sender = Sender::start(1_000_000);
+    std::thread::sleep(Duration::from_secs(1));
+    let (_, more) = sender.stop();
+    assert_eq!(site.billed(), arrived);
+    site.key.start_process();
+    let before = [arrived[0] + more[0], arrived[1] + more[1]];
+    eventually("what waited is reported", || site.billed() == before);
+
+    // Anybody is killed, again and again, while packets are sent and repeated.
+    let sender = Sender::start(2_000_000);
+    let kills = std::env::var("WAYLEAVE_BILLED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
+    let mut killed = [0; 3];
+    for kill in 0..kills {
+        std::thread::sleep(Duration::from_millis(200 + 37 * (kill as u64 % 11)));
+        killed[kill % 3] += 1;
+        let victim = match kill % 3 {
+            2 => &mut site.key,
+            router => &mut site.routers[router],
+        };
+        victim.kill();
+        victim.start_process();
+    }
+    let count = sender.arrived();
+    eventually("packets arrive again", || (0..2).all(|which| sender.arrived()[which] > count[which]));
+    let (sent, arrived) = sender.stop();
+    let reported = || {
+        let waiting = |router: &Router| router.status()["provider"]["waiting"].as_u64();
+        site.connected() && site.routers.iter().all(|router| waiting(router) == Some(0))
+    };
+    // Twice: the last totals become durable, and are reported then.
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(600));
+        eventually("everything durable is reported", reported);
+    }
+    let billed = site.billed();
+    for which in 0..2 {
+        let (billed, arrived) = (billed[which] - before[which], arrived[which]);
+        println!("router {which}: {sent} sent, {arrived} arrived, {billed} on the statement, {} kills", killed[which]);
+        assert!(billed <= arrived, "router {which}: {billed} on the statement, {arrived} arrived");
+        // What a kill takes from a router is less than a second of packets.
+        assert!(
+            billed + PACE * killed[which] >= arrived,
+            "router {which}: {billed} on the statement, {arrived} arrived"
+        );
+    }
+}
+
+#[test]
+fn revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone() {
+    let list =
+        |_: usize, writer: &str| format!("revocations = {{ file = \"pushed\", key = {writer}, required = true }}\n");
+    let list = |which: usize, writer: &str| list(which, writer).replace("pushed", &format!("pushed{which}"));
+    let Some(mut site) = Site::new("revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone", "", list)
+    else {
+        return;
+    };
+    let sequence = |site: &Site, which: usize| site.routers[which].status()["revocations"]["sequence"].as_u64();
+    eventually("both have a list", || (0..2).all(|which| sequence(&site, which).is_some()));
+    let before = sequence(&site, 0).expect("a list");
+    let mut host = Socket::new(HOST, PLATYPUS);
+    let mut last = Socket::new(LAST, PLATYPUS);
+    (0..20).for_each(|number| host.send(&packet(&[0, 1], number, 100)));
+    assert_eq!(last.all(20).len(), 20);
+
+    site.ok(&["cap", "grant", "--principal", "7", "--waypoint", &WAYPOINTS[0].to_string(), "--config", "key.toml"]);
+    site.ok(&["cap", "revoke", "7", "--config", "key.toml"]);
+    eventually("both have the next list", || (0..2).all(|which| sequence(&site, which) > Some(before)));
+    eventually("the principal is revoked", || site.routers[0].status()["revocations"]["entries"] == 1);
+    (20..40).for_each(|number| host.send(&packet(&[0, 1], number, 100)));
+    eventually("no packet passes", || site.routers[0].count("reasons", "revoked") == 20);
+    site.key.kill();
+    for router in &mut site.routers {
+        router.kill();
+        router.start_process();
+    }
+    eventually("the list is read", || site.routers[0].status()["revocations"]["entries"] == 1);
+    (40..60).for_each(|number| host.send(&packet(&[0, 1], number, 100)));
+    eventually("no packet passes", || site.routers[0].count("reasons", "revoked") == 20);
+    assert!(last.receive(Duration::from_millis(200)).is_empty());
+}
+
+#[test]
+fn a_shared_rate_goes_where_the_packets_are_and_falls_to_a_floor_without_the_key_server() {
+    const RATE: u64 = 400_000;
+    const BURST: u64 = 65_535;
+    let rate = format!("[[key.rate]]\nprincipal = 7\nrate = {RATE}\n");
+    let shared = format!("rates = [{{ principal = 7, rate = {RATE}, burst = {BURST}, routers = 2 }}]\n");
+    let name = "a_shared_rate_goes_where_the_packets_are_and_falls_to_a_floor_without_the_key_server";
+    let Some(mut site) = Site::new(name, &rate, |_, _| shared.clone()) else { return };
+    eventually("both routers are connected", || site.connected());
+    let mut host = Socket::new(HOST, PLATYPUS);
+    let octets = |site: &Site| -> u64 {
+        let accounts = site.routers[0].json("accounts");
+        let rows = accounts["accounts"].as_array().into_iter().flatten();
+        rows.filter_map(|row| row["octets"].as_str()?.parse::<u64>().ok()).sum()
+    };
+    let mut number = 0;
+    // Sends twice the rate for a time through the first router alone; returns what it let pass, and the time.
+    let mut flood = |site: &Site, time: Duration| {
+        let (begin, before) = (Instant::now(), octets(site));
+        let mut sent = 0;
+        while begin.elapsed() < time {
+            while sent < RATE * 2 * begin.elapsed().as_millis() as u64 / 1_000 {
+                let packet = packet(&[0], number, 1_000);
+                host.send(&packet);
+                sent += packet.len() as u64;
+                number += 1;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let elapsed = begin.elapsed();
+        let passed = super::super::stamping::world::settled(|| octets(site)) - before;
+        (passed, elapsed)
+    };
+    flood(&site, Duration::from_secs(1));
+    let (passed, elapsed) = flood(&site, Duration::from_secs(4));
+    let whole = RATE * elapsed.as_millis() as u64 / 1_000;
+    assert!(passed <= whole + BURST, "{passed} of {whole}");
+    assert!(passed >= whole / 100 * 85, "{passed} of {whole}");
+
+    // Cut off, it keeps to its floor: half a hundredth of the rate, once the last lease is over.
+    site.key.kill();
+    std::thread::sleep(Duration::from_secs(1));
+    flood(&site, Duration::from_millis(500));
+    let (passed, elapsed) = flood(&site, Duration::from_secs(3));
+    let floor = RATE / 200 * elapsed.as_millis() as u64 / 1_000;
+    assert!(passed <= floor + BURST, "{passed} of {floor}");
+    let problems = site.routers[0].status()["provider"]["problems"].to_string();
+    assert!(problems.contains("no link to the key server"), "{problems}");
+    site.key.start_process();
+    eventually("the rate comes back", || {
+        let (passed, elapsed) = flood(&site, Duration::from_secs(1));
+        passed >= RATE / 2 * elapsed.as_millis() as u64 / 1_000
+    });
+}
