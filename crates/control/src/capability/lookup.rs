@@ -247,6 +247,8 @@ impl Lookup {
                         }
                         return self.finish(Ok(Obtained { secret: EpochSecret::new(capability, key), until }));
                     }
+                    // Authentic, and perhaps of earlier: a resolver may have kept it and repeat it. The others are asked too.
+                    Some(Answer::Denied(denial @ Denial::NotNow { .. })) => self.note(LookupFailure::Denied(denial)),
                     // Authentic, so that no other server says anything else.
                     Some(Answer::Denied(denial)) => return self.finish(Err(LookupFailure::Denied(denial))),
                     None => {

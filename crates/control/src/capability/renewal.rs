@@ -14,9 +14,11 @@ use super::credential::Credential;
 use super::lookup::{LookupFailure, Obtained};
 use crate::rng::Rng;
 
-/// The pause after a first failure; it doubles with each further one.
+/// The pause after a first failure; it doubles with each further one, up to the longest, or to a part of the key epoch if that is
+/// less: a holder that waited for longer would be without a secret after a few look-ups that failed.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+const PAUSES_OF_AN_EPOCH: u32 = 8;
 /// The pause after an answer that no repetition changes soon.
 const DENIED_PAUSE: Duration = Duration::from_secs(60);
 
@@ -101,7 +103,9 @@ impl Renewal {
                     LookupFailure::Denied(_) => DENIED_PAUSE,
                     _ => FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)),
                 };
-                let longest = longest.clamp(FIRST_PAUSE, LONGEST_PAUSE);
+                let epoch = Duration::from_secs(1 << self.credential.terms.interval.exponent());
+                let most = LONGEST_PAUSE.min(epoch / PAUSES_OF_AN_EPOCH).max(FIRST_PAUSE);
+                let longest = longest.clamp(FIRST_PAUSE, most);
                 // Half of it to all of it, so that holders who failed together do not return together.
                 let part = u32::from(u16::from_be_bytes(self.rng.bytes()));
                 let pause = longest / 2 + longest / 2 * part / 65_536;

@@ -411,6 +411,40 @@ fn hostile_resolvers_delay_a_key_and_never_replace_it() {
 }
 
 #[test]
+fn a_denial_of_earlier_that_a_resolver_repeats_does_not_keep_the_secret_away() {
+    let rule =
+        LookupRule { name: "busy".into(), hours: Some("08:00-08:01".into()), retry_secs: 60, ..LookupRule::default() };
+    let mut server = server_with(&[rule]);
+    open_account(&mut server, 7);
+    let credential = grant(&mut server, terms(7));
+    // 1,800,000,000 is 08:00 in UTC: an answer of then, whose text is repeated in the same epoch two minutes later.
+    let mut kept = Vec::new();
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    let (outcome, _) = run(&credential, epoch_at(at(0)), at(0), vec![resolver(1)], |_, transport, question| {
+        let answer = reply(&mut server, question, transport, at(0));
+        kept = Message::from_vec(&answer).expect("a message").answers;
+        vec![answer]
+    });
+    let denied = LookupFailure::Denied(Denial::NotNow { retry_secs: 60 });
+    assert_eq!(outcome.err(), Some(denied));
+    let later = Now { instant: at(0).instant, unix: UnixTime(at(0).unix.0 + 120_000_000) };
+    assert_eq!(epoch_at(later), epoch_at(at(0)));
+    assert!(server.prepare(later.unix, u32::MAX));
+    let repeated = |question: &[u8]| vec![message(question, |message| message.answers.clone_from(&kept))];
+    let (outcome, _) =
+        run(&credential, epoch_at(later), later, vec![resolver(1), resolver(2)], |to, transport, question| {
+            match (to, transport) {
+                (to, Transport::Tcp) if to == resolver(2) => vec![reply(&mut server, question, Transport::Tcp, later)],
+                _ => repeated(question),
+            }
+        });
+    assert!(outcome.is_ok(), "{outcome:?}");
+    // With nobody who says otherwise, it is what is known.
+    let (outcome, _) = run(&credential, epoch_at(later), later, vec![resolver(1)], |_, _, question| repeated(question));
+    assert_eq!(outcome.err(), Some(denied));
+}
+
+#[test]
 fn a_ttl_that_was_changed_is_reported_and_the_secret_ends_with_its_epoch() {
     let (mut server, credential) = one();
     let now = at(0);

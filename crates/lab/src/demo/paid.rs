@@ -1,9 +1,11 @@
 //! The step about paid transit: `curl` as one user crosses waypoints that two principals pay for, as another it does not, and the
-//! bill is what was captured. Desk and web server are ordinary hosts; only the desk has a stamper.
+//! bill is what was captured. Desk and web server are ordinary hosts; only the desk has a stamper, which looks up the secrets of two
+//! capabilities at the provider's key server. The waypoints report to it, and the bill is its statement.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -26,6 +28,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const DESK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 const WAYPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 2)];
 const WEB: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+const KEY_SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 53);
+/// Where the waypoints report to it.
+const REPORTS: u16 = 8_494;
 /// Who pays at each waypoint.
 const PRINCIPALS: [u32; 2] = [7, 8];
 /// Whose packets are stamped: any user but the one that runs this.
@@ -47,6 +52,7 @@ fn is_paid(frame: &[u8]) -> bool {
 struct PaidTransit {
     desk: NetworkNamespace,
     waypoints: [NetworkNamespace; 2],
+    key_server: NetworkNamespace,
     roles: Vec<RoleProcess>,
 }
 
@@ -62,64 +68,45 @@ impl PaidTransit {
         };
         let desk = attach("paid-desk", DESK).map_err(failed)?;
         let web = attach("paid-web", WEB).map_err(failed)?;
+        let key_server = attach("paid-key", KEY_SERVER).map_err(failed)?;
         let waypoints = [attach("paid-west", WAYPOINTS[0]), attach("paid-east", WAYPOINTS[1])];
         let [west, east] = waypoints.map(|place| place.map_err(failed));
         let waypoints = [west?, east?];
         serve(&web).map_err(|error| format!("web server: {error}"))?;
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let run = |arguments: &[&str]| {
-            let output = Command::new(binary).args(arguments).current_dir(folder).output();
-            let output = output.map_err(|error| error.to_string())?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            if output.status.success() { Ok(()) } else { Err(format!("{}: {said}", arguments.join(" "))) }
+        let files = Files { folder, binary };
+        let identity = files.key_server()?;
+        let role = |name: &str, place: &NetworkNamespace, role, config: &str| {
+            let log = folder.join(format!("{}.log", name.replace(' ', "-")));
+            RoleProcess::new(name.to_owned(), place, binary, role, folder.join(config), log)
         };
-        let write =
-            |name: &str, text: String| fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"));
         let mut roles = Vec::new();
-        for (index, (place, principal)) in waypoints.iter().zip(PRINCIPALS).enumerate() {
-            let (key, capability) = (format!("{index}.key"), format!("{index}.cap"));
-            let (waypoint, principal) = (WAYPOINTS[index].to_string(), principal.to_string());
-            run(&["keys", "forwarding", &key, "--format", "platypus"])?;
-            let of = ["--key", &key, "--waypoint", &waypoint, "--principal", &principal];
-            run(&[&["keys", "capability", &capability], &of[..]].concat())?;
-            // The last one takes the header off, for a server that knows nothing of it.
-            let bare = if index == 1 { "decapsulate = [\"203.0.113.0/24\"]\n" } else { "" };
-            let config = format!("waypoint{index}.toml");
-            write(
-                &config,
-                format!(
-                    "[forwarding]\nformat = \"platypus\"\nkeys = \"{key}\"\nstate = \"{index}.redb\"\n[platypus]\n\
-                     waypoints = [\"{waypoint}\"]\nreplay_capacity = 100000\n{bare}[status]\nlisten = \"{PAGE}\"\n"
-                ),
-            )?;
-            let log = folder.join(format!("waypoint{index}.log"));
-            let name = format!("waypoint {}", index + 1);
-            roles.push(RoleProcess::new(name, place, binary, "router", folder.join(config), log));
+        for (index, place) in waypoints.iter().enumerate() {
+            files.waypoint(index, &identity)?;
+            roles.push(role(&format!("waypoint {}", index + 1), place, "router", &format!("waypoint{index}.toml")));
         }
-        write(
-            "desk.toml",
-            format!(
-                "[host]\naddress = \"{DESK}\"\n[stamper]\n\
-                 routes = [{{ name = \"paid\", capabilities = [\"0.cap\", \"1.cap\"] }}]\n\
-                 rules = [{{ to = \"203.0.113.0/24\", route = \"paid\", user = {USER} }}]\n[status]\nlisten = \"{PAGE}\"\n"
-            ),
-        )?;
-        let (config, log) = (folder.join("desk.toml"), folder.join("desk.log"));
-        roles.push(RoleProcess::new("stamper".to_owned(), &desk, binary, "stamper", config, log));
-        for role in &mut roles {
+        files.stamper()?;
+        roles.push(role("stamper", &desk, "stamper", "desk.toml"));
+        roles.push(role("key server", &key_server, "key", "server/key.toml"));
+        // The key server first: nobody has to try twice.
+        for role in roles.iter_mut().rev() {
             role.start()?;
         }
-        let transit = Self { desk, waypoints, roles };
+        let transit = Self { desk, waypoints, key_server, roles };
         transit.wait()?;
         Ok(transit)
     }
 
-    /// Waits until all answer, and the waypoints accept what is stamped now.
+    /// Waits until all answer, the waypoints accept what is stamped now and report, and the stamper has its secrets.
     fn wait(&self) -> Result<(), String> {
-        for (place, role) in self.waypoints.iter().chain([&self.desk]).zip(&self.roles) {
+        let places = self.waypoints.iter().chain([&self.desk, &self.key_server]);
+        for (place, role) in places.zip(&self.roles) {
             let is_ready = || {
                 let status = get_json(place, PAGE, "/api/v1/status").ok()?;
-                status["refuses_until"].is_null().then_some(())
+                let problems = status["problems"].as_array().map_or(0, Vec::len);
+                let routers = status["routers"].as_array().into_iter().flatten();
+                let are_connected = routers.filter(|router| router["connected"] != true).count() == 0;
+                (status["refuses_until"].is_null() && problems == 0 && are_connected).then_some(())
             };
             wait_until(PATIENCE, is_ready)
                 .ok_or_else(|| format!("a role of the paid transit does not run: {}", role.log_tail()))?;
@@ -145,17 +132,110 @@ impl PaidTransit {
         }
     }
 
-    /// Principal, packets and octets of a waypoint's books, if it has one account; zeros if it has none.
+    /// Principal, packets and octets of a waypoint on the key server's statement; zeros if it has none.
     fn bill(&self, waypoint: usize) -> Result<(u64, u64, u64), String> {
-        let accounts =
-            get_json(&self.waypoints[waypoint], PAGE, "/api/v1/accounts").map_err(|error| error.to_string())?;
-        let rows = accounts["accounts"].as_array().cloned().unwrap_or_default();
-        let number = |row: &Value, field: &str| row[field].as_str().and_then(|text| text.parse().ok()).unwrap_or(0);
-        match &rows[..] {
-            [] => Ok((0, 0, 0)),
-            [row] => Ok((row["principal"].as_u64().unwrap_or(0), number(row, "packets"), number(row, "octets"))),
-            rows => Err(format!("{} accounts, expected one principal's", rows.len())),
+        let statement = get_json(&self.key_server, PAGE, "/api/v1/usage").map_err(|error| error.to_string())?;
+        let lines = statement["usage"].as_array().cloned().unwrap_or_default();
+        let of: Vec<&Value> = lines.iter().filter(|line| line["router"] == waypoint + 1).collect();
+        let number =
+            |field: &str| -> u64 { of.iter().filter_map(|line| line[field].as_str()?.parse::<u64>().ok()).sum() };
+        let principal = of.first().and_then(|line| line["principal"].as_u64()).unwrap_or(0);
+        match of.iter().all(|line| line["principal"] == principal) {
+            true => Ok((principal, number("packets"), number("octets"))),
+            false => Err("accounts of several principals, expected one's".to_owned()),
         }
+    }
+}
+
+/// The configurations, and the program that makes keys for them.
+struct Files<'a> {
+    folder: &'a Path,
+    binary: &'a Path,
+}
+
+impl Files<'_> {
+    fn run(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = Command::new(self.binary).args(arguments).current_dir(self.folder).output();
+        let output = output.map_err(|error| error.to_string())?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(format!("{}: {said}", arguments.join(" ")))
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), String> {
+        fs::write(self.folder.join(name), text).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Makes an identity; returns its public key.
+    fn identity(&self, file: &str) -> Result<String, String> {
+        let made = self.run(&["keys", "node", file, "--kind", "identity", "--json"])?;
+        let made: Value = serde_json::from_str(&made).map_err(|error| error.to_string())?;
+        made["public"].as_str().map(str::to_owned).ok_or_else(|| format!("{file}: no public key"))
+    }
+
+    /// Makes the key server with a capability for each principal, as lines; returns its public key.
+    fn key_server(&self) -> Result<String, String> {
+        let (listen, status) = (format!("{KEY_SERVER}:53"), PAGE.to_string());
+        let zone = ["--zone", "keys.demo", "--name-server", "ns.keys.demo"];
+        let at = ["--listen", &listen, "--status", &status];
+        self.run(&[&["cap", "init", "server"], &zone[..], &at[..]].concat())?;
+        let identity = self.identity("server/identity.key")?;
+        let mut more = format!(
+            "[key.routers]\nlisten = \"{KEY_SERVER}:{REPORTS}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n"
+        );
+        for (index, waypoint) in WAYPOINTS.into_iter().enumerate() {
+            let key = format!("{index}.key");
+            self.run(&["keys", "forwarding", &key, "--format", "platypus"])?;
+            let router = self.identity(&format!("{index}.identity"))?;
+            more += &format!(
+                "[[key.waypoint]]\naddress = \"{waypoint}\"\nkey = \"../{key}\"\n\
+                 [[key.router]]\nnumber = {}\nidentity = \"{router}\"\n",
+                index + 1
+            );
+        }
+        let file = "server/key.toml";
+        let text = fs::read_to_string(self.folder.join(file)).map_err(|error| format!("{file}: {error}"))?;
+        self.write(file, &(text + &more))?;
+        for (index, (waypoint, principal)) in WAYPOINTS.into_iter().zip(PRINCIPALS).enumerate() {
+            let (waypoint, principal) = (waypoint.to_string(), principal.to_string());
+            let of = ["--waypoint", &waypoint, "--principal", &principal, "--config", file];
+            let line = self.run(&[&["cap", "grant"], &of[..]].concat())?;
+            let name = format!("{index}.line");
+            self.write(&name, &line)?;
+            fs::set_permissions(self.folder.join(&name), fs::Permissions::from_mode(0o600))
+                .map_err(|error| format!("{name}: {error}"))?;
+        }
+        Ok(identity)
+    }
+
+    fn waypoint(&self, index: usize, server: &str) -> Result<(), String> {
+        // The last one takes the header off, for a server that knows nothing of it.
+        let bare = if index == 1 { "decapsulate = [\"203.0.113.0/24\"]\n" } else { "" };
+        let waypoint = WAYPOINTS[index];
+        self.write(
+            &format!("waypoint{index}.toml"),
+            &format!(
+                "[forwarding]\nformat = \"platypus\"\nkeys = \"{index}.key\"\nstate = \"{index}.redb\"\n[platypus]\n\
+                 waypoints = [\"{waypoint}\"]\nreplay_capacity = 100000\n{bare}[platypus.provider]\n\
+                 identity = \"{index}.identity\"\n\
+                 server = {{ identity = \"{server}\", address = \"{KEY_SERVER}:{REPORTS}\" }}\n\
+                 [status]\nlisten = \"{PAGE}\"\n"
+            ),
+        )
+    }
+
+    fn stamper(&self) -> Result<(), String> {
+        self.write(
+            "desk.toml",
+            &format!(
+                "[host]\naddress = \"{DESK}\"\nresolvers = [\"{KEY_SERVER}\"]\n[stamper]\n\
+                 routes = [{{ name = \"paid\", capabilities = [\"0.line\", \"1.line\"] }}]\n\
+                 rules = [{{ to = \"203.0.113.0/24\", route = \"paid\", user = {USER} }}]\n[status]\nlisten = \"{PAGE}\"\n"
+            ),
+        )
     }
 }
 
@@ -200,7 +280,8 @@ pub(super) fn transit(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
         wait_until(PATIENCE, billed).ok_or_else(|| format!("the bills are wrong: {}", bills()))?;
     facts.push(format!("curl as user {USER}: {packets} packets cross both waypoints; principals {PRINCIPALS:?} pay"));
     facts.push(format!(
-        "each waypoint bills {packets} packets, {octets} octets: what was captured in front of the first"
+        "the key server's statement has {packets} packets, {octets} octets for each waypoint: what was captured in front of the \
+         first"
     ));
 
     transit.curl(None)?;

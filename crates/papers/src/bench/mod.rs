@@ -5,6 +5,7 @@ pub mod circuits;
 pub mod codec;
 pub mod direct;
 pub mod forward;
+pub mod granularity;
 pub mod icing;
 pub mod measures;
 pub mod platypus;

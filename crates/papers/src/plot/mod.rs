@@ -5,6 +5,7 @@
 
 pub mod attestation;
 pub mod forward;
+pub mod granularity;
 pub mod overlay;
 
 use std::fmt::Write as _;

@@ -729,6 +729,7 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
         "overlay",
         "pocomon",
         "key-server",
+        "waypoint-granularity",
         "attest-ops",
         "attest-trace",
         "attest-memory",

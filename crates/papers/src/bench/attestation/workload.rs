@@ -157,14 +157,14 @@ pub fn share_keys(routes: &mut [Route], keys: u32) {
 }
 
 /// SplitMix64: a small generator for workloads, not for keys.
-struct Random(u64);
+pub(in crate::bench) struct Random(u64);
 
 impl Random {
-    fn new(seed: u64) -> Self {
+    pub(in crate::bench) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    pub(in crate::bench) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

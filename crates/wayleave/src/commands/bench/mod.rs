@@ -7,6 +7,7 @@ mod circuits;
 mod codec;
 mod forward;
 mod forward_io;
+mod granularity;
 mod key_server;
 mod other_overlays;
 mod overlay;
@@ -31,7 +32,7 @@ use crate::output::{print, print_json, table};
 pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput};
 
 /// All benchmarks, and what they measure.
-const ALL: [(&str, &str); 13] = [
+const ALL: [(&str, &str); 14] = [
     ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
     ("export-all", "one route to all members: direct, or the circuit of the paper"),
     ("select-best", "the best route of each member, both parties over loopback TCP"),
@@ -42,13 +43,18 @@ const ALL: [(&str, &str); 13] = [
     ("overlay", "two gateways over three forwarders, beside user-space WireGuard and an overlay that does nothing"),
     ("pocomon", "the PoComON paper's chain of five nodes: throughput of intervals of 50 packets"),
     ("key-server", "answers of a key server in memory, beside its static record; memory of a principal"),
+    (
+        "waypoint-granularity",
+        "one-way latency through the best cluster of a provider's routers, by the number of clusters",
+    ),
     ("attest-ops", "every suite and baseline of attestation: sign, verify, generate, sizes, a whole UPDATE"),
     ("attest-trace", "delay of attested UPDATEs under the paper's workloads, a recorded trace or a table"),
     ("attest-memory", "bytes of signatures of the paper's three tables"),
 ];
 
 /// Those that `--plot` can draw.
-const DRAWN: [&str; 7] = ["forward", "stamp", "overlay", "pocomon", "attest-ops", "attest-trace", "attest-memory"];
+const DRAWN: [&str; 8] =
+    ["forward", "stamp", "overlay", "pocomon", "waypoint-granularity", "attest-ops", "attest-trace", "attest-memory"];
 
 pub fn run(bench: &Bench) -> Outcome {
     if bench.list {
@@ -88,6 +94,7 @@ pub fn run(bench: &Bench) -> Outcome {
         }
         Some("stamp") => forward::stamp(bench)?,
         Some("key-server") => key_server::run(bench)?,
+        Some("waypoint-granularity") => granularity::run(bench)?,
         Some("attest-ops") => attest::ops(bench)?,
         Some("attest-trace") => attest::trace(bench)?,
         Some("attest-memory") => attest::memory(bench)?,

@@ -2,6 +2,7 @@
 //! off again.
 
 mod chosen;
+mod epochs;
 mod looked_up;
 mod registered;
 mod replies;
