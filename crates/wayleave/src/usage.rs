@@ -1,6 +1,6 @@
 //! Statements: what principals sent through a provider's routers, as the key server has added it up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use wayleave_control::capability::{ChargedAccount, RouterNumber, Usage};
@@ -38,6 +38,11 @@ pub fn lines(
         }))
     };
     totals.iter().filter_map(line).collect()
+}
+
+/// Who is in reported totals.
+pub fn principals(totals: &BTreeMap<(ChargedAccount, RouterNumber), Usage>) -> BTreeSet<Principal> {
+    totals.keys().filter_map(|(key, _)| record::decode(&key.0)).map(|charge| charge.principal).collect()
 }
 
 /// By what a statement has its lines.

@@ -1,12 +1,15 @@
-//! The messages between a provider's routers and its key server: usage, lists of revocations, leases of rates.
+//! The messages between a provider's routers and its key server (usage, lists of revocations, leases of rates), and between a replica
+//! and the writer (changes of the records).
 //!
 //! A link carries each inside a record with its length. `docs/wire/capabilities.md` says where every octet lies. Everything that is
 //! counted is bounded before it is allocated, and nothing may be left over.
 
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
+use super::state::Change;
 use super::usage::{JournalId, MAX_ENTRIES, Usage, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseAnswer, LeaseRequest};
+use crate::signed::Object as _;
 use crate::wire::{Malformed, Reader, Writer};
 
 /// The version of every message.
@@ -19,6 +22,10 @@ pub(super) const PIECE: usize = 256 << 10;
 pub const MAX_LIST: usize = 64 << 20;
 /// Rates that routers share, at most.
 pub const MAX_RATES: usize = 256;
+
+/// Changes in one message, and their octets, about.
+pub const MAX_CHANGES: usize = 1_024;
+pub const CHANGES: usize = 256 << 10;
 
 /// Octets of an account's total in a report.
 const TOTAL: usize = ChargedAccount::LENGTH + 32;
@@ -76,6 +83,12 @@ pub enum ChannelMessage {
     Leased(Vec<(RatePayer, LeaseAnswer)>),
     /// The server has another rate for this payer, or another number of routers; zero for none.
     Differs(SharedRate),
+    /// A replica has the changes up to this number, and wants the next ones as soon as there are any.
+    Copy {
+        after: u64,
+    },
+    /// Signed changes, in order.
+    Changes(Vec<Vec<u8>>),
 }
 
 impl ChannelMessage {
@@ -115,6 +128,14 @@ impl ChannelMessage {
                 });
             }
             Self::Differs(rate) => write_rate(&mut out, rate),
+            Self::Copy { after } => {
+                out.u64(*after);
+            }
+            Self::Changes(changes) => {
+                out.list(changes, |out, change| {
+                    out.blob(change);
+                });
+            }
         }
         out.finish()
     }
@@ -129,6 +150,8 @@ impl ChannelMessage {
             Self::Ask(_) => 6,
             Self::Leased(_) => 7,
             Self::Differs(_) => 8,
+            Self::Copy { .. } => 9,
+            Self::Changes(_) => 10,
         }
     }
 
@@ -172,6 +195,8 @@ impl ChannelMessage {
                 Ok((payer, LeaseAnswer { session: from.u64()?, number: from.u64()?, share: from.u64()? }))
             })?),
             8 => Self::Differs(read_rate(&mut from)?),
+            9 => Self::Copy { after: from.u64()? },
+            10 => Self::Changes(from.list(4, MAX_CHANGES, |from| Ok(from.blob(Change::MAX)?.to_vec()))?),
             _ => return Err(Malformed::Value("a message's type")),
         };
         from.end()?;

@@ -27,7 +27,9 @@ mod usage;
 mod zone;
 
 pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
-pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, SharedRate};
+pub use channel::{
+    CHANGES, ChannelMessage, ChargedAccount, MAX_CHANGES, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, SharedRate,
+};
 pub use credential::{Credential, CredentialError, PREFIX, Terms};
 pub use keys::{AccountKey, Handle, MasterKey, ProviderKey};
 pub use lookup::{Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, LookupOutput, Obtained};

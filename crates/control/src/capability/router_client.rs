@@ -197,9 +197,11 @@ impl RouterClient {
                 Ok(Vec::new())
             }
             ChannelMessage::Differs(rate) => Ok(vec![RouterClientEvent::Differs(rate)]),
-            ChannelMessage::Report(_) | ChannelMessage::Follow { .. } | ChannelMessage::Ask(_) => {
-                Err(ServerFault::Unexpected)
-            }
+            ChannelMessage::Report(_)
+            | ChannelMessage::Follow { .. }
+            | ChannelMessage::Ask(_)
+            | ChannelMessage::Copy { .. }
+            | ChannelMessage::Changes(_) => Err(ServerFault::Unexpected),
         }
     }
 

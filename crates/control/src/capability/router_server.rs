@@ -11,8 +11,11 @@ use super::usage::{Ledger, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal}
 use crate::leases::{LeaseRequest, Lessor};
 use crate::wire::Malformed;
 
-/// Totals that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
+/// Totals, and batches of them, that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
 const MAX_UNDURABLE: usize = 1 << 16;
+const MAX_BATCHES: usize = 1_024;
+/// Answers that wait for the store, at most: a router has one report under way at a time.
+const MAX_WAITING: usize = 4_096;
 
 /// What a provider's key server knows of its routers.
 pub struct RouterServerConfig {
@@ -168,8 +171,9 @@ impl RouterServer {
         now: Instant,
     ) {
         let count = routers.len();
-        // Shares of a rate that changed were given by another division: the new one waits until all of them are over.
-        let is_same = count == self.routers.len();
+        // Shares of a rate that changed, or among other routers, were given by another division: the new one waits until all of them
+        // are over.
+        let is_same = self.routers.values().eq(routers.values());
         self.lessors.retain(|payer, _| is_same && rates.get(payer) == self.rates.get(payer));
         for (payer, rate) in &rates {
             self.lessors.entry(*payer).or_insert_with(|| Lessor::new(*rate, count, now));
@@ -256,7 +260,8 @@ impl RouterServer {
     }
 
     fn report(&mut self, link: u64, router: RouterNumber, report: &super::usage::UsageReport<ChargedAccount>) {
-        if self.undurable.iter().map(|(_, records)| records).sum::<usize>() > MAX_UNDURABLE {
+        let undurable: usize = self.undurable.iter().map(|(_, records)| records).sum();
+        if undurable > MAX_UNDURABLE || self.undurable.len() >= MAX_BATCHES || self.waiting.len() >= MAX_WAITING {
             return;
         }
         let taken = match self.ledger.take(router, report) {

@@ -251,6 +251,14 @@ impl KeyServer {
         self.signer.as_ref().map(|signer| self.state.sign(body, signer, now))
     }
 
+    /// Whether a change is the writer's next one.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn accepts(&self, change: &Signed<Change>) -> Result<(), ChangeError> {
+        self.state.accepts(change, &self.writer)
+    }
+
     /// Takes a durable change over.
     ///
     /// # Errors

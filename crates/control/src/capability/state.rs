@@ -377,6 +377,18 @@ impl State {
     /// # Errors
     /// If it is not the provider's, or not the next one. The state is as before.
     pub fn apply(&mut self, change: &Signed<Change>, key: &VerifyingKey) -> Result<(), ChangeError> {
+        self.accepts(change, key)?;
+        let object = change.object();
+        self.perform(&object.body, object.issued);
+        (self.number, self.last) = (object.number, change.digest());
+        Ok(())
+    }
+
+    /// Whether a change is the next one.
+    ///
+    /// # Errors
+    /// If it is not the provider's, or not the next one.
+    pub fn accepts(&self, change: &Signed<Change>, key: &VerifyingKey) -> Result<(), ChangeError> {
         let number = change.object().number;
         if number != self.number + 1 {
             return Err(ChangeError::Gap { held: self.number, got: number });
@@ -385,10 +397,7 @@ impl State {
         if object.previous != self.last {
             return Err(ChangeError::Fork(number));
         }
-        self.check(&object.body)?;
-        self.perform(&object.body, object.issued);
-        (self.number, self.last) = (number, change.digest());
-        Ok(())
+        self.check(&object.body)
     }
 
     fn check(&self, body: &ChangeBody) -> Result<(), ChangeError> {

@@ -241,6 +241,54 @@ fn routers_share_a_rate_and_whoever_reckons_with_another_keeps_to_its_floor() {
 }
 
 #[test]
+fn another_router_in_the_place_of_one_gets_nothing_until_its_leases_are_over() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let shared = SharedRate { payer: payer(None), rate: RATE, routers: 2 };
+    let mut first = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    first.share(&[shared], 1);
+    first.connected();
+    first.demand(&payer(None), RATE);
+    server.connect(1, 1);
+    let ask = |server: &mut Server, client: &mut RouterClient, link: u64, millis: u64| {
+        client.demand(&payer(None), RATE);
+        let octets = client.ask(now(millis).instant).expect("a rate is shared");
+        server.input(RouterServerInput::Frame { link, octets }, millis);
+        for (_, octets) in std::mem::take(&mut server.sent) {
+            client.frame(&octets, now(millis).instant).expect("well formed");
+        }
+        client.rates(now(millis).instant).next().expect("one").1
+    };
+    assert!(ask(&mut server, &mut first, 1, 1_000) > RATE / 2);
+    // Its number is above the new one's now: who is which must not be mixed up.
+    let routers = BTreeMap::from([(router(1), 10), (router(3), 5)]);
+    let rates = BTreeMap::from([(payer(None), RATE)]);
+    server.input(RouterServerInput::Configure { routers, rates }, 1_050);
+    server.connect(2, 3);
+    let mut other = RouterClient::new(JournalId([3; 16]), BTreeMap::new(), None);
+    other.share(&[shared], 2);
+    other.connected();
+    for millis in (1_100..1_500).step_by(100) {
+        let sum = ask(&mut server, &mut other, 2, millis) + first.rates(now(millis).instant).next().expect("one").1;
+        assert!(sum <= RATE, "{sum} at {millis}");
+    }
+    assert!(ask(&mut server, &mut other, 2, 1_700) > RATE / 2, "the other's lease is over");
+}
+
+#[test]
+fn reports_beyond_what_the_store_has_taken_are_left_unanswered() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    for number in 0..5_000_u32 {
+        server.frame(1, &report(number.into(), vec![(account(1), usage(number.into()))]), 0);
+    }
+    assert!(server.pending.len() <= 1_024 && server.machine.waiting() <= 4_096);
+    server.sync(0);
+    server.frame(1, &report(9_000, vec![(account(1), usage(6_000))]), 0);
+    server.sync(0);
+    assert_eq!(server.stored.values().copied().collect::<Vec<_>>(), [usage(6_000)]);
+}
+
+#[test]
 fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_processes_die() {
     let mut stored = BTreeMap::new();
     let mut total = 0;
@@ -336,6 +384,8 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         prop::collection::vec(requests, 0..5).prop_map(ChannelMessage::Ask),
         prop::collection::vec(answers, 0..5).prop_map(ChannelMessage::Leased),
         rates.prop_map(ChannelMessage::Differs),
+        any::<u64>().prop_map(|after| ChannelMessage::Copy { after }),
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..5).prop_map(ChannelMessage::Changes),
     ]
 }
 

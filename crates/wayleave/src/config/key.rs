@@ -1,6 +1,6 @@
 //! The configuration of a key server, and of the commands beside it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
-use super::overlay::identity;
+use super::overlay::{ServerEntry, identity};
 use super::parse::{PublicKey, Text, TextValue};
 use super::router::FormatName;
 use super::rs::{FileFault, StatusSection, range, status_warning};
@@ -81,6 +81,27 @@ pub struct KeySection {
     pub router: Vec<Spanned<RouterEntry>>,
     #[serde(default)]
     pub rate: Vec<Spanned<SharedRateEntry>>,
+    /// Other key servers that copy the records from this one.
+    #[serde(default)]
+    pub replica: Vec<Spanned<ReplicaEntry>>,
+    /// The server whose records this one copies.
+    pub follow: Option<Spanned<FollowSection>>,
+}
+
+/// `[[key.replica]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaEntry {
+    pub identity: Text<PublicKey>,
+}
+
+/// `[key.follow]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FollowSection {
+    /// The file of this server's identity.
+    pub identity: Spanned<PathBuf>,
+    pub server: ServerEntry,
 }
 
 /// `[key.routers]`.
@@ -188,9 +209,11 @@ impl KeyFile {
 
     fn router_faults(&self, faults: &mut Vec<Fault>) {
         let key = &self.key;
-        let first = key.router.first().map(Spanned::span).or_else(|| key.rate.first().map(Spanned::span));
+        let first = key.router.first().map(Spanned::span);
+        let first = first.or_else(|| key.rate.first().map(Spanned::span));
+        let first = first.or_else(|| key.replica.first().map(Spanned::span));
         if let (None, Some(at)) = (&key.routers, first) {
-            let fault = Fault::at(at, "routers or their rates without [key.routers]: nobody listens for them");
+            let fault = Fault::at(at, "routers, rates or replicas without [key.routers]: nobody listens for them");
             faults.push(fault.help("add [key.routers] with `listen`, `identity` and `usage`"));
         }
         if let Some(routers) = &key.routers
@@ -210,6 +233,15 @@ impl KeyFile {
             if key.router[..at].iter().any(|other| same(&other)) {
                 faults.push(Fault::at(router.span(), "the same router number or identity twice, expected each once"));
             }
+        }
+        if let (Some(_), Some(follow)) = (&key.writer_key, &key.follow) {
+            let message = "the writer follows nobody, expected either `writer_key` or [key.follow]";
+            faults.push(Fault::at(follow.span(), message));
+        }
+        let is_router =
+            |replica: &&Spanned<ReplicaEntry>| self.routers().contains_key(&identity(&replica.get_ref().identity));
+        if let Some(replica) = key.replica.iter().find(is_router) {
+            faults.push(Fault::at(replica.span(), "a replica with a router's identity, expected one of its own"));
         }
         if let Some(beyond) = key.rate.get(MAX_RATES) {
             faults.push(Fault::at(beyond.span(), format!("more than {MAX_RATES} rates")));
@@ -236,6 +268,11 @@ impl KeyFile {
     pub fn router_names(&self) -> BTreeMap<RouterNumber, String> {
         let routers = self.key.router.iter().map(Spanned::get_ref);
         routers.filter_map(|router| Some((router.number, router.name.clone()?))).collect()
+    }
+
+    /// Who copies the records.
+    pub fn replicas(&self) -> BTreeSet<IdentityKey> {
+        self.key.replica.iter().map(|replica| identity(&replica.get_ref().identity)).collect()
     }
 
     /// The rates that they share.
@@ -370,6 +407,11 @@ impl KeyFile {
         {
             check(&routers.identity, &failure);
         }
+        if let Some(follow) = key.follow.as_ref().map(Spanned::get_ref)
+            && let Err(failure) = node::load(KeyKind::Identity, &source.resolve(follow.identity.get_ref()))
+        {
+            check(&follow.identity, &failure);
+        }
         let opened = Changes::open(&source.resolve(key.records.get_ref()));
         if let Err(failure) = opened.and_then(|mut changes| changes.news().map(drop)) {
             check(&key.records, &failure);
@@ -410,7 +452,7 @@ pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, write
          # Who signs accounts, revocations and lists, and the private key, which the one writer has and no replica.\n\
          writer = \"{writer}\"\n\
          writer_key = \"writer.key\"\n\
-         # Accounts, grants and revocations. Keep copies. A replica follows a copy of the file.\n\
+         # Accounts, grants and revocations. Keep copies. A replica begins with a copy of the file.\n\
          records = \"records\"\n\
          # The signed list for routers, which name it in their [platypus] section with the key `writer`.\n\
          revocations = \"revoked\"\n\
@@ -439,6 +481,12 @@ pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, write
          #number = 1\n\
          #name = \"fra1\"\n\
          #identity = \"{router}\"\n\
+         # Replicas of this server, which copy the records by the same link. A replica has [key.follow] and no `writer_key`:\n\
+         #[[key.replica]]\n\
+         #identity = \"{router}\"\n\
+         #[key.follow]\n\
+         #identity = \"identity.key\"\n\
+         #server = {{ identity = \"{router}\", address = \"192.0.2.1:8494\" }}\n\
          # A rate of a principal or a delegation over all routers, in octets a second.\n\
          #[[key.rate]]\n\
          #principal = 7\n\

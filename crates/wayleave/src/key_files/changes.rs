@@ -1,5 +1,5 @@
 //! The records of a provider's key servers: signed, numbered changes in one file, to which the writer's process and its commands
-//! append. A replica follows a copy of the file.
+//! append. A replica has a copy of the file, to which it appends what the writer sends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -134,6 +134,50 @@ impl Changes {
         }
         Err(Failure::new(format!("{} is damaged at octet {}", self.path.display(), self.offset))
             .help("restore the file from a backup: accounts and revocations are recorded in it"))
+    }
+}
+
+/// Reads a file of changes for somebody else, while others append to it.
+#[derive(Debug)]
+pub struct ChangesReader {
+    file: File,
+    offset: u64,
+}
+
+impl ChangesReader {
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let file = File::open(path).map_err(|error| Failure::system(path.display(), &error))?;
+        Ok(Self { file, offset: HEADER.len() as u64 })
+    }
+
+    /// The next changes after the number `after`, whole, at most `most` of them and about `octets` octets. None if there are no more
+    /// yet.
+    pub fn next(&mut self, after: u64, (most, octets): (usize, usize)) -> Result<Vec<Vec<u8>>, std::io::Error> {
+        /// Octets that are read at once.
+        const BLOCK: u64 = 4 << 20;
+        let (mut changes, mut length) = (Vec::new(), 0);
+        loop {
+            let mut block = Vec::new();
+            self.file.seek(SeekFrom::Start(self.offset))?;
+            (&self.file).take(BLOCK).read_to_end(&mut block)?;
+            let mut rest = &block[..];
+            while changes.len() < most && length < octets {
+                let Some((own, behind)) = rest.split_first_chunk::<LENGTH>() else { break };
+                let own = usize::from(u16::from_be_bytes(*own));
+                let Some((change, behind)) = behind.split_at_checked(own) else { break };
+                // What is being written, or was interrupted, is read once it is whole.
+                let Ok(read) = Signed::<Change>::decode(change) else { break };
+                self.offset += (LENGTH + change.len()) as u64;
+                if read.object().number > after {
+                    length += change.len();
+                    changes.push(change.to_vec());
+                }
+                rest = behind;
+            }
+            if !changes.is_empty() || (block.len() as u64) < BLOCK {
+                return Ok(changes);
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `run key`: a key server. It answers holders of capabilities with their secrets by DNS, over UDP and TCP; the writer also takes
 //! their orders, and signs the list of revocations that routers read.
 
+mod copies;
 mod core;
 mod dns;
 pub mod routers;
@@ -38,7 +39,7 @@ pub struct KeyRole {
 
 impl Role for KeyRole {
     const NAME: &'static str = "key";
-    const LIVE: &'static [&'static str] = &["key.waypoint", "key.rule", "key.router", "key.rate"];
+    const LIVE: &'static [&'static str] = &["key.waypoint", "key.rule", "key.router", "key.rate", "key.replica"];
     type Config = KeyFile;
     type View = KeyView;
     type Event = Failure;
@@ -72,6 +73,8 @@ impl Role for KeyRole {
         let mut tasks = JoinSet::new();
         tasks.spawn(dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()));
         tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
+        let following =
+            copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut tasks)?;
         let (followed, clock) = (Arc::clone(&core), *clock);
         let listeners = routers.as_ref().map(|routers| routers.running.events.clone());
         tasks.spawn(async move {
@@ -91,10 +94,13 @@ impl Role for KeyRole {
                     told = number;
                     let _ = listeners.send(routers::Event::List(number, octets)).await; // fails if the role has stopped
                 }
+                if let Some(listeners) = &listeners {
+                    let _ = listeners.try_send(routers::Event::Sweep); // with a full queue, at the next look
+                }
                 tokio::time::sleep(FOLLOW).await;
             }
         });
-        let view = KeyView::new(&core, &config, routers.as_ref());
+        let view = KeyView::new(&core, &config, routers.as_ref(), following);
         Ok(Self { core, failures, routers, view, _tasks: tasks })
     }
 

@@ -299,3 +299,92 @@ fn a_caching_resolver_carries_look_ups_and_orders_and_answers_the_second_from_it
     assert_eq!((server.list().1, server.answers("orders")), (vec!["7/3".to_owned()], 3));
     through(&["cap", "lookup", "--line", "other.line"]);
 }
+
+#[test]
+fn a_replica_copies_the_records_of_its_writer_whoever_is_killed_and_takes_no_others() {
+    let mut writer = Server::new("replica");
+    let folder = &writer.folder;
+    let identity = |file: &str| {
+        let made: Value =
+            serde_json::from_str(&folder.ok(&["keys", "node", file, "--kind", "identity", "--json"])).expect("JSON");
+        made["public"].as_str().expect("a key").to_owned()
+    };
+    fs::create_dir(folder.0.join("replica")).expect("a folder");
+    let (own, of_replica) = (identity("server/identity.key"), identity("replica/identity.key"));
+    let [links, listen, status] = [free(), free(), free()];
+    let path = folder.0.join(&writer.config);
+    let first = fs::read_to_string(&path).expect("there");
+    let more = format!(
+        "[key.routers]\nlisten = \"{links}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n\
+         [[key.replica]]\nidentity = \"{of_replica}\"\n"
+    );
+    fs::write(&path, first.clone() + &more).expect("written");
+    writer.running.kill();
+    // A replica begins with a copy, and has no private key of the writer's.
+    for file in ["accounts.key", "records"] {
+        fs::copy(folder.0.join("server").join(file), folder.0.join("replica").join(file)).expect("copied");
+    }
+    let without = |line: &&str| !line.starts_with("writer_key") && !line.starts_with("revocations");
+    let text: String = first.lines().filter(without).map(|line| line.to_owned() + "\n").collect();
+    let text = text.replace(&writer.listen, &listen).replace(&writer.running.page, &status);
+    let follow = format!(
+        "[key.follow]\nidentity = \"identity.key\"\nserver = {{ identity = \"{own}\", address = \"{links}\" }}\n"
+    );
+    folder.write("replica/key.toml", &(text + &follow));
+    folder.ok(&["check", "replica/key.toml"]);
+    writer.running.resume();
+    let mut replica = Running::start("replica", folder.0.join("replica"), "key", &status);
+    eventually("the replica is connected", || replica.status("following")["connected"] == true);
+
+    let line = writer.grant("own.line", &["--principal", "7", "--name", "customer"]);
+    let line = line.to_str().expect("UTF-8");
+    let look_up = |server: &str| writer.folder.run(&["cap", "lookup", "--line", line, "--server", server]);
+    eventually("the replica has the account", || replica.count("grants") == 1);
+    let found = look_up(&listen);
+    assert!(found.status.success(), "{}{}", text_of(&found), replica.log());
+    // A change that comes while the replica is away, and one while the writer is away.
+    replica.kill();
+    writer.folder.ok(&["cap", "revoke", "7", "--config", &writer.config]);
+    (8..300).for_each(|principal| {
+        let of = ["--principal", &principal.to_string(), "--waypoint", WAYPOINT, "--config", &writer.config];
+        if principal % 40 == 8 {
+            writer.folder.ok(&[&["cap", "grant"], &of[..]].concat());
+        }
+    });
+    replica.resume();
+    let number = |running: &Running| running.count("number");
+    eventually("the replica has all changes", || number(&replica) == number(&writer.running));
+    assert!(text_of(&look_up(&listen)).contains("revoked"));
+    writer.running.kill();
+    eventually("the replica knows that it is alone", || replica.status("following")["connected"] == false);
+    writer.folder.ok(&["cap", "revoke", "7", "--lift", "--config", &writer.config]);
+    assert!(text_of(&look_up(&listen)).contains("revoked"), "it answers by what it has");
+    writer.running.resume();
+    eventually("the change arrives", || look_up(&listen).status.success());
+    // Its file is the writer's.
+    let read = |file: &str| fs::read(writer.folder.0.join(file)).expect("there");
+    assert!(read("server/records") == read("replica/records"));
+
+    // Another history under the same key: the writer was put back, and went on. Neither it nor a stranger is followed.
+    let records = read("server/records");
+    writer.running.kill();
+    writer.folder.ok(&["cap", "revoke", "9", "--config", &writer.config]);
+    writer.running.resume();
+    eventually("the change arrives", || number(&replica) == number(&writer.running));
+    writer.running.kill();
+    fs::write(writer.folder.0.join("server/records"), &records).expect("written");
+    for principal in ["10", "11"] {
+        writer.folder.ok(&["cap", "revoke", principal, "--config", &writer.config]);
+    }
+    fs::remove_file(writer.folder.0.join("server/revoked")).expect("there");
+    writer.running.resume();
+    eventually("the replica says what is wrong", || {
+        replica.status("following")["problem"].as_str().is_some_and(|problem| problem.contains("differ"))
+    });
+    let entries = replica.status("revocations");
+    assert_eq!(entries, 1, "it has what it had");
+}
+
+fn text_of(output: &Output) -> String {
+    text(&output.stderr) + &text(&output.stdout)
+}

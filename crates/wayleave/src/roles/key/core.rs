@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 use tracing::{error, info};
 use wayleave_control::budget::Budget;
-use wayleave_control::capability::{Client, KeyServer, PendingOrder, Served, Status};
+use wayleave_control::capability::{Change, Client, KeyServer, PendingOrder, Served, Status};
+use wayleave_control::signed::Signed;
 use wayleave_core::{Instant, Now};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
@@ -114,15 +115,49 @@ impl Core {
     pub fn follow(&mut self, now: Now) -> Result<(), Failure> {
         let news = self.changes.news()?;
         self.take(news)?;
-        self.is_prepared = self.server.prepare(now.unix, HANDLES);
+        self.prepare(now);
         self.write_list(now);
         Ok(())
     }
 
-    fn take(
-        &mut self,
-        news: Vec<wayleave_control::signed::Signed<wayleave_control::capability::Change>>,
-    ) -> Result<(), Failure> {
+    /// Makes handles of the current epochs for what is new.
+    pub fn prepare(&mut self, now: Now) {
+        self.is_prepared = self.server.prepare(now.unix, HANDLES);
+    }
+
+    /// Whether a change that the writer sent can be taken over: it is the next one, or an earlier one, which is here already.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub fn accepts(&self, change: &Signed<Change>) -> Result<(), String> {
+        if change.object().number <= self.server.state().number() {
+            return Ok(());
+        }
+        self.server.accepts(change).map_err(|error| {
+            format!(
+                "{error}; the records of this replica and of the writer differ: copy the writer's file, or restore the writer's from \
+                 its last backup"
+            )
+        })
+    }
+
+    /// Takes over a change that was accepted: it is on the disk before it counts.
+    ///
+    /// # Errors
+    /// What is wrong with the disk.
+    pub fn copy(&mut self, change: &Signed<Change>) -> Result<(), Failure> {
+        if change.object().number <= self.server.state().number() {
+            return Ok(());
+        }
+        let news = self.changes.append(change)?;
+        if news.is_empty() {
+            return self.take(vec![change.clone()]);
+        }
+        // Somebody has put a later copy of the file into place.
+        self.take(news)
+    }
+
+    fn take(&mut self, news: Vec<Signed<Change>>) -> Result<(), Failure> {
         for change in news {
             self.server.apply(&change).map_err(|error| {
                 Failure::new(format!("the records cannot be followed: {error}"))

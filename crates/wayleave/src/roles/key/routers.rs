@@ -18,6 +18,7 @@ use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::store::{Change, FileStore, Record, Store, StoreError};
 use wayleave_runtime::tls::Role;
 
+use super::copies::Copies;
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
@@ -39,6 +40,8 @@ pub enum Event {
     Link(LinkEvent),
     Persisted(u64),
     List(u64, Arc<[u8]>),
+    /// Time to see what there is for replicas.
+    Sweep,
     Configure(Box<KeyFile>),
     Query(Query<RouterServer>),
     Stop,
@@ -88,7 +91,8 @@ impl Routers {
             listening.map_err(|error| Failure::system(format!("cannot listen for routers at {at}"), &error))?;
         info!(identity = %identity.identity(), listen = %listening.address, routers = config.key.router.len(), "listening for routers");
         let names = config.router_names();
-        let io = RouterIo { links, store: Arc::clone(&store), events: events.clone(), names, log };
+        let copies = Copies::new(source.resolve(config.key.records.get_ref()), config.replicas());
+        let io = RouterIo { copies, links, store: Arc::clone(&store), events: events.clone(), names, log };
         let running = Running::start(machine, io, clock, (events, inbox));
         Ok(Some(Self { running, store, _listening: listening }))
     }
@@ -129,6 +133,7 @@ fn change(record: &UsageRecord<ChargedAccount>) -> Change {
 }
 
 struct RouterIo {
+    copies: Copies,
     links: Links,
     store: Arc<FileStore>,
     events: mpsc::Sender<Event>,
@@ -144,15 +149,39 @@ impl Io<RouterServer> for RouterIo {
         Step::Input(match event {
             Event::Link(LinkEvent::Up { link, pin, .. }) => {
                 let Role::Node(peer) = pin.role else { return Step::Ignore };
+                if self.copies.up(link, &peer) {
+                    return Step::Ignore;
+                }
                 RouterServerInput::Connected { link, peer }
             }
-            Event::Link(LinkEvent::Frame { link, bytes, .. }) => RouterServerInput::Frame { link, octets: bytes },
-            Event::Link(LinkEvent::Down { link, .. }) => RouterServerInput::Disconnected { link },
+            Event::Link(LinkEvent::Frame { link, bytes, .. }) => match self.copies.frame(link, &bytes) {
+                None => RouterServerInput::Frame { link, octets: bytes },
+                Some(answer) => {
+                    match answer {
+                        Ok(octets) => octets.into_iter().for_each(|octets| self.links.send(link, octets.into())),
+                        Err(why) => self.links.close(link, why),
+                    }
+                    return Step::Ignore;
+                }
+            },
+            Event::Link(LinkEvent::Down { link, .. }) => {
+                if self.copies.down(link) {
+                    return Step::Ignore;
+                }
+                RouterServerInput::Disconnected { link }
+            }
+            Event::Sweep => {
+                self.copies.sweep().into_iter().for_each(|(link, octets)| self.links.send(link, octets.into()));
+                return Step::Ignore;
+            }
             Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
             Event::Persisted(id) => RouterServerInput::Persisted(id),
             Event::List(number, octets) => RouterServerInput::List { number, octets },
             Event::Configure(config) => {
                 self.names = config.router_names();
+                for link in self.copies.configure(config.replicas()) {
+                    self.links.close(link, "this replica is no longer configured");
+                }
                 RouterServerInput::Configure { routers: config.routers(), rates: config.rates() }
             }
             Event::Query(query) => return Step::Query(query),

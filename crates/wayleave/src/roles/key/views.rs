@@ -9,6 +9,7 @@ use wayleave_control::capability::{RouterNumber, RouterServer};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
+use super::copies::Following;
 use super::core::{Core, lock};
 use super::routers::{self, Event, Routers};
 use crate::config::key::KeyFile;
@@ -23,14 +24,20 @@ pub struct KeyView {
     /// The machine of the routers' links and its store.
     routers: Option<(mpsc::Sender<Event>, Arc<FileStore>)>,
     names: Arc<Mutex<BTreeMap<RouterNumber, String>>>,
+    following: Option<Following>,
 }
 
 impl KeyView {
-    pub fn new(core: &Arc<Mutex<Core>>, config: &KeyFile, routers: Option<&Routers>) -> Self {
+    pub fn new(
+        core: &Arc<Mutex<Core>>,
+        config: &KeyFile,
+        routers: Option<&Routers>,
+        following: Option<Following>,
+    ) -> Self {
         let routers = routers.map(|routers| (routers.running.events.clone(), Arc::clone(&routers.store)));
         let names = Arc::new(Mutex::new(config.router_names()));
         let (zone, writer) = (config.zone().to_string(), config.key.writer.0.to_string());
-        Self { core: Arc::clone(core), zone, writer, routers, names }
+        Self { core: Arc::clone(core), zone, writer, routers, names, following }
     }
 
     /// Another configuration counts.
@@ -61,11 +68,14 @@ impl KeyView {
         };
         let totals = daemon::query(events, |server: &mut RouterServer| server.ledger().by_router()).await?;
         let router = self.names();
-        let lines: Vec<Value> = {
+        // Questions wait while the server is locked: only names are taken there.
+        let names: BTreeMap<_, _> = {
             let core = lock(&self.core);
-            let account = |principal| core.server.state().account(principal).map(|(name, _)| name.to_owned());
-            usage::lines(&totals, principal, &account, &router)
+            let state = core.server.state();
+            let of = |principal| Some((principal, state.account(principal)?.0.to_owned()));
+            usage::principals(&totals).into_iter().filter_map(of).collect()
         };
+        let lines = usage::lines(&totals, principal, &|principal| names.get(&principal).cloned(), &router);
         Ok(json!({ "version": 1, "usage": lines }))
     }
 }
@@ -89,6 +99,7 @@ impl View for KeyView {
             "octets": server.memory(),
             "answers": counters,
             "routers": routers,
+            "following": self.following.as_ref().map(Following::json),
         }))
     }
 

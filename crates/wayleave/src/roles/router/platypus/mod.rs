@@ -466,6 +466,13 @@ impl Control<Platypus> for PlatypusControl {
         Ok(())
     }
 
+    async fn failed(&mut self) -> Failure {
+        match &mut self.provider {
+            Some(provider) => provider.failed().await,
+            None => std::future::pending().await,
+        }
+    }
+
     async fn end(self) {
         if let Some(provider) = self.provider {
             provider.end().await;

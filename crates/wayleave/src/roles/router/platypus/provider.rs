@@ -35,7 +35,7 @@ use wayleave_runtime::store::{Change, FileStore, Store};
 
 use super::Platypus;
 use crate::config::router::platypus::PlatypusSection;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::private;
 use crate::key_files::revocation::{self, SIGNATURE};
@@ -200,6 +200,15 @@ impl Provider {
         for (charge, Total { packets, octets }) in totals {
             state.client.durable(ChargedAccount(record::encode(&charge)), Usage { packets, octets });
         }
+    }
+
+    /// Waits until the link's task ends without being stopped. Cancel safe.
+    pub async fn failed(&mut self) -> Failure {
+        if let Some(task) = &mut self.task {
+            let _ = task.await; // a panic has been printed already
+            return Failure::new("the link to the key server stopped: a bug, please report it with the lines above");
+        }
+        std::future::pending().await
     }
 
     /// Ends the link.

@@ -1,0 +1,237 @@
+//! Copies of the records: the writer sends changes to replicas as they come, and a replica appends them to its own file.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::{error, info, warn};
+use wayleave_control::capability::{CHANGES, Change, ChannelMessage, MAX_CHANGES, MAX_MESSAGE};
+use wayleave_control::signed::Signed;
+use wayleave_core::IdentityKey;
+use wayleave_runtime::Clock;
+use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
+use wayleave_runtime::node_tls::NodeIdentity;
+
+use super::core::{Core, lock};
+use crate::config::Source;
+use crate::config::key::KeyFile;
+use crate::failure::{Failure, Outcome};
+use crate::key_files::changes::ChangesReader;
+use crate::key_files::node::{self, KeyKind};
+use crate::roles::Events;
+use crate::roles::daemon::QUEUE;
+
+/// Octets that may wait for the writer: a few requests.
+const LINK_QUEUE: usize = 1 << 20;
+
+/// Replicas that are connected, at the server whose records they copy.
+pub struct Copies {
+    records: PathBuf,
+    replicas: BTreeSet<IdentityKey>,
+    links: HashMap<u64, Copier>,
+}
+
+/// One of them.
+struct Copier {
+    peer: IdentityKey,
+    reader: ChangesReader,
+    /// Up to which number it has the changes, if it waits for more.
+    waits: Option<u64>,
+}
+
+impl Copies {
+    pub fn new(records: PathBuf, replicas: BTreeSet<IdentityKey>) -> Self {
+        Self { records, replicas, links: HashMap::new() }
+    }
+
+    /// Other replicas are configured. Returns the links of those that are gone.
+    pub fn configure(&mut self, replicas: BTreeSet<IdentityKey>) -> Vec<u64> {
+        self.replicas = replicas;
+        let gone = self.links.iter().filter(|(_, copier)| !self.replicas.contains(&copier.peer));
+        gone.map(|(link, _)| *link).collect()
+    }
+
+    /// A link is up. Returns whether it is a replica's.
+    pub fn up(&mut self, link: u64, peer: &IdentityKey) -> bool {
+        if !self.replicas.contains(peer) {
+            return false;
+        }
+        match ChangesReader::open(&self.records) {
+            Ok(reader) => {
+                self.links.insert(link, Copier { peer: *peer, reader, waits: None });
+                info!(replica = %peer, "a replica is connected");
+            }
+            Err(failure) => error!("a replica is not served: {failure}"),
+        }
+        true
+    }
+
+    /// A link is down. Returns whether it was a replica's.
+    pub fn down(&mut self, link: u64) -> bool {
+        self.links.remove(&link).is_some()
+    }
+
+    /// A replica's message; `None` if the link is not a replica's. Otherwise what to send, or why the link is to be closed.
+    pub fn frame(&mut self, link: u64, octets: &[u8]) -> Option<Result<Option<Vec<u8>>, &'static str>> {
+        let copier = self.links.get_mut(&link)?;
+        Some(match ChannelMessage::decode(octets) {
+            Ok(ChannelMessage::Copy { after }) => {
+                copier.waits = Some(after);
+                Ok(copier.next())
+            }
+            Ok(_) => Err("a message that replicas do not send"),
+            Err(_) => Err("a malformed message"),
+        })
+    }
+
+    /// What there is for replicas that wait, by their links.
+    pub fn sweep(&mut self) -> Vec<(u64, Vec<u8>)> {
+        self.links.iter_mut().filter_map(|(link, copier)| Some((*link, copier.next()?))).collect()
+    }
+}
+
+impl Copier {
+    /// The next changes, if it waits for some and there are any.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let after = self.waits?;
+        match self.reader.next(after, (MAX_CHANGES, CHANGES)) {
+            Ok(changes) if changes.is_empty() => None,
+            Ok(changes) => {
+                self.waits = None;
+                Some(ChannelMessage::Changes(changes).encode())
+            }
+            Err(error) => {
+                error!("the records cannot be read for a replica: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// How a replica stands with the server that it follows, for the status page.
+#[derive(Clone, Default)]
+pub struct Following(Arc<Mutex<Standing>>);
+
+#[derive(Default)]
+struct Standing {
+    is_connected: bool,
+    /// Why there is no link.
+    problem: Option<String>,
+    /// Why the last changes were not taken, until some are.
+    refused: Option<String>,
+}
+
+impl Following {
+    pub fn json(&self) -> Value {
+        let standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        json!({ "connected": standing.is_connected, "problem": standing.refused.as_ref().or(standing.problem.as_ref()) })
+    }
+
+    fn set(&self, is_connected: bool, problem: Option<String>) {
+        let mut standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (standing.is_connected, standing.problem) = (is_connected, problem);
+    }
+
+    fn set_refused(&self, why: Option<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).refused = why;
+    }
+}
+
+/// Follows the server that the configuration names; `None` if it names none.
+pub fn follow(
+    config: &KeyFile,
+    source: &Source,
+    core: Arc<Mutex<Core>>,
+    (clock, log): (Clock, Events),
+    failed: mpsc::Sender<Failure>,
+    tasks: &mut JoinSet<()>,
+) -> Outcome<Option<Following>> {
+    let Some(section) = config.key.follow.as_ref().map(toml::Spanned::get_ref) else { return Ok(None) };
+    let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
+    let identity = NodeIdentity::from_seed(seed.expose())?;
+    drop(seed);
+    let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32 });
+    let (events, inbox) = mpsc::channel(QUEUE);
+    let server = section.server.server();
+    let connecting = links.connect_node(server.address, &identity, server.identity, events)?;
+    let following = Following::default();
+    let follower = Follower { core, clock, links, following: following.clone(), log, _connecting: connecting };
+    tasks.spawn(async move {
+        if let Err(failure) = follower.run(inbox).await {
+            let _ = failed.send(failure).await; // fails if the role has stopped
+        }
+    });
+    Ok(Some(following))
+}
+
+/// A replica's end.
+struct Follower {
+    core: Arc<Mutex<Core>>,
+    clock: Clock,
+    links: Links,
+    following: Following,
+    log: Events,
+    _connecting: Connecting,
+}
+
+impl Follower {
+    async fn run(self, mut inbox: mpsc::Receiver<LinkEvent>) -> Result<(), Failure> {
+        while let Some(event) = inbox.recv().await {
+            match event {
+                LinkEvent::Up { link, .. } => {
+                    info!("the server whose records are copied is connected");
+                    self.following.set(true, None);
+                    self.ask(link);
+                }
+                LinkEvent::Frame { link, bytes, .. } => self.frame(link, &bytes)?,
+                LinkEvent::Down { reason, .. } => {
+                    warn!("no link to the server whose records are copied: {reason}");
+                    self.following.set(false, Some(reason));
+                }
+                LinkEvent::Failed { failure, .. } => {
+                    warn!("the server whose records are copied cannot be reached: {failure}");
+                    self.following.set(false, Some(failure.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&self, link: u64) {
+        let after = lock(&self.core).server.state().number();
+        self.links.send(link, ChannelMessage::Copy { after }.encode().into());
+    }
+
+    /// Takes changes over. An error is this machine's; what the other end did wrong ends the link.
+    fn frame(&self, link: u64, octets: &[u8]) -> Result<(), Failure> {
+        let Ok(ChannelMessage::Changes(changes)) = ChannelMessage::decode(octets) else {
+            return self.refuse(link, "a message that is no list of changes".to_owned());
+        };
+        for octets in changes {
+            let Ok(change) = Signed::<Change>::decode(&octets) else {
+                return self.refuse(link, "a change that cannot be read".to_owned());
+            };
+            let mut core = lock(&self.core);
+            if let Err(error) = core.accepts(&change) {
+                drop(core);
+                return self.refuse(link, error);
+            }
+            core.copy(&change)?;
+        }
+        lock(&self.core).prepare(self.clock.now());
+        self.following.set_refused(None);
+        self.ask(link);
+        Ok(())
+    }
+
+    fn refuse(&self, link: u64, why: String) -> Result<(), Failure> {
+        error!("the server whose records are copied erred: {why}");
+        self.log.note(&json!({ "event": "copy-refused", "why": why }));
+        self.links.close_refused(link, "changes that this replica does not take");
+        self.following.set_refused(Some(why));
+        Ok(())
+    }
+}
