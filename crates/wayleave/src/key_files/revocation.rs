@@ -76,6 +76,18 @@ impl Replacement {
     }
 }
 
+/// Replaces a list that this process alone writes, in one step. What an interrupted one left behind is overwritten.
+pub fn put(path: &Path, parts: &[&[u8]]) -> Outcome {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    let temporary = path.with_file_name(name);
+    let system = |error| Failure::system(temporary.display(), &error);
+    let mut file = File::create(&temporary).map_err(system)?;
+    parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| file.sync_all()).map_err(system)?;
+    fs::rename(&temporary, path).map_err(|error| Failure::system(path.display(), &error))?;
+    private::sync_folder(path)
+}
+
 impl Drop for Replacement {
     fn drop(&mut self) {
         if !self.is_placed {

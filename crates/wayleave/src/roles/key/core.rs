@@ -18,7 +18,7 @@ use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::changes::Changes;
-use crate::key_files::revocation::{self, Replacement};
+use crate::key_files::revocation;
 use crate::roles::Events;
 
 /// Handles that are made at a time while questions wait, and at start.
@@ -230,7 +230,7 @@ impl Core {
             .collect();
         let number = (state << 32 | second & 0xffff_ffff).max(list.last + 1);
         let (octets, signature) = sign_list(&list.signer, number, now.unix, ListKind::Whole, &entries);
-        let written = Replacement::begin(&list.path).and_then(|file| file.finish(&[&signature, &octets]));
+        let written = revocation::put(&list.path, &[&signature, &octets]);
         match written {
             Ok(()) => {
                 (list.last, list.made_of, list.renewal) = (number, Some(state), now.instant + RENEWAL);

@@ -4,8 +4,6 @@
 //! force. Without a link the router forwards on: totals wait, the list stays, and shared rates fall to the router's floor.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +35,6 @@ use super::Platypus;
 use crate::config::router::platypus::PlatypusSection;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind};
-use crate::key_files::private;
 use crate::key_files::revocation::{self, SIGNATURE};
 use crate::roles::Events;
 use crate::roles::daemon::QUEUE;
@@ -488,14 +485,6 @@ fn keep_list(path: &Path, key: &VerifyingKey, octets: &[u8]) -> Result<u64, Stri
     if let Some(before) = before.filter(|before| *before >= number) {
         return Ok(before);
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".received");
-    // One that a crash left behind is replaced: nobody else writes it.
-    let temporary = path.with_file_name(name);
-    let said = |error: std::io::Error| format!("{}: {error}", temporary.display());
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary).map_err(said)?;
-    file.write_all(octets).and_then(|()| file.sync_all()).map_err(said)?;
-    fs::rename(&temporary, path).map_err(|error| format!("{}: {error}", path.display()))?;
-    private::sync_folder(path).map_err(|failures| failures.to_string())?;
+    revocation::put(path, &[octets]).map_err(|failures| failures.to_string())?;
     Ok(number)
 }
