@@ -27,7 +27,7 @@ use wayleave_lab::ports::free_address;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 use wayleave_route_server::frames::{FromMember, PROTOCOL, ToMember};
-use wayleave_route_server::object::{self, Description, Kind};
+use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role};
@@ -42,13 +42,14 @@ const NOISE: Duration = Duration::from_millis(300);
 const GROWTH_KIB: u64 = 128 << 10;
 
 /// What hostile members do, in the order of their slots.
-const ATTACKS: [(&str, &str, Attack); 6] = [
+const ATTACKS: [(&str, &str, Attack); 7] = [
     ("mute", "on_probation", mute),
     ("slow reader", "on_probation", read_nothing),
     ("resynchronisations", "over_budget", ask_for_everything),
     ("flapping", "over_budget", flap),
     ("wrong rankings", "misbehaving", rank_wrongly),
     ("updates", "over_budget", flood),
+    ("padded blobs", "over_budget", pad),
 ];
 type Attack = fn(&Hostile, &AtomicBool);
 
@@ -120,17 +121,50 @@ impl Hostile {
         self.runtime.block_on(async { timeout(Duration::from_secs(5), events.recv()).await }).ok().flatten()
     }
 
+    fn signing_key(&self) -> SigningKey {
+        SigningKey::from_seed(&Secret::new(*self.identity.signing_seed()))
+    }
+
+    fn description(&self, session: &Session, version: u64, kind: Kind) -> Description {
+        Description { slot: self.slot, set: self.set, epoch: session.epoch, version, salt: [3; 32], kind }
+    }
+
     /// Withdrawals, the shortest objects, each as its frames to both parties.
     fn withdrawals(&self, session: &Session, count: u64) -> Vec<[Arc<[u8]>; 2]> {
-        let signing = SigningKey::from_seed(&Secret::new(*self.identity.signing_seed()));
+        let signing = self.signing_key();
         let prefix = Nlri::from("50.0.0.0/16".parse::<Prefix>().expect("a prefix"));
         let one = |version| {
-            let kind = Kind::Withdraw { prefixes: vec![prefix] };
-            let (slot, set, epoch) = (self.slot, self.set, session.epoch);
-            let description = Description { slot, set, epoch, version, salt: [3; 32], kind };
+            let description = self.description(session, version, Kind::Withdraw { prefixes: vec![prefix] });
             let header = Box::new(object::withdraw("demo-ix", description, &signing));
             let two = FromMember::SubmitTwo { header: header.clone(), share: None }.encode();
             [FromMember::SubmitOne { header, body: None }.encode().into(), two.into()]
+        };
+        (session.high_water + 1..=session.high_water + count).map(one).collect()
+    }
+
+    /// Announcements with the largest blobs that the parties take, for everybody to open, each of a prefix of its own.
+    fn padded(&self, session: &Session, count: u64) -> Vec<[Arc<[u8]>; 2]> {
+        let signing = self.signing_key();
+        let one = |version: u64| {
+            let [.., a, b] = version.to_be_bytes();
+            let prefix = Nlri::from(format!("51.{a}.{b}.0/24").parse::<Prefix>().expect("a prefix"));
+            let description = self.description(session, version, Kind::Announce { prefixes: vec![prefix] });
+            let random = |purpose: u8| {
+                let mut octets = [purpose; 32];
+                octets[..8].copy_from_slice(&version.to_be_bytes());
+                octets
+            };
+            let key = *random(1).first_chunk().expect("16 of 32 octets");
+            let fresh = Fresh { key, seed: random(2), openings: [random(3), random(4)] };
+            // Nothing that is a path attribute: whoever opens it has the work, and an alarm.
+            let inside = (&[0xff; 7_000][..], &[0; 32]);
+            let exported = [true; HONEST + ATTACKS.len()];
+            let sealed =
+                object::announce(ExportMode::Direct, "demo-ix", description, inside, &exported, &fresh, &signing);
+            let header = Box::new(sealed.header);
+            let two = FromMember::SubmitTwo { header: header.clone(), share: Some(sealed.two) }.encode();
+            let body = Some((sealed.one, sealed.blob.into()));
+            [FromMember::SubmitOne { header, body }.encode().into(), two.into()]
         };
         (session.high_water + 1..=session.high_water + count).map(one).collect()
     }
@@ -222,8 +256,23 @@ fn rank_wrongly(hostile: &Hostile, ends: &AtomicBool) {
 
 /// Sends valid withdrawals without regard to credit, and connects again when it is cut.
 fn flood(hostile: &Hostile, ends: &AtomicBool) {
+    send_all(hostile, ends, |session| hostile.withdrawals(session, 20_000), 3_000);
+}
+
+/// The same with the largest announcements.
+fn pad(hostile: &Hostile, ends: &AtomicBool) {
+    send_all(hostile, ends, |session| hostile.padded(session, 2_000), 500);
+}
+
+/// Sends objects again and again, so many at once.
+fn send_all(
+    hostile: &Hostile,
+    ends: &AtomicBool,
+    objects: impl FnOnce(&Session) -> Vec<[Arc<[u8]>; 2]>,
+    at_once: usize,
+) {
     let mut session = hostile.connect();
-    let objects = session.as_ref().map(|session| hostile.withdrawals(session, 20_000)).unwrap_or_default();
+    let objects = session.as_ref().map(objects).unwrap_or_default();
     let mut all = objects.iter().cycle();
     while !ends.load(Ordering::Relaxed) {
         let begin = Instant::now();
@@ -231,7 +280,7 @@ fn flood(hostile: &Hostile, ends: &AtomicBool) {
             session = hostile.connect();
         }
         if let Some(open) = &session {
-            for frames in all.by_ref().take(3_000) {
+            for frames in all.by_ref().take(at_once) {
                 open.up.iter().zip(frames).for_each(|(link, frame)| open.links.send(*link, Arc::clone(frame)));
             }
         }
