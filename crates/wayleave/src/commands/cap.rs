@@ -20,7 +20,9 @@ use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
 use wayleave_runtime::store::{self, FileStore, Store as _};
 use zeroize::Zeroizing;
 
+use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
+use super::revoke::{self as revocation_lists, RevokeList, Revoked};
 use crate::config::Source;
 use crate::config::key::{KeyFile, file_in, template};
 use crate::failure::{Failure, Outcome};
@@ -55,6 +57,14 @@ pub enum Cap {
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
     Usage(UsageOf),
+    /// Create a file of capabilities from the key of a waypoint, without a key server.
+    Mint(Mint),
+    /// Delegate a file of capabilities, restricted to some destinations, without a key server.
+    Narrow(Narrow),
+    /// Sign the next list of revoked capabilities for Platypus routers, without a key server.
+    RevokeList(RevokeList),
+    /// Print a list of revoked capabilities.
+    Revoked(Revoked),
 }
 
 #[derive(Args, Debug)]
@@ -215,6 +225,10 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Revoke(command) => revoke(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => usage_of(command),
+        Cap::Mint(command) => capability::mint(command),
+        Cap::Narrow(command) => capability::narrow(command),
+        Cap::RevokeList(command) => revocation_lists::revoke(command),
+        Cap::Revoked(command) => revocation_lists::revoked(command),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `keys capability` and `keys delegate`: files of capabilities for Platypus stampers.
+//! `cap mint` and `cap narrow`: files of capabilities for stampers, without a key server.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use wayleave_core::Prefix;
 
 #[derive(Args, Debug)]
-pub struct CapabilityKeys {
+pub struct Mint {
     pub file: PathBuf,
     /// The waypoint's file of forwarding keys.
     #[arg(long)]
@@ -46,7 +46,7 @@ pub struct CapabilityKeys {
 }
 
 #[derive(Args, Debug)]
-pub struct DelegateKeys {
+pub struct Narrow {
     pub file: PathBuf,
     /// The file of capabilities to delegate.
     #[arg(long)]
@@ -65,7 +65,7 @@ pub struct DelegateKeys {
 }
 
 /// Creates capabilities from a waypoint's key.
-pub fn mint(command: &CapabilityKeys) -> Outcome {
+pub fn mint(command: &Mint) -> Outcome {
     let keys = ForwardingKeys::load(FormatName::Platypus, &command.key)?;
     let principal = Principal::new(command.principal)
         .ok_or_else(|| Failure::usage(format!("{} is not a principal, which has 24 bits", command.principal)))?;
@@ -80,7 +80,7 @@ pub fn mint(command: &CapabilityKeys) -> Outcome {
 }
 
 /// Delegates capabilities, or a delegation further.
-pub fn delegate(command: &DelegateKeys) -> Outcome {
+pub fn narrow(command: &Narrow) -> Outcome {
     let parent = Capabilities::load(&command.of)?;
     let too_long = |id| Failure::usage(format!("{id} is not a delegation's number, which has 24 bits"));
     let id = match command.id {

@@ -149,7 +149,7 @@ fn revocations(octets: &[u8]) -> Option<Value> {
     (kind <= 1 && (1_000_000_000..10_000_000_000).contains(&issued)).then(|| {
         json!({
             "kind": "list of revoked capabilities", "sequence": sequence, "issued": utc(issued), "entries": entries,
-            "checked": "not its signature: `wayleave keys revoked --key` checks it",
+            "checked": "not its signature: `wayleave cap revoked --key` checks it",
         })
     })
 }
@@ -157,8 +157,8 @@ fn revocations(octets: &[u8]) -> Option<Value> {
 fn unknown(file: &Path) -> crate::failure::Failures {
     Failure::new(format!("{} is no kind of file that Wayleave's commands make, or it is damaged", file.display()))
         .help(
-            "known are: key files of `keys new`, `attest`, `identity`, `anchor` (private and .pub), `forwarding`, `capability` and \
-             `delegate`; lists of `keys revoke`; signed objects (profile, record, addition, manifest); member sets, requests and \
+            "known are: key files of `keys new`, `attest`, `identity`, `anchor` (private and .pub) and `forwarding`; files of `cap mint`, \
+             `cap narrow` and `cap revoke-list`; signed objects (profile, record, addition, manifest); member sets, requests and \
              proposals of `members`",
         )
         .into()

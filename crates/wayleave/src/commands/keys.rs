@@ -6,11 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 use wayleave_runtime::identity::Identity;
 
-use super::capability::{CapabilityKeys, DelegateKeys};
 use super::node_keys::{DelegateTags, NodeKeys};
 use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ManifestKeys, ProfileKeys, RecordKeys};
-use super::revoke::{RevokeKeys, RevokedKeys};
-use super::{capability, key_show, node_keys, pki, revoke};
+use super::{key_show, node_keys, pki};
 use crate::config::PublicKey;
 use crate::config::router::FormatName;
 use crate::failure::Outcome;
@@ -49,14 +47,6 @@ pub enum Keys {
     Node(NodeKeys),
     /// Delegate a prefix of a node's tags to another consent server, for one epoch.
     DelegateTags(DelegateTags),
-    /// Create capabilities for a stamper, from the key of a Platypus waypoint.
-    Capability(CapabilityKeys),
-    /// Delegate capabilities, restricted to some destinations.
-    Delegate(DelegateKeys),
-    /// Sign the next list of revoked capabilities for Platypus routers.
-    Revoke(RevokeKeys),
-    /// Print a list of revoked capabilities.
-    Revoked(RevokedKeys),
     /// Create a trust anchor: a private file, and a public one with the ending `.pub`; an Ed25519 and an SLH-DSA key.
     Anchor(AnchorKeys),
     /// Sign an AS's profile, which lists its key for each role.
@@ -127,10 +117,6 @@ pub fn run(command: &Keys) -> Outcome {
         Keys::Forwarding(command) => forwarding(command)?,
         Keys::Node(command) => node_keys::create(command)?,
         Keys::DelegateTags(command) => node_keys::delegate(command)?,
-        Keys::Capability(command) => capability::mint(command)?,
-        Keys::Delegate(command) => capability::delegate(command)?,
-        Keys::Revoke(command) => revoke::revoke(command)?,
-        Keys::Revoked(command) => revoke::revoked(command)?,
         Keys::Anchor(command) => pki::anchor(command)?,
         Keys::Profile(command) => pki::profile(command)?,
         Keys::Record(command) => pki::record(command)?,

@@ -1,4 +1,4 @@
-//! `keys revoke` and `keys revoked`: signed lists of revoked capabilities for Platypus routers.
+//! `cap revoke-list` and `cap revoked`: signed lists of revoked capabilities for Platypus routers, without a key server.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,7 +19,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
-pub struct RevokeKeys {
+pub struct RevokeList {
     /// The list. If it exists, entries are added and the file is replaced in one step.
     pub file: PathBuf,
     /// The key file that signs, from `wayleave keys new`.
@@ -42,7 +42,7 @@ pub struct RevokeKeys {
 }
 
 #[derive(Args, Debug)]
-pub struct RevokedKeys {
+pub struct Revoked {
     pub file: PathBuf,
     /// The public key that must have signed it (`ed25519:...`, from `wayleave keys show`).
     #[arg(long)]
@@ -55,7 +55,7 @@ pub struct RevokedKeys {
 const LINE: u64 = 1024;
 
 /// Signs the next list.
-pub fn revoke(command: &RevokeKeys) -> Outcome {
+pub fn revoke(command: &RevokeList) -> Outcome {
     let key = signing_key(&Identity::load(&command.key)?);
     let now = unix_now();
     // Begun before the old list is read, so that two at a time cannot both add to it.
@@ -134,8 +134,8 @@ fn take_lines(path: &Path, entries: &mut BTreeSet<Revocation>) -> Outcome {
     Ok(())
 }
 
-/// Prints a list, in the form in which `keys revoke --from` reads it.
-pub fn revoked(command: &RevokedKeys) -> Outcome {
+/// Prints a list, in the form in which `cap revoke-list --from` reads it.
+pub fn revoked(command: &Revoked) -> Outcome {
     let found = revocation::open(&command.file, &command.key.0)?;
     let RevocationList { sequence, issued, entries, .. } =
         found.ok_or_else(|| Failure::new(format!("{} does not exist", command.file.display())))?;

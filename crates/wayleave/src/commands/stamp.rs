@@ -25,7 +25,7 @@ pub struct Stamp {
     /// Destinations; may be given several times.
     #[arg(long, required = true)]
     pub to: Vec<Prefix>,
-    /// A file of capabilities for each waypoint, in order.
+    /// A file of capabilities, or with the line of one, for each waypoint, in order.
     #[arg(long = "capability", value_name = "FILE", required = true)]
     pub capabilities: Vec<PathBuf>,
     /// MTU of the route.

@@ -278,7 +278,7 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      #table = 22100\n\
      \n\
      # A file has the line of a capability (wayleave cap grant, cap delegate), whose secrets are looked up by DNS, or the secrets\n\
-     # themselves (wayleave cap lookup, keys capability). Files are read again when they change.\n\
+     # themselves (wayleave cap lookup, cap mint). Files are read again when they change.\n\
      [stamper]\n\
      # Position in packets that are stamped already: before the next capability, or \"last\".\n\
      #position = \"next\"\n\

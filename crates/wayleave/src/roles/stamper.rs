@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use toml::Spanned;
 use tracing::{info, warn};
 use wayleave_control::capability::Credential;
@@ -40,7 +40,7 @@ use crate::config::rs::StatusSection;
 use crate::config::stamper::HostFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::capability::Capabilities;
-use registration::{MAX_OF_USER, Registered, Registration, Socket};
+use registration::{MAX_OF_USER, MAX_REGISTRATIONS, Registered, RegisteredCapability, Registration, Socket};
 use secrets::{LookedUp, LookupCounters, Secrets};
 use system::System;
 use views::{RouteView, RuleView, Shown, StamperView};
@@ -165,6 +165,8 @@ pub struct StamperRole {
     granted: Arc<Notify>,
     /// What users have registered, by the number of their connection.
     registered: BTreeMap<u64, Registration>,
+    /// Users that wait for the secrets of their lines, and whom to tell what became of it.
+    awaiting: BTreeMap<u64, (Registration, oneshot::Sender<Result<(), String>>)>,
     registering: mpsc::Receiver<Registered>,
     _socket: Option<Socket>,
     log: Events,
@@ -251,6 +253,7 @@ impl Role for StamperRole {
             clients: Vec::new(),
             granted,
             registered: BTreeMap::new(),
+            awaiting: BTreeMap::new(),
             registering,
             _socket: socket,
             log: daemon.events.clone(),
@@ -272,7 +275,7 @@ impl Role for StamperRole {
         let configured = resolvers(&config);
         self.plan = Plan::load(config, source, &mut self.secrets)?;
         self.secrets.set_resolvers(configured);
-        self.secrets.keep(&self.plan.lines);
+        self.keep_secrets();
         self.files = self.plan.files();
         self.apply(unix_now()).await
     }
@@ -296,6 +299,8 @@ impl Role for StamperRole {
             Event::LookedUp(ended) => {
                 self.secrets.done(ended, now);
                 self.plan_again();
+                self.look_up_registered();
+                self.settle_awaiting(now).await;
                 if let Err(failures) = self.apply(now).await {
                     warn!("routes of packets stay as they were: {failures}");
                 }
@@ -322,7 +327,7 @@ impl Role for StamperRole {
                 info!("files of capabilities have changed and are used from now on");
                 self.log.note(&json!({ "event": "capabilities-changed" }));
                 self.stamped.0.clear();
-                self.secrets.keep(&self.plan.lines);
+                self.keep_secrets();
             }
         }
         if self.epochs(now) != self.stamped
@@ -341,6 +346,62 @@ impl Role for StamperRole {
 }
 
 impl StamperRole {
+    /// Forgets the secrets of lines that neither the configuration nor a user names any more.
+    fn keep_secrets(&mut self) {
+        let awaiting = self.awaiting.values().map(|(registration, _)| registration);
+        let named = self.registered.values().chain(awaiting).flat_map(|registration| &registration.capabilities);
+        let named = named.filter_map(|capability| capability.line.clone());
+        let used: Vec<Credential> = self.plan.lines.iter().cloned().chain(named).collect();
+        self.secrets.keep(&used);
+    }
+
+    /// Takes over what is known of the secrets of the lines that users registered.
+    fn look_up_registered(&mut self) {
+        for registration in self.registered.values_mut() {
+            // Fails where the system gives no randomness: the secrets that are there serve on.
+            let _ = self.secrets.fill(registration);
+        }
+    }
+
+    /// Registers the users whose secrets are there now, and refuses those whose look-up failed.
+    async fn settle_awaiting(&mut self, now: UnixTime) {
+        for (number, (mut registration, answer)) in std::mem::take(&mut self.awaiting) {
+            match self.secrets.fill(&mut registration) {
+                Ok(None) => self.begin(number, registration, answer, now).await,
+                Ok(Some(None)) => _ = self.awaiting.insert(number, (registration, answer)),
+                Ok(Some(Some(failure))) => self.refuse(&registration, answer, format!("no secret: {failure}")),
+                Err(failure) => self.refuse(&registration, answer, failure.to_string()),
+            }
+        }
+        self.keep_secrets();
+    }
+
+    fn refuse(&self, registration: &Registration, answer: oneshot::Sender<Result<(), String>>, why: String) {
+        warn!(user = registration.user, "a registration is refused: {why}");
+        // Fails if the user has gone.
+        let _ = answer.send(Err(why));
+    }
+
+    async fn begin(
+        &mut self,
+        number: u64,
+        registration: Registration,
+        answer: oneshot::Sender<Result<(), String>>,
+        now: UnixTime,
+    ) {
+        let user = registration.user;
+        let outcome = self.try_register(number, registration, now).await;
+        match &outcome {
+            Ok(()) => {
+                info!(user, "a user has registered capabilities for its packets");
+                self.log.note(&json!({ "event": "registered", "user": user }));
+            }
+            Err(why) => warn!(user, "a registration is refused: {why}"),
+        }
+        // Fails if the user has gone; then the connection's end follows.
+        let _ = answer.send(outcome);
+    }
+
     /// Reads the files again; if one cannot be used, all stay as they were.
     fn plan_again(&mut self) -> bool {
         match Plan::load(self.plan.file.clone(), &self.plan.source, &mut self.secrets) {
@@ -370,7 +431,7 @@ impl StamperRole {
     /// The key epochs that are stamped with at `now`: those of the plan's files, and of what users registered.
     fn epochs(&self, now: UnixTime) -> (Vec<Option<CapabilityEpoch>>, Vec<Option<u32>>) {
         let registered = self.registered.values().flat_map(|registration| &registration.capabilities);
-        let epoch = |held: &Capabilities| Some(held.hop(now)?.capability.epoch);
+        let epoch = |held: &RegisteredCapability| Some(held.capabilities.hop(now)?.capability.epoch);
         (self.plan.capabilities.epochs(now), registered.map(epoch).collect())
     }
 
@@ -401,6 +462,7 @@ impl StamperRole {
         match registered {
             Registered::Ended(number) => {
                 let Some(ended) = self.registered.remove(&number) else { return };
+                self.keep_secrets();
                 info!(user = ended.user, "a registration has ended");
                 self.log.note(&json!({ "event": "registration-ended", "user": ended.user }));
                 if let Err(failures) = self.apply(now).await {
@@ -408,17 +470,14 @@ impl StamperRole {
                 }
             }
             Registered::Begun(number, registration, answer) => {
-                let user = registration.user;
-                let outcome = self.try_register(number, registration, now).await;
-                match &outcome {
-                    Ok(()) => {
-                        info!(user, "a user has registered capabilities for its packets");
-                        self.log.note(&json!({ "event": "registered", "user": user }));
-                    }
-                    Err(why) => warn!(user, "a registration is refused: {why}"),
+                let (user, awaiting) = (registration.user, self.awaiting.values());
+                let of_user = awaiting.filter(|(other, _)| other.user == user).count();
+                if of_user >= MAX_OF_USER || self.awaiting.len() + self.registered.len() >= MAX_REGISTRATIONS {
+                    return self.refuse(&registration, answer, "there are too many registrations".to_owned());
                 }
-                // Fails if the user has gone; then the connection's end follows.
-                let _ = answer.send(outcome);
+                self.awaiting.insert(number, (registration, answer));
+                self.settle_awaiting(now).await;
+                self.secrets.ask(now);
             }
         }
     }
@@ -428,7 +487,7 @@ impl StamperRole {
         if self.registered.values().filter(|other| other.user == user).count() >= MAX_OF_USER {
             return Err(format!("user {user} has {MAX_OF_USER} registrations already"));
         }
-        if registration.capabilities.iter().any(|held| held.hop(now).is_none()) {
+        if registration.capabilities.iter().any(|held| held.capabilities.hop(now).is_none()) {
             return Err("no waypoint accepts these capabilities now: their key epochs have ended".to_owned());
         }
         self.registered.insert(number, registration);
@@ -455,7 +514,7 @@ impl StamperRole {
         let (mut routes, mut rules) = (self.plan.routes(now), self.plan.rules());
         for registration in self.registered.values() {
             let Ok(route) = u16::try_from(routes.len()) else { break };
-            let hops = registration.capabilities.iter().map(|held| held.hop_or_first(now)).collect();
+            let hops = registration.capabilities.iter().map(|held| held.capabilities.hop_or_first(now)).collect();
             routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: registration.mtu.into() });
             let (user, action) = (Some(registration.user), RuleAction::Take(route));
             rules.extend(registration.to.iter().map(|to| Rule { to: *to, user, mark: None, action }));

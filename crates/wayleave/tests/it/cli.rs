@@ -905,7 +905,7 @@ fn keys_show_knows_every_kind_of_file() {
     folder.ok(&["keys", "identity", "identity.key", "--asn", "64497", "--classical"]);
     folder.ok(&["keys", "forwarding", "icing.key", "--format", "icing"]);
     folder.ok(&["keys", "forwarding", "platypus.key", "--format", "platypus"]);
-    folder.ok(&["keys", "revoke", "revoked", "--key", "alpha.key", "7/1"]);
+    folder.ok(&["cap", "revoke-list", "revoked", "--key", "alpha.key", "7/1"]);
     folder.write("other", "name it as you like");
     for (file, words) in [
         ("alpha.key", vec!["tls", "sign"]),

@@ -90,7 +90,7 @@ impl Server {
 
     /// The entries of the list that routers read.
     fn list(&self) -> (u64, Vec<String>) {
-        let list = self.folder.ok(&["keys", "revoked", "server/revoked", "--key", &self.writer, "--json"]);
+        let list = self.folder.ok(&["cap", "revoked", "server/revoked", "--key", &self.writer, "--json"]);
         let list: Value = serde_json::from_str(&list).expect("JSON");
         let entries = list["entries"].as_array().expect("a list").iter();
         let entries = entries.map(|entry| entry.as_str().expect("a text").to_owned()).collect();
@@ -109,7 +109,7 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     assert_eq!(server.answers("secrets"), 2, "this epoch's and the next");
     // The secret is the one that the waypoint's own key makes.
     let own = ["--key", "router.key", "--waypoint", WAYPOINT, "--principal", "7", "--epochs", "2"];
-    server.folder.ok(&[&["keys", "capability", "minted.cap"], &own[..]].concat());
+    server.folder.ok(&[&["cap", "mint", "minted.cap"], &own[..]].concat());
     let read = |file: &str| fs::read_to_string(server.folder.0.join(file)).expect("there");
     assert_eq!(read("own.cap"), read("minted.cap"));
     // A delegation, and one of it, by their holders alone.
@@ -122,8 +122,8 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     let shown = server.folder.ok(&["keys", "show", "desk.cap"]);
     assert!(shown.contains("203.0.113.0/24") && shown.contains("sub-delegation  9"), "{shown}");
     server.folder.ok(&[
-        "keys",
-        "delegate",
+        "cap",
+        "narrow",
         "minted-branch.cap",
         "--of",
         "minted.cap",
@@ -133,7 +133,7 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
         "3",
     ]);
     let narrower = ["--of", "minted-branch.cap", "--prefix", "203.0.113.0/24", "--id", "9"];
-    server.folder.ok(&[&["keys", "delegate", "minted-desk.cap"], &narrower[..]].concat());
+    server.folder.ok(&[&["cap", "narrow", "minted-desk.cap"], &narrower[..]].concat());
     assert_eq!(read("desk.cap"), read("minted-desk.cap"));
     // Revoked by its holder; the list has it before the acknowledgement, and a kill loses nothing.
     let (before, entries) = server.list();

@@ -270,7 +270,7 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      # The provider's key server: usage is reported to it, and it sends lists of revocations and shares of rates.\n\
      # This router's own key: wayleave keys node router.identity --kind identity\n\
      #provider = { identity = \"router.identity\", server = { identity = \"ed25519:...\", address = \"192.0.2.1:8494\" } }\n\
-     # A list signed by `wayleave keys revoke` or by the key server; with `required`, no packet passes until it has been read.\n\
+     # A list signed by `wayleave cap revoke-list` or by the key server; with `required`, no packet passes until it has been read.\n\
      # A router without a record of the last one (`state`) takes only one signed less than `recent_secs` ago.\n\
      #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true, recent_secs = 86400 }\n\
      # Packets to these destinations are sent in UDP, all others in IP.\n\
@@ -280,7 +280,7 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #routes = [\"198.51.100.2/32\"]\n\
      # Sources behind it whose packets are stamped by the rules of [stamper].\n\
      #stamp = [\"192.0.2.128/25\"]\n\
-     # Files are created by: wayleave keys capability, and wayleave keys delegate. The longest prefix counts; a rule without a\n\
+     # Files are created by: wayleave cap mint, and wayleave cap narrow. The longest prefix counts; a rule without a\n\
      # route leaves packets unchanged. Position in packets that are stamped already: before the next capability, or \"last\".\n\
      #[stamper]\n\
      #position = \"next\"\n\

@@ -144,7 +144,7 @@ impl StamperSection {
             let path = source.resolve(named.get_ref());
             if !path.exists() {
                 let fault = Fault::at(named.span(), format!("{} does not exist yet", path.display()));
-                let make = "`wayleave cap lookup --out FILE` or `wayleave keys capability FILE` makes it";
+                let make = "`wayleave cap lookup --out FILE` or `wayleave cap mint FILE` makes it";
                 return Some(FileFault::Missing(fault.help(make)));
             }
             let failure: Option<Failure> = match takes_lines.then(|| line(&path)).flatten() {

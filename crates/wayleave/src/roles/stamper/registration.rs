@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use wayleave_control::capability::{Credential, PREFIX};
 use wayleave_core::{Afi, Prefix};
 use wayleave_packet::platypus::header::offsets::MAX_CAPABILITIES;
 use zeroize::Zeroizing;
@@ -30,6 +31,8 @@ const MAX_DESTINATIONS: usize = 64;
 const MAX_CONNECTIONS: usize = 256;
 /// Registrations of one user at a time.
 pub const MAX_OF_USER: usize = 16;
+/// Registrations of all users at a time, those that wait for secrets included.
+pub const MAX_REGISTRATIONS: usize = MAX_CONNECTIONS;
 /// How long a connection may take for its request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -40,7 +43,7 @@ pub struct Request {
     pub version: u32,
     /// Final destinations.
     pub to: Vec<Prefix>,
-    /// The content of a file of capabilities for each waypoint, in order.
+    /// For each waypoint, in order, the content of a file of capabilities or the line of one.
     pub capabilities: Vec<Zeroizing<String>>,
     /// The route's MTU.
     pub mtu: u16,
@@ -58,8 +61,25 @@ pub struct Answer {
 pub struct Registration {
     pub user: u32,
     pub to: Vec<Prefix>,
-    pub capabilities: Vec<Capabilities>,
+    pub capabilities: Vec<RegisteredCapability>,
     pub mtu: u16,
+}
+
+/// What pays at one waypoint.
+pub struct RegisteredCapability {
+    pub capabilities: Capabilities,
+    /// The line, if the user brought that: the secrets are looked up.
+    pub line: Option<Credential>,
+}
+
+impl RegisteredCapability {
+    fn read(text: &str, name: &str) -> Result<Self, Failure> {
+        if !text.trim_start().starts_with(PREFIX) {
+            return Ok(Self { capabilities: Capabilities::parse(text, name)?, line: None });
+        }
+        let line: Credential = text.trim().parse().map_err(|error| Failure::new(format!("{name}: {error}")))?;
+        Ok(Self { capabilities: Capabilities::of_line(&line, &[]), line: Some(line) })
+    }
 }
 
 impl Registration {
@@ -74,14 +94,14 @@ impl Registration {
             return Err(Failure::new(format!("expected 1 to {MAX_DESTINATIONS} destinations, networks of IPv4")));
         }
         if capabilities.is_empty() || capabilities.len() > MAX_CAPABILITIES {
-            return Err(Failure::new(format!("expected 1 to {MAX_CAPABILITIES} files of capabilities")));
+            return Err(Failure::new(format!("expected 1 to {MAX_CAPABILITIES} files or lines of capabilities")));
         }
         if mtu < 576 {
             return Err(Failure::new("an MTU below 576, expected that of the path"));
         }
         let name = |index: usize| format!("file {} of the request", index + 1);
         let capabilities = capabilities.iter().enumerate();
-        let capabilities = capabilities.map(|(index, text)| Capabilities::parse(text, &name(index)));
+        let capabilities = capabilities.map(|(index, text)| RegisteredCapability::read(text, &name(index)));
         Ok(Self { user, to, capabilities: capabilities.collect::<Result<_, _>>()?, mtu })
     }
 }

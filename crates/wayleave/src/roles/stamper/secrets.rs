@@ -8,7 +8,9 @@ use tracing::{info, warn};
 use wayleave_control::capability::{Credential, LookupEvent, LookupFailure, Obtained, Renewal};
 use wayleave_core::UnixTime;
 
+use super::registration::Registration;
 use crate::failure::Failure;
+use crate::key_files::capability::Capabilities;
 use crate::look_up::{DNS_PORT, look_up, resolvers};
 use crate::roles::Events;
 use crate::roles::daemon::{QUEUE, seed};
@@ -123,6 +125,27 @@ impl Secrets {
             }
         }
         renewal.done(result, now);
+    }
+}
+
+impl Secrets {
+    /// Puts what is known into the capabilities that a user named by lines. Returns `None` if there is a secret for each;
+    /// otherwise why one is missing, or `None` inside while it is being looked up.
+    ///
+    /// # Errors
+    /// The system gave no randomness.
+    pub fn fill(&mut self, registration: &mut Registration) -> Result<Option<Option<LookupFailure>>, Failure> {
+        let mut missing = None;
+        for capability in &mut registration.capabilities {
+            let Some(line) = &capability.line else { continue };
+            let Known { secrets, failure } = self.hold(line)?;
+            if secrets.is_empty() {
+                missing = Some(missing.flatten().or(failure));
+                continue;
+            }
+            capability.capabilities = Capabilities::of_line(line, &secrets);
+        }
+        Ok(missing)
     }
 }
 

@@ -44,7 +44,7 @@ impl RouteView {
 
     /// The route of what a user registered.
     pub fn registered(name: &str, registration: &Registration, now: UnixTime) -> Self {
-        let held = registration.capabilities.iter().map(|held| (held, None));
+        let held = registration.capabilities.iter().map(|held| (&held.capabilities, None));
         Self::of(name, held.collect(), registration.mtu.into(), now)
     }
 

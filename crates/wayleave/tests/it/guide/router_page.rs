@@ -64,7 +64,7 @@ fn lists_of_revocations_are_made_as_the_guide_says() {
             shell.put("ed25519:...", &key);
         }
     }
-    let list = shell.run("wayleave keys revoked revoked --key ed25519:...");
+    let list = shell.run("wayleave cap revoked revoked --key ed25519:...");
     assert!(list.contains("9/4/12") && !list.contains("\n9/3\n"), "{list}");
 }
 

@@ -1,4 +1,4 @@
-//! Lists of revocations as `keys revoke` makes them, by themselves and read by a router.
+//! Lists of revocations as `cap revoke-list` makes them, by themselves and read by a router.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
@@ -33,14 +33,14 @@ fn signer(folder: &Folder, file: &str) -> String {
 }
 
 fn revoke(folder: &Folder, arguments: &[&str]) -> Value {
-    json(folder, &[&["keys", "revoke", "revoked", "--key", "signer.key"], arguments].concat())
+    json(folder, &[&["cap", "revoke-list", "revoked", "--key", "signer.key"], arguments].concat())
 }
 
 #[test]
 fn a_list_is_added_to_and_printed_as_it_is_read() {
     let folder = Folder::new("revoke-list");
     let key = signer(&folder, "signer.key");
-    let listed = || json(&folder, &["keys", "revoked", "revoked", "--key", &key]);
+    let listed = || json(&folder, &["cap", "revoked", "revoked", "--key", &key]);
     let first = revoke(&folder, &["9/3", "7", "7"]);
     assert_eq!((&first["entries"], first["key"].as_str()), (&2.into(), Some(&*key)));
     folder.write("more", "# entries\n\n9/3/5@24:4294967290\n 12 \n");
@@ -48,7 +48,7 @@ fn a_list_is_added_to_and_printed_as_it_is_read() {
     assert!(second["sequence"].as_u64() > first["sequence"].as_u64(), "{second}");
     assert_eq!(listed()["entries"], serde_json::json!(["9/3", "9/3/5@24:4294967290", "12"]));
     // What is printed is read again.
-    let printed = folder.run(&["keys", "revoked", "revoked", "--key", &key]).stdout;
+    let printed = folder.run(&["cap", "revoked", "revoked", "--key", &key]).stdout;
     std::fs::write(folder.0.join("printed"), printed).expect("written");
     assert_eq!(revoke(&folder, &["--replace", "--from", "printed"])["entries"], 3);
     // An entry for an epoch that is long over leaves by itself.
@@ -66,15 +66,14 @@ fn a_list_that_cannot_be_continued_stays_unchanged() {
     let (key, other) = (signer(&folder, "signer.key"), signer(&folder, "other.key"));
     revoke(&folder, &["7"]);
     let list = std::fs::read(folder.0.join("revoked")).expect("the list");
-    let with = |key, more: &[&'static str]| [&["keys", "revoke", "revoked", "--key", key], more].concat();
+    let with = |key, more: &[&'static str]| [&["cap", "revoke-list", "revoked", "--key", key], more].concat();
     assert!(fails(&folder, 1, &with("other.key", &["8"])).contains("its signature does not match the key"));
     assert!(fails(&folder, 2, &with("signer.key", &["--lift", "8"])).contains("8 is not in revoked"));
     assert!(fails(&folder, 2, &with("signer.key", &["16777216"])).contains("expected PRINCIPAL"));
     folder.write("lines", "7\nseven\n");
     assert!(fails(&folder, 1, &with("signer.key", &["--from", "lines"])).contains("lines, line 2: expected PRINCIPAL"));
     assert!(
-        fails(&folder, 1, &["keys", "revoked", "revoked", "--key", &other])
-            .contains("signature does not match the key")
+        fails(&folder, 1, &["cap", "revoked", "revoked", "--key", &other]).contains("signature does not match the key")
     );
     // What is cut behind a comment's thousandth octet would be an entry.
     folder.write("lines", &format!("#{}7\n", " ".repeat(1_023)));
@@ -91,7 +90,7 @@ fn a_list_that_cannot_be_continued_stays_unchanged() {
         [(&damaged[..], "signature does not match"), (&list[..70], "signature does not match"), (&[], "too short")]
     {
         std::fs::write(folder.0.join("revoked"), octets).expect("written");
-        assert!(fails(&folder, 1, &["keys", "revoked", "revoked", "--key", &key]).contains(reason), "{reason}");
+        assert!(fails(&folder, 1, &["cap", "revoked", "revoked", "--key", &key]).contains(reason), "{reason}");
     }
 }
 

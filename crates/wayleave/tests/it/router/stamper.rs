@@ -32,9 +32,9 @@ fn fails(folder: &Folder, code: i32, arguments: &[&str]) -> String {
 fn mint(folder: &Folder) {
     folder.keys("0.key", "platypus", &[(0, KEYS[0])]);
     let waypoint = WAYPOINTS[0].to_string();
-    ok(folder, &["keys", "capability", "own.cap", "--key", "0.key", "--waypoint", &waypoint, "--principal", "7"]);
-    ok(folder, &["keys", "delegate", "isp.cap", "--of", "own.cap", "--prefix", "203.0.0.0/8", "--id", "3"]);
-    ok(folder, &["keys", "delegate", "edge.cap", "--of", "isp.cap", "--prefix", "203.0.113.0/24", "--id", "9"]);
+    ok(folder, &["cap", "mint", "own.cap", "--key", "0.key", "--waypoint", &waypoint, "--principal", "7"]);
+    ok(folder, &["cap", "narrow", "isp.cap", "--of", "own.cap", "--prefix", "203.0.0.0/8", "--id", "3"]);
+    ok(folder, &["cap", "narrow", "edge.cap", "--of", "isp.cap", "--prefix", "203.0.113.0/24", "--id", "9"]);
 }
 
 /// An IP packet from `from` to port `port` of `to`.
@@ -178,7 +178,7 @@ fn capabilities_are_minted_and_delegated_within_their_bounds_and_read_by_their_o
     let secrets = ["own.cap", "isp.cap", "edge.cap"].map(secret);
     assert!(secrets[0] != secrets[1] && secrets[1] != secrets[2] && secrets[0].len() == 32);
     assert!(!shown.to_string().contains(&secrets[2]));
-    let delegate = |more: &[&'static str]| [&["keys", "delegate", "new.cap"], more].concat();
+    let delegate = |more: &[&'static str]| [&["cap", "narrow", "new.cap"], more].concat();
     let table: [(Vec<&str>, i32, &str); 6] = [
         (delegate(&["--of", "own.cap", "--prefix", "203.0.0.0/8"]), 2, "the delegation has no number"),
         (
@@ -189,7 +189,7 @@ fn capabilities_are_minted_and_delegated_within_their_bounds_and_read_by_their_o
         (delegate(&["--of", "own.cap", "--prefix", "2001:db8::/32", "--id", "1"]), 2, "another address family"),
         (delegate(&["--of", "edge.cap", "--prefix", "203.0.113.0/25", "--id", "1"]), 2, "was already handed on"),
         (delegate(&["--of", "0.key", "--prefix", "203.0.113.0/25", "--id", "1"]), 1, "is not a file of capabilities"),
-        (vec!["keys", "delegate", "own.cap", "--of", "own.cap", "--prefix", "203.0.0.0/8", "--id", "1"], 1, "exists"),
+        (vec!["cap", "narrow", "own.cap", "--of", "own.cap", "--prefix", "203.0.0.0/8", "--id", "1"], 1, "exists"),
     ];
     for (arguments, code, reason) in table {
         let said = fails(&folder, code, &arguments);

@@ -139,7 +139,7 @@ fn mistakes_in_a_stampers_configuration_are_refused_with_their_place() {
     let folder = Folder::new("stamping-mistakes");
     folder.keys("0.key", "platypus", &[(0, [1; 16])]);
     for which in ["0.cap", "1.cap"] {
-        let line = ["keys", "capability", which, "--key", "0.key", "--waypoint", "198.51.100.1", "--principal", "7"];
+        let line = ["cap", "mint", which, "--key", "0.key", "--waypoint", "198.51.100.1", "--principal", "7"];
         assert!(folder.run(&line).status.success());
     }
     let rule = "{ to = \"203.0.113.0/24\", route = \"paid\" }";

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use wayleave_lab::netns;
 
-use super::world::{PRINCIPALS, World, balance, text};
+use super::world::{PRINCIPALS, World, balance, body, settled, text};
 use crate::router::common::{Router, eventually};
 use crate::router::platypus::{LAST, WAYPOINTS};
 
@@ -95,4 +95,62 @@ fn secrets_are_looked_up_by_lines_and_renewed_and_an_absence_of_the_key_server_i
     world.ok(&["cap", "revoke", &PRINCIPALS[1].to_string(), "--config", "key.toml"]);
     eventually("its holder learns it", || problems().contains("1.line") && problems().contains("revoked"));
     assert!(!problems().contains("0.line"), "{}", problems());
+}
+
+#[test]
+fn a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_found() {
+    let name = "stamping::looked_up::a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_found";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    let world = World::start("stamping-lines", false);
+    let mut keys = world.key_server();
+    (0..2).for_each(|which| world.grant(which));
+    let config =
+        format!("[host]\nresolvers = [\"{LAST}\"]\nsocket = \"stamper.sock\"\n[stamper]\nroutes = []\nrules = []\n");
+    let stamper = Router::start_role("stamper", &world.folder, "stamper", world.site.stamping.clone(), &config);
+    let forwarded = || [world.forwarded(0), world.forwarded(1)];
+    let stamp = |program: &[&str]| {
+        let mut command = world.site.client.command(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(["stamp", "--socket", "stamper.sock", "--to", "203.0.113.0/24"]);
+        command.args(["--capability", "0.line", "--capability", "1.line", "--"]).args(program);
+        command.current_dir(&world.folder.0).env("NO_COLOR", "1").output().expect("it runs")
+    };
+    let url = format!("http://{LAST}/");
+    let curl = ["curl", "--silent", "--show-error", "--max-time", "20", &url];
+
+    // The key server reads its records again now and then: the grants are a moment old.
+    let mut output = None;
+    eventually("the page comes", || {
+        let tried = stamp(&curl);
+        let is_there = tried.status.success();
+        output = Some(tried);
+        is_there
+    });
+    assert!(output.is_some_and(|output| output.stdout == body()));
+    balance(&world);
+    let [first, second] = settled(forwarded);
+    assert!(first > 10 && first == second, "{first} {second}");
+    let looked_up = keys.count("answers", "secrets");
+    assert!((2..=4).contains(&looked_up), "each secret was looked up once an epoch: {}", keys.status());
+    eventually("with the command's end the registration ends", || stamper.status()["rules"] == 0);
+
+    // While it is registered, secrets of the next key epochs are looked up too: twenty seconds pass over an end at least.
+    let script = format!("curl -so page {url} && sleep 20 && curl -so page {url}");
+    let output = stamp(&["sh", "-c", &script]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let [third, fourth] = settled(forwarded);
+    assert!(third == fourth && third - first > 20, "{first} {third} {fourth}");
+    assert!(keys.count("answers", "secrets") >= 6, "{}", keys.status());
+    assert_eq!(stamper.count("left", "epoch"), 0);
+
+    // What cannot be looked up is refused with the reason, and the command is not run.
+    world.ok(&["cap", "revoke", &PRINCIPALS[1].to_string(), "--config", "key.toml"]);
+    eventually("the key server has it", || text(&stamp(&["true"]).stderr).contains("revoked"));
+    assert!(text(&stamp(&["touch", "ran"]).stderr).contains("revoked"));
+    keys.kill();
+    let output = stamp(&["touch", "ran"]);
+    assert!(text(&output.stderr).contains("no server answered"), "{}", text(&output.stderr));
+    assert!(!world.folder.0.join("ran").exists());
+    assert_eq!(stamper.status()["rules"], 0);
 }

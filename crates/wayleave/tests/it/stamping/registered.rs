@@ -48,7 +48,7 @@ fn a_users_own_packets_are_stamped_while_it_is_registered_and_the_bill_is_what_w
         std::fs::rename(world.folder.0.join("made.cap"), &path).expect("renamed");
     }
     let delegate =
-        ["keys", "delegate", "narrow.cap", "--of", "mine0.cap", "--prefix", "192.0.2.0/24", "--id", "3", "--replace"];
+        ["cap", "narrow", "narrow.cap", "--of", "mine0.cap", "--prefix", "192.0.2.0/24", "--id", "3", "--replace"];
     assert!(world.folder.run(&delegate).status.success());
     let mut chown = Command::new("chown");
     chown.args([&USER.to_string(), "mine0.cap", "mine1.cap", "narrow.cap"]).current_dir(&world.folder.0);

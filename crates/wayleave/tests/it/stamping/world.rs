@@ -122,7 +122,7 @@ impl World {
     pub(crate) fn mint_file(&self, file: &str, which: usize, principal: u32, more: &[&str]) {
         let key = format!("{which}.key");
         let (waypoint, principal) = (WAYPOINTS[which].to_string(), principal.to_string());
-        let line = ["keys", "capability", file, "--key", &key, "--waypoint", &waypoint, "--principal", &principal];
+        let line = ["cap", "mint", file, "--key", &key, "--waypoint", &waypoint, "--principal", &principal];
         let output = self.folder.run(&[&line[..], more].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
     }

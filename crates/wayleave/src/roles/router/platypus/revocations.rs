@@ -178,7 +178,7 @@ impl RevocationFile {
         }
         Err(format!(
             "list {} was signed {age} s ago, and this router has no record of the list that was in force before, so that it may \
-             be an old one: sign it anew with `wayleave keys revoke` (no entry is needed), or raise `recent_secs`, which is {}",
+             be an old one: sign it anew with `wayleave cap revoke-list` (no entry is needed), or raise `recent_secs`, which is {}",
             list.sequence, self.recent_secs
         ))
     }
