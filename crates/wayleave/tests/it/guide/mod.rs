@@ -3,6 +3,7 @@
 //! A fence names its language: `sh` is run, `toml` is laid over an initial configuration and checked, `bird` and `frr` configure real
 //! routers, `text` is a picture or what a program printed.
 
+mod applications_page;
 mod attest_page;
 mod capabilities_page;
 mod exchange_page;
