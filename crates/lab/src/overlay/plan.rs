@@ -490,7 +490,7 @@ impl Check {
         let text = name.get_ref();
         if !is_label(text) || text.len() > MAX_NAME {
             self.wrong(name, format!("`{text}` is no name here, {}", label_rule()));
-        } else if RESERVED.contains(&text.as_str()) {
+        } else if RESERVED.contains(&text.as_str()) || is_stampers_interface(text) {
             self.wrong(name, format!("`{text}` is a name of the laboratory's own, expected another one"));
         }
         if !self.seen.insert(text.clone()) {
@@ -627,7 +627,8 @@ impl Check {
 
     fn known(&mut self, name: &Spanned<String>, nodes: &BTreeSet<String>) {
         if !nodes.contains(name.get_ref()) {
-            let message = format!("no node `{}`, expected the name of a [[node]] or [[gateway]]", name.get_ref());
+            let message =
+                format!("no node `{}`, expected the name of a [[node]], [[gateway]] or [[router]]", name.get_ref());
             self.wrong(name, message);
         }
     }
@@ -821,6 +822,12 @@ fn check_policy(text: &str) -> Result<(), String> {
     let policy = ConsentPolicy::new(&file).map_err(|error| error.to_string())?;
     let failed = policy.run_tests(&file).map_err(|error| error.to_string())?;
     failed.first().map_or(Ok(()), |failure| Err(failure.to_string()))
+}
+
+/// The interfaces that a stamper makes beside those that are named after places.
+fn is_stampers_interface(text: &str) -> bool {
+    let number = text.strip_prefix("stamp").filter(|number| !number.is_empty());
+    number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 fn label_rule() -> String {

@@ -428,6 +428,7 @@ cost = 2
     fn mistakes_have_their_place_and_say_what_was_expected() {
         for (old, new, line, said) in [
             ("name = \"keys\"", "name = \"far\"", 18, "is there already"),
+            ("name = \"desk\"", "name = \"stamp0\"", 31, "the laboratory's own"),
             ("waypoint = \"198.51.100.1\"", "waypoint = \"2001:db8::1\"", 14, "no address of IPv4"),
             ("waypoint = \"198.51.100.1\"", "waypoint = \"100.64.0.1\"", 14, "no host can have it"),
             ("address = \"198.51.100.53\"", "address = \"198.51.100.1\"", 20, "there already"),
