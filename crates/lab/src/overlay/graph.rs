@@ -39,7 +39,7 @@ pub fn dot(plan: &Plan, ended: &BTreeSet<String>) -> String {
             Relationship::Customer | Relationship::Peer => (&link.from, &link.to),
         };
         let mut attributes = Vec::new();
-        if link.relationship == Relationship::Peer {
+        if link.relationship == Relationship::Peer && !plan.is_routed() {
             attributes.push("constraint = false".to_owned());
         }
         let cost = cost_of(link);

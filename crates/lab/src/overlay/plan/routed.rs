@@ -349,7 +349,7 @@ pub(super) fn cost(link: &Option<Spanned<u64>>) -> u32 {
     link.as_ref().map_or(1, |cost| u32::try_from(*cost.get_ref()).unwrap_or(u32::MAX))
 }
 
-/// The links of a network, for drawings.
+/// A link's cost behind a comma, for drawings; nothing for the usual one.
 #[must_use]
 pub fn cost_of(link: &Link) -> String {
     if link.cost == 1 { String::new() } else { format!(", cost {}", link.cost) }

@@ -80,7 +80,7 @@ fn packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other()
     }
     let why = stamper.show(&["why", &LAST.to_string()]);
     let said = text(&why.stdout);
-    assert!(said.contains(&format!("control group {own}: is stamped for route paid")), "{said}");
+    assert!(said.contains(&format!("from control group {own}: is stamped for route paid")), "{said}");
     let tables = || {
         let mut command = world.site.client.command(nft.program("nft"));
         nft.prepare(&mut command);
