@@ -69,6 +69,17 @@ pub(super) fn claim_as(setup: &Setup, slot: u32, asn: Asn) -> Claim {
     }
 }
 
+/// The directory with all members of `setup`, as both operators sign it.
+///
+/// # Panics
+/// If there are more than a set holds.
+#[must_use]
+pub fn directory_of(setup: &Setup) -> Directory {
+    let operators = operator_keys(setup.seed).map(|key| key.verifying_key().to_bytes());
+    let directory = Directory::new(EXCHANGE, operators).expect("a name and two keys");
+    admit(&directory, setup, 0..u32::try_from(setup.members).expect("few members"))
+}
+
 /// `directory` with these members, as both operators sign it.
 pub(super) fn admit(directory: &Directory, setup: &Setup, slots: std::ops::Range<u32>) -> Directory {
     let request = |slot| claim_of(setup, slot).sign(EXCHANGE, &member_key(setup.seed, slot));

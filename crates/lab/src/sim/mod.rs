@@ -37,8 +37,8 @@ use wayleave_route_server::party::{
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
 use costs::Costs;
-use keys::{admit, seed_of};
-pub use keys::{claim_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys};
+use keys::seed_of;
+pub use keys::{claim_of, directory_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys};
 use timed::World;
 
 /// The exchange's name in every simulation.
@@ -209,9 +209,7 @@ impl Sim {
     /// If the member set would be invalid.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
-        let operators = operator_keys(setup.seed).map(|key| key.verifying_key().to_bytes());
-        let directory = Directory::new(EXCHANGE, operators).expect("a name and two keys");
-        let directory = admit(&directory, &setup, 0..u32::try_from(setup.members).expect("few members"));
+        let directory = directory_of(&setup);
         let choices = Prg::new(seed_of(setup.seed, b"order", 0).expose().first_chunk().expect("16 of 32"));
         let mut sim = Self {
             set: MemberSet::clone(directory.set()),

@@ -37,6 +37,16 @@ pub struct Bench {
     /// select-best and export-all --mode mpc: columns of a group of the OT extension, 1, 2, 4 or 8. More send less and compute more.
     #[arg(long, value_parser = group_bits)]
     pub group: Option<GroupBits>,
+    /// exchange-join: of how many prefixes of a hundred another member has a route before; 45 by default.
+    #[arg(long)]
+    pub contested: Option<usize>,
+    /// exchange-join: prefixes of one UPDATE; 1 by default.
+    #[arg(long)]
+    pub per_update: Option<usize>,
+    /// exchange-join, exchange-restart, exchange-trace --generated: whether members that take and discard rank in Select-Best; they do by
+    /// default.
+    #[arg(long, value_enum)]
+    pub sinks: Option<BenchSinks>,
     /// MRT file with the trace or table to measure; the trace that comes with the sources by default.
     #[arg(long)]
     pub mrt: Option<PathBuf>,
@@ -70,6 +80,9 @@ pub struct Bench {
     /// SVG file for the paper's figures, with its points beside ours.
     #[arg(long)]
     pub plot: Option<PathBuf>,
+    /// Run one party of a benchmark, which talks on standard input and output.
+    #[arg(long, hide = true, num_args = 6, allow_hyphen_values = true)]
+    pub party: Vec<String>,
     /// What the outer process could not fetch, and why.
     #[arg(long, hide = true)]
     pub absent: Vec<String>,
@@ -105,4 +118,12 @@ pub enum BenchOutput {
 pub enum BenchMode {
     Mpc,
     Direct,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum BenchSinks {
+    /// They send rankings, in which all routes have an equal class.
+    Rank,
+    /// They take no part in Select-Best.
+    OptOut,
 }
