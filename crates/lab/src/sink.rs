@@ -70,23 +70,19 @@ fn index(party: PartyNumber) -> usize {
     usize::from(party == PartyNumber::Two)
 }
 
+/// The prefixes in the order that an object has them.
+fn in_order(prefixes: &[Nlri]) -> Vec<Nlri> {
+    let mut prefixes = prefixes.to_vec();
+    prefixes.sort_unstable();
+    prefixes
+}
+
 impl Sink {
     /// The sink in `slot`, whose randomness follows from `seed`; `selects`: whether it takes part in Select-Best.
     #[must_use]
     pub fn new(seed: u64, slot: u32, selects: bool) -> Self {
         let (links, taken) = ([None, None], Taken::default());
-        Self {
-            slot,
-            seed,
-            drawn: 0,
-            selects,
-            session: [0; 16],
-            links,
-            epoch: 0,
-            high_water: 0,
-            synced: false,
-            taken,
-        }
+        Self { slot, seed, drawn: 0, selects, session: [0; 16], links, epoch: 0, high_water: 0, synced: false, taken }
     }
 
     fn random(&mut self) -> [u8; 32] {
@@ -188,7 +184,8 @@ impl Sink {
         if !tick.rank {
             return;
         }
-        let (seq, candidates) = (tick.seq, tick.instances.iter().map(|one| one.len()).filter(|routes| *routes > 1).sum());
+        let (seq, candidates) =
+            (tick.seq, tick.instances.iter().map(|one| one.len()).filter(|routes| *routes > 1).sum());
         let (row, seed) = (self.random(), Seed::new(self.random()));
         let row = *row.first_chunk().expect("16 of 32");
         // Party 1's share is what the seed expands to; whatever that is, the ranking that the two make has the right shape.
@@ -212,7 +209,7 @@ impl Sink {
     ) {
         assert!(self.epoch > 0, "a party has welcomed it");
         let exported: Vec<bool> = set.slots.iter().map(|slot| slot.active).collect();
-        let kind = Kind::Announce { prefixes: prefixes.to_vec() };
+        let kind = Kind::Announce { prefixes: in_order(prefixes) };
         let description = self.describe(set, kind);
         let fresh = Fresh {
             key: *self.random().first_chunk().expect("16 of 32"),
@@ -238,7 +235,7 @@ impl Sink {
         prefixes: &[Nlri],
         (now, out): (Instant, &mut Vec<Sent>),
     ) {
-        let description = self.describe(set, Kind::Withdraw { prefixes: prefixes.to_vec() });
+        let description = self.describe(set, Kind::Withdraw { prefixes: in_order(prefixes) });
         let header = Box::new(object::withdraw(EXCHANGE, description, key));
         let one = FromMember::SubmitOne { header: header.clone(), body: None };
         let two = FromMember::SubmitTwo { header, share: None };

@@ -7,9 +7,7 @@ use wayleave_papers::report::Report;
 use wayleave_route_server::party::PartyNumber;
 
 use super::exchange::{BOTH, Exchange, ExchangeError, Plan, Used, most_memory, now, prefix};
-use super::exchange_join::{
-    ANNOUNCER, RECEIVERS, Size, announce_by_sinks, binding, gather, report_used, route, sinks,
-};
+use super::exchange_join::{ANNOUNCER, RECEIVERS, Size, announce_by_sinks, binding, gather, report_used, route, sinks};
 
 /// One party's return.
 #[derive(Clone, Copy, Debug)]

@@ -48,14 +48,7 @@ pub fn rate(job: &Job, workers: usize, times: usize) -> Result<f64, CircuitError
 }
 
 /// What one thread does; returns when it was done.
-fn end(
-    job: &Job,
-    role: Role,
-    link: Loopback,
-    times: usize,
-    worker: usize,
-    ready: &Barrier,
-) -> Result<Instant, String> {
+fn end(job: &Job, role: Role, link: Loopback, times: usize, worker: usize, ready: &Barrier) -> Result<Instant, String> {
     let (workload, is_filled) = match job {
         Job::Filled(workload) => (workload, true),
         Job::Sustained(workload) => (workload, false),

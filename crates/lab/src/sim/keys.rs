@@ -17,7 +17,8 @@ pub fn member_key(seed: u64, slot: u32) -> SigningKey {
 /// The AS number of the member in `slot`.
 #[must_use]
 pub fn member_asn(slot: u32) -> Asn {
-    Asn(65_000 + slot)
+    // AS 65535 is reserved (RFC 7300).
+    Asn(if slot < 500 { 65_000 + slot } else { 200_000 + slot })
 }
 
 /// The LAN address of the member in `slot`.

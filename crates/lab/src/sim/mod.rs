@@ -40,7 +40,9 @@ use wayleave_route_server::policy::{Policy, PolicyConfig};
 use crate::sink::Sink;
 use costs::Costs;
 use keys::seed_of;
-pub use keys::{claim_of, directory_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys};
+pub use keys::{
+    claim_of, directory_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys,
+};
 use timed::World;
 
 /// The exchange's name in every simulation.

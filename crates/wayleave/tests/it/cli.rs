@@ -773,7 +773,15 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
         ),
         (
             &["exchange-trace", "--members", "4", "--prefixes", "20"],
-            &["prefix_mean", "prefix_p50", "prefix_p99", "parties_mean", "parties_p99", "oracle_mismatches", "party_link"],
+            &[
+                "prefix_mean",
+                "prefix_p50",
+                "prefix_p99",
+                "parties_mean",
+                "parties_p99",
+                "oracle_mismatches",
+                "party_link",
+            ],
         ),
         (
             &["exchange-trace", "--generated", "--members", "12", "--prefixes", "30"],
@@ -848,7 +856,9 @@ fn the_exchanges_benchmarks_count_what_they_do_and_draw_the_papers_figures() {
         let svg = std::fs::read_to_string(folder.0.join(file)).expect("a picture");
         assert!(svg.contains("published") && svg.ends_with("</svg>\n"), "{file}");
     }
-    assert!(folder.fails(2, &["bench", "exchange-trace", "--plot", "x.svg"]).contains("draws no plot of a recorded trace"));
+    assert!(
+        folder.fails(2, &["bench", "exchange-trace", "--plot", "x.svg"]).contains("draws no plot of a recorded trace")
+    );
     assert!(folder.fails(2, &["bench", "party", "--party", "1", "2", "3", "4", "5", "6"]).contains("start no party"));
 }
 

@@ -119,8 +119,9 @@ impl Members {
     pub fn connect(&mut self, is_up: [bool; 2]) {
         let slots: Vec<u32> = self.slots().collect();
         for slot in slots {
-            let missing =
-                BOTH.into_iter().filter(|party| is_up[super::index(*party)] && !self.by_slot.contains_key(&(slot, *party)));
+            let missing = BOTH
+                .into_iter()
+                .filter(|party| is_up[super::index(*party)] && !self.by_slot.contains_key(&(slot, *party)));
             for party in missing.collect::<Vec<_>>() {
                 self.connect_to(slot, party);
             }
@@ -273,7 +274,9 @@ impl Members {
                     }
                 }
                 Output::Persist { id, .. } => whole.proxy.handle(Input::Persisted(id), now()),
-                Output::Install { prefix, attributes: Some(attributes) } => drop(whole.table.insert(prefix, attributes)),
+                Output::Install { prefix, attributes: Some(attributes) } => {
+                    drop(whole.table.insert(prefix, attributes))
+                }
                 Output::Install { prefix, attributes: None } => drop(whole.table.remove(&prefix)),
                 Output::Job(job) => whole.proxy.handle(Input::JobDone(job.run()), now()),
                 Output::PersistSlot { id, .. } => whole.proxy.handle(Input::SlotPersisted(id), now()),

@@ -185,8 +185,7 @@ fn drain(party: &mut Party, store: &FileStore, sender: &Sender<Record>, out: &mu
                     value: change.value,
                 };
                 let (sender, changes) = (sender.clone(), changes.into_iter().map(change).collect());
-                let durable =
-                    move || drop(sender.send(Record { say: Say::Persisted, number: id, octets: Vec::new() }));
+                let durable = move || drop(sender.send(Record { say: Say::Persisted, number: id, octets: Vec::new() }));
                 store.submit(changes, Box::new(durable)).map_err(io::Error::other)?;
             }
             PartyOutput::Members(_) => {}

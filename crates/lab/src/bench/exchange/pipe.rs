@@ -73,8 +73,7 @@ impl Answer {
     /// `None` if it is no answer.
     #[must_use]
     pub fn decode(octets: &[u8]) -> Option<Self> {
-        let words: Vec<u64> =
-            octets.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word)).collect();
+        let words: Vec<u64> = octets.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word)).collect();
         let [flags, objects, delivered, lanes] = *words.as_slice() else { return None };
         Some(Self { is_at_rest: flags & 1 > 0, is_stocked: flags & 2 > 0, objects, delivered, lanes })
     }

@@ -27,10 +27,9 @@ pub fn select_best(bench: &Bench) -> Outcome<Report> {
             let row = select_best_of(bench, members, routes)?;
             for name in ["online", "setup", "bytes_online", "bytes_setup"] {
                 let result = row.results.iter().find(|result| result.name == name);
-                report.results.extend(result.map(|result| Measurement {
-                    name: format!("{name}.{routes}").into(),
-                    ..result.clone()
-                }));
+                report.results.extend(
+                    result.map(|result| Measurement { name: format!("{name}.{routes}").into(), ..result.clone() }),
+                );
             }
             rows.push(row);
         }

@@ -55,11 +55,8 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
         measured(&mut report, "export_all", "routes/s", &direct, &workers, 32 * times)?;
     }
     for routes in &routes {
-        let shape = if output == Some(BenchOutput::Key) {
-            SelectBest::paper(*routes)
-        } else {
-            SelectBest::standard(*routes)
-        };
+        let shape =
+            if output == Some(BenchOutput::Key) { SelectBest::paper(*routes) } else { SelectBest::standard(*routes) };
         let workload = Workload::select_best(shape, members, SEED).map_err(|error| Failure::from_error(&error))?;
         let (workload, times) = (grouped(workload), (times * 8 / routes.max(&1)).clamp(4, times.max(4)));
         let name = format!("select_best.{routes}");
