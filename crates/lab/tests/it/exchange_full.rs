@@ -103,7 +103,7 @@ const MOST_TURNS: u32 = 60_000;
 /// Member 0 changes its route so many times, which both other whole members see; `act` happens before each change.
 fn watch(sim: &mut Sim, changes: u32, base: u32, mut act: impl FnMut(&mut Sim, u32)) -> Watched {
     let mut watched = Watched { latencies: Vec::new(), octets_waiting: 0, synchronising: 0 };
-    let prefix = nlri("10.0.0.0/24");
+    let prefix = nlri("99.0.0.0/24");
     for change in 0..changes {
         act(sim, change);
         let (begin, wanted) = (sim.now().instant, route(0, &[64_500 + base + change], &[]));

@@ -231,7 +231,9 @@ mod tests {
         // What is withdrawn was there.
         let mut absent = std::collections::BTreeSet::new();
         for event in short(3).events {
-            event.announced.iter().for_each(|number| drop(absent.remove(&(event.member, *number))));
+            for number in &event.announced {
+                absent.remove(&(event.member, *number));
+            }
             assert!(event.withdrawn.iter().all(|number| absent.insert((event.member, *number))));
         }
     }
