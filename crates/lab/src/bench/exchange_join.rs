@@ -1,5 +1,6 @@
 //! `bench exchange-join`: a member announces a full table to all others, and a further member joins it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
@@ -31,7 +32,7 @@ pub struct Size {
 }
 
 /// What was measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Join {
     /// From the first UPDATE of the announcer's router until all are at rest.
     pub announce: Duration,
@@ -44,6 +45,8 @@ pub struct Join {
     pub lanes: u64,
     pub party_link: u64,
     pub memory: [u64; 2],
+    /// How often the parties told their operators what: members that were `Behind`, on `Probation`, and the like.
+    pub told: BTreeMap<String, u64>,
 }
 
 /// A route as the router of the member in `slot` announces it; `length` is that of its path.
@@ -142,8 +145,8 @@ pub fn run(plan: Plan, size: Size) -> Result<Join, ExchangeError> {
     exchange.rest()?;
     let (join, join_used) = (now().instant.since(begin), exchange.used().since(&used));
     exchange.check_links()?;
-    let memory = exchange.memory();
-    Ok(Join { announce, announce_used, join, join_used, taken, lanes, party_link, memory })
+    let (memory, told) = (exchange.memory(), exchange.told);
+    Ok(Join { announce, announce_used, join, join_used, taken, lanes, party_link, memory, told })
 }
 
 /// Adds the processor time of each part, as `NAME.PART`.
@@ -173,6 +176,7 @@ impl Join {
             "tick_ms": plan.tick.as_millis() as u64, "links": "pipes, without TLS",
             "processes": "party 1, party 2, all members in one thread",
             "cores": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            "events": self.told,
             "announce_bound_by": binding(&self.announce_used, self.announce),
             "join_bound_by": binding(&self.join_used, self.join),
         });

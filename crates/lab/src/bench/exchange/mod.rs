@@ -5,6 +5,7 @@ pub mod members;
 pub mod party;
 pub mod pipe;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::PathBuf;
@@ -166,8 +167,10 @@ pub struct Exchange {
     connect_at: Instant,
     /// Octets between the parties.
     pub party_link: u64,
-    /// What parties told their operators; the first of each.
+    /// What parties told their operators; the first hundred.
     pub events: Vec<String>,
+    /// How often they told what.
+    pub told: BTreeMap<String, u64>,
 }
 
 impl Exchange {
@@ -191,6 +194,7 @@ impl Exchange {
             connect_at: now().instant,
             party_link: 0,
             events: Vec::new(),
+            told: BTreeMap::new(),
         };
         for party in BOTH {
             exchange.start_party(party)?;
@@ -323,8 +327,13 @@ impl Exchange {
             }
             Say::Closed => self.members.party_closed(number, &String::from_utf8_lossy(&octets)),
             Say::Answer => self.answers[index(party)] = Answer::decode(&octets).map(|answer| (number, answer)),
-            Say::Event if self.events.len() < 100 => {
-                self.events.push(format!("party {}: {}", index(party) + 1, String::from_utf8_lossy(&octets)));
+            Say::Event => {
+                let text = String::from_utf8_lossy(&octets);
+                let kind = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
+                *self.told.entry(kind).or_default() += 1;
+                if self.events.len() < 100 {
+                    self.events.push(format!("party {}: {text}", index(party) + 1));
+                }
             }
             Say::End if self.parties[index(party)].is_some() => {
                 return Err(ExchangeError::PartyEnded(if party == PartyNumber::One { 1 } else { 2 }));
