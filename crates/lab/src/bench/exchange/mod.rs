@@ -318,13 +318,7 @@ impl Exchange {
                 self.write(other, Say::Frame, number, &octets);
             }
             Say::Frame => self.members.frame(number, octets),
-            Say::Closed if number >= PEER_LINKS => {
-                if self.peer_link.take_if(|link| *link == number).is_some() {
-                    let why = String::from_utf8_lossy(&octets);
-                    self.members.closed.push(format!("the link between the parties: {why}"));
-                    self.write(BOTH[1 - index(party)], Say::Down, number, &[]);
-                }
-            }
+            Say::Closed if number >= PEER_LINKS => self.peer_closed(party, number, &octets),
             Say::Closed => self.members.party_closed(number, &String::from_utf8_lossy(&octets)),
             Say::Answer => self.answers[index(party)] = Answer::decode(&octets).map(|answer| (number, answer)),
             Say::Event => {
@@ -341,6 +335,15 @@ impl Exchange {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A party has closed the link to its peer party, unless that is gone already.
+    fn peer_closed(&mut self, party: PartyNumber, link: LinkId, why: &[u8]) {
+        if self.peer_link.take_if(|up| *up == link).is_some() {
+            let why = String::from_utf8_lossy(why);
+            self.members.closed.push(format!("the link between the parties: {why}"));
+            self.write(BOTH[1 - index(party)], Say::Down, link, &[]);
+        }
     }
 
     fn send(&mut self) {
