@@ -11,6 +11,7 @@ pub mod costs;
 mod events;
 mod keys;
 mod members;
+mod sinks;
 mod timed;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,9 +37,12 @@ use wayleave_route_server::party::{
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
+use crate::sink::Sink;
 use costs::Costs;
-use keys::{admit, seed_of};
-pub use keys::{claim_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys};
+use keys::seed_of;
+pub use keys::{
+    claim_of, directory_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys,
+};
 use timed::World;
 
 /// The exchange's name in every simulation.
@@ -103,6 +107,8 @@ pub struct Setup {
     pub budget: Budget,
     /// Keys of parties and operators, as every process is configured with them.
     pub keys: Vec<(KeyRole, [u8; 32])>,
+    /// Slots of members that take and discard what they are sent ([`crate::sink`]).
+    pub sinks: BTreeSet<u32>,
     /// What work and links cost in virtual time; without them frames arrive in random order, and work takes none.
     pub costs: Option<Costs>,
 }
@@ -122,6 +128,7 @@ impl Default for Setup {
             max_blob: MAX_BLOB_DEFAULT,
             budget: Budget::default(),
             keys: Vec::new(),
+            sinks: BTreeSet::new(),
             costs: None,
         }
     }
@@ -167,6 +174,8 @@ pub struct Sim {
     lives: u64,
     parties: BTreeMap<Node, Party>,
     members: BTreeMap<u32, MemberProxy>,
+    /// Those that take and discard, each with its links to both parties that it knows to be up.
+    sinks: BTreeMap<u32, (Sink, [Option<LinkId>; 2])>,
     /// What is known of the origins of routes.
     view: Arc<View>,
     /// Jobs that a test holds back, by member.
@@ -209,9 +218,7 @@ impl Sim {
     /// If the member set would be invalid.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
-        let operators = operator_keys(setup.seed).map(|key| key.verifying_key().to_bytes());
-        let directory = Directory::new(EXCHANGE, operators).expect("a name and two keys");
-        let directory = admit(&directory, &setup, 0..u32::try_from(setup.members).expect("few members"));
+        let directory = directory_of(&setup);
         let choices = Prg::new(seed_of(setup.seed, b"order", 0).expose().first_chunk().expect("16 of 32"));
         let mut sim = Self {
             set: MemberSet::clone(directory.set()),
@@ -224,6 +231,7 @@ impl Sim {
             lives: 0,
             parties: BTreeMap::new(),
             members: BTreeMap::new(),
+            sinks: BTreeMap::new(),
             view: Arc::new(View::new(0)),
             held_jobs: BTreeMap::new(),
             stores: BTreeMap::new(),
@@ -327,6 +335,7 @@ impl Sim {
                     self.inputs.push_back((node, Input::Party(given)));
                 }
             }
+            Node::Member(slot) if self.setup.sinks.contains(&slot) => self.start_sink(slot),
             Node::Member(slot) => {
                 let config = MemberConfig {
                     exchange: EXCHANGE.to_owned(),
@@ -413,6 +422,7 @@ impl Sim {
             }
             Node::Member(slot) => {
                 self.members.remove(&slot);
+                self.sinks.remove(&slot);
                 self.held_jobs.entry(slot).and_modify(Vec::clear);
                 self.drop_router_session(slot);
             }
@@ -449,7 +459,7 @@ impl Sim {
             Node::Party(_) if self.parties.contains_key(&node) => {
                 self.inputs.push_back((node, Input::Party(PartyInput::LinkDown { link })));
             }
-            Node::Member(slot) if self.members.contains_key(&slot) => {
+            Node::Member(slot) if self.members.contains_key(&slot) || self.sinks.contains_key(&slot) => {
                 self.inputs.push_back((node, Input::Member(MemberInput::LinkDown { link })));
             }
             _ => {}
@@ -459,7 +469,8 @@ impl Sim {
     /// Connects all running processes that should have a link and have none.
     pub fn connect_all(&mut self) {
         let mut pairs = vec![(PARTIES[0], PARTIES[1])];
-        for slot in self.members.keys().filter(|slot| self.set.slots[**slot as usize].active) {
+        let slots = self.members.keys().chain(self.sinks.keys());
+        for slot in slots.filter(|slot| self.set.slots[**slot as usize].active) {
             pairs.extend(PARTIES.map(|party| (Node::Member(*slot), party)));
         }
         let connected: BTreeSet<(Node, Node)> = self.links.values().copied().collect();
@@ -473,7 +484,7 @@ impl Sim {
     fn runs(&self, node: Node) -> bool {
         match node {
             Node::Party(_) => self.parties.contains_key(&node),
-            Node::Member(slot) => self.members.contains_key(&slot),
+            Node::Member(slot) => self.members.contains_key(&slot) || self.sinks.contains_key(&slot),
         }
     }
 
@@ -501,6 +512,9 @@ impl Sim {
 
     /// The router of `slot` announces.
     pub fn announce(&mut self, slot: u32, nlri: &[Nlri], attributes: &Attributes) {
+        if self.sinks.contains_key(&slot) {
+            return self.announce_by_sink(slot, nlri, attributes);
+        }
         let router = self.routers.entry(slot).or_default();
         for one in nlri {
             router.insert(*one, attributes.clone());
