@@ -404,6 +404,9 @@ fn other_case(name: &Name) -> Name {
     Name::from_ascii(name.to_ascii().chars().map(swap).collect::<String>()).expect("a name")
 }
 
+/// Names that were asked for, each with its answer.
+type Cache = Vec<(Name, Vec<u8>)>;
+
 /// PLA-07, by process: between `cap lookup` and the key server there is a resolver that does what it likes. The secret is the
 /// right one or there is none, and the command says why.
 #[test]
@@ -430,7 +433,7 @@ fn a_hostile_resolver_delays_a_look_up_or_makes_it_fail_and_never_replaces_a_sec
         assert_eq!(read("own.cap"), None, "{what}");
     };
     // What it is asked for honestly, it keeps.
-    let cache: Arc<Mutex<Vec<(Name, Vec<u8>)>>> = Arc::default();
+    let cache: Arc<Mutex<Cache>> = Arc::default();
     let kept = Arc::clone(&cache);
     resolver.becomes(Box::new(move |_, question, server| {
         let answer = server(question);
