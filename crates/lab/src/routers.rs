@@ -196,6 +196,17 @@ pub const DIG: RouterPackage = RouterPackage {
     more: &["bind9-libs", "libfstrm0", "liblmdb0", "libmaxminddb0"],
 };
 
+/// The program that sets the system's packet filter.
+pub const NFTABLES: RouterPackage = RouterPackage {
+    name: "nftables",
+    package: "nftables",
+    programs: &["nft"],
+    directories: &["usr/sbin"],
+    version: ("nft", "--version"),
+    fails: false,
+    more: &[],
+};
+
 /// A user-space WireGuard, to compare overlays with.
 pub const WIREGUARD_GO: RouterPackage = RouterPackage {
     name: "wireguard-go",

@@ -6,6 +6,7 @@
 mod delay;
 pub mod graph;
 pub mod plan;
+mod routed;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -61,9 +62,15 @@ pub enum Role {
     Consent,
     Router,
     Gateway,
+    Key,
+    Stamper,
 }
 
 impl Role {
+    /// Every role that a laboratory runs.
+    pub const ALL: [Self; 7] =
+        [Self::Realm, Self::Path, Self::Consent, Self::Router, Self::Gateway, Self::Key, Self::Stamper];
+
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -72,6 +79,8 @@ impl Role {
             Self::Consent => "consent",
             Self::Router => "router",
             Self::Gateway => "gateway",
+            Self::Key => "key",
+            Self::Stamper => "stamper",
         }
     }
 
@@ -84,6 +93,7 @@ impl Role {
             Self::Consent => 8491,
             Self::Router => 8486,
             Self::Gateway => 8492,
+            Self::Key | Self::Stamper => 8493,
         };
         (Ipv4Addr::LOCALHOST, port).into()
     }
@@ -163,8 +173,11 @@ impl Overlay {
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, String> {
         fs::create_dir_all(folder).map_err(named(folder))?;
-        let delays = lay_out(&plan, network)?;
-        say(&format!("{} namespaces, {} links", plan.places().count() + 1, plan.links.len()));
+        let is_routed = plan.is_routed();
+        let delays = if is_routed { routed::lay_out(&plan)? } else { lay_out(&plan, network)? };
+        // An overlay's realm has one too.
+        let namespaces = plan.places().count() + usize::from(!is_routed);
+        say(&format!("{namespaces} namespaces, {} links", plan.links.len()));
         let mut overlay = Self {
             plan,
             folder: folder.to_path_buf(),
@@ -174,6 +187,10 @@ impl Overlay {
             _delays: delays,
             warnings: Vec::new(),
         };
+        if is_routed {
+            overlay.start_routed(say)?;
+            return Ok(overlay);
+        }
         if let Err(reason) = use_resolver(network) {
             overlay.warnings.push(format!("names are not looked up by themselves: {reason}"));
         }
@@ -304,6 +321,9 @@ impl Overlay {
     /// # Errors
     /// If a process has ended, or nodes do not find their neighbours.
     pub fn settle(&mut self, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+        if self.plan.is_routed() {
+            return self.settle_routed(say);
+        }
         let mut missing = String::new();
         let found = wait_until(PATIENCE, || match self.without_neighbours() {
             Ok(None) => Some(Ok(())),
@@ -385,7 +405,8 @@ impl Overlay {
     fn start_commands(&mut self) -> Result<(), String> {
         let hosts = self.plan.hosts.iter().map(|host| (&host.name, &host.run));
         let gateways = self.plan.gateways.iter().map(|gateway| (&gateway.name, &gateway.run));
-        for (place, run) in gateways.chain(hosts) {
+        let routers = self.plan.routers.iter().map(|router| (&router.name, &router.run));
+        for (place, run) in gateways.chain(routers).chain(hosts) {
             let folder = self.folder.join(place);
             fs::create_dir_all(&folder).map_err(named(&folder))?;
             for (number, line) in run.iter().enumerate() {
@@ -496,7 +517,12 @@ impl Overlay {
 
     /// Runs a command of the program in the laboratory's folder, for what it prints.
     fn tool(&self, arguments: &[&str]) -> Result<String, String> {
-        let mut command = Command::new(&self.binary);
+        self.tool_at(&NetworkNamespace::Own, arguments)
+    }
+
+    /// The same in a network namespace.
+    fn tool_at(&self, place: &NetworkNamespace, arguments: &[&str]) -> Result<String, String> {
+        let mut command = place.command(&self.binary);
         let output = command.args(arguments).current_dir(&self.folder).stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("{}: {error}", self.binary.display()))?;
         if output.status.success() {
@@ -598,7 +624,7 @@ impl Overlay {
     }
 }
 
-/// Why no TUN interface can be made here, if that is so: gateways and links with a delay are such interfaces.
+/// Why no TUN interface can be made here, if that is so: gateways, stampers and links with a delay are such interfaces.
 #[must_use]
 pub fn tun_problem() -> Option<String> {
     let opened = fs::File::options().read(true).write(true).open("/dev/net/tun");
@@ -702,22 +728,8 @@ fn lay_out(plan: &Plan, network: &Network) -> Result<Vec<Delay>, String> {
     {
         network.attach_to(bridge, &format!("n-{place}"), &[format!("{at}/24")]).map_err(text)?;
     }
-    let (mut delays, mut made, mut lines) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, link) in plan.links.iter().enumerate() {
-        let ([one, other], [from, to]) = ([&link.from, &link.to], Addresses::link(number));
-        // At each end the interface is named after the node at the other.
-        if link.delay.is_zero() {
-            made.push(format!("link add name {other} netns n-{one} type veth peer name {one} netns n-{other}"));
-        } else {
-            let ends = [(&namespace(one), other.as_str()), (&namespace(other), one.as_str())];
-            let delay = Delay::start(ends, link.delay);
-            delays.push(delay.map_err(|error| format!("the link of {one} and {other} can have no delay: {error}"))?);
-        }
-        for (place, interface, own, peer) in [(one, other, from, to), (other, one, to, from)] {
-            lines.push(format!("-n n-{place} addr add {own} peer {peer} dev {interface}"));
-            lines.push(format!("-n n-{place} link set dev {interface} up"));
-        }
-    }
+    let (mut made, mut lines) = (Vec::new(), Vec::new());
+    let delays = links(plan, &mut made, &mut lines)?;
     for gateway in &plan.gateways {
         lines.push(format!("-n n-{} addr add {RESOLVER}/32 dev lo", gateway.name));
     }
@@ -735,6 +747,27 @@ fn lay_out(plan: &Plan, network: &Network) -> Result<Vec<Delay>, String> {
     netns::ip(&made).map_err(text)?;
     for gateway in plan.gateways.iter().filter(|gateway| plan.hosts.iter().any(|host| host.gateway == gateway.name)) {
         forward(&gateway.name).map_err(|error| format!("{} does not forward: {error}", gateway.name))?;
+    }
+    Ok(delays)
+}
+
+/// The links, as lines for `ip` that make them and then set them up; those with a delay are made at once.
+fn links(plan: &Plan, made: &mut Vec<String>, lines: &mut Vec<String>) -> Result<Vec<Delay>, String> {
+    let mut delays = Vec::new();
+    for (number, link) in plan.links.iter().enumerate() {
+        let ([one, other], [from, to]) = ([&link.from, &link.to], Addresses::link(number));
+        // At each end the interface is named after the node at the other.
+        if link.delay.is_zero() {
+            made.push(format!("link add name {other} netns n-{one} type veth peer name {one} netns n-{other}"));
+        } else {
+            let ends = [(&namespace(one), other.as_str()), (&namespace(other), one.as_str())];
+            let delay = Delay::start(ends, link.delay);
+            delays.push(delay.map_err(|error| format!("the link of {one} and {other} can have no delay: {error}"))?);
+        }
+        for (place, interface, own, peer) in [(one, other, from, to), (other, one, to, from)] {
+            lines.push(format!("-n n-{place} addr add {own} peer {peer} dev {interface}"));
+            lines.push(format!("-n n-{place} link set dev {interface} up"));
+        }
     }
     Ok(delays)
 }

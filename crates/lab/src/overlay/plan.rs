@@ -1,7 +1,9 @@
 //! What a laboratory of an overlay is made of: one TOML file, read and checked.
 
+pub mod routed;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::consent::{Policy as ConsentPolicy, PolicyFile};
 use wayleave_core::{Afi, Prefix};
+
+use self::routed::{Capability, CapabilityEntry, KeyServer, KeyServerEntry, Router, RouterEntry, Stamp, StampEntry};
 
 /// Octets of a description, at most.
 pub const MOST_OCTETS: usize = 1 << 20;
@@ -131,6 +135,12 @@ struct File {
     #[serde(default)]
     link: Vec<Spanned<LinkEntry>>,
     #[serde(default)]
+    router: Vec<RouterEntry>,
+    #[serde(default)]
+    key_server: Vec<KeyServerEntry>,
+    #[serde(default)]
+    capability: Vec<CapabilityEntry>,
+    #[serde(default)]
     host: Vec<HostEntry>,
 }
 
@@ -196,7 +206,10 @@ struct PolicyEntry {
 struct LinkEntry {
     from: Spanned<String>,
     to: Spanned<String>,
-    relationship: Relationship,
+    /// Of an overlay's nodes.
+    relationship: Option<Spanned<Relationship>>,
+    /// Of ordinary routers.
+    cost: Option<Spanned<u64>>,
     delay_ms: Option<Spanned<u64>>,
     #[serde(default = "yes")]
     public: bool,
@@ -206,8 +219,14 @@ struct LinkEntry {
 #[serde(deny_unknown_fields)]
 struct HostEntry {
     name: Spanned<String>,
-    gateway: Spanned<String>,
+    gateway: Option<Spanned<String>>,
+    router: Option<Spanned<String>>,
     addresses: Spanned<Vec<Spanned<String>>>,
+    /// Capabilities that lie in the host's folder.
+    #[serde(default)]
+    holds: Vec<Spanned<String>>,
+    #[serde(default)]
+    stamp: Vec<Spanned<StampEntry>>,
     #[serde(default)]
     run: Vec<Spanned<String>>,
 }
@@ -227,6 +246,10 @@ pub struct Plan {
     pub nodes: Vec<Node>,
     pub gateways: Vec<Gateway>,
     pub links: Vec<Link>,
+    /// Ordinary routers, in the place of all of these but links.
+    pub routers: Vec<Router>,
+    pub key_servers: Vec<KeyServer>,
+    pub capabilities: Vec<Capability>,
     pub hosts: Vec<Host>,
 }
 
@@ -302,14 +325,20 @@ pub struct Link {
     /// In each direction.
     pub delay: Duration,
     pub public: bool,
+    /// Between ordinary routers: packets take the cheapest way.
+    pub cost: u32,
 }
 
-/// A host behind a gateway.
+/// A host behind a gateway or a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub name: String,
+    /// The gateway or router that it is behind.
     pub gateway: String,
     pub addresses: Vec<IpAddr>,
+    /// Capabilities that lie in its folder; those that it stamps with, too.
+    pub holds: Vec<String>,
+    pub stamps: Vec<Stamp>,
     pub run: Vec<String>,
 }
 
@@ -331,11 +360,13 @@ impl Plan {
     }
 
     /// Everything that has a network namespace of its own but the realm's operator: path servers, consent servers, nodes,
-    /// gateways, hosts.
+    /// gateways; routers, key servers; hosts.
     pub fn places(&self) -> impl Iterator<Item = &str> {
         let servers = self.path_servers.iter().chain(self.consent_servers.iter().map(|server| &server.name));
         let nodes = self.nodes.iter().map(|node| &node.name).chain(self.gateways.iter().map(|gateway| &gateway.name));
-        servers.chain(nodes).chain(self.hosts.iter().map(|host| &host.name)).map(String::as_str)
+        let routers = self.routers.iter().map(|router| &router.name);
+        let routers = routers.chain(self.key_servers.iter().map(|server| &server.name));
+        servers.chain(nodes).chain(routers).chain(self.hosts.iter().map(|host| &host.name)).map(String::as_str)
     }
 
     /// The links of a node, seen from it: the neighbour, what it is to the node, the link.
@@ -353,6 +384,7 @@ impl Plan {
 struct Check {
     mistakes: Vec<Mistake>,
     seen: BTreeSet<String>,
+    addresses: BTreeSet<Ipv4Addr>,
 }
 
 impl Check {
@@ -380,6 +412,12 @@ impl Check {
         for gateway in &file.gateway {
             self.name(&gateway.name);
         }
+        for name in file.router.iter().map(|router| &router.name) {
+            self.name(name);
+        }
+        for name in file.key_server.iter().map(|server| &server.name) {
+            self.name(name);
+        }
         let names = |names: Vec<&Spanned<String>>| -> BTreeSet<String> {
             names.into_iter().map(|name| name.get_ref().clone()).collect()
         };
@@ -387,6 +425,14 @@ impl Check {
         let gateways = names(file.gateway.iter().map(|gateway| &gateway.name).collect());
         let mut nodes = names(file.node.iter().map(|node| &node.name).collect());
         nodes.extend(gateways.iter().cloned());
+        let routers = names(file.router.iter().map(|router| &router.name).collect());
+        let key_servers = names(file.key_server.iter().map(|server| &server.name).collect());
+        nodes.extend(routers.iter().cloned());
+        let mut of_routers: Vec<Router> = file.router.iter().map(|router| self.router(router, &key_servers)).collect();
+        let capabilities = self.capabilities(&file.capability, &of_routers);
+        for (router, entry) in of_routers.iter_mut().zip(&file.router) {
+            router.stamps = self.stamps(entry.stamps(), &capabilities);
+        }
         let plan = Plan {
             name: name.clone(),
             suffix,
@@ -394,10 +440,14 @@ impl Check {
             consent_servers: file.consent_server.iter().map(|server| self.consent_server(server)).collect(),
             nodes: file.node.iter().map(|node| self.node(node, &servers)).collect(),
             gateways: file.gateway.iter().map(|gateway| self.gateway(gateway, &servers, &nodes)).collect(),
-            links: self.links(&file.link, &nodes),
+            links: self.links(&file.link, &nodes, !file.router.is_empty()),
+            routers: of_routers,
+            key_servers: file.key_server.iter().filter_map(|server| self.key_server(server, &routers)).collect(),
+            capabilities,
             hosts: Vec::new(),
         };
         self.owners(file, &plan);
+        self.connected(&plan);
         Plan { hosts: file.host.iter().map(|host| self.host(host, &gateways, &plan)).collect(), ..plan }
     }
 
@@ -410,9 +460,19 @@ impl Check {
     }
 
     fn counts(&mut self, file: &File) {
+        let is_routed = !file.router.is_empty();
+        if is_routed {
+            self.either(file);
+        } else if !file.key_server.is_empty() || !file.capability.is_empty() {
+            self.whole(
+                "key servers or capabilities without a router, expected waypoints",
+                "each is a section [[router]]",
+            );
+        }
+        let servers = usize::from(!is_routed);
         let limits = [
-            (file.path_server.len(), 1, MAX_SERVERS, "path servers", "[[path_server]]"),
-            (file.consent_server.len(), 1, MAX_SERVERS, "consent servers", "[[consent_server]]"),
+            (file.path_server.len(), servers, MAX_SERVERS, "path servers", "[[path_server]]"),
+            (file.consent_server.len(), servers, MAX_SERVERS, "consent servers", "[[consent_server]]"),
             (file.node.len(), 0, MAX_NODES, "nodes", "[[node]]"),
             (file.gateway.len(), 0, MAX_GATEWAYS, "gateways", "[[gateway]]"),
             (file.link.len(), 1, MAX_LINKS, "links", "[[link]]"),
@@ -430,7 +490,7 @@ impl Check {
         let text = name.get_ref();
         if !is_label(text) || text.len() > MAX_NAME {
             self.wrong(name, format!("`{text}` is no name here, {}", label_rule()));
-        } else if RESERVED.contains(&text.as_str()) {
+        } else if RESERVED.contains(&text.as_str()) || is_stampers_interface(text) {
             self.wrong(name, format!("`{text}` is a name of the laboratory's own, expected another one"));
         }
         if !self.seen.insert(text.clone()) {
@@ -567,12 +627,13 @@ impl Check {
 
     fn known(&mut self, name: &Spanned<String>, nodes: &BTreeSet<String>) {
         if !nodes.contains(name.get_ref()) {
-            let message = format!("no node `{}`, expected the name of a [[node]] or [[gateway]]", name.get_ref());
+            let message =
+                format!("no node `{}`, expected the name of a [[node]], [[gateway]] or [[router]]", name.get_ref());
             self.wrong(name, message);
         }
     }
 
-    fn links(&mut self, entries: &[Spanned<LinkEntry>], nodes: &BTreeSet<String>) -> Vec<Link> {
+    fn links(&mut self, entries: &[Spanned<LinkEntry>], nodes: &BTreeSet<String>, is_routed: bool) -> Vec<Link> {
         let mut pairs = BTreeSet::new();
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         let mut links = Vec::new();
@@ -602,12 +663,21 @@ impl Check {
             if let Some(delay) = &entry.delay_ms {
                 self.range(delay, 0, MAX_DELAY_MS, "ms");
             }
+            if !is_routed && entry.relationship.is_none() {
+                let message =
+                    "no relationship, expected what `to` is to `from`: \"provider\", \"peer\" or \"customer\"";
+                self.wrong(&entry.to, message);
+            }
+            if let Some(cost) = entry.cost.as_ref().filter(|_| !is_routed) {
+                self.wrong(cost, "a cost in an overlay, expected none: links of ordinary routers have one");
+            }
             links.push(Link {
                 from: from.to_owned(),
                 to: to.to_owned(),
-                relationship: entry.relationship,
+                relationship: entry.relationship.as_ref().map_or(Relationship::Peer, |what| *what.get_ref()),
                 delay: Duration::from_millis(entry.delay_ms.as_ref().map_or(0, |delay| *delay.get_ref())),
                 public: entry.public,
+                cost: routed::cost(&entry.cost),
             });
         }
         links
@@ -635,13 +705,57 @@ impl Check {
 
     fn host(&mut self, host: &HostEntry, gateways: &BTreeSet<String>, plan: &Plan) -> Host {
         self.name(&host.name);
-        if !gateways.contains(host.gateway.get_ref()) {
-            self.wrong(
-                &host.gateway,
-                format!("no gateway `{}`, expected the name of a [[gateway]]", host.gateway.get_ref()),
-            );
+        match (&host.gateway, &host.router) {
+            (Some(gateway), None) if !plan.is_routed() => return self.host_of(host, gateway, gateways, plan),
+            (None, Some(router)) if plan.is_routed() => return self.host_of_router(host, router, plan),
+            _ if plan.is_routed() => self.wrong(&host.name, "a host at no router, expected `router = NAME`"),
+            _ => self.wrong(&host.name, "a host behind no gateway, expected `gateway = NAME`"),
         }
-        let gateway = plan.gateways.iter().find(|gateway| gateway.name == *host.gateway.get_ref());
+        let (name, gateway) = (host.name.get_ref().clone(), String::new());
+        Host { name, gateway, addresses: Vec::new(), holds: Vec::new(), stamps: Vec::new(), run: Vec::new() }
+    }
+
+    /// A host of a network of routers: one address, and perhaps a stamper.
+    fn host_of_router(&mut self, host: &HostEntry, router: &Spanned<String>, plan: &Plan) -> Host {
+        let routers = plan.routers.iter().map(|router| router.name.clone()).collect();
+        self.behind(router, &routers);
+        if host.addresses.get_ref().len() != 1 {
+            self.wrong(&host.addresses, "not one address, expected one of IPv4");
+        }
+        let addresses: Vec<IpAddr> =
+            host.addresses.get_ref().iter().filter_map(|text| self.address(text)).map(IpAddr::V4).collect();
+        self.held(&host.holds, &plan.capabilities);
+        let stamps = self.stamps(&host.stamp, &plan.capabilities);
+        for stamp in host.stamp.iter().filter(|stamp| !stamp.get_ref().is_own()) {
+            self.wrong(stamp, "a host stamps its own packets, expected no `sources`");
+        }
+        Host {
+            name: host.name.get_ref().clone(),
+            gateway: router.get_ref().clone(),
+            addresses,
+            holds: host.holds.iter().map(|name| name.get_ref().clone()).collect(),
+            stamps,
+            run: self.commands(&host.run),
+        }
+    }
+
+    fn host_of(
+        &mut self,
+        host: &HostEntry,
+        behind: &Spanned<String>,
+        gateways: &BTreeSet<String>,
+        plan: &Plan,
+    ) -> Host {
+        if !gateways.contains(behind.get_ref()) {
+            self.wrong(behind, format!("no gateway `{}`, expected the name of a [[gateway]]", behind.get_ref()));
+        }
+        if let Some(held) = host.holds.first() {
+            self.wrong(held, "a capability in an overlay, expected none: hosts at ordinary routers have them");
+        }
+        if let Some(stamp) = host.stamp.first() {
+            self.wrong(stamp, "a stamper in an overlay, expected none: hosts at ordinary routers have them");
+        }
+        let gateway = plan.gateways.iter().find(|gateway| gateway.name == *behind.get_ref());
         let mut addresses = Vec::new();
         for text in host.addresses.get_ref() {
             let Ok(address) = text.get_ref().parse::<IpAddr>() else {
@@ -673,8 +787,10 @@ impl Check {
         }
         Host {
             name: host.name.get_ref().clone(),
-            gateway: host.gateway.get_ref().clone(),
+            gateway: behind.get_ref().clone(),
             addresses,
+            holds: Vec::new(),
+            stamps: Vec::new(),
             run: self.commands(&host.run),
         }
     }
@@ -706,6 +822,12 @@ fn check_policy(text: &str) -> Result<(), String> {
     let policy = ConsentPolicy::new(&file).map_err(|error| error.to_string())?;
     let failed = policy.run_tests(&file).map_err(|error| error.to_string())?;
     failed.first().map_or(Ok(()), |failure| Err(failure.to_string()))
+}
+
+/// The interfaces that a stamper makes beside those that are named after places.
+fn is_stampers_interface(text: &str) -> bool {
+    let number = text.strip_prefix("stamp").filter(|number| !number.is_empty());
+    number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 fn label_rule() -> String {

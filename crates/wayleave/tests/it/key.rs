@@ -210,7 +210,7 @@ fn strangers_garbage_and_lines_that_were_cut_get_nothing() {
 }
 
 /// An installation of a program that speaks DNS; where it cannot be had the test says so.
-fn fetched(what: &RouterPackage, test: &str) -> Option<Installation> {
+pub(crate) fn fetched(what: &RouterPackage, test: &str) -> Option<Installation> {
     match locate_or_fetch_router(what, &default_cache(), &mut |_| ()) {
         Ok(found) => Some(found),
         Err(error) => {

@@ -19,16 +19,16 @@ pub(crate) fn impossible() -> Option<String> {
 }
 
 /// A laboratory in a folder of its own, which is taken down when the test ends.
-struct Lab {
+pub(crate) struct Lab {
     folder: Folder,
-    dir: String,
+    pub(crate) dir: String,
 }
 
 impl Lab {
     /// `None` where there are no namespaces.
-    fn new(name: &str) -> Option<Self> {
+    pub(crate) fn new(name: &str) -> Option<Self> {
         if let Some(reason) = impossible() {
-            netns::skipped(&format!("lab::{name}: {reason}"));
+            netns::skipped(&format!("a laboratory, {name}: {reason}"));
             return None;
         }
         let folder = Folder::new(&format!("lab-{name}"));
@@ -36,22 +36,22 @@ impl Lab {
         Some(Self { folder, dir })
     }
 
-    fn up(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn up(&self, arguments: &[&str]) -> Output {
         self.folder.run(&[&["lab", "up", "--dir", &self.dir], arguments].concat())
     }
 
-    fn lab(&self, verb: &str, arguments: &[&str]) -> Output {
+    pub(crate) fn lab(&self, verb: &str, arguments: &[&str]) -> Output {
         self.folder.run(&[&["lab", verb, "--dir", &self.dir], arguments].concat())
     }
 
-    fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let output = self.lab("status", &["--json"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
     /// What a command at a node prints, which must succeed.
-    fn at(&self, node: &str, command: &[&str]) -> String {
+    pub(crate) fn at(&self, node: &str, command: &[&str]) -> String {
         let output = self.lab("exec", &[&[node], command].concat());
         assert!(output.status.success(), "{node} {command:?}: {}{}", text(&output.stderr), self.logs());
         text(&output.stdout).trim().to_owned()
@@ -63,7 +63,7 @@ impl Lab {
         traced.lines().map(str::to_owned).collect()
     }
 
-    fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         fs::read_to_string(Path::new(&self.dir).join("log")).unwrap_or_default()
     }
 
@@ -91,7 +91,7 @@ fn of_namespace(own: &Path) -> BTreeSet<u32> {
 }
 
 /// Without root, if user namespaces are allowed.
-fn lower_rung() -> &'static str {
+pub(crate) fn lower_rung() -> &'static str {
     let tried = Command::new("unshare").args(["--user", "--map-root-user", "true"]).stderr(Stdio::null()).status();
     if tried.is_ok_and(|status| status.success()) { "rootless" } else { "root" }
 }
@@ -101,7 +101,7 @@ fn gone(ids: &BTreeSet<u32>) -> bool {
     ids.iter().all(|id| !Path::new(&format!("/proc/{id}/root")).exists())
 }
 
-fn example(name: &str) -> String {
+pub(crate) fn example(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/lab").join(name);
     path.canonicalize().expect("an example").display().to_string()
 }
@@ -226,7 +226,16 @@ fn what_a_killed_up_or_a_killed_laboratory_leaves_is_ended_by_down() {
 fn mistakes_in_a_description_are_shown_where_they_are() {
     let folder = Folder::new("lab-mistakes");
     let good = fs::read_to_string(example("chain.toml")).expect("an example");
-    for name in ["chain.toml", "demo.toml", "hosts.toml"] {
+    for name in [
+        "chain.toml",
+        "demo.toml",
+        "hosts.toml",
+        "transit.toml",
+        "resale.toml",
+        "egress.toml",
+        "ingress.toml",
+        "multihoming.toml",
+    ] {
         let said = folder.ok(&["check", &example(name)]);
         assert!(said.contains("fine, a description for `wayleave lab up`"), "{said}");
     }
@@ -247,6 +256,9 @@ fn mistakes_in_a_description_are_shown_where_they_are() {
     assert!(said.contains("the policy does not hold"), "{said}");
     let drawn = folder.ok(&["lab", "graph", "--text", &example("demo.toml")]);
     assert!(drawn.starts_with("a  gateway of 10.0.1.0/24, fd00:1::/64\n├─ w1  provider\n"), "{drawn}");
+    let drawn = folder.ok(&["lab", "graph", "--text", &example("egress.toml")]);
+    assert!(drawn.starts_with("gold  stamps to 203.0.113.0/24 with east\n├─ in\n└─ h1  host 192.0.2.10\n"), "{drawn}");
+    assert!(drawn.contains("├─ east, cost 10\n") && drawn.contains("└─ keys  key server 198.51.100.53\n"), "{drawn}");
     let said = folder.fails(1, &["lab", "status", "--dir", "nowhere"]);
     assert!(said.contains("no laboratory in nowhere") && said.contains("wayleave lab up FILE"), "{said}");
 }

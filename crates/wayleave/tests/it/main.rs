@@ -14,6 +14,7 @@ mod hostile;
 mod key;
 mod kill_nine;
 mod lab;
+mod lab_capabilities;
 mod lab_ping;
 mod member_attest;
 mod members;

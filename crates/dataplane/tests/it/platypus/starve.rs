@@ -162,6 +162,9 @@ fn of_two_payers_one_at_ten_times_its_rate_the_other_loses_less_than_a_hundredth
             }
         }
         assert!(passed[1] * 100 > sent[1] * 99, "{passed:?} of {sent:?}, {:?}", router.counters());
+        // Of the replay filter the other has taken nothing that it needed.
+        let (other, taken) = router.rooms(after(11_990_000)).nth(2).expect("the other's room");
+        assert!(other.refused.room == 0 && taken > 0, "{other:?}, {taken} places");
         // Its own rate, and what it may send at once.
         assert!(passed[0] <= 12 * 1_000 + 100 && passed[0] > 11_900, "{passed:?}");
     }

@@ -324,9 +324,10 @@ pub fn up(command: &Up) -> Outcome {
     let source = Source::read(&command.file)?;
     let plan = lab::read(&source)?;
     let rung = choose(command.rung)?;
-    let needs_tun = !plan.gateways.is_empty() || plan.links.iter().any(|link| !link.delay.is_zero());
+    let stamps = !plan.capabilities.is_empty();
+    let needs_tun = stamps || !plan.gateways.is_empty() || plan.links.iter().any(|link| !link.delay.is_zero());
     if let Some(reason) = tun_problem().filter(|_| needs_tun) {
-        return Err(Failure::new(format!("gateways and links with a delay need TUN interfaces, and there are none: {reason}"))
+        return Err(Failure::new(format!("gateways, stampers and links with a delay need TUN interfaces, and there are none: {reason}"))
             .help("load the module (modprobe tun); in a container pass the device in; let everybody open it (chmod 666 /dev/net/tun), as most systems do")
             .into());
     }
@@ -401,6 +402,10 @@ fn to_try(plan: &Plan, command: &Up) -> String {
         let name = format!("{}.{}.{}", first.policies[0].name, second.name, plan.suffix);
         lines.push(format!("wayleave lab exec{which} {} wayleave ping {name} --config gateway.toml", first.name));
         lines.push(format!("wayleave lab exec{which} {} wayleave why {name} --config gateway.toml", first.name));
+    }
+    for server in &plan.key_servers {
+        let asks = "wayleave cap usage --config key.toml";
+        lines.push(format!("wayleave lab exec{which} {} {asks}", server.name));
     }
     lines.push(format!("wayleave lab down{which}"));
     format!("To try:\n{}", lines.iter().map(|line| format!("  {line}\n")).collect::<String>())
@@ -501,11 +506,7 @@ pub fn look(command: &Look) -> Outcome {
         let pid = row["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
         pid.and_then(process_state).is_some_and(|(state, _)| state != 'Z')
     };
-    let role = |name: &str| {
-        [Role::Realm, Role::Path, Role::Consent, Role::Router, Role::Gateway]
-            .into_iter()
-            .find(|role| role.name() == name)
-    };
+    let role = |name: &str| Role::ALL.into_iter().find(|role| role.name() == name);
     let process = |row: Value| {
         let mut seen = row.clone();
         let place = row["node"].as_str().unwrap_or_default();
@@ -544,6 +545,12 @@ fn detail(status: &Value) -> String {
     for key in ["members", "adverts", "forwarded", "delivered", "sent", "received", "consented", "refused", "failovers"]
     {
         if let Some(count) = number(key).filter(|count| *count > 0) {
+            parts.push(format!("{key} {count}"));
+        }
+    }
+    // Waypoints and stampers have these in sections.
+    for (section, key) in [("decided", "forwarded"), ("stamper", "stamped")] {
+        if let Some(count) = status[section][key].as_u64().filter(|count| *count > 0) {
             parts.push(format!("{key} {count}"));
         }
     }
@@ -597,7 +604,9 @@ pub fn status(command: &Status) -> Outcome {
 pub fn exec(command: &Exec) -> Outcome {
     let (folder, holder) = alive(&command.which)?;
     let plan = folder.plan()?;
-    let places: BTreeSet<&str> = plan.places().chain(["realm"]).collect();
+    // An overlay has an operator.
+    let realm = (!plan.is_routed()).then_some("realm");
+    let places: BTreeSet<&str> = plan.places().chain(realm).collect();
     if !places.contains(command.node.as_str()) {
         let all: Vec<&str> = places.into_iter().collect();
         return Err(Failure::usage(format!("no `{}` in this laboratory", command.node))

@@ -157,6 +157,8 @@ impl StamperView {
                     Some((route, Some(why))) => format!("leaves without a stamp: route {}: {why}", route.name),
                     Some((route, None)) => format!("is stamped for route {}", route.name),
                 };
+                // A control group's mark is the role's own affair.
+                let mark = mark.filter(|_| cgroup.is_none());
                 json!({
                     "user": user, "mark": mark, "cgroup": cgroup, "why": why,
                     "route": route.map(|route| &route.name), "waypoints": route.map(|route| &route.waypoints),

@@ -3,6 +3,7 @@
 //! A fence names its language: `sh` is run, `toml` is laid over an initial configuration and checked, `bird` and `frr` configure real
 //! routers, `text` is a picture or what a program printed.
 
+mod applications_page;
 mod attest_page;
 mod capabilities_page;
 mod exchange_page;
@@ -20,7 +21,8 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 9] = [
+const TRIED: [(&str, &[(&str, usize)]); 10] = [
+    ("applications.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
     ("capabilities.md", &[("sh", 5), ("toml", 4), ("bird", 0), ("frr", 0)]),
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),

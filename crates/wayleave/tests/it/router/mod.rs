@@ -7,6 +7,7 @@ mod captured;
 pub(crate) mod common;
 pub(crate) mod icing;
 mod icing_node;
+mod leased;
 pub(crate) mod platypus;
 mod rates;
 mod refused;

@@ -1,9 +1,12 @@
 //! `run stamper`: ordinary hosts that know nothing of Platypus, behind it or on its machine, and waypoints that take the header
 //! off again.
 
+mod between;
+mod cgroup;
 mod chosen;
 mod epochs;
 mod looked_up;
+mod nft;
 mod registered;
 mod replies;
 mod transit;
