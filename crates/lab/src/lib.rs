@@ -26,6 +26,7 @@ pub mod relay;
 pub mod router_config;
 pub mod routers;
 pub mod sim;
+pub mod sink;
 pub mod speaker;
 pub mod table;
 pub mod tap;

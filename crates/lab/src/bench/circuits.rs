@@ -14,25 +14,78 @@ use wayleave_papers::report::{Report, mean, seconds};
 /// Both sides write and read in turns of at most so many octets, which the sockets' buffers hold.
 const TURN: usize = 1 << 16;
 
-struct Loopback(TcpStream);
+/// One end of a link over loopback TCP. Where it has a delay, what is sent carries the time at which it was, and counts as received so much
+/// later.
+pub(super) struct Loopback {
+    stream: TcpStream,
+    /// A time that both ends know, and the delay.
+    delay: Option<(Instant, Duration)>,
+}
+
+/// How long before a delay is over a thread stops sleeping, since it may wake late.
+const AWAKE: Duration = Duration::from_micros(150);
+
+impl Loopback {
+    /// Both ends.
+    pub(super) fn pair(delay: Option<Duration>) -> io::Result<[Self; 2]> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let streams = [TcpStream::connect(listener.local_addr()?)?, listener.accept()?.0];
+        let delay = delay.filter(|delay| !delay.is_zero()).map(|delay| (Instant::now(), delay));
+        for stream in &streams {
+            stream.set_nodelay(true)?;
+        }
+        Ok(streams.map(|stream| Self { stream, delay }))
+    }
+
+    fn send_time(&mut self, begin: Instant) -> io::Result<()> {
+        let nanos = u64::try_from(begin.elapsed().as_nanos()).map_err(io::Error::other)?;
+        self.stream.write_all(&nanos.to_be_bytes())
+    }
+
+    fn wait(&mut self, begin: Instant, delay: Duration, sent: [u8; 8]) {
+        let due = begin + Duration::from_nanos(u64::from_be_bytes(sent)) + delay;
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            match left.checked_sub(AWAKE) {
+                _ if left.is_zero() => return,
+                Some(sleep) => thread::sleep(sleep),
+                None => thread::yield_now(),
+            }
+        }
+    }
+}
 
 impl Link for Loopback {
     type Error = io::Error;
 
     fn exchange(&mut self, message: &[u8], answer: &mut [u8]) -> io::Result<()> {
+        let is_answered = !answer.is_empty();
+        let mut sent_at = [0; 8];
+        if let Some((begin, _)) = self.delay {
+            if !message.is_empty() {
+                self.send_time(begin)?;
+            }
+            if is_answered {
+                self.stream.read_exact(&mut sent_at)?;
+            }
+        }
         let (mut out, mut into) = (message.chunks(TURN), answer.chunks_mut(TURN));
         loop {
             let (sent, read) = (out.next(), into.next());
             if sent.is_none() && read.is_none() {
-                return Ok(());
+                break;
             }
             if let Some(sent) = sent {
-                self.0.write_all(sent)?;
+                self.stream.write_all(sent)?;
             }
             if let Some(read) = read {
-                self.0.read_exact(read)?;
+                self.stream.read_exact(read)?;
             }
         }
+        if let Some((begin, delay)) = self.delay.filter(|_| is_answered) {
+            self.wait(begin, delay, sent_at);
+        }
+        Ok(())
     }
 }
 
@@ -65,7 +118,7 @@ pub enum CircuitError {
 }
 
 /// Sets up and evaluates `workload` at both parties `repetitions` times, and compares the outputs with the plaintext
-/// oracle.
+/// oracle. What one sends reaches the other `delay` later.
 ///
 /// # Errors
 /// If the loopback link or the evaluation fails, or the outputs are wrong.
@@ -74,16 +127,12 @@ pub fn measure(
     params: Value,
     workload: &Workload,
     repetitions: usize,
+    delay: Option<Duration>,
 ) -> Result<Report, CircuitError> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
+    let [one, two] = Loopback::pair(delay)?;
     let other = workload.clone();
-    let first = thread::spawn(move || {
-        let stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
-        party(Role::Party1, other, repetitions, stream)
-    });
-    let (stream, _) = listener.accept()?;
-    let two = party(Role::Party2, workload.clone(), repetitions, stream).map_err(CircuitError::Party)?;
+    let first = thread::spawn(move || party(Role::Party1, other, repetitions, one));
+    let two = party(Role::Party2, workload.clone(), repetitions, two).map_err(CircuitError::Party)?;
     let one = first.join().map_err(|_| CircuitError::Panicked)?.map_err(CircuitError::Party)?;
     let outputs = reveal(&Share::new(one.outputs), &Share::new(two.outputs));
     if outputs != Some(workload.expected()) {
@@ -104,9 +153,8 @@ pub fn measure(
     Ok(report)
 }
 
-fn party(role: Role, workload: Workload, repetitions: usize, stream: TcpStream) -> Result<Party, String> {
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let mut end = End::new(role, workload, [role.number(); 32], DEFAULT_CHUNK, Loopback(stream));
+fn party(role: Role, workload: Workload, repetitions: usize, link: Loopback) -> Result<Party, String> {
+    let mut end = End::new(role, workload, [role.number(); 32], DEFAULT_CHUNK, link);
     let start = Instant::now();
     end.link().map_err(|error| error.to_string())?;
     let link = start.elapsed();

@@ -25,6 +25,8 @@ pub struct ExchangeTrace {
     /// The same for members on machines of their own: the work of party 1, of party 2, of the announcer and of the
     /// slowest other member, one after another.
     pub critical_seconds: Vec<f64>,
+    /// Both parties' work, one after the other: the time that an UPDATE's prefixes spend at parties that have a machine each.
+    pub parties_seconds: Vec<f64>,
     /// Work of both parties, and of all members.
     pub stages: [Duration; 2],
     /// Prefixes withdrawn or announced.
@@ -65,6 +67,10 @@ impl ExchangeTrace {
         // The same with members on machines of their own: both parties, the announcer and the slowest receiver in turn.
         report.summary("prefix_critical_mean", "s", &self.critical_seconds, mean(&self.critical_seconds));
         report.add("prefix_critical_p50", "s", &self.critical_seconds);
+        // The paper's Figure 10: from the receipt of an announcement to the transmission of its outputs.
+        report.summary("parties_mean", "s", &self.parties_seconds, mean(&self.parties_seconds));
+        report.add("parties_p50", "s", &self.parties_seconds);
+        report.summary("parties_p99", "s", &self.parties_seconds, percentile(&self.parties_seconds, 99));
         let per_prefix = |time: Duration| time.as_secs_f64() / self.prefixes.max(1) as f64;
         report.exact("stage.parties", "s", per_prefix(self.stages[0]));
         report.exact("stage.members", "s", per_prefix(self.stages[1]));
@@ -117,7 +123,10 @@ pub fn exchange_trace(
         let prefixes = update.withdrawn.len() + update.announced.len();
         out.seconds.extend(std::iter::repeat_n(took.as_secs_f64(), prefixes));
         out.cpu_seconds.extend(std::iter::repeat_n(cpu_took, prefixes));
-        let critical = critical(&sim.work.take().unwrap_or_default(), slot, &mut out.stages);
+        let work = sim.work.take().unwrap_or_default();
+        let parties: Duration = PARTIES.iter().filter_map(|party| work.get(party)).sum();
+        out.parties_seconds.extend(std::iter::repeat_n(parties.as_secs_f64(), prefixes));
+        let critical = critical(&work, slot, &mut out.stages);
         out.critical_seconds.extend(std::iter::repeat_n(critical.as_secs_f64(), prefixes));
         out.prefixes += prefixes;
         out.updates += 1;

@@ -1,11 +1,11 @@
 //! What happens next: inputs, frames and timers, and what processes output.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Machine, Now, UnixTime};
-use wayleave_member::{Input as MemberInput, MemberProxy, Output as MemberOutput};
+use wayleave_member::{Input as MemberInput, Output as MemberOutput};
 use wayleave_route_server::party::{Change, LinkId, PartyInput, PartyOutput};
 
 use super::timed::World;
@@ -120,6 +120,8 @@ impl Sim {
                 if let Some(member) = self.members.get_mut(&slot) {
                     member.stir(&fresh);
                     member.handle(input, now);
+                } else {
+                    self.sink_takes(slot, input);
                 }
             }
             _ => {}
@@ -136,6 +138,7 @@ impl Sim {
 
     pub(super) fn handle_timeout(&mut self, node: Node) {
         let (now, fresh) = (self.now, self.fresh());
+        let begin = std::time::Instant::now();
         match node {
             Node::Party(_) => {
                 if let Some(party) = self.parties.get_mut(&node) {
@@ -149,6 +152,9 @@ impl Sim {
                     member.handle_timeout(now);
                 }
             }
+        }
+        if let Some(work) = &mut self.work {
+            *work.entry(node).or_default() += begin.elapsed();
         }
     }
 
@@ -245,6 +251,7 @@ impl Sim {
 
     fn close(&mut self, node: Node, link: LinkId, reason: String) {
         let Some((a, b)) = self.links.remove(&link) else { return };
+        self.by_ends.remove(&(a, b));
         let other = if a == node { b } else { a };
         self.closed.push((node, other, reason));
         if let Some(world) = &mut self.world {
@@ -317,8 +324,8 @@ impl Sim {
     /// Whether all processes are connected and have nothing left to do.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let expected: Vec<u32> =
-            self.members.keys().copied().filter(|slot| self.set.slots[*slot as usize].active).collect();
+        let all = self.members.keys().chain(self.sinks.keys()).copied();
+        let expected: BTreeSet<u32> = all.filter(|slot| self.set.slots[*slot as usize].active).collect();
         let parties = PARTIES.iter().all(|node| {
             self.parties.get(node).is_some_and(|party| {
                 party.is_at_rest()
@@ -326,7 +333,10 @@ impl Sim {
                     && party.member_set() == self.set.number
             })
         });
-        let members = expected.iter().all(|slot| self.members.get(slot).is_some_and(MemberProxy::is_at_rest));
+        let members = expected.iter().all(|slot| match self.members.get(slot) {
+            Some(member) => member.is_at_rest(),
+            None => self.sink_is_at_rest(*slot),
+        });
         parties && members && self.ports.as_ref().is_none_or(bgp::Ports::is_quiet)
     }
 }

@@ -17,7 +17,8 @@ pub fn member_key(seed: u64, slot: u32) -> SigningKey {
 /// The AS number of the member in `slot`.
 #[must_use]
 pub fn member_asn(slot: u32) -> Asn {
-    Asn(65_000 + slot)
+    // AS 65535 is reserved (RFC 7300).
+    Asn(if slot < 500 { 65_000 + slot } else { 200_000 + slot })
 }
 
 /// The LAN address of the member in `slot`.
@@ -67,6 +68,17 @@ pub(super) fn claim_as(setup: &Setup, slot: u32, asn: Asn) -> Claim {
         attest: if attests { attestation::listed_keys(setup.seed, asn) } else { Vec::new() },
         addresses: vec![member_address(slot).into(), member_address6(slot).into()],
     }
+}
+
+/// The directory with all members of `setup`, as both operators sign it.
+///
+/// # Panics
+/// If there are more than a set holds.
+#[must_use]
+pub fn directory_of(setup: &Setup) -> Directory {
+    let operators = operator_keys(setup.seed).map(|key| key.verifying_key().to_bytes());
+    let directory = Directory::new(EXCHANGE, operators).expect("a name and two keys");
+    admit(&directory, setup, 0..u32::try_from(setup.members).expect("few members"))
 }
 
 /// `directory` with these members, as both operators sign it.

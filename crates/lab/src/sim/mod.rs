@@ -11,6 +11,7 @@ pub mod costs;
 mod events;
 mod keys;
 mod members;
+mod sinks;
 mod timed;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,9 +37,12 @@ use wayleave_route_server::party::{
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
+use crate::sink::Sink;
 use costs::Costs;
-use keys::{admit, seed_of};
-pub use keys::{claim_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys};
+use keys::seed_of;
+pub use keys::{
+    claim_of, directory_of, member_address, member_address6, member_asn, member_key, operator_key, operator_keys,
+};
 use timed::World;
 
 /// The exchange's name in every simulation.
@@ -103,6 +107,8 @@ pub struct Setup {
     pub budget: Budget,
     /// Keys of parties and operators, as every process is configured with them.
     pub keys: Vec<(KeyRole, [u8; 32])>,
+    /// Slots of members that take and discard what they are sent ([`crate::sink`]).
+    pub sinks: BTreeSet<u32>,
     /// What work and links cost in virtual time; without them frames arrive in random order, and work takes none.
     pub costs: Option<Costs>,
 }
@@ -122,6 +128,7 @@ impl Default for Setup {
             max_blob: MAX_BLOB_DEFAULT,
             budget: Budget::default(),
             keys: Vec::new(),
+            sinks: BTreeSet::new(),
             costs: None,
         }
     }
@@ -167,6 +174,7 @@ pub struct Sim {
     lives: u64,
     parties: BTreeMap<Node, Party>,
     members: BTreeMap<u32, MemberProxy>,
+    sinks: BTreeMap<u32, Sink>,
     /// What is known of the origins of routes.
     view: Arc<View>,
     /// Jobs that a test holds back, by member.
@@ -180,6 +188,8 @@ pub struct Sim {
     /// Every change of a router's table so far: slot, prefix, and whether there is a route afterwards.
     pub router_changes: Vec<(u32, Prefix, bool)>,
     links: BTreeMap<LinkId, (Node, Node)>,
+    /// The same by ends, a member before a party.
+    by_ends: BTreeMap<(Node, Node), LinkId>,
     next_link: LinkId,
     queues: BTreeMap<(Node, Node), VecDeque<InFlight>>,
     inputs: VecDeque<(Node, Input)>,
@@ -209,9 +219,7 @@ impl Sim {
     /// If the member set would be invalid.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
-        let operators = operator_keys(setup.seed).map(|key| key.verifying_key().to_bytes());
-        let directory = Directory::new(EXCHANGE, operators).expect("a name and two keys");
-        let directory = admit(&directory, &setup, 0..u32::try_from(setup.members).expect("few members"));
+        let directory = directory_of(&setup);
         let choices = Prg::new(seed_of(setup.seed, b"order", 0).expose().first_chunk().expect("16 of 32"));
         let mut sim = Self {
             set: MemberSet::clone(directory.set()),
@@ -224,6 +232,7 @@ impl Sim {
             lives: 0,
             parties: BTreeMap::new(),
             members: BTreeMap::new(),
+            sinks: BTreeMap::new(),
             view: Arc::new(View::new(0)),
             held_jobs: BTreeMap::new(),
             stores: BTreeMap::new(),
@@ -232,6 +241,7 @@ impl Sim {
             tables: BTreeMap::new(),
             router_changes: Vec::new(),
             links: BTreeMap::new(),
+            by_ends: BTreeMap::new(),
             next_link: 1,
             queues: BTreeMap::new(),
             inputs: VecDeque::new(),
@@ -327,6 +337,7 @@ impl Sim {
                     self.inputs.push_back((node, Input::Party(given)));
                 }
             }
+            Node::Member(slot) if self.setup.sinks.contains(&slot) => self.start_sink(slot),
             Node::Member(slot) => {
                 let config = MemberConfig {
                     exchange: EXCHANGE.to_owned(),
@@ -413,6 +424,7 @@ impl Sim {
             }
             Node::Member(slot) => {
                 self.members.remove(&slot);
+                self.sinks.remove(&slot);
                 self.held_jobs.entry(slot).and_modify(Vec::clear);
                 self.drop_router_session(slot);
             }
@@ -431,6 +443,7 @@ impl Sim {
     /// Takes a link down; frames in flight are lost.
     fn cut(&mut self, link: LinkId) {
         let Some((a, b)) = self.links.remove(&link) else { return };
+        self.by_ends.remove(&(a, b));
         if let Some(world) = &mut self.world {
             world.cut(link, (a, b));
         }
@@ -449,7 +462,7 @@ impl Sim {
             Node::Party(_) if self.parties.contains_key(&node) => {
                 self.inputs.push_back((node, Input::Party(PartyInput::LinkDown { link })));
             }
-            Node::Member(slot) if self.members.contains_key(&slot) => {
+            Node::Member(slot) if self.members.contains_key(&slot) || self.sinks.contains_key(&slot) => {
                 self.inputs.push_back((node, Input::Member(MemberInput::LinkDown { link })));
             }
             _ => {}
@@ -459,7 +472,8 @@ impl Sim {
     /// Connects all running processes that should have a link and have none.
     pub fn connect_all(&mut self) {
         let mut pairs = vec![(PARTIES[0], PARTIES[1])];
-        for slot in self.members.keys().filter(|slot| self.set.slots[**slot as usize].active) {
+        let slots = self.members.keys().chain(self.sinks.keys());
+        for slot in slots.filter(|slot| self.set.slots[**slot as usize].active) {
             pairs.extend(PARTIES.map(|party| (Node::Member(*slot), party)));
         }
         let connected: BTreeSet<(Node, Node)> = self.links.values().copied().collect();
@@ -473,7 +487,7 @@ impl Sim {
     fn runs(&self, node: Node) -> bool {
         match node {
             Node::Party(_) => self.parties.contains_key(&node),
-            Node::Member(slot) => self.members.contains_key(&slot),
+            Node::Member(slot) => self.members.contains_key(&slot) || self.sinks.contains_key(&slot),
         }
     }
 
@@ -481,6 +495,7 @@ impl Sim {
         let link = self.next_link;
         self.next_link += 1;
         self.links.insert(link, (a, b));
+        self.by_ends.insert((a, b), link);
         let exporter = seed_of(self.setup.seed, b"exporter", self.entropy.branch << 48 | link);
         for (end, other) in [(a, b), (b, a)] {
             let input = match (end, other) {
@@ -501,6 +516,9 @@ impl Sim {
 
     /// The router of `slot` announces.
     pub fn announce(&mut self, slot: u32, nlri: &[Nlri], attributes: &Attributes) {
+        if self.sinks.contains_key(&slot) {
+            return self.announce_by_sink(slot, nlri, attributes);
+        }
         let router = self.routers.entry(slot).or_default();
         for one in nlri {
             router.insert(*one, attributes.clone());

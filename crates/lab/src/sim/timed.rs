@@ -1,6 +1,6 @@
 //! The order of events where work and links cost time ([`super::costs`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,9 @@ pub(super) struct World {
     /// The most of these so far.
     most_outstanding: BTreeMap<(Node, Node), usize>,
     deadlines: BTreeMap<Node, Option<Instant>>,
+    /// When each process next does something, whether that is a timer, and which one it is; and where each is in this list.
+    agenda: BTreeSet<(Instant, bool, Node)>,
+    places: BTreeMap<Node, (Instant, bool)>,
     /// When what the process at work sends leaves it.
     leaves: Option<Instant>,
 }
@@ -56,6 +59,8 @@ impl World {
             outstanding: BTreeMap::new(),
             most_outstanding: BTreeMap::new(),
             deadlines: BTreeMap::new(),
+            agenda: BTreeSet::new(),
+            places: BTreeMap::new(),
             leaves: None,
         }
     }
@@ -84,13 +89,17 @@ impl World {
     fn post(&mut self, node: Node, at: Instant, letter: Letter) {
         self.sent += 1;
         self.letters.entry(node).or_default().insert((at, self.sent), letter);
+        self.note(node);
     }
 
     /// A link is gone, and with it what was on its way.
     pub(super) fn cut(&mut self, link: LinkId, ends: (Node, Node)) {
         self.transit.retain(|_, (.., of, _)| *of != link);
-        for letters in self.letters.values_mut() {
-            letters.retain(|_, letter| !matches!(letter, Letter::Frame { link: of, .. } if *of == link));
+        for end in [ends.0, ends.1] {
+            if let Some(letters) = self.letters.get_mut(&end) {
+                letters.retain(|_, letter| !matches!(letter, Letter::Frame { link: of, .. } if *of == link));
+                self.note(end);
+            }
         }
         for ends in [ends, (ends.1, ends.0)] {
             self.outstanding.remove(&ends);
@@ -103,11 +112,13 @@ impl World {
         self.letters.remove(&node);
         self.busy.remove(&node);
         self.deadlines.remove(&node);
+        self.note(node);
     }
 
     /// A process was started, or was asked: its next timer may be another.
     pub(super) fn changed(&mut self, node: Node, deadline: Option<Instant>) {
         self.deadlines.insert(node, deadline);
+        self.note(node);
     }
 
     fn free_at(&self, node: Node, at: Instant) -> Instant {
@@ -116,12 +127,21 @@ impl World {
 
     /// When and at which process something is next done: a letter if one is there by then, otherwise a timer.
     fn next(&self) -> Option<(Instant, Node, bool)> {
-        let letters = self.letters.iter().filter_map(|(node, letters)| {
-            let ((at, _), _) = letters.first_key_value()?;
-            Some((self.free_at(*node, *at), *node, false))
-        });
-        let timers = self.deadlines.iter().filter_map(|(node, at)| Some((self.free_at(*node, (*at)?), *node, true)));
-        letters.chain(timers).min_by_key(|(at, node, is_timer)| (*at, *is_timer, *node))
+        self.agenda.first().map(|(at, is_timer, node)| (*at, *node, *is_timer))
+    }
+
+    /// Keeps the agenda true to what lies in front of a process, to its timer and to its work.
+    fn note(&mut self, node: Node) {
+        if let Some((at, is_timer)) = self.places.remove(&node) {
+            self.agenda.remove(&(at, is_timer, node));
+        }
+        let letter = self.letters.get(&node).and_then(|letters| letters.first_key_value());
+        let letter = letter.map(|((at, _), _)| (self.free_at(node, *at), false));
+        let timer = self.deadlines.get(&node).copied().flatten().map(|at| (self.free_at(node, at), true));
+        if let Some((at, is_timer)) = letter.into_iter().chain(timer).min() {
+            self.places.insert(node, (at, is_timer));
+            self.agenda.insert((at, is_timer, node));
+        }
     }
 }
 
@@ -157,8 +177,11 @@ impl Sim {
     /// Does what comes next. `false` if nothing is due within `horizon`.
     pub(super) fn timed_step(&mut self, horizon: Duration) -> bool {
         self.post(self.now.instant);
-        let nodes: Vec<Node> = self.running().filter(|node| self.is_new(*node)).collect();
-        nodes.into_iter().for_each(|node| self.note_deadline(node));
+        let known = self.world.as_ref().map_or(0, |world| world.deadlines.len());
+        if known < self.parties.len() + self.members.len() + self.sinks.len() {
+            let nodes: Vec<Node> = self.running().filter(|node| self.is_new(*node)).collect();
+            nodes.into_iter().for_each(|node| self.note_deadline(node));
+        }
         let Some(world) = &mut self.world else { return false };
         let arrival = world.transit.first_key_value().map(|((at, _), _)| *at);
         let next = world.next();
@@ -175,6 +198,7 @@ impl Sim {
         }
         let Some((_, node, is_timer)) = next else { return false };
         let letter = if is_timer { None } else { world.letters.get_mut(&node).and_then(BTreeMap::pop_first) };
+        world.note(node);
         self.set_instant(at.max(self.now.instant));
         self.work_on(node, letter.map(|(_, letter)| letter));
         true
@@ -216,7 +240,8 @@ impl Sim {
     }
 
     fn running(&self) -> impl Iterator<Item = Node> {
-        self.parties.keys().copied().chain(self.members.keys().map(|slot| Node::Member(*slot)))
+        let members = self.members.keys().chain(self.sinks.keys()).map(|slot| Node::Member(*slot));
+        self.parties.keys().copied().chain(members)
     }
 
     fn is_new(&self, node: Node) -> bool {

@@ -12,6 +12,7 @@ mod exchange_copies;
 mod exchange_export;
 mod exchange_flips;
 mod exchange_frames;
+mod exchange_full;
 mod exchange_hostile;
 mod exchange_leakage;
 mod exchange_limits;

@@ -112,7 +112,15 @@ impl<P: Link> End<P> {
     /// # Errors
     /// If the link fails or the peer errs.
     pub fn set_up(&mut self) -> Result<Counts, BenchError<P::Error>> {
-        let target = Demand::of(&self.workload.program, self.workload.lanes);
+        self.set_up_for(1)
+    }
+
+    /// Fills the pool for so many evaluations; returns what was sent.
+    ///
+    /// # Errors
+    /// If the link fails or the peer errs.
+    pub fn set_up_for(&mut self, evaluations: usize) -> Result<Counts, BenchError<P::Error>> {
+        let target = Demand::of(&self.workload.program, self.workload.lanes) * evaluations;
         let mut counts = Counts::default();
         for chunk in self.pool.missing_for(&target).chunks(self.chunk) {
             self.setup.request(chunk)?;

@@ -6,9 +6,9 @@ use serde_json::json;
 use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 use wayleave_crypto::secret::Secret;
-use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::MAX_SLOTS;
-use wayleave_route_server::object::{Description, ExportMode, Fresh, Kind, announce, blob_hash, expand, open};
+use wayleave_route_server::object::{Description, ExportMode, Fresh, Kind, Sealed, announce, blob_hash, expand, open};
 use wayleave_route_server::wire::Writer;
 
 use crate::report::{Report, seconds};
@@ -16,6 +16,57 @@ use crate::report::{Report, seconds};
 const EXCHANGE: &str = "bench-ix";
 /// Octets of attributes: a mean route with communities.
 const ATTRIBUTES: usize = 120;
+
+/// A route to one prefix, as an announcer gives it to the parties.
+pub struct Announced {
+    members: u32,
+    key: VerifyingKey,
+    sealed: Sealed,
+}
+
+impl Announced {
+    /// Route number `number` to so many members.
+    ///
+    /// # Panics
+    /// Never: 24 bits fit.
+    #[must_use]
+    pub fn new(members: usize, number: u64) -> Self {
+        let members = members.clamp(1, MAX_SLOTS);
+        let signing = SigningKey::from_seed(&Secret::new([5; 32]));
+        let prefix = Prefix::truncated([203, 0, 113, 0].into(), 24).expect("24 bits fit");
+        let kind = Kind::Announce { prefixes: vec![Nlri::new(prefix)] };
+        let description = Description { slot: 1, set: 1, epoch: 1, version: number + 1, salt: [9; 32], kind };
+        let mut fresh = Fresh { key: [1; 16], seed: [2; 32], openings: [[3; 32], [4; 32]] };
+        fresh.seed[..8].copy_from_slice(&number.to_be_bytes());
+        let exported: Vec<bool> = (0..members).map(|slot| slot % 3 != 0).collect();
+        let route = (&[7; ATTRIBUTES][..], &[0; 32]);
+        let sealed = announce(ExportMode::Direct, EXCHANGE, description, route, &exported, &fresh, &signing);
+        Self { members: u32::try_from(members).unwrap_or(u32::MAX), key: signing.verifying_key(), sealed }
+    }
+
+    /// Party 1 checks it and makes every member's share. Returns an octet of them.
+    ///
+    /// # Panics
+    /// If it is not sound.
+    #[must_use]
+    pub fn at_party_one(&self) -> u8 {
+        let Sealed { header, one, blob, .. } = &self.sealed;
+        let holds = header.is_signed_by(EXCHANGE, &self.key) && one.matches(header);
+        assert!(holds && blob_hash(blob) == header.blob_hash, "what was just made is sound");
+        expand(&one.seed, None, 0, self.members).last().copied().unwrap_or(0)
+    }
+
+    /// Party 2 checks it and copies every member's share. Returns an octet of them.
+    ///
+    /// # Panics
+    /// If it is not sound.
+    #[must_use]
+    pub fn at_party_two(&self) -> u8 {
+        let Sealed { header, two, .. } = &self.sealed;
+        assert!(header.is_signed_by(EXCHANGE, &self.key) && two.matches(header), "what was just made is sound");
+        two.row.to_vec().last().copied().unwrap_or(0)
+    }
+}
 
 /// Announces one route to `members` members, `repetitions` times. `clock` is any monotonic clock.
 ///

@@ -4,6 +4,7 @@ pub mod attestation;
 pub mod circuits;
 pub mod codec;
 pub mod direct;
+pub mod exchange_trace;
 pub mod forward;
 pub mod granularity;
 pub mod icing;

@@ -4,6 +4,7 @@
 //! 150 lines of this file by about as many calls; the published points, the larger part of this module, would stay.
 
 pub mod attestation;
+pub mod exchange;
 pub mod forward;
 pub mod granularity;
 pub mod overlay;

@@ -143,7 +143,7 @@ fn a_mistake_on_the_command_line_is_json_where_json_was_asked_for() {
 #[test]
 fn a_plot_that_nothing_draws_and_a_damaged_recording_are_errors() {
     let folder = Folder::new("cli-bench-errors");
-    for name in ["bgp-codec", "export-all", "select-best", "exchange-trace", "forward-io"] {
+    for name in ["bgp-codec", "export-all", "exchange-join", "exchange-trace", "forward-io"] {
         let said = folder.fails(2, &["bench", name, "--plot", "plot.svg"]);
         assert!(said.contains("draws no plot"), "{said}");
     }
@@ -721,7 +721,15 @@ fn show_and_why_report_a_role_that_does_not_answer() {
 fn benchmarks_are_listed_and_report_in_the_common_form() {
     let folder = Folder::new("cli-bench");
     let list = folder.ok(&["bench", "--list"]);
-    let exchange = ["bgp-codec", "export-all", "select-best", "exchange-trace"];
+    let exchange = [
+        "bgp-codec",
+        "export-all",
+        "select-best",
+        "exchange-trace",
+        "exchange-stress",
+        "exchange-join",
+        "exchange-restart",
+    ];
     for name in exchange.iter().chain(&[
         "forward",
         "forward-io",
@@ -752,7 +760,7 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
     assert_eq!(results.iter().map(|result| &result["name"]).collect::<Vec<_>>(), ["scion.1500"]);
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
     let trace = trace.to_str().expect("UTF-8");
-    let runs: [(&[&str], &[&str]); 5] = [
+    let runs: [(&[&str], &[&str]); 11] = [
         (&["bgp-codec", "--mrt", trace], &["decode_encode", "identical"]),
         (&["export-all", "--members", "20"], &["online", "setup", "bytes_online", "bytes_setup", "rounds", "memory"]),
         (
@@ -765,7 +773,39 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
         ),
         (
             &["exchange-trace", "--members", "4", "--prefixes", "20"],
-            &["prefix_mean", "prefix_p50", "prefix_p99", "oracle_mismatches", "party_link"],
+            &[
+                "prefix_mean",
+                "prefix_p50",
+                "prefix_p99",
+                "parties_mean",
+                "parties_p99",
+                "oracle_mismatches",
+                "party_link",
+            ],
+        ),
+        (
+            &["exchange-trace", "--generated", "--members", "12", "--prefixes", "30"],
+            &["parties_mean", "parties_p50", "parties_p99", "parties.export_all.p99", "parties.select_best.p99"],
+        ),
+        (
+            &["exchange-trace", "--generated", "--mode", "mpc", "--members", "12", "--prefixes", "30"],
+            &["parties_mean", "parties_p50", "parties_p99", "parties.export_all.p99", "parties.select_best.p99"],
+        ),
+        (
+            &["exchange-stress", "--members", "20", "--threads", "2", "--routes", "4"],
+            &["export_all", "select_best.4", "select_best.4.sustained", "export_all.workers.2"],
+        ),
+        (
+            &["exchange-join", "--members", "6", "--prefixes", "40"],
+            &["join", "announce", "deliveries", "announce.party-1", "announce.sinks"],
+        ),
+        (
+            &["exchange-restart", "--members", "6", "--prefixes", "40"],
+            &["first_update", "synced", "memory", "memory.party-1", "synced.party-2"],
+        ),
+        (
+            &["select-best", "--members", "20", "--routes", "4", "--delay-us", "100", "--group", "8"],
+            &["online", "setup", "bytes_setup"],
         ),
     ];
     for (arguments, expected) in runs {
@@ -782,6 +822,44 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
             assert!(names.contains(name), "{name} is not in {names:?}");
         }
     }
+}
+
+#[test]
+fn the_exchanges_benchmarks_count_what_they_do_and_draw_the_papers_figures() {
+    let folder = Folder::new("cli-bench-exchange");
+    let run = |arguments: &[&str]| {
+        let said = folder.ok(&[&["bench"], arguments, &["--short", "--json", "--repetitions", "2"]].concat());
+        json(&said)["results"].as_array().expect("results").clone()
+    };
+    let value = |results: &[serde_json::Value], name: &str| {
+        let result = results.iter().find(|result| result["name"] == name);
+        result.unwrap_or_else(|| panic!("no {name}"))["value"].as_f64().expect("a number")
+    };
+    // One announces 60 prefixes to 20 sinks; 27 of them are contested, and 23 members choose among two routes.
+    let size = ["exchange-join", "--members", "23", "--prefixes", "60"];
+    let join = run(&size);
+    assert_eq!(value(&join, "deliveries"), 60.0 * 20.0);
+    assert!(value(&join, "announce.lanes") >= 27.0 * 23.0);
+    assert_eq!(value(&join, "announce.refused"), 0.0);
+    // Only the announcer and the receivers choose.
+    let opted_out = run(&[&size[..], &["--sinks", "opt-out"]].concat());
+    assert!((1.0..27.0 * 23.0).contains(&value(&opted_out, "announce.lanes")));
+    assert_eq!(value(&run(&[&size[..], &["--contested", "0", "--mode", "mpc"]].concat()), "announce.rankings"), 0.0);
+
+    let drawn: [&[&str]; 3] = [
+        &["select-best", "--members", "10", "--plot", "table-1.svg"],
+        &["exchange-trace", "--generated", "--members", "10", "--prefixes", "20", "--plot", "figure-10.svg"],
+        &["exchange-stress", "--members", "10", "--routes", "8", "--plot", "figure-11.svg"],
+    ];
+    for (arguments, file) in drawn.into_iter().zip(["table-1.svg", "figure-10.svg", "figure-11.svg"]) {
+        run(arguments);
+        let svg = std::fs::read_to_string(folder.0.join(file)).expect("a picture");
+        assert!(svg.contains("published") && svg.ends_with("</svg>\n"), "{file}");
+    }
+    assert!(
+        folder.fails(2, &["bench", "exchange-trace", "--plot", "x.svg"]).contains("draws no plot of a recorded trace")
+    );
+    assert!(folder.fails(2, &["bench", "party", "--party", "1", "2", "3", "4", "5", "6"]).contains("start no party"));
 }
 
 /// One key file in the place of another: what `check` and `run` say.

@@ -22,7 +22,7 @@ pub struct Bench {
     /// Members of the exchange.
     #[arg(long)]
     pub members: Option<usize>,
-    /// Routes of the prefix, in select-best.
+    /// Routes of the prefix, in select-best and exchange-stress.
     #[arg(long)]
     pub routes: Option<usize>,
     /// What select-best returns to a member: the index of the route, or its key.
@@ -31,12 +31,28 @@ pub struct Bench {
     /// How export-all computes: direct by default.
     #[arg(long, value_enum)]
     pub mode: Option<BenchMode>,
-    /// exchange-trace: who multiplies policies and keys, the announcer or the parties; direct by default.
+    /// exchange-trace, exchange-join and exchange-restart: who multiplies policies and keys, the announcer or the parties; direct by default.
     #[arg(long, value_enum)]
     pub export: Option<BenchMode>,
-    /// select-best and export-all --mode mpc: columns of a group of the OT extension, 1, 2, 4 or 8. More send less and compute more.
+    /// select-best and export-all --mode mpc: microseconds of delay between the parties.
+    #[arg(long)]
+    pub delay_us: Option<u64>,
+    /// exchange-trace: measure the parties alone over a trace that is generated with the moments that the paper publishes of its own.
+    #[arg(long)]
+    pub generated: bool,
+    /// select-best, export-all --mode mpc and exchange-stress: columns of a group of the OT extension, 1, 2, 4 or 8. More send less and compute more.
     #[arg(long, value_parser = group_bits)]
     pub group: Option<GroupBits>,
+    /// exchange-join: of how many prefixes of a hundred another member has a route before; 45 by default.
+    #[arg(long)]
+    pub contested: Option<usize>,
+    /// exchange-join: prefixes of one UPDATE; 1 by default.
+    #[arg(long)]
+    pub per_update: Option<usize>,
+    /// exchange-join, exchange-restart, exchange-trace --generated: whether members that take and discard rank in Select-Best; they do by
+    /// default.
+    #[arg(long, value_enum)]
+    pub sinks: Option<BenchSinks>,
     /// MRT file with the trace or table to measure; the trace that comes with the sources by default.
     #[arg(long)]
     pub mrt: Option<PathBuf>,
@@ -61,7 +77,8 @@ pub struct Bench {
     /// attest-trace: whether the router caches verdicts.
     #[arg(long, value_parser = clap::builder::BoolishValueParser::new())]
     pub cache: Option<bool>,
-    /// forward and stamp: cores used for the results that end in `.cores`; all by default.
+    /// forward and stamp: cores used for the results that end in `.cores`; all by default. exchange-stress: workers, 1, 2, 4 and 8 by
+    /// default.
     #[arg(long)]
     pub threads: Option<usize>,
     /// forward, stamp, forward-io, overlay and pocomon: measure only results whose names begin with this; may be given several times.
@@ -70,6 +87,9 @@ pub struct Bench {
     /// SVG file for the paper's figures, with its points beside ours.
     #[arg(long)]
     pub plot: Option<PathBuf>,
+    /// Run one party of a benchmark, which talks on standard input and output.
+    #[arg(long, hide = true, num_args = 6, allow_hyphen_values = true)]
+    pub party: Vec<String>,
     /// What the outer process could not fetch, and why.
     #[arg(long, hide = true)]
     pub absent: Vec<String>,
@@ -105,4 +125,12 @@ pub enum BenchOutput {
 pub enum BenchMode {
     Mpc,
     Direct,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum BenchSinks {
+    /// They send rankings, in which all routes have an equal class.
+    Rank,
+    /// They take no part in Select-Best.
+    OptOut,
 }

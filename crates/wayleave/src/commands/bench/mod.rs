@@ -5,6 +5,7 @@ mod attest;
 mod chain;
 mod circuits;
 mod codec;
+mod exchange;
 mod forward;
 mod forward_io;
 mod granularity;
@@ -12,6 +13,7 @@ mod key_server;
 mod other_overlays;
 mod overlay;
 mod pocomon;
+mod stress;
 mod trace;
 mod traffic;
 
@@ -29,14 +31,17 @@ use wayleave_papers::report::Report;
 
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json, table};
-pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput};
+pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput, BenchSinks};
 
 /// All benchmarks, and what they measure.
-const ALL: [(&str, &str); 14] = [
+const ALL: [(&str, &str); 17] = [
     ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
     ("export-all", "one route to all members: direct, or the circuit of the paper"),
     ("select-best", "the best route of each member, both parties over loopback TCP"),
-    ("exchange-trace", "a recorded table through a whole exchange in one thread"),
+    ("exchange-trace", "a recorded or a generated trace through a whole exchange in one thread"),
+    ("exchange-stress", "the parties alone: routes and prefixes a second, by the number of workers"),
+    ("exchange-join", "a member announces a full table to all others, and a further member joins it"),
+    ("exchange-restart", "each party is killed and returns: the first update, all members, memory"),
     ("forward", "verify and rewrite packets in memory, beside no processing and beside IPv4 lookup"),
     ("forward-io", "a router between namespaces by every backend, beside the kernel's IP forwarding"),
     ("stamp", "put headers and bindings in front of packets in memory"),
@@ -53,10 +58,24 @@ const ALL: [(&str, &str); 14] = [
 ];
 
 /// Those that `--plot` can draw.
-const DRAWN: [&str; 8] =
-    ["forward", "stamp", "overlay", "pocomon", "waypoint-granularity", "attest-ops", "attest-trace", "attest-memory"];
+const DRAWN: [&str; 11] = [
+    "select-best",
+    "exchange-trace",
+    "exchange-stress",
+    "forward",
+    "stamp",
+    "overlay",
+    "pocomon",
+    "waypoint-granularity",
+    "attest-ops",
+    "attest-trace",
+    "attest-memory",
+];
 
 pub fn run(bench: &Bench) -> Outcome {
+    if !bench.party.is_empty() {
+        return exchange::party(&bench.party);
+    }
     if bench.list {
         if bench.json {
             print_json(json!({ "benchmarks": ALL.map(|(name, what)| json!({ "name": name, "measures": what })) }));
@@ -79,6 +98,9 @@ pub fn run(bench: &Bench) -> Outcome {
         Some("export-all") => circuits::export_all(bench)?,
         Some("select-best") => circuits::select_best(bench)?,
         Some("exchange-trace") => trace::run(bench)?,
+        Some("exchange-stress") => stress::run(bench)?,
+        Some("exchange-join") => exchange::join(bench)?,
+        Some("exchange-restart") => exchange::restart(bench)?,
         Some("forward") => forward::run(bench)?,
         Some(name @ ("forward-io" | "overlay" | "pocomon")) => {
             let outcome = match name {
