@@ -105,6 +105,8 @@ pub struct Setup {
     pub max_blob: u32,
     /// What each member may cost the parties.
     pub budget: Budget,
+    /// How long a recommendation counts at least.
+    pub epoch: Duration,
     /// Keys of parties and operators, as every process is configured with them.
     pub keys: Vec<(KeyRole, [u8; 32])>,
     /// Slots of members that take and discard what they are sent ([`crate::sink`]).
@@ -127,6 +129,7 @@ impl Default for Setup {
             export: ExportMode::Direct,
             max_blob: MAX_BLOB_DEFAULT,
             budget: Budget::default(),
+            epoch: Duration::ZERO,
             keys: Vec::new(),
             sinks: BTreeSet::new(),
             costs: None,
@@ -328,6 +331,7 @@ impl Sim {
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
                     max_blob: self.setup.max_blob,
                     budget: self.setup.budget,
+                    epoch: self.setup.epoch,
                 };
                 let file = self.files.get(&node).cloned().unwrap_or_else(|| self.directory.encode());
                 let party = Party::new(config, &seed, &file, stored, self.now)?;

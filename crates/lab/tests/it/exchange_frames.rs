@@ -109,7 +109,7 @@ fn bring_to(state: State, party: Node) -> (Exchange, Forger) {
     if state == State::RankingAwaited {
         exchange.announce(2, &[nlri("20.0.0.0/16")], &route(2, &[64500], &[]));
         exchange.sim.run_for(Duration::from_millis(10));
-        assert_eq!(exchange.sim.party(party).map(|p| p.status().stage), Some("round"));
+        assert_eq!(exchange.sim.party(party).map(|p| p.status().rounds), Some(1));
     }
     exchange.sim.forget_events();
     (exchange, forger)

@@ -9,6 +9,7 @@ use wayleave_core::{Instant, Now};
 use super::batch::Applied;
 use super::reconcile::CHUNK;
 use super::role::Role;
+use super::round::Work;
 use super::state::{Departure, PendingObject, Stage, State};
 use super::{PartyEvent, engine, store};
 use crate::directory::{Directory, Succession};
@@ -70,7 +71,8 @@ impl Role for Follower {
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps, now),
             PartyFrame::Go { seq } => deliver_accepted(party, seq, now),
             PartyFrame::Evaluate { seq, rows } => party.evaluate(seq, &rows),
-            PartyFrame::Refill { demand } => refill(party, &demand),
+            PartyFrame::Next { seq } => party.order(Work::Part { seq }),
+            PartyFrame::Refill { demand } => party.order(Work::Fill(engine::from_frame(&demand)?)),
             PartyFrame::Drop { objects } => {
                 for (slot, version) in objects {
                     if party.take_pending(slot, version).is_some() {
@@ -290,19 +292,6 @@ fn deliver_accepted(party: &mut State, seq: u64, now: Now) -> Result<(), &'stati
             Err("a go for another batch")
         }
     }
-}
-
-/// Fills the pool with the chunks that party 1 named.
-fn refill(party: &mut State, demand: &[(u32, u64)]) -> Result<(), &'static str> {
-    if !matches!(party.stage, Stage::Idle) {
-        return Err("a refill out of turn");
-    }
-    let chunks = engine::from_frame(demand)?;
-    let engine = party.engine.as_mut().ok_or("a refill without a session")?;
-    engine.fill(&chunks).map_err(|_| "a refill that is not possible")?;
-    party.counters.correlations += chunks.iter().map(|chunk| chunk.count as u64).sum::<u64>();
-    party.stage = Stage::Refill;
-    Ok(())
 }
 
 /// Does what party 1 concluded from the inventories; both must then have the same view.

@@ -6,6 +6,8 @@
 //! both hold and both *evaluate* Select-Best; each sends its share of the result to the member. Nothing is delivered or
 //! evaluated before the views were compared.
 //!
+//! Ranking and evaluating goes on beside the batches that come after (`round`).
+//!
 //! What both parties do alike is in `State` (`state`, `batch`, `round`); what only party 1 does in `Sequencer`, what only
 //! party 2 does in `Follower`. Both are called through the trait `Role` (`role`), which is not a role of `wayleave run`.
 
@@ -16,6 +18,7 @@ mod export;
 mod follower;
 mod probation;
 mod reconcile;
+mod relist;
 mod role;
 mod round;
 mod sequencer;
@@ -45,6 +48,7 @@ pub use store::{Change, META, StoredRecord};
 
 use follower::Follower;
 use role::Role;
+use round::Work;
 use sequencer::Sequencer;
 use state::{Stage, State, width};
 
@@ -99,6 +103,8 @@ pub struct PartyConfig {
     pub max_blob: u32,
     /// What each member may cost this party.
     pub budget: Budget,
+    /// How long a recommendation counts at least, at party 1.
+    pub epoch: Duration,
 }
 
 /// What a driver gives a party.
@@ -190,7 +196,11 @@ impl Party {
             active: BTreeMap::new(),
             peer: None,
             stage: Stage::Idle,
+            rounds: BTreeMap::new(),
             engine: None,
+            work: None,
+            ordered: VecDeque::new(),
+            engine_progress: 0,
             recommendation: BTreeMap::new(),
             relist: None,
             flow_changed: BTreeSet::new(),
@@ -231,7 +241,8 @@ impl Party {
     /// Whether everything that was given to this party has had its effect.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        matches!(self.state.stage, Stage::Idle | Stage::Refill)
+        matches!(self.state.stage, Stage::Idle)
+            && self.state.rounds.is_empty()
             && self.state.peer_ready()
             && self.state.pending.is_empty()
             && self.role.is_at_rest(&self.state)
@@ -240,7 +251,7 @@ impl Party {
     /// Whether the pool of correlations holds what it should, and is not being filled.
     #[must_use]
     pub fn is_stocked(&self) -> bool {
-        self.role.is_stocked(&self.state) && !matches!(self.state.stage, Stage::Refill)
+        self.role.is_stocked(&self.state) && !matches!(self.state.work, Some(Work::Fill(_)))
     }
 
     /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
@@ -593,10 +604,7 @@ impl Machine for Party {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let progress = match &self.state.stage {
-            Stage::Round(round) => round.progress_due(),
-            _ => None,
-        };
+        let progress = self.state.rounds.values().filter_map(round::Round::progress_due).min();
         let flow = [self.state.stalls_at(), self.state.grants_at()];
         let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter().chain(flow);
         all.flatten().min()

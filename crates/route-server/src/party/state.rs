@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now, Prefix};
+use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
@@ -12,7 +12,8 @@ use super::budget::Pace;
 use super::engine::Engine;
 use super::export::Exporting;
 use super::reconcile::PeerHello;
-use super::round::Round;
+use super::relist::Relist;
+use super::round::{Round, Work};
 use super::sync::Cursor;
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
 use crate::credit::{self, Receiving, Sending};
@@ -43,6 +44,8 @@ pub(super) struct MemberLink {
     pub select_best: bool,
     /// Rankings missed in a row.
     pub missed: u32,
+    /// When the last one was missed that was not due together with one before.
+    pub missed_at: Option<Instant>,
     pub sending: Sending,
     pub receiving: Receiving,
     /// Whether there was no credit for a tick: the member lacks it.
@@ -51,6 +54,13 @@ pub(super) struct MemberLink {
     pub owes_set: bool,
     /// At party 2: whether party 1 knows that the member can get nothing now.
     pub held: bool,
+}
+
+impl MemberLink {
+    /// Whether the member missed a ranking after `begin`: one of a round that began by then is not waited for, since it is the same lapse.
+    pub(super) fn is_late_since(&self, begin: Instant) -> bool {
+        self.missed_at.is_some_and(|at| begin < at)
+    }
 }
 
 /// A member to which both parties deliver.
@@ -100,7 +110,7 @@ pub(super) struct PeerParty {
     pub receiving: Receiving,
 }
 
-/// The stage of the current batch.
+/// The stage of the current batch. Rounds of earlier ones go on beside it.
 pub(super) enum Stage {
     Idle,
     /// Party 1 awaits the answer to its proposal.
@@ -121,10 +131,6 @@ pub(super) enum Stage {
     },
     /// Delivered as far as this party can alone: Export-All runs, in mode `mpc`.
     Exporting(Box<Exporting>),
-    /// Rankings are awaited, or the evaluation runs.
-    Round(Box<Round>),
-    /// The pool of correlations is being filled.
-    Refill,
 }
 
 /// A link that is gone, as the party's role has to know it.
@@ -163,11 +169,18 @@ pub(super) struct State {
     pub active: BTreeMap<u32, ActiveMember>,
     pub peer: Option<PeerParty>,
     pub stage: Stage,
+    /// Rounds whose rankings are awaited, or that are evaluated, by batch.
+    pub rounds: BTreeMap<u64, Round>,
     pub engine: Option<Engine>,
+    /// What the engine does, and at party 2 what it does next.
+    pub work: Option<Work>,
+    pub ordered: VecDeque<Work>,
+    /// How much the engine has done.
+    pub engine_progress: u64,
     /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
     pub recommendation: BTreeMap<u32, u8>,
-    /// From which prefix on all are evaluated again, since an epoch began.
-    pub relist: Option<Prefix>,
+    /// What is still to be evaluated again since an epoch began.
+    pub relist: Option<Relist>,
     /// Members whose credit has changed since the role last looked.
     pub flow_changed: BTreeSet<u32>,
     /// What members have spent of their budgets.
@@ -407,6 +420,7 @@ impl State {
                     session: None,
                     select_best: false,
                     missed: 0,
+                    missed_at: None,
                     sending: Sending::new(credit::TO_MEMBER, now.instant),
                     receiving: Receiving::new(credit::FROM_MEMBER),
                     lacks: false,
@@ -455,6 +469,11 @@ impl State {
                 self.peer = None;
                 self.engine = None;
                 self.active.clear();
+                // Everybody is sent everything again, and with that all is evaluated.
+                self.relist = None;
+                self.rounds.clear();
+                self.work = None;
+                self.ordered.clear();
                 let steps = match std::mem::replace(&mut self.stage, Stage::Idle) {
                     Stage::Proposed { steps, .. } => steps,
                     _ => Vec::new(),

@@ -184,6 +184,7 @@ fn kind(event: &PartyEvent) -> Option<(&'static str, u32)> {
         PartyEvent::Behind { slot, .. } => Some(("behind", *slot)),
         PartyEvent::Deferred { slot, .. } => Some(("deferred", *slot)),
         PartyEvent::OwnOrder { slot, .. } => Some(("own-order", *slot)),
+        PartyEvent::EpochLater { .. } => Some(("epoch-later", u32::MAX)),
         PartyEvent::Stalled { slot } => Some(("stalled", slot.unwrap_or(u32::MAX))),
         PartyEvent::Expired { slot } => Some(("expired", *slot)),
         _ => None,
@@ -238,6 +239,13 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
                 seconds,
                 suppressed,
                 "the member in slot {slot} is sent all routes too often to have Select-Best choose among them each time: its own order decides; again in {seconds} seconds"
+            );
+        }
+        PartyEvent::EpochLater { seconds } => {
+            info!(
+                seconds,
+                suppressed,
+                "the new recommendation counts in {seconds} seconds, once the present one has counted for epoch_secs"
             );
         }
         PartyEvent::Stalled { slot: Some(slot) } => {
