@@ -23,6 +23,7 @@ mod exchange_set_changes;
 mod exchange_size;
 mod exchange_slow;
 mod exchange_speakers;
+mod exchange_sync;
 mod exchange_withdrawn;
 mod layout;
 mod real_routers;
