@@ -180,7 +180,7 @@ impl Sink {
 
     fn tick(&mut self, tick: &Tick, now: Instant, out: &mut Vec<Sent>) {
         self.taken.deliveries += tick.deliver.len() as u64;
-        self.synced |= tick.slice.as_ref().is_some_and(|slice| slice.ends);
+        self.synced |= tick.slice.as_ref().is_some_and(|slice| slice.ends.is_some());
         if !tick.rank {
             return;
         }

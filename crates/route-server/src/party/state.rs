@@ -17,6 +17,7 @@ use super::round::{Round, Work};
 use super::sync::Cursor;
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
 use crate::credit::{self, Receiving, Sending};
+use crate::digests::Differs;
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
@@ -52,6 +53,8 @@ pub(super) struct MemberLink {
     pub lacks: bool,
     /// Whether there was no credit for the member set, which goes before any tick.
     pub owes_set: bool,
+    /// At party 1: whether the member has said what it holds, or that it wants everything.
+    pub told: bool,
     /// At party 2: whether party 1 knows that the member can get nothing now.
     pub held: bool,
 }
@@ -64,13 +67,16 @@ impl MemberLink {
 }
 
 /// A member to which both parties deliver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ActiveMember {
     pub session: SessionId,
     pub select_best: bool,
-    /// How far it has been sent everything; `None` once it has all.
+    /// How far it has been sent what it lacks; `None` once it has all.
     pub cursor: Option<Cursor>,
-    /// Whether it had all once in this session: then it gets all that is new, also while it is sent everything again.
+    /// What it lacked when that began.
+    pub differs: Arc<Differs>,
+    /// Whether it had all once in this session, or held most of it: then it gets all that is new, also while it is sent what it
+    /// lacks.
     pub complete: bool,
     /// Whether it ranks while it is sent everything.
     pub chooses: bool,
@@ -425,6 +431,7 @@ impl State {
                     receiving: Receiving::new(credit::FROM_MEMBER),
                     lacks: false,
                     owes_set: false,
+                    told: false,
                     held: false,
                 };
                 self.members.insert(slot, member);
@@ -565,7 +572,8 @@ impl State {
         if description.version <= self.table.high_water(slot) {
             return Err(Refusal::OldVersion);
         }
-        if description.epoch != self.epoch {
+        // What was on the way as an epoch began is of the one before at one party or both: its dummy key is as public as this one's.
+        if description.epoch != self.epoch && description.epoch.checked_add(1) != Some(self.epoch) {
             return Err(Refusal::Epoch);
         }
         if description.set != self.set.number {

@@ -82,6 +82,7 @@ impl PartyArguments {
             export: self.export,
             max_blob: MAX_BLOB_DEFAULT,
             budget: Budget::default(),
+            epoch: Duration::ZERO,
         };
         Party::new(config, seed, &directory_of(&setup).encode(), stored, now).map_err(io::Error::other)
     }
