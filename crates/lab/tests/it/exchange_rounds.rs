@@ -35,6 +35,7 @@ fn latency(exchange: &mut Exchange, change: u32) -> Duration {
     let wanted = asn(u32::from(is_long));
     while exchange.sim.tables[&2].get(&prefix.prefix).and_then(|a| a.as_path().first_asn()) != Some(wanted) {
         assert!(exchange.sim.step(LIMIT), "the route arrives");
+        exchange.sim.connect_all();
     }
     exchange.sim.now().instant - begin
 }

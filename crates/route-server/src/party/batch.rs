@@ -139,6 +139,7 @@ impl State {
                     return Err("an epoch that is past");
                 }
                 self.epoch = *epoch;
+                self.epoch_began = Some(now.instant);
                 if let Some(recommendation) = role.epoch_began(self) {
                     self.recommendation = recommendation;
                 }

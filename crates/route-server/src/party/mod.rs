@@ -190,6 +190,7 @@ impl Party {
             set_is_stored,
             set_is_news: false,
             epoch: loaded.epoch.max(1),
+            epoch_began: None,
             seq: loaded.seq.max(now.unix.0),
             table: loaded.table,
             pending: BTreeMap::new(),

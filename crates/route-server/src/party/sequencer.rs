@@ -676,7 +676,7 @@ impl Sequencer {
 
     /// When the pool is next filled, if nothing comes in between.
     fn refill_deadline(&self, party: &State) -> Option<Instant> {
-        let is_idle = matches!(party.stage, Stage::Idle) && party.rounds.is_empty();
+        let is_idle = matches!(party.stage, Stage::Idle) && party.rounds.is_empty() && party.work.is_none();
         let may = is_idle && party.peer_ready() && !self.has_work(party);
         (may && !self.is_stocked(party)).then_some(party.refill_at)
     }

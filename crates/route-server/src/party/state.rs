@@ -164,6 +164,8 @@ pub(super) struct State {
     pub keys: Vec<Option<VerifyingKey>>,
     pub set_bytes: Arc<[u8]>,
     pub epoch: u64,
+    /// When it began, if that was in this life.
+    pub epoch_began: Option<Instant>,
     pub seq: u64,
     pub tick: Duration,
     /// Slots of each member set so far.
@@ -572,8 +574,10 @@ impl State {
         if description.version <= self.table.high_water(slot) {
             return Err(Refusal::OldVersion);
         }
-        // What was on the way as an epoch began is of the one before at one party or both: its dummy key is as public as this one's.
-        if description.epoch != self.epoch && description.epoch.checked_add(1) != Some(self.epoch) {
+        // One that was on its way when the epoch began is taken too: each refusal at one party alone would delay what comes after it.
+        let is_recent = self.epoch_began.is_some_and(|at| self.clocks.instant.since(at) < self.config.match_wait);
+        let is_before = description.epoch.checked_add(1) == Some(self.epoch);
+        if description.epoch != self.epoch && !(is_before && is_recent) {
             return Err(Refusal::Epoch);
         }
         if description.set != self.set.number {
