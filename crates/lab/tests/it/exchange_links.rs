@@ -139,6 +139,8 @@ fn a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right(export:
             assert!(table.contains_key(&nlri("20.0.0.0/16").prefix), "type {kind}: what was delivered stays");
         }
         exchange.sim.tamper = None;
+        // A link on which nothing arrives is closed by its ends' keepalives, also if neither party awaits an answer.
+        exchange.sim.cut_parties();
         exchange.check();
     }
 }

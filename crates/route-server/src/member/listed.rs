@@ -81,6 +81,13 @@ impl Instances {
         }
     }
 
+    /// Results so far, and those on their way, follow from rules that count no more.
+    pub(super) fn forget_results(&mut self) {
+        for listed in self.by_hash.values_mut() {
+            (listed.seq, listed.evaluated) = (0, None);
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -95,12 +102,21 @@ impl Instances {
         in_buckets(self.by_hash.keys().copied().collect())
     }
 
-    /// Digests of those that need not be listed again: Select-Best chose in this epoch, or has nothing to choose.
+    /// Digests of all, such that the buckets differ from the parties' in which one is to be listed again: Select-Best has
+    /// something to choose, and no result came in this epoch.
     pub(super) fn done(&self, select_best: bool, epoch: u64) -> BucketDigests {
         let is_done = |listed: &ListedInstance| {
             listed.is_whole && (!select_best || listed.candidates.len() < 2 || listed.evaluated == Some(epoch))
         };
-        in_buckets(self.by_hash.iter().filter(|(_, listed)| is_done(listed)).map(|(hash, _)| *hash).collect())
+        let mut all: Vec<(InstanceHash, bool)> =
+            self.by_hash.iter().map(|(hash, listed)| (*hash, is_done(listed))).collect();
+        all.sort_unstable();
+        digests::by_bucket(&all, |(hash, _)| hash, |bucket| {
+            // The opposite of a hash is none that the parties have: and it is there, also where they have nothing any more.
+            let content: Vec<InstanceHash> =
+                bucket.iter().map(|(hash, is_done)| if *is_done { *hash } else { hash.map(|octet| !octet) }).collect();
+            digests::of_instances(content.iter())
+        })
     }
 
     /// Whether all candidates of an instance have come since it was listed without some of them.

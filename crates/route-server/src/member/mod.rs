@@ -996,6 +996,8 @@ impl Member {
 
     fn policy_changed(&mut self, policy: Box<Policy>) {
         self.policy = policy;
+        // Also if the request is lost with the link.
+        self.instances.forget_results();
         // All of them, in an order that the policy does not determine: which ones it concerns must not show.
         self.announcements.retry_barred();
         self.announcements.repeat_all(self.prefixes_per_object());
