@@ -251,7 +251,6 @@ impl Sim {
 
     fn close(&mut self, node: Node, link: LinkId, reason: String) {
         let Some((a, b)) = self.links.remove(&link) else { return };
-        self.by_ends.remove(&(a, b));
         let other = if a == node { b } else { a };
         self.closed.push((node, other, reason));
         if let Some(world) = &mut self.world {

@@ -177,7 +177,8 @@ pub struct Sim {
     lives: u64,
     parties: BTreeMap<Node, Party>,
     members: BTreeMap<u32, MemberProxy>,
-    sinks: BTreeMap<u32, Sink>,
+    /// Those that take and discard, each with its links to both parties that it knows to be up.
+    sinks: BTreeMap<u32, (Sink, [Option<LinkId>; 2])>,
     /// What is known of the origins of routes.
     view: Arc<View>,
     /// Jobs that a test holds back, by member.
@@ -191,8 +192,6 @@ pub struct Sim {
     /// Every change of a router's table so far: slot, prefix, and whether there is a route afterwards.
     pub router_changes: Vec<(u32, Prefix, bool)>,
     links: BTreeMap<LinkId, (Node, Node)>,
-    /// The same by ends, a member before a party.
-    by_ends: BTreeMap<(Node, Node), LinkId>,
     next_link: LinkId,
     queues: BTreeMap<(Node, Node), VecDeque<InFlight>>,
     inputs: VecDeque<(Node, Input)>,
@@ -244,7 +243,6 @@ impl Sim {
             tables: BTreeMap::new(),
             router_changes: Vec::new(),
             links: BTreeMap::new(),
-            by_ends: BTreeMap::new(),
             next_link: 1,
             queues: BTreeMap::new(),
             inputs: VecDeque::new(),
@@ -447,7 +445,6 @@ impl Sim {
     /// Takes a link down; frames in flight are lost.
     fn cut(&mut self, link: LinkId) {
         let Some((a, b)) = self.links.remove(&link) else { return };
-        self.by_ends.remove(&(a, b));
         if let Some(world) = &mut self.world {
             world.cut(link, (a, b));
         }
@@ -499,7 +496,6 @@ impl Sim {
         let link = self.next_link;
         self.next_link += 1;
         self.links.insert(link, (a, b));
-        self.by_ends.insert((a, b), link);
         let exporter = seed_of(self.setup.seed, b"exporter", self.entropy.branch << 48 | link);
         for (end, other) in [(a, b), (b, a)] {
             let input = match (end, other) {
