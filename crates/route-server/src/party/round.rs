@@ -37,8 +37,9 @@ pub(super) enum RankShare {
     Bytes(Vec<u8>),
 }
 
-/// Rounds that are open at a time: our own limit. Beyond it no batch is made until one of them ends.
-pub(super) const MAX_ROUNDS: usize = 16;
+/// Rounds that are open at a time: our own limit. Beyond it no batch is made until one of them ends. With the usual tick and wait for
+/// rankings this is more than begin while the first one waits for a member that is silent.
+pub(super) const MAX_ROUNDS: usize = 32;
 /// Of these, rounds with prefixes that are evaluated again: our own limit.
 pub(super) const MAX_BACKGROUND: usize = 2;
 /// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.

@@ -633,7 +633,8 @@ impl Sequencer {
         let (begin, deadline) = (round.begin(), round.due());
         let late = |slot: u32| (slot, Late { begin, deadline, is_at: round.is_at(slot) });
         let missed: Vec<(u32, Late)> = missed.into_iter().map(late).collect();
-        if round.start(&rows).is_err() {
+        if let Err(what) = round.start(&rows) {
+            party.close_peer(what);
             return;
         }
         party.heard = now.instant;

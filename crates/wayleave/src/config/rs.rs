@@ -597,6 +597,8 @@ pub fn template(party: u8) -> String {
          #max_blob = 8192\n\
          # Party 1: how long a recommendation counts at least, in seconds. Members learn a little of each one.\n\
          #epoch_secs = 900\n\
+         # In a laboratory: allow less.\n\
+         #lab = true\n\
          {recommendation}\
          \n\
          [link]\n\
