@@ -20,6 +20,7 @@ mod exchange_members;
 mod exchange_new_members;
 mod exchange_random;
 mod exchange_set_changes;
+mod exchange_setup;
 mod exchange_size;
 mod exchange_slow;
 mod exchange_speakers;

@@ -8,7 +8,7 @@ use wayleave_core::Now;
 use wayleave_mpc::{BitRows, Demand};
 
 use super::PartyNumber;
-use super::engine::{self, MAX_TARGET};
+use super::engine::MAX_TARGET;
 use super::round::Group;
 use super::state::{Stage, State};
 use crate::frames::Tick;
@@ -78,14 +78,11 @@ impl State {
         };
         let Some(job) = exporting.jobs.front() else { return false };
         let program = engine.export_program();
-        let short = engine.short_of(&Demand::of(&program, job.lanes));
-        let started = if short.total() > 0 {
-            engine.fill(&short.chunks(engine::CHUNK))
-        } else {
-            let inputs = inputs(job, &exporting.ticks, table, (&config.exchange, config.number));
-            engine.evaluate(&program, &inputs)
-        };
-        if let Err(what) = started {
+        if !engine.has(&Demand::of(&program, job.lanes)) {
+            return false;
+        }
+        let inputs = inputs(job, &exporting.ticks, table, (&config.exchange, config.number));
+        if let Err(what) = engine.evaluate(&program, &inputs) {
             self.event(super::PartyEvent::Engine { what });
             return false;
         }

@@ -93,10 +93,8 @@ pub(super) trait Role: Send {
     /// Starts the evaluation of a round, if it is time.
     fn start_evaluation(&mut self, _party: &mut State, _now: Now) {}
 
-    /// Starts to fill the pool of correlations, if nothing else is to do. Returns whether it did.
-    fn refill(&mut self, _party: &mut State, _now: Now) -> bool {
-        false
-    }
+    /// Orders correlations, if the pool is short of them.
+    fn supply(&mut self, _party: &mut State, _now: Now) {}
 
     /// Does what is due by the clock alone.
     fn sweep(&mut self, _party: &mut State, _now: Now) {}
@@ -110,9 +108,7 @@ pub(super) trait Role: Send {
     fn awaits_peer(&self, party: &State) -> bool {
         match &party.stage {
             Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
-            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) | Stage::Refill | Stage::Round(_) => {
-                true
-            }
+            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) | Stage::Round(_) => true,
         }
     }
 

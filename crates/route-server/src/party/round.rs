@@ -8,11 +8,12 @@ use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_mpc::{BitRows, Demand};
 
-use super::PartyEvent;
 use super::batch::by_class;
-use super::engine::{self, Finished, MAX_TARGET};
+use super::engine::MAX_TARGET;
 use super::state::{Stage, State};
-use crate::frames::{Instance, PartyFrame, ToMember};
+use super::supply::SetupDone;
+use super::{PartyEvent, PartyOutput};
+use crate::frames::{EngineStream, Instance, PartyFrame, ToMember};
 use crate::rng::stream;
 
 /// Bits of a member's class and of the exchange's recommendation.
@@ -220,46 +221,81 @@ impl State {
         }
     }
 
-    pub(super) fn engine_frame(&mut self, step: u64, bytes: Vec<u8>) -> Result<(), &'static str> {
+    pub(super) fn engine_frame(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) -> Result<(), &'static str> {
         let engine = self.engine.as_mut().ok_or("an engine message without a session")?;
-        if let Err(what) = engine.receive(step, bytes) {
+        let taken = match stream {
+            EngineStream::Evaluation => engine.receive(step, bytes),
+            EngineStream::Setup => engine.receive_setup(step, bytes),
+        };
+        if let Err(what) = taken {
             self.event(PartyEvent::Engine { what });
             return Err("an engine message out of turn");
         }
         Ok(())
     }
 
-    /// Takes the evaluation, or a refill, as far as it can go.
+    fn send_engine(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) {
+        self.counters.engine_messages += 1;
+        self.counters.engine_bytes += bytes.len() as u64;
+        self.send_to_peer(&PartyFrame::Engine { stream, step, bytes });
+    }
+
+    fn engine_failed(&mut self, what: String) {
+        self.event(PartyEvent::Engine { what });
+        self.close_peer("invalid message of the two-party evaluation");
+    }
+
+    /// Gives out the next job of setup. One at a time, also if the link of the last one has gone meanwhile.
+    pub(super) fn run_setup(&mut self) {
+        if self.setup_runs {
+            return;
+        }
+        match self.engine.as_mut().map_or(Ok(None), |engine| engine.setup_job()) {
+            Ok(None) => {}
+            Ok(Some(job)) => {
+                self.setup_runs = true;
+                self.output.push_back(PartyOutput::Setup(job));
+            }
+            Err(what) => self.engine_failed(what),
+        }
+    }
+
+    /// Takes a job of setup back. One of a link that has gone is dropped with all that it made.
+    pub(super) fn setup_done(&mut self, done: SetupDone, now: Now) {
+        self.setup_runs = false;
+        let link = self.peer.as_ref().map(|peer| peer.link);
+        let Some(engine) = self.engine.as_mut().filter(|_| link == Some(done.link())) else { return };
+        match engine.setup_done(done, now.instant) {
+            Ok((message, made)) => {
+                if let Stage::Round(round) = &mut self.stage {
+                    round.advanced |= made;
+                }
+                if let Some((step, bytes)) = message {
+                    self.send_engine(EngineStream::Setup, step, bytes);
+                }
+            }
+            Err(what) => self.engine_failed(what),
+        }
+    }
+
+    /// Takes the evaluation as far as it can go.
     pub(super) fn run_engine(&mut self, now: Now) {
         while self.next_work(now) {
             let Some(engine) = &mut self.engine else { return };
             let (messages, finished) = match engine.pump() {
                 Ok(done) => done,
-                Err(what) => {
-                    self.event(PartyEvent::Engine { what });
-                    self.close_peer("invalid message of the two-party evaluation");
-                    return;
-                }
+                Err(what) => return self.engine_failed(what),
             };
             if let Stage::Round(round) = &mut self.stage {
                 round.advanced |= !messages.is_empty() || finished.is_some();
             }
             for (step, bytes) in messages {
-                self.counters.engine_messages += 1;
-                self.counters.engine_bytes += bytes.len() as u64;
-                self.send_to_peer(&PartyFrame::Engine { step, bytes });
+                self.send_engine(EngineStream::Evaluation, step, bytes);
             }
             match finished {
                 None => return,
-                Some(Finished::Filled) => {
-                    if matches!(self.stage, Stage::Refill) {
-                        self.stage = Stage::Idle;
-                    }
-                }
-                Some(Finished::Evaluated(outputs)) if matches!(self.stage, Stage::Exporting(_)) => {
-                    self.exports_done(&outputs);
-                }
-                Some(Finished::Evaluated(outputs)) => self.job_done(&outputs),
+                Some(outputs) if matches!(self.stage, Stage::Exporting(_)) => self.exports_done(&outputs),
+                Some(outputs) => self.job_done(&outputs),
             }
         }
     }
@@ -282,19 +318,15 @@ impl State {
         let program = engine.program(job.routes);
         let lanes = job.instances.len() * round.groups[job.group].members.len();
         let demand = Demand::of(&program, lanes);
-        let short = engine.short_of(&demand);
-        let started = if short.total() > 0 {
-            self.counters.correlations += short.total() as u64;
-            engine.fill(&short.chunks(engine::CHUNK))
-        } else {
-            running.demand += demand;
-            self.counters.comparators += ((job.routes - 1) * lanes) as u64;
-            let inputs = inputs(job, &round.groups[job.group], &running.rows, &program, |handle| {
-                self.recommendation.get(&self.table.announcer(handle)?).copied()
-            });
-            engine.evaluate(&program, &inputs)
-        };
-        if let Err(what) = started {
+        if !engine.has(&demand) {
+            return false;
+        }
+        running.demand += demand;
+        self.counters.comparators += ((job.routes - 1) * lanes) as u64;
+        let inputs = inputs(job, &round.groups[job.group], &running.rows, &program, |handle| {
+            self.recommendation.get(&self.table.announcer(handle)?).copied()
+        });
+        if let Err(what) = engine.evaluate(&program, &inputs) {
             self.event(PartyEvent::Engine { what });
             return false;
         }

@@ -123,8 +123,6 @@ pub(super) enum Stage {
     Exporting(Box<Exporting>),
     /// Rankings are awaited, or the evaluation runs.
     Round(Box<Round>),
-    /// The pool of correlations is being filled.
-    Refill,
 }
 
 /// A link that is gone, as the party's role has to know it.
@@ -178,8 +176,10 @@ pub(super) struct State {
     pub offended: BTreeMap<u32, Instant>,
     /// Who takes up so little that there is no credit even for what must be sent: members by slot, or the peer party.
     pub overrun: BTreeSet<Option<u32>>,
-    /// From when on the pool may be filled.
+    /// From when on the pool is filled ahead of need, if no batch comes in between.
     pub refill_at: Instant,
+    /// Whether a job of setup is out: at most one is, whatever becomes of the link.
+    pub setup_runs: bool,
     /// When the peer party was last heard, or last had to answer something new.
     pub heard: Instant,
     /// Both clocks at the last input.

@@ -178,7 +178,6 @@ impl Party {
                 Stage::Accepted { .. } => "accepted",
                 Stage::Exporting(_) => "exporting",
                 Stage::Round(_) => "round",
-                Stage::Refill => "refill",
             },
             counters: self.state.counters.clone(),
         }
