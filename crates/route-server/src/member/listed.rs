@@ -111,12 +111,18 @@ impl Instances {
         let mut all: Vec<(InstanceHash, bool)> =
             self.by_hash.iter().map(|(hash, listed)| (*hash, is_done(listed))).collect();
         all.sort_unstable();
-        digests::by_bucket(&all, |(hash, _)| hash, |bucket| {
-            // The opposite of a hash is none that the parties have: and it is there, also where they have nothing any more.
-            let content: Vec<InstanceHash> =
-                bucket.iter().map(|(hash, is_done)| if *is_done { *hash } else { hash.map(|octet| !octet) }).collect();
-            digests::of_instances(content.iter())
-        })
+        digests::by_bucket(
+            &all,
+            |(hash, _)| hash,
+            |bucket| {
+                // The opposite of a hash is none that the parties have: and it is there, also where they have nothing any more.
+                let content: Vec<InstanceHash> = bucket
+                    .iter()
+                    .map(|(hash, is_done)| if *is_done { *hash } else { hash.map(|octet| !octet) })
+                    .collect();
+                digests::of_instances(content.iter())
+            },
+        )
     }
 
     /// Whether all candidates of an instance have come since it was listed without some of them.

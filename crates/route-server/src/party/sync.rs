@@ -118,7 +118,6 @@ pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, differs: 
 }
 
 /// The same of what differs: slots and versions, prefixes, and what comes next.
-#[expect(clippy::type_complexity, reason = "two lists and what follows them")]
 fn take_differing(
     table: &ObjectTable,
     differs: &Differs,
