@@ -15,8 +15,8 @@ use super::{LinkId, PartyNumber};
 const POOL_LIMIT: usize = 256 << 20;
 /// Bytes that the pool may hold beyond that: what an evaluation waits for, and what the slower party has not used yet.
 const POOL_SLACK: usize = 64 << 20;
-/// Correlations of one setup message.
-const CHUNK: usize = 1 << 14;
+/// Correlations of one setup message: its 64 KiB must not hold up other frames between the parties for long.
+const CHUNK: usize = 1 << 13;
 /// Correlations that are kept ahead at most: our own limit.
 pub(super) const MAX_TARGET: usize = 8 << 20;
 /// Messages that may wait: the peer is at most one ahead.
@@ -101,11 +101,12 @@ impl Engine {
         (self.target + *demand).beyond(&self.pool.available()).total() == 0
     }
 
-    /// From now on the pool should hold `demand` beyond what it keeps for live work, as far as the limits allow; none by
-    /// default. At party 1, which orders.
-    pub(super) fn keep_spare(&mut self, demand: &Demand) {
+    /// From now on the pool should hold `demand` beyond what it keeps for live work; none by default. At party 1, which orders.
+    /// `false` if that would be more than the limit: nothing is kept, and the caller needs smaller pieces.
+    pub(super) fn keep_spare(&mut self, demand: &Demand) -> bool {
         let fits = self.target.total().saturating_add(demand.total()) <= MAX_TARGET;
         self.backlog = if fits { *demand } else { Demand::default() };
+        fits
     }
 
     /// What the pool lacks of what it should hold while nothing waits for it, and is not ordered yet.
@@ -375,12 +376,12 @@ mod tests {
         fill(&mut pair);
         assert!(pair.engines[0].has(&live));
         assert!(!pair.engines[0].is_spare(&later), "the reserve is for live work");
-        pair.engines[0].keep_spare(&later);
+        assert!(pair.engines[0].keep_spare(&later));
         fill(&mut pair);
         assert!(pair.engines[0].is_spare(&later));
         assert!(!pair.engines[0].is_spare(&live));
         // A backlog that would not fit is none.
-        pair.engines[0].keep_spare(&(later * MAX_TARGET));
+        assert!(!pair.engines[0].keep_spare(&(later * MAX_TARGET)));
         assert_eq!(pair.engines[0].short().total(), 0);
     }
 }

@@ -428,9 +428,9 @@ impl State {
         let Some((program, lanes)) = self.next_program(seq) else { return true };
         let Some(engine) = &mut self.engine else { return false };
         let demand = Demand::of(&program, lanes);
-        engine.keep_spare(&demand);
-        // Where the pool cannot hold both, it is supplied as any evaluation that finds too little.
-        engine.is_spare(&demand) || !(engine.orders_ahead() || engine.is_supplying())
+        // Where the pool cannot hold both, it is supplied as for any evaluation that finds too little.
+        let fits = engine.keep_spare(&demand);
+        engine.is_spare(&demand) || !fits || !(engine.orders_ahead() || engine.is_supplying())
     }
 
     /// What the next evaluation of a round is, and over how many lanes.
