@@ -116,7 +116,6 @@ fn a_wrong_engine_message_ends_the_link_and_the_next_link_is_right(export: Expor
 
 in_both_modes!(a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right);
 fn a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right(export: ExportMode) {
-    const JOINED: u8 = 5;
     // Each type of frame between the parties in turn is the last one that arrives.
     for kind in 1..=15 {
         let mut exchange = exchange(4, 810, export);
