@@ -7,16 +7,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use wayleave_core::Prefix;
-
 use crate::digests::{self, BucketDigests, InstanceHash, Listed};
 use crate::frames::{Candidate, Instance, Seq};
 
 /// An instance as it was listed last.
 struct ListedInstance {
     candidates: Instance,
-    /// Its prefix, if this member may open one of the candidates.
-    prefix: Option<Prefix>,
     /// Whether each of the candidates had come by then.
     is_whole: bool,
     /// The batch whose results are awaited, or were.
@@ -34,13 +30,7 @@ pub(super) struct Instances {
 
 impl Instances {
     /// The parties list an instance; it replaces those that have a candidate of it. `ranks`: whether Select-Best chooses.
-    pub(super) fn list(
-        &mut self,
-        seq: Seq,
-        candidates: &Instance,
-        (is_whole, ranks): (bool, bool),
-        prefix: Option<Prefix>,
-    ) -> InstanceHash {
+    pub(super) fn list(&mut self, seq: Seq, candidates: &Instance, (is_whole, ranks): (bool, bool)) -> InstanceHash {
         let hash = digests::instance(candidates);
         let before: BTreeSet<InstanceHash> =
             candidates.iter().filter_map(|candidate| self.of_candidate.get(candidate)).copied().collect();
@@ -49,7 +39,7 @@ impl Instances {
         // What was chosen among candidates of which some had not come is not chosen among all of them.
         let evaluated = known.filter(|known| known.is_whole && !ranks).and_then(|known| known.evaluated);
         self.of_candidate.extend(candidates.iter().map(|candidate| (*candidate, hash)));
-        let listed = ListedInstance { candidates: Arc::clone(candidates), prefix, is_whole, seq, evaluated };
+        let listed = ListedInstance { candidates: Arc::clone(candidates), is_whole, seq, evaluated };
         self.by_hash.insert(hash, listed);
         hash
     }
@@ -61,17 +51,17 @@ impl Instances {
         }
     }
 
-    /// Returns its prefix and candidates.
-    pub(super) fn take(&mut self, hash: &InstanceHash) -> Option<(Option<Prefix>, Instance)> {
-        let listed = self.by_hash.remove(hash)?;
+    pub(super) fn remove(&mut self, hash: &InstanceHash) {
+        let Some(listed) = self.by_hash.remove(hash) else { return };
         listed.candidates.iter().for_each(|candidate| {
             self.of_candidate.remove(candidate);
         });
-        Some((listed.prefix, listed.candidates))
     }
 
-    fn remove(&mut self, hash: &InstanceHash) {
-        self.take(hash);
+    /// Whether these are the candidates of an instance.
+    pub(super) fn has(&self, candidates: &Instance) -> bool {
+        let hash = candidates.first().and_then(|candidate| self.of_candidate.get(candidate));
+        hash.and_then(|hash| self.by_hash.get(hash)).is_some_and(|listed| listed.candidates == *candidates)
     }
 
     /// The result of a batch is there, whatever it is.

@@ -238,7 +238,7 @@ impl Member {
                 candidates.iter().map(|candidate| self.assessment(candidate)).collect();
             let prefix = self.candidates_changed(one.seq, candidates, &assessments, ranks);
             let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
-            let hash = self.instances.list(one.seq, candidates, (is_whole, ranks), prefix);
+            let hash = self.instances.list(one.seq, candidates, (is_whole, ranks));
             if let Some(sync) = &mut self.sync {
                 sync.unlisted.remove(&hash);
             }
@@ -294,11 +294,8 @@ impl Member {
     /// The same of instances. What this member has now must be what both parties have for it.
     fn end_sync(&mut self, wanted: Roots) {
         let Some(sync) = self.sync.take() else { return };
-        for hash in &sync.unlisted {
-            if let Some((Some(prefix), candidates)) = self.instances.take(hash) {
-                self.forget_choice(prefix, &candidates);
-            }
-        }
+        sync.unlisted.iter().for_each(|hash| self.instances.remove(hash));
+        self.forget_unlisted();
         let roots =
             Roots { objects: digests::root(&self.objects_held()), instances: digests::root(&self.instances.all()) };
         let has_come = |(handle, _): &Candidate| self.routes.contains_key(handle);

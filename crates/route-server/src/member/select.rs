@@ -91,13 +91,12 @@ impl Member {
         Some(prefix)
     }
 
-    /// Of a prefix with these candidates nothing is listed any more.
-    pub(super) fn forget_choice(&mut self, prefix: Prefix, candidates: &Instance) {
-        let Some(choice) = self.choices.get_mut(&prefix).filter(|choice| choice.candidates == *candidates) else {
-            return;
-        };
-        *choice = Choice::default();
-        self.touched.insert(prefix);
+    /// Of prefixes whose candidates are no instance any more, what is listed is nothing that this member may open.
+    pub(super) fn forget_unlisted(&mut self) {
+        for (prefix, choice) in self.choices.iter_mut().filter(|(_, choice)| !self.instances.has(&choice.candidates)) {
+            *choice = Choice::default();
+            self.touched.insert(*prefix);
+        }
     }
 
     /// The parties were away for longer than the stale timer: drops everything that they delivered.
