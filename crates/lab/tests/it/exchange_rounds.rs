@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{Exchange, LIMIT, asn, in_both_modes, nlri, route};
 use wayleave_bgp::Nlri;
-use wayleave_lab::sim::costs::{Costs, MEASURED, Operations};
+use wayleave_lab::sim::costs::{Costs, MEASURED, Operations, Wire};
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Counters, PartyEvent};
@@ -125,7 +125,8 @@ fn a_recommendation_counts_for_its_epoch_however_often_it_changes() {
 /// An exchange in which comparing takes its time, and correlations are there.
 fn slow_to_compare(members: usize, comparator: u64) -> Exchange {
     let operations = Operations { comparator, correlation: 5, ..MEASURED };
-    let costs = Costs { operations, ..Costs::default() };
+    let between_parties = Wire { bytes_per_second: 1_250_000_000, ..Wire::LAN };
+    let costs = Costs { operations, between_parties, ..Costs::default() };
     let mut exchange = Exchange::new(Setup { members, tick: TICK, costs: Some(costs), ..Setup::default() });
     exchange.announce(1, &[nlri(LIVE)], &route(1, &[64500], &[]));
     exchange.announce(0, &[nlri(LIVE)], &route(0, &[], &[]));
@@ -134,7 +135,7 @@ fn slow_to_compare(members: usize, comparator: u64) -> Exchange {
 
 #[test]
 fn a_changed_recommendation_delays_no_update() {
-    let mut exchange = slow_to_compare(8, 5_000);
+    let mut exchange = slow_to_compare(8, 2_000);
     for slot in [2, 3] {
         for second in [30, 40, 50, 60, 70] {
             exchange.announce(slot, &prefixes(second, 1_000), &route(slot, &[64500], &[]));

@@ -28,6 +28,8 @@ pub(super) const RANK_BYTES: usize = 2;
 const PROGRESS: Duration = Duration::from_secs(3);
 /// Comparators times lanes of one evaluation: our own limit on what is in memory at once.
 const JOB_COMPARATORS: usize = 1 << 16;
+/// The same where prefixes are evaluated again: what changes meanwhile waits for one of these.
+const LATER_JOB_COMPARATORS: usize = 1 << 14;
 
 /// A member's share of a ranking.
 pub(super) enum RankShare {
@@ -237,7 +239,8 @@ impl Round {
                 continue;
             }
             for (run, routes, live) in group.runs() {
-                let most = (JOB_COMPARATORS / ((routes - 1) * lanes)).max(1);
+                let comparators = if live { JOB_COMPARATORS } else { LATER_JOB_COMPARATORS };
+                let most = (comparators / ((routes - 1) * lanes)).max(1);
                 let part = |from: usize| from..(from + most).min(run.end);
                 let parts = run.clone().step_by(most).map(part);
                 jobs.extend(parts.map(|instances| Job { group: number, routes, instances, live }));
