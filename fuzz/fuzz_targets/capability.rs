@@ -32,6 +32,7 @@ fn server() -> KeyServer {
         signer: Some(signer),
         waypoints: HashMap::new(),
         policy: LookupPolicy::default(),
+        responses_per_second: 0,
     };
     KeyServer::new(config).expect("a name")
 }

@@ -19,6 +19,8 @@ use crate::key_files::node::fresh;
 pub const DNS_PORT: u16 = 53;
 /// Octets of a DNS message.
 const LONGEST: usize = 65_535;
+/// Datagrams that may come to one question: whoever floods its port makes it go on by TCP.
+const MAX_DATAGRAMS: usize = 32;
 
 /// The resolvers of this machine.
 pub fn resolvers() -> Vec<SocketAddr> {
@@ -35,11 +37,16 @@ fn any_local(to: SocketAddr) -> SocketAddr {
     }
 }
 
-/// One question and its answer by UDP; `None` if none came in time.
-pub fn by_udp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
+/// Sends a question by UDP from a port of its own.
+fn send(to: SocketAddr, octets: &[u8]) -> std::io::Result<UdpSocket> {
     let socket = UdpSocket::bind(any_local(to))?;
-    socket.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
     socket.send_to(octets, to)?;
+    Ok(socket)
+}
+
+/// A datagram that comes in time.
+fn receive(socket: &UdpSocket, patience: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
+    socket.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
     let mut answer = vec![0; LONGEST];
     match socket.recv_from(&mut answer) {
         Ok((length, from)) => {
@@ -49,6 +56,11 @@ pub fn by_udp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Res
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// One question and its answer by UDP; `None` if none came in time.
+pub fn by_udp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
+    receive(&send(to, octets)?, patience)
 }
 
 /// The same by TCP.
@@ -80,31 +92,43 @@ pub fn look_up(
     let config = LookupConfig { credential: credential.clone(), epoch, servers: servers.to_vec(), seed };
     let mut lookup = Lookup::new(config);
     lookup.handle(LookupInput::Start, clock.now());
+    // The socket of the question that waits for its answer, and how many datagrams may still come to it.
+    let mut waiting: Option<(UdpSocket, usize)> = None;
     loop {
+        let patience = lookup.deadline().map_or(Duration::ZERO, |deadline| deadline.since(clock.now().instant));
         let Some(output) = lookup.poll() else {
-            // Nothing comes but what the socket was waited for.
-            if let Some(deadline) = lookup.deadline() {
-                std::thread::sleep(deadline.since(clock.now().instant));
+            // What is stray does not end the wait: the answer may come behind it.
+            let received = match &mut waiting {
+                Some((socket, left)) if *left > 0 && !patience.is_zero() => {
+                    *left -= 1;
+                    receive(socket, patience).ok()
+                }
+                _ => None,
+            };
+            match received {
+                Some(Some((from, octets))) => lookup.handle(LookupInput::Datagram { from, octets }, clock.now()),
+                Some(None) => lookup.handle_timeout(clock.now()),
+                None => {
+                    std::thread::sleep(patience);
+                    lookup.handle_timeout(clock.now());
+                }
             }
-            lookup.handle_timeout(clock.now());
             continue;
         };
-        let patience = lookup.deadline().map_or(Duration::ZERO, |deadline| deadline.since(clock.now().instant));
-        let input = match output {
-            LookupOutput::Event(event) => {
-                on_event(event);
-                continue;
-            }
+        match output {
+            LookupOutput::Event(event) => on_event(event),
             LookupOutput::Done(outcome) => return Ok(outcome),
-            LookupOutput::Datagram { to, octets } => match by_udp(to, &octets, patience) {
-                Ok(Some((from, octets))) => LookupInput::Datagram { from, octets },
-                _ => continue,
-            },
-            LookupOutput::Stream { to, octets } => match by_tcp(to, &octets, patience) {
-                Ok(octets) => LookupInput::Stream { from: to, octets },
-                Err(_) => LookupInput::StreamFailed(to),
-            },
-        };
-        lookup.handle(input, clock.now());
+            LookupOutput::Datagram { to, octets } => {
+                waiting = send(to, &octets).ok().map(|socket| (socket, MAX_DATAGRAMS));
+            }
+            LookupOutput::Stream { to, octets } => {
+                waiting = None;
+                let input = match by_tcp(to, &octets, patience) {
+                    Ok(octets) => LookupInput::Stream { from: to, octets },
+                    Err(_) => LookupInput::StreamFailed(to),
+                };
+                lookup.handle(input, clock.now());
+            }
+        }
     }
 }

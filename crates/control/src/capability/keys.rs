@@ -56,6 +56,11 @@ impl ProviderKey {
     pub(super) fn cookie_key(&self) -> Key128 {
         kdf::derive("wayleave/capability/cookie/v1", self.0.expose(), b"")
     }
+
+    /// What places source prefixes in the table of response rate limiting.
+    pub(super) fn rate_limit_key(&self) -> Key128 {
+        kdf::derive("wayleave/capability/rate-limit/v1", self.0.expose(), b"")
+    }
 }
 
 /// What the master keys of one account's capabilities are derived from. It stays with the provider.
@@ -146,10 +151,15 @@ impl fmt::Debug for Handle {
 
 /// A capability, its epoch included: family (4 or 6), length, octets on the wire.
 fn context(capability: &Capability) -> Vec<u8> {
+    context_with(capability, 0)
+}
+
+/// The same, with room for so many further octets.
+fn context_with(capability: &Capability, more: usize) -> Vec<u8> {
     let octets = capability.octets();
     let octets = octets.as_slice();
     let family = if matches!(capability.waypoint, IpAddr::V4(_)) { 4 } else { 6 };
-    let mut out = Vec::with_capacity(2 + octets.len());
+    let mut out = Vec::with_capacity(2 + octets.len() + more);
     out.extend_from_slice(&[family, octets.len() as u8]); // at most 48
     out.extend_from_slice(octets);
     out
@@ -157,7 +167,7 @@ fn context(capability: &Capability) -> Vec<u8> {
 
 /// What an answer is bound to: the capability with its epoch, and the zone with its length.
 pub(super) fn associated(capability: &Capability, zone: &Zone) -> Vec<u8> {
-    let mut out = context(capability);
+    let mut out = context_with(capability, 1 + zone.as_str().len());
     out.push(zone.as_str().len() as u8); // at most `MAX_ZONE`
     out.extend_from_slice(zone.as_str().as_bytes());
     out

@@ -60,6 +60,10 @@ fn waypoint_key() -> WaypointKey {
 }
 
 fn server_with(policy: &[LookupRule]) -> KeyServer {
+    limited_server(policy, 0)
+}
+
+fn limited_server(policy: &[LookupRule], responses_per_second: u32) -> KeyServer {
     KeyServer::new(KeyServerConfig {
         zone: zone(),
         name_servers: vec![NameServer {
@@ -71,6 +75,7 @@ fn server_with(policy: &[LookupRule]) -> KeyServer {
         signer: Some(signer()),
         waypoints: HashMap::from([(WAYPOINT, WaypointKeys::new(waypoint_key()))]),
         policy: LookupPolicy::new(policy).expect("rules"),
+        responses_per_second,
     })
     .expect("a server")
 }
@@ -879,4 +884,245 @@ fn a_cookie_that_was_given_lets_a_short_question_have_its_answer_until_it_is_old
     let other = Client { address: "192.0.2.98".parse().expect("an address"), transport: Transport::Udp };
     let Served::Reply(answer) = server.serve(&question(cookie), other, at(0)) else { panic!("an answer") };
     assert_eq!(read(&answer).1, 0, "another client's");
+}
+
+/// A question as a resolver puts it, with an OPT record of these options.
+fn plain_question(name: &str, record: RecordType, options: Option<Vec<(u16, Vec<u8>)>>) -> Message {
+    let mut question = Message::new(9, MessageType::Query, OpCode::Query);
+    let name = Name::from_ascii(format!("{}.", name.trim_end_matches('.'))).expect("a name");
+    question.add_query(Query::query(name, record));
+    if let Some(options) = options {
+        let mut edns = hickory_proto::op::Edns::new();
+        edns.set_max_payload(1_232);
+        options.into_iter().for_each(|(code, octets)| edns.options_mut().insert(EdnsOption::Unknown(code, octets)));
+        question.set_edns(edns);
+    }
+    question
+}
+
+fn lookup_name(credential: &Credential, epoch: u32) -> String {
+    Lookup::new(LookupConfig { credential: credential.clone(), epoch, servers: vec![], seed: seed(1, 1) }).name()
+}
+
+#[test]
+fn a_sealed_answer_has_the_octets_that_the_dns_codec_gives_it() {
+    let (mut server, credential) = one();
+    let name = lookup_name(&credential, epoch_at(at(0)));
+    let cookie = |octets: Vec<u8>| Some(vec![(10, octets)]);
+    let padded = Some(vec![(10, vec![3; 8]), (12, vec![0; 100])]);
+    let mut given = None;
+    for (what, name, options, transport, has_cookie) in [
+        ("no OPT record", name.clone(), None, Transport::Tcp, false),
+        ("an OPT record", name.clone(), Some(vec![]), Transport::Tcp, false),
+        ("a cookie by TCP", name.clone(), cookie(vec![3; 8]), Transport::Tcp, true),
+        ("a cookie that is malformed", name.clone(), cookie(vec![3; 7]), Transport::Tcp, false),
+        ("room for a cookie", name.clone(), padded, Transport::Udp, true),
+        ("letters of the other case", name.to_ascii_uppercase(), Some(vec![(12, vec![0; 120])]), Transport::Udp, false),
+    ] {
+        let mut question = plain_question(&name, RecordType::TXT, options);
+        for recursion_desired in [false, true] {
+            question.metadata.recursion_desired = recursion_desired;
+            let octets = reply(&mut server, &question.to_vec().expect("encoded"), transport, at(0));
+            let answer = Message::from_vec(&octets).expect("a message");
+            assert_eq!((answer.answers.len(), answer.metadata.recursion_desired), (1, recursion_desired), "{what}");
+            assert!(answer.metadata.authoritative && !answer.metadata.truncation, "{what}");
+            assert_eq!(answer.queries, question.queries, "{what}");
+            let option = answer.edns.as_ref().and_then(|edns| edns.option(10.into()).cloned());
+            assert_eq!((answer.edns.is_some(), option.is_some()), (question.edns.is_some(), has_cookie), "{what}");
+            if let Some(EdnsOption::Unknown(_, octets)) = option {
+                given = Some(octets);
+            }
+            assert_eq!(answer.to_vec().expect("encoded"), octets, "{what}");
+        }
+    }
+    // A cookie that was given is good by UDP, without padding.
+    let question = plain_question(&name, RecordType::TXT, cookie(given.expect("a cookie"))).to_vec().expect("encoded");
+    let octets = reply(&mut server, &question, Transport::Udp, at(1));
+    assert!(octets.len() > question.len());
+    assert_eq!(Message::from_vec(&octets).expect("a message").to_vec().expect("encoded"), octets);
+}
+
+/// Each kind of answer, by the counter that it moves, at every length of its question.
+#[test]
+fn without_a_cookie_no_kind_of_answer_is_longer_than_its_question() {
+    let busy = LookupRule { name: "busy".into(), principals: vec![8], retry_secs: 60, ..LookupRule::default() };
+    let mut server = limited_server(&[busy], 0);
+    let now = at(0);
+    let epoch = epoch_at(now);
+    (7..=10).for_each(|number| open_account(&mut server, number));
+    let [held, denied, revoked] = [7, 8, 9].map(|number| grant(&mut server, terms(number)));
+    let elsewhere = Terms { waypoint: "198.51.100.2".parse().expect("an address"), ..terms(10) };
+    let (keyless, past) = (grant(&mut server, elsewhere), Terms { width: Width::Narrow, ..terms(10) });
+    change(&mut server, ChangeBody::Grant(Grant { terms: past, not_before: 0, not_after: 1 }), now);
+    let past = Credential { zone: zone(), terms: past, key: provider().account(principal(10), 0).master(&past) };
+    let entry = Revocation { principal: principal(9), delegation: None, epoch: None };
+    change(&mut server, ChangeBody::Revoke(entry), now);
+    assert!(server.prepare(now.unix, u32::MAX));
+    let stranger = Credential { key: MasterKey::new(Key128::new([1; 16])), ..held.clone() };
+    let ordered = |credential: &Credential, order, nonce, unix| {
+        let ordering = Ordering::new(credential.clone(), order, [nonce; 4], epoch, unix);
+        Message::from_vec(&ordering.question(1)).expect("one").queries[0].name().to_ascii()
+    };
+    let late = UnixTime((NOW + WINDOW + 1) * 1_000_000);
+    let text = RecordType::TXT;
+    let delegate = Order::Delegate { id: id(4), prefix: "203.0.113.0/24".parse().expect("a prefix") };
+    let questions = [
+        ("secrets", lookup_name(&held, epoch), text),
+        ("not_now", lookup_name(&denied, epoch), text),
+        ("revoked", lookup_name(&revoked, epoch), text),
+        ("ended", lookup_name(&past, epoch), text),
+        ("unknown", lookup_name(&stranger, epoch), text),
+        ("wrong_epoch", lookup_name(&held, epoch + 2), text),
+        ("no_key", lookup_name(&keyless, epoch), text),
+        ("static_records", ZONE.to_owned(), text),
+        ("static_records", ZONE.to_owned(), RecordType::SOA),
+        ("static_records", ZONE.to_owned(), RecordType::NS),
+        ("static_records", format!("ns.{ZONE}"), RecordType::A),
+        ("static_records", format!("ns.{ZONE}"), RecordType::AAAA),
+        ("nothing", format!("nothing.{ZONE}"), text),
+        ("nothing", lookup_name(&held, epoch), RecordType::ANY),
+        ("foreign", "example.org".to_owned(), text),
+        ("orders", ordered(&held, Order::RevokeEpoch, 1, now.unix), text),
+        ("orders_forged", ordered(&stranger, Order::RevokeEpoch, 2, now.unix), text),
+        ("orders_clock", ordered(&held, Order::RevokeEpoch, 3, late), text),
+        ("orders_refused", ordered(&revoked, delegate, 4, now.unix), text),
+    ];
+    let counted = |server: &KeyServer, what: &str| {
+        server.counters().all().into_iter().find(|(name, _)| *name == what).expect("a counter").1
+    };
+    let check = |server: &mut KeyServer, what: &str, octets: &[u8]| {
+        let answer = reply(server, octets, Transport::Udp, now);
+        assert!(answer.len() <= octets.len(), "{what}: {} for {}", answer.len(), octets.len());
+        answer
+    };
+    for (what, name, record) in &questions {
+        let before = counted(&server, what);
+        let mut lengths = Vec::new();
+        for padding in (0..200).map(|octets| Some(vec![(12, vec![0; octets])])).chain([None, Some(vec![])]) {
+            let question = plain_question(name, *record, padding).to_vec().expect("encoded");
+            lengths.push(check(&mut server, what, &question).len());
+        }
+        assert!(counted(&server, what) > before, "{what} was answered");
+        assert!(lengths.iter().max() > lengths.iter().min(), "{what}: cut and whole");
+    }
+    // Messages that are no question, and a version of EDNS that nobody has.
+    let good = plain_question(&questions[0].1, text, Some(vec![]));
+    let mut update = good.clone();
+    update.metadata.op_code = OpCode::Update;
+    let mut two = good.clone();
+    two.queries.push(good.queries[0].clone());
+    let mut none = good.clone();
+    none.queries.clear();
+    let mut next = good.clone();
+    next.edns.iter_mut().for_each(|edns| {
+        edns.set_version(1);
+    });
+    for (what, message) in [("update", update), ("two questions", two), ("no question", none), ("EDNS 1", next)] {
+        let octets = message.to_vec().expect("encoded");
+        assert!(!check(&mut server, what, &octets).is_empty(), "{what}");
+    }
+    let whole = good.to_vec().expect("encoded");
+    (0..whole.len()).for_each(|length| drop(check(&mut server, "a part", &whole[..length])));
+    // A replica's answer to an order, and what is over the limit of a source.
+    let mut replica = KeyServer::new(KeyServerConfig {
+        zone: zone(),
+        name_servers: vec![NameServer { name: format!("ns.{ZONE}"), addresses: vec![] }],
+        provider: provider(),
+        writer: signer().verifying_key(),
+        signer: None,
+        waypoints: HashMap::new(),
+        policy: LookupPolicy::default(),
+        responses_per_second: 1,
+    })
+    .expect("a server");
+    for body in [
+        ChangeBody::Account { principal: principal(7), generation: 0, name: String::new() },
+        ChangeBody::Grant(Grant { terms: terms(7), not_before: 0, not_after: u64::MAX }),
+    ] {
+        let change = replica.state().sign(body, &signer(), now.unix).expect("possible");
+        replica.apply(&change).expect("the next");
+    }
+    assert!(replica.prepare(now.unix, u32::MAX));
+    let options = Some(vec![(12, vec![0; 150])]);
+    let name = ordered(&held, Order::RevokeEpoch, 6, now.unix);
+    let order = plain_question(&name, text, options).to_vec().expect("encoded");
+    for _ in 0..6 {
+        check(&mut replica, "orders_elsewhere", &order);
+    }
+    let ServerCounters { orders_elsewhere, rate_slipped, rate_dropped, .. } = replica.counters();
+    assert_eq!((orders_elsewhere, rate_slipped, rate_dropped), (2, 2, 2));
+    // No kind of answer was left out.
+    let seen = |name: &str| counted(&server, name) + counted(&replica, name) > 0;
+    for (name, _) in server.counters().all() {
+        assert!(seen(name), "{name} was not asked for");
+    }
+}
+
+#[test]
+fn a_source_prefix_over_its_limit_has_truncated_answers_and_silence_and_goes_on_by_tcp_or_with_a_cookie() {
+    let mut server = limited_server(&[], 10);
+    open_account(&mut server, 7);
+    let credential = grant(&mut server, terms(7));
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    let name = lookup_name(&credential, epoch_at(at(0)));
+    let padded = Some(vec![(10, vec![1; 8]), (12, vec![0; 150])]);
+    let question = plain_question(&name, RecordType::TXT, padded).to_vec().expect("encoded");
+    let client = |address: &str| Client { address: address.parse().expect("an address"), transport: Transport::Udp };
+    let ask = |server: &mut KeyServer, octets: &[u8], from: Client, secs| match server.serve(octets, from, at(secs)) {
+        Served::Reply(octets) => Some(Message::from_vec(&octets).expect("a message")),
+        Served::Nothing => None,
+        Served::Order(_) => panic!("no order"),
+    };
+    let kind = |answer: &Option<Message>| match answer {
+        Some(answer) if answer.metadata.truncation => "truncated",
+        Some(answer) if answer.answers.len() == 1 => "answered",
+        Some(_) => "empty",
+        None => "silence",
+    };
+    // Two seconds' worth at once; hosts of one prefix share it.
+    let mut cookie = None;
+    for at in 0..20u8 {
+        let answer = ask(&mut server, &question, client(&format!("192.0.2.{at}")), 0);
+        assert_eq!(kind(&answer), "answered");
+        if at == 9 {
+            cookie = answer.and_then(|answer| answer.edns?.option(10.into()).cloned());
+        }
+    }
+    for expected in ["silence", "truncated", "silence", "truncated"] {
+        assert_eq!(kind(&ask(&mut server, &question, client("192.0.2.9"), 0)), expected);
+    }
+    assert_eq!(kind(&ask(&mut server, &question, client("192.0.3.9"), 0)), "answered", "another prefix");
+    let tcp = Client { transport: Transport::Tcp, ..client("192.0.2.9") };
+    assert_eq!(kind(&ask(&mut server, &question, tcp, 0)), "answered");
+    // The cookie that it was given, at its own address alone.
+    let Some(EdnsOption::Unknown(_, cookie)) = cookie else { panic!("a cookie") };
+    let with = plain_question(&name, RecordType::TXT, Some(vec![(10, cookie)])).to_vec().expect("encoded");
+    for _ in 0..40 {
+        assert_eq!(kind(&ask(&mut server, &with, client("192.0.2.9"), 0)), "answered");
+    }
+    assert_eq!(kind(&ask(&mut server, &with, client("192.0.2.10"), 0)), "silence", "another's cookie");
+    // What is malformed, foreign or unknown counts as well, and what is malformed is never truncated.
+    let malformed = [&[0; 12][..], &[0xff; 20]].concat();
+    let malformed = [&[9, 9, 1, 0, 0, 9][..], &malformed[6..]].concat();
+    (0..4).for_each(|_| assert_eq!(kind(&ask(&mut server, &malformed, client("192.0.2.9"), 0)), "silence"));
+    // An order over the limit is not carried out: it comes by TCP.
+    let number = server.state().number();
+    let ordering = Ordering::new(credential.clone(), Order::RevokeEpoch, [1; 4], epoch_at(at(0)), at(0).unix);
+    for _ in 0..2 {
+        let answer = ask(&mut server, &ordering.question(3), client("192.0.2.9"), 0);
+        assert!(matches!(kind(&answer), "silence" | "truncated"));
+    }
+    assert_eq!(server.state().number(), number);
+    // Tokens come back with time, and a look-up needs no more than one round trip by UDP or one by TCP.
+    assert_eq!(kind(&ask(&mut server, &question, client("192.0.2.9"), 1)), "answered");
+    let flood =
+        |server: &mut KeyServer| (0..99).for_each(|_| drop(server.serve(&question, client("192.0.2.9"), at(1))));
+    flood(&mut server);
+    let (outcome, _) = direct(&mut server, &credential, epoch_at(at(1)), at(1));
+    assert!(outcome.is_ok(), "{outcome:?}");
+    let ServerCounters { rate_slipped, rate_dropped, .. } = server.counters();
+    assert!(rate_slipped > 40 && rate_dropped > 40);
+    // Without a limit from now on.
+    server.reload(HashMap::from([(WAYPOINT, WaypointKeys::new(waypoint_key()))]), LookupPolicy::default(), 0);
+    assert_eq!(kind(&ask(&mut server, &question, client("192.0.2.9"), 1)), "answered");
 }

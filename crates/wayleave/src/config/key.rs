@@ -33,6 +33,9 @@ use crate::key_files::node::{self, KeyKind};
 const MOST_NUMBER: u64 = (1 << 24) - 1;
 /// Octets a second, at most.
 const MOST_OCTETS: u64 = 1 << 40;
+/// Answers a second to one source prefix: by default, and at most.
+const RESPONSES: u64 = 500;
+const MOST_RESPONSES: u64 = 1_000_000;
 
 /// `run key`.
 pub const ROLE: RoleConfig = RoleConfig {
@@ -71,6 +74,9 @@ pub struct KeySection {
     pub records: Spanned<PathBuf>,
     /// Where the writer puts the list of revocations for routers.
     pub revocations: Option<Spanned<PathBuf>>,
+    /// Answers by UDP to a source prefix in a second, without a cookie; zero for any number.
+    #[serde(default = "default_responses")]
+    pub responses_per_second: Spanned<u64>,
     #[serde(default)]
     pub waypoint: Vec<Spanned<WaypointSection>>,
     #[serde(default)]
@@ -86,6 +92,10 @@ pub struct KeySection {
     pub replica: Vec<Spanned<ReplicaEntry>>,
     /// The server whose records this one copies.
     pub follow: Option<Spanned<FollowSection>>,
+}
+
+fn default_responses() -> Spanned<u64> {
+    Spanned::new(0..0, RESPONSES)
 }
 
 /// `[[key.replica]]`.
@@ -201,6 +211,7 @@ impl KeyFile {
                 faults.push(Fault::at(waypoint.span(), "the same waypoint twice, expected each once"));
             }
         }
+        faults.extend(range(&key.responses_per_second, 0, MOST_RESPONSES, "answers a second"));
         if let Err(error) = LookupPolicy::new(&key.rule) {
             faults.push(Fault { span: None, message: error.to_string(), help: None });
         }
@@ -329,6 +340,11 @@ impl KeyFile {
         Ok(all)
     }
 
+    /// Answers a second to a source prefix; zero for any number.
+    pub fn responses_per_second(&self) -> u32 {
+        u32::try_from(*self.key.responses_per_second.get_ref()).unwrap_or(u32::MAX)
+    }
+
     /// The rules, which were checked.
     pub fn policy(&self) -> LookupPolicy {
         LookupPolicy::new(&self.key.rule).unwrap_or_default()
@@ -350,6 +366,7 @@ impl KeyFile {
             signer: self.signer(source)?,
             waypoints: self.waypoints(source)?,
             policy: self.policy(),
+            responses_per_second: self.responses_per_second(),
         };
         let server = KeyServer::new(config);
         let mut server = server.map_err(|error| {
@@ -456,6 +473,8 @@ pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, write
          records = \"records\"\n\
          # The signed list for routers, which name it in their [platypus] section with the key `writer`.\n\
          revocations = \"revoked\"\n\
+         # Answers a second by UDP to one source prefix (IPv4 /24, IPv6 /56) without a cookie; 0: any number. Reloaded on SIGHUP.\n\
+         #responses_per_second = 500\n\
          # Waypoints, and the forwarding keys of their routers. Reloaded on SIGHUP.\n\
          #[[key.waypoint]]\n\
          #address = \"198.51.100.1\"\n\

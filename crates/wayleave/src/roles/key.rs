@@ -39,7 +39,8 @@ pub struct KeyRole {
 
 impl Role for KeyRole {
     const NAME: &'static str = "key";
-    const LIVE: &'static [&'static str] = &["key.waypoint", "key.rule", "key.router", "key.rate", "key.replica"];
+    const LIVE: &'static [&'static str] =
+        &["key.waypoint", "key.rule", "key.responses_per_second", "key.router", "key.rate", "key.replica"];
     type Config = KeyFile;
     type View = KeyView;
     type Event = Failure;
@@ -110,7 +111,7 @@ impl Role for KeyRole {
 
     async fn reload(&mut self, config: KeyFile, source: &Source) -> Outcome {
         let waypoints = config.waypoints(source)?;
-        lock(&self.core).server.reload(waypoints, config.policy());
+        lock(&self.core).server.reload(waypoints, config.policy(), config.responses_per_second());
         self.view.configure(&config);
         if let Some(routers) = &self.routers {
             let _ = routers.running.events.send(routers::Event::Configure(Box::new(config))).await; // fails if it has ended

@@ -2,10 +2,17 @@
 //! follow.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::TXT;
+use hickory_proto::rr::rdata::opt::EdnsOption;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
 use serde_json::Value;
 use wayleave_lab::netns::{NetworkNamespace, skipped};
 use wayleave_lab::routers::{DIG, Installation, RouterPackage, UNBOUND, default_cache, locate_or_fetch_router};
@@ -300,6 +307,314 @@ fn a_caching_resolver_carries_look_ups_and_orders_and_answers_the_second_from_it
     through(&["cap", "revoke", "--line", "own.line", "--delegation", "3"]);
     assert_eq!((server.list().1, server.answers("orders")), (vec!["7/3".to_owned()], 3));
     through(&["cap", "lookup", "--line", "other.line"]);
+}
+
+/// How a question came to a resolver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Transport {
+    Udp,
+    Tcp,
+}
+
+/// What a resolver does with a question: the key server's answer is at hand; what it returns is sent.
+type Resolve = Box<dyn FnMut(Transport, &Message, &dyn Fn(&Message) -> Message) -> Vec<Vec<u8>> + Send>;
+
+/// A resolver in front of a key server, of any honesty.
+struct Resolver {
+    address: String,
+    resolve: Arc<Mutex<Resolve>>,
+}
+
+impl Resolver {
+    fn new(server: &str) -> Self {
+        let server: SocketAddr = server.parse().expect("an address");
+        let udp = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let address = udp.local_addr().expect("bound");
+        let tcp = TcpListener::bind(address).expect("the same port by TCP");
+        let honest: Resolve = Box::new(|_, question, server| vec![encoded(&server(question))]);
+        let resolve = Arc::new(Mutex::new(honest));
+        let forward = move |question: &Message| by_tcp(server, question);
+        let by_udp = Arc::clone(&resolve);
+        std::thread::spawn(move || {
+            let mut octets = [0; 4_096];
+            while let Ok((length, from)) = udp.recv_from(&mut octets) {
+                let question = Message::from_vec(&octets[..length]).expect("a question");
+                let answers = by_udp.lock().expect("no panic")(Transport::Udp, &question, &forward);
+                answers.iter().for_each(|answer| drop(udp.send_to(answer, from)));
+            }
+        });
+        let over_tcp = Arc::clone(&resolve);
+        std::thread::spawn(move || {
+            for stream in tcp.incoming() {
+                let mut stream = stream.expect("a connection");
+                let Some(question) = read_message(&mut stream) else { continue };
+                let question = Message::from_vec(&question).expect("a question");
+                let answers = over_tcp.lock().expect("no panic")(Transport::Tcp, &question, &forward);
+                // Without an answer the connection ends.
+                answers.iter().for_each(|answer| write_message(&mut stream, answer));
+            }
+        });
+        Self { address: address.to_string(), resolve }
+    }
+
+    /// From now on it does this.
+    fn becomes(&self, resolve: Resolve) {
+        *self.resolve.lock().expect("no panic") = resolve;
+    }
+}
+
+fn encoded(message: &Message) -> Vec<u8> {
+    message.to_vec().expect("encoded")
+}
+
+fn read_message(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).ok()?;
+    let mut octets = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut octets).ok()?;
+    Some(octets)
+}
+
+fn write_message(stream: &mut TcpStream, octets: &[u8]) {
+    let _ = stream.write_all(&(octets.len() as u16).to_be_bytes()).and_then(|()| stream.write_all(octets));
+}
+
+/// The key server's answer.
+fn by_tcp(server: SocketAddr, question: &Message) -> Message {
+    let mut stream = TcpStream::connect(server).expect("the key server listens");
+    write_message(&mut stream, &encoded(question));
+    Message::from_vec(&read_message(&mut stream).expect("an answer")).expect("a message")
+}
+
+/// An answer to this question without records.
+fn empty(question: &Message, code: ResponseCode) -> Message {
+    let mut message = question.clone();
+    message.metadata.message_type = MessageType::Response;
+    message.metadata.response_code = code;
+    message.edns = None;
+    message
+}
+
+/// The name with every letter in the other case (0x20, as resolvers do against poisoning).
+fn other_case(name: &Name) -> Name {
+    let swap = |letter: char| {
+        if letter.is_ascii_lowercase() { letter.to_ascii_uppercase() } else { letter.to_ascii_lowercase() }
+    };
+    Name::from_ascii(name.to_ascii().chars().map(swap).collect::<String>()).expect("a name")
+}
+
+/// PLA-07, by process: between `cap lookup` and the key server there is a resolver that does what it likes. The secret is the
+/// right one or there is none, and the command says why.
+#[test]
+fn a_hostile_resolver_delays_a_look_up_or_makes_it_fail_and_never_replaces_a_secret() {
+    let server = Server::new("hostile");
+    let resolver = Resolver::new(&server.listen);
+    server.grant("own.line", &["--principal", "7", "--interval", "16"]);
+    eventually("the server follows the records", || server.running.count("grants") == 1);
+    let look_up = |out: &str| {
+        server.folder.run(&["cap", "lookup", "--line", "own.line", "--out", out, "--server", &resolver.address])
+    };
+    let read = |file: &str| fs::read_to_string(server.folder.0.join(file)).ok();
+    let succeeds = |what: &str| {
+        let output = look_up("own.cap");
+        assert!(output.status.success(), "{what}: {}", text_of(&output));
+        assert_eq!(read("own.cap"), read("right.cap"), "{what}");
+        fs::remove_file(server.folder.0.join("own.cap")).expect("there");
+        text_of(&output)
+    };
+    let fails = |what: &str, why: &str| {
+        let output = look_up("own.cap");
+        let said = text_of(&output);
+        assert!(!output.status.success() && said.contains(why) && !said.contains("panic"), "{what}: {said}");
+        assert_eq!(read("own.cap"), None, "{what}");
+    };
+    // What it is asked for honestly, it keeps.
+    let cache: Arc<Mutex<Vec<(Name, Vec<u8>)>>> = Arc::default();
+    let kept = Arc::clone(&cache);
+    resolver.becomes(Box::new(move |_, question, server| {
+        let answer = server(question);
+        let RData::TXT(text) = &answer.answers[0].data else { panic!("a text") };
+        kept.lock().expect("no panic").push((answer.answers[0].name.clone(), text.txt_data.concat()));
+        vec![encoded(&answer)]
+    }));
+    assert!(look_up("right.cap").status.success());
+    let cache = cache.lock().expect("no panic").clone();
+    assert_eq!(cache.len(), 2, "this epoch's and the next");
+
+    type Answer = fn(&Message, &dyn Fn(&Message) -> Message) -> Vec<Vec<u8>>;
+    let record = |message: &mut Message, octets: &[u8]| {
+        let name = message.queries[0].name().clone();
+        message.add_answer(Record::from_rdata(name, 60, RData::TXT(TXT::from_bytes(vec![octets]))));
+    };
+    let poisoned = move |question: &Message, octets: &[u8]| {
+        let mut message = empty(question, ResponseCode::NoError);
+        record(&mut message, octets);
+        vec![encoded(&message)]
+    };
+    // What no honest answer follows: by TCP it is asked for again; where TCP is hostile too, the command says what is wrong.
+    let withheld: [(&str, Answer, &str); 7] = [
+        ("silence", |_, _| vec![], "no server answered"),
+        ("SERVFAIL", |question, _| vec![encoded(&empty(question, ResponseCode::ServFail))], "response code 2"),
+        ("no such name", |question, _| vec![encoded(&empty(question, ResponseCode::NXDomain))], "does not know"),
+        (
+            "truncated",
+            |question, _| {
+                let mut message = empty(question, ResponseCode::NoError);
+                message.metadata.truncation = true;
+                vec![encoded(&message)]
+            },
+            "no server answered",
+        ),
+        ("garbage", |_, _| vec![vec![0xff; 60]], "no server answered"),
+        (
+            "another question",
+            |question, server| {
+                let mut message = server(question);
+                message.queries = vec![Query::query(Name::from_ascii("a.example.").expect("a name"), RecordType::TXT)];
+                vec![encoded(&message)]
+            },
+            "no server answered",
+        ),
+        (
+            "an answer under another name",
+            |question, server| {
+                let mut message = server(question);
+                message.answers[0].name = Name::from_ascii("a.keys.example.net.").expect("a name");
+                vec![encoded(&message)]
+            },
+            "does not know",
+        ),
+    ];
+    for (what, answer, why) in withheld {
+        resolver.becomes(Box::new(move |transport, question, server| match transport {
+            Transport::Udp => answer(question, server),
+            Transport::Tcp => vec![encoded(&server(question))],
+        }));
+        succeeds(what);
+        resolver.becomes(Box::new(move |_, question, server| answer(question, server)));
+        fails(what, why);
+    }
+    for by_tcp_too in [false, true] {
+        let check = |what: &str| match by_tcp_too {
+            true => fails(what, "a resolver poisons or damages them"),
+            false => assert!(succeeds(what).contains("poisoned or damaged"), "{what}"),
+        };
+        resolver.becomes(Box::new(move |transport, question, server| match transport {
+            Transport::Tcp if !by_tcp_too => vec![encoded(&server(question))],
+            _ => poisoned(question, &[7; 69]),
+        }));
+        check("poisoned");
+        // An answer of another epoch, which is authentic, from its cache.
+        let cache = cache.clone();
+        resolver.becomes(Box::new(move |transport, question, server| match transport {
+            Transport::Tcp if !by_tcp_too => vec![encoded(&server(question))],
+            _ => {
+                let other = cache.iter().find(|(name, _)| *name != *question.queries[0].name()).expect("of two");
+                poisoned(question, &other.1)
+            }
+        }));
+        check("an answer of another epoch");
+    }
+
+    // What an answer survives, in one round trip by UDP.
+    let survived: [(&str, Answer); 5] = [
+        ("letters of the other case", |question, server| {
+            let mut mangled = question.clone();
+            let name = other_case(question.queries[0].name());
+            mangled.queries[0].set_name(name);
+            vec![encoded(&server(&mangled))]
+        }),
+        ("no EDNS", |question, server| {
+            let mut bare = question.clone();
+            bare.edns = None;
+            vec![encoded(&server(&bare))]
+        }),
+        ("three times", |question, server| vec![encoded(&server(question)); 3]),
+        ("behind garbage, other identifiers and a query", |question, server| {
+            let right = encoded(&server(question));
+            let mut other = right.clone();
+            other[1] ^= 1;
+            vec![vec![], vec![0xff; 30], other, encoded(question), right]
+        }),
+        ("records of others beside it", |question, server| {
+            let mut message = server(question);
+            let name = message.queries[0].name().clone();
+            let other = Record::from_rdata(name, 60, RData::TXT(TXT::from_bytes(vec![&[7; 69]])));
+            message.answers.insert(0, other);
+            vec![encoded(&message)]
+        }),
+    ];
+    for (what, answer) in survived {
+        resolver.becomes(Box::new(move |transport, question, server| match transport {
+            Transport::Udp => answer(question, server),
+            Transport::Tcp => vec![],
+        }));
+        succeeds(what);
+    }
+    for (ttl, is_reported) in [(0, false), (u32::MAX >> 1, true)] {
+        resolver.becomes(Box::new(move |_, question, server| {
+            let mut message = server(question);
+            message.answers[0].ttl = ttl;
+            vec![encoded(&message)]
+        }));
+        assert_eq!(succeeds("a TTL that was changed").contains("TTL was changed"), is_reported, "{ttl}");
+    }
+}
+
+/// What a source may have by UDP: over the limit it is told to come by TCP, or nothing; a cookie of its own lifts the limit.
+#[test]
+fn a_flood_of_one_source_is_truncated_and_dropped_and_the_holder_beside_it_is_served_by_tcp() {
+    let mut server = Server::new("flood");
+    server.grant("own.line", &["--principal", "7"]);
+    server.running.kill();
+    let path = server.folder.0.join(&server.config);
+    let first = fs::read_to_string(&path).expect("there");
+    let limited = |limit: &str| first.replace("[key]\n", &format!("[key]\nresponses_per_second = {limit}\n"));
+    fs::write(&path, limited("1_000_001")).expect("written");
+    let checked = server.folder.run(&["check", &server.config]);
+    assert!(!checked.status.success() && text_of(&checked).contains("1000000"), "{}", text_of(&checked));
+    fs::write(&path, limited("1")).expect("written");
+    server.folder.ok(&["check", &server.config]);
+    server.running.resume();
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let mut question = Message::new(1, MessageType::Query, OpCode::Query);
+    question.add_query(Query::query(Name::from_ascii("keys.example.net.").expect("a name"), RecordType::TXT));
+    let mut edns = hickory_proto::op::Edns::new();
+    edns.options_mut().insert(EdnsOption::Unknown(10, vec![5; 8]));
+    edns.options_mut().insert(EdnsOption::Unknown(12, vec![0; 200]));
+    question.set_edns(edns);
+    (0..100).for_each(|_| assert!(socket.send_to(&encoded(&question), &server.listen).is_ok()));
+    eventually("all are counted", || {
+        let of = |what| server.answers(what);
+        of("static_records") + of("rate_slipped") + of("rate_dropped") == 100
+    });
+    let (slipped, dropped) = (server.answers("rate_slipped"), server.answers("rate_dropped"));
+    // Every second one, of those between two that were answered.
+    assert!(slipped >= 30 && dropped >= slipped && server.answers("static_records") >= 2, "{slipped} {dropped}");
+    let mut octets = [0; 2_048];
+    let mut cookie = None;
+    for _ in 0..100 - dropped {
+        let length = socket.recv(&mut octets).expect("an answer");
+        let answer = Message::from_vec(&octets[..length]).expect("a message");
+        assert!(answer.metadata.truncation == answer.answers.is_empty());
+        cookie = answer.edns.and_then(|edns| edns.option(10.into()).cloned()).or(cookie);
+    }
+    // A holder of the same prefix has its secrets, and who shows its cookie has answers by UDP.
+    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    assert_eq!(server.answers("secrets"), 2);
+    if let Some(edns) = &mut question.edns {
+        edns.options_mut().remove(10.into());
+        edns.options_mut().insert(cookie.expect("a cookie"));
+    }
+    for _ in 0..20 {
+        socket.send_to(&encoded(&question), &server.listen).expect("sent");
+        let length = socket.recv(&mut octets).expect("an answer");
+        assert_eq!(Message::from_vec(&octets[..length]).expect("a message").answers.len(), 1);
+    }
+    let page: SocketAddr = server.running.page.parse().expect("an address");
+    assert_named_by_the_rule("key", &NetworkNamespace::Own, page);
 }
 
 #[test]

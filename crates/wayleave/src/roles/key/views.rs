@@ -135,6 +135,18 @@ impl View for KeyView {
             counter("foreign", Unit::Messages, "Questions about other zones", of.foreign),
             counter("malformed", Unit::Messages, "Messages that are no question", of.malformed),
             counter("truncated", Unit::Messages, "Answers that were cut, so that TCP follows", of.truncated),
+            counter(
+                "rate_slipped",
+                Unit::Messages,
+                "Answers beyond the limit of their source prefix that were truncated",
+                of.rate_slipped,
+            ),
+            counter(
+                "rate_dropped",
+                Unit::Messages,
+                "Answers beyond the limit of their source prefix that were not sent",
+                of.rate_dropped,
+            ),
             counter("order", Unit::Messages, "Orders of holders that were carried out", of.orders),
             counter("order_refused", Unit::Messages, "Orders that were refused", refused),
             gauge("router", Unit::Links, "Routers that are connected", connected as f64),

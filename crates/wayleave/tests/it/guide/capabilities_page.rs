@@ -18,7 +18,8 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
     let _network = Network::new().expect("a network");
     let [set_up, run, hand_over, identities, bills] =
         snippets("capabilities.md", "sh").try_into().expect("five snippets");
-    let [waypoint, routers, provider, rule] = snippets("capabilities.md", "toml").try_into().expect("four snippets");
+    let [waypoint, routers, provider, rule, limit] =
+        snippets("capabilities.md", "toml").try_into().expect("five snippets");
     let shell = Shell::new("guide-capabilities");
     commands(&set_up).iter().for_each(|command| drop(shell.run(command)));
     let file = shell.folder.0.join("server/key.toml");
@@ -27,6 +28,7 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
         fs::write(&file, laid_over(&key, snippet)).expect("written");
     };
     lay(&waypoint);
+    lay(&limit);
     commands(&identities).iter().for_each(|command| drop(shell.run(command)));
     // The keys that were made in the place of those of the page.
     let with_key = |snippet: &str, file: &str| {

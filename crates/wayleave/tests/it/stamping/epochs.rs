@@ -72,6 +72,7 @@ fn server(principals: u32) -> (KeyServer, Vec<Credential>) {
         signer: Some(signer),
         waypoints: HashMap::from([(WAYPOINT, keys())]),
         policy: LookupPolicy::default(),
+        responses_per_second: 0,
     })
     .expect("a server");
     let held = (1..=principals).map(|number| {
