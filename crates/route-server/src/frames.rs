@@ -12,7 +12,7 @@ use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 4;
+pub const PROTOCOL: u16 = 5;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.
@@ -354,6 +354,15 @@ pub struct InventoryRow {
     pub dead: Vec<u16>,
 }
 
+/// What a message of the two-party computation belongs to. Neither stream waits for the other's messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum EngineStream {
+    Evaluation = 1,
+    /// Correlations are made.
+    Setup = 2,
+}
+
 /// A frame between the two parties.
 #[derive(Clone, Debug)]
 pub enum PartyFrame {
@@ -447,14 +456,15 @@ pub enum PartyFrame {
     Next {
         seq: Seq,
     },
-    /// Party 1 fills the pool while nothing else is to do.
+    /// Party 1 orders correlations, which both make in the order in which they were ordered.
     Refill {
-        /// (width, correlations).
+        /// (width, correlations): a chunk each.
         demand: Vec<(u32, u64)>,
     },
-    /// A message of the two-party evaluation.
+    /// A message of the two-party computation.
     Engine {
-        /// Counts these messages on this link, from 0.
+        stream: EngineStream,
+        /// Counts the messages of this stream on this link, from 0.
         step: u64,
         bytes: Vec<u8>,
     },
@@ -888,8 +898,8 @@ impl PartyFrame {
                     w.u32(*width).u64(*count);
                 });
             }
-            Self::Engine { step, bytes } => {
-                w.u8(14).u64(*step).blob(bytes);
+            Self::Engine { stream, step, bytes } => {
+                w.u8(14).u8(*stream as u8).u64(*step).blob(bytes);
             }
             Self::Drop { objects } => {
                 w.u8(15);
@@ -958,7 +968,14 @@ impl PartyFrame {
             11 => Self::Ranked { seq: r.u64()?, slot: r.u32()?, row: r.array()? },
             12 => Self::Evaluate { seq: r.u64()?, rows: r.list(20, MAX_SLOTS, |r| Ok((r.u32()?, r.array()?)))? },
             13 => Self::Refill { demand: r.list(12, 64, |r| Ok((r.u32()?, r.u64()?)))? },
-            14 => Self::Engine { step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() },
+            14 => {
+                let stream = match r.u8()? {
+                    1 => EngineStream::Evaluation,
+                    2 => EngineStream::Setup,
+                    _ => return Err(Malformed::Value("stream of the engine")),
+                };
+                Self::Engine { stream, step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() }
+            }
             15 => Self::Drop { objects: r.list(12, MAX_LIST, slot_version)? },
             16 => Self::Members { set: shared(&mut r, MAX_SET)? },
             17 => Self::Credit { limit: r.u64()? },

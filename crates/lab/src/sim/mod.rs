@@ -32,7 +32,7 @@ use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
 use wayleave_route_server::party::{
-    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, StartError, StoredRecord,
+    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError, StoredRecord,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
@@ -174,6 +174,8 @@ pub struct Sim {
     view: Arc<View>,
     /// Jobs that a test holds back, by member.
     held_jobs: BTreeMap<u32, Vec<Job>>,
+    /// Jobs of setup that a test holds back, if it does.
+    held_setup: Option<Vec<(Node, SetupJob)>>,
     stores: BTreeMap<Node, Store>,
     policies: BTreeMap<u32, Policy>,
     /// What each member's router announces.
@@ -229,6 +231,7 @@ impl Sim {
             members: BTreeMap::new(),
             view: Arc::new(View::new(0)),
             held_jobs: BTreeMap::new(),
+            held_setup: None,
             stores: BTreeMap::new(),
             policies: BTreeMap::new(),
             routers: BTreeMap::new(),
@@ -414,6 +417,9 @@ impl Sim {
         match node {
             Node::Party(_) => {
                 self.parties.remove(&node);
+                if let Some(held) = &mut self.held_setup {
+                    held.retain(|(of, _)| *of != node);
+                }
             }
             Node::Member(slot) => {
                 self.members.remove(&slot);

@@ -122,9 +122,9 @@ fn a_recommendation_counts_for_its_epoch_however_often_it_changes() {
     assert_eq!(exchange.sim.party(PARTIES[0]).expect("it runs").status().epoch, epochs + 1, "one for all changes");
 }
 
-/// An exchange in which comparing takes its time, and correlations are there.
+/// An exchange in which comparing takes its time.
 fn slow_to_compare(members: usize, comparator: u64) -> Exchange {
-    let operations = Operations { comparator, correlation: 5, ..MEASURED };
+    let operations = Operations { comparator, ..MEASURED };
     let between_parties = Wire { bytes_per_second: 1_250_000_000, ..Wire::LAN };
     let costs = Costs { operations, between_parties, ..Costs::default() };
     let mut exchange = Exchange::new(Setup { members, tick: TICK, costs: Some(costs), ..Setup::default() });

@@ -21,6 +21,7 @@ mod exchange_new_members;
 mod exchange_random;
 mod exchange_rounds;
 mod exchange_set_changes;
+mod exchange_setup;
 mod exchange_size;
 mod exchange_slow;
 mod exchange_speakers;

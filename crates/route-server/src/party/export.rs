@@ -8,7 +8,7 @@ use wayleave_core::Now;
 use wayleave_mpc::{BitRows, Demand};
 
 use super::PartyNumber;
-use super::engine::{self, MAX_TARGET};
+use super::engine::MAX_TARGET;
 use super::round::Group;
 use super::state::{Stage, State};
 use crate::frames::Tick;
@@ -79,18 +79,18 @@ impl State {
         matches!(&self.stage, Stage::Exporting(exporting) if exporting.seq == seq)
     }
 
-    /// Gives the engine the next part of Export-All, or has made what the pool lacks for it.
-    pub(super) fn begin_export(&mut self) -> Result<(), String> {
+    /// Gives the engine the next part of Export-All. `false` while the pool lacks what it takes.
+    pub(super) fn begin_export(&mut self) -> Result<bool, String> {
         let Self { stage: Stage::Exporting(exporting), engine: Some(engine), table, config, .. } = self else {
-            return Ok(());
+            return Ok(false);
         };
         let job = exporting.jobs.front().ok_or("nothing to export")?;
         let program = engine.export_program();
-        let short = engine.short_of(&Demand::of(&program, job.lanes));
-        if short.total() > 0 {
-            return engine.fill(&short.chunks(engine::CHUNK));
+        if !engine.has(&Demand::of(&program, job.lanes)) {
+            return Ok(false);
         }
-        engine.evaluate(&program, &inputs(job, &exporting.ticks, table, (&config.exchange, config.number)))
+        let inputs = inputs(job, &exporting.ticks, table, (&config.exchange, config.number));
+        engine.evaluate(&program, &inputs).map(|()| true)
     }
 
     /// Puts the results of the job at the front where they go.

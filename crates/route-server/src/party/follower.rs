@@ -9,7 +9,6 @@ use wayleave_core::{Instant, Now};
 use super::batch::Applied;
 use super::reconcile::CHUNK;
 use super::role::Role;
-use super::round::Work;
 use super::state::{Departure, PendingObject, Stage, State};
 use super::{PartyEvent, engine, store};
 use crate::directory::{Directory, Succession};
@@ -71,8 +70,8 @@ impl Role for Follower {
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps, now),
             PartyFrame::Go { seq } => deliver_accepted(party, seq, now),
             PartyFrame::Evaluate { seq, rows } => party.evaluate(seq, &rows),
-            PartyFrame::Next { seq } => party.order(Work::Part { seq }),
-            PartyFrame::Refill { demand } => party.order(Work::Fill(engine::from_frame(&demand)?)),
+            PartyFrame::Next { seq } => party.order(seq),
+            PartyFrame::Refill { demand } => refill(party, &demand),
             PartyFrame::Drop { objects } => {
                 for (slot, version) in objects {
                     if party.take_pending(slot, version).is_some() {
@@ -292,6 +291,20 @@ fn deliver_accepted(party: &mut State, seq: u64, now: Now) -> Result<(), &'stati
             Err("a go for another batch")
         }
     }
+}
+
+/// Makes the correlations that party 1 ordered, after those that it ordered before.
+fn refill(party: &mut State, demand: &[(u32, u64)]) -> Result<(), &'static str> {
+    let engine = party.engine.as_mut().ok_or("an order of correlations without a session")?;
+    if demand.is_empty() {
+        return Err("an order of no correlations");
+    }
+    for chunk in demand {
+        let chunk = engine::from_frame(*chunk)?;
+        engine.order(chunk)?;
+        party.counters.correlations += chunk.count as u64;
+    }
+    Ok(())
 }
 
 /// Does what party 1 concluded from the inventories; both must then have the same view.

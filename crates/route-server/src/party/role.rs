@@ -93,10 +93,8 @@ pub(super) trait Role: Send {
     /// Starts the evaluation of a round, if it is time.
     fn start_evaluation(&mut self, _party: &mut State, _now: Now) {}
 
-    /// Starts to fill the pool of correlations, if nothing else is to do. Returns whether it did.
-    fn refill(&mut self, _party: &mut State, _now: Now) -> bool {
-        false
-    }
+    /// Orders correlations, if the pool is short of them.
+    fn supply(&mut self, _party: &mut State, _now: Now) {}
 
     /// Does what is due by the clock alone.
     fn sweep(&mut self, _party: &mut State, _now: Now) {}

@@ -1,7 +1,7 @@
 //! The rounds of batches: rankings come in, both parties evaluate Select-Best, each member gets its shares of the result.
 //!
 //! Several rounds are open at a time, and batches go on beside them. The engine does one thing after the other, and party 1 says
-//! what comes next ([`Work`]): what changed just now before what is evaluated again, and among rounds the one of which the least was
+//! what comes next: what changed just now before what is evaluated again, and among rounds the one of which the least was
 //! done, so that a round with many prefixes delays another by one evaluation and not by all of its own.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::Seed;
-use wayleave_mpc::{BitRows, Chunk, Demand};
+use wayleave_mpc::{BitRows, Demand};
 
-use super::PartyEvent;
-use super::PartyNumber;
-use super::engine::{self, Finished, MAX_TARGET};
+use super::engine::{Engine, MAX_TARGET};
 use super::state::{Stage, State};
-use crate::frames::{Instance, PartyFrame, ToMember, round_order};
+use super::supply::SetupDone;
+use super::{PartyEvent, PartyNumber, PartyOutput};
+use crate::frames::{EngineStream, Instance, PartyFrame, ToMember, round_order};
 use crate::rng::stream;
 
 /// Bits of a member's class and of the exchange's recommendation.
@@ -46,14 +46,6 @@ pub(super) const MAX_ROUNDS: usize = 32;
 pub(super) const MAX_BACKGROUND: usize = 2;
 /// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.
 const MAX_ORDERED: usize = 4;
-
-/// What the engine does.
-pub(super) enum Work {
-    /// The next part of the round, or of Export-All, of this batch.
-    Part { seq: u64 },
-    /// The pool is filled.
-    Fill(Vec<Chunk>),
-}
 
 /// Members that get the same instances.
 pub(super) struct Group {
@@ -140,6 +132,13 @@ impl Round {
         let running = self.running.as_ref()?;
         let live = running.jobs.front()?.live;
         Some((!live, if live { running.done } else { 0 }, self.seq))
+    }
+
+    /// What its next evaluation takes, if that is over prefixes that are evaluated again.
+    fn later_demand(&self, engine: &mut Engine) -> Option<Demand> {
+        let job = self.running.as_ref()?.jobs.front().filter(|job| !job.live)?;
+        let lanes = job.instances.len() * self.groups[job.group].members.len();
+        Some(Demand::of(&engine.program(job.routes), lanes))
     }
 
     /// Whether it has prefixes that are evaluated again, or may have.
@@ -297,57 +296,90 @@ impl State {
         Ok(())
     }
 
-    /// Party 1 has begun this.
-    pub(super) fn order(&mut self, work: Work) -> Result<(), &'static str> {
+    /// Party 1 has begun the next part of the round, or of Export-All, of this batch.
+    pub(super) fn order(&mut self, seq: u64) -> Result<(), &'static str> {
         if self.engine.is_none() || self.ordered.len() >= MAX_ORDERED {
             return Err("work for the engine out of turn");
         }
-        self.ordered.push_back(work);
+        self.ordered.push_back(seq);
         Ok(())
     }
 
-    pub(super) fn engine_frame(&mut self, step: u64, bytes: Vec<u8>) -> Result<(), &'static str> {
+    pub(super) fn engine_frame(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) -> Result<(), &'static str> {
         let engine = self.engine.as_mut().ok_or("an engine message without a session")?;
-        if let Err(what) = engine.receive(step, bytes) {
+        let taken = match stream {
+            EngineStream::Evaluation => engine.receive(step, bytes),
+            EngineStream::Setup => engine.receive_setup(step, bytes),
+        };
+        if let Err(what) = taken {
             self.event(PartyEvent::Engine { what });
             return Err("an engine message out of turn");
         }
         Ok(())
     }
 
-    /// Takes what the engine does as far as it can go.
+    fn send_engine(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) {
+        self.counters.engine_messages += 1;
+        self.counters.engine_bytes += bytes.len() as u64;
+        self.send_to_peer(&PartyFrame::Engine { stream, step, bytes });
+    }
+
+    fn engine_failed(&mut self, what: String) {
+        self.event(PartyEvent::Engine { what });
+        self.close_peer("invalid message of the two-party evaluation");
+    }
+
+    /// Gives out the next job of setup. One at a time, also if the link of the last one has gone meanwhile.
+    pub(super) fn run_setup(&mut self) {
+        if self.setup_runs {
+            return;
+        }
+        match self.engine.as_mut().map_or(Ok(None), |engine| engine.setup_job()) {
+            Ok(None) => {}
+            Ok(Some(job)) => {
+                self.setup_runs = true;
+                self.output.push_back(PartyOutput::Setup(job));
+            }
+            Err(what) => self.engine_failed(what),
+        }
+    }
+
+    /// Takes a job of setup back. One of a link that has gone is dropped with all that it made.
+    pub(super) fn setup_done(&mut self, done: SetupDone, now: Now) {
+        self.setup_runs = false;
+        let link = self.peer.as_ref().map(|peer| peer.link);
+        let Some(engine) = self.engine.as_mut().filter(|_| link == Some(done.link())) else { return };
+        match engine.setup_done(done, now.instant) {
+            Ok((message, made)) => {
+                self.engine_progress += u64::from(made);
+                if let Some((step, bytes)) = message {
+                    self.send_engine(EngineStream::Setup, step, bytes);
+                }
+            }
+            Err(what) => self.engine_failed(what),
+        }
+    }
+
+    /// Takes the evaluation as far as it can go.
     pub(super) fn run_engine(&mut self, now: Now) {
         while self.next_work() {
             let Some(engine) = &mut self.engine else { return };
             let (messages, finished) = match engine.pump() {
                 Ok(done) => done,
-                Err(what) => {
-                    self.event(PartyEvent::Engine { what });
-                    self.close_peer("invalid message of the two-party evaluation");
-                    return;
-                }
+                Err(what) => return self.engine_failed(what),
             };
             self.engine_progress += messages.len() as u64 + u64::from(finished.is_some());
             for (step, bytes) in messages {
-                self.counters.engine_messages += 1;
-                self.counters.engine_bytes += bytes.len() as u64;
-                self.send_to_peer(&PartyFrame::Engine { step, bytes });
+                self.send_engine(EngineStream::Evaluation, step, bytes);
             }
             match finished {
                 None => return,
-                Some(Finished::Filled) => {
-                    // Otherwise it was for an evaluation, which can begin now.
-                    if matches!(self.work, Some(Work::Fill(_))) {
-                        self.work = None;
-                    }
-                }
-                Some(Finished::Evaluated(outputs)) => {
-                    if let Some(Work::Part { seq }) = self.work.take() {
-                        if self.is_exporting(seq) {
-                            self.exports_done(&outputs, now);
-                        } else {
-                            self.job_done(seq, &outputs);
-                        }
+                Some(outputs) => {
+                    let Some(seq) = self.work.take() else { return };
+                    if self.is_exporting(seq) {
+                        self.exports_done(&outputs, now);
+                    } else {
+                        self.job_done(seq, &outputs);
                     }
                 }
             }
@@ -363,43 +395,45 @@ impl State {
         if self.work.is_none() {
             self.work = self.take_up_work();
         }
-        let begun = match (&self.work, &mut self.engine) {
-            (Some(Work::Fill(chunks)), Some(engine)) => {
-                self.counters.correlations += chunks.iter().map(|chunk| chunk.count as u64).sum::<u64>();
-                engine.fill(chunks)
-            }
-            (Some(Work::Part { seq }), Some(_)) => {
-                let seq = *seq;
-                if self.is_exporting(seq) { self.begin_export() } else { self.begin_job(seq) }
-            }
-            _ => return false,
-        };
-        if let Err(what) = begun {
+        let Some(seq) = self.work else { return false };
+        let begun = if self.is_exporting(seq) { self.begin_export() } else { self.begin_job(seq) };
+        begun.unwrap_or_else(|what| {
             self.event(PartyEvent::Engine { what });
             self.close_peer("an evaluation that cannot begin");
-            return false;
-        }
-        true
+            false
+        })
     }
 
     /// Party 1 chooses what the engine does next, and tells party 2.
-    fn take_up_work(&mut self) -> Option<Work> {
+    fn take_up_work(&mut self) -> Option<u64> {
         if self.config.number == PartyNumber::Two {
             return self.ordered.pop_front();
         }
         let seq = match &self.stage {
             // What is delivered goes before what is chosen.
-            Stage::Exporting(exporting) => exporting.seq(),
-            _ => self.rounds.values().filter_map(Round::turn).min()?.2,
+            Stage::Exporting(exporting) => Some(exporting.seq()),
+            _ => self.rounds.values().filter_map(Round::turn).min().map(|(.., seq)| seq),
         };
+        let engine = self.engine.as_mut()?;
+        // What is evaluated again takes nothing of what the pool keeps for what changes.
+        let later = seq.and_then(|seq| self.rounds.get(&seq)).and_then(|round| round.later_demand(engine));
+        if let Some(demand) = later
+            && !engine.is_spare(&demand)
+            && engine.keep_spare(&demand)
+            && (engine.is_supplying() || engine.orders_ahead())
+        {
+            return None;
+        }
+        engine.keep_spare(&Demand::default());
+        let seq = seq?;
         self.heard = self.clocks.instant;
         self.send_to_peer(&PartyFrame::Next { seq });
-        Some(Work::Part { seq })
+        Some(seq)
     }
 
-    /// Gives the engine the next evaluation of a round, or has made what the pool lacks for it.
-    fn begin_job(&mut self, seq: u64) -> Result<(), String> {
-        let Self { rounds, engine: Some(engine), counters, recommendation, table, .. } = self else { return Ok(()) };
+    /// Gives the engine the next evaluation of a round. `false` while the pool lacks what it takes.
+    fn begin_job(&mut self, seq: u64) -> Result<bool, String> {
+        let Self { rounds, engine: Some(engine), counters, recommendation, table, .. } = self else { return Ok(false) };
         let none = || format!("batch {seq} has nothing to evaluate");
         let round = rounds.get_mut(&seq).ok_or_else(none)?;
         let running = round.running.as_mut().ok_or_else(none)?;
@@ -407,17 +441,15 @@ impl State {
         let program = engine.program(job.routes);
         let lanes = job.instances.len() * round.groups[job.group].members.len();
         let demand = Demand::of(&program, lanes);
-        let short = engine.short_of(&demand);
-        if short.total() > 0 {
-            counters.correlations += short.total() as u64;
-            return engine.fill(&short.chunks(engine::CHUNK));
+        if !engine.has(&demand) {
+            return Ok(false);
         }
         running.demand += demand;
         counters.comparators += ((job.routes - 1) * lanes) as u64;
         let inputs = inputs(job, &round.groups[job.group], &running.rows, &program, |handle| {
             recommendation.get(&table.announcer(handle)?).copied()
         });
-        engine.evaluate(&program, &inputs)
+        engine.evaluate(&program, &inputs).map(|()| true)
     }
 
     /// Sends each member its share of the results of an evaluation.

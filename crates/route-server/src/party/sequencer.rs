@@ -1,4 +1,4 @@
-//! Party 1's own task: it gives batches, evaluations and refills their order.
+//! Party 1's own task: it gives batches, evaluations and correlations their order.
 //!
 //! Everything here happens at party 1 alone. Party 2 reports what it holds ([`Between::Holding`], [`Between::Joined`],
 //! [`Between::Ranked`]); the sequencer proposes what both parties can do.
@@ -11,10 +11,11 @@ use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
 use super::budget::{Turns, UNSTATED_PREFIXES, octets_stored};
+use super::engine::Engine;
 use super::probation::{Missed, Punctuality};
 use super::relist::Relist;
 use super::role::{Role, is_in_agreement};
-use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round, Work};
+use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::Cursor;
 use super::{PartyEvent, engine, sync};
@@ -37,6 +38,8 @@ const RELIST_LANES: usize = 1 << 18;
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
 const MAX_MISSED: u32 = 3;
+/// How long the pool may be short, while batches follow each other, until it is filled beside them.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// Rows of a whole inventory: our own limit.
 const MAX_INVENTORY: usize = 4 << 20;
 
@@ -86,6 +89,8 @@ pub(super) struct Sequencer {
     next_epoch: Instant,
     next_tick: Instant,
     next_sweep: Instant,
+    /// Since when the pool lacks something that is not ordered.
+    short_since: Option<Instant>,
 }
 
 impl Sequencer {
@@ -116,6 +121,7 @@ impl Sequencer {
             next_epoch: now.instant,
             next_tick: now.instant,
             next_sweep: now.instant,
+            short_since: None,
         }
     }
 
@@ -646,11 +652,13 @@ impl Sequencer {
         self.resync.insert(slot);
     }
 
-    /// When the pool is next filled, if nothing comes in between.
+    /// When more is ordered for the pool ahead of need. After a pause, so that members on the same machine, and the next batch, go
+    /// first; without one once the pool has been short for a while, since batches may follow each other without end.
     fn refill_deadline(&self, party: &State) -> Option<Instant> {
-        let is_idle = matches!(party.stage, Stage::Idle) && party.rounds.is_empty() && party.work.is_none();
-        let may = is_idle && party.peer_ready() && !self.has_work(party);
-        (may && !self.is_stocked(party)).then_some(party.refill_at)
+        let may_order = party.engine.as_ref().is_some_and(Engine::orders_ahead);
+        let since = self.short_since.filter(|_| may_order && party.peer_ready())?;
+        let latest = since + LONGEST_PAUSE;
+        Some(if matches!(party.stage, Stage::Idle) { latest.min(party.refill_at) } else { latest })
     }
 }
 
@@ -878,27 +886,22 @@ impl Role for Sequencer {
         }
     }
 
-    fn refill(&mut self, party: &mut State, now: Now) -> bool {
-        if !matches!(party.stage, Stage::Idle)
-            || !party.rounds.is_empty()
-            || party.work.is_some()
-            || !party.peer_ready()
-        {
-            return false;
+    fn supply(&mut self, party: &mut State, now: Now) {
+        if !party.peer_ready() {
+            return;
         }
-        if now.instant < party.refill_at || (self.has_work(party) && now.instant >= self.next_tick) {
-            return false;
+        let is_short = party.engine.as_ref().is_some_and(|engine| engine.short().total() > 0);
+        self.short_since = if is_short { self.short_since.or(Some(now.instant)) } else { None };
+        loop {
+            let ahead = self.refill_deadline(party).is_some_and(|at| now.instant >= at);
+            let Some(engine) = &mut party.engine else { return };
+            let Some(chunk) = engine.next_chunk(ahead) else { return };
+            if engine.order(chunk).is_err() {
+                return;
+            }
+            party.counters.correlations += chunk.count as u64;
+            party.send_to_peer(&PartyFrame::Refill { demand: vec![engine::to_frame(chunk)] });
         }
-        let Some(engine) = party.engine.as_mut().filter(|engine| engine.is_idle()) else { return false };
-        let short = engine.short_of(&engine.target);
-        let chunks = engine::refill_chunks(&short);
-        if chunks.is_empty() {
-            return false;
-        }
-        party.heard = now.instant;
-        party.send_to_peer(&PartyFrame::Refill { demand: engine::to_frame(&chunks) });
-        party.work = Some(Work::Fill(chunks));
-        true
     }
 
     fn sweep(&mut self, party: &mut State, now: Now) {
@@ -940,7 +943,7 @@ impl Role for Sequencer {
     }
 
     fn is_stocked(&self, party: &State) -> bool {
-        party.engine.as_ref().is_none_or(|engine| engine.short_of(&engine.target).total() == 0)
+        party.engine.as_ref().is_none_or(|engine| engine.short().total() == 0)
     }
 }
 

@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::export::Exporting;
 use super::reconcile::PeerHello;
 use super::relist::Relist;
-use super::round::{Round, Work};
+use super::round::Round;
 use super::sync::Cursor;
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
 use crate::credit::{self, Receiving, Sending};
@@ -174,9 +174,9 @@ pub(super) struct State {
     /// Rounds whose rankings are awaited, or that are evaluated, by batch.
     pub rounds: BTreeMap<u64, Round>,
     pub engine: Option<Engine>,
-    /// What the engine does, and at party 2 what it does next.
-    pub work: Option<Work>,
-    pub ordered: VecDeque<Work>,
+    /// The batch of which the engine evaluates a part, or will once the pool has what it takes; and at party 2 what it does next.
+    pub work: Option<u64>,
+    pub ordered: VecDeque<u64>,
     /// How much the engine has done.
     pub engine_progress: u64,
     /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
@@ -193,8 +193,10 @@ pub(super) struct State {
     pub offended: BTreeMap<u32, Instant>,
     /// Who takes up so little that there is no credit even for what must be sent: members by slot, or the peer party.
     pub overrun: BTreeSet<Option<u32>>,
-    /// From when on the pool may be filled.
+    /// From when on the pool is filled ahead of need, if no batch comes in between.
     pub refill_at: Instant,
+    /// Whether a job of setup is out: at most one is, whatever becomes of the link.
+    pub setup_runs: bool,
     /// When the peer party was last heard, or last had to answer something new.
     pub heard: Instant,
     /// Both clocks at the last input.

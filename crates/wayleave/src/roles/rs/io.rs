@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::directory::MemberSet;
-use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, PeerId};
+use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, PeerId, SetupJob};
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
@@ -64,6 +64,8 @@ pub struct PartyIo {
     pub set: watch::Sender<MemberSet>,
     /// The configuration's file, which names the member set's file.
     pub configuration: PathBuf,
+    /// The thread that makes correlations.
+    pub setup: std::sync::mpsc::Sender<SetupJob>,
 }
 
 impl Io<Party> for PartyIo {
@@ -127,6 +129,10 @@ impl Io<Party> for PartyIo {
                 let events = self.events.clone();
                 let durable = move || drop(events.blocking_send(Event::Persisted(id)));
                 state::submit(&self.store, changes, Box::new(durable))?;
+            }
+            PartyOutput::Setup(job) => {
+                let ended = || Failure::new("the thread that makes correlations has ended; start the party again");
+                self.setup.send(job).map_err(|_| ended())?;
             }
             PartyOutput::Members(set) => {
                 info!(number = set.number, slots = set.slots.len(), "member set in force");
