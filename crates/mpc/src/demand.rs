@@ -65,6 +65,12 @@ impl Demand {
         demand
     }
 
+    /// Half of it, rounded down.
+    #[must_use]
+    pub fn half(self) -> Self {
+        Self(self.0.map(|count| count / 2))
+    }
+
     /// `count` correlations of one width.
     #[must_use]
     pub fn just(width: Width, count: usize) -> Self {

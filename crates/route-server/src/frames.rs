@@ -12,7 +12,7 @@ use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 4;
+pub const PROTOCOL: u16 = 5;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.
@@ -324,15 +324,16 @@ pub enum Step {
     Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, objects: u32 },
     /// A member lost a link.
     Gone { slot: u32 },
-    /// Begins an epoch: the recommendation changed, so every prefix is evaluated again, from the first one on.
-    Epoch { epoch: u64 },
+    /// Begins an epoch: the recommendation of these slots changed, so the prefixes for which they compete are evaluated again,
+    /// from the first one on.
+    Epoch { epoch: u64, changed: Vec<u32> },
     /// A newer directory: sets that both operators signed, and removals.
     Set { set: Arc<[u8]> },
     /// Goes on to send everything to a member: so many objects more.
     Slice { slot: u32, objects: u32 },
     /// A member takes up too little of what is sent to it: it gets nothing more, and later everything again.
     Pause { slot: u32 },
-    /// So many prefixes more are evaluated again, since an epoch began.
+    /// So many prefixes more, of those that it concerns, are evaluated again since an epoch began.
     Relist { prefixes: u32 },
 }
 
@@ -764,7 +765,7 @@ impl Step {
                 w.u8(3).u32(*slot).bytes(session).bool(*select_best).bool(*chooses).u32(*objects)
             }
             Self::Gone { slot } => w.u8(4).u32(*slot),
-            Self::Epoch { epoch } => w.u8(5).u64(*epoch),
+            Self::Epoch { epoch, changed } => w.u8(5).u64(*epoch).list(changed, |w, slot| _ = w.u32(*slot)),
             Self::Set { set } => w.u8(6).blob(set),
             Self::Slice { slot, objects } => w.u8(7).u32(*slot).u32(*objects),
             Self::Pause { slot } => w.u8(8).u32(*slot),
@@ -781,7 +782,7 @@ impl Step {
                 Self::Sync { slot, session, select_best: r.bool()?, chooses: r.bool()?, objects: slice(r)? }
             }
             4 => Self::Gone { slot: r.u32()? },
-            5 => Self::Epoch { epoch: r.u64()? },
+            5 => Self::Epoch { epoch: r.u64()?, changed: r.list(4, MAX_SLOTS, Reader::u32)? },
             6 => Self::Set { set: shared(r, MAX_SET)? },
             7 => Self::Slice { slot: r.u32()?, objects: slice(r)? },
             8 => Self::Pause { slot: r.u32()? },

@@ -241,6 +241,13 @@ impl ObjectTable {
         self.by_prefix.get(prefix).map_or(0, BTreeMap::len)
     }
 
+    /// Whether two routes or more compete for a prefix, one of them of one of these slots.
+    #[must_use]
+    pub fn compete(&self, prefix: &Prefix, slots: &BTreeSet<u32>) -> bool {
+        let Some(routes) = self.by_prefix.get(prefix).filter(|routes| routes.len() > 1) else { return false };
+        routes.keys().any(|(slot, _)| slots.contains(slot))
+    }
+
     /// Live prefixes that `slot` announces.
     #[must_use]
     pub fn prefixes_of(&self, slot: u32) -> usize {

@@ -99,6 +99,8 @@ pub struct Setup {
     pub export: ExportMode,
     /// Octets of the largest blob that both parties take.
     pub max_blob: u32,
+    /// For how long a recommendation is in force at least.
+    pub shortest_epoch: Duration,
     /// What each member may cost the parties.
     pub budget: Budget,
     /// Keys of parties and operators, as every process is configured with them.
@@ -120,6 +122,7 @@ impl Default for Setup {
             attesting: BTreeSet::new(),
             export: ExportMode::Direct,
             max_blob: MAX_BLOB_DEFAULT,
+            shortest_epoch: Duration::ZERO,
             budget: Budget::default(),
             keys: Vec::new(),
             costs: None,
@@ -318,6 +321,7 @@ impl Sim {
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
                     max_blob: self.setup.max_blob,
                     budget: self.setup.budget,
+                    shortest_epoch: self.setup.shortest_epoch,
                 };
                 let file = self.files.get(&node).cloned().unwrap_or_else(|| self.directory.encode());
                 let party = Party::new(config, &seed, &file, stored, self.now)?;

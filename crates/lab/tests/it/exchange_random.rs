@@ -35,6 +35,7 @@ fn tables_equal_the_reference_after_random_changes(export: ExportMode) {
 in_both_modes!(tables_equal_the_reference_while_members_join_and_leave);
 fn tables_equal_the_reference_while_members_join_and_leave(export: ExportMode) {
     for seed in seeds(100_000, 20) {
+        eprintln!("seed {seed}"); // shown if the test fails
         let mut exchange = Exchange::new(Setup { members: 4, seed, export, ..Setup::default() });
         for _ in 0..40 {
             exchange.random_change(true);

@@ -19,6 +19,7 @@ mod exchange_links;
 mod exchange_members;
 mod exchange_new_members;
 mod exchange_random;
+mod exchange_recommendation;
 mod exchange_set_changes;
 mod exchange_size;
 mod exchange_slow;

@@ -131,15 +131,15 @@ impl State {
                 self.active.remove(slot);
                 role.member_inactive(*slot, now);
             }
-            Step::Epoch { epoch } => {
+            Step::Epoch { epoch, changed } => {
                 if *epoch < self.epoch {
                     return Err("an epoch that is past");
                 }
                 self.epoch = *epoch;
-                if let Some(recommendation) = role.epoch_began() {
+                if let Some(recommendation) = role.epoch_began(now) {
                     self.recommendation = recommendation;
                 }
-                self.relist = self.table.prefixes().next().copied();
+                self.begin_walk(changed);
                 applied.renewed = true;
             }
             Step::Relist { prefixes } => self.relist_some(*prefixes, &mut applied.effects),
@@ -200,15 +200,6 @@ impl State {
         if let Some(member) = self.members.get_mut(&slot) {
             member.owes_set = !told;
         }
-    }
-
-    /// Lets so many prefixes more be evaluated again, of those with something to choose.
-    fn relist_some(&mut self, prefixes: u32, effects: &mut Effects) {
-        let Some(from) = self.relist else { return };
-        let mut all = self.table.prefixes_from(Some(from));
-        let some = all.by_ref().take(prefixes as usize);
-        effects.touched.extend(some.filter(|prefix| self.table.routes_of(prefix) > 1));
-        self.relist = all.next().copied();
     }
 
     /// Sends every active member its tick and starts the round.

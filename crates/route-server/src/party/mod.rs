@@ -16,6 +16,7 @@ mod export;
 mod follower;
 mod probation;
 mod reconcile;
+mod relist;
 mod role;
 mod round;
 mod sequencer;
@@ -99,6 +100,8 @@ pub struct PartyConfig {
     pub max_blob: u32,
     /// What each member may cost this party.
     pub budget: Budget,
+    /// For how long a recommendation is in force at least: answers to chosen rankings show its order. Party 1's counts.
+    pub shortest_epoch: Duration,
 }
 
 /// What a driver gives a party.
@@ -124,7 +127,8 @@ pub enum PartyInput {
     Members(Vec<u8>),
     /// The keys of parties and operators, after the configuration changed ([`PartyConfig::keys`]).
     Keys(Vec<(KeyRole, [u8; 32])>),
-    /// The exchange's recommendation by slot of the announcer, bigger is better. Party 1; a change starts an epoch.
+    /// The exchange's recommendation by slot of the announcer, bigger is better. Party 1; a change starts an epoch, once the
+    /// present one has lasted for [`PartyConfig::shortest_epoch`].
     Recommendation(BTreeMap<u32, u8>),
 }
 

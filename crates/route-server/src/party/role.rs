@@ -80,7 +80,7 @@ pub(super) trait Role: Send {
     fn member_inactive(&mut self, _slot: u32, _now: Now) {}
 
     /// A batch began an epoch; returns the recommendation for it, if that changes.
-    fn epoch_began(&mut self) -> Option<BTreeMap<u32, u8>> {
+    fn epoch_began(&mut self, _now: Now) -> Option<BTreeMap<u32, u8>> {
         None
     }
 

@@ -17,7 +17,7 @@ use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::Cursor;
 use super::{PartyEvent, engine, sync};
 use crate::directory::{Directory, Succession};
-use crate::frames::{InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::frames::{InventoryRow, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::Kind;
 use crate::object_table::{Effects, Part};
 
@@ -27,10 +27,9 @@ const MAX_BATCH: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 /// Members that get a slice of everything with one batch: our own limit. The others wait their turn.
 const MAX_SLICES: usize = 8;
-/// Candidates, and candidates times members, that one batch evaluates again for a new epoch: our own limits, so that what
-/// changes meanwhile is not delayed.
-const RELIST: usize = 2048;
-const RELIST_LANES: usize = 1 << 18;
+/// For how long nothing may be evaluated again for a new epoch, since live work leaves the pool too empty: our own limit. Then one
+/// prefix is.
+const RELIST_PATIENCE: Duration = Duration::from_secs(2);
 /// How often objects without their other half, and routes of absent members, are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
@@ -76,6 +75,14 @@ pub(super) struct Sequencer {
     queued: Vec<Step>,
     /// The recommendation from the next epoch on.
     next_recommendation: Option<BTreeMap<u32, u8>>,
+    /// The recommendation of the epoch that is proposed.
+    beginning: Option<BTreeMap<u32, u8>>,
+    /// Whether a recommendation was given since this process began.
+    is_recommended: bool,
+    /// When the present epoch began.
+    epoch_since: Instant,
+    /// When prefixes were last evaluated again for a new epoch.
+    relisted: Instant,
     next_tick: Instant,
     next_sweep: Instant,
 }
@@ -102,6 +109,10 @@ impl Sequencer {
             punctuality: Punctuality::default(),
             queued: Vec::new(),
             next_recommendation: None,
+            beginning: None,
+            is_recommended: false,
+            epoch_since: now.instant,
+            relisted: now.instant,
             next_tick: now.instant,
             next_sweep: now.instant,
         }
@@ -112,7 +123,8 @@ impl Sequencer {
         party.peer_ready()
             && (!self.queued.is_empty()
                 || !self.expiring.is_empty()
-                || party.relist.is_some()
+                || self.next_epoch(party).is_some_and(|at| at <= party.clocks.instant)
+                || self.may_relist(party)
                 || self.has_matched_object(party)
                 || self.has_turn(party)
                 || party.active.keys().any(|slot| self.is_behind(party, *slot)))
@@ -251,18 +263,44 @@ impl Sequencer {
         behind.into_iter().map(|slot| Step::Pause { slot }).collect()
     }
 
-    /// The step that has prefixes evaluated again because of a new epoch.
-    fn relist(party: &State, begins: bool) -> Option<Step> {
-        let from = if begins { None } else { Some(party.relist?) };
-        let most = RELIST.min(RELIST_LANES / party.active.len().max(1));
-        let (mut prefixes, mut candidates) = (0, 0);
-        for prefix in party.table.prefixes_from(from).take(MAX_SLICE as usize) {
-            prefixes += 1;
-            candidates += Some(party.table.routes_of(prefix)).filter(|routes| *routes > 1).unwrap_or(0);
-            if candidates >= most {
-                break;
-            }
+    /// The epoch that was proposed does not begin with that batch.
+    fn take_back_epoch(&mut self, party: &State) {
+        self.beginning = None;
+        self.next_recommendation = self.next_recommendation.take().filter(|next| *next != party.recommendation);
+    }
+
+    /// When the next epoch begins, if the recommendation has changed.
+    fn next_epoch(&self, party: &State) -> Option<Instant> {
+        self.next_recommendation.as_ref().map(|_| self.epoch_since + party.config.shortest_epoch)
+    }
+
+    /// The step that begins an epoch, if it is due.
+    fn epoch_step(&mut self, party: &State) -> Option<Step> {
+        let next = self.next_recommendation.as_ref()?;
+        if self.next_epoch(party)? > party.clocks.instant {
+            return None;
         }
+        // Another one may be given before the batch is applied.
+        self.beginning = Some(next.clone());
+        let slots: BTreeSet<u32> = next.keys().chain(party.recommendation.keys()).copied().collect();
+        let changed = slots.into_iter().filter(|slot| next.get(slot) != party.recommendation.get(slot)).collect();
+        Some(Step::Epoch { epoch: party.epoch.saturating_add(1), changed })
+    }
+
+    /// Whether prefixes can be evaluated again without others having to wait for correlations, or have waited for too long.
+    fn may_relist(&self, party: &State) -> bool {
+        party.relist.is_some() && (self.is_stocked(party) || self.is_relist_overdue(party))
+    }
+
+    fn is_relist_overdue(&self, party: &State) -> bool {
+        party.clocks.instant.since(self.relisted) >= RELIST_PATIENCE
+    }
+
+    /// The step that has prefixes evaluated again because of an epoch that began, as many as the pool has correlations for.
+    fn relist(&mut self, party: &mut State) -> Option<Step> {
+        let one = self.may_relist(party);
+        let prefixes = party.prefixes_to_relist(one)?;
+        self.relisted = party.clocks.instant;
         Some(Step::Relist { prefixes })
     }
 
@@ -445,10 +483,10 @@ impl Sequencer {
         })?;
         party.stage = Stage::Idle;
         // What was queued meanwhile comes after it.
-        let again =
-            steps.into_iter().filter(|s| matches!(s, Step::Gone { .. } | Step::Epoch { .. } | Step::Set { .. }));
+        let again = steps.into_iter().filter(|s| matches!(s, Step::Gone { .. } | Step::Set { .. }));
         self.queued = again.chain(std::mem::take(&mut self.queued)).collect();
         self.take_back_proposed(party);
+        self.take_back_epoch(party);
         for (slot, version) in missing {
             self.peer_holds.remove(&(*slot, *version));
         }
@@ -633,13 +671,14 @@ impl Role for Sequencer {
             Departure::Peer { steps } => {
                 self.queued.extend(steps);
                 self.take_back_proposed(party);
+                self.take_back_epoch(party);
                 self.peer_holds.clear();
                 self.peer_joined.clear();
                 self.peer_held.clear();
                 self.expiring.clear();
                 self.excused = party.set.iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
                 // What comes from the operator stays to be done; everything else is reported again after the next hello.
-                self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
+                self.queued.retain(|step| matches!(step, Step::Set { .. }));
             }
         }
     }
@@ -676,14 +715,19 @@ impl Role for Sequencer {
         if recommendation == *self.next_recommendation.as_ref().unwrap_or(&party.recommendation) {
             return;
         }
-        if party.recommendation.is_empty() && party.table.is_empty() {
+        // The first one of this process: whoever connects is sent everything, and what competes is evaluated with that.
+        let is_first = !std::mem::replace(&mut self.is_recommended, true);
+        if is_first && party.active.is_empty() {
             party.recommendation = recommendation;
             return;
         }
         // Fixed for an epoch: it counts from the batch that starts the next one.
-        self.next_recommendation = Some(recommendation);
-        if !self.queued.iter().any(|s| matches!(s, Step::Epoch { .. })) {
-            self.queued.push(Step::Epoch { epoch: party.epoch.saturating_add(1) });
+        let is_change = self.beginning.is_some() || recommendation != party.recommendation;
+        self.next_recommendation = Some(recommendation).filter(|_| is_change);
+        let now = party.clocks.instant;
+        if let Some(at) = self.next_epoch(party).filter(|at| *at > now) {
+            let seconds = u32::try_from(at.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+            party.event(PartyEvent::RecommendationWaits { seconds });
         }
     }
 
@@ -701,8 +745,11 @@ impl Role for Sequencer {
         self.absent_since.insert(slot, now.instant);
     }
 
-    fn epoch_began(&mut self) -> Option<BTreeMap<u32, u8>> {
-        self.next_recommendation.take()
+    fn epoch_began(&mut self, now: Now) -> Option<BTreeMap<u32, u8>> {
+        (self.epoch_since, self.relisted) = (now.instant, now.instant);
+        let begun = self.beginning.take();
+        self.next_recommendation = self.next_recommendation.take().filter(|next| Some(next) != begun.as_ref());
+        begun
     }
 
     fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, now: Now) {
@@ -718,12 +765,7 @@ impl Role for Sequencer {
         self.next_tick = now.instant + party.tick;
         self.join_sets(party);
         let mut steps = std::mem::take(&mut self.queued);
-        for step in &mut steps {
-            if let Step::Epoch { epoch } = step {
-                *epoch = party.epoch.saturating_add(1);
-            }
-        }
-        let begins = steps.iter().any(|step| matches!(step, Step::Epoch { .. }));
+        steps.extend(self.epoch_step(party));
         steps.extend(self.pauses(party));
         steps.extend(self.expiries(party));
         steps.extend(self.slices(party));
@@ -733,9 +775,7 @@ impl Role for Sequencer {
             steps.extend(objects);
             self.drop_at_both(party, over_limit);
         }
-        if begins || party.relist.is_some() {
-            steps.extend(Self::relist(party, begins));
-        }
+        steps.extend(self.relist(party));
         if steps.is_empty() {
             return;
         }
@@ -823,7 +863,11 @@ impl Role for Sequencer {
         let sweep = sweep.filter(|_| party.peer_ready());
         let turn = self.next_turn(party).filter(|_| matches!(party.stage, Stage::Idle) && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_tick));
-        [round, tick, sweep, turn, self.refill_deadline(party)].into_iter().flatten().min()
+        let relist = party.relist.as_ref().map(|_| self.relisted + RELIST_PATIENCE);
+        let later = [self.next_epoch(party), relist].into_iter().flatten().min();
+        let later = later.filter(|_| matches!(party.stage, Stage::Idle) && party.peer_ready());
+        let later = later.map(|at| at.max(self.next_tick));
+        [round, tick, sweep, turn, later, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
     /// In a round party 1 waits for members first, and for party 2 once the evaluation runs.
@@ -838,7 +882,8 @@ impl Role for Sequencer {
     fn is_at_rest(&self, party: &State) -> bool {
         let lacks_something = party.members.keys().any(|slot| self.sync_of(party, *slot).is_some());
         let is_begun = party.synchronising().next().is_some();
-        !self.has_work(party) && self.peer_holds.is_empty() && !lacks_something && !is_begun
+        let is_of_one_epoch = self.next_recommendation.is_none() && party.relist.is_none();
+        !self.has_work(party) && self.peer_holds.is_empty() && !lacks_something && !is_begun && is_of_one_epoch
     }
 
     fn is_stocked(&self, party: &State) -> bool {

@@ -79,6 +79,8 @@ pub enum PartyEvent {
     OwnOrder { slot: u32, seconds: u32 },
     /// Who took up nothing of what was sent to it for too long lost its link: the member in a slot, or the peer party.
     Stalled { slot: Option<u32> },
+    /// The recommendation changed before its epoch is over: the new one is in force after that.
+    RecommendationWaits { seconds: u32 },
     /// The routes of an absent member were removed.
     Expired { slot: u32 },
     /// Stored objects that were shared for another `export` than is configured now: they are removed, and their announcers, who

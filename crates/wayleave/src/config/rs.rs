@@ -65,6 +65,12 @@ pub struct PartySection {
     #[serde(default = "default_max_blob")]
     pub max_blob: Spanned<u64>,
     pub recommendation: Option<Spanned<PathBuf>>,
+    /// For how long a recommendation is in force at least.
+    #[serde(default = "default_epoch")]
+    pub epoch_secs: Spanned<u64>,
+    /// Allows what only a laboratory may: shorter epochs.
+    #[serde(default)]
+    pub laboratory: bool,
 }
 
 /// Who multiplies export policies and route keys.
@@ -166,6 +172,13 @@ fn default_rank_wait() -> Spanned<u64> {
     Spanned::new(0..0, 1000)
 }
 
+/// The shortest epoch of a recommendation, in seconds, outside of a laboratory: our own limit.
+const SHORTEST_EPOCH: u64 = 900;
+
+fn default_epoch() -> Spanned<u64> {
+    Spanned::new(0..0, SHORTEST_EPOCH)
+}
+
 fn default_max_blob() -> Spanned<u64> {
     Spanned::new(0..0, u64::from(MAX_BLOB_DEFAULT))
 }
@@ -199,6 +212,13 @@ impl RsConfig {
         faults.extend(range(&party.tick_ms, 0, 60_000, "milliseconds"));
         faults.extend(range(&party.stale_secs, 1, 86_400, "seconds"));
         faults.extend(range(&party.rank_wait_ms, 1, 60_000, "milliseconds"));
+        faults.extend(range(&party.epoch_secs, 0, 86_400, "seconds"));
+        if *party.epoch_secs.get_ref() < SHORTEST_EPOCH && !party.laboratory {
+            let message = format!("a recommendation changes too often, expected {SHORTEST_EPOCH} seconds at least");
+            let help = "a member that varies its ranking learns its order bit by bit; only a laboratory, which says `laboratory = true`, \
+                        may have shorter epochs";
+            faults.push(Fault::at(party.epoch_secs.span(), message).help(help));
+        }
         faults.extend(range(&party.max_blob, 512, MAX_BLOB as u64, "octets"));
         faults.extend(self.budget.faults());
         if link.listen.is_some() == link.connect.is_some() {
@@ -362,6 +382,7 @@ impl RsConfig {
             },
             max_blob: u32::try_from(*party.max_blob.get_ref()).unwrap_or(MAX_BLOB_DEFAULT),
             budget: self.budget.budget(),
+            shortest_epoch: Duration::from_secs(*party.epoch_secs.get_ref()),
         }
     }
 
@@ -537,7 +558,9 @@ pub fn template(party: u8) -> String {
             EXAMPLE_PINS[1],
             "# Party 1 listens for party 2 here.\nlisten = \"127.0.0.1:7000\"",
             "# The exchange's recommendation by member, larger is preferred. Reloaded on SIGHUP.\n\
-             #recommendation = \"recommendation.toml\"\n",
+             #recommendation = \"recommendation.toml\"\n\
+             # For how long it is in force at least, in seconds: a change waits until then.\n\
+             #epoch_secs = 900\n",
         ),
         _ => (EXAMPLE_PINS[0], "# Where party 1 listens for this party.\nconnect = \"127.0.0.1:7000\"", ""),
     };

@@ -232,6 +232,12 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
                 "the member in slot {slot} asks for all routes, or connects again, too often: it is sent them in {seconds} seconds at the earliest"
             );
         }
+        PartyEvent::RecommendationWaits { seconds } => {
+            info!(
+                seconds,
+                "the recommendation has changed; the new one is in force in {seconds} seconds, when its epoch begins"
+            );
+        }
         PartyEvent::OwnOrder { slot, seconds } => {
             warn!(
                 slot,
