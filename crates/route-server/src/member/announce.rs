@@ -397,6 +397,8 @@ impl Announcements {
             columns.into_iter().filter_map(|version| self.in_flight.remove(&version)).flatten().collect();
         for nlri in again {
             self.announced.remove(&nlri);
+            // The parties have it all the same: it may be on its way out.
+            self.leftover.insert(nlri);
             self.mark(nlri);
         }
     }

@@ -59,7 +59,8 @@ impl State {
             last = Some(*prefix);
         }
         // Nothing was left to look at if there is no last one.
-        let beyond = || last.and_then(|last| self.table.prefixes_from(Some(last)).find(|prefix| **prefix != last)).copied();
+        let beyond =
+            || last.and_then(|last| self.table.prefixes_from(Some(last)).find(|prefix| **prefix != last)).copied();
         match stop.or_else(beyond) {
             Some(from) => walk.from = from,
             None => self.relist = None,
