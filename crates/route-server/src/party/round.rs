@@ -265,10 +265,11 @@ impl State {
         self.setup_runs = false;
         let link = self.peer.as_ref().map(|peer| peer.link);
         let Some(engine) = self.engine.as_mut().filter(|_| link == Some(done.link())) else { return };
+        let waited = engine.waits();
         match engine.setup_done(done, now.instant) {
             Ok((message, made)) => {
                 if let Stage::Round(round) = &mut self.stage {
-                    round.advanced |= made;
+                    round.advanced |= waited && (made || message.is_some());
                 }
                 if let Some((step, bytes)) = message {
                     self.send_engine(EngineStream::Setup, step, bytes);
