@@ -597,7 +597,11 @@ impl ObjectTable {
     }
 
     /// The objects in some buckets from a handle on, in order.
-    pub fn objects_in<'a>(&'a self, listed: &'a Listed, from: Handle) -> impl Iterator<Item = (Handle, (u32, u64))> + 'a {
+    pub fn objects_in<'a>(
+        &'a self,
+        listed: &'a Listed,
+        from: Handle,
+    ) -> impl Iterator<Item = (Handle, (u32, u64))> + 'a {
         listed.from(bucket_of(&from.0)).flat_map(move |bucket| {
             let (first, last) = bounds(bucket);
             let range = self.by_handle.range(from.max(Handle(first))..=Handle(last));
@@ -676,7 +680,8 @@ impl ObjectTable {
             let known = self.held.objects[usize::from(bucket)].unwrap_or_else(|| self.object_bucket(bucket, None));
             self.held.objects[usize::from(bucket)] = Some(known);
             narrowest = narrowest.min(known.narrowest);
-            let digest = if slot < known.narrowest { known.digest } else { self.object_bucket(bucket, Some(slot)).digest };
+            let digest =
+                if slot < known.narrowest { known.digest } else { self.object_bucket(bucket, Some(slot)).digest };
             all.extend(digest.map(|digest| (bucket, digest)));
         }
         if slot < narrowest {

@@ -81,7 +81,11 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         ("a party's go", PartyFrame::Go { seq: 1 }.encode(), After::Closed),
         ("an object without its part", header_only(&submission), After::Refused),
         ("everything again", FromMember::Resync.encode(), After::Ignored),
-        ("a position to come", FromMember::Holds { seq: u64::MAX, epoch: 1, roots, own: [0; 16] }.encode(), After::Closed),
+        (
+            "a position to come",
+            FromMember::Holds { seq: u64::MAX, epoch: 1, roots, own: [0; 16] }.encode(),
+            After::Closed,
+        ),
         ("buckets that nobody asked for", buckets.encode(), After::Closed),
     ]
 }

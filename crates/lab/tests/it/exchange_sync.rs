@@ -100,7 +100,10 @@ fn after_a_restart_of_a_party_members_that_hold_all_are_sent_a_small_part_of_it(
         let frames = exchange.sim.recording.take().expect("it records");
         let to_members = frames.iter().filter(|frame| frame.from == PARTIES[0] && matches!(frame.to, Node::Member(_)));
         let octets: usize = to_members.map(|frame| frame.bytes.len()).sum();
-        assert!(octets * 10 < full * MEMBERS as usize, "{party:?}: {octets} octets for all, {full} for everything to one");
+        assert!(
+            octets * 10 < full * MEMBERS as usize,
+            "{party:?}: {octets} octets for all, {full} for everything to one"
+        );
         eprintln!("{party:?}: {octets} octets to {MEMBERS} members; everything takes {}", full * MEMBERS as usize);
     }
 }
@@ -184,9 +187,7 @@ fn a_member_whose_digests_lie_harms_itself_alone_and_is_named_where_it_shows() {
     // Again, though nobody asks.
     exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &buckets);
     exchange.sim.run_for(Duration::from_millis(10));
-    let named = |event: &(Node, PartyEvent)| {
-        matches!(&event.1, PartyEvent::BadFrame { slot: Some(AWAY), what } if what.contains("nobody asked"))
-    };
+    let named = |event: &(Node, PartyEvent)| matches!(&event.1, PartyEvent::BadFrame { slot: Some(AWAY), what } if what.contains("nobody asked"));
     assert!(exchange.sim.party_events.iter().any(named), "{:?}", exchange.sim.party_events);
     for slot in [0, 1, 2, 4] {
         assert_eq!(exchange.sim.tables[&slot], before[&slot]);
@@ -204,9 +205,7 @@ fn a_member_that_says_that_it_took_a_batch_to_come_is_named_and_cut_off() {
     let holds = FromMember::Holds { seq: u64::MAX, epoch: 1, roots, own: [0; 16] };
     exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &holds.encode());
     exchange.sim.run_for(Duration::from_millis(10));
-    let named = |event: &(Node, PartyEvent)| {
-        matches!(&event.1, PartyEvent::BadFrame { slot: Some(AWAY), what } if what.contains("never made"))
-    };
+    let named = |event: &(Node, PartyEvent)| matches!(&event.1, PartyEvent::BadFrame { slot: Some(AWAY), what } if what.contains("never made"));
     assert!(exchange.sim.party_events.iter().any(named), "{:?}", exchange.sim.party_events);
     assert_eq!(exchange.sim.closed.len(), 1, "{:?}", exchange.sim.closed);
 }

@@ -30,12 +30,7 @@ pub(super) struct Instances {
 
 impl Instances {
     /// The parties list an instance; it replaces those that have a candidate of it. `ranks`: whether Select-Best chooses.
-    pub(super) fn list(
-        &mut self,
-        seq: Seq,
-        candidates: &Instance,
-        (is_whole, ranks): (bool, bool),
-    ) -> InstanceHash {
+    pub(super) fn list(&mut self, seq: Seq, candidates: &Instance, (is_whole, ranks): (bool, bool)) -> InstanceHash {
         let hash = digests::instance(candidates);
         let before: BTreeSet<InstanceHash> =
             candidates.iter().filter_map(|candidate| self.of_candidate.get(candidate)).copied().collect();
@@ -106,12 +101,18 @@ impl Instances {
         let mut all: Vec<(InstanceHash, bool)> =
             self.by_hash.iter().map(|(hash, listed)| (*hash, is_done(listed))).collect();
         all.sort_unstable();
-        digests::by_bucket(&all, |(hash, _)| hash, |bucket| {
-            // The opposite of a hash is none that the parties have: and it is there, also where they have nothing any more.
-            let content: Vec<InstanceHash> =
-                bucket.iter().map(|(hash, is_done)| if *is_done { *hash } else { hash.map(|octet| !octet) }).collect();
-            digests::of_instances(content.iter())
-        })
+        digests::by_bucket(
+            &all,
+            |(hash, _)| hash,
+            |bucket| {
+                // The opposite of a hash is none that the parties have: and it is there, also where they have nothing any more.
+                let content: Vec<InstanceHash> = bucket
+                    .iter()
+                    .map(|(hash, is_done)| if *is_done { *hash } else { hash.map(|octet| !octet) })
+                    .collect();
+                digests::of_instances(content.iter())
+            },
+        )
     }
 
     /// Whether all candidates of an instance have come since it was listed without some of them.

@@ -293,7 +293,8 @@ impl Member {
         let Some(sync) = self.sync.take() else { return };
         sync.unlisted.iter().for_each(|hash| self.instances.remove(hash));
         self.forget_unlisted();
-        let roots = Roots { objects: digests::root(&self.objects_held()), instances: digests::root(&self.instances.all()) };
+        let roots =
+            Roots { objects: digests::root(&self.objects_held()), instances: digests::root(&self.instances.all()) };
         let has_come = |(handle, _): &Candidate| self.routes.contains_key(handle);
         if roots != wanted {
             self.sync_failed(sync.is_everything);

@@ -220,7 +220,8 @@ impl State {
             self.tell_members();
         }
         let mut groups: BTreeMap<Listing, Group> = BTreeMap::new();
-        let active: Vec<(u32, ActiveMember)> = self.active.iter().map(|(slot, active)| (*slot, active.clone())).collect();
+        let active: Vec<(u32, ActiveMember)> =
+            self.active.iter().map(|(slot, active)| (*slot, active.clone())).collect();
         let deliverable = deliverable(&applied.effects);
         // In mode `mpc` the shares in them are still to be computed.
         let mut unfinished = Vec::new();
@@ -228,7 +229,7 @@ impl State {
         for (slot, active) in active {
             let slice = applied.slices.get(&slot).zip(active.cursor);
             let begins = slice.is_some_and(|((_, begins), _)| *begins);
-            let taken = 
+            let taken =
                 slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, &active.differs, *objects));
             let ends = taken.as_ref().is_some_and(|taken| taken.after.is_none()).then(|| self.table.roots(slot));
             let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));

@@ -11,10 +11,10 @@ use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
 use super::budget::{Turns, UNSTATED_PREFIXES, octets_stored};
+use super::compare::{Comparisons, Holding};
 use super::probation::{Missed, Punctuality};
 use super::role::Role;
 use super::state::{Departure, PendingObject, Stage, State};
-use super::compare::{Comparisons, Holding};
 use super::sync::Cursor;
 use super::{PartyEvent, engine, sync};
 use crate::digests::Differs;
