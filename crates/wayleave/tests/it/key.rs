@@ -316,6 +316,9 @@ enum Transport {
     Tcp,
 }
 
+/// Names and texts that a resolver keeps.
+type Cache = Vec<(Name, Vec<u8>)>;
+
 /// What a resolver does with a question: the key server's answer is at hand; what it returns is sent.
 type Resolve = Box<dyn FnMut(Transport, &Message, &dyn Fn(&Message) -> Message) -> Vec<Vec<u8>> + Send>;
 
@@ -430,7 +433,7 @@ fn a_hostile_resolver_delays_a_look_up_or_makes_it_fail_and_never_replaces_a_sec
         assert_eq!(read("own.cap"), None, "{what}");
     };
     // What it is asked for honestly, it keeps.
-    let cache: Arc<Mutex<Vec<(Name, Vec<u8>)>>> = Arc::default();
+    let cache: Arc<Mutex<Cache>> = Arc::default();
     let kept = Arc::clone(&cache);
     resolver.becomes(Box::new(move |_, question, server| {
         let answer = server(question);
