@@ -22,6 +22,7 @@ mod renewal;
 mod request;
 mod router_client;
 mod router_server;
+mod sealed;
 mod server;
 mod state;
 mod usage;

@@ -1,7 +1,7 @@
 //! The key server: DNS questions in, answers out (paper section 4.1).
 //!
-//! A look-up costs the MAC of its handle, the MAC that makes the secret, and one sealing; who does not hold a capability costs a
-//! look into a table. Without a cookie no answer is longer than its question (RFC 7873): what does not fit is truncated, so that
+//! A look-up costs the MAC of its handle, the MAC that makes the secret, and one sealing, or a look into a table if the same was
+//! answered lately; who does not hold a capability costs a look into a table. Without a cookie no answer is longer than its question (RFC 7873): what does not fit is truncated, so that
 //! TCP follows, and a source prefix has so many answers a second. All that is not a good look-up has the same answer, so that it
 //! tells nothing.
 
@@ -26,6 +26,7 @@ use super::name::{LookupName, NameError, RequestName};
 use super::policy::LookupPolicy;
 use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
+use super::sealed::SealedSecrets;
 use super::state::{Change, ChangeBody, ChangeError, Grant, State};
 use super::zone::{MAX_ZONE, Zone};
 use crate::signed::Signed;
@@ -211,6 +212,7 @@ pub struct KeyServer {
     policy: LookupPolicy,
     state: State,
     indexes: Vec<EpochIndex>,
+    sealed: SealedSecrets,
     counters: ServerCounters,
     /// The second that is being counted, its answers, and those of the second before.
     load: (u64, u64, u64),
@@ -244,6 +246,7 @@ impl KeyServer {
             waypoints,
             policy,
             indexes: Vec::new(),
+            sealed: SealedSecrets::new(),
             counters: ServerCounters::default(),
             load: (0, 0, 0),
         })
@@ -280,6 +283,7 @@ impl KeyServer {
     ) {
         (self.waypoints, self.policy) = (waypoints, policy);
         self.rate_limit.set(responses_per_second);
+        self.sealed.clear();
     }
 
     /// Signs a change of the operator's, if this is the writer.
@@ -464,7 +468,8 @@ impl KeyServer {
             self.counters.wrong_epoch += 1;
             return Err(self.no_name());
         }
-        let Some(slot) = self.find(name) else {
+        let kept = self.sealed.find(name, &self.state).map(|(slot, sealed)| (slot, *sealed));
+        let Some(slot) = kept.map(|(slot, _)| slot).or_else(|| self.find(name)) else {
             self.counters.unknown += 1;
             return Err(self.no_name());
         };
@@ -476,19 +481,26 @@ impl KeyServer {
         let (answer, ttl) = match self.decide(&grant, name.epoch, now) {
             Err(denial) => (Answer::Denied(denial), denial_ttl(denial)),
             Ok(()) => {
+                let rest = u32::try_from(end.saturating_sub(now.secs())).unwrap_or(u32::MAX);
+                if let Some((_, sealed)) = kept {
+                    self.counters.secrets += 1;
+                    return Ok((rest, sealed.to_vec()));
+                }
                 let keys = self.waypoints.get(&grant.terms.waypoint);
                 let Some(waypoint) = keys.and_then(|keys| keys.of_epoch(name.interval, name.epoch)) else {
                     self.counters.no_key += 1;
                     return Err(Content { code: ResponseCode::ServFail, ..Content::default() });
                 };
                 let secret = EpochSecret::mint(capability, waypoint);
-                let rest = u32::try_from(end.saturating_sub(now.secs())).unwrap_or(u32::MAX);
                 (Answer::Secret(secret.key().clone()), rest)
             }
         };
         let sealed = answer.seal(key, &capability, &self.zone);
         match answer {
-            Answer::Secret(_) => self.counters.secrets += 1,
+            Answer::Secret(_) => {
+                self.counters.secrets += 1;
+                self.sealed.keep(name, slot, key, &sealed);
+            }
             Answer::Denied(Denial::NotNow { .. }) => self.counters.not_now += 1,
             Answer::Denied(Denial::Revoked) => self.counters.revoked += 1,
             Answer::Denied(Denial::Ended) => self.counters.ended += 1,

@@ -1126,3 +1126,53 @@ fn a_source_prefix_over_its_limit_has_truncated_answers_and_silence_and_goes_on_
     server.reload(HashMap::from([(WAYPOINT, WaypointKeys::new(waypoint_key()))]), LookupPolicy::default(), 0);
     assert_eq!(kind(&ask(&mut server, &question, client("192.0.2.9"), 1)), "answered");
 }
+
+#[test]
+fn an_answer_that_is_repeated_is_the_same_and_never_outlives_its_grant_its_policy_or_its_waypoints_key() {
+    let (mut server, credential) = one();
+    let now = at(0);
+    let epoch = epoch_at(now);
+    let question = plain_question(&lookup_name(&credential, epoch), RecordType::TXT, None).to_vec().expect("encoded");
+    let ask = |server: &mut KeyServer| reply(server, &question, Transport::Tcp, now);
+    let first = ask(&mut server);
+    assert_eq!(ask(&mut server), first);
+    assert_eq!(server.counters().secrets, 2);
+    // Only the TTL follows the clock.
+    let mut later = Message::from_vec(&reply(&mut server, &question, Transport::Tcp, at(9))).expect("a message");
+    later.answers[0].ttl += 9;
+    assert_eq!(later.to_vec().expect("encoded"), first);
+    // Another key of the waypoint makes another secret.
+    let other = WaypointKey::new(&Key128::new([8; 16]));
+    let reload = |server: &mut KeyServer, key| {
+        server.reload(HashMap::from([(WAYPOINT, WaypointKeys::new(key))]), LookupPolicy::default(), 0);
+    };
+    reload(&mut server, other);
+    let changed = ask(&mut server);
+    assert_ne!(changed, first);
+    assert_eq!(ask(&mut server), changed);
+    reload(&mut server, waypoint_key());
+    assert_eq!(ask(&mut server), first);
+    let outcome = |server: &mut KeyServer| direct(server, &credential, epoch, now).0;
+    let busy = LookupRule { name: "busy".into(), retry_secs: 60, ..LookupRule::default() };
+    let policy = LookupPolicy::new(&[busy]).expect("rules");
+    server.reload(HashMap::from([(WAYPOINT, WaypointKeys::new(waypoint_key()))]), policy, 0);
+    let denied = |denial| Err(LookupFailure::Denied(denial));
+    assert_eq!(outcome(&mut server), denied(Denial::NotNow { retry_secs: 60 }));
+    reload(&mut server, waypoint_key());
+    assert!(outcome(&mut server).is_ok());
+    let entry = Revocation { principal: principal(7), delegation: None, epoch: None };
+    change(&mut server, ChangeBody::Revoke(entry), now);
+    assert_eq!(outcome(&mut server), denied(Denial::Revoked));
+    change(&mut server, ChangeBody::Lift(entry), now);
+    assert!(outcome(&mut server).is_ok());
+    // Its slot is given to another grant.
+    change(&mut server, ChangeBody::Withdraw(credential.terms), now);
+    assert_eq!(outcome(&mut server), Err(LookupFailure::Unknown));
+    let another = grant(&mut server, Terms { width: Width::Narrow, ..terms(7) });
+    assert_eq!(outcome(&mut server), Err(LookupFailure::Unknown));
+    assert!(direct(&mut server, &another, epoch, now).0.is_ok());
+    grant(&mut server, credential.terms);
+    assert!(outcome(&mut server).is_ok());
+    change(&mut server, ChangeBody::Account { principal: principal(7), generation: 1, name: "new".into() }, now);
+    assert_eq!(outcome(&mut server), Err(LookupFailure::Unknown));
+}

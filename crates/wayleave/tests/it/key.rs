@@ -316,6 +316,9 @@ enum Transport {
     Tcp,
 }
 
+/// Names and texts that a resolver keeps.
+type Cache = Vec<(Name, Vec<u8>)>;
+
 /// What a resolver does with a question: the key server's answer is at hand; what it returns is sent.
 type Resolve = Box<dyn FnMut(Transport, &Message, &dyn Fn(&Message) -> Message) -> Vec<Vec<u8>> + Send>;
 
