@@ -407,9 +407,6 @@ fn other_case(name: &Name) -> Name {
     Name::from_ascii(name.to_ascii().chars().map(swap).collect::<String>()).expect("a name")
 }
 
-/// Names that were asked for, each with its answer.
-type Cache = Vec<(Name, Vec<u8>)>;
-
 /// PLA-07, by process: between `cap lookup` and the key server there is a resolver that does what it likes. The secret is the
 /// right one or there is none, and the command says why.
 #[test]
