@@ -17,11 +17,13 @@ mod lookup;
 mod message;
 mod name;
 mod policy;
+mod quick;
 mod renewal;
 mod request;
 mod router_client;
 mod router_server;
 mod server;
+mod sources;
 mod state;
 mod usage;
 mod zone;
@@ -47,6 +49,7 @@ pub use router_server::{
 pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
 };
+pub use sources::SourceLimit;
 pub use state::{Change, ChangeBody, ChangeError, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, State};
 pub use usage::{
     JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, RouterNumber, Taken, Usage, UsageAnswer, UsageRecord,

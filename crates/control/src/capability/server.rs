@@ -16,14 +16,16 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
 
-use super::answer::{Answer, Denial, EpochSecret};
+use super::answer::{Answer, Denial, EpochSecret, SEALED};
 use super::cookie::{CookieKey, Presented};
 use super::index::EpochIndex;
 use super::keys::{MasterKey, ProviderKey};
 use super::message::{ANSWER_RECORD, MAX_UDP};
 use super::name::{LookupName, NameError, RequestName};
 use super::policy::LookupPolicy;
+use super::quick::{Quick, QuickAnswer, QuickSoa};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
+use super::sources::{Allowance, SourceLimit, Sources};
 use super::state::{Change, ChangeBody, ChangeError, Grant, State};
 use super::zone::{MAX_ZONE, Zone};
 use crate::signed::Signed;
@@ -36,11 +38,14 @@ const DENIAL_TTL: u32 = 60;
 /// Octets of a datagram to who does not say more (RFC 1035 section 4.2.1).
 const PLAIN_UDP: usize = 512;
 /// Number of the cookie option.
-const COOKIE: u16 = 10;
+pub(super) const COOKIE: u16 = 10;
 /// Octets of a header.
-const HEADER: usize = 12;
+pub(super) const HEADER: usize = 12;
 /// Octets of an OPT record without options (RFC 6891 section 6.1.2).
-const OPT: usize = 11;
+pub(super) const OPT: usize = 11;
+/// The zone's mailbox, and its times for secondary servers, which it has not (RFC 1035 section 3.3.13).
+const HOSTMASTER: &str = "hostmaster";
+const SOA_TIMES: [u32; 3] = [3_600, 600, 86_400];
 /// What the zone's apex has as a static record.
 const STATIC_TEXT: &str = "a key server of wayleave: look-ups are made by holders of capabilities";
 
@@ -147,6 +152,12 @@ counters! {
     malformed,
     /// Answers that were cut, so that TCP follows.
     truncated,
+    /// Messages of networks beyond their limit that got no answer.
+    limited,
+    /// Questions of networks beyond their limit that were told to come by TCP.
+    limited_to_tcp,
+    /// Secrets that were sealed once before for the same epoch.
+    repeated,
     /// Orders that were carried out.
     orders,
     /// Orders with a wrong MAC, or of nobody.
@@ -169,6 +180,29 @@ struct Content {
     is_cut: bool,
 }
 
+/// What a look-up finds.
+enum Found {
+    /// TTL and sealed answer.
+    Answer(u32, [u8; SEALED]),
+    /// Nobody has this handle now.
+    Nothing,
+    /// The waypoint's key is missing.
+    Failure,
+}
+
+/// Answers that are kept because they are asked for again, by caches and by several stampers of one holder: a fixed number, whatever
+/// the number of principals.
+const KEPT: usize = 8_192;
+
+/// A sealed secret, which is the same each time it is made.
+struct Kept {
+    /// Of the server's keys: see [`KeyServer::edition`].
+    edition: u64,
+    name: LookupName,
+    slot: u32,
+    sealed: [u8; SEALED],
+}
+
 /// A key server.
 pub struct KeyServer {
     zone: Zone,
@@ -182,6 +216,13 @@ pub struct KeyServer {
     state: State,
     indexes: Vec<EpochIndex>,
     counters: ServerCounters,
+    /// The zone's name as it is in messages.
+    zone_name: Vec<u8>,
+    soa: QuickSoa,
+    sources: Option<Sources>,
+    kept: Vec<Option<Kept>>,
+    /// Changes whenever keys may have changed.
+    edition: u64,
     /// The second that is being counted, its answers, and those of the second before.
     load: (u64, u64, u64),
 }
@@ -200,7 +241,17 @@ impl KeyServer {
             servers.push((parsed.ok_or(BadNameServer(name))?, addresses));
         }
         let apex = super::message::name(&[], &zone);
+        let zone_name: Vec<u8> = wire_name(zone.labels().map(str::as_bytes)).chain([0]).collect();
+        let first = servers.first().map_or(&apex, |(name, _)| name);
+        let names = [quick_name(first, &apex), (wire_name([HOSTMASTER.as_bytes()].into_iter()).collect(), true)];
+        let [refresh, retry, expire] = SOA_TIMES;
+        let numbers = [0, refresh, retry, expire, NEGATIVE_TTL];
         Ok(Self {
+            zone_name,
+            soa: QuickSoa { ttl: NEGATIVE_TTL, names, numbers },
+            sources: None,
+            kept: std::iter::repeat_with(|| None).take(KEPT).collect(),
+            edition: 0,
             cookies: CookieKey::new(&provider.cookie_key()),
             state: State::new(provider),
             zone,
@@ -214,6 +265,11 @@ impl KeyServer {
             counters: ServerCounters::default(),
             load: (0, 0, 0),
         })
+    }
+
+    /// Limits answers by UDP to each network whose clients show no cookie.
+    pub fn limit_sources(&mut self, limit: Option<SourceLimit>) {
+        self.sources = limit.map(Sources::new);
     }
 
     #[must_use]
@@ -241,6 +297,7 @@ impl KeyServer {
     /// Other waypoints' keys and another policy from now on.
     pub fn reload(&mut self, waypoints: HashMap<IpAddr, WaypointKeys>, policy: LookupPolicy) {
         (self.waypoints, self.policy) = (waypoints, policy);
+        self.edition += 1;
     }
 
     /// Signs a change of the operator's, if this is the writer.
@@ -265,6 +322,7 @@ impl KeyServer {
     /// If it is not the next one of the writer's. Nothing has changed.
     pub fn apply(&mut self, change: &Signed<Change>) -> Result<(), ChangeError> {
         self.state.apply(change, &self.writer)?;
+        self.edition += 1;
         let slots = match &change.object().body {
             ChangeBody::Account { principal, .. } => {
                 self.state.grants_of(*principal).filter_map(|grant| self.state.find(&grant.terms)).collect()
@@ -304,6 +362,94 @@ impl KeyServer {
 
     /// Handles one message.
     pub fn serve(&mut self, octets: &[u8], client: Client, now: Now) -> Served {
+        let quick = Quick::read(octets, &self.zone_name);
+        let presented = quick.as_ref().and_then(|quick| quick.cookie);
+        let presented = presented.map(|cookie| self.cookies.read(cookie, client.address, now.unix.secs()));
+        // Whoever shows a cookie receives at its address, as who comes by TCP does: a limit would only hurt itself.
+        if client.transport == Transport::Udp
+            && !matches!(presented, Some(Presented::Good(_)))
+            && let Some(sources) = &mut self.sources
+        {
+            match (sources.take(client.address, now.instant), &quick) {
+                (Allowance::Answer, _) => {}
+                (Allowance::ComeByTcp, Some(quick)) => {
+                    self.counters.limited_to_tcp += 1;
+                    let nothing = QuickAnswer { code: 0, text: None, soa: None, cookie: None, is_cut: true };
+                    return quick.answer(&nothing, octets.len()).map_or(Served::Nothing, |(out, _)| Served::Reply(out));
+                }
+                _ => {
+                    self.counters.limited += 1;
+                    return Served::Nothing;
+                }
+            }
+        }
+        if let Some(quick) = &quick
+            && let Some(answer) = self.serve_quick(quick, octets.len(), client, presented, now)
+        {
+            return Served::Reply(answer);
+        }
+        self.serve_any(octets, client, now)
+    }
+
+    /// The answer to a look-up, or to a question for the zone's own text; `None` for all else.
+    fn serve_quick(
+        &mut self,
+        quick: &Quick<'_>,
+        length: usize,
+        client: Client,
+        presented: Option<Presented>,
+        now: Now,
+    ) -> Option<Vec<u8>> {
+        let mut labels = quick.labels().peekable();
+        let name = match labels.peek() {
+            None => None,
+            Some(_) => match RequestName::of(labels) {
+                Ok(RequestName::Lookup(name)) => Some(name),
+                _ => return None,
+            },
+        };
+        self.count(now);
+        let limit = limit_of(quick.payload, length, client, presented);
+        let sealed;
+        let mut answer = QuickAnswer { code: 0, text: None, soa: None, cookie: None, is_cut: false };
+        match name {
+            None => {
+                self.counters.static_records += 1;
+                answer.text = Some((STATIC_TTL, STATIC_TEXT.as_bytes()));
+            }
+            // Before anything is computed: it would be asked for again by TCP.
+            Some(_) if quick.length(ANSWER_RECORD) > limit => answer.is_cut = true,
+            Some(name) => match self.look_up(&name, now.unix) {
+                Found::Answer(ttl, octets) => {
+                    sealed = octets;
+                    answer.text = Some((ttl, &sealed));
+                }
+                Found::Nothing => {
+                    answer.code = 3;
+                    self.soa.numbers[0] = self.state.number() as u32; // serial arithmetic (RFC 1982)
+                    answer.soa = Some(&self.soa);
+                }
+                Found::Failure => answer.code = 2,
+            },
+        }
+        let option = presented
+            .and_then(Presented::client)
+            .map(|client_part| self.cookies.option(client_part, client.address, now.unix.secs()));
+        answer.cookie = option.as_deref();
+        match quick.answer(&answer, limit) {
+            Some((out, is_cut)) => {
+                self.counters.truncated += u64::from(is_cut);
+                Some(out)
+            }
+            None => {
+                self.counters.truncated += 1;
+                Some(header(quick.id(), ResponseCode::FormErr))
+            }
+        }
+    }
+
+    /// Handles one message of any shape.
+    fn serve_any(&mut self, octets: &[u8], client: Client, now: Now) -> Served {
         let Ok(question) = Message::from_vec(octets) else {
             self.counters.malformed += 1;
             return reject(octets, ResponseCode::FormErr);
@@ -338,7 +484,11 @@ impl KeyServer {
                 Ok(_) if answer_length(&question) > self.limit(&question, octets.len(), client, now).0 => {
                     Content { is_cut: true, ..Content::default() }
                 }
-                Ok(RequestName::Lookup(name)) => self.look_up(&query, &name, now.unix),
+                Ok(RequestName::Lookup(name)) => match self.look_up(&name, now.unix) {
+                    Found::Answer(ttl, sealed) => self.text(&query, ttl, &sealed),
+                    Found::Nothing => self.no_name(),
+                    Found::Failure => Content { code: ResponseCode::ServFail, ..Content::default() },
+                },
                 Ok(RequestName::Signed(request)) => match self.order(&request, now.unix) {
                     Err(content) => content,
                     Ok((request, key, Err(status))) => {
@@ -398,41 +548,48 @@ impl KeyServer {
         };
     }
 
-    fn look_up(&mut self, query: &Query, name: &LookupName, now: UnixTime) -> Content {
+    fn look_up(&mut self, name: &LookupName, now: UnixTime) -> Found {
         if !epoch::is_accepted(name.interval, name.epoch, now) {
             self.counters.wrong_epoch += 1;
-            return self.no_name();
+            return Found::Nothing;
         }
-        let Some(slot) = self.find(name) else {
+        let place = name.handle.0[15] as usize | (name.handle.0[14] as usize) << 8;
+        let place = place % KEPT;
+        let kept = self.kept[place].as_ref().filter(|kept| kept.edition == self.edition && kept.name == *name);
+        let kept = kept.map(|kept| (kept.slot, kept.sealed));
+        let Some(slot) = kept.map(|(slot, _)| slot).or_else(|| self.find(name)) else {
             self.counters.unknown += 1;
-            return self.no_name();
+            return Found::Nothing;
         };
         let (Some(grant), Some(key)) = (self.state.grant(slot), self.state.key(slot)) else {
-            return self.no_name();
+            return Found::Nothing;
         };
         let capability = grant.terms.capability(name.epoch);
         let end = epoch::epoch_begin(name.interval, name.epoch.saturating_add(1));
-        let (answer, ttl) = match self.decide(&grant, name.epoch, now) {
-            Err(denial) => (Answer::Denied(denial), denial_ttl(denial)),
-            Ok(()) => {
-                let keys = self.waypoints.get(&grant.terms.waypoint);
-                let Some(waypoint) = keys.and_then(|keys| keys.of_epoch(name.interval, name.epoch)) else {
-                    self.counters.no_key += 1;
-                    return Content { code: ResponseCode::ServFail, ..Content::default() };
-                };
-                let secret = EpochSecret::mint(capability, waypoint);
-                let rest = u32::try_from(end.saturating_sub(now.secs())).unwrap_or(u32::MAX);
-                (Answer::Secret(secret.key().clone()), rest)
+        let rest = u32::try_from(end.saturating_sub(now.secs())).unwrap_or(u32::MAX);
+        if let Err(denial) = self.decide(&grant, name.epoch, now) {
+            match denial {
+                Denial::NotNow { .. } => self.counters.not_now += 1,
+                Denial::Revoked => self.counters.revoked += 1,
+                Denial::Ended => self.counters.ended += 1,
             }
-        };
-        let sealed = answer.seal(key, &capability, &self.zone);
-        match answer {
-            Answer::Secret(_) => self.counters.secrets += 1,
-            Answer::Denied(Denial::NotNow { .. }) => self.counters.not_now += 1,
-            Answer::Denied(Denial::Revoked) => self.counters.revoked += 1,
-            Answer::Denied(Denial::Ended) => self.counters.ended += 1,
+            return Found::Answer(denial_ttl(denial), Answer::Denied(denial).seal(key, &capability, &self.zone));
         }
-        self.text(query, ttl, &sealed)
+        if let Some((_, sealed)) = kept {
+            self.counters.repeated += 1;
+            self.counters.secrets += 1;
+            return Found::Answer(rest, sealed);
+        }
+        let keys = self.waypoints.get(&grant.terms.waypoint);
+        let Some(waypoint) = keys.and_then(|keys| keys.of_epoch(name.interval, name.epoch)) else {
+            self.counters.no_key += 1;
+            return Found::Failure;
+        };
+        let secret = EpochSecret::mint(capability, waypoint);
+        let sealed = Answer::Secret(secret.key().clone()).seal(key, &capability, &self.zone);
+        self.counters.secrets += 1;
+        self.kept[place] = Some(Kept { edition: self.edition, name: *name, slot, sealed });
+        Found::Answer(rest, sealed)
     }
 
     fn decide(&self, grant: &Grant, asked: u32, now: UnixTime) -> Result<(), Denial> {
@@ -563,13 +720,13 @@ impl KeyServer {
 
     fn soa(&self, ttl: u32) -> Record {
         let mname = self.name_servers.first().map_or_else(|| self.apex.clone(), |(name, _)| name.clone());
-        let rname = self.apex.prepend_label("hostmaster").unwrap_or_else(|_| self.apex.clone());
+        let rname = self.apex.prepend_label(HOSTMASTER).unwrap_or_else(|_| self.apex.clone());
         let serial = self.state.number() as u32;
-        let minimum = NEGATIVE_TTL;
+        let [refresh, retry, expire] = SOA_TIMES;
         Record::from_rdata(
             self.apex.clone(),
             ttl,
-            RData::SOA(SOA::new(mname, rname, serial, 3_600, 600, 86_400, minimum)),
+            RData::SOA(SOA::new(mname, rname, serial, refresh as i32, retry as i32, expire as i32, NEGATIVE_TTL)),
         )
     }
 
@@ -584,13 +741,8 @@ impl KeyServer {
             Some(EdnsOption::Unknown(_, option)) => Some(self.cookies.read(option, client.address, now.unix.secs())),
             _ => None,
         });
-        let payload = question.edns.as_ref().map_or(PLAIN_UDP, |edns| usize::from(edns.max_payload().max(512)));
-        let payload = payload.min(usize::from(MAX_UDP));
-        let limit = match (client.transport, presented) {
-            (Transport::Tcp, _) => usize::from(u16::MAX),
-            (Transport::Udp, Some(Presented::Good(_))) => payload,
-            (Transport::Udp, _) => payload.min(length),
-        };
+        let payload = question.edns.as_ref().map(|edns| edns.max_payload());
+        let limit = limit_of(payload, length, client, presented);
         (limit, presented)
     }
 
@@ -633,6 +785,28 @@ impl KeyServer {
         message.metadata.truncation = true;
         fits(&message).unwrap_or_else(|| header(question.metadata.id, ResponseCode::FormErr))
     }
+}
+
+/// Octets of an answer, at most, to a question of `length` octets.
+fn limit_of(payload: Option<u16>, length: usize, client: Client, presented: Option<Presented>) -> usize {
+    let payload = payload.map_or(PLAIN_UDP, |payload| usize::from(payload.max(512))).min(usize::from(MAX_UDP));
+    match (client.transport, presented) {
+        (Transport::Tcp, _) => usize::from(u16::MAX),
+        (Transport::Udp, Some(Presented::Good(_))) => payload,
+        (Transport::Udp, _) => payload.min(length),
+    }
+}
+
+/// Labels as they are in messages.
+fn wire_name<'a>(labels: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = u8> {
+    labels.flat_map(|label| std::iter::once(label.len() as u8).chain(label.iter().copied())) // at most 63
+}
+
+/// A name's labels, without those of the zone if it lies there.
+fn quick_name(name: &Name, apex: &Name) -> (Vec<u8>, bool) {
+    let is_within = apex.zone_of(name);
+    let own = name.iter().count() - if is_within { apex.iter().count() } else { 0 };
+    (wire_name(name.iter().take(own)).collect(), is_within)
 }
 
 /// Octets of the answer to a look-up without a cookie; an acknowledgement is shorter.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::{
     KeyServer, KeyServerConfig, LookupPolicy, LookupRule, MAX_RATES, NameServer, ProviderKey, RatePayer, RouterNumber,
-    Zone,
+    SourceLimit, Zone,
 };
 use wayleave_control::leases::MAX_ROUTERS;
 use wayleave_core::IdentityKey;
@@ -31,6 +31,9 @@ use crate::key_files::node::{self, KeyKind};
 
 /// Principals and delegations have numbers of 24 bits.
 const MOST_NUMBER: u64 = (1 << 24) - 1;
+/// Answers a second to one network, if the configuration says nothing else, and at most.
+const ANSWERS_PER_NETWORK: u64 = 2_000;
+const MOST_ANSWERS: u64 = 10_000_000;
 /// Octets a second, at most.
 const MOST_OCTETS: u64 = 1 << 40;
 
@@ -61,6 +64,8 @@ pub struct KeySection {
     pub listen: Spanned<Text<SocketAddr>>,
     /// The zone's name servers, as the parent zone has them.
     pub name_servers: Spanned<Vec<NameServerSection>>,
+    /// Answers by UDP, a second, to a network whose clients show no cookie; 0 is no limit.
+    pub answers_per_network: Option<Spanned<u64>>,
     /// What all accounts are derived from.
     pub accounts: Spanned<PathBuf>,
     /// Who signs changes and lists.
@@ -222,6 +227,8 @@ impl KeyFile {
             let message = "routers connect where questions come by TCP, expected another port";
             faults.push(Fault::at(routers.listen.span(), message));
         }
+        let limit = key.answers_per_network.as_ref();
+        faults.extend(limit.and_then(|limit| range(limit, 0, MOST_ANSWERS, "answers a second")));
         if let Some(beyond) = key.router.get(MAX_ROUTERS) {
             faults.push(Fault::at(beyond.span(), format!("more than {MAX_ROUTERS} routers")));
         }
@@ -334,6 +341,13 @@ impl KeyFile {
         LookupPolicy::new(&self.key.rule).unwrap_or_default()
     }
 
+    /// Answers by UDP to one network.
+    fn source_limit(&self) -> Option<SourceLimit> {
+        let per_second = self.key.answers_per_network.as_ref().map_or(ANSWERS_PER_NETWORK, |value| *value.get_ref());
+        let per_second = u32::try_from(per_second).unwrap_or(u32::MAX); // checked: at most `MOST_ANSWERS`
+        (per_second > 0).then(|| SourceLimit { per_second, burst: per_second.saturating_mul(2) })
+    }
+
     /// The records, and a server that has taken them over.
     pub fn server(&self, source: &Source) -> Outcome<(KeyServer, Changes)> {
         let named = &self.key.records;
@@ -355,6 +369,7 @@ impl KeyFile {
         let mut server = server.map_err(|error| {
             source.failure(Fault::of(self.key.name_servers.span(), &Failure::new(error.to_string())))
         })?;
+        server.limit_sources(self.source_limit());
         for change in changes.news().map_err(fault)? {
             server.apply(&change).map_err(|error| fault(Failure::new(error.to_string())))?;
         }

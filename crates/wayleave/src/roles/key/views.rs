@@ -135,6 +135,18 @@ impl View for KeyView {
             counter("foreign", Unit::Messages, "Questions about other zones", of.foreign),
             counter("malformed", Unit::Messages, "Messages that are no question", of.malformed),
             counter("truncated", Unit::Messages, "Answers that were cut, so that TCP follows", of.truncated),
+            counter(
+                "limited",
+                Unit::Messages,
+                "Messages of networks beyond their limit, without an answer",
+                of.limited,
+            ),
+            counter(
+                "limited_to_tcp",
+                Unit::Messages,
+                "Questions of networks beyond their limit that were told to come by TCP",
+                of.limited_to_tcp,
+            ),
             counter("order", Unit::Messages, "Orders of holders that were carried out", of.orders),
             counter("order_refused", Unit::Messages, "Orders that were refused", refused),
             gauge("router", Unit::Links, "Routers that are connected", connected as f64),
