@@ -7,7 +7,7 @@ use std::path::Path;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::TXT;
-use hickory_proto::rr::rdata::opt::EdnsOption;
+use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -879,4 +879,103 @@ fn a_cookie_that_was_given_lets_a_short_question_have_its_answer_until_it_is_old
     let other = Client { address: "192.0.2.98".parse().expect("an address"), transport: Transport::Udp };
     let Served::Reply(answer) = server.serve(&question(cookie), other, at(0)) else { panic!("an answer") };
     assert_eq!(read(&answer).1, 0, "another client's");
+}
+
+/// Every answer of a server, as octets, to a question by UDP.
+fn answered(server: &mut KeyServer, question: &[u8], now: Now) -> Option<Vec<u8>> {
+    match server.serve(question, client(Transport::Udp), now) {
+        Served::Reply(answer) => Some(answer),
+        _ => None,
+    }
+}
+
+fn first_question(credential: &Credential, now: Now) -> Vec<u8> {
+    let (epoch, servers) = (epoch_at(now), vec![resolver(1)]);
+    let config = LookupConfig { credential: credential.clone(), epoch, servers, seed: seed(1, 1) };
+    let mut lookup = Lookup::new(config);
+    lookup.handle(LookupInput::Start, now);
+    match lookup.poll() {
+        Some(LookupOutput::Datagram { octets, .. }) => octets,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Another question.
+fn asked(question: &[u8], change: impl FnOnce(&mut Message)) -> Vec<u8> {
+    let mut message = Message::from_vec(question).expect("a question");
+    change(&mut message);
+    message.to_vec().expect("encoded")
+}
+
+/// An option that says nothing makes the general decoder answer.
+fn with_an_unknown_option(question: &[u8]) -> Vec<u8> {
+    asked(question, |message| {
+        let edns = message.edns.as_mut().expect("padded");
+        edns.options_mut().insert(EdnsOption::Unknown(65_001, Vec::new()));
+    })
+}
+
+#[test]
+fn questions_of_the_usual_shape_are_answered_as_the_general_decoder_answers_them() {
+    let (mut server, credential) = one();
+    let now = at(0);
+    let known = first_question(&credential, now);
+    let stranger = Credential { key: MasterKey::new(Key128::new([8; 16])), ..credential.clone() };
+    let unknown = first_question(&stranger, now);
+    let apex = asked(&known, |message| {
+        message.queries[0].set_name(Name::from_ascii(format!("{ZONE}.")).expect("a name"));
+    });
+    for question in [&known, &unknown, &apex] {
+        let general = answered(&mut server, &with_an_unknown_option(question), now).expect("answered");
+        let quick = answered(&mut server, question, now).expect("answered");
+        let (general, quick) = (Message::from_vec(&general).expect("read"), Message::from_vec(&quick).expect("read"));
+        assert_eq!((&quick.metadata, &quick.queries), (&general.metadata, &general.queries));
+        assert_eq!((&quick.answers, &quick.authorities), (&general.answers, &general.authorities));
+        assert_eq!(quick.edns.is_some(), general.edns.is_some());
+        // Cut anywhere, it is no question, and nothing of it is answered at length.
+        for length in 0..question.len() {
+            if let Some(answer) = answered(&mut server, &question[..length], now) {
+                assert!(answer.len() <= length, "{length}");
+            }
+        }
+    }
+    assert_eq!(server.counters().repeated, 1, "the second secret of the epoch was sealed once");
+    let sealed = answered(&mut server, &known, now);
+    change(&mut server, ChangeBody::Account { principal: principal(7), generation: 1, name: "new".into() }, now);
+    assert_ne!(answered(&mut server, &known, now), sealed, "what was kept ends with the keys");
+}
+
+#[test]
+fn a_network_beyond_its_limit_is_sent_to_tcp_or_gets_nothing_and_a_cookie_or_tcp_is_answered() {
+    let (mut server, credential) = one();
+    server.limit_sources(Some(SourceLimit { per_second: 10, burst: 10 }));
+    let now = at(0);
+    let question = first_question(&credential, now);
+    for _ in 0..10 {
+        let answer = Message::from_vec(&answered(&mut server, &question, now).expect("answered")).expect("read");
+        assert_eq!(answer.answers.len(), 1);
+    }
+    let told = answered(&mut server, &question, now).expect("told");
+    assert!(told.len() <= question.len());
+    let told = Message::from_vec(&told).expect("read");
+    assert!(told.metadata.truncation && told.answers.is_empty());
+    assert_eq!(answered(&mut server, &question, now), None);
+    assert_eq!(answered(&mut server, b"garbage that is long enough", now), None);
+    assert_eq!((server.counters().limited_to_tcp, server.counters().limited), (1, 2));
+    assert!(direct(&mut server, &credential, epoch_at(now), at(0)).0.is_ok(), "by TCP at the latest");
+    // Who shows a cookie that was made for its address has no limit.
+    let asking = |option: Vec<u8>| {
+        asked(&question, |message| {
+            let edns = message.edns.as_mut().expect("padded");
+            edns.options_mut().insert(EdnsOption::Unknown(10, option));
+        })
+    };
+    let Served::Reply(first) = server.serve(&asking(vec![1; 8]), client(Transport::Tcp), now) else { panic!("none") };
+    let edns = Message::from_vec(&first).expect("read").edns.expect("present");
+    let Some(EdnsOption::Unknown(_, cookie)) = edns.option(EdnsCode::Cookie) else { panic!("no cookie") };
+    let asking = asking(cookie.clone());
+    for _ in 0..50 {
+        let answer = Message::from_vec(&answered(&mut server, &asking, now).expect("answered")).expect("read");
+        assert_eq!(answer.answers.len(), 1);
+    }
 }
