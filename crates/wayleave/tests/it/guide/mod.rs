@@ -24,7 +24,7 @@ use super::common::{Folder, text};
 const TRIED: [(&str, &[(&str, usize)]); 10] = [
     ("applications.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
-    ("capabilities.md", &[("sh", 5), ("toml", 4), ("bird", 0), ("frr", 0)]),
+    ("capabilities.md", &[("sh", 5), ("toml", 5), ("bird", 0), ("frr", 0)]),
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 1), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("member.md", &[("sh", 6), ("toml", 5), ("bird", 1), ("frr", 1)]),
