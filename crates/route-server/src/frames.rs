@@ -12,7 +12,7 @@ use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 4;
+pub const PROTOCOL: u16 = 5;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.
@@ -37,12 +37,13 @@ pub type Candidate = (Handle, u16);
 /// The candidates of one prefix, in number order.
 pub type Instance = Arc<[Candidate]>;
 
-/// The instances that need a round, in the order of a ranking and of its results: those with equally many candidates (padded to a
-/// power of two) together, the fewest first, so that each evaluation ends a run of them. Returns their places in `instances`.
+/// The instances that need a round, in the order of a ranking and of its results: the first `live` ones before those that can wait;
+/// among each, those with equally many candidates (padded to a power of two) together, the fewest first, so that each evaluation
+/// ends a run of them. Returns their places in `instances`.
 #[must_use]
-pub fn round_order(instances: &[Instance]) -> Vec<usize> {
+pub fn round_order(instances: &[Instance], live: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..instances.len()).filter(|place| instances[*place].len() > 1).collect();
-    order.sort_by_key(|place| instances[*place].len().next_power_of_two());
+    order.sort_by_key(|place| (*place >= live, instances[*place].len().next_power_of_two()));
     order
 }
 
@@ -148,6 +149,9 @@ pub struct Tick {
     pub gone: Vec<Handle>,
     /// The prefixes whose candidates changed, each with its candidates in number order. One candidate needs no round.
     pub instances: Vec<Instance>,
+    /// How many of them, from the first on, changed just now: their results go before those of the others, which a slice or a new
+    /// epoch lists again.
+    pub live: u32,
     /// Whether a ranking is awaited from this receiver.
     pub rank: bool,
 }
@@ -324,15 +328,16 @@ pub enum Step {
     Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, objects: u32 },
     /// A member lost a link.
     Gone { slot: u32 },
-    /// Begins an epoch: the recommendation changed, so every prefix is evaluated again, from the first one on.
-    Epoch { epoch: u64 },
+    /// Begins an epoch: the recommendation of these slots changed, so the prefixes with a candidate of theirs are evaluated again,
+    /// from the first one on.
+    Epoch { epoch: u64, changed: Vec<u32> },
     /// A newer directory: sets that both operators signed, and removals.
     Set { set: Arc<[u8]> },
     /// Goes on to send everything to a member: so many objects more.
     Slice { slot: u32, objects: u32 },
     /// A member takes up too little of what is sent to it: it gets nothing more, and later everything again.
     Pause { slot: u32 },
-    /// So many prefixes more are evaluated again, since an epoch began.
+    /// So many prefixes more are looked at, since an epoch began: those with a candidate whose value changed are evaluated again.
     Relist { prefixes: u32 },
 }
 
@@ -347,6 +352,15 @@ pub struct InventoryRow {
     pub width: u32,
     /// Indices of dead prefixes.
     pub dead: Vec<u16>,
+}
+
+/// What a message of the two-party computation belongs to. Neither stream waits for the other's messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum EngineStream {
+    Evaluation = 1,
+    /// Correlations are made.
+    Setup = 2,
 }
 
 /// A frame between the two parties.
@@ -437,14 +451,20 @@ pub enum PartyFrame {
         /// (slot, ranking's id), ascending.
         rows: Vec<(u32, [u8; 16])>,
     },
-    /// Party 1 fills the pool while nothing else is to do.
+    /// Party 1 has begun the next evaluation of this batch: the next part of its round, or of Export-All. The order of these frames is
+    /// that of the engine's work.
+    Next {
+        seq: Seq,
+    },
+    /// Party 1 orders correlations, which both make in the order in which they were ordered.
     Refill {
-        /// (width, correlations).
+        /// (width, correlations): a chunk each.
         demand: Vec<(u32, u64)>,
     },
-    /// A message of the two-party evaluation.
+    /// A message of the two-party computation.
     Engine {
-        /// Counts these messages on this link, from 0.
+        stream: EngineStream,
+        /// Counts the messages of this stream on this link, from 0.
         step: u64,
         bytes: Vec<u8>,
     },
@@ -622,7 +642,7 @@ impl Tick {
         w.list(&self.instances, |w, instance| {
             w.list(instance, write_candidate);
         });
-        w.bool(self.rank);
+        w.u32(self.live).bool(self.rank);
     }
 
     /// About how many bytes it takes: what is long in most ticks.
@@ -658,6 +678,7 @@ impl Tick {
             dead: r.list(34, MAX_LIST, candidate)?,
             gone: r.list(32, MAX_LIST, |r| r.array().map(Handle))?,
             instances: r.list(4, MAX_LIST, instance)?,
+            live: r.u32()?,
             rank: r.bool()?,
         })
     }
@@ -764,7 +785,9 @@ impl Step {
                 w.u8(3).u32(*slot).bytes(session).bool(*select_best).bool(*chooses).u32(*objects)
             }
             Self::Gone { slot } => w.u8(4).u32(*slot),
-            Self::Epoch { epoch } => w.u8(5).u64(*epoch),
+            Self::Epoch { epoch, changed } => w.u8(5).u64(*epoch).list(changed, |w, slot| {
+                w.u32(*slot);
+            }),
             Self::Set { set } => w.u8(6).blob(set),
             Self::Slice { slot, objects } => w.u8(7).u32(*slot).u32(*objects),
             Self::Pause { slot } => w.u8(8).u32(*slot),
@@ -781,7 +804,7 @@ impl Step {
                 Self::Sync { slot, session, select_best: r.bool()?, chooses: r.bool()?, objects: slice(r)? }
             }
             4 => Self::Gone { slot: r.u32()? },
-            5 => Self::Epoch { epoch: r.u64()? },
+            5 => Self::Epoch { epoch: r.u64()?, changed: r.list(4, MAX_SLOTS, Reader::u32)? },
             6 => Self::Set { set: shared(r, MAX_SET)? },
             7 => Self::Slice { slot: r.u32()?, objects: slice(r)? },
             8 => Self::Pause { slot: r.u32()? },
@@ -875,8 +898,8 @@ impl PartyFrame {
                     w.u32(*width).u64(*count);
                 });
             }
-            Self::Engine { step, bytes } => {
-                w.u8(14).u64(*step).blob(bytes);
+            Self::Engine { stream, step, bytes } => {
+                w.u8(14).u8(*stream as u8).u64(*step).blob(bytes);
             }
             Self::Drop { objects } => {
                 w.u8(15);
@@ -890,6 +913,9 @@ impl PartyFrame {
             }
             Self::Held { slot, held } => {
                 w.u8(18).u32(*slot).bool(*held);
+            }
+            Self::Next { seq } => {
+                w.u8(19).u64(*seq);
             }
         }
         w.finish()
@@ -942,11 +968,19 @@ impl PartyFrame {
             11 => Self::Ranked { seq: r.u64()?, slot: r.u32()?, row: r.array()? },
             12 => Self::Evaluate { seq: r.u64()?, rows: r.list(20, MAX_SLOTS, |r| Ok((r.u32()?, r.array()?)))? },
             13 => Self::Refill { demand: r.list(12, 64, |r| Ok((r.u32()?, r.u64()?)))? },
-            14 => Self::Engine { step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() },
+            14 => {
+                let stream = match r.u8()? {
+                    1 => EngineStream::Evaluation,
+                    2 => EngineStream::Setup,
+                    _ => return Err(Malformed::Value("stream of the engine")),
+                };
+                Self::Engine { stream, step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() }
+            }
             15 => Self::Drop { objects: r.list(12, MAX_LIST, slot_version)? },
             16 => Self::Members { set: shared(&mut r, MAX_SET)? },
             17 => Self::Credit { limit: r.u64()? },
             18 => Self::Held { slot: r.u32()?, held: r.bool()? },
+            19 => Self::Next { seq: r.u64()? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

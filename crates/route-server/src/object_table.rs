@@ -161,6 +161,8 @@ pub struct Effects {
     pub dead: Vec<Candidate>,
     /// Prefixes whose candidates changed.
     pub touched: BTreeSet<Prefix>,
+    /// Prefixes that are evaluated again though their candidates are the same.
+    pub relisted: BTreeSet<Prefix>,
     /// Prefixes of the objects in `widened`, which are new to the new slots only.
     pub opened: BTreeSet<Prefix>,
     /// Versions applied, per slot.
@@ -239,6 +241,11 @@ impl ObjectTable {
     #[must_use]
     pub fn routes_of(&self, prefix: &Prefix) -> usize {
         self.by_prefix.get(prefix).map_or(0, BTreeMap::len)
+    }
+
+    /// Slots with live routes of a prefix, ascending, one for each route.
+    pub fn announcers_of(&self, prefix: &Prefix) -> impl Iterator<Item = u32> {
+        self.by_prefix.get(prefix).into_iter().flat_map(|routes| routes.keys().map(|(slot, _)| *slot))
     }
 
     /// Live prefixes that `slot` announces.

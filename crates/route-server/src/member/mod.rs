@@ -255,6 +255,8 @@ pub struct Member {
     routes: HashMap<Handle, ReceivedObject>,
     choices: BTreeMap<Prefix, Choice>,
     rounds: BTreeMap<u64, Round>,
+    /// The batch with which everything was last begun to be sent.
+    began: u64,
     /// Rankings that wait for their time: when, of which batch, and the frames.
     rankings_due: VecDeque<(Instant, u64, [FromMember; 2])>,
     installed: BTreeMap<Prefix, InstalledRoute>,
@@ -317,6 +319,7 @@ impl Member {
             routes: HashMap::new(),
             choices: BTreeMap::new(),
             rounds: BTreeMap::new(),
+            began: 0,
             rankings_due: VecDeque::new(),
             installed: BTreeMap::new(),
             lost_since: None,

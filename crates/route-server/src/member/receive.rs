@@ -156,6 +156,7 @@ impl Member {
         }
         self.counters.ticks += 1;
         if begins(one) {
+            self.began = one.seq;
             self.sync = Some(Sync {
                 is_first: !self.synced,
                 stale: self.routes.keys().copied().collect(),
@@ -205,11 +206,11 @@ impl Member {
             }
         }
         if one.rank {
-            for place in round_order(&one.instances) {
+            for place in round_order(&one.instances, one.live as usize) {
                 let Some((assessments, prefix)) = ranked[place].take() else { continue };
                 self.rank_into(&mut round, &one.instances[place], &assessments, prefix);
             }
-            self.rounds.insert(one.seq, round);
+            self.open_round(one.seq, round);
             // Made now and sent at its time, so that the moment of sending does not show how much work it was.
             if let Some(frames) = self.ranking(one.seq) {
                 self.rankings_due.push_back((now.instant + self.tick, one.seq, frames));
@@ -418,6 +419,7 @@ fn alike(one: &Tick, two: &Tick) -> bool {
         && one.dead == two.dead
         && one.gone == two.gone
         && one.instances == two.instances
+        && one.live == two.live
         && one.rank == two.rank
         && one.deliver.len() == two.deliver.len()
         && one.deliver.iter().zip(&two.deliver).all(same)

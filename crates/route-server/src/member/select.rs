@@ -20,6 +20,10 @@ use crate::rng::stream;
 /// How long a round may show no progress, at either party, before the member's own ranking decides.
 pub(super) const OUTCOME_WAIT: Duration = Duration::from_secs(10);
 
+/// Rounds whose results are awaited at a time: our own limit, beyond what the parties have open. Of the first the member's own ranking
+/// decides then.
+const MAX_ROUNDS: usize = 64;
+
 /// The candidates for one prefix, and the state of the choice among them.
 #[derive(Default)]
 pub(super) struct Choice {
@@ -216,8 +220,6 @@ impl Member {
         round.heard = now.instant;
         let Some(mut round) = self.rounds.remove(&seq) else { return };
         self.outcome(seq, &mut round);
-        // What came before it has no results any more.
-        self.rounds = self.rounds.split_off(&seq);
         if round.done.0 < round.multi.len() {
             self.rounds.insert(seq, round);
         } else {
@@ -262,9 +264,12 @@ impl Member {
         let due = |round: &Round| now.instant.since(round.heard) >= OUTCOME_WAIT;
         let overdue: Vec<u64> = self.rounds.iter().filter(|(_, round)| due(round)).map(|(seq, _)| *seq).collect();
         for seq in overdue {
-            self.event(MemberEvent::OutcomeOverdue { batch: seq });
             self.decide_alone(seq);
-            self.request_resync();
+            // What has been listed again since, with everything, is chosen anew.
+            if seq >= self.began {
+                self.event(MemberEvent::OutcomeOverdue { batch: seq });
+                self.request_resync();
+            }
         }
     }
 
@@ -274,6 +279,17 @@ impl Member {
             self.counters.missed_rankings += 1;
             self.event(MemberEvent::RankingMissed { batch: seq });
             self.decide_alone(seq);
+        }
+    }
+
+    /// A round begins: its results are awaited.
+    pub(super) fn open_round(&mut self, seq: u64, round: Round) {
+        self.rounds.insert(seq, round);
+        if self.rounds.len() > MAX_ROUNDS
+            && let Some(first) = self.rounds.keys().next().copied()
+        {
+            self.decide_alone(first);
+            self.request_resync();
         }
     }
 
@@ -354,11 +370,13 @@ impl Member {
     /// Whether the installed route lives among the candidates. A route that its announcer replaced is gone, but the
     /// outcome of the same tick is on its way.
     fn lives_or_is_replaced(&self, installed: &Handle, announcer: u32, candidates: &[Candidate]) -> bool {
-        candidates.iter().any(|(handle, _)| handle == installed)
-            || candidates.iter().any(|(handle, _)| {
-                let open = self.routes.get(handle).and_then(|route| route.opened.as_ref());
-                open.is_some_and(|open| open.slot == announcer)
-            })
+        // The candidates may be those of an earlier batch: a later one lists none if this member may open none.
+        let lives =
+            |(handle, index): &&Candidate| self.routes.get(handle).is_some_and(|route| route.prefix(*index).is_some());
+        candidates.iter().filter(lives).any(|(handle, _)| {
+            let open = self.routes.get(handle).and_then(|route| route.opened.as_ref());
+            handle == installed || open.is_some_and(|open| open.slot == announcer)
+        })
     }
 
     /// The attributes for the router: the announcer's, with what import rules change.

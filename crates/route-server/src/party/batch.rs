@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use wayleave_core::Now;
+use wayleave_core::{Now, Prefix};
 
+use super::relist::Relist;
 use super::role::Role;
 use super::round::{Group, Round};
 use super::state::{ActiveMember, Stage, State, width};
 use super::sync::{Cursor, Listing};
 use super::{Party, PartyNumber, PartyOutput, PersistId, store, sync};
 use crate::directory::{Directory, MemberSet};
-use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember, round_order};
+use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember};
 use crate::object::{ExportMode, Handle, Kind};
 use crate::object_table::{Effects, ObjectEntry};
 
@@ -131,15 +132,16 @@ impl State {
                 self.active.remove(slot);
                 role.member_inactive(*slot, now);
             }
-            Step::Epoch { epoch } => {
+            Step::Epoch { epoch, changed } => {
                 if *epoch < self.epoch {
                     return Err("an epoch that is past");
                 }
                 self.epoch = *epoch;
-                if let Some(recommendation) = role.epoch_began() {
+                self.epoch_began = Some(now.instant);
+                if let Some(recommendation) = role.epoch_began(self) {
                     self.recommendation = recommendation;
                 }
-                self.relist = self.table.prefixes().next().copied();
+                self.relist = Relist::begin(self.relist.take(), changed);
                 applied.renewed = true;
             }
             Step::Relist { prefixes } => self.relist_some(*prefixes, &mut applied.effects),
@@ -202,13 +204,12 @@ impl State {
         }
     }
 
-    /// Lets so many prefixes more be evaluated again, of those with something to choose.
+    /// Looks at so many prefixes more, and lets those be evaluated again that an epoch's change concerns.
     fn relist_some(&mut self, prefixes: u32, effects: &mut Effects) {
-        let Some(from) = self.relist else { return };
-        let mut all = self.table.prefixes_from(Some(from));
-        let some = all.by_ref().take(prefixes as usize);
-        effects.touched.extend(some.filter(|prefix| self.table.routes_of(prefix) > 1));
-        self.relist = all.next().copied();
+        let Some(relist) = self.relist.take() else { return };
+        let (concerned, rest) = relist.take(&self.table, prefixes);
+        effects.relisted.extend(concerned);
+        self.relist = rest;
     }
 
     /// Sends every active member its tick and starts the round.
@@ -230,8 +231,11 @@ impl State {
             let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
             let listing = Listing::new(is_new, active.complete, active.cursor, taken.as_ref());
             let group = groups.entry(listing).or_insert_with(|| {
-                let prefixes = listing.prefixes(&self.table, &applied.effects);
-                Group::new(prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect())
+                let instances = |prefixes: BTreeSet<Prefix>| {
+                    prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
+                };
+                let [live, later] = listing.prefixes(&self.table, &applied.effects);
+                Group::new(instances(live), instances(later))
             });
             let chooses = active.chooses || active.cursor.is_none();
             let rank = active.select_best && chooses && !group.multi.is_empty();
@@ -242,6 +246,7 @@ impl State {
                 dead: applied.effects.dead.clone(),
                 gone: applied.effects.removed.iter().map(|(.., handle)| *handle).collect(),
                 instances: group.instances.clone(),
+                live: u32::try_from(group.live).expect("a tick has few million instances"),
                 rank,
                 ..Tick::default()
             };
@@ -290,9 +295,9 @@ impl State {
             return;
         }
         let wait = self.tick + self.config.rank_wait;
-        let mut round = Box::new(Round::new(seq, groups, now.instant, now.instant + wait));
+        let mut round = Round::new(seq, groups, now.instant, now.instant + wait);
         without_tick.iter().for_each(|slot| round.leave(*slot));
-        self.stage = Stage::Round(round);
+        self.rounds.insert(seq, round);
     }
 
     fn delivery(&self, receiver: u32, entry: &ObjectEntry) -> Option<Deliver> {
@@ -310,7 +315,7 @@ impl State {
         })
     }
 
-    fn instance(&self, prefix: &wayleave_core::Prefix) -> Instance {
+    fn instance(&self, prefix: &Prefix) -> Instance {
         self.table.candidates(prefix, MAX_CANDIDATES).into()
     }
 }
@@ -339,21 +344,4 @@ fn deliverable(effects: &Effects) -> Vec<Deliverable> {
         objects.entry((*slot, *version)).or_default().push(*from..*to);
     }
     objects.into_iter().map(|(key, to)| Deliverable { key, to }).collect()
-}
-
-/// Two-candidate instances and more, which need a round.
-impl Group {
-    fn new(instances: Vec<Instance>) -> Self {
-        let multi = round_order(&instances).into_iter().map(|place| Arc::clone(&instances[place])).collect();
-        Self { instances, multi, members: Vec::new() }
-    }
-}
-
-/// By number of routes padded to a power of two: which instances, in order.
-pub(super) fn by_class(multi: &[Instance]) -> BTreeMap<usize, Vec<usize>> {
-    let mut classes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (i, instance) in multi.iter().enumerate() {
-        classes.entry(instance.len().next_power_of_two()).or_default().push(i);
-    }
-    classes
 }

@@ -70,6 +70,7 @@ impl Role for Follower {
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps, now),
             PartyFrame::Go { seq } => deliver_accepted(party, seq, now),
             PartyFrame::Evaluate { seq, rows } => party.evaluate(seq, &rows),
+            PartyFrame::Next { seq } => party.order(seq),
             PartyFrame::Refill { demand } => refill(party, &demand),
             PartyFrame::Drop { objects } => {
                 for (slot, version) in objects {
@@ -292,16 +293,17 @@ fn deliver_accepted(party: &mut State, seq: u64, now: Now) -> Result<(), &'stati
     }
 }
 
-/// Fills the pool with the chunks that party 1 named.
+/// Makes the correlations that party 1 ordered, after those that it ordered before.
 fn refill(party: &mut State, demand: &[(u32, u64)]) -> Result<(), &'static str> {
-    if !matches!(party.stage, Stage::Idle) {
-        return Err("a refill out of turn");
+    let engine = party.engine.as_mut().ok_or("an order of correlations without a session")?;
+    if demand.is_empty() {
+        return Err("an order of no correlations");
     }
-    let chunks = engine::from_frame(demand)?;
-    let engine = party.engine.as_mut().ok_or("a refill without a session")?;
-    engine.fill(&chunks).map_err(|_| "a refill that is not possible")?;
-    party.counters.correlations += chunks.iter().map(|chunk| chunk.count as u64).sum::<u64>();
-    party.stage = Stage::Refill;
+    for chunk in demand {
+        let chunk = engine::from_frame(*chunk)?;
+        engine.order(chunk)?;
+        party.counters.correlations += chunk.count as u64;
+    }
     Ok(())
 }
 

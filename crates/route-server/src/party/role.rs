@@ -80,7 +80,7 @@ pub(super) trait Role: Send {
     fn member_inactive(&mut self, _slot: u32, _now: Now) {}
 
     /// A batch began an epoch; returns the recommendation for it, if that changes.
-    fn epoch_began(&mut self) -> Option<BTreeMap<u32, u8>> {
+    fn epoch_began(&mut self, _party: &State) -> Option<BTreeMap<u32, u8>> {
         None
     }
 
@@ -93,10 +93,8 @@ pub(super) trait Role: Send {
     /// Starts the evaluation of a round, if it is time.
     fn start_evaluation(&mut self, _party: &mut State, _now: Now) {}
 
-    /// Starts to fill the pool of correlations, if nothing else is to do. Returns whether it did.
-    fn refill(&mut self, _party: &mut State, _now: Now) -> bool {
-        false
-    }
+    /// Orders correlations, if the pool is short of them.
+    fn supply(&mut self, _party: &mut State, _now: Now) {}
 
     /// Does what is due by the clock alone.
     fn sweep(&mut self, _party: &mut State, _now: Now) {}
@@ -108,12 +106,7 @@ pub(super) trait Role: Send {
 
     /// Whether this party can go on only when the peer party sends something.
     fn awaits_peer(&self, party: &State) -> bool {
-        match &party.stage {
-            Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
-            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) | Stage::Refill | Stage::Round(_) => {
-                true
-            }
-        }
+        is_in_agreement(party) || !party.rounds.is_empty()
     }
 
     /// Whether everything that was given to this role has had its effect.
@@ -124,5 +117,15 @@ pub(super) trait Role: Send {
     /// Whether the pool of correlations holds what it should.
     fn is_stocked(&self, _party: &State) -> bool {
         true
+    }
+}
+
+/// Whether the parties agree on a batch, on what is stored, or compute: each then waits for the other.
+pub(super) fn is_in_agreement(party: &State) -> bool {
+    match &party.stage {
+        Stage::Idle | Stage::Persisting { .. } => {
+            party.work.is_some() || party.peer.as_ref().is_some_and(|peer| !peer.ready)
+        }
+        Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) => true,
     }
 }

@@ -1,4 +1,4 @@
-//! Party 1's own task: it gives batches, evaluations and refills their order.
+//! Party 1's own task: it gives batches, evaluations and correlations their order.
 //!
 //! Everything here happens at party 1 alone. Party 2 reports what it holds ([`Between::Holding`], [`Between::Joined`],
 //! [`Between::Ranked`]); the sequencer proposes what both parties can do.
@@ -11,8 +11,11 @@ use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
 use super::budget::{Turns, UNSTATED_PREFIXES, octets_stored};
+use super::engine::Engine;
 use super::probation::{Missed, Punctuality};
-use super::role::Role;
+use super::relist::Relist;
+use super::role::{Role, is_in_agreement};
+use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::Cursor;
 use super::{PartyEvent, engine, sync};
@@ -35,6 +38,8 @@ const RELIST_LANES: usize = 1 << 18;
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
 const MAX_MISSED: u32 = 3;
+/// How long the pool may be short, while batches follow each other, until it is filled beside them.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// Rows of a whole inventory: our own limit.
 const MAX_INVENTORY: usize = 4 << 20;
 
@@ -74,10 +79,18 @@ pub(super) struct Sequencer {
     punctuality: Punctuality,
     /// Steps for the next batch.
     queued: Vec<Step>,
-    /// The recommendation from the next epoch on.
+    /// The recommendation from the next epoch on; and the one of an epoch whose batch is proposed.
     next_recommendation: Option<BTreeMap<u32, u8>>,
+    proposed_recommendation: Option<BTreeMap<u32, u8>>,
+    /// Whether one was given in this life, and whether the next epoch begins with the first one: what counted before is not known.
+    was_recommended: bool,
+    is_unknown: bool,
+    /// When the next epoch may begin.
+    next_epoch: Instant,
     next_tick: Instant,
     next_sweep: Instant,
+    /// Since when the pool lacks something that is not ordered.
+    short_since: Option<Instant>,
 }
 
 impl Sequencer {
@@ -102,20 +115,46 @@ impl Sequencer {
             punctuality: Punctuality::default(),
             queued: Vec::new(),
             next_recommendation: None,
+            proposed_recommendation: None,
+            was_recommended: false,
+            is_unknown: false,
+            next_epoch: now.instant,
             next_tick: now.instant,
             next_sweep: now.instant,
+            short_since: None,
         }
     }
 
     /// Whether there is something to propose.
     fn has_work(&self, party: &State) -> bool {
         party.peer_ready()
-            && (!self.queued.is_empty()
+            && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.clocks.instant))
                 || !self.expiring.is_empty()
-                || party.relist.is_some()
+                || has_background_room(party) && (party.relist.is_some() || self.has_turn(party))
                 || self.has_matched_object(party)
-                || self.has_turn(party)
                 || party.active.keys().any(|slot| self.is_behind(party, *slot)))
+    }
+
+    /// Whether the step begins an epoch before its time.
+    fn waits_for_epoch(&self, step: &Step, now: Instant) -> bool {
+        matches!(step, Step::Epoch { .. }) && now < self.next_epoch
+    }
+
+    /// Whether a batch may be proposed when the tick has come.
+    fn has_room(party: &State) -> bool {
+        matches!(party.stage, Stage::Idle) && party.rounds.len() < MAX_ROUNDS
+    }
+
+    /// The slots whose values the next epoch changes. In a life's first one, whose values before are not known here, all: or none, if
+    /// nothing has been evaluated in this life.
+    fn changed(&self, party: &State, next: &BTreeMap<u32, u8>) -> Vec<u32> {
+        if self.is_unknown {
+            let all = u32::try_from(party.set.slots.len()).expect("the directory bounds the slots of a set");
+            return if party.counters.batches == 0 { Vec::new() } else { (0..all).collect() };
+        }
+        let value = |of: &BTreeMap<u32, u8>, slot: &u32| of.get(slot).copied().unwrap_or(0);
+        let slots: BTreeSet<u32> = party.recommendation.keys().chain(next.keys()).copied().collect();
+        slots.into_iter().filter(|slot| value(&party.recommendation, slot) != value(next, slot)).collect()
     }
 
     /// Whether there is a member that lacks something of everything and can be sent it.
@@ -251,19 +290,14 @@ impl Sequencer {
         behind.into_iter().map(|slot| Step::Pause { slot }).collect()
     }
 
-    /// The step that has prefixes evaluated again because of a new epoch.
-    fn relist(party: &State, begins: bool) -> Option<Step> {
-        let from = if begins { None } else { Some(party.relist?) };
+    /// The step that has prefixes evaluated again because of an epoch that is under way, or begins with these slots' values.
+    fn relist(party: &State, begins: Option<&[u32]>) -> Option<Step> {
+        let walk = match begins {
+            Some(changed) => Relist::begin(party.relist.clone(), changed)?,
+            None => party.relist.clone()?,
+        };
         let most = RELIST.min(RELIST_LANES / party.active.len().max(1));
-        let (mut prefixes, mut candidates) = (0, 0);
-        for prefix in party.table.prefixes_from(from).take(MAX_SLICE as usize) {
-            prefixes += 1;
-            candidates += Some(party.table.routes_of(prefix)).filter(|routes| *routes > 1).unwrap_or(0);
-            if candidates >= most {
-                break;
-            }
-        }
-        Some(Step::Relist { prefixes })
+        Some(Step::Relist { prefixes: walk.within(&party.table, most, MAX_SLICE as usize) })
     }
 
     /// The steps that remove routes of members that have been away for too long.
@@ -340,6 +374,11 @@ impl Sequencer {
         }
     }
 
+    fn take_back_recommendation(&mut self) {
+        self.next_recommendation = self.next_recommendation.take().or(self.proposed_recommendation.take());
+        self.proposed_recommendation = None;
+    }
+
     /// Makes one step of the member sets that wait, in order, as they go on from what is in force now. One that does not is
     /// dropped, with an event at this party's operator.
     fn join_sets(&mut self, party: &mut State) {
@@ -409,7 +448,7 @@ impl Sequencer {
                 unmatched.insert((*slot, *version));
             }
         }
-        if matches!(party.stage, Stage::Idle | Stage::Round(_)) {
+        if matches!(party.stage, Stage::Idle) {
             for (slot, version) in &unmatched {
                 party.event(PartyEvent::Mismatch { slot: *slot, version: *version });
             }
@@ -449,6 +488,7 @@ impl Sequencer {
             steps.into_iter().filter(|s| matches!(s, Step::Gone { .. } | Step::Epoch { .. } | Step::Set { .. }));
         self.queued = again.chain(std::mem::take(&mut self.queued)).collect();
         self.take_back_proposed(party);
+        self.take_back_recommendation();
         for (slot, version) in missing {
             self.peer_holds.remove(&(*slot, *version));
         }
@@ -512,27 +552,85 @@ impl Sequencer {
     }
 
     /// The member's ranking was not at both parties when the evaluation began.
-    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), due: (Instant, [bool; 2]), now: Now) {
-        let (deadline, is_at) = due;
-        if party.tick.is_zero() {
-            party.counters.missed_rankings += 1;
-            party.event(PartyEvent::MissedRanking { slot });
-            self.resync.insert(slot);
-            self.close_after_misses(party, slot);
-            return;
-        }
-        match self.punctuality.missed(slot, seq, deadline, is_at, now.instant) {
+    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), round: &Late, now: Now) {
+        // Rounds are open beside each other: what is not there while one deadline passes is one lapse.
+        let is_same = party.members.get_mut(&slot).is_some_and(|member| {
+            let is_same = member.is_late_since(round.begin);
+            if !is_same {
+                member.missed_at = Some(now.instant);
+            }
+            is_same
+        });
+        let missed = if party.tick.is_zero() || is_same && !self.punctuality.is_on_probation(slot) {
+            Missed::Tolerated
+        } else {
+            self.punctuality.missed(slot, seq, round.deadline, round.is_at, now.instant)
+        };
+        party.send_to_member(slot, &ToMember::Missed { seq });
+        match missed {
             Missed::Tolerated => {
                 party.counters.missed_rankings += 1;
                 party.event(PartyEvent::MissedRanking { slot });
                 self.resync.insert(slot);
+                if party.tick.is_zero() && !is_same {
+                    self.close_after_misses(party, slot);
+                }
             }
             Missed::Begins => {
                 party.counters.missed_rankings += 1;
                 party.event(PartyEvent::Probation { slot, begins: true });
-                party.send_to_member(slot, &ToMember::Missed { seq });
             }
-            Missed::OnProbation => party.send_to_member(slot, &ToMember::Missed { seq }),
+            Missed::OnProbation => {}
+        }
+    }
+
+    /// The next round to start: one whose deadline is there, or which has all rankings that are waited for.
+    fn next_to_start(&self, party: &mut State, now: Now) -> Option<u64> {
+        let State { rounds, members, .. } = party;
+        for (seq, round) in rounds.iter_mut().filter(|(_, round)| !round.is_running()) {
+            let is_due = round.deadline().is_some_and(|at| now.instant >= at);
+            if !is_due && !std::mem::take(&mut round.news) {
+                continue;
+            }
+            let begin = round.begin();
+            let is_awaited = |slot: u32| {
+                !self.punctuality.is_on_probation(slot)
+                    && !members.get(&slot).is_some_and(|member| member.is_late_since(begin))
+            };
+            if is_due || round.is_complete(is_awaited) {
+                return Some(*seq);
+            }
+        }
+        None
+    }
+
+    fn start_round(&mut self, party: &mut State, seq: u64, now: Now) {
+        let Some(round) = party.rounds.get_mut(&seq) else { return };
+        let (rows, missed) = round.matched_rankings();
+        let (begin, deadline) = (round.begin(), round.due());
+        let late = |slot: u32| (slot, Late { begin, deadline, is_at: round.is_at(slot) });
+        let missed: Vec<(u32, Late)> = missed.into_iter().map(late).collect();
+        if let Err(what) = round.start(&rows) {
+            party.close_peer(what);
+            return;
+        }
+        party.heard = now.instant;
+        for (slot, _) in &rows {
+            if let Some(member) = party.members.get_mut(slot) {
+                member.missed = 0;
+            }
+            if self.punctuality.in_time(*slot, now.instant) {
+                self.probation_ended(party, *slot);
+            }
+        }
+        party.send_to_peer(&PartyFrame::Evaluate { seq, rows });
+        party.finish_round(seq);
+        if !missed.is_empty() {
+            // Others that are open may have waited for these alone.
+            party.rounds.values_mut().for_each(|round| round.news = true);
+        }
+        for (slot, late) in missed {
+            self.missed_ranking(party, (seq, slot), &late, now);
         }
     }
 
@@ -554,10 +652,13 @@ impl Sequencer {
         self.resync.insert(slot);
     }
 
-    /// When the pool is next filled, if nothing comes in between.
+    /// When more is ordered for the pool ahead of need. After a pause, so that members on the same machine, and the next batch, go
+    /// first; without one once the pool has been short for a while, since batches may follow each other without end.
     fn refill_deadline(&self, party: &State) -> Option<Instant> {
-        let may = matches!(party.stage, Stage::Idle) && party.peer_ready() && !self.has_work(party);
-        (may && !self.is_stocked(party)).then_some(party.refill_at)
+        let may_order = party.engine.as_ref().is_some_and(Engine::orders_ahead);
+        let since = self.short_since.filter(|_| may_order && party.peer_ready())?;
+        let latest = since + LONGEST_PAUSE;
+        Some(if matches!(party.stage, Stage::Idle) { latest.min(party.refill_at) } else { latest })
     }
 }
 
@@ -586,14 +687,14 @@ impl Role for Sequencer {
                 if self.peer_joined.get(&slot).is_some_and(|(s, _)| *s == session) {
                     self.peer_joined.remove(&slot);
                     self.peer_holds.retain(|(s, _), _| *s != slot);
-                    leave_round(party, slot);
+                    leave_rounds(party, slot);
                     self.queue_gone(party, slot);
                 }
                 Ok(())
             }
             PartyFrame::Held { slot, held: true } => {
                 // It may not have its tick of the round.
-                leave_round(party, slot);
+                leave_rounds(party, slot);
                 self.peer_held.insert(slot);
                 Ok(())
             }
@@ -610,8 +711,8 @@ impl Role for Sequencer {
             PartyFrame::Accept { seq, view } => self.accepted(party, seq, view, now),
             PartyFrame::Reject { seq, missing } => self.rejected(party, seq, &missing),
             PartyFrame::Ranked { seq, slot, row } => {
-                match &mut party.stage {
-                    Stage::Round(round) if !round.is_running() => round.peer_ranked(seq, slot, row),
+                match party.rounds.get_mut(&seq) {
+                    Some(round) if !round.is_running() => round.peer_ranked(slot, row),
                     _ => {
                         if self.punctuality.came(slot, seq, 1, now.instant) {
                             self.probation_ended(party, slot);
@@ -627,12 +728,13 @@ impl Role for Sequencer {
     fn departed(&mut self, party: &mut State, departure: Departure) {
         match departure {
             Departure::Member { slot, .. } => {
-                leave_round(party, slot);
+                leave_rounds(party, slot);
                 self.queue_gone(party, slot);
             }
             Departure::Peer { steps } => {
                 self.queued.extend(steps);
                 self.take_back_proposed(party);
+                self.take_back_recommendation();
                 self.peer_holds.clear();
                 self.peer_joined.clear();
                 self.peer_held.clear();
@@ -673,17 +775,28 @@ impl Role for Sequencer {
     }
 
     fn new_recommendation(&mut self, party: &mut State, recommendation: BTreeMap<u32, u8>) {
-        if recommendation == *self.next_recommendation.as_ref().unwrap_or(&party.recommendation) {
+        let is_first = !std::mem::replace(&mut self.was_recommended, true);
+        let latest = self.next_recommendation.as_ref().or(self.proposed_recommendation.as_ref());
+        if recommendation == *latest.unwrap_or(&party.recommendation) {
             return;
         }
-        if party.recommendation.is_empty() && party.table.is_empty() {
+        if party.recommendation.is_empty() && party.table.is_empty() && latest.is_none() {
+            if !recommendation.is_empty() {
+                self.next_epoch = party.clocks.instant + party.config.epoch;
+            }
             party.recommendation = recommendation;
             return;
         }
+        self.is_unknown |= is_first;
         // Fixed for an epoch: it counts from the batch that starts the next one.
         self.next_recommendation = Some(recommendation);
         if !self.queued.iter().any(|s| matches!(s, Step::Epoch { .. })) {
-            self.queued.push(Step::Epoch { epoch: party.epoch.saturating_add(1) });
+            self.queued.push(Step::Epoch { epoch: party.epoch.saturating_add(1), changed: Vec::new() });
+        }
+        let now = party.clocks.instant;
+        if now < self.next_epoch {
+            let seconds = u32::try_from(self.next_epoch.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+            party.event(PartyEvent::EpochLater { seconds });
         }
     }
 
@@ -701,8 +814,10 @@ impl Role for Sequencer {
         self.absent_since.insert(slot, now.instant);
     }
 
-    fn epoch_began(&mut self) -> Option<BTreeMap<u32, u8>> {
-        self.next_recommendation.take()
+    fn epoch_began(&mut self, party: &State) -> Option<BTreeMap<u32, u8>> {
+        self.next_epoch = party.clocks.instant + party.config.epoch;
+        self.is_unknown = false;
+        self.proposed_recommendation.take()
     }
 
     fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, now: Now) {
@@ -710,31 +825,42 @@ impl Role for Sequencer {
         party.deliver(seq, &applied, now);
     }
 
-    /// Proposes the next batch, if the last one is done and the tick has come.
+    /// Proposes the next batch, if the last one is delivered and the tick has come. Rounds of earlier ones go on.
     fn propose(&mut self, party: &mut State, now: Now) {
-        if !matches!(party.stage, Stage::Idle) || now.instant < self.next_tick || !self.has_work(party) {
+        if !Self::has_room(party) || now.instant < self.next_tick || !self.has_work(party) {
             return;
         }
         self.next_tick = now.instant + party.tick;
         self.join_sets(party);
-        let mut steps = std::mem::take(&mut self.queued);
+        let queued = std::mem::take(&mut self.queued);
+        let (later, mut steps): (Vec<Step>, Vec<Step>) =
+            queued.into_iter().partition(|step| self.waits_for_epoch(step, now.instant));
+        self.queued = later;
+        let mut begins = None;
         for step in &mut steps {
-            if let Step::Epoch { epoch } = step {
+            if let Step::Epoch { epoch, changed } = step {
                 *epoch = party.epoch.saturating_add(1);
+                self.proposed_recommendation = self.next_recommendation.take();
+                if let Some(next) = &self.proposed_recommendation {
+                    *changed = self.changed(party, next);
+                }
+                begins = Some(changed.clone());
             }
         }
-        let begins = steps.iter().any(|step| matches!(step, Step::Epoch { .. }));
         steps.extend(self.pauses(party));
         steps.extend(self.expiries(party));
-        steps.extend(self.slices(party));
+        let has_background_room = has_background_room(party);
+        if has_background_room {
+            steps.extend(self.slices(party));
+        }
         // A new member set may end the slots of objects that wait: those are checked under it, in the next batch.
         if !steps.iter().any(|step| matches!(step, Step::Set { .. })) {
             let (objects, over_limit) = self.object_steps(party);
             steps.extend(objects);
             self.drop_at_both(party, over_limit);
         }
-        if begins || party.relist.is_some() {
-            steps.extend(Self::relist(party, begins));
+        if has_background_room {
+            steps.extend(Self::relist(party, begins.as_deref()));
         }
         if steps.is_empty() {
             return;
@@ -753,52 +879,29 @@ impl Role for Sequencer {
         party.stage = Stage::Proposed { seq, steps };
     }
 
-    /// Starts the evaluation when all rankings are there, or at the deadline with those that are.
+    /// Starts the evaluation of rounds whose rankings are all there, or at the deadline with those that are.
     fn start_evaluation(&mut self, party: &mut State, now: Now) {
-        let Stage::Round(round) = &mut party.stage else { return };
-        let is_due = || round.deadline().is_some_and(|at| now.instant >= at);
-        if round.is_running() || !(is_due() || round.is_complete(|slot| !self.punctuality.is_on_probation(slot))) {
-            return;
-        }
-        let (seq, deadline) = (round.seq(), round.due());
-        let (rows, missed) = round.matched_rankings();
-        let missed: Vec<(u32, [bool; 2])> = missed.into_iter().map(|slot| (slot, round.is_at(slot))).collect();
-        if round.start(&rows).is_err() {
-            return;
-        }
-        party.heard = now.instant;
-        for (slot, _) in &rows {
-            if let Some(member) = party.members.get_mut(slot) {
-                member.missed = 0;
-            }
-            if self.punctuality.in_time(*slot, now.instant) {
-                self.probation_ended(party, *slot);
-            }
-        }
-        party.send_to_peer(&PartyFrame::Evaluate { seq, rows });
-        for (slot, is_at) in missed {
-            self.missed_ranking(party, (seq, slot), (deadline, is_at), now);
+        while let Some(seq) = self.next_to_start(party, now) {
+            self.start_round(party, seq, now);
         }
     }
 
-    fn refill(&mut self, party: &mut State, now: Now) -> bool {
-        if !matches!(party.stage, Stage::Idle) || !party.peer_ready() {
-            return false;
+    fn supply(&mut self, party: &mut State, now: Now) {
+        if !party.peer_ready() {
+            return;
         }
-        if now.instant < party.refill_at || (self.has_work(party) && now.instant >= self.next_tick) {
-            return false;
+        let is_short = party.engine.as_ref().is_some_and(|engine| engine.short().total() > 0);
+        self.short_since = if is_short { self.short_since.or(Some(now.instant)) } else { None };
+        loop {
+            let ahead = self.refill_deadline(party).is_some_and(|at| now.instant >= at);
+            let Some(engine) = &mut party.engine else { return };
+            let Some(chunk) = engine.next_chunk(ahead) else { return };
+            if engine.order(chunk).is_err() {
+                return;
+            }
+            party.counters.correlations += chunk.count as u64;
+            party.send_to_peer(&PartyFrame::Refill { demand: vec![engine::to_frame(chunk)] });
         }
-        let Some(engine) = party.engine.as_mut().filter(|engine| engine.is_idle()) else { return false };
-        let short = engine.short_of(&engine.target);
-        let chunks = engine::refill_chunks(&short);
-        if chunks.is_empty() || engine.fill(&chunks).is_err() {
-            return false;
-        }
-        party.heard = now.instant;
-        party.counters.correlations += chunks.iter().map(|chunk| chunk.count as u64).sum::<u64>();
-        party.send_to_peer(&PartyFrame::Refill { demand: engine::to_frame(&chunks) });
-        party.stage = Stage::Refill;
-        true
     }
 
     fn sweep(&mut self, party: &mut State, now: Now) {
@@ -810,29 +913,27 @@ impl Role for Sequencer {
     }
 
     fn deadline(&self, party: &State) -> Option<Instant> {
-        let round = match &party.stage {
-            Stage::Round(round) => round.deadline(),
-            _ => None,
-        };
-        let tick = (matches!(party.stage, Stage::Idle) && self.has_work(party)).then_some(self.next_tick);
+        let round = party.rounds.values().filter_map(Round::deadline).min();
+        let has_room = Self::has_room(party);
+        let tick = (has_room && self.has_work(party)).then_some(self.next_tick);
+        let is_epoch = |step: &Step| matches!(step, Step::Epoch { .. });
+        let begins_epoch = has_room && party.peer_ready() && self.queued.iter().any(is_epoch);
+        let epoch = begins_epoch.then(|| self.next_epoch.max(self.next_tick));
         let unmatched = !(party.pending.is_empty() && self.peer_holds.is_empty());
         // Nothing is to be swept for an absent member before its routes die: that may be hours.
         let absent = self.absent_since.iter().filter(|(slot, _)| !party.active.contains_key(slot));
         let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.config.stale)).min();
         let sweep = if unmatched { Some(self.next_sweep) } else { dies };
         let sweep = sweep.filter(|_| party.peer_ready());
-        let turn = self.next_turn(party).filter(|_| matches!(party.stage, Stage::Idle) && party.peer_ready());
+        let has_room = has_room && has_background_room(party);
+        let turn = self.next_turn(party).filter(|_| has_room && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_tick));
-        [round, tick, sweep, turn, self.refill_deadline(party)].into_iter().flatten().min()
+        [round, tick, epoch, sweep, turn, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
-    /// In a round party 1 waits for members first, and for party 2 once the evaluation runs.
+    /// In a round party 1 waits for members first, and for party 2 once it is evaluated.
     fn awaits_peer(&self, party: &State) -> bool {
-        match &party.stage {
-            Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
-            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) | Stage::Refill => true,
-            Stage::Round(round) => round.is_running(),
-        }
+        is_in_agreement(party)
     }
 
     fn is_at_rest(&self, party: &State) -> bool {
@@ -842,16 +943,27 @@ impl Role for Sequencer {
     }
 
     fn is_stocked(&self, party: &State) -> bool {
-        party.engine.as_ref().is_none_or(|engine| engine.short_of(&engine.target).total() == 0)
+        party.engine.as_ref().is_none_or(|engine| engine.short().total() == 0)
     }
 }
 
-/// Nobody waits in the round for the ranking of a member that has gone.
-fn leave_round(party: &mut State, slot: u32) {
-    match &mut party.stage {
-        Stage::Round(round) => round.leave(slot),
-        Stage::Exporting(exporting) => exporting.leave(slot),
-        _ => {}
+/// A round that was to begin, or began, without a ranking.
+struct Late {
+    begin: Instant,
+    deadline: Instant,
+    is_at: [bool; 2],
+}
+
+/// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
+fn has_background_room(party: &State) -> bool {
+    party.rounds.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
+}
+
+/// Nobody waits in any round for the ranking of a member that has gone.
+fn leave_rounds(party: &mut State, slot: u32) {
+    party.rounds.values_mut().for_each(|round| round.leave(slot));
+    if let Stage::Exporting(exporting) = &mut party.stage {
+        exporting.leave(slot);
     }
 }
 

@@ -141,19 +141,21 @@ impl Listing {
         self.gets_all || self.before.zip(place).is_some_and(|(before, place)| before.has(&place))
     }
 
-    /// The prefixes, in order.
-    pub(super) fn prefixes(&self, table: &ObjectTable, effects: &Effects) -> BTreeSet<Prefix> {
+    /// The prefixes that changed just now, and those that are evaluated again, each in order.
+    pub(super) fn prefixes(&self, table: &ObjectTable, effects: &Effects) -> [BTreeSet<Prefix>; 2] {
         let is_known = |prefix: &&Prefix| self.gets_all || self.before.is_some_and(|before| before.lists(prefix));
-        let mut prefixes: BTreeSet<Prefix> = effects.touched.iter().filter(is_known).copied().collect();
+        let live: BTreeSet<Prefix> = effects.touched.iter().filter(is_known).copied().collect();
+        let mut later: BTreeSet<Prefix> = effects.relisted.iter().filter(is_known).copied().collect();
         if self.is_new {
-            prefixes.extend(effects.opened.iter().filter(is_known));
+            later.extend(effects.opened.iter().filter(is_known));
         }
         if self.is_slice {
             let from = self.before.and_then(|before| before.next).map(|(prefix, ..)| prefix);
             let is_in = |prefix: &&Prefix| self.after.is_none_or(|after| after.lists(prefix));
-            prefixes.extend(table.prefixes_from(from).take_while(is_in));
+            later.extend(table.prefixes_from(from).take_while(is_in));
         }
-        prefixes
+        later.retain(|prefix| !live.contains(prefix));
+        [live, later]
     }
 }
 
