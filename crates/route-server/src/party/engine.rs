@@ -8,15 +8,13 @@ use wayleave_crypto::hash::hash;
 use wayleave_mpc::circuits::{SelectBest, export_all, select_best};
 use wayleave_mpc::{BitRows, Chunk, Demand, Evaluation, Pool, Program, Role, Rounds, SessionId, Setup, Step, Width};
 
-use super::supply::{SetupDone, SetupJob, Supply};
+use super::supply::{MAX_CHUNK, SetupDone, SetupJob, Supply};
 use super::{LinkId, PartyNumber};
 
 /// Bytes of correlations kept ahead of need: our own limit.
 const POOL_LIMIT: usize = 256 << 20;
 /// Bytes that the pool may hold beyond that: what an evaluation waits for, and what the slower party has not used yet.
 const POOL_SLACK: usize = 64 << 20;
-/// Correlations of one setup message: its 64 KiB must not hold up other frames between the parties for long.
-const CHUNK: usize = 1 << 13;
 /// Correlations that are kept ahead at most: our own limit.
 pub(super) const MAX_TARGET: usize = 8 << 20;
 /// Messages that may wait: the peer is at most one ahead.
@@ -124,7 +122,11 @@ impl Engine {
         if !self.supply.may_order() {
             return None;
         }
-        let first = |wanted: Demand| wanted.chunks(CHUNK).first().copied();
+        let size = self.supply.chunk_size();
+        let first = |wanted: Demand| {
+            let width = Width::ALL.into_iter().rev().find(|width| wanted.count(*width) > 0)?;
+            Some(Chunk { width, count: wanted.count(width).min(size).next_multiple_of(128) })
+        };
         let awaited = self.waits_for.and_then(|demand| first(self.not_ordered(&demand)));
         awaited.or_else(|| first(self.short()).filter(|chunk| ahead && self.fits(*chunk, POOL_LIMIT)))
     }
@@ -189,6 +191,11 @@ impl Engine {
         has
     }
 
+    /// Whether an evaluation waits for correlations.
+    pub(super) fn waits(&self) -> bool {
+        self.waits_for.is_some()
+    }
+
     /// Begins an evaluation; the pool holds what it needs.
     pub(super) fn evaluate(&mut self, program: &Program, inputs: &BitRows) -> Result<(), String> {
         let evaluation = Evaluation::new(program, inputs, &mut self.pool).map_err(|error| error.to_string())?;
@@ -249,7 +256,8 @@ pub(super) fn to_frame(chunk: Chunk) -> (u32, u64) {
 /// A chunk from a frame.
 pub(super) fn from_frame((bits, count): (u32, u64)) -> Result<Chunk, &'static str> {
     let width = Width::ALL.into_iter().find(|w| w.bits() == bits as usize).ok_or("no such width of correlations")?;
-    let count = usize::try_from(count).ok().filter(|count| *count <= CHUNK).ok_or("too many correlations at once")?;
+    let count =
+        usize::try_from(count).ok().filter(|count| *count <= MAX_CHUNK).ok_or("too many correlations at once")?;
     if count == 0 || !count.is_multiple_of(128) {
         return Err("a number of correlations that cannot be made");
     }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
 use wayleave_core::Instant;
 use wayleave_mpc::{Chunk, Correlations, Demand, Error, Rounds, Setup, Step};
@@ -17,6 +18,15 @@ const MAX_WAITING: usize = 2;
 const AHEAD: usize = 2;
 /// Chunks that may be ordered and not done: our own limit on what party 1 may ask for. Party 2 is at most one behind.
 const MAX_ORDERED: usize = 2 * AHEAD;
+
+/// Correlations of one message of setup, at most and at least: 64 KiB and 8 KiB. Other frames between the parties wait behind
+/// it, so that it is short where the link is slow.
+pub(super) const MAX_CHUNK: usize = 1 << 13;
+const MIN_CHUNK: usize = 1 << 10;
+/// A chunk that took longer is followed by smaller ones, and one that took less than the other by larger ones. Both are longer than
+/// the way between two parties of one continent takes, which says nothing of what the link can carry.
+const SLOW: Duration = Duration::from_millis(250);
+const FAST: Duration = Duration::from_millis(200);
 
 /// The computation of one message of setup, to be run outside the machine and given back ([`super::PartyInput::SetupDone`]).
 /// It owns the state of setup: nothing else goes on in its stream meanwhile.
@@ -100,6 +110,10 @@ pub(super) struct Supply {
     /// Chunks that are ordered and not in the pool, in order; the first `requested` of them are known to `setup`.
     ordered: VecDeque<Chunk>,
     requested: usize,
+    /// Correlations of the next chunks, as long as the last ones took.
+    size: usize,
+    /// When the last message went out.
+    begun: Option<Instant>,
     /// Since when the peer owes a message, if it does.
     awaiting: Option<Instant>,
     waiting: VecDeque<Vec<u8>>,
@@ -114,6 +128,8 @@ impl Supply {
             setup: Some(Box::new(setup)),
             ordered: VecDeque::new(),
             requested: 0,
+            size: MIN_CHUNK,
+            begun: None,
             awaiting: None,
             waiting: VecDeque::new(),
             sent: 0,
@@ -134,6 +150,11 @@ impl Supply {
     /// Whether party 1 may order more now.
     pub(super) fn may_order(&self) -> bool {
         self.ordered.len() < AHEAD
+    }
+
+    /// Correlations of the chunk that party 1 orders next, at most.
+    pub(super) fn chunk_size(&self) -> usize {
+        self.size
     }
 
     /// Orders a chunk behind those before.
@@ -192,9 +213,14 @@ impl Supply {
         for _ in correlations.iter().filter(|made| made.count() > 0) {
             self.ordered.pop_front();
             self.requested = self.requested.saturating_sub(1);
+            self.size = match self.begun.map(|begun| now.since(begun)) {
+                Some(took) if took > SLOW => (self.size / 2).max(MIN_CHUNK),
+                Some(took) if took < FAST => (self.size * 2).min(MAX_CHUNK),
+                _ => self.size,
+            };
         }
         let message = message.map(|bytes| {
-            self.awaiting = Some(now);
+            (self.awaiting, self.begun) = (Some(now), Some(now));
             self.sent += 1;
             (self.sent - 1, bytes)
         });
