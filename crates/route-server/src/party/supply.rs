@@ -19,10 +19,10 @@ const AHEAD: usize = 2;
 /// Chunks that may be ordered and not done: our own limit on what party 1 may ask for. Party 2 is at most one behind.
 const MAX_ORDERED: usize = 2 * AHEAD;
 
-/// Correlations of one message of setup, at most and at least: 64 KiB and 8 KiB. Other frames between the parties wait behind
-/// it, so that it is short where the link is slow.
+/// Correlations of one message of setup, at most and at least: 64 KiB and 2 KiB. Other frames between the parties wait behind
+/// it, and members' rankings count only until a deadline, so that it is short where the link is slow.
 pub(super) const MAX_CHUNK: usize = 1 << 13;
-const MIN_CHUNK: usize = 1 << 10;
+const MIN_CHUNK: usize = 1 << 8;
 /// A chunk that took longer is followed by smaller ones, and one that took less than the other by larger ones. Both are longer than
 /// the way between two parties of one continent takes, which says nothing of what the link can carry.
 const SLOW: Duration = Duration::from_millis(250);
