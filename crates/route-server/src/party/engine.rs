@@ -37,6 +37,8 @@ pub(super) struct Engine {
     target: Demand,
     /// What it should hold beyond that, for work that can wait.
     backlog: Demand,
+    /// Whether it has held all that it should for live work since the link came up.
+    was_full: bool,
     /// The most routes of one prefix so far, padded to a power of two.
     pub(super) widest: usize,
 }
@@ -63,6 +65,7 @@ impl Engine {
             received: 0,
             target: Demand::default(),
             backlog: Demand::default(),
+            was_full: false,
             widest: 0,
         }
     }
@@ -94,9 +97,12 @@ impl Engine {
         }
     }
 
-    /// Whether the pool holds `demand` beyond what it keeps for live work: then work that can wait may take as much.
-    pub(super) fn is_spare(&self, demand: &Demand) -> bool {
-        (self.target + *demand).beyond(&self.pool.available()).total() == 0
+    /// Whether the pool holds `demand` beyond what it keeps for live work: then work that can wait may take as much. Until it has
+    /// been full for the first time since the link came up, nothing is kept.
+    pub(super) fn is_spare(&mut self, demand: &Demand) -> bool {
+        let available = self.pool.available();
+        self.was_full |= self.target.total() > 0 && self.target.beyond(&available).total() == 0;
+        !self.was_full || (self.target + *demand).beyond(&available).total() == 0
     }
 
     /// From now on the pool should hold `demand` beyond what it keeps for live work; none by default. At party 1, which orders.
@@ -189,11 +195,6 @@ impl Engine {
         let has = self.pool.missing_for(demand).total() == 0;
         self.waits_for = (!has).then_some(*demand);
         has
-    }
-
-    /// Whether an evaluation waits for correlations.
-    pub(super) fn waits(&self) -> bool {
-        self.waits_for.is_some()
     }
 
     /// Begins an evaluation; the pool holds what it needs.

@@ -349,10 +349,11 @@ impl State {
         self.setup_runs = false;
         let link = self.peer.as_ref().map(|peer| peer.link);
         let Some(engine) = self.engine.as_mut().filter(|_| link == Some(done.link())) else { return };
-        let waited = engine.waits();
+        // Otherwise an evaluation runs, whose own messages show whether it goes on.
+        let is_awaited = engine.is_idle();
         match engine.setup_done(done, now.instant) {
             Ok((message, made)) => {
-                self.engine_progress += u64::from(waited && (made || message.is_some()));
+                self.engine_progress += u64::from(is_awaited && (made || message.is_some()));
                 if let Some((step, bytes)) = message {
                     self.send_engine(EngineStream::Setup, step, bytes);
                 }
