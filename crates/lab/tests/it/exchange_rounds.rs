@@ -212,7 +212,18 @@ fn tables_equal_the_reference_with_many_rounds_open(export: ExportMode) {
             }
         }
         assert!(exchange.sim.settle(LIMIT));
-        if seed == 1 { eprintln!("{}", exchange.describe()); let evs: Vec<_> = exchange.sim.member_events.iter().filter(|(n, e)| *n == 1 && !format!("{e:?}").contains("Synced")).rev().take(40).collect(); eprintln!("EV {evs:?}"); }
+        if seed == 1 {
+            eprintln!("{}", exchange.describe());
+            let evs: Vec<_> = exchange
+                .sim
+                .member_events
+                .iter()
+                .filter(|(n, e)| *n == 1 && !format!("{e:?}").contains("Synced"))
+                .rev()
+                .take(40)
+                .collect();
+            eprintln!("EV {evs:?}");
+        }
         exchange.check();
     }
     assert!(most >= 3, "{most} rounds at a time");

@@ -90,7 +90,8 @@ struct OwnObject {
 
 /// Routes that are announced again though nothing of them changed, so that a reload does not show which of them it concerns.
 struct Repeats {
-    waiting: BTreeSet<Nlri>,
+    /// What is still to be announced, and the UPDATE that had brought it when it came to wait.
+    waiting: BTreeMap<Nlri, u64>,
     /// An UPDATE, and prefixes of one object that it brought. Those that no longer wait, or that another UPDATE brought
     /// meanwhile, are passed over.
     queue: VecDeque<(u64, Vec<Nlri>)>,
@@ -169,7 +170,7 @@ impl Announcements {
             leftover: BTreeSet::new(),
             dirty: Dirty::default(),
             barred: BTreeMap::new(),
-            repeats: Repeats { waiting: BTreeSet::new(), queue: VecDeque::new(), next: now },
+            repeats: Repeats { waiting: BTreeMap::new(), queue: VecDeque::new(), next: now },
             objects: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             is_settled: false,
@@ -202,7 +203,7 @@ impl Announcements {
     /// frequent reloads leave nothing out, then by prefix. The order follows from what the parties know.
     pub(super) fn repeat_all(&mut self, most: usize) {
         let waiting = std::mem::take(&mut self.repeats.queue).into_iter().flat_map(|(_, prefixes)| prefixes);
-        let mut order: Vec<Nlri> = waiting.filter(|nlri| self.repeats.waiting.remove(nlri)).collect();
+        let mut order: Vec<Nlri> = waiting.filter(|nlri| self.repeats.waiting.remove(nlri).is_some()).collect();
         let first: BTreeSet<Nlri> = order.iter().copied().collect();
         order.extend(self.announced.keys().filter(|nlri| !first.contains(nlri)));
         let mut places: HashMap<u64, usize> = HashMap::new();
@@ -215,7 +216,8 @@ impl Announcements {
             }
             groups[place].1.push(nlri);
         }
-        self.repeats.waiting = groups.iter().flat_map(|(_, prefixes)| prefixes.iter().copied()).collect();
+        let each = groups.iter().flat_map(|(update, prefixes)| prefixes.iter().map(|nlri| (*nlri, *update)));
+        self.repeats.waiting = each.collect();
         let objects = groups.iter().flat_map(|(update, prefixes)| prefixes.chunks(most).map(|part| (*update, part)));
         self.repeats.queue = objects.map(|(update, prefixes)| (update, prefixes.to_vec())).collect();
     }
@@ -501,7 +503,8 @@ impl Member {
             let a = &mut self.announcements;
             let (Some(set), Some((update, prefixes))) = (&self.set, a.repeats.queue.pop_front()) else { return };
             let mut groups: BTreeMap<ExportSet, (Attributes, Vec<Nlri>)> = BTreeMap::new();
-            let waiting: Vec<Nlri> = prefixes.iter().filter(|nlri| a.repeats.waiting.contains(nlri)).copied().collect();
+            let waiting: Vec<Nlri> =
+                prefixes.iter().filter(|nlri| a.repeats.waiting.contains_key(nlri)).copied().collect();
             for nlri in &waiting {
                 // Another UPDATE, or the loss of the object, announces it by itself.
                 let route = a.router.get(nlri).filter(|route| route.update == update && a.announced.contains_key(nlri));
@@ -601,17 +604,19 @@ impl Member {
                 continue;
             }
             room_left -= usize::from(!is_known);
-            if a.repeats.waiting.contains(nlri) && last.is_some_and(|last| last.attributes == *attributes) {
-                // Only its policy may have changed: it is announced again in its turn, whether that has or not.
+            // Only its policy may have changed: it is announced again, whether that has or not. In its turn, if that is still to come:
+            // another UPDATE that ended with the same attributes has taken it from there.
+            let is_same = last.is_some_and(|last| last.attributes == *attributes);
+            let repeats = a.repeats.waiting.get(nlri).filter(|_| is_same);
+            if repeats == Some(&update) {
                 clean.push(*nlri);
                 continue;
             }
             let slot = self.config.slot;
             self.counters.export_decisions += 1;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
-            if last
-                .is_some_and(|last| last.attributes == *attributes && same_for_members(&last.exported, &exported, set))
-            {
+            let is_there = last.is_some_and(|last| is_same && same_for_members(&last.exported, &exported, set));
+            if is_there && repeats.is_none() {
                 clean.push(*nlri);
                 continue;
             }

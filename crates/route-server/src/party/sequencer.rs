@@ -87,7 +87,9 @@ pub(super) struct Sequencer {
     is_unknown: bool,
     /// When the next epoch may begin.
     next_epoch: Instant,
+    /// When what changes may go into a batch, and when what everybody has already may: neither delays the other.
     next_tick: Instant,
+    next_background: Instant,
     next_sweep: Instant,
     /// Since when the pool lacks something that is not ordered.
     short_since: Option<Instant>,
@@ -120,19 +122,44 @@ impl Sequencer {
             is_unknown: false,
             next_epoch: now.instant,
             next_tick: now.instant,
+            next_background: now.instant,
             next_sweep: now.instant,
             short_since: None,
         }
     }
 
-    /// Whether there is something to propose.
+    /// Whether something that changes can be proposed.
     fn has_work(&self, party: &State) -> bool {
         party.peer_ready()
             && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.clocks.instant))
                 || !self.expiring.is_empty()
-                || has_background_room(party) && (party.relist.is_some() || self.has_turn(party))
                 || self.has_matched_object(party)
                 || party.active.keys().any(|slot| self.is_behind(party, *slot)))
+    }
+
+    /// Whether something can be proposed that is evaluated, or sent, again.
+    fn has_background_work(&self, party: &State) -> bool {
+        party.peer_ready() && has_background_room(party) && (party.relist.is_some() || self.has_turn(party))
+    }
+
+    /// The steps that wait for the next batch, and the slots whose values change if one of them begins an epoch.
+    fn queued_steps(&mut self, party: &State, now: Now) -> (Vec<Step>, Option<Vec<u32>>) {
+        let queued = std::mem::take(&mut self.queued);
+        let (later, mut steps): (Vec<Step>, Vec<Step>) =
+            queued.into_iter().partition(|step| self.waits_for_epoch(step, now.instant));
+        self.queued = later;
+        let mut begins = None;
+        for step in &mut steps {
+            if let Step::Epoch { epoch, changed } = step {
+                *epoch = party.epoch.saturating_add(1);
+                self.proposed_recommendation = self.next_recommendation.take();
+                if let Some(next) = &self.proposed_recommendation {
+                    *changed = self.changed(party, next);
+                }
+                begins = Some(changed.clone());
+            }
+        }
+        (steps, begins)
     }
 
     /// Whether the step begins an epoch before its time.
@@ -827,39 +854,31 @@ impl Role for Sequencer {
 
     /// Proposes the next batch, if the last one is delivered and the tick has come. Rounds of earlier ones go on.
     fn propose(&mut self, party: &mut State, now: Now) {
-        if !Self::has_room(party) || now.instant < self.next_tick || !self.has_work(party) {
+        let is_live = now.instant >= self.next_tick && self.has_work(party);
+        let is_background = now.instant >= self.next_background && self.has_background_work(party);
+        if !Self::has_room(party) || !(is_live || is_background) {
             return;
         }
-        self.next_tick = now.instant + party.tick;
-        self.join_sets(party);
-        let queued = std::mem::take(&mut self.queued);
-        let (later, mut steps): (Vec<Step>, Vec<Step>) =
-            queued.into_iter().partition(|step| self.waits_for_epoch(step, now.instant));
-        self.queued = later;
+        let mut steps = Vec::new();
         let mut begins = None;
-        for step in &mut steps {
-            if let Step::Epoch { epoch, changed } = step {
-                *epoch = party.epoch.saturating_add(1);
-                self.proposed_recommendation = self.next_recommendation.take();
-                if let Some(next) = &self.proposed_recommendation {
-                    *changed = self.changed(party, next);
-                }
-                begins = Some(changed.clone());
-            }
+        if is_live {
+            self.next_tick = now.instant + party.tick;
+            self.join_sets(party);
+            (steps, begins) = self.queued_steps(party, now);
+            steps.extend(self.pauses(party));
+            steps.extend(self.expiries(party));
         }
-        steps.extend(self.pauses(party));
-        steps.extend(self.expiries(party));
-        let has_background_room = has_background_room(party);
-        if has_background_room {
+        if is_background {
+            self.next_background = now.instant + party.tick;
             steps.extend(self.slices(party));
         }
         // A new member set may end the slots of objects that wait: those are checked under it, in the next batch.
-        if !steps.iter().any(|step| matches!(step, Step::Set { .. })) {
+        if is_live && !steps.iter().any(|step| matches!(step, Step::Set { .. })) {
             let (objects, over_limit) = self.object_steps(party);
             steps.extend(objects);
             self.drop_at_both(party, over_limit);
         }
-        if has_background_room {
+        if is_background {
             steps.extend(Self::relist(party, begins.as_deref()));
         }
         if steps.is_empty() {
@@ -927,8 +946,9 @@ impl Role for Sequencer {
         let sweep = sweep.filter(|_| party.peer_ready());
         let has_room = has_room && has_background_room(party);
         let turn = self.next_turn(party).filter(|_| has_room && party.peer_ready());
-        let turn = turn.map(|at| at.max(self.next_tick));
-        [round, tick, epoch, sweep, turn, self.refill_deadline(party)].into_iter().flatten().min()
+        let turn = turn.map(|at| at.max(self.next_background));
+        let background = (Self::has_room(party) && self.has_background_work(party)).then_some(self.next_background);
+        [round, tick, background, epoch, sweep, turn, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
     /// In a round party 1 waits for members first, and for party 2 once it is evaluated.
@@ -939,7 +959,11 @@ impl Role for Sequencer {
     fn is_at_rest(&self, party: &State) -> bool {
         let lacks_something = party.members.keys().any(|slot| self.sync_of(party, *slot).is_some());
         let is_begun = party.synchronising().next().is_some();
-        !self.has_work(party) && self.peer_holds.is_empty() && !lacks_something && !is_begun
+        !self.has_work(party)
+            && !self.has_background_work(party)
+            && self.peer_holds.is_empty()
+            && !lacks_something
+            && !is_begun
     }
 
     fn is_stocked(&self, party: &State) -> bool {
