@@ -21,6 +21,9 @@ const MAX_SEQ_STEP: u64 = 1 << 16;
 /// Octets of credit without which no long frame is sent: an inventory's rows, with the most dead prefixes, take as many.
 const LONG: u64 = 8 << 20;
 
+/// Batches after which party 1 need not know that a ranking came late: it remembers as many.
+const MAX_LATE: u64 = 256;
+
 /// Batches that party 1 may make before it takes a member set or a removal from here.
 const MAX_OFFERED: u32 = 64;
 /// How long it may take for that, however few batches it makes. What waits takes effect when the link comes up again, so an
@@ -188,6 +191,16 @@ impl Role for Follower {
 
     fn ranking_submitted(&mut self, party: &mut State, seq: u64, slot: u32, row: [u8; 16]) {
         party.send_to_peer(&PartyFrame::Ranked { seq, slot, row });
+    }
+
+    /// Party 1 began without it, and is told that it came all the same: whoever is on probation shows so that it is in time again.
+    fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), row: [u8; 16], _now: Now) {
+        let is_delivered = seq < party.seq || seq == party.seq && matches!(party.stage, Stage::Idle);
+        // One of a round that is open, or yet to come, is none: party 1 would count on it.
+        let is_open = party.rounds.get(&seq).is_some_and(|round| !round.is_running());
+        if party.peer_ready() && is_delivered && !is_open && party.seq - seq < MAX_LATE {
+            party.send_to_peer(&PartyFrame::Ranked { seq, slot, row });
+        }
     }
 
     fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, _now: Now) {

@@ -400,7 +400,7 @@ impl Party {
             self.role.ranking_submitted(&mut self.state, seq, slot, row);
             self.run_round(now);
         } else {
-            self.role.ranking_was_late(&mut self.state, seq, slot, now);
+            self.role.ranking_was_late(&mut self.state, (seq, slot), row, now);
         }
     }
 

@@ -42,8 +42,8 @@ pub(super) trait Role: Send {
     /// This party took a member's ranking.
     fn ranking_submitted(&mut self, _party: &mut State, _seq: u64, _slot: u32, _row: [u8; 16]) {}
 
-    /// This party got a member's ranking too late for its round.
-    fn ranking_was_late(&mut self, _party: &mut State, _seq: u64, _slot: u32, _now: Now) {}
+    /// This party got a member's ranking too late for its round: batch and slot.
+    fn ranking_was_late(&mut self, _party: &mut State, _of: (u64, u32), _row: [u8; 16], _now: Now) {}
 
     /// Slots for whose rankings nobody waits.
     fn on_probation(&self) -> Vec<u32> {

@@ -773,7 +773,7 @@ impl Role for Sequencer {
         }
     }
 
-    fn ranking_was_late(&mut self, party: &mut State, seq: u64, slot: u32, now: Now) {
+    fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), _row: [u8; 16], now: Now) {
         if self.punctuality.came(slot, seq, 0, now.instant) {
             self.probation_ended(party, slot);
         }
