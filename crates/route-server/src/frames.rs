@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::digests::{self, BucketDigests, Differs, Digest, Roots};
 use crate::object::{ExportMode, Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
 use crate::wire::{Malformed, Reader, Writer};
 use wayleave_bgp::Nlri;
@@ -85,8 +86,20 @@ pub enum FromMember {
         /// Two bytes a candidate: valid bit, class.
         share: Vec<u8>,
     },
-    /// The member requests everything again, because its import rules changed or its view is in doubt.
+    /// To party 1: the member requests everything again, because its import rules changed.
     Resync,
+    /// To party 1: what the member holds, after its hello and when its view is in doubt. It requests what differs.
+    Holds {
+        /// The last batch that it took.
+        seq: Seq,
+        /// The epoch in which Select-Best chose for it among the instances.
+        epoch: u64,
+        roots: Roots,
+        /// Of its own objects, as far as it knows what the parties have.
+        own: Digest,
+    },
+    /// Answers [`ToMember::Compare`]: the same by buckets.
+    Buckets { seq: Seq, epoch: u64, objects: BucketDigests, instances: BucketDigests, own: Digest },
     /// What the party may send since the link came up ([`crate::credit`]).
     Credit { limit: u64 },
 }
@@ -121,13 +134,14 @@ pub enum Body {
 /// Part of a synchronisation: objects and prefixes in an order that the parties keep, of which a member gets all in turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Slice {
-    /// Whether it is the first one.
-    pub begins: bool,
-    /// Whether it is the last one: what the receiver had before and was not in a slice is gone.
-    pub ends: bool,
+    /// In the first one: what is sent. The receiver keeps the rest.
+    pub begins: Option<Differs>,
+    /// In the last one: what the receiver must have now. What it had before in the buckets that were sent, and was not in a
+    /// slice, is gone.
+    pub ends: Option<Roots>,
     /// Some of the receiver's own live objects, each with the prefixes that it still owns.
     pub own: Vec<(u64, Vec<Nlri>)>,
-    /// Whether all own objects have been listed with this slice.
+    /// Whether all own objects have been listed with this slice, or are as the receiver said.
     pub own_ends: bool,
 }
 
@@ -229,6 +243,8 @@ pub enum ToMember {
     OwnOrder {
         seconds: u32,
     },
+    /// From party 1: asks for [`FromMember::Buckets`].
+    Compare,
 }
 
 /// Why a party does not take the hello of a member that its certificate has proved. It says nothing that the member set, which
@@ -323,9 +339,9 @@ pub enum Step {
     },
     /// Removes so many objects of a slot whose member has left or was away for longer than the stale timer.
     Expire { slot: u32, objects: u32 },
-    /// Begins to send everything to a member whose two links are up: so many objects with this batch. `chooses`: whether it ranks
+    /// Begins to send a member whose two links are up what it lacks: so many objects with this batch. `chooses`: whether it ranks
     /// what it is sent so, if it takes part in Select-Best.
-    Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, objects: u32 },
+    Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, objects: u32, differs: Differs },
     /// A member lost a link.
     Gone { slot: u32 },
     /// Begins an epoch: the recommendation of these slots changed, so the prefixes with a candidate of theirs are evaluated again,
@@ -568,6 +584,17 @@ impl FromMember {
             Self::Credit { limit } => {
                 w.u8(7).u64(*limit);
             }
+            Self::Holds { seq, epoch, roots, own } => {
+                w.u8(8).u64(*seq).u64(*epoch);
+                roots.write(&mut w);
+                w.bytes(own);
+            }
+            Self::Buckets { seq, epoch, objects, instances, own } => {
+                w.u8(9).u64(*seq).u64(*epoch);
+                digests::write_buckets(&mut w, objects);
+                digests::write_buckets(&mut w, instances);
+                w.bytes(own);
+            }
         }
         w.finish()
     }
@@ -606,6 +633,14 @@ impl FromMember {
             5 => Self::RankTwo { seq: r.u64()?, row: r.array()?, share: r.blob(MAX_FRAME)?.to_vec() },
             6 => Self::Resync,
             7 => Self::Credit { limit: r.u64()? },
+            8 => Self::Holds { seq: r.u64()?, epoch: r.u64()?, roots: Roots::read(&mut r)?, own: r.array()? },
+            9 => Self::Buckets {
+                seq: r.u64()?,
+                epoch: r.u64()?,
+                objects: digests::read_buckets(&mut r)?,
+                instances: digests::read_buckets(&mut r)?,
+                own: r.array()?,
+            },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;
@@ -617,7 +652,11 @@ impl Tick {
     fn write(&self, w: &mut Writer) {
         w.u64(self.seq).bytes(&self.view).bool(self.slice.is_some());
         if let Some(slice) = &self.slice {
-            w.bool(slice.begins).bool(slice.ends).bool(slice.own_ends);
+            w.bool(slice.begins.is_some());
+            slice.begins.iter().for_each(|differs| differs.write(w));
+            w.bool(slice.ends.is_some());
+            slice.ends.iter().for_each(|roots| roots.write(w));
+            w.bool(slice.own_ends);
             w.list(&slice.own, |w, (version, live)| {
                 w.u64(*version).list(live, |w, nlri| {
                     w.nlri(nlri);
@@ -658,7 +697,9 @@ impl Tick {
             seq: r.u64()?,
             view: r.array()?,
             slice: if r.bool()? {
-                let (begins, ends, own_ends) = (r.bool()?, r.bool()?, r.bool()?);
+                let begins = if r.bool()? { Some(Differs::read(r)?) } else { None };
+                let ends = if r.bool()? { Some(Roots::read(r)?) } else { None };
+                let own_ends = r.bool()?;
                 let own = r.list(12, MAX_LIST, |r| Ok((r.u64()?, r.list(10, MAX_PREFIXES, Reader::nlri)?)))?;
                 Some(Slice { begins, ends, own, own_ends })
             } else {
@@ -735,6 +776,9 @@ impl ToMember {
             Self::OwnOrder { seconds } => {
                 w.u8(13).u32(*seconds);
             }
+            Self::Compare => {
+                w.u8(14);
+            }
         }
         w.finish()
     }
@@ -768,6 +812,7 @@ impl ToMember {
             11 => Self::Queued { ahead: r.u32()? },
             12 => Self::Deferred { seconds: r.u32()? },
             13 => Self::OwnOrder { seconds: r.u32()? },
+            14 => Self::Compare,
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;
@@ -781,8 +826,10 @@ impl Step {
         match self {
             Self::Object { slot, version, digest } => w.u8(1).u32(*slot).u64(*version).bytes(digest),
             Self::Expire { slot, objects } => w.u8(2).u32(*slot).u32(*objects),
-            Self::Sync { slot, session, select_best, chooses, objects } => {
-                w.u8(3).u32(*slot).bytes(session).bool(*select_best).bool(*chooses).u32(*objects)
+            Self::Sync { slot, session, select_best, chooses, objects, differs } => {
+                w.u8(3).u32(*slot).bytes(session).bool(*select_best).bool(*chooses).u32(*objects);
+                differs.write(w);
+                w
             }
             Self::Gone { slot } => w.u8(4).u32(*slot),
             Self::Epoch { epoch, changed } => w.u8(5).u64(*epoch).list(changed, |w, slot| {
@@ -801,7 +848,8 @@ impl Step {
             2 => Self::Expire { slot: r.u32()?, objects: slice(r)? },
             3 => {
                 let (slot, session) = (r.u32()?, r.array()?);
-                Self::Sync { slot, session, select_best: r.bool()?, chooses: r.bool()?, objects: slice(r)? }
+                let (select_best, chooses, objects) = (r.bool()?, r.bool()?, slice(r)?);
+                Self::Sync { slot, session, select_best, chooses, objects, differs: Differs::read(r)? }
             }
             4 => Self::Gone { slot: r.u32()? },
             5 => Self::Epoch { epoch: r.u64()?, changed: r.list(4, MAX_SLOTS, Reader::u32)? },

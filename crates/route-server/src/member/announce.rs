@@ -9,13 +9,16 @@ use wayleave_crypto::secret::{Key128, Seed};
 
 use super::dirty::Dirty;
 use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
+use crate::digests::{self, Digest};
 use crate::directory::MemberSet;
 use crate::frames::{FromMember, Refusal};
 use crate::object::{self, Description, ExportMode, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
+use crate::object_table::write_own;
 use crate::party::{Change, PartyNumber, PersistId};
 use crate::policy::validate::{Invalid, validate};
 use crate::policy::{ExportSet, export_set, sealed_attributes};
 use crate::rng::Draw;
+use crate::wire::Writer;
 
 /// Objects that may be in flight: our own limit, so that a member never floods a party.
 const WINDOW: usize = 512;
@@ -349,6 +352,20 @@ impl Announcements {
                 self.mark(nlri);
             }
         }
+    }
+
+    /// The digest of what the parties have of this member's objects, as far as it knows. Where it does not, the list is sent.
+    pub(super) fn own_digest(&self) -> Digest {
+        if !self.leftover.is_empty() || !self.in_flight.is_empty() {
+            return Digest::default();
+        }
+        let mut live: BTreeMap<u64, Vec<Nlri>> = BTreeMap::new();
+        for (nlri, last) in &self.announced {
+            live.entry(last.version).or_default().push(*nlri);
+        }
+        let mut w = Writer::new();
+        live.iter().for_each(|(version, live)| write_own(&mut w, *version, live));
+        digests::own(&w.finish())
     }
 
     /// The parties' inventory of this member's objects.

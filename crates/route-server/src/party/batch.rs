@@ -13,6 +13,7 @@ use super::round::{Group, Round};
 use super::state::{ActiveMember, Stage, State, width};
 use super::sync::{Cursor, Listing};
 use super::{Party, PartyNumber, PartyOutput, PersistId, store, sync};
+use crate::digests::Differs;
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember};
 use crate::object::{ExportMode, Handle, Kind};
@@ -67,6 +68,7 @@ impl State {
         for step in steps {
             self.apply_step(role, step, &mut applied, now)?;
         }
+        self.table.settle();
         self.table.extend_view(seq, steps);
         applied.view = self.table.view();
         let changes = store::changes(&self.table, &applied.effects, self.epoch, seq);
@@ -109,12 +111,12 @@ impl State {
             Step::Expire { slot, objects } => self.table.expire(*slot, *objects as usize, &mut applied.effects),
             // A batch may end the slot that it was to serve.
             Step::Sync { slot, .. } if self.set.active(*slot).is_none() => {}
-            Step::Sync { slot, session, select_best, chooses, objects } => {
+            Step::Sync { slot, session, select_best, chooses, objects, differs } => {
                 let before = self.active.get(slot).filter(|before| before.session == *session);
-                let complete = before.is_some_and(|before| before.complete);
+                let complete = before.is_some_and(|before| before.complete) || *differs != Differs::EVERYTHING;
                 let (session, select_best, chooses) = (*session, *select_best, *chooses);
-                let cursor = Some(Cursor::START);
-                self.active.insert(*slot, ActiveMember { session, select_best, cursor, complete, chooses });
+                let (cursor, differs) = (Some(Cursor::before(differs)), Arc::new(differs.clone()));
+                self.active.insert(*slot, ActiveMember { session, select_best, cursor, differs, complete, chooses });
                 role.member_synced(*slot);
                 applied.slices.insert(*slot, (*objects, true));
             }
@@ -219,7 +221,8 @@ impl State {
             self.tell_members();
         }
         let mut groups: BTreeMap<Listing, Group> = BTreeMap::new();
-        let active: Vec<(u32, ActiveMember)> = self.active.iter().map(|(slot, active)| (*slot, *active)).collect();
+        let active: Vec<(u32, ActiveMember)> =
+            self.active.iter().map(|(slot, active)| (*slot, active.clone())).collect();
         let deliverable = deliverable(&applied.effects);
         // In mode `mpc` the shares in them are still to be computed.
         let mut unfinished = Vec::new();
@@ -227,10 +230,12 @@ impl State {
         for (slot, active) in active {
             let slice = applied.slices.get(&slot).zip(active.cursor);
             let begins = slice.is_some_and(|((_, begins), _)| *begins);
-            let taken = slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, *objects));
+            let taken =
+                slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, &active.differs, *objects));
+            let ends = taken.as_ref().is_some_and(|taken| taken.after.is_none()).then(|| self.table.roots(slot));
             let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
             let listing = Listing::new(is_new, active.complete, active.cursor, taken.as_ref());
-            let group = groups.entry(listing).or_insert_with(|| {
+            let group = groups.entry(listing.clone()).or_insert_with(|| {
                 let instances = |prefixes: BTreeSet<Prefix>| {
                     prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
                 };
@@ -258,8 +263,9 @@ impl State {
                 let new: BTreeSet<Handle> = entries.iter().map(|entry| entry.handle).collect();
                 let of_slice = taken.objects.iter().filter_map(|(slot, version)| self.table.entry(*slot, *version));
                 entries.extend(of_slice.filter(|entry| !new.contains(&entry.handle)));
-                let (own, own_ends, ends) = (taken.own, taken.own_ends, taken.after.is_none());
-                tick.slice = Some(Slice { begins, ends, own, own_ends });
+                let begins = begins.then(|| Differs::clone(&active.differs));
+                let own_ends = taken.own_ends || begins.as_ref().is_some_and(|differs| !differs.own);
+                tick.slice = Some(Slice { begins, ends, own: taken.own, own_ends });
                 cursor = taken.after;
             }
             tick.deliver = entries.into_iter().filter_map(|entry| self.delivery(slot, entry)).collect();

@@ -79,7 +79,7 @@ impl State {
         matches!(&self.stage, Stage::Exporting(exporting) if exporting.seq == seq)
     }
 
-    /// Gives the engine the next part of Export-All. `false` while the pool lacks what it takes.
+    /// Gives the engine the next part of Export-All. `false` if the pool lacks something for it, which is supplied.
     pub(super) fn begin_export(&mut self) -> Result<bool, String> {
         let Self { stage: Stage::Exporting(exporting), engine: Some(engine), table, config, .. } = self else {
             return Ok(false);
@@ -89,8 +89,8 @@ impl State {
         if !engine.has(&Demand::of(&program, job.lanes)) {
             return Ok(false);
         }
-        let inputs = inputs(job, &exporting.ticks, table, (&config.exchange, config.number));
-        engine.evaluate(&program, &inputs).map(|()| true)
+        engine.evaluate(&program, &inputs(job, &exporting.ticks, table, (&config.exchange, config.number)))?;
+        Ok(true)
     }
 
     /// Puts the results of the job at the front where they go.

@@ -13,6 +13,7 @@
 
 mod batch;
 mod budget;
+mod compare;
 mod engine;
 mod export;
 mod follower;
@@ -48,6 +49,7 @@ pub use status::{Counters, PartyEvent, PartyStatus, RouteView};
 pub use store::{Change, META, StoredRecord};
 pub use supply::{SetupDone, SetupJob};
 
+use compare::{Held, Holding};
 use engine::Engine;
 use follower::Follower;
 use role::Role;
@@ -376,7 +378,14 @@ impl Party {
             (PartyNumber::Two, FromMember::RankTwo { seq, row, share }) => {
                 self.rank(slot, seq, row, round::RankShare::Bytes(share), now);
             }
-            (_, FromMember::Resync) => self.role.resync(slot),
+            (_, FromMember::Resync) => self.role.resync(state, slot),
+            (_, FromMember::Holds { seq, epoch, roots, own }) => {
+                self.member_holds(slot, link, Holding { seq, epoch, own, held: Held::Roots(roots) });
+            }
+            (_, FromMember::Buckets { seq, epoch, objects, instances, own }) => {
+                let held = Held::Buckets { objects, instances };
+                self.member_holds(slot, link, Holding { seq, epoch, own, held });
+            }
             _ => state.bad_frame(Some(slot), link, "a frame meant for the other party".to_owned()),
         }
     }
@@ -392,6 +401,12 @@ impl Party {
         let version = header.description.version;
         if let Some(digest) = self.state.submit(slot, header, part, column, now) {
             self.role.object_submitted(&mut self.state, slot, version, digest);
+        }
+    }
+
+    fn member_holds(&mut self, slot: u32, link: LinkId, holding: Holding) {
+        if let Err(what) = self.role.member_holds(&mut self.state, slot, holding) {
+            self.state.bad_frame(Some(slot), link, what.to_owned());
         }
     }
 

@@ -172,6 +172,7 @@ impl State {
 
     /// Both parties agree: batches may flow.
     pub(super) fn agreed(&mut self, effects: &Effects) {
+        self.table.settle();
         let changes = store::changes(&self.table, effects, self.epoch, self.seq);
         self.persist(changes);
         self.active.clear();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
+use super::compare::Holding;
 use super::state::{Departure, PendingObject, Stage, State};
 use crate::directory::Directory;
 use crate::frames::{PartyFrame, SessionId};
@@ -61,7 +62,12 @@ pub(super) trait Role: Send {
     }
 
     /// A member requested everything again.
-    fn resync(&mut self, _slot: u32) {}
+    fn resync(&mut self, _party: &mut State, _slot: u32) {}
+
+    /// A member says what it holds. `Err` says how it erred.
+    fn member_holds(&mut self, _party: &mut State, _slot: u32, _held: Holding) -> Result<(), &'static str> {
+        Err("a frame meant for the other party")
+    }
 
     /// A newer directory of this party's operator, which has been checked.
     fn new_member_set(&mut self, party: &mut State, next: &Directory);

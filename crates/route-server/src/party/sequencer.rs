@@ -11,6 +11,7 @@ use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
 use super::budget::{Turns, UNSTATED_PREFIXES, octets_stored};
+use super::compare::{Comparisons, Holding};
 use super::engine::Engine;
 use super::probation::{Missed, Punctuality};
 use super::relist::Relist;
@@ -19,6 +20,7 @@ use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::Cursor;
 use super::{PartyEvent, engine, sync};
+use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
 use crate::frames::{InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::Kind;
@@ -30,6 +32,8 @@ const MAX_BATCH: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 /// Members that get a slice of everything with one batch: our own limit. The others wait their turn.
 const MAX_SLICES: usize = 8;
+/// Members that one batch begins to serve and that lack nothing: our own limit. Each is sent some hundred octets.
+const MAX_EQUAL: usize = 256;
 /// Candidates, and candidates times members, that one batch evaluates again for a new epoch: our own limits, so that what
 /// changes meanwhile is not delayed.
 const RELIST: usize = 2048;
@@ -54,8 +58,8 @@ pub(super) struct Sequencer {
     peer_holds: BTreeMap<(u32, u64), ([u8; 32], Instant)>,
     /// Members connected to party 2: session, and whether they take part in Select-Best.
     peer_joined: BTreeMap<u32, (SessionId, bool)>,
-    /// Members that are to get everything again.
-    resync: BTreeSet<u32>,
+    /// Members that are to get what they lack.
+    comparisons: Comparisons,
     /// Members that wait to get everything, in the order of their turns, and those of them that have been told.
     waiting: Vec<u32>,
     told: BTreeSet<u32>,
@@ -102,7 +106,7 @@ impl Sequencer {
             proposed: BTreeMap::new(),
             peer_holds: BTreeMap::new(),
             peer_joined: BTreeMap::new(),
-            resync: BTreeSet::new(),
+            comparisons: Comparisons::default(),
             waiting: Vec::new(),
             told: BTreeSet::new(),
             begun: Vec::new(),
@@ -189,6 +193,7 @@ impl Sequencer {
         let lacks = |slot: u32| {
             party.active.get(&slot).is_some_and(|active| active.cursor.is_some())
                 || (self.sync_of(party, slot).is_some()
+                    && self.comparisons.can_go_on(slot, party.clocks.instant)
                     // Or it is yet to be told that it must wait.
                     && (self.turn_of(party, slot) <= party.clocks.instant || !self.deferred.contains(&slot)))
         };
@@ -209,6 +214,14 @@ impl Sequencer {
         deferred.map(|slot| self.turn_of(party, *slot)).min()
     }
 
+    /// When the digests of a member's buckets are no longer awaited.
+    fn compared_at(&self, party: &State) -> Option<Instant> {
+        let slots = party.members.keys().filter(|slot| self.sync_of(party, **slot).is_some());
+        let ready = slots.filter(|slot| self.is_ready(party, **slot));
+        let waits = ready.filter_map(|slot| self.comparisons.waits_until(*slot));
+        waits.filter(|at| *at > party.clocks.instant).min()
+    }
+
     /// Whether both parties can send the member more of everything.
     fn is_ready(&self, party: &State, slot: u32) -> bool {
         party.is_ready(slot) && !self.peer_held.contains(&slot)
@@ -227,11 +240,11 @@ impl Sequencer {
         let session = member.session?;
         let (peer_session, select_best) = *self.peer_joined.get(&slot)?;
         let is_active = party.active.get(&slot).is_some_and(|active| active.session == session);
-        let is_due = !is_active || self.resync.contains(&slot);
+        let is_due = self.comparisons.contains(slot) || (!is_active && member.told);
         (session == peer_session && select_best == member.select_best && is_due).then_some((session, select_best))
     }
 
-    /// The steps that send members everything: first those that have begun, then those that have waited longest. Whoever has not
+    /// The steps that send members what they lack: first those that have begun, then those that have waited longest. Whoever has not
     /// taken up the last slice lets others go first, and keeps its place.
     fn slices(&mut self, party: &mut State) -> Vec<Step> {
         let is_begun = |slot: u32| party.active.get(&slot).is_some_and(|active| active.cursor.is_some());
@@ -239,11 +252,12 @@ impl Sequencer {
         let mut queue = std::mem::take(&mut self.waiting);
         let known: BTreeSet<u32> = queue.iter().copied().collect();
         queue.extend(party.members.keys().filter(|slot| !known.contains(slot)));
-        let mut steps = Vec::new();
+        let (mut steps, mut equal) = (Vec::new(), 0);
         for slot in &self.begun {
-            let Some(cursor) = party.active.get(slot).and_then(|active| active.cursor) else { continue };
+            let Some(active) = party.active.get(slot) else { continue };
+            let Some(cursor) = active.cursor else { continue };
             if steps.len() < MAX_SLICES && self.is_ready(party, *slot) {
-                let objects = sync::objects_of_slice(&party.table, *slot, cursor);
+                let objects = sync::objects_of_slice(&party.table, *slot, cursor, &active.differs);
                 steps.push(Step::Slice { slot: *slot, objects });
             }
         }
@@ -261,14 +275,23 @@ impl Sequencer {
                 waiting.push(slot);
                 continue;
             }
-            if steps.len() >= MAX_SLICES || self.begun.contains(&slot) || !self.is_ready(party, slot) {
+            if self.begun.contains(&slot) || !self.is_ready(party, slot) {
                 waiting.push(slot);
                 continue;
             }
+            let differs = self.comparisons.differs(party, slot, now);
+            let is_equal = differs.as_ref().is_some_and(Differs::is_nothing);
+            let has_room = if is_equal { equal < MAX_EQUAL } else { steps.len() - equal < MAX_SLICES };
+            let Some(differs) = differs.filter(|_| has_room) else {
+                waiting.push(slot);
+                continue;
+            };
+            equal += usize::from(is_equal);
             self.deferred.remove(&slot);
-            let chooses = self.take_turn(party, slot, select_best);
-            let objects = sync::objects_of_slice(&party.table, slot, Cursor::START);
-            steps.push(Step::Sync { slot, session, select_best, chooses, objects });
+            self.comparisons.remove(slot);
+            let chooses = self.take_turn(party, slot, select_best && !is_equal);
+            let objects = sync::objects_of_slice(&party.table, slot, Cursor::before(&differs), &differs);
+            steps.push(Step::Sync { slot, session, select_best, chooses: chooses || is_equal, objects, differs });
             self.begun.push(slot);
             if self.paused.remove(&slot) {
                 party.event(PartyEvent::Behind { slot, begins: false });
@@ -284,25 +307,26 @@ impl Sequencer {
         steps
     }
 
-    /// A member is sent everything. Returns whether Select-Best may choose for it among that.
-    fn take_turn(&mut self, party: &mut State, slot: u32, select_best: bool) -> bool {
+    /// A member is sent what it lacks. Returns whether Select-Best may choose for it among that; `asks`: whether it is to.
+    fn take_turn(&mut self, party: &mut State, slot: u32, asks: bool) -> bool {
         if self.excused.remove(&slot) {
             return true;
         }
         let (now, budget) = (party.clocks.instant, party.config.budget);
         self.turns.entry(slot).or_insert_with(|| Turns::new(now)).take(budget.syncs, now);
+        if !asks {
+            return true;
+        }
         let choices = self.choices.entry(slot).or_insert_with(|| Turns::new(now));
         let next = choices.next(budget.choices, now);
         if next <= now {
             choices.take(budget.choices, now);
             return true;
         }
-        if select_best {
-            let seconds = u32::try_from(next.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-            party.overspent.insert(slot, now);
-            party.event(PartyEvent::OwnOrder { slot, seconds });
-            party.offer_to_member(slot, &ToMember::OwnOrder { seconds });
-        }
+        let seconds = u32::try_from(next.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+        party.overspent.insert(slot, now);
+        party.event(PartyEvent::OwnOrder { slot, seconds });
+        party.offer_to_member(slot, &ToMember::OwnOrder { seconds });
         false
     }
 
@@ -510,6 +534,11 @@ impl Sequencer {
             NotProposed::Another => "a rejection of another batch",
         })?;
         party.stage = Stage::Idle;
+        for step in &steps {
+            if let Step::Sync { slot, .. } = step {
+                self.comparisons.request(*slot);
+            }
+        }
         // What was queued meanwhile comes after it.
         let again =
             steps.into_iter().filter(|s| matches!(s, Step::Gone { .. } | Step::Epoch { .. } | Step::Set { .. }));
@@ -598,7 +627,7 @@ impl Sequencer {
             Missed::Tolerated => {
                 party.counters.missed_rankings += 1;
                 party.event(PartyEvent::MissedRanking { slot });
-                self.resync.insert(slot);
+                self.comparisons.request(slot);
                 if party.tick.is_zero() && !is_same {
                     self.close_after_misses(party, slot);
                 }
@@ -673,10 +702,10 @@ impl Sequencer {
         }
     }
 
-    /// The member's probation is over: it gets everything again, and with that what Select-Best chooses for it.
+    /// The member's probation is over: it gets again what Select-Best did not choose in for it.
     fn probation_ended(&mut self, party: &mut State, slot: u32) {
         party.event(PartyEvent::Probation { slot, begins: false });
-        self.resync.insert(slot);
+        self.comparisons.request(slot);
     }
 
     /// When more is ordered for the pool ahead of need. After a pause, so that members on the same machine, and the next batch, go
@@ -755,6 +784,7 @@ impl Role for Sequencer {
     fn departed(&mut self, party: &mut State, departure: Departure) {
         match departure {
             Departure::Member { slot, .. } => {
+                self.comparisons.departed(slot);
                 leave_rounds(party, slot);
                 self.queue_gone(party, slot);
             }
@@ -791,8 +821,15 @@ impl Role for Sequencer {
         self.paused.iter().copied().collect()
     }
 
-    fn resync(&mut self, slot: u32) {
-        self.resync.insert(slot);
+    fn resync(&mut self, party: &mut State, slot: u32) {
+        party.members.entry(slot).and_modify(|member| member.told = true);
+        self.comparisons.request_everything(slot);
+    }
+
+    fn member_holds(&mut self, party: &mut State, slot: u32, holding: Holding) -> Result<(), &'static str> {
+        self.comparisons.said(party, slot, holding)?;
+        party.members.entry(slot).and_modify(|member| member.told = true);
+        Ok(())
     }
 
     fn new_member_set(&mut self, party: &mut State, next: &Directory) {
@@ -834,7 +871,6 @@ impl Role for Sequencer {
 
     fn member_synced(&mut self, slot: u32) {
         self.absent_since.remove(&slot);
-        self.resync.remove(&slot);
     }
 
     fn member_inactive(&mut self, slot: u32, now: Now) {
@@ -948,7 +984,8 @@ impl Role for Sequencer {
         let turn = self.next_turn(party).filter(|_| has_room && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_background));
         let background = (Self::has_room(party) && self.has_background_work(party)).then_some(self.next_background);
-        [round, tick, background, epoch, sweep, turn, self.refill_deadline(party)].into_iter().flatten().min()
+        let compared = self.compared_at(party).filter(|_| matches!(party.stage, Stage::Idle) && party.peer_ready());
+        [round, tick, background, epoch, sweep, turn, compared, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
     /// In a round party 1 waits for members first, and for party 2 once it is evaluated.

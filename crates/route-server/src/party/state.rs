@@ -17,6 +17,7 @@ use super::round::Round;
 use super::sync::Cursor;
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
 use crate::credit::{self, Receiving, Sending};
+use crate::digests::Differs;
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
@@ -52,6 +53,8 @@ pub(super) struct MemberLink {
     pub lacks: bool,
     /// Whether there was no credit for the member set, which goes before any tick.
     pub owes_set: bool,
+    /// At party 1: whether the member has said what it holds, or that it wants everything.
+    pub told: bool,
     /// At party 2: whether party 1 knows that the member can get nothing now.
     pub held: bool,
 }
@@ -64,13 +67,16 @@ impl MemberLink {
 }
 
 /// A member to which both parties deliver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ActiveMember {
     pub session: SessionId,
     pub select_best: bool,
-    /// How far it has been sent everything; `None` once it has all.
+    /// How far it has been sent what it lacks; `None` once it has all.
     pub cursor: Option<Cursor>,
-    /// Whether it had all once in this session: then it gets all that is new, also while it is sent everything again.
+    /// What it lacked when that began.
+    pub differs: Arc<Differs>,
+    /// Whether it had all once in this session, or held most of it: then it gets all that is new, also while it is sent what it
+    /// lacks.
     pub complete: bool,
     /// Whether it ranks while it is sent everything.
     pub chooses: bool,
@@ -174,7 +180,7 @@ pub(super) struct State {
     /// Rounds whose rankings are awaited, or that are evaluated, by batch.
     pub rounds: BTreeMap<u64, Round>,
     pub engine: Option<Engine>,
-    /// The batch of which the engine evaluates a part, or will once the pool has what it takes; and at party 2 what it does next.
+    /// The batch of which the engine evaluates a part, and at party 2 those of what comes next.
     pub work: Option<u64>,
     pub ordered: VecDeque<u64>,
     /// How much the engine has done.
@@ -429,6 +435,7 @@ impl State {
                     receiving: Receiving::new(credit::FROM_MEMBER),
                     lacks: false,
                     owes_set: false,
+                    told: false,
                     held: false,
                 };
                 self.members.insert(slot, member);
