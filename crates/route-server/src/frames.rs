@@ -131,6 +131,28 @@ pub enum Body {
     Hash([u8; 32]),
 }
 
+/// A live object of the receiver of a slice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnObject {
+    pub version: u64,
+    /// Slots that its row covers: fewer than its announcer knows, if columns of it were lost.
+    pub width: u32,
+    /// Prefixes that it still owns, ascending where it is digested.
+    pub live: Vec<Nlri>,
+}
+
+impl OwnObject {
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.u64(self.version).u32(self.width).list(&self.live, |w, nlri| {
+            w.nlri(nlri);
+        });
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { version: r.u64()?, width: r.u32()?, live: r.list(10, MAX_PREFIXES, Reader::nlri)? })
+    }
+}
+
 /// Part of a synchronisation: objects and prefixes in an order that the parties keep, of which a member gets all in turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Slice {
@@ -139,8 +161,8 @@ pub struct Slice {
     /// In the last one: what the receiver must have now. What it had before in the buckets that were sent, and was not in a
     /// slice, is gone.
     pub ends: Option<Roots>,
-    /// Some of the receiver's own live objects, each with the prefixes that it still owns.
-    pub own: Vec<(u64, Vec<Nlri>)>,
+    /// Some of the receiver's own live objects.
+    pub own: Vec<OwnObject>,
     /// Whether all own objects have been listed with this slice, or are as the receiver said.
     pub own_ends: bool,
 }
@@ -657,11 +679,7 @@ impl Tick {
             w.bool(slice.ends.is_some());
             slice.ends.iter().for_each(|roots| roots.write(w));
             w.bool(slice.own_ends);
-            w.list(&slice.own, |w, (version, live)| {
-                w.u64(*version).list(live, |w, nlri| {
-                    w.nlri(nlri);
-                });
-            });
+            w.list(&slice.own, |w, own| own.write(w));
         }
         w.list(&self.applied, |w, v| {
             w.u64(*v);
@@ -700,7 +718,7 @@ impl Tick {
                 let begins = if r.bool()? { Some(Differs::read(r)?) } else { None };
                 let ends = if r.bool()? { Some(Roots::read(r)?) } else { None };
                 let own_ends = r.bool()?;
-                let own = r.list(12, MAX_LIST, |r| Ok((r.u64()?, r.list(10, MAX_PREFIXES, Reader::nlri)?)))?;
+                let own = r.list(16, MAX_LIST, OwnObject::read)?;
                 Some(Slice { begins, ends, own, own_ends })
             } else {
                 None

@@ -12,7 +12,7 @@ use wayleave_core::Prefix;
 use wayleave_crypto::hash::hash;
 
 use crate::digests::{self, BUCKETS, BucketDigests, Differs, Digest, InstanceHash, Listed, Roots, bounds, bucket_of};
-use crate::frames::{Body, Candidate, InventoryRow, MAX_CANDIDATES, Step};
+use crate::frames::{Body, Candidate, InventoryRow, MAX_CANDIDATES, OwnObject, Step};
 use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::wire::Writer;
 
@@ -126,6 +126,15 @@ impl ObjectEntry {
     pub fn live(&self) -> impl Iterator<Item = &Nlri> {
         let prefixes = self.header.description.prefixes().iter();
         (0u16..).zip(prefixes).filter(|(index, _)| !self.dead.contains(index)).map(|(_, nlri)| nlri)
+    }
+
+    /// The object as its announcer is told of it.
+    pub(crate) fn as_own(&self) -> OwnObject {
+        OwnObject {
+            version: self.header.description.version,
+            width: self.width,
+            live: self.live().copied().collect(),
+        }
     }
 
     /// Indices of dead prefixes, ascending.
@@ -649,9 +658,9 @@ impl ObjectTable {
         }
         let mut w = Writer::new();
         for entry in self.objects_of(slot, 0) {
-            let mut live: Vec<Nlri> = entry.live().copied().collect();
-            live.sort_unstable();
-            write_own(&mut w, entry.header.description.version, &live);
+            let mut own = entry.as_own();
+            own.live.sort_unstable();
+            own.write(&mut w);
         }
         let digest = digests::own(&w.finish());
         self.held.own.insert(slot, digest);
@@ -733,13 +742,6 @@ impl ObjectTable {
         });
         self.view = hash(LABEL_VIEW, &[&w.finish()]);
     }
-}
-
-/// An announcer's object as it counts for [`digests::own`]: live prefixes in order.
-pub(crate) fn write_own(w: &mut Writer, version: u64, live: &[Nlri]) {
-    w.u64(version).list(live, |w, nlri| {
-        w.nlri(nlri);
-    });
 }
 
 /// Puts `count` bits of `more` behind the first `len` bits of `bits`, whatever `bits` had there.

@@ -11,9 +11,8 @@ use super::dirty::Dirty;
 use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
 use crate::digests::{self, Digest};
 use crate::directory::MemberSet;
-use crate::frames::{FromMember, Refusal};
+use crate::frames::{FromMember, OwnObject as Listed, Refusal};
 use crate::object::{self, Description, ExportMode, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
-use crate::object_table::write_own;
 use crate::party::{Change, PartyNumber, PersistId};
 use crate::policy::validate::{Invalid, validate};
 use crate::policy::{ExportSet, export_set, sealed_attributes};
@@ -82,6 +81,13 @@ struct AnnouncedRoute {
     exported: ExportSet,
 }
 
+impl AnnouncedRoute {
+    /// Slots that the row of its object covers.
+    fn width(&self) -> u32 {
+        u32::try_from(self.exported.width()).expect("the directory bounds the slots of a set")
+    }
+}
+
 /// An own object since the start of the process, as far as columns need it.
 struct OwnObject {
     prefixes: Vec<Nlri>,
@@ -130,15 +136,15 @@ pub(super) enum Bar {
 /// The parties' inventory of this member's objects, as far as it has been listed.
 #[derive(Default)]
 pub(super) struct Inventory {
-    /// Which version owns each live prefix.
-    held: BTreeMap<Nlri, u64>,
+    /// Which version owns each live prefix, and the slots that its row covers.
+    held: BTreeMap<Nlri, (u64, u32)>,
     /// Live objects.
     live: BTreeSet<u64>,
 }
 
 impl Inventory {
-    pub(super) fn add(&mut self, version: u64, live: &[Nlri]) {
-        self.held.extend(live.iter().map(|nlri| (*nlri, version)));
+    pub(super) fn add(&mut self, version: u64, width: u32, live: &[Nlri]) {
+        self.held.extend(live.iter().map(|nlri| (*nlri, (version, width))));
         self.live.insert(version);
     }
 }
@@ -359,12 +365,12 @@ impl Announcements {
         if !self.leftover.is_empty() || !self.in_flight.is_empty() {
             return Digest::default();
         }
-        let mut live: BTreeMap<u64, Vec<Nlri>> = BTreeMap::new();
+        let mut live: BTreeMap<(u64, u32), Vec<Nlri>> = BTreeMap::new();
         for (nlri, last) in &self.announced {
-            live.entry(last.version).or_default().push(*nlri);
+            live.entry((last.version, last.width())).or_default().push(*nlri);
         }
         let mut w = Writer::new();
-        live.iter().for_each(|(version, live)| write_own(&mut w, *version, live));
+        live.into_iter().for_each(|((version, width), live)| Listed { version, width, live }.write(&mut w));
         digests::own(&w.finish())
     }
 
@@ -374,14 +380,16 @@ impl Announcements {
         let lost: Vec<Nlri> = self
             .announced
             .iter()
-            .filter(|(nlri, last)| held.get(nlri) != Some(&last.version) && !self.in_flight.contains_key(&last.version))
+            .filter(|(nlri, last)| {
+                held.get(nlri) != Some(&(last.version, last.width())) && !self.in_flight.contains_key(&last.version)
+            })
             .map(|(nlri, _)| *nlri)
             .collect();
         for nlri in lost {
             self.announced.remove(&nlri);
             self.mark(nlri);
         }
-        for (nlri, version) in held {
+        for (nlri, (version, _)) in held {
             if self.announced.get(&nlri).is_none_or(|last| last.version != version) {
                 self.leftover.insert(nlri);
                 if self.is_settled || self.router.contains_key(&nlri) {
@@ -429,8 +437,12 @@ impl Announcements {
             let Some(inventory) = &mut inventory else { continue };
             for nlri in prefixes {
                 match self.announced.get(&nlri) {
-                    Some(last) if last.version == *version => inventory.add(*version, &[nlri]),
-                    Some(_) => {}
+                    Some(last) if last.version == *version => inventory.add(*version, last.width(), &[nlri]),
+                    // A column: the list may have the object as it was before.
+                    Some(last) => {
+                        let listed = inventory.held.get_mut(&nlri).filter(|(version, _)| *version == last.version);
+                        listed.into_iter().for_each(|(_, width)| *width = last.width());
+                    }
                     None => drop(inventory.held.remove(&nlri)),
                 }
             }

@@ -267,8 +267,8 @@ impl Member {
     /// Own objects of a slice; once all are listed, the member may announce.
     fn list_own(&mut self, slice: &Slice) {
         let Some(sync) = &mut self.sync else { return };
-        for (version, live) in &slice.own {
-            sync.own.add(*version, live);
+        for own in &slice.own {
+            sync.own.add(own.version, own.width, &own.live);
         }
         if !slice.own_ends {
             return;

@@ -15,7 +15,7 @@ use wayleave_core::Prefix;
 
 use super::state::State;
 use crate::digests::{Differs, InstanceHash};
-use crate::frames::MAX_SLICE;
+use crate::frames::{MAX_SLICE, OwnObject};
 use crate::object::Handle;
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Place};
 
@@ -78,7 +78,7 @@ impl Cursor {
 
 /// What a slice brings.
 pub(super) struct Taken {
-    pub own: Vec<(u64, Vec<Nlri>)>,
+    pub own: Vec<OwnObject>,
     pub own_ends: bool,
     /// Slot and version of each object.
     pub objects: Vec<(u32, u64)>,
@@ -94,10 +94,7 @@ pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, differs: 
     let (mut own, listed_own) = (Vec::new(), cursor.own.is_none());
     if let Some(from) = cursor.own {
         let mut entries = table.objects_of(slot, from);
-        let row = |entry: &crate::object_table::ObjectEntry| {
-            (entry.header.description.version, entry.live().copied().collect::<Vec<Nlri>>())
-        };
-        own = entries.by_ref().take(left).map(row).collect();
+        own = entries.by_ref().take(left).map(ObjectEntry::as_own).collect();
         left -= own.len();
         cursor.own = entries.next().map(|entry| entry.header.description.version);
     }
@@ -145,7 +142,7 @@ fn take_differing(
 /// How many objects from `cursor` on are a slice, at party 1.
 pub(super) fn objects_of_slice(table: &ObjectTable, slot: u32, cursor: Cursor, differs: &Differs) -> u32 {
     let own = cursor.own.into_iter().flat_map(|from| table.objects_of(slot, from));
-    let own = own.map(|entry| 12 + 22 * entry.live().count());
+    let own = own.map(|entry| 16 + 22 * entry.live().count());
     let blob = |entry: &ObjectEntry| if let Part::One { blob, .. } = &entry.part { blob.len() } else { 0 };
     let Next::Place(place) = cursor.next else {
         let (object, instance) = match cursor.next {
