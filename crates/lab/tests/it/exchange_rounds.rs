@@ -122,6 +122,23 @@ fn a_recommendation_counts_for_its_epoch_however_often_it_changes() {
     assert_eq!(exchange.sim.party(PARTIES[0]).expect("it runs").status().epoch, epochs + 1, "one for all changes");
 }
 
+#[test]
+fn the_latest_recommendation_counts_whenever_the_parties_lose_their_link() {
+    let mut exchange = Exchange::new(Setup { members: 3, ..Setup::default() });
+    for slot in [0, 1] {
+        exchange.announce(slot, &prefixes(20, 3), &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    for steps in 0..30u8 {
+        exchange.recommend(&values(&[(steps.into(), 1), (0, 10 + steps)]));
+        (0..steps).for_each(|_| drop(exchange.sim.step(LIMIT)));
+        exchange.recommend(&values(&[(1, 10 + steps)]));
+        (0..steps % 3).for_each(|_| drop(exchange.sim.step(LIMIT)));
+        exchange.sim.cut_parties();
+        exchange.check();
+    }
+}
+
 /// An exchange in which comparing takes its time.
 fn slow_to_compare(members: usize, comparator: u64) -> Exchange {
     let operations = Operations { comparator, ..MEASURED };

@@ -152,7 +152,9 @@ impl Sequencer {
         let (later, mut steps): (Vec<Step>, Vec<Step>) =
             queued.into_iter().partition(|step| self.waits_for_epoch(step, now.instant));
         self.queued = later;
-        let mut begins = None;
+        // What was proposed and taken back may be there twice: one epoch begins, with the latest recommendation.
+        let (mut begins, mut epochs) = (None, 0);
+        steps.retain(|step| !matches!(step, Step::Epoch { .. }) || std::mem::replace(&mut epochs, 1) == 0);
         for step in &mut steps {
             if let Step::Epoch { epoch, changed } = step {
                 *epoch = party.epoch.saturating_add(1);
