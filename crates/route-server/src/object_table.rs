@@ -130,11 +130,7 @@ impl ObjectEntry {
 
     /// The object as its announcer is told of it.
     pub(crate) fn as_own(&self) -> OwnObject {
-        OwnObject {
-            version: self.header.description.version,
-            width: self.width,
-            live: self.live().copied().collect(),
-        }
+        OwnObject { version: self.header.description.version, width: self.width, live: self.live().copied().collect() }
     }
 
     /// Indices of dead prefixes, ascending.

@@ -131,9 +131,13 @@ fn the_latest_recommendation_counts_whenever_the_parties_lose_their_link() {
     exchange.check();
     for steps in 0..30u8 {
         exchange.recommend(&values(&[(steps.into(), 1), (0, 10 + steps)]));
-        (0..steps).for_each(|_| drop(exchange.sim.step(LIMIT)));
+        for _ in 0..steps {
+            exchange.sim.step(LIMIT);
+        }
         exchange.recommend(&values(&[(1, 10 + steps)]));
-        (0..steps % 3).for_each(|_| drop(exchange.sim.step(LIMIT)));
+        for _ in 0..steps % 3 {
+            exchange.sim.step(LIMIT);
+        }
         exchange.sim.cut_parties();
         exchange.check();
     }

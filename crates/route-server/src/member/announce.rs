@@ -447,6 +447,25 @@ impl Announcements {
                 }
             }
         }
+        // A slot's objects are applied in their order: of what came before, the tick or the refusal was lost.
+        let last = versions.iter().max().copied().unwrap_or(0);
+        let before: Vec<u64> = self.in_flight.range(..last).map(|(version, _)| *version).collect();
+        for version in before {
+            for nlri in self.in_flight.remove(&version).unwrap_or_default() {
+                self.lost(version, nlri);
+                self.mark(nlri);
+            }
+        }
+    }
+
+    /// What the parties have of a prefix of an object, a column or a withdrawal is perhaps not what it should be.
+    fn lost(&mut self, version: u64, nlri: Nlri) {
+        if self.announced.get(&nlri).is_some_and(|last| last.version <= version) {
+            self.announced.remove(&nlri);
+        }
+        if !self.announced.contains_key(&nlri) {
+            self.leftover.insert(nlri);
+        }
     }
 
     pub(super) fn refused(&mut self, version: u64, reason: Refusal) {
@@ -457,14 +476,8 @@ impl Announcements {
             Refusal::MaxPrefix | Refusal::Size | Refusal::Proof | Refusal::BlobSize | Refusal::Stored
         );
         for nlri in prefixes {
-            // A column or a withdrawal is refused with the same effect as an announcement: what the parties have of
-            // this prefix is not what it should be.
-            if self.announced.get(&nlri).is_some_and(|last| last.version <= version) {
-                self.announced.remove(&nlri);
-            }
-            if !self.announced.contains_key(&nlri) {
-                self.leftover.insert(nlri);
-            }
+            // A column or a withdrawal is refused with the same effect as an announcement.
+            self.lost(version, nlri);
             if !again {
                 // Whatever the parties still have of it may go to whom it no longer may: it is withdrawn instead.
                 self.barred.insert(nlri, Bar::Refused(reason));
