@@ -110,6 +110,8 @@ impl Sink {
         for party in [PartyNumber::One, PartyNumber::Two] {
             self.send(party, hello.clone(), now, out);
         }
+        // It keeps nothing, and is sent everything.
+        self.send(PartyNumber::One, FromMember::Resync.encode(), now, out);
     }
 
     /// A link is down; the other one is of no use, and its owner takes it down too.
@@ -180,7 +182,7 @@ impl Sink {
 
     fn tick(&mut self, tick: &Tick, now: Instant, out: &mut Vec<Sent>) {
         self.taken.deliveries += tick.deliver.len() as u64;
-        self.synced |= tick.slice.as_ref().is_some_and(|slice| slice.ends);
+        self.synced |= tick.slice.as_ref().is_some_and(|slice| slice.ends.is_some());
         if !tick.rank {
             return;
         }

@@ -6,13 +6,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::digests::{self, BucketDigests, Differs, Digest, Roots};
 use crate::object::{ExportMode, Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
 use crate::wire::{Malformed, Reader, Writer};
 use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 4;
+pub const PROTOCOL: u16 = 5;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.
@@ -37,12 +38,13 @@ pub type Candidate = (Handle, u16);
 /// The candidates of one prefix, in number order.
 pub type Instance = Arc<[Candidate]>;
 
-/// The instances that need a round, in the order of a ranking and of its results: those with equally many candidates (padded to a
-/// power of two) together, the fewest first, so that each evaluation ends a run of them. Returns their places in `instances`.
+/// The instances that need a round, in the order of a ranking and of its results: the first `live` ones before those that can wait;
+/// among each, those with equally many candidates (padded to a power of two) together, the fewest first, so that each evaluation
+/// ends a run of them. Returns their places in `instances`.
 #[must_use]
-pub fn round_order(instances: &[Instance]) -> Vec<usize> {
+pub fn round_order(instances: &[Instance], live: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..instances.len()).filter(|place| instances[*place].len() > 1).collect();
-    order.sort_by_key(|place| instances[*place].len().next_power_of_two());
+    order.sort_by_key(|place| (*place >= live, instances[*place].len().next_power_of_two()));
     order
 }
 
@@ -84,8 +86,20 @@ pub enum FromMember {
         /// Two bytes a candidate: valid bit, class.
         share: Vec<u8>,
     },
-    /// The member requests everything again, because its import rules changed or its view is in doubt.
+    /// To party 1: the member requests everything again, because its import rules changed.
     Resync,
+    /// To party 1: what the member holds, after its hello and when its view is in doubt. It requests what differs.
+    Holds {
+        /// The last batch that it took.
+        seq: Seq,
+        /// The epoch in which Select-Best chose for it among the instances.
+        epoch: u64,
+        roots: Roots,
+        /// Of its own objects, as far as it knows what the parties have.
+        own: Digest,
+    },
+    /// Answers [`ToMember::Compare`]: the same by buckets.
+    Buckets { seq: Seq, epoch: u64, objects: BucketDigests, instances: BucketDigests, own: Digest },
     /// What the party may send since the link came up ([`crate::credit`]).
     Credit { limit: u64 },
 }
@@ -117,16 +131,39 @@ pub enum Body {
     Hash([u8; 32]),
 }
 
+/// A live object of the receiver of a slice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnObject {
+    pub version: u64,
+    /// Slots that its row covers: fewer than its announcer knows, if columns of it were lost.
+    pub width: u32,
+    /// Prefixes that it still owns, ascending where it is digested.
+    pub live: Vec<Nlri>,
+}
+
+impl OwnObject {
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.u64(self.version).u32(self.width).list(&self.live, |w, nlri| {
+            w.nlri(nlri);
+        });
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { version: r.u64()?, width: r.u32()?, live: r.list(10, MAX_PREFIXES, Reader::nlri)? })
+    }
+}
+
 /// Part of a synchronisation: objects and prefixes in an order that the parties keep, of which a member gets all in turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Slice {
-    /// Whether it is the first one.
-    pub begins: bool,
-    /// Whether it is the last one: what the receiver had before and was not in a slice is gone.
-    pub ends: bool,
-    /// Some of the receiver's own live objects, each with the prefixes that it still owns.
-    pub own: Vec<(u64, Vec<Nlri>)>,
-    /// Whether all own objects have been listed with this slice.
+    /// In the first one: what is sent. The receiver keeps the rest.
+    pub begins: Option<Differs>,
+    /// In the last one: what the receiver must have now. What it had before in the buckets that were sent, and was not in a
+    /// slice, is gone.
+    pub ends: Option<Roots>,
+    /// Some of the receiver's own live objects.
+    pub own: Vec<OwnObject>,
+    /// Whether all own objects have been listed with this slice, or are as the receiver said.
     pub own_ends: bool,
 }
 
@@ -148,6 +185,9 @@ pub struct Tick {
     pub gone: Vec<Handle>,
     /// The prefixes whose candidates changed, each with its candidates in number order. One candidate needs no round.
     pub instances: Vec<Instance>,
+    /// How many of them, from the first on, changed just now: their results go before those of the others, which a slice or a new
+    /// epoch lists again.
+    pub live: u32,
     /// Whether a ranking is awaited from this receiver.
     pub rank: bool,
 }
@@ -225,6 +265,8 @@ pub enum ToMember {
     OwnOrder {
         seconds: u32,
     },
+    /// From party 1: asks for [`FromMember::Buckets`].
+    Compare,
 }
 
 /// Why a party does not take the hello of a member that its certificate has proved. It says nothing that the member set, which
@@ -319,20 +361,21 @@ pub enum Step {
     },
     /// Removes so many objects of a slot whose member has left or was away for longer than the stale timer.
     Expire { slot: u32, objects: u32 },
-    /// Begins to send everything to a member whose two links are up: so many objects with this batch. `chooses`: whether it ranks
+    /// Begins to send a member whose two links are up what it lacks: so many objects with this batch. `chooses`: whether it ranks
     /// what it is sent so, if it takes part in Select-Best.
-    Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, objects: u32 },
+    Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, objects: u32, differs: Differs },
     /// A member lost a link.
     Gone { slot: u32 },
-    /// Begins an epoch: the recommendation changed, so every prefix is evaluated again, from the first one on.
-    Epoch { epoch: u64 },
+    /// Begins an epoch: the recommendation of these slots changed, so the prefixes with a candidate of theirs are evaluated again,
+    /// from the first one on.
+    Epoch { epoch: u64, changed: Vec<u32> },
     /// A newer directory: sets that both operators signed, and removals.
     Set { set: Arc<[u8]> },
     /// Goes on to send everything to a member: so many objects more.
     Slice { slot: u32, objects: u32 },
     /// A member takes up too little of what is sent to it: it gets nothing more, and later everything again.
     Pause { slot: u32 },
-    /// So many prefixes more are evaluated again, since an epoch began.
+    /// So many prefixes more are looked at, since an epoch began: those with a candidate whose value changed are evaluated again.
     Relist { prefixes: u32 },
 }
 
@@ -347,6 +390,15 @@ pub struct InventoryRow {
     pub width: u32,
     /// Indices of dead prefixes.
     pub dead: Vec<u16>,
+}
+
+/// What a message of the two-party computation belongs to. Neither stream waits for the other's messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum EngineStream {
+    Evaluation = 1,
+    /// Correlations are made.
+    Setup = 2,
 }
 
 /// A frame between the two parties.
@@ -437,14 +489,20 @@ pub enum PartyFrame {
         /// (slot, ranking's id), ascending.
         rows: Vec<(u32, [u8; 16])>,
     },
-    /// Party 1 fills the pool while nothing else is to do.
+    /// Party 1 has begun the next evaluation of this batch: the next part of its round, or of Export-All. The order of these frames is
+    /// that of the engine's work.
+    Next {
+        seq: Seq,
+    },
+    /// Party 1 orders correlations, which both make in the order in which they were ordered.
     Refill {
-        /// (width, correlations).
+        /// (width, correlations): a chunk each.
         demand: Vec<(u32, u64)>,
     },
-    /// A message of the two-party evaluation.
+    /// A message of the two-party computation.
     Engine {
-        /// Counts these messages on this link, from 0.
+        stream: EngineStream,
+        /// Counts the messages of this stream on this link, from 0.
         step: u64,
         bytes: Vec<u8>,
     },
@@ -548,6 +606,17 @@ impl FromMember {
             Self::Credit { limit } => {
                 w.u8(7).u64(*limit);
             }
+            Self::Holds { seq, epoch, roots, own } => {
+                w.u8(8).u64(*seq).u64(*epoch);
+                roots.write(&mut w);
+                w.bytes(own);
+            }
+            Self::Buckets { seq, epoch, objects, instances, own } => {
+                w.u8(9).u64(*seq).u64(*epoch);
+                digests::write_buckets(&mut w, objects);
+                digests::write_buckets(&mut w, instances);
+                w.bytes(own);
+            }
         }
         w.finish()
     }
@@ -586,6 +655,14 @@ impl FromMember {
             5 => Self::RankTwo { seq: r.u64()?, row: r.array()?, share: r.blob(MAX_FRAME)?.to_vec() },
             6 => Self::Resync,
             7 => Self::Credit { limit: r.u64()? },
+            8 => Self::Holds { seq: r.u64()?, epoch: r.u64()?, roots: Roots::read(&mut r)?, own: r.array()? },
+            9 => Self::Buckets {
+                seq: r.u64()?,
+                epoch: r.u64()?,
+                objects: digests::read_buckets(&mut r)?,
+                instances: digests::read_buckets(&mut r)?,
+                own: r.array()?,
+            },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;
@@ -597,12 +674,12 @@ impl Tick {
     fn write(&self, w: &mut Writer) {
         w.u64(self.seq).bytes(&self.view).bool(self.slice.is_some());
         if let Some(slice) = &self.slice {
-            w.bool(slice.begins).bool(slice.ends).bool(slice.own_ends);
-            w.list(&slice.own, |w, (version, live)| {
-                w.u64(*version).list(live, |w, nlri| {
-                    w.nlri(nlri);
-                });
-            });
+            w.bool(slice.begins.is_some());
+            slice.begins.iter().for_each(|differs| differs.write(w));
+            w.bool(slice.ends.is_some());
+            slice.ends.iter().for_each(|roots| roots.write(w));
+            w.bool(slice.own_ends);
+            w.list(&slice.own, |w, own| own.write(w));
         }
         w.list(&self.applied, |w, v| {
             w.u64(*v);
@@ -622,7 +699,7 @@ impl Tick {
         w.list(&self.instances, |w, instance| {
             w.list(instance, write_candidate);
         });
-        w.bool(self.rank);
+        w.u32(self.live).bool(self.rank);
     }
 
     /// About how many bytes it takes: what is long in most ticks.
@@ -638,8 +715,10 @@ impl Tick {
             seq: r.u64()?,
             view: r.array()?,
             slice: if r.bool()? {
-                let (begins, ends, own_ends) = (r.bool()?, r.bool()?, r.bool()?);
-                let own = r.list(12, MAX_LIST, |r| Ok((r.u64()?, r.list(10, MAX_PREFIXES, Reader::nlri)?)))?;
+                let begins = if r.bool()? { Some(Differs::read(r)?) } else { None };
+                let ends = if r.bool()? { Some(Roots::read(r)?) } else { None };
+                let own_ends = r.bool()?;
+                let own = r.list(16, MAX_LIST, OwnObject::read)?;
                 Some(Slice { begins, ends, own, own_ends })
             } else {
                 None
@@ -658,6 +737,7 @@ impl Tick {
             dead: r.list(34, MAX_LIST, candidate)?,
             gone: r.list(32, MAX_LIST, |r| r.array().map(Handle))?,
             instances: r.list(4, MAX_LIST, instance)?,
+            live: r.u32()?,
             rank: r.bool()?,
         })
     }
@@ -714,6 +794,9 @@ impl ToMember {
             Self::OwnOrder { seconds } => {
                 w.u8(13).u32(*seconds);
             }
+            Self::Compare => {
+                w.u8(14);
+            }
         }
         w.finish()
     }
@@ -747,6 +830,7 @@ impl ToMember {
             11 => Self::Queued { ahead: r.u32()? },
             12 => Self::Deferred { seconds: r.u32()? },
             13 => Self::OwnOrder { seconds: r.u32()? },
+            14 => Self::Compare,
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;
@@ -760,11 +844,15 @@ impl Step {
         match self {
             Self::Object { slot, version, digest } => w.u8(1).u32(*slot).u64(*version).bytes(digest),
             Self::Expire { slot, objects } => w.u8(2).u32(*slot).u32(*objects),
-            Self::Sync { slot, session, select_best, chooses, objects } => {
-                w.u8(3).u32(*slot).bytes(session).bool(*select_best).bool(*chooses).u32(*objects)
+            Self::Sync { slot, session, select_best, chooses, objects, differs } => {
+                w.u8(3).u32(*slot).bytes(session).bool(*select_best).bool(*chooses).u32(*objects);
+                differs.write(w);
+                w
             }
             Self::Gone { slot } => w.u8(4).u32(*slot),
-            Self::Epoch { epoch } => w.u8(5).u64(*epoch),
+            Self::Epoch { epoch, changed } => w.u8(5).u64(*epoch).list(changed, |w, slot| {
+                w.u32(*slot);
+            }),
             Self::Set { set } => w.u8(6).blob(set),
             Self::Slice { slot, objects } => w.u8(7).u32(*slot).u32(*objects),
             Self::Pause { slot } => w.u8(8).u32(*slot),
@@ -778,10 +866,11 @@ impl Step {
             2 => Self::Expire { slot: r.u32()?, objects: slice(r)? },
             3 => {
                 let (slot, session) = (r.u32()?, r.array()?);
-                Self::Sync { slot, session, select_best: r.bool()?, chooses: r.bool()?, objects: slice(r)? }
+                let (select_best, chooses, objects) = (r.bool()?, r.bool()?, slice(r)?);
+                Self::Sync { slot, session, select_best, chooses, objects, differs: Differs::read(r)? }
             }
             4 => Self::Gone { slot: r.u32()? },
-            5 => Self::Epoch { epoch: r.u64()? },
+            5 => Self::Epoch { epoch: r.u64()?, changed: r.list(4, MAX_SLOTS, Reader::u32)? },
             6 => Self::Set { set: shared(r, MAX_SET)? },
             7 => Self::Slice { slot: r.u32()?, objects: slice(r)? },
             8 => Self::Pause { slot: r.u32()? },
@@ -875,8 +964,8 @@ impl PartyFrame {
                     w.u32(*width).u64(*count);
                 });
             }
-            Self::Engine { step, bytes } => {
-                w.u8(14).u64(*step).blob(bytes);
+            Self::Engine { stream, step, bytes } => {
+                w.u8(14).u8(*stream as u8).u64(*step).blob(bytes);
             }
             Self::Drop { objects } => {
                 w.u8(15);
@@ -890,6 +979,9 @@ impl PartyFrame {
             }
             Self::Held { slot, held } => {
                 w.u8(18).u32(*slot).bool(*held);
+            }
+            Self::Next { seq } => {
+                w.u8(19).u64(*seq);
             }
         }
         w.finish()
@@ -942,11 +1034,19 @@ impl PartyFrame {
             11 => Self::Ranked { seq: r.u64()?, slot: r.u32()?, row: r.array()? },
             12 => Self::Evaluate { seq: r.u64()?, rows: r.list(20, MAX_SLOTS, |r| Ok((r.u32()?, r.array()?)))? },
             13 => Self::Refill { demand: r.list(12, 64, |r| Ok((r.u32()?, r.u64()?)))? },
-            14 => Self::Engine { step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() },
+            14 => {
+                let stream = match r.u8()? {
+                    1 => EngineStream::Evaluation,
+                    2 => EngineStream::Setup,
+                    _ => return Err(Malformed::Value("stream of the engine")),
+                };
+                Self::Engine { stream, step: r.u64()?, bytes: r.blob(MAX_FRAME)?.to_vec() }
+            }
             15 => Self::Drop { objects: r.list(12, MAX_LIST, slot_version)? },
             16 => Self::Members { set: shared(&mut r, MAX_SET)? },
             17 => Self::Credit { limit: r.u64()? },
             18 => Self::Held { slot: r.u32()?, held: r.bool()? },
+            19 => Self::Next { seq: r.u64()? },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

@@ -6,6 +6,7 @@
 //! SIXPACK (CoNEXT 2017); what differs from it is in `docs/departures.md`.
 
 pub mod credit;
+pub mod digests;
 pub mod directory;
 pub mod frames;
 pub mod key_roles;

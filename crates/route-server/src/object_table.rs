@@ -2,7 +2,7 @@
 //!
 //! The same code runs at both parties on the same steps, so that they reach the same view or notice that they did not.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 use wayleave_crypto::hash::hash;
 
-use crate::frames::{Body, Candidate, InventoryRow, Step};
+use crate::digests::{self, BUCKETS, BucketDigests, Differs, Digest, InstanceHash, Listed, Roots, bounds, bucket_of};
+use crate::frames::{Body, Candidate, InventoryRow, MAX_CANDIDATES, OwnObject, Step};
 use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::wire::Writer;
 
@@ -127,6 +128,11 @@ impl ObjectEntry {
         (0u16..).zip(prefixes).filter(|(index, _)| !self.dead.contains(index)).map(|(_, nlri)| nlri)
     }
 
+    /// The object as its announcer is told of it.
+    pub(crate) fn as_own(&self) -> OwnObject {
+        OwnObject { version: self.header.description.version, width: self.width, live: self.live().copied().collect() }
+    }
+
     /// Indices of dead prefixes, ascending.
     #[must_use]
     pub fn dead_indices(&self) -> Vec<u16> {
@@ -161,6 +167,8 @@ pub struct Effects {
     pub dead: Vec<Candidate>,
     /// Prefixes whose candidates changed.
     pub touched: BTreeSet<Prefix>,
+    /// Prefixes that are evaluated again though their candidates are the same.
+    pub relisted: BTreeSet<Prefix>,
     /// Prefixes of the objects in `widened`, which are new to the new slots only.
     pub opened: BTreeSet<Prefix>,
     /// Versions applied, per slot.
@@ -178,7 +186,7 @@ type Routes = BTreeMap<(u32, u32), (u64, u16)>;
 #[derive(Default)]
 pub struct ObjectTable {
     objects: BTreeMap<(u32, u64), ObjectEntry>,
-    by_handle: HashMap<Handle, (u32, u64)>,
+    by_handle: BTreeMap<Handle, (u32, u64)>,
     by_prefix: BTreeMap<Prefix, Routes>,
     places: BTreeSet<Place>,
     prefixes_of: BTreeMap<u32, usize>,
@@ -186,6 +194,77 @@ pub struct ObjectTable {
     octets_of: BTreeMap<u32, u64>,
     high_water: BTreeMap<u32, u64>,
     view: [u8; 32],
+    held: Held,
+}
+
+/// What members that have everything hold, by buckets, and digests of it. Only what changed is hashed again, once for all members.
+struct Held {
+    /// Of each bucket of objects, unless it changed since.
+    objects: Vec<Option<ObjectBucket>>,
+    /// Of all objects, and the fewest slots that a row covers.
+    all_objects: Option<(Digest, u32)>,
+    /// The instance of each prefix, as it was when [`ObjectTable::settle`] was last called.
+    instance_of: BTreeMap<Prefix, InstanceHash>,
+    by_instance: BTreeMap<InstanceHash, Prefix>,
+    /// Of each bucket of instances, unless it changed since.
+    instances: Vec<Option<Option<Digest>>>,
+    all_instances: Option<Digest>,
+    /// Prefixes whose candidates changed since.
+    unsettled: BTreeSet<Prefix>,
+    /// Of the own objects of a slot, unless they changed since.
+    own: BTreeMap<u32, Digest>,
+}
+
+/// A bucket of objects, for those whose slots all rows in it cover.
+#[derive(Clone, Copy)]
+struct ObjectBucket {
+    digest: Option<Digest>,
+    /// The fewest slots that a row covers.
+    narrowest: u32,
+    objects: usize,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            objects: vec![None; usize::from(BUCKETS)],
+            all_objects: None,
+            instance_of: BTreeMap::new(),
+            by_instance: BTreeMap::new(),
+            instances: vec![None; usize::from(BUCKETS)],
+            all_instances: None,
+            unsettled: BTreeSet::new(),
+            own: BTreeMap::new(),
+        }
+    }
+}
+
+impl Held {
+    /// What a receiver has of an object changed, or what its announcer has of it.
+    fn object_changed(&mut self, slot: u32, handle: &Handle) {
+        self.objects[usize::from(bucket_of(&handle.0))] = None;
+        self.all_objects = None;
+        self.own.remove(&slot);
+    }
+
+    /// A prefix has another instance, or none.
+    fn instance_changed(&mut self, prefix: Prefix, hash: Option<InstanceHash>) {
+        let before = match hash {
+            Some(hash) => self.instance_of.insert(prefix, hash),
+            None => self.instance_of.remove(&prefix),
+        };
+        if before == hash {
+            return;
+        }
+        if let Some(before) = before {
+            self.by_instance.remove(&before);
+        }
+        self.by_instance.extend(hash.map(|hash| (hash, prefix)));
+        for changed in before.iter().chain(&hash) {
+            self.instances[usize::from(bucket_of(changed))] = None;
+        }
+        self.all_instances = None;
+    }
 }
 
 impl ObjectTable {
@@ -239,6 +318,11 @@ impl ObjectTable {
     #[must_use]
     pub fn routes_of(&self, prefix: &Prefix) -> usize {
         self.by_prefix.get(prefix).map_or(0, BTreeMap::len)
+    }
+
+    /// Slots with live routes of a prefix, ascending, one for each route.
+    pub fn announcers_of(&self, prefix: &Prefix) -> impl Iterator<Item = u32> {
+        self.by_prefix.get(prefix).into_iter().flat_map(|routes| routes.keys().map(|(slot, _)| *slot))
     }
 
     /// Live prefixes that `slot` announces.
@@ -339,6 +423,7 @@ impl ObjectTable {
         self.applied(slot, version, effects);
         effects.added.push((slot, version));
         let prefixes: Vec<Nlri> = description.prefixes().to_vec();
+        self.held.object_changed(slot, &entry.handle);
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
@@ -347,6 +432,7 @@ impl ObjectTable {
             self.supersede(slot, &nlri, effects);
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             *self.prefixes_of.entry(slot).or_default() += 1;
+            self.held.unsettled.insert(nlri.prefix);
             effects.touched.insert(nlri.prefix);
         }
     }
@@ -386,6 +472,7 @@ impl ObjectTable {
                 }
             }
             entry.width = *to;
+            self.held.object_changed(description.slot, &entry.handle);
             effects.opened.extend(entry.live().map(|nlri| nlri.prefix));
             effects.widened.push((description.slot, *version, *from, *to));
         }
@@ -412,6 +499,7 @@ impl ObjectTable {
         if routes.is_empty() {
             self.by_prefix.remove(&nlri.prefix);
         }
+        self.held.unsettled.insert(nlri.prefix);
         effects.touched.insert(nlri.prefix);
         self.kill(slot, version, index, effects);
     }
@@ -422,6 +510,7 @@ impl ObjectTable {
         }
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
         entry.dead.insert(index);
+        self.held.object_changed(slot, &entry.handle);
         effects.dead.push((entry.handle, index));
         if entry.dead.len() == entry.header.description.prefixes().len() {
             let (handle, place, octets) = (entry.handle, entry.place(), entry.octets());
@@ -451,7 +540,9 @@ impl ObjectTable {
             }
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             *self.prefixes_of.entry(slot).or_default() += 1;
+            self.held.unsettled.insert(nlri.prefix);
         }
+        self.held.object_changed(slot, &entry.handle);
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
@@ -500,11 +591,141 @@ impl ObjectTable {
     pub fn narrow(&mut self, slot: u32, version: u64, width: u32) {
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
         entry.width = entry.width.min(width);
+        self.held.object_changed(slot, &entry.handle);
         let width = entry.width;
         match &mut entry.part {
             Part::One { columns, .. } => columns.retain(|(from, _)| *from < width),
             Part::Two { row } => row.truncate(entry.mode.row_bytes(width)),
         }
+    }
+
+    /// Finds the instances of the prefixes whose candidates changed. Digests, and the order of instances, are as of then.
+    pub fn settle(&mut self) {
+        for prefix in std::mem::take(&mut self.held.unsettled) {
+            let candidates = self.candidates(&prefix, MAX_CANDIDATES);
+            let hash = (!candidates.is_empty()).then(|| digests::instance(&candidates));
+            self.held.instance_changed(prefix, hash);
+        }
+    }
+
+    /// The objects in some buckets from a handle on, in order.
+    pub fn objects_in<'a>(
+        &'a self,
+        listed: &'a Listed,
+        from: Handle,
+    ) -> impl Iterator<Item = (Handle, (u32, u64))> + 'a {
+        listed.from(bucket_of(&from.0)).flat_map(move |bucket| {
+            let (first, last) = bounds(bucket);
+            let range = self.by_handle.range(from.max(Handle(first))..=Handle(last));
+            range.map(|(handle, key)| (*handle, *key))
+        })
+    }
+
+    /// The instances in some buckets from a hash on, in order, with their prefixes.
+    pub fn instances_in<'a>(
+        &'a self,
+        listed: &'a Listed,
+        from: InstanceHash,
+    ) -> impl Iterator<Item = (InstanceHash, Prefix)> + 'a {
+        listed.from(bucket_of(&from)).flat_map(move |bucket| {
+            let (first, last) = bounds(bucket);
+            self.held.by_instance.range(from.max(first)..=last).map(|(hash, prefix)| (*hash, *prefix))
+        })
+    }
+
+    /// What the member in `slot` is to have.
+    pub fn roots(&mut self, slot: u32) -> Roots {
+        self.settle();
+        let objects = match self.held.all_objects {
+            Some((digest, narrowest)) if slot < narrowest => digest,
+            _ => digests::root(&self.object_digests(slot)),
+        };
+        let instances = match self.held.all_instances {
+            Some(digest) => digest,
+            None => digests::root(&self.instance_digests()),
+        };
+        Roots { objects, instances }
+    }
+
+    /// The digest of what the announcer in `slot` has here.
+    pub fn own_digest(&mut self, slot: u32) -> Digest {
+        if let Some(digest) = self.held.own.get(&slot) {
+            return *digest;
+        }
+        let mut w = Writer::new();
+        for entry in self.objects_of(slot, 0) {
+            let mut own = entry.as_own();
+            own.live.sort_unstable();
+            own.write(&mut w);
+        }
+        let digest = digests::own(&w.finish());
+        self.held.own.insert(slot, digest);
+        digest
+    }
+
+    /// What of a member's state is not what it is to have. Where most of the objects are to be sent, all are.
+    pub fn differs(
+        &mut self,
+        slot: u32,
+        objects: &BucketDigests,
+        instances: Option<&BucketDigests>,
+        own: &Digest,
+    ) -> Differs {
+        self.settle();
+        let own = self.own_digest(slot) != *own;
+        let objects = Listed::differing(objects, &self.object_digests(slot));
+        let count = |bucket: u16| self.held.objects[usize::from(bucket)].map_or(0, |bucket| bucket.objects);
+        if objects.from(0).map(count).sum::<usize>() > self.objects.len() / 2 {
+            return Differs::EVERYTHING;
+        }
+        let instances = match instances {
+            Some(instances) => Listed::differing(instances, &self.instance_digests()),
+            None => Listed::Everything,
+        };
+        Differs { own, objects, instances }
+    }
+
+    /// Digests of the buckets of objects whose rows cover `slot`.
+    fn object_digests(&mut self, slot: u32) -> BucketDigests {
+        let (mut all, mut narrowest) = (BucketDigests::new(), u32::MAX);
+        for bucket in 0..BUCKETS {
+            let known = self.held.objects[usize::from(bucket)].unwrap_or_else(|| self.object_bucket(bucket, None));
+            self.held.objects[usize::from(bucket)] = Some(known);
+            narrowest = narrowest.min(known.narrowest);
+            let digest =
+                if slot < known.narrowest { known.digest } else { self.object_bucket(bucket, Some(slot)).digest };
+            all.extend(digest.map(|digest| (bucket, digest)));
+        }
+        if slot < narrowest {
+            self.held.all_objects = Some((digests::root(&all), narrowest));
+        }
+        all
+    }
+
+    /// A bucket of objects: of all, or of those whose rows cover a slot.
+    fn object_bucket(&self, bucket: u16, slot: Option<u32>) -> ObjectBucket {
+        let (first, last) = bounds(bucket);
+        let objects = self.by_handle.range(Handle(first)..=Handle(last)).filter_map(|(_, key)| self.objects.get(key));
+        let covers = |entry: &&ObjectEntry| slot.is_none_or(|slot| slot < entry.width);
+        let covering: Vec<&ObjectEntry> = objects.filter(covers).collect();
+        let narrowest = covering.iter().map(|entry| entry.width).min().unwrap_or(u32::MAX);
+        let objects = covering.len();
+        let content = covering.into_iter().map(|entry| (&entry.handle, entry.dead_indices().into_iter()));
+        ObjectBucket { digest: digests::of_objects(content), narrowest, objects }
+    }
+
+    fn instance_digests(&mut self) -> BucketDigests {
+        let mut all = BucketDigests::new();
+        for bucket in 0..BUCKETS {
+            let digest = self.held.instances[usize::from(bucket)].unwrap_or_else(|| {
+                let (first, last) = bounds(bucket);
+                digests::of_instances(self.held.by_instance.range(first..=last).map(|(hash, _)| hash))
+            });
+            self.held.instances[usize::from(bucket)] = Some(digest);
+            all.extend(digest.map(|digest| (bucket, digest)));
+        }
+        self.held.all_instances = Some(digests::root(&all));
+        all
     }
 
     /// Starts a new view from the inventory, after both parties agreed on it.

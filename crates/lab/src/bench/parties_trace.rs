@@ -119,6 +119,14 @@ impl Exchange {
                     self.members.party_closed(link, &reason);
                 }
                 PartyOutput::Persist { id, .. } => self.inputs.push_back((number, PartyInput::Persisted(id))),
+                PartyOutput::Setup(job) => {
+                    let begin = thread_time();
+                    let done = job.run();
+                    // What an evaluation waits for is part of its time; the rest is done between UPDATEs.
+                    *(if self.ranked { &mut self.stages.select } else { &mut self.stages.export }) +=
+                        thread_time().saturating_sub(begin);
+                    self.inputs.push_back((number, PartyInput::SetupDone(done)));
+                }
                 PartyOutput::Members(_) | PartyOutput::Event(_) => {}
             }
         }

@@ -181,7 +181,11 @@ impl Files {
         let number = party.number;
         let folder = self.folder.display();
         let (direction, pin, recommendation) = match number {
-            1 => ("listen", &self.pins[1], format!("recommendation = \"{folder}/recommendation.toml\"\n")),
+            1 => (
+                "listen",
+                &self.pins[1],
+                format!("recommendation = \"{folder}/recommendation.toml\"\nlab = true\nepoch_secs = 0\n"),
+            ),
             _ => ("connect", &self.pins[0], String::new()),
         };
         format!(

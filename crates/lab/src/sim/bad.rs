@@ -77,6 +77,13 @@ impl Sim {
         }
     }
 
+    /// Takes the links of the member in `slot` down; its process lives on.
+    pub fn cut_member(&mut self, slot: u32) {
+        let ends = |(a, b): &(Node, Node)| [*a, *b].contains(&Node::Member(slot));
+        let of_member: Vec<_> = self.links.iter().filter(|(_, pair)| ends(pair)).map(|(link, _)| *link).collect();
+        of_member.into_iter().for_each(|link| self.cut(link));
+    }
+
     /// Takes the link between the parties down, and no other.
     pub fn cut_parties(&mut self) {
         let between: Vec<_> = self.links.iter().filter(|(_, ends)| **ends == (PARTIES[0], PARTIES[1])).collect();
@@ -263,6 +270,7 @@ impl Forger {
         for party in PARTIES {
             sim.inject(Node::Member(self.slot), party, &self.hello(session, select_best));
         }
+        sim.inject(Node::Member(self.slot), PARTIES[0], &FromMember::Resync.encode());
         session
     }
 

@@ -50,7 +50,7 @@ pub struct Operations {
     pub listed: u64,
     /// A party evaluates one comparator for one lane.
     pub comparator: u64,
-    /// A party makes one correlation.
+    /// A party makes one correlation, on a processor of its own beside its other work.
     pub correlation: u64,
     /// The store has written a batch.
     pub persisted: u64,
@@ -118,30 +118,33 @@ impl Costs {
         let slower = self.slower.get(&node).copied().unwrap_or(1).max(1);
         Duration::from_nanos(operations.input + nanos + octets * operations.kib / 1024) * slower
     }
+
+    /// The time that `node` takes for a job of setup.
+    pub(super) fn setup_time(&self, node: Node, correlations: usize) -> Duration {
+        let slower = self.slower.get(&node).copied().unwrap_or(1).max(1);
+        Duration::from_nanos(self.operations.input + correlations as u64 * self.operations.correlation) * slower
+    }
 }
 
 impl Operations {
-    fn each(&self) -> [u64; 9] {
-        let Self { checked, delivery, listed, comparator, correlation, announced, opened, sealed, ranking, .. } = *self;
-        [checked, delivery, listed, comparator, correlation, announced, opened, sealed, ranking]
+    fn each(&self) -> [u64; 8] {
+        let Self { checked, delivery, listed, comparator, announced, opened, sealed, ranking, .. } = *self;
+        [checked, delivery, listed, comparator, announced, opened, sealed, ranking]
     }
 }
 
 /// Work of one process so far: operations in the order of [`Operations::each`], and octets sent and received.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Done([u64; 9], u64);
+pub(super) struct Done([u64; 8], u64);
 
 impl Done {
     pub(super) fn of_party(counters: &Counters) -> Self {
-        let Counters { objects, delivered, listed, comparators, correlations, .. } = *counters;
-        Self(
-            [objects, delivered, listed, comparators, correlations, 0, 0, 0, 0],
-            counters.bytes_sent + counters.bytes_received,
-        )
+        let Counters { objects, delivered, listed, comparators, .. } = *counters;
+        Self([objects, delivered, listed, comparators, 0, 0, 0, 0], counters.bytes_sent + counters.bytes_received)
     }
 
     pub(super) fn of_member(counters: &MemberCounters) -> Self {
         let MemberCounters { announcements, opened, sealed, rankings, .. } = *counters;
-        Self([0, 0, 0, 0, 0, announcements, opened, sealed, rankings], counters.bytes_sent + counters.bytes_received)
+        Self([0, 0, 0, 0, announcements, opened, sealed, rankings], counters.bytes_sent + counters.bytes_received)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_member::{Input as MemberInput, Output as MemberOutput};
-use wayleave_route_server::party::{Change, LinkId, PartyInput, PartyOutput};
+use wayleave_route_server::party::{Change, LinkId, PartyInput, PartyOutput, SetupJob};
 
 use super::timed::World;
 use super::{BEGIN, FrameAction, Input, Node, PARTIES, Recorded, Sim, bgp};
@@ -182,9 +182,40 @@ impl Sim {
                 self.write(node, changes);
                 self.inputs.push_back((node, Input::Party(PartyInput::Persisted(id))));
             }
+            PartyOutput::Setup(job) => match &mut self.held_setup {
+                Some(held) => held.push((node, job)),
+                None => self.run_setup(node, job),
+            },
             PartyOutput::Members(_) => {}
             PartyOutput::Event(event) => self.party_events.push((node, event)),
         }
+    }
+
+    /// Runs a party's job of setup: at once, or in virtual time on a processor of its own.
+    fn run_setup(&mut self, node: Node, job: SetupJob) {
+        let begin = std::time::Instant::now();
+        let done = job.run();
+        if let Some(work) = &mut self.work {
+            *work.entry(node).or_default() += begin.elapsed();
+        }
+        let now = self.now.instant;
+        match &mut self.world {
+            Some(world) => world.setup_done(node, done, now),
+            None => self.inputs.push_back((node, Input::Party(PartyInput::SetupDone(done)))),
+        }
+    }
+
+    /// Holds back the parties' jobs of setup until [`Sim::release_setup`].
+    pub fn hold_setup(&mut self) {
+        self.held_setup.get_or_insert_default();
+    }
+
+    /// Runs the jobs of setup that were held back, and holds back none from now on. Returns how many there were.
+    pub fn release_setup(&mut self) -> usize {
+        let held = self.held_setup.take().unwrap_or_default();
+        let jobs = held.len();
+        held.into_iter().for_each(|(node, job)| self.run_setup(node, job));
+        jobs
     }
 
     fn member_output(&mut self, slot: u32, output: MemberOutput) {

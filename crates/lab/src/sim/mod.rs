@@ -33,7 +33,7 @@ use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
 use wayleave_route_server::party::{
-    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, StartError, StoredRecord,
+    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError, StoredRecord,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 
@@ -105,6 +105,8 @@ pub struct Setup {
     pub max_blob: u32,
     /// What each member may cost the parties.
     pub budget: Budget,
+    /// How long a recommendation counts at least.
+    pub epoch: Duration,
     /// Keys of parties and operators, as every process is configured with them.
     pub keys: Vec<(KeyRole, [u8; 32])>,
     /// Slots of members that take and discard what they are sent ([`crate::sink`]).
@@ -127,6 +129,7 @@ impl Default for Setup {
             export: ExportMode::Direct,
             max_blob: MAX_BLOB_DEFAULT,
             budget: Budget::default(),
+            epoch: Duration::ZERO,
             keys: Vec::new(),
             sinks: BTreeSet::new(),
             costs: None,
@@ -180,6 +183,8 @@ pub struct Sim {
     view: Arc<View>,
     /// Jobs that a test holds back, by member.
     held_jobs: BTreeMap<u32, Vec<Job>>,
+    /// Jobs of setup that a test holds back, if it does.
+    held_setup: Option<Vec<(Node, SetupJob)>>,
     stores: BTreeMap<Node, Store>,
     policies: BTreeMap<u32, Policy>,
     /// What each member's router announces.
@@ -234,6 +239,7 @@ impl Sim {
             sinks: BTreeMap::new(),
             view: Arc::new(View::new(0)),
             held_jobs: BTreeMap::new(),
+            held_setup: None,
             stores: BTreeMap::new(),
             policies: BTreeMap::new(),
             routers: BTreeMap::new(),
@@ -326,6 +332,7 @@ impl Sim {
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
                     max_blob: self.setup.max_blob,
                     budget: self.setup.budget,
+                    epoch: self.setup.epoch,
                 };
                 let file = self.files.get(&node).cloned().unwrap_or_else(|| self.directory.encode());
                 let party = Party::new(config, &seed, &file, stored, self.now)?;
@@ -419,6 +426,9 @@ impl Sim {
         match node {
             Node::Party(_) => {
                 self.parties.remove(&node);
+                if let Some(held) = &mut self.held_setup {
+                    held.retain(|(of, _)| *of != node);
+                }
             }
             Node::Member(slot) => {
                 self.members.remove(&slot);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Machine};
 use wayleave_member::{Input as MemberInput, MemberProxy};
-use wayleave_route_server::party::{LinkId, Party, PartyInput};
+use wayleave_route_server::party::{LinkId, Party, PartyInput, SetupDone};
 
 use super::costs::{Costs, Done};
 use super::{Input, Node, Sim};
@@ -28,6 +28,8 @@ pub(super) struct World {
     costs: Costs,
     /// When a process has done what it took up last.
     busy: BTreeMap<Node, Instant>,
+    /// When a party's other processor has done its last job of setup.
+    setup_busy: BTreeMap<Node, Instant>,
     /// By when it is there.
     letters: BTreeMap<Node, BTreeMap<(Instant, u64), Letter>>,
     /// Frames on their way, by time of arrival.
@@ -52,6 +54,7 @@ impl World {
         Self {
             costs,
             busy: BTreeMap::new(),
+            setup_busy: BTreeMap::new(),
             letters: BTreeMap::new(),
             transit: BTreeMap::new(),
             sent: 0,
@@ -92,6 +95,15 @@ impl World {
         self.note(node);
     }
 
+    /// A party gave out a job of setup: its result is there once its other processor has done it.
+    pub(super) fn setup_done(&mut self, node: Node, done: SetupDone, now: Instant) {
+        let begins = self.leaves.unwrap_or(now);
+        let begins = self.setup_busy.get(&node).map_or(begins, |busy| begins.max(*busy));
+        let ends = begins + self.costs.setup_time(node, done.correlations());
+        self.setup_busy.insert(node, ends);
+        self.post(node, ends, Letter::Input(Input::Party(PartyInput::SetupDone(done))));
+    }
+
     /// A link is gone, and with it what was on its way.
     pub(super) fn cut(&mut self, link: LinkId, ends: (Node, Node)) {
         self.transit.retain(|_, (.., of, _)| *of != link);
@@ -111,6 +123,7 @@ impl World {
     pub(super) fn kill(&mut self, node: Node) {
         self.letters.remove(&node);
         self.busy.remove(&node);
+        self.setup_busy.remove(&node);
         self.deadlines.remove(&node);
         self.note(node);
     }

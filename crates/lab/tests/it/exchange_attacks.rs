@@ -171,12 +171,12 @@ fn old_and_foreign_headers_are_refused_and_counted(export: ExportMode) {
             Refused(Refusal::OldVersion),
         ),
         (
-            "an older epoch",
+            "an epoch before the last",
             ATTACKER,
             Box::new(|p| {
                 resigned(&new[p], ATTACKER, seed, |d| {
                     d.version = higher;
-                    d.epoch -= 1;
+                    d.epoch -= 2;
                 })
             }),
             Refused(Refusal::Epoch),

@@ -68,7 +68,10 @@ fn random(frames: &[Recorded], sender: Node) -> BTreeSet<Vec<u8>> {
                 }
                 FromMember::RankOne { row, seed, .. } => out.extend([row.to_vec(), seed.expose().to_vec()]),
                 FromMember::RankTwo { share, .. } => out.extend((share.len() >= BLOCK).then_some(share)),
-                FromMember::Resync | FromMember::Credit { .. } => {}
+                FromMember::Resync
+                | FromMember::Holds { .. }
+                | FromMember::Buckets { .. }
+                | FromMember::Credit { .. } => {}
             },
             (Node::Party(_), Node::Party(_)) => match PartyFrame::decode(&frame.bytes).expect("a frame") {
                 PartyFrame::Hello { nonce, .. } => out.push(nonce.to_vec()),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Exchange, in_both_modes, nlri, route};
+use crate::common::{Exchange, in_both_modes, nlri, policy, route};
 use wayleave_lab::sim::{Node, PARTIES, Setup};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
@@ -53,6 +53,29 @@ fn a_change_of_mode_loses_no_route_and_brings_none_back() {
     switch(&mut exchange, ExportMode::Direct);
     exchange.check();
     exchange.join();
+    exchange.check();
+}
+
+/// What shares an UPDATE with it waits for its turn; a route that another UPDATE brought again has none.
+#[test]
+fn a_route_that_changed_and_returned_during_a_reload_gets_the_new_policy() {
+    let mut exchange = Exchange::new(Setup { seed: 952, tick: Duration::from_millis(50), ..Setup::default() });
+    // More objects than are announced again at a time.
+    let all: Vec<_> = (0..200).map(|i| nlri(&format!("20.{i}.0.0/16"))).collect();
+    exchange.set_policy(0, &policy("[[rule]]\ndirection = \"export\"\nhide_from = [\"65001\"]\n"));
+    let before = route(0, &[64500], &[]);
+    for prefix in &all {
+        exchange.announce(0, &[*prefix], &before);
+    }
+    exchange.check();
+    exchange.set_policy(0, &policy(""));
+    exchange.sim.run_for(Duration::from_millis(60));
+    // Before the next objects leave, the last one changes and is as before.
+    let last = all[199];
+    exchange.announce(0, &[nlri("21.0.0.0/16")], &before);
+    exchange.sim.run_for(Duration::from_millis(1));
+    exchange.announce(0, &[last], &route(0, &[64500, 64501], &[]));
+    exchange.announce(0, &[last], &before);
     exchange.check();
 }
 

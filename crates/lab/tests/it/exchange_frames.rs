@@ -7,7 +7,10 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
-use wayleave_route_server::frames::{FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember};
+use wayleave_route_server::digests::Roots;
+use wayleave_route_server::frames::{
+    EngineStream, FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember,
+};
 use wayleave_route_server::member::{Alarm, MemberEvent, Suspect};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
@@ -54,6 +57,9 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
     };
     let mut flipped_bool = hello.clone();
     *flipped_bool.last_mut().expect("it has bytes") = 2;
+    let roots = Roots { objects: [0; 16], instances: [0; 16] };
+    let buckets =
+        FromMember::Buckets { seq: 0, epoch: 1, objects: vec![(1, [0; 16])], instances: Vec::new(), own: [0; 16] };
     vec![
         ("nothing", vec![], After::Closed),
         ("type 0", vec![0], After::Closed),
@@ -77,6 +83,12 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         ("a party's go", PartyFrame::Go { seq: 1 }.encode(), After::Closed),
         ("an object without its part", header_only(&submission), After::Refused),
         ("everything again", FromMember::Resync.encode(), After::Ignored),
+        (
+            "a position to come",
+            FromMember::Holds { seq: u64::MAX, epoch: 1, roots, own: [0; 16] }.encode(),
+            After::Closed,
+        ),
+        ("buckets that nobody asked for", buckets.encode(), After::Closed),
     ]
 }
 
@@ -109,7 +121,7 @@ fn bring_to(state: State, party: Node) -> (Exchange, Forger) {
     if state == State::RankingAwaited {
         exchange.announce(2, &[nlri("20.0.0.0/16")], &route(2, &[64500], &[]));
         exchange.sim.run_for(Duration::from_millis(10));
-        assert_eq!(exchange.sim.party(party).map(|p| p.status().stage), Some("round"));
+        assert_eq!(exchange.sim.party(party).map(|p| p.status().rounds), Some(1));
     }
     exchange.sim.forget_events();
     (exchange, forger)
@@ -289,6 +301,8 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob }.encode()
     };
     let good = hello(PROTOCOL, EXCHANGE, from_number, 0);
+    let engine = |stream, step| PartyFrame::Engine { stream, step, bytes: vec![] }.encode();
+    let refill = |demand| PartyFrame::Refill { demand }.encode();
     vec![
         ("nothing", vec![]),
         ("type 0", vec![0]),
@@ -307,10 +321,14 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         ("a batch of the past", PartyFrame::Propose { seq: 0, steps: vec![] }.encode()),
         ("the highest batch", PartyFrame::Propose { seq: u64::MAX, steps: vec![] }.encode()),
         ("an evaluation of nothing", PartyFrame::Evaluate { seq: 7, rows: vec![(0, [0; 16])] }.encode()),
-        ("an engine message of step 2^64 - 1", PartyFrame::Engine { step: u64::MAX, bytes: vec![] }.encode()),
-        ("a refill of 2^64 - 1", PartyFrame::Refill { demand: vec![(1, u64::MAX)] }.encode()),
-        ("a refill of no width", PartyFrame::Refill { demand: vec![(3, 1)] }.encode()),
-        ("a refill of nothing", PartyFrame::Refill { demand: vec![] }.encode()),
+        ("an engine message of step 2^64 - 1", engine(EngineStream::Evaluation, u64::MAX)),
+        ("a setup message of step 2^64 - 1", engine(EngineStream::Setup, u64::MAX)),
+        ("a refill of 2^64 - 1", refill(vec![(1, u64::MAX)])),
+        ("a refill of no width", refill(vec![(3, 128)])),
+        ("a refill of nothing", refill(vec![])),
+        ("a refill of zero", refill(vec![(1, 0)])),
+        ("a refill that is no multiple", refill(vec![(1, 100)])),
+        ("a refill of more than may wait", refill(vec![(1, 128); 64])),
         (
             "a second conclusion",
             PartyFrame::Reconciled {

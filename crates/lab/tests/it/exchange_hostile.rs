@@ -256,6 +256,32 @@ fn wrong_ranking_frames_cost_their_sender_its_link() {
 }
 
 #[test]
+fn rankings_of_batches_that_party_2_does_not_have_yet_disturb_nobody() {
+    // Party 1 has the round for a while before party 2 does.
+    let between_parties = Wire { delay: Duration::from_millis(10), ..Wire::LAN };
+    let mut sim = exchange(Costs { between_parties, ..Costs::default() });
+    let (mut forger, _) = played(&mut sim);
+    let mut last = 0;
+    latencies(&mut sim, |sim, _| {
+        for _ in 0..20 {
+            come_back(sim, &mut forger);
+            // As soon as party 2 has applied it.
+            let seq = sim.party(PARTIES[1]).expect("it runs").status().batch;
+            if std::mem::replace(&mut last, seq) != seq {
+                let two = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 4] };
+                sim.inject(Node::Member(BAD), PARTIES[1], &two.encode());
+                sim.run_for(Duration::from_millis(8));
+                let one = FromMember::RankOne { seq, row: [1; 16], seed: wayleave_crypto::secret::Seed::new([1; 32]) };
+                sim.inject(Node::Member(BAD), PARTIES[0], &one.encode());
+            }
+            sim.run_for(Duration::from_millis(1));
+        }
+    });
+    let of_others = |(by, of, _): &&(Node, Node, String)| ![*by, *of].contains(&Node::Member(BAD));
+    assert_eq!(sim.closed.iter().find(of_others), None);
+}
+
+#[test]
 fn a_hundred_thousand_updates_a_second_are_refused_before_they_cost_much() {
     let mut sim = exchange(Costs::default());
     let (mut forger, _) = played(&mut sim);

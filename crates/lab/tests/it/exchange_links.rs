@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
 use wayleave_lab::sim::bad::{Forger, once};
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
-use wayleave_route_server::frames::{FromMember, PartyFrame};
+use wayleave_route_server::frames::{EngineStream, FromMember, PartyFrame};
 use wayleave_route_server::member::{MemberEvent, Suspect};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
@@ -47,7 +47,7 @@ impl Engine {
         Self::Flipped,
     ];
 
-    fn apply(self, step: u64, bytes: &[u8]) -> Option<PartyFrame> {
+    fn apply(self, (stream, step): (EngineStream, u64), bytes: &[u8]) -> Option<PartyFrame> {
         let mut bytes = bytes.to_vec();
         match self {
             Self::Short => drop(bytes.pop()),
@@ -66,7 +66,7 @@ impl Engine {
             Self::FromThePast => step.wrapping_sub(1),
             _ => step,
         };
-        Some(PartyFrame::Engine { step, bytes })
+        Some(PartyFrame::Engine { stream, step, bytes })
     }
 }
 
@@ -80,9 +80,9 @@ fn a_wrong_engine_message_ends_the_link_and_the_next_link_is_right(export: Expor
                 let mut count = 0;
                 exchange.sim.tamper = Some(once(move |from, to, bytes| {
                     let is_between = matches!(to, Node::Party(_)) && from == sender;
-                    let Ok(PartyFrame::Engine { step, bytes }) = PartyFrame::decode(bytes) else { return None };
+                    let Ok(PartyFrame::Engine { stream, step, bytes }) = PartyFrame::decode(bytes) else { return None };
                     count += usize::from(is_between);
-                    (is_between && count == nth + 1).then(|| match how.apply(step, &bytes) {
+                    (is_between && count == nth + 1).then(|| match how.apply((stream, step), &bytes) {
                         Some(frame) => FrameAction::Change(frame.encode()),
                         None => FrameAction::Drop,
                     })
@@ -90,7 +90,8 @@ fn a_wrong_engine_message_ends_the_link_and_the_next_link_is_right(export: Expor
                 announce_two(&mut exchange, 64500);
                 if how == Engine::Twice {
                     exchange.sim.run_for(Duration::from_millis(1));
-                    let message = PartyFrame::Engine { step: nth as u64, bytes: vec![1; 8] };
+                    let message =
+                        PartyFrame::Engine { stream: EngineStream::Setup, step: nth as u64, bytes: vec![1; 8] };
                     let to = if sender == PARTIES[0] { PARTIES[1] } else { PARTIES[0] };
                     exchange.sim.inject(sender, to, &message.encode());
                 }
@@ -139,6 +140,8 @@ fn a_party_that_stops_in_any_stage_is_dropped_and_the_next_link_is_right(export:
             assert!(table.contains_key(&nlri("20.0.0.0/16").prefix), "type {kind}: what was delivered stays");
         }
         exchange.sim.tamper = None;
+        // A link on which nothing arrives is closed by its ends' keepalives, also if neither party awaits an answer.
+        exchange.sim.cut_parties();
         exchange.check();
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::common::{Exchange, in_both_modes};
-use wayleave_lab::sim::Setup;
+use wayleave_lab::sim::{PARTIES, Setup};
 use wayleave_route_server::object::ExportMode;
 
 /// `count` seeds from `first`; `make soak` asks for more of them by WAYLEAVE_SIM_FACTOR.
@@ -57,6 +57,49 @@ fn a_tick_longer_than_zero_changes_no_table(export: ExportMode) {
             let steps = exchange.sim.choose(100);
             for _ in 0..steps {
                 exchange.sim.step(Duration::from_secs(5));
+            }
+        }
+        exchange.check();
+    }
+}
+
+in_both_modes!(lost_links_and_older_stores_lose_resurrect_and_forbid_nothing);
+fn lost_links_and_older_stores_lose_resurrect_and_forbid_nothing(export: ExportMode) {
+    for seed in seeds(400_000, 10) {
+        eprintln!("seed {seed}"); // shown if the test fails
+        let tick = Duration::from_millis(if seed % 2 == 0 { 0 } else { 50 });
+        let mut exchange = Exchange::new(Setup { members: 5, seed, tick, export, ..Setup::default() });
+        let mut older = PARTIES.map(|party| exchange.sim.store(party).clone());
+        for round in 0..40 {
+            exchange.random_change(round % 4 == 0);
+            let slots: Vec<u32> = exchange.sim.tables.keys().copied().collect();
+            match exchange.sim.choose(8) {
+                0..=3 => {
+                    let slot = slots[exchange.sim.choose(slots.len())];
+                    exchange.sim.cut_member(slot);
+                }
+                4 => drop(exchange.kill_one()),
+                5 => exchange.sim.cut_parties(),
+                6 => {
+                    let number = exchange.sim.choose(2);
+                    older[number] = exchange.sim.store(PARTIES[number]).clone();
+                }
+                _ => {
+                    let number = exchange.sim.choose(2);
+                    exchange.sim.kill(PARTIES[number]);
+                    *exchange.sim.store(PARTIES[number]) = older[number].clone();
+                    exchange.sim.start(PARTIES[number]);
+                }
+            }
+            let steps = exchange.sim.choose(120);
+            for _ in 0..steps {
+                exchange.sim.step(Duration::from_secs(5));
+            }
+            if exchange.sim.choose(3) == 0 {
+                exchange.sim.connect_all();
+            }
+            if round % 5 == 4 {
+                exchange.check();
             }
         }
         exchange.check();

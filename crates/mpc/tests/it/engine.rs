@@ -142,6 +142,58 @@ fn setup_may_run_between_two_evaluations_of_one_link() {
 }
 
 #[test]
+fn when_correlations_reach_a_pool_does_not_change_which_an_evaluation_takes() {
+    // Chunks are made in one order and evaluations start in one order; at each end they meet in another way.
+    let work: Vec<(Program, usize)> =
+        [(3, 40), (5, 200), (2, 1), (8, 130), (3, 64)].map(|(routes, lanes)| (program(routes), lanes)).into();
+    let of = |(program, lanes): &(Program, usize)| Demand::of(program, *lanes);
+    let whole = work.iter().map(of).fold(Demand::default(), Add::add);
+    for seed in 0..20 {
+        let mut random = Random::new(100 + seed);
+        let [mut one, mut two] = common::setups(u8::try_from(seed).unwrap());
+        let mut made: [std::collections::VecDeque<_>; 2] = Default::default();
+        // In an order of widths that differs from that of the evaluations, and with more than they take.
+        let mut chunks = (whole + Demand::just(Width::ALL[0], 500)).chunks(256);
+        for place in 0..chunks.len() {
+            let other = place + random.below(chunks.len() - place);
+            chunks.swap(place, other);
+        }
+        for chunk in chunks {
+            one.request(chunk).unwrap();
+            two.request(chunk).unwrap();
+            let (first, second) = lockstep(&mut one, &mut two).unwrap();
+            made[0].push_back(first);
+            made[1].push_back(second);
+        }
+        let inputs: Vec<BitRows> =
+            work.iter().map(|(program, lanes)| random.rows(program.input_rows(), *lanes)).collect();
+        let shares: Vec<_> =
+            inputs.iter().map(|all| split(all, random.rows(all.rows(), all.lanes())).unwrap()).collect();
+        let mut evaluations = [Vec::new(), Vec::new()];
+        for (end, started) in evaluations.iter_mut().enumerate() {
+            let mut pool = Pool::new(1 << 24);
+            while started.len() < work.len() {
+                // Sometimes as late as can be, sometimes early.
+                let next = started.len();
+                let is_short = pool.missing_for(&of(&work[next])).total() > 0;
+                if is_short || (random.below(2) == 0 && !made[end].is_empty()) {
+                    pool.add(made[end].pop_front().unwrap()).unwrap();
+                    continue;
+                }
+                let share = if end == 0 { shares[next].0.rows() } else { shares[next].1.rows() };
+                started.push(Evaluation::new(&work[next].0, share, &mut pool).unwrap());
+            }
+        }
+        let [ones, twos] = evaluations;
+        for (((one, two), (program, _)), inputs) in ones.into_iter().zip(twos).zip(&work).zip(&inputs) {
+            assert_eq!(one.consumed(), two.consumed());
+            let ((first, second), _) = recorded(one, two);
+            assert!(first.xor(&second).unwrap() == program.oracle(inputs));
+        }
+    }
+}
+
+#[test]
 fn evaluations_of_many_circuits_share_their_rounds() {
     let mut random = Random::new(8);
     let mut pair = Pair::new(8);

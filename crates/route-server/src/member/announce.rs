@@ -9,13 +9,15 @@ use wayleave_crypto::secret::{Key128, Seed};
 
 use super::dirty::Dirty;
 use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
+use crate::digests::{self, Digest};
 use crate::directory::MemberSet;
-use crate::frames::{FromMember, Refusal};
+use crate::frames::{FromMember, OwnObject as Listed, Refusal};
 use crate::object::{self, Description, ExportMode, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
 use crate::party::{Change, PartyNumber, PersistId};
 use crate::policy::validate::{Invalid, validate};
 use crate::policy::{ExportSet, export_set, sealed_attributes};
 use crate::rng::Draw;
+use crate::wire::Writer;
 
 /// Objects that may be in flight: our own limit, so that a member never floods a party.
 const WINDOW: usize = 512;
@@ -79,6 +81,13 @@ struct AnnouncedRoute {
     exported: ExportSet,
 }
 
+impl AnnouncedRoute {
+    /// Slots that the row of its object covers.
+    fn width(&self) -> u32 {
+        u32::try_from(self.exported.width()).expect("the directory bounds the slots of a set")
+    }
+}
+
 /// An own object since the start of the process, as far as columns need it.
 struct OwnObject {
     prefixes: Vec<Nlri>,
@@ -90,7 +99,8 @@ struct OwnObject {
 
 /// Routes that are announced again though nothing of them changed, so that a reload does not show which of them it concerns.
 struct Repeats {
-    waiting: BTreeSet<Nlri>,
+    /// What is still to be announced, and the UPDATE that had brought it when it came to wait.
+    waiting: BTreeMap<Nlri, u64>,
     /// An UPDATE, and prefixes of one object that it brought. Those that no longer wait, or that another UPDATE brought
     /// meanwhile, are passed over.
     queue: VecDeque<(u64, Vec<Nlri>)>,
@@ -126,15 +136,15 @@ pub(super) enum Bar {
 /// The parties' inventory of this member's objects, as far as it has been listed.
 #[derive(Default)]
 pub(super) struct Inventory {
-    /// Which version owns each live prefix.
-    held: BTreeMap<Nlri, u64>,
+    /// Which version owns each live prefix, and the slots that its row covers.
+    held: BTreeMap<Nlri, (u64, u32)>,
     /// Live objects.
     live: BTreeSet<u64>,
 }
 
 impl Inventory {
-    pub(super) fn add(&mut self, version: u64, live: &[Nlri]) {
-        self.held.extend(live.iter().map(|nlri| (*nlri, version)));
+    pub(super) fn add(&mut self, version: u64, width: u32, live: &[Nlri]) {
+        self.held.extend(live.iter().map(|nlri| (*nlri, (version, width))));
         self.live.insert(version);
     }
 }
@@ -169,7 +179,7 @@ impl Announcements {
             leftover: BTreeSet::new(),
             dirty: Dirty::default(),
             barred: BTreeMap::new(),
-            repeats: Repeats { waiting: BTreeSet::new(), queue: VecDeque::new(), next: now },
+            repeats: Repeats { waiting: BTreeMap::new(), queue: VecDeque::new(), next: now },
             objects: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             is_settled: false,
@@ -202,7 +212,7 @@ impl Announcements {
     /// frequent reloads leave nothing out, then by prefix. The order follows from what the parties know.
     pub(super) fn repeat_all(&mut self, most: usize) {
         let waiting = std::mem::take(&mut self.repeats.queue).into_iter().flat_map(|(_, prefixes)| prefixes);
-        let mut order: Vec<Nlri> = waiting.filter(|nlri| self.repeats.waiting.remove(nlri)).collect();
+        let mut order: Vec<Nlri> = waiting.filter(|nlri| self.repeats.waiting.remove(nlri).is_some()).collect();
         let first: BTreeSet<Nlri> = order.iter().copied().collect();
         order.extend(self.announced.keys().filter(|nlri| !first.contains(nlri)));
         let mut places: HashMap<u64, usize> = HashMap::new();
@@ -215,7 +225,8 @@ impl Announcements {
             }
             groups[place].1.push(nlri);
         }
-        self.repeats.waiting = groups.iter().flat_map(|(_, prefixes)| prefixes.iter().copied()).collect();
+        let each = groups.iter().flat_map(|(update, prefixes)| prefixes.iter().map(|nlri| (*nlri, *update)));
+        self.repeats.waiting = each.collect();
         let objects = groups.iter().flat_map(|(update, prefixes)| prefixes.chunks(most).map(|part| (*update, part)));
         self.repeats.queue = objects.map(|(update, prefixes)| (update, prefixes.to_vec())).collect();
     }
@@ -349,20 +360,36 @@ impl Announcements {
         }
     }
 
+    /// The digest of what the parties have of this member's objects, as far as it knows. Where it does not, the list is sent.
+    pub(super) fn own_digest(&self) -> Digest {
+        if !self.leftover.is_empty() || !self.in_flight.is_empty() {
+            return Digest::default();
+        }
+        let mut live: BTreeMap<(u64, u32), Vec<Nlri>> = BTreeMap::new();
+        for (nlri, last) in &self.announced {
+            live.entry((last.version, last.width())).or_default().push(*nlri);
+        }
+        let mut w = Writer::new();
+        live.into_iter().for_each(|((version, width), live)| Listed { version, width, live }.write(&mut w));
+        digests::own(&w.finish())
+    }
+
     /// The parties' inventory of this member's objects.
     pub(super) fn inventory(&mut self, own: Inventory) {
         let Inventory { held, live } = own;
         let lost: Vec<Nlri> = self
             .announced
             .iter()
-            .filter(|(nlri, last)| held.get(nlri) != Some(&last.version) && !self.in_flight.contains_key(&last.version))
+            .filter(|(nlri, last)| {
+                held.get(nlri) != Some(&(last.version, last.width())) && !self.in_flight.contains_key(&last.version)
+            })
             .map(|(nlri, _)| *nlri)
             .collect();
         for nlri in lost {
             self.announced.remove(&nlri);
             self.mark(nlri);
         }
-        for (nlri, version) in held {
+        for (nlri, (version, _)) in held {
             if self.announced.get(&nlri).is_none_or(|last| last.version != version) {
                 self.leftover.insert(nlri);
                 if self.is_settled || self.router.contains_key(&nlri) {
@@ -410,11 +437,34 @@ impl Announcements {
             let Some(inventory) = &mut inventory else { continue };
             for nlri in prefixes {
                 match self.announced.get(&nlri) {
-                    Some(last) if last.version == *version => inventory.add(*version, &[nlri]),
-                    Some(_) => {}
+                    Some(last) if last.version == *version => inventory.add(*version, last.width(), &[nlri]),
+                    // A column: the list may have the object as it was before.
+                    Some(last) => {
+                        let listed = inventory.held.get_mut(&nlri).filter(|(version, _)| *version == last.version);
+                        listed.into_iter().for_each(|(_, width)| *width = last.width());
+                    }
                     None => drop(inventory.held.remove(&nlri)),
                 }
             }
+        }
+        // A slot's objects are applied in their order: of what came before, the tick or the refusal was lost.
+        let last = versions.iter().max().copied().unwrap_or(0);
+        let before: Vec<u64> = self.in_flight.range(..last).map(|(version, _)| *version).collect();
+        for version in before {
+            for nlri in self.in_flight.remove(&version).unwrap_or_default() {
+                self.lost(version, nlri);
+                self.mark(nlri);
+            }
+        }
+    }
+
+    /// What the parties have of a prefix of an object, a column or a withdrawal is perhaps not what it should be.
+    fn lost(&mut self, version: u64, nlri: Nlri) {
+        if self.announced.get(&nlri).is_some_and(|last| last.version <= version) {
+            self.announced.remove(&nlri);
+        }
+        if !self.announced.contains_key(&nlri) {
+            self.leftover.insert(nlri);
         }
     }
 
@@ -426,14 +476,8 @@ impl Announcements {
             Refusal::MaxPrefix | Refusal::Size | Refusal::Proof | Refusal::BlobSize | Refusal::Stored
         );
         for nlri in prefixes {
-            // A column or a withdrawal is refused with the same effect as an announcement: what the parties have of
-            // this prefix is not what it should be.
-            if self.announced.get(&nlri).is_some_and(|last| last.version <= version) {
-                self.announced.remove(&nlri);
-            }
-            if !self.announced.contains_key(&nlri) {
-                self.leftover.insert(nlri);
-            }
+            // A column or a withdrawal is refused with the same effect as an announcement.
+            self.lost(version, nlri);
             if !again {
                 // Whatever the parties still have of it may go to whom it no longer may: it is withdrawn instead.
                 self.barred.insert(nlri, Bar::Refused(reason));
@@ -501,7 +545,8 @@ impl Member {
             let a = &mut self.announcements;
             let (Some(set), Some((update, prefixes))) = (&self.set, a.repeats.queue.pop_front()) else { return };
             let mut groups: BTreeMap<ExportSet, (Attributes, Vec<Nlri>)> = BTreeMap::new();
-            let waiting: Vec<Nlri> = prefixes.iter().filter(|nlri| a.repeats.waiting.contains(nlri)).copied().collect();
+            let waiting: Vec<Nlri> =
+                prefixes.iter().filter(|nlri| a.repeats.waiting.contains_key(nlri)).copied().collect();
             for nlri in &waiting {
                 // Another UPDATE, or the loss of the object, announces it by itself.
                 let route = a.router.get(nlri).filter(|route| route.update == update && a.announced.contains_key(nlri));
@@ -601,17 +646,19 @@ impl Member {
                 continue;
             }
             room_left -= usize::from(!is_known);
-            if a.repeats.waiting.contains(nlri) && last.is_some_and(|last| last.attributes == *attributes) {
-                // Only its policy may have changed: it is announced again in its turn, whether that has or not.
+            // Only its policy may have changed: it is announced again, whether that has or not. In its turn, if that is still to come:
+            // another UPDATE that ended with the same attributes has taken it from there.
+            let is_same = last.is_some_and(|last| last.attributes == *attributes);
+            let repeats = a.repeats.waiting.get(nlri).filter(|_| is_same);
+            if repeats == Some(&update) {
                 clean.push(*nlri);
                 continue;
             }
             let slot = self.config.slot;
             self.counters.export_decisions += 1;
             let exported = export_set(nlri.prefix, attributes, slot, set, self.config.rs_asn, &self.policy);
-            if last
-                .is_some_and(|last| last.attributes == *attributes && same_for_members(&last.exported, &exported, set))
-            {
+            let is_there = last.is_some_and(|last| is_same && same_for_members(&last.exported, &exported, set));
+            if is_there && repeats.is_none() {
                 clean.push(*nlri);
                 continue;
             }

@@ -8,6 +8,7 @@
 
 mod announce;
 mod dirty;
+mod listed;
 mod receive;
 mod select;
 mod status;
@@ -37,6 +38,7 @@ pub use status::{
 };
 
 use announce::Announcements;
+use listed::Instances;
 use receive::{ReceivedObject, Sync};
 use select::{Choice, InstalledRoute, Round};
 
@@ -205,8 +207,8 @@ struct Presented {
     next: Option<Arc<Directory>>,
 }
 
-/// A tick as one party sent it, and the member set that the party showed by then.
-type HalfTick = (Box<Tick>, Option<Presented>);
+/// A tick as one party sent it, and the member set and the epoch that the party showed by then.
+type HalfTick = (Box<Tick>, Option<Presented>, u64);
 
 /// One member proxy.
 pub struct Member {
@@ -241,6 +243,10 @@ pub struct Member {
     /// [`MemberSet::neighbours_digest`] of the set.
     neighbours: [u8; 32],
     epoch: u64,
+    /// The epoch that each party shows.
+    epochs: [u64; 2],
+    /// The epoch of the last tick.
+    tick_epoch: u64,
     tick: Duration,
     synced: bool,
     /// What was there before the parties began to send everything, until they have.
@@ -253,8 +259,11 @@ pub struct Member {
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     last_seq: u64,
     routes: HashMap<Handle, ReceivedObject>,
+    instances: Instances,
     choices: BTreeMap<Prefix, Choice>,
     rounds: BTreeMap<u64, Round>,
+    /// The batch with which everything was last begun to be sent.
+    began: u64,
     /// Rankings that wait for their time: when, of which batch, and the frames.
     rankings_due: VecDeque<(Instant, u64, [FromMember; 2])>,
     installed: BTreeMap<Prefix, InstalledRoute>,
@@ -306,6 +315,8 @@ impl Member {
             keys: Vec::new(),
             neighbours: [0; 32],
             epoch: 0,
+            epochs: [0; 2],
+            tick_epoch: 0,
             tick: Duration::ZERO,
             synced: false,
             sync: None,
@@ -315,8 +326,10 @@ impl Member {
             halves: BTreeMap::new(),
             last_seq: 0,
             routes: HashMap::new(),
+            instances: Instances::default(),
             choices: BTreeMap::new(),
             rounds: BTreeMap::new(),
+            began: 0,
             rankings_due: VecDeque::new(),
             installed: BTreeMap::new(),
             lost_since: None,
@@ -450,6 +463,7 @@ impl Member {
                 };
                 self.send(party, &hello);
             }
+            self.send_held();
         }
     }
 
@@ -482,6 +496,7 @@ impl Member {
         self.deferred = None;
         self.max_blobs = [u32::MAX; 2];
         self.epoch = 0;
+        self.epochs = [0; 2];
         self.halves.clear();
         self.presented = [None, None];
         self.differ_since = None;
@@ -624,6 +639,8 @@ impl Member {
                 self.event(MemberEvent::Deferred { seconds });
             }
             Ok(ToMember::OwnOrder { seconds }) => self.event(MemberEvent::OwnOrder { seconds }),
+            Ok(ToMember::Compare) if party == PartyNumber::One => self.send_buckets(),
+            Ok(ToMember::Compare) => self.fail(party, "a frame that only party 1 sends".to_owned(), now),
             Ok(ToMember::Credit { .. }) => self.fail(party, "a grant of credit in a part".to_owned(), now),
         }
     }
@@ -673,6 +690,7 @@ impl Member {
             self.event(MemberEvent::OlderSet { party: number(party), shown: id.number, in_force });
         }
         self.epoch = self.epoch.max(epoch);
+        self.epochs[index(party)] = epoch;
         self.presented[index(party)] = Some(Presented { id, next });
         if let [Some(one), Some(two)] = &self.presented {
             if one.id == two.id {
@@ -978,6 +996,8 @@ impl Member {
 
     fn policy_changed(&mut self, policy: Box<Policy>) {
         self.policy = policy;
+        // Also if the request is lost with the link.
+        self.instances.forget_results();
         // All of them, in an order that the policy does not determine: which ones it concerns must not show.
         self.announcements.retry_barred();
         self.announcements.repeat_all(self.prefixes_per_object());

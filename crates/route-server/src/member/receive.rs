@@ -9,6 +9,7 @@ use wayleave_core::{Now, Prefix, VerdictKind};
 use super::announce::Inventory;
 use super::select::Round;
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Suspect, index};
+use crate::digests::{self, BucketDigests, Differs, InstanceHash, Roots};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{Body, Candidate, Deliver, FromMember, Slice, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
@@ -23,6 +24,8 @@ const MAX_HALVES: usize = 256;
 /// A live object, opened if this member may open it.
 pub(super) struct ReceivedObject {
     pub opened: Option<Arc<OpenRoute>>,
+    /// Whether it is not what the parties and its announcer should have made: it is opened again if it comes again.
+    pub is_broken: bool,
     pub dead: BTreeSet<u16>,
     /// The assessment of each prefix, computed once; `None` after the policy or a finding changed.
     pub assessment: Option<Vec<Assessment>>,
@@ -33,10 +36,14 @@ pub(super) struct ReceivedObject {
 pub(super) struct Sync {
     /// Whether it is the first one of the session.
     is_first: bool,
-    /// Objects from before that have not come again.
+    /// Objects from before, in the buckets that are sent, that have not come again.
     stale: HashSet<Handle>,
-    /// Prefixes from before whose candidates have not been listed again.
-    unlisted: BTreeSet<Prefix>,
+    /// Instances from before, in the buckets that are sent, that have not been listed again.
+    unlisted: BTreeSet<InstanceHash>,
+    /// Whether the list of own objects is sent.
+    lists_own: bool,
+    /// Whether all is sent.
+    is_everything: bool,
     /// Objects that came.
     objects: usize,
     /// The own objects so far.
@@ -116,10 +123,10 @@ impl Member {
             self.fail(party, "two ticks for one batch".to_owned(), now);
             return;
         }
-        halves[index(party)] = Some((tick, self.presented[index(party)].clone()));
+        halves[index(party)] = Some((tick, self.presented[index(party)].clone(), self.epochs[index(party)]));
         if let [Some(_), Some(_)] = halves {
             let older_waits = self.halves.keys().next() != Some(&seq);
-            let Some([Some((one, first)), Some((two, second))]) = self.halves.remove(&seq) else { return };
+            let Some([Some((one, first, epoch)), Some((two, second, _))]) = self.halves.remove(&seq) else { return };
             if !self.agree_on_set(first, second, now) {
                 return;
             }
@@ -130,6 +137,7 @@ impl Member {
                 return;
             }
             self.halves = self.halves.split_off(&seq);
+            self.tick_epoch = epoch;
             self.tick(&one, &two, now);
         } else if self.halves.len() > MAX_HALVES {
             self.fail(party, "too many ticks that the other party did not send".to_owned(), now);
@@ -138,8 +146,34 @@ impl Member {
 
     pub(super) fn request_resync(&mut self) {
         self.counters.resyncs += 1;
-        self.send(PartyNumber::One, &FromMember::Resync);
-        self.send(PartyNumber::Two, &FromMember::Resync);
+        self.send_held();
+    }
+
+    /// Tells party 1 what this member holds, so that it is sent the rest.
+    pub(super) fn send_held(&mut self) {
+        let (seq, epoch, own) = (self.last_seq, self.tick_epoch, self.announcements.own_digest());
+        let objects = digests::root(&self.objects_held());
+        let instances = digests::root(&self.instances.done(self.config.select_best, epoch));
+        let roots = Roots { objects, instances };
+        self.send(PartyNumber::One, &FromMember::Holds { seq, epoch, roots, own });
+    }
+
+    /// Tells party 1 the same by buckets.
+    pub(super) fn send_buckets(&mut self) {
+        let (seq, epoch, own) = (self.last_seq, self.tick_epoch, self.announcements.own_digest());
+        let (objects, instances) = (self.objects_held(), self.instances.done(self.config.select_best, epoch));
+        self.send(PartyNumber::One, &FromMember::Buckets { seq, epoch, objects, instances, own });
+    }
+
+    /// Digests of the objects that came, whether this member could open them or not.
+    fn objects_held(&self) -> BucketDigests {
+        let mut held: Vec<(&Handle, &BTreeSet<u16>)> =
+            self.routes.iter().map(|(handle, route)| (handle, &route.dead)).collect();
+        held.sort_unstable_by_key(|(handle, _)| **handle);
+        let digest = |bucket: &[(&Handle, &BTreeSet<u16>)]| {
+            digests::of_objects(bucket.iter().map(|(handle, dead)| (*handle, dead.iter().copied())))
+        };
+        digests::by_bucket(&held, |(handle, _)| &handle.0, digest)
     }
 
     fn tick(&mut self, one: &Tick, two: &Tick, now: Now) {
@@ -155,11 +189,17 @@ impl Member {
             return;
         }
         self.counters.ticks += 1;
-        if begins(one) {
+        if let Some(differs) = one.slice.as_ref().and_then(|slice| slice.begins.as_ref()) {
+            let is_sent = |handle: &&Handle| differs.objects.has(digests::bucket_of(&handle.0));
+            if *differs == Differs::EVERYTHING {
+                self.began = one.seq;
+            }
             self.sync = Some(Sync {
                 is_first: !self.synced,
-                stale: self.routes.keys().copied().collect(),
-                unlisted: self.choices.keys().copied().collect(),
+                stale: self.routes.keys().filter(is_sent).copied().collect(),
+                unlisted: self.instances.in_buckets(&differs.instances),
+                lists_own: differs.own,
+                is_everything: *differs == Differs::EVERYTHING,
                 objects: 0,
                 own: Inventory::default(),
             });
@@ -168,6 +208,7 @@ impl Member {
             self.lost_since = None;
         }
         for (handle, prefix_index) in &one.dead {
+            self.instances.died(&(*handle, *prefix_index));
             self.mark_dead(*handle, *prefix_index);
         }
         for handle in &one.gone {
@@ -185,48 +226,56 @@ impl Member {
         }
         let own = self.sync.as_mut().map(|sync| &mut sync.own);
         self.announcements.applied(&one.applied, own);
-        if one.slice.as_ref().is_some_and(|slice| slice.ends) {
-            self.end_sync();
+        let ends = one.slice.as_ref().and_then(|slice| slice.ends);
+        if ends.is_some() {
+            self.drop_stale();
         }
-        let mut round = Round::new(now.instant);
+        let mut round = Round::new(self.tick_epoch, now.instant);
         let mut ranked = Vec::with_capacity(one.instances.len());
         for candidates in &one.instances {
             let ranks = one.rank && candidates.len() > 1;
             let assessments: Vec<Option<Assessment>> =
                 candidates.iter().map(|candidate| self.assessment(candidate)).collect();
             let prefix = self.candidates_changed(one.seq, candidates, &assessments, ranks);
-            if let (Some(prefix), Some(sync)) = (prefix, &mut self.sync) {
-                sync.unlisted.remove(&prefix);
+            let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
+            let hash = self.instances.list(one.seq, candidates, (is_whole, ranks));
+            if let Some(sync) = &mut self.sync {
+                sync.unlisted.remove(&hash);
             }
             if ranks {
-                ranked.push(Some((assessments, prefix)));
+                ranked.push(Some((assessments, hash, prefix)));
             } else {
                 ranked.push(None);
             }
         }
         if one.rank {
-            for place in round_order(&one.instances) {
-                let Some((assessments, prefix)) = ranked[place].take() else { continue };
-                self.rank_into(&mut round, &one.instances[place], &assessments, prefix);
+            for place in round_order(&one.instances, one.live as usize) {
+                let Some((assessments, hash, prefix)) = ranked[place].take() else { continue };
+                self.rank_into(&mut round, (&one.instances[place], hash), &assessments, prefix);
             }
-            self.rounds.insert(one.seq, round);
+            self.open_round(one.seq, round);
             // Made now and sent at its time, so that the moment of sending does not show how much work it was.
             if let Some(frames) = self.ranking(one.seq) {
                 self.rankings_due.push_back((now.instant + self.tick, one.seq, frames));
             }
+        }
+        if let Some(wanted) = ends {
+            self.end_sync(wanted);
         }
     }
 
     /// Own objects of a slice; once all are listed, the member may announce.
     fn list_own(&mut self, slice: &Slice) {
         let Some(sync) = &mut self.sync else { return };
-        for (version, live) in &slice.own {
-            sync.own.add(*version, live);
+        for own in &slice.own {
+            sync.own.add(own.version, own.width, &own.live);
         }
         if !slice.own_ends {
             return;
         }
-        self.announcements.inventory(std::mem::take(&mut sync.own));
+        if sync.lists_own {
+            self.announcements.inventory(std::mem::take(&mut sync.own));
+        }
         if !self.synced {
             // Retries what was refused for good too: the refusal may have been a transient fault.
             self.announcements.mark_all_dirty();
@@ -234,17 +283,41 @@ impl Member {
         self.synced = true;
     }
 
-    /// All that lives has been sent: what was there before and did not come again is gone.
-    fn end_sync(&mut self) {
-        let Some(sync) = self.sync.take() else { return };
-        for handle in sync.stale {
+    /// All that was to be sent has come: what was there before and did not come again is gone.
+    fn drop_stale(&mut self) {
+        let stale = self.sync.as_mut().map(|sync| std::mem::take(&mut sync.stale));
+        for handle in stale.into_iter().flatten() {
             self.drop_route(&handle);
         }
-        self.forget_choices(&sync.unlisted);
+    }
+
+    /// The same of instances. What this member has now must be what both parties have for it.
+    fn end_sync(&mut self, wanted: Roots) {
+        let Some(sync) = self.sync.take() else { return };
+        sync.unlisted.iter().for_each(|hash| self.instances.remove(hash));
+        self.forget_unlisted();
+        let roots =
+            Roots { objects: digests::root(&self.objects_held()), instances: digests::root(&self.instances.all()) };
+        let has_come = |(handle, _): &Candidate| self.routes.contains_key(handle);
+        if roots != wanted {
+            self.sync_failed(sync.is_everything);
+        } else if self.instances.is_overtaken(has_come) {
+            // Changes of prefixes came before the objects that were on their way. It is compared again, and gets those prefixes.
+            self.request_resync();
+        }
         if sync.is_first {
             let own = self.announcements.at_parties();
             self.event(MemberEvent::Synced { objects: sync.objects, own });
         }
+    }
+
+    /// After all was sent, what this member has is not what the parties have for it.
+    fn sync_failed(&mut self, is_everything: bool) {
+        if is_everything {
+            let what = "the parties sent everything, and it is not what they say that it is".to_owned();
+            self.alarm(Alarm { what, handle: None, suspects: both_parties() });
+        }
+        self.request_resync();
     }
 
     pub(super) fn drop_route(&mut self, handle: &Handle) {
@@ -274,7 +347,7 @@ impl Member {
     fn delivered(&mut self, one: &Deliver, two: &Deliver) {
         let handle = one.handle;
         let dead: BTreeSet<u16> = one.dead.iter().copied().collect();
-        if let Some(route) = self.routes.get_mut(&handle) {
+        if let Some(route) = self.routes.get_mut(&handle).filter(|route| !route.is_broken) {
             // Already known: a full tick repeats all live objects, with the prefixes that died meanwhile.
             let newly: Vec<u16> = dead.difference(&route.dead).copied().collect();
             for prefix_index in newly {
@@ -283,12 +356,12 @@ impl Member {
             return;
         }
         self.counters.delivered += 1;
-        let opened = match self.open(one, two) {
-            Ok(opened) => opened,
+        let (opened, is_broken) = match self.open(one, two) {
+            Ok(opened) => (opened, false),
             Err(alarm) => {
-                // Not stored, so that a repeated delivery is opened again.
+                // It counts as one that came: whether there was an alarm is not for the parties to know.
                 self.alarm(alarm);
-                return;
+                (None, true)
             }
         };
         match &opened {
@@ -296,12 +369,14 @@ impl Member {
                 self.counters.opened += 1;
                 self.touched.extend(open.prefixes.iter().map(|nlri| nlri.prefix));
             }
+            None if is_broken => {}
             None => self.counters.sealed += 1,
         }
         self.routes.insert(
             handle,
             ReceivedObject {
                 opened: opened.map(Arc::new),
+                is_broken,
                 dead,
                 assessment: None,
                 validation: Validation::NotRequested,
@@ -405,7 +480,7 @@ fn both_parties() -> Vec<Suspect> {
 
 /// Whether a tick has the first slice of everything.
 fn begins(tick: &Tick) -> bool {
-    tick.slice.as_ref().is_some_and(|slice| slice.begins)
+    tick.slice.as_ref().is_some_and(|slice| slice.begins.is_some())
 }
 
 /// Whether the two parties made the same batch: all but shares and bodies.
@@ -418,6 +493,7 @@ fn alike(one: &Tick, two: &Tick) -> bool {
         && one.dead == two.dead
         && one.gone == two.gone
         && one.instances == two.instances
+        && one.live == two.live
         && one.rank == two.rank
         && one.deliver.len() == two.deliver.len()
         && one.deliver.iter().zip(&two.deliver).all(same)

@@ -1,7 +1,6 @@
 //! Selection: the member ranks the routes that it may have, sends shares of the ranking, and installs what Select-Best
 //! returns.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use wayleave_crypto::secret::Seed;
 
 use super::receive::Assessment;
 use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index, number};
+use crate::digests::InstanceHash;
 use crate::frames::{Candidate, FromMember, Instance};
 use crate::object::Handle;
 use crate::party::PartyNumber;
@@ -19,6 +19,10 @@ use crate::rng::stream;
 
 /// How long a round may show no progress, at either party, before the member's own ranking decides.
 pub(super) const OUTCOME_WAIT: Duration = Duration::from_secs(10);
+
+/// Rounds whose results are awaited at a time: our own limit, beyond what the parties have open. Of the first the member's own ranking
+/// decides then.
+const MAX_ROUNDS: usize = 64;
 
 /// The candidates for one prefix, and the state of the choice among them.
 #[derive(Default)]
@@ -41,7 +45,9 @@ pub(super) struct InstalledRoute {
 /// A round in which this member ranks.
 pub(super) struct Round {
     /// Each instance with its prefix, if this member may open a route of it.
-    pub multi: Vec<(Instance, Option<Prefix>)>,
+    pub multi: Vec<(Instance, InstanceHash, Option<Prefix>)>,
+    /// The epoch of the batch.
+    epoch: u64,
     /// The ranking: valid bit and class of each candidate in turn.
     pub ranking: Vec<u8>,
     /// Shares of the results so far.
@@ -53,9 +59,9 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn new(begin: Instant) -> Self {
+    pub(super) fn new(epoch: u64, begin: Instant) -> Self {
         let halves = [Vec::new(), Vec::new()];
-        Self { multi: Vec::new(), ranking: Vec::new(), halves, done: (0, 0), heard: begin }
+        Self { multi: Vec::new(), epoch, ranking: Vec::new(), halves, done: (0, 0), heard: begin }
     }
 }
 
@@ -85,14 +91,11 @@ impl Member {
         Some(prefix)
     }
 
-    /// Of these prefixes nothing is listed any more.
-    pub(super) fn forget_choices(&mut self, prefixes: &BTreeSet<Prefix>) {
-        self.touched.extend(prefixes);
-        for prefix in prefixes {
-            let Some(choice) = self.choices.get_mut(prefix) else { continue };
-            choice.candidates = Instance::default();
-            choice.chosen = None;
-            choice.awaits = None;
+    /// Of prefixes whose candidates are no instance any more, what is listed is nothing that this member may open.
+    pub(super) fn forget_unlisted(&mut self) {
+        for (prefix, choice) in self.choices.iter_mut().filter(|(_, choice)| !self.instances.has(&choice.candidates)) {
+            *choice = Choice::default();
+            self.touched.insert(*prefix);
         }
     }
 
@@ -103,6 +106,7 @@ impl Member {
         all.iter().for_each(|handle| self.drop_route(handle));
         self.touched.extend(self.choices.keys().copied());
         self.choices.clear();
+        self.instances.clear();
     }
 
     /// The usable candidates with their classes, in number order; those that import rules reject have none.
@@ -163,12 +167,12 @@ impl Member {
     pub(super) fn rank_into(
         &mut self,
         round: &mut Round,
-        candidates: &Instance,
+        (candidates, hash): (&Instance, InstanceHash),
         assessments: &[Option<Assessment>],
         prefix: Option<Prefix>,
     ) {
         round.ranking.extend(self.ranking_row(candidates, assessments));
-        round.multi.push((Arc::clone(candidates), prefix));
+        round.multi.push((Arc::clone(candidates), hash, prefix));
     }
 
     /// The valid bit and the class of each candidate in turn.
@@ -216,8 +220,6 @@ impl Member {
         round.heard = now.instant;
         let Some(mut round) = self.rounds.remove(&seq) else { return };
         self.outcome(seq, &mut round);
-        // What came before it has no results any more.
-        self.rounds = self.rounds.split_off(&seq);
         if round.done.0 < round.multi.len() {
             self.rounds.insert(seq, round);
         } else {
@@ -229,7 +231,7 @@ impl Member {
     fn outcome(&mut self, seq: u64, round: &mut Round) {
         let [one, two] = &round.halves;
         let (done, mut at) = round.done;
-        for (((candidates, prefix), a), b) in round.multi.iter().zip(one).zip(two).skip(done) {
+        for (((candidates, hash, prefix), a), b) in round.multi.iter().zip(one).zip(two).skip(done) {
             let ranking = &round.ranking[at..at + candidates.len() * 2];
             at += candidates.len() * 2;
             let (valid, number) = ((a ^ b) >> 7 == 1, usize::from((a ^ b) & 0x7f));
@@ -243,6 +245,8 @@ impl Member {
                 let what = "Select-Best returned a route that is not among the best of the ranking".to_owned();
                 self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
             }
+            // Whatever it is: what this member holds must not tell the parties.
+            self.instances.evaluated(hash, seq, round.epoch);
             let chosen = (possible && valid).then(|| candidates[number]);
             self.chosen(seq, *prefix, chosen);
         }
@@ -262,9 +266,12 @@ impl Member {
         let due = |round: &Round| now.instant.since(round.heard) >= OUTCOME_WAIT;
         let overdue: Vec<u64> = self.rounds.iter().filter(|(_, round)| due(round)).map(|(seq, _)| *seq).collect();
         for seq in overdue {
-            self.event(MemberEvent::OutcomeOverdue { batch: seq });
             self.decide_alone(seq);
-            self.request_resync();
+            // What has been listed again since, with everything, is chosen anew.
+            if seq >= self.began {
+                self.event(MemberEvent::OutcomeOverdue { batch: seq });
+                self.request_resync();
+            }
         }
     }
 
@@ -274,6 +281,17 @@ impl Member {
             self.counters.missed_rankings += 1;
             self.event(MemberEvent::RankingMissed { batch: seq });
             self.decide_alone(seq);
+        }
+    }
+
+    /// A round begins: its results are awaited.
+    pub(super) fn open_round(&mut self, seq: u64, round: Round) {
+        self.rounds.insert(seq, round);
+        if self.rounds.len() > MAX_ROUNDS
+            && let Some(first) = self.rounds.keys().next().copied()
+        {
+            self.decide_alone(first);
+            self.request_resync();
         }
     }
 
@@ -354,11 +372,13 @@ impl Member {
     /// Whether the installed route lives among the candidates. A route that its announcer replaced is gone, but the
     /// outcome of the same tick is on its way.
     fn lives_or_is_replaced(&self, installed: &Handle, announcer: u32, candidates: &[Candidate]) -> bool {
-        candidates.iter().any(|(handle, _)| handle == installed)
-            || candidates.iter().any(|(handle, _)| {
-                let open = self.routes.get(handle).and_then(|route| route.opened.as_ref());
-                open.is_some_and(|open| open.slot == announcer)
-            })
+        // The candidates may be those of an earlier batch: a later one lists none if this member may open none.
+        let lives =
+            |(handle, index): &&Candidate| self.routes.get(handle).is_some_and(|route| route.prefix(*index).is_some());
+        candidates.iter().filter(lives).any(|(handle, _)| {
+            let open = self.routes.get(handle).and_then(|route| route.opened.as_ref());
+            handle == installed || open.is_some_and(|open| open.slot == announcer)
+        })
     }
 
     /// The attributes for the router: the announcer's, with what import rules change.

@@ -73,7 +73,7 @@ impl Member {
             let Some(mut round) = self.rounds.remove(&seq) else { continue };
             let mut changed = false;
             let mut at = 0;
-            for (candidates, prefix) in &round.multi {
+            for (candidates, _, prefix) in &round.multi {
                 let end = at + candidates.len() * 2;
                 if prefix.is_some_and(|prefix| prefixes.contains(&prefix)) {
                     let assessments: Vec<Option<Assessment>> =

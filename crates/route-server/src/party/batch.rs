@@ -5,15 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use wayleave_core::Now;
+use wayleave_core::{Now, Prefix};
 
+use super::relist::Relist;
 use super::role::Role;
 use super::round::{Group, Round};
 use super::state::{ActiveMember, Stage, State, width};
 use super::sync::{Cursor, Listing};
 use super::{Party, PartyNumber, PartyOutput, PersistId, store, sync};
+use crate::digests::Differs;
 use crate::directory::{Directory, MemberSet};
-use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember, round_order};
+use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember};
 use crate::object::{ExportMode, Handle, Kind};
 use crate::object_table::{Effects, ObjectEntry};
 
@@ -66,6 +68,7 @@ impl State {
         for step in steps {
             self.apply_step(role, step, &mut applied, now)?;
         }
+        self.table.settle();
         self.table.extend_view(seq, steps);
         applied.view = self.table.view();
         let changes = store::changes(&self.table, &applied.effects, self.epoch, seq);
@@ -108,12 +111,12 @@ impl State {
             Step::Expire { slot, objects } => self.table.expire(*slot, *objects as usize, &mut applied.effects),
             // A batch may end the slot that it was to serve.
             Step::Sync { slot, .. } if self.set.active(*slot).is_none() => {}
-            Step::Sync { slot, session, select_best, chooses, objects } => {
+            Step::Sync { slot, session, select_best, chooses, objects, differs } => {
                 let before = self.active.get(slot).filter(|before| before.session == *session);
-                let complete = before.is_some_and(|before| before.complete);
+                let complete = before.is_some_and(|before| before.complete) || *differs != Differs::EVERYTHING;
                 let (session, select_best, chooses) = (*session, *select_best, *chooses);
-                let cursor = Some(Cursor::START);
-                self.active.insert(*slot, ActiveMember { session, select_best, cursor, complete, chooses });
+                let (cursor, differs) = (Some(Cursor::before(differs)), Arc::new(differs.clone()));
+                self.active.insert(*slot, ActiveMember { session, select_best, cursor, differs, complete, chooses });
                 role.member_synced(*slot);
                 applied.slices.insert(*slot, (*objects, true));
             }
@@ -131,15 +134,16 @@ impl State {
                 self.active.remove(slot);
                 role.member_inactive(*slot, now);
             }
-            Step::Epoch { epoch } => {
+            Step::Epoch { epoch, changed } => {
                 if *epoch < self.epoch {
                     return Err("an epoch that is past");
                 }
                 self.epoch = *epoch;
-                if let Some(recommendation) = role.epoch_began() {
+                self.epoch_began = Some(now.instant);
+                if let Some(recommendation) = role.epoch_began(self) {
                     self.recommendation = recommendation;
                 }
-                self.relist = self.table.prefixes().next().copied();
+                self.relist = Relist::begin(self.relist.take(), changed);
                 applied.renewed = true;
             }
             Step::Relist { prefixes } => self.relist_some(*prefixes, &mut applied.effects),
@@ -202,13 +206,12 @@ impl State {
         }
     }
 
-    /// Lets so many prefixes more be evaluated again, of those with something to choose.
+    /// Looks at so many prefixes more, and lets those be evaluated again that an epoch's change concerns.
     fn relist_some(&mut self, prefixes: u32, effects: &mut Effects) {
-        let Some(from) = self.relist else { return };
-        let mut all = self.table.prefixes_from(Some(from));
-        let some = all.by_ref().take(prefixes as usize);
-        effects.touched.extend(some.filter(|prefix| self.table.routes_of(prefix) > 1));
-        self.relist = all.next().copied();
+        let Some(relist) = self.relist.take() else { return };
+        let (concerned, rest) = relist.take(&self.table, prefixes);
+        effects.relisted.extend(concerned);
+        self.relist = rest;
     }
 
     /// Sends every active member its tick and starts the round.
@@ -218,7 +221,8 @@ impl State {
             self.tell_members();
         }
         let mut groups: BTreeMap<Listing, Group> = BTreeMap::new();
-        let active: Vec<(u32, ActiveMember)> = self.active.iter().map(|(slot, active)| (*slot, *active)).collect();
+        let active: Vec<(u32, ActiveMember)> =
+            self.active.iter().map(|(slot, active)| (*slot, active.clone())).collect();
         let deliverable = deliverable(&applied.effects);
         // In mode `mpc` the shares in them are still to be computed.
         let mut unfinished = Vec::new();
@@ -226,12 +230,17 @@ impl State {
         for (slot, active) in active {
             let slice = applied.slices.get(&slot).zip(active.cursor);
             let begins = slice.is_some_and(|((_, begins), _)| *begins);
-            let taken = slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, *objects));
+            let taken =
+                slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, &active.differs, *objects));
+            let ends = taken.as_ref().is_some_and(|taken| taken.after.is_none()).then(|| self.table.roots(slot));
             let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
             let listing = Listing::new(is_new, active.complete, active.cursor, taken.as_ref());
-            let group = groups.entry(listing).or_insert_with(|| {
-                let prefixes = listing.prefixes(&self.table, &applied.effects);
-                Group::new(prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect())
+            let group = groups.entry(listing.clone()).or_insert_with(|| {
+                let instances = |prefixes: BTreeSet<Prefix>| {
+                    prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
+                };
+                let [live, later] = listing.prefixes(&self.table, &applied.effects);
+                Group::new(instances(live), instances(later))
             });
             let chooses = active.chooses || active.cursor.is_none();
             let rank = active.select_best && chooses && !group.multi.is_empty();
@@ -242,6 +251,7 @@ impl State {
                 dead: applied.effects.dead.clone(),
                 gone: applied.effects.removed.iter().map(|(.., handle)| *handle).collect(),
                 instances: group.instances.clone(),
+                live: u32::try_from(group.live).expect("a tick has few million instances"),
                 rank,
                 ..Tick::default()
             };
@@ -253,8 +263,9 @@ impl State {
                 let new: BTreeSet<Handle> = entries.iter().map(|entry| entry.handle).collect();
                 let of_slice = taken.objects.iter().filter_map(|(slot, version)| self.table.entry(*slot, *version));
                 entries.extend(of_slice.filter(|entry| !new.contains(&entry.handle)));
-                let (own, own_ends, ends) = (taken.own, taken.own_ends, taken.after.is_none());
-                tick.slice = Some(Slice { begins, ends, own, own_ends });
+                let begins = begins.then(|| Differs::clone(&active.differs));
+                let own_ends = taken.own_ends || begins.as_ref().is_some_and(|differs| !differs.own);
+                tick.slice = Some(Slice { begins, ends, own: taken.own, own_ends });
                 cursor = taken.after;
             }
             tick.deliver = entries.into_iter().filter_map(|entry| self.delivery(slot, entry)).collect();
@@ -290,9 +301,9 @@ impl State {
             return;
         }
         let wait = self.tick + self.config.rank_wait;
-        let mut round = Box::new(Round::new(seq, groups, now.instant, now.instant + wait));
+        let mut round = Round::new(seq, groups, now.instant, now.instant + wait);
         without_tick.iter().for_each(|slot| round.leave(*slot));
-        self.stage = Stage::Round(round);
+        self.rounds.insert(seq, round);
     }
 
     fn delivery(&self, receiver: u32, entry: &ObjectEntry) -> Option<Deliver> {
@@ -310,7 +321,7 @@ impl State {
         })
     }
 
-    fn instance(&self, prefix: &wayleave_core::Prefix) -> Instance {
+    fn instance(&self, prefix: &Prefix) -> Instance {
         self.table.candidates(prefix, MAX_CANDIDATES).into()
     }
 }
@@ -339,21 +350,4 @@ fn deliverable(effects: &Effects) -> Vec<Deliverable> {
         objects.entry((*slot, *version)).or_default().push(*from..*to);
     }
     objects.into_iter().map(|(key, to)| Deliverable { key, to }).collect()
-}
-
-/// Two-candidate instances and more, which need a round.
-impl Group {
-    fn new(instances: Vec<Instance>) -> Self {
-        let multi = round_order(&instances).into_iter().map(|place| Arc::clone(&instances[place])).collect();
-        Self { instances, multi, members: Vec::new() }
-    }
-}
-
-/// By number of routes padded to a power of two: which instances, in order.
-pub(super) fn by_class(multi: &[Instance]) -> BTreeMap<usize, Vec<usize>> {
-    let mut classes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (i, instance) in multi.iter().enumerate() {
-        classes.entry(instance.len().next_power_of_two()).or_default().push(i);
-    }
-    classes
 }

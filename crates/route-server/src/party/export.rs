@@ -8,7 +8,7 @@ use wayleave_core::Now;
 use wayleave_mpc::{BitRows, Demand};
 
 use super::PartyNumber;
-use super::engine::{self, MAX_TARGET};
+use super::engine::MAX_TARGET;
 use super::round::Group;
 use super::state::{Stage, State};
 use crate::frames::Tick;
@@ -48,6 +48,10 @@ struct ShareDestination {
 }
 
 impl Exporting {
+    pub(super) fn seq(&self) -> u64 {
+        self.seq
+    }
+
     /// The member has gone: nobody will wait for its ranking.
     pub(super) fn leave(&mut self, slot: u32) {
         self.without_tick.insert(slot);
@@ -70,30 +74,27 @@ impl State {
         self.finish_exports(now);
     }
 
-    /// Gives the engine the next part of Export-All. `false` if there is nothing to do, or to wait for.
-    pub(super) fn next_export(&mut self, now: Now) -> bool {
-        self.finish_exports(now);
+    /// Whether the ticks of this batch wait for Export-All.
+    pub(super) fn is_exporting(&self, seq: u64) -> bool {
+        matches!(&self.stage, Stage::Exporting(exporting) if exporting.seq == seq)
+    }
+
+    /// Gives the engine the next part of Export-All. `false` if the pool lacks something for it, which is supplied.
+    pub(super) fn begin_export(&mut self) -> Result<bool, String> {
         let Self { stage: Stage::Exporting(exporting), engine: Some(engine), table, config, .. } = self else {
-            return false;
+            return Ok(false);
         };
-        let Some(job) = exporting.jobs.front() else { return false };
+        let job = exporting.jobs.front().ok_or("nothing to export")?;
         let program = engine.export_program();
-        let short = engine.short_of(&Demand::of(&program, job.lanes));
-        let started = if short.total() > 0 {
-            engine.fill(&short.chunks(engine::CHUNK))
-        } else {
-            let inputs = inputs(job, &exporting.ticks, table, (&config.exchange, config.number));
-            engine.evaluate(&program, &inputs)
-        };
-        if let Err(what) = started {
-            self.event(super::PartyEvent::Engine { what });
-            return false;
+        if !engine.has(&Demand::of(&program, job.lanes)) {
+            return Ok(false);
         }
-        true
+        engine.evaluate(&program, &inputs(job, &exporting.ticks, table, (&config.exchange, config.number)))?;
+        Ok(true)
     }
 
     /// Puts the results of the job at the front where they go.
-    pub(super) fn exports_done(&mut self, outputs: &BitRows) {
+    pub(super) fn exports_done(&mut self, outputs: &BitRows, now: Now) {
         let Stage::Exporting(exporting) = &mut self.stage else { return };
         let Some(job) = exporting.jobs.pop_front() else { return };
         self.counters.exports += outputs.lanes() as u64;
@@ -102,6 +103,7 @@ impl State {
         for (place, share) in places.zip(lanes.as_chunks::<16>().0) {
             exporting.ticks[place.tick].1.deliver[place.delivery].share = *share;
         }
+        self.finish_exports(now);
     }
 
     /// Sends the ticks once all is computed, and waits for rankings.

@@ -21,6 +21,9 @@ const MAX_SEQ_STEP: u64 = 1 << 16;
 /// Octets of credit without which no long frame is sent: an inventory's rows, with the most dead prefixes, take as many.
 const LONG: u64 = 8 << 20;
 
+/// Batches after which party 1 need not know that a ranking came late: it remembers as many.
+const MAX_LATE: u64 = 256;
+
 /// Batches that party 1 may make before it takes a member set or a removal from here.
 const MAX_OFFERED: u32 = 64;
 /// How long it may take for that, however few batches it makes. What waits takes effect when the link comes up again, so an
@@ -70,6 +73,7 @@ impl Role for Follower {
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps, now),
             PartyFrame::Go { seq } => deliver_accepted(party, seq, now),
             PartyFrame::Evaluate { seq, rows } => party.evaluate(seq, &rows),
+            PartyFrame::Next { seq } => party.order(seq),
             PartyFrame::Refill { demand } => refill(party, &demand),
             PartyFrame::Drop { objects } => {
                 for (slot, version) in objects {
@@ -189,6 +193,16 @@ impl Role for Follower {
         party.send_to_peer(&PartyFrame::Ranked { seq, slot, row });
     }
 
+    /// Party 1 began without it, and is told that it came all the same: whoever is on probation shows so that it is in time again.
+    fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), row: [u8; 16], _now: Now) {
+        let is_delivered = seq < party.seq || seq == party.seq && matches!(party.stage, Stage::Idle);
+        // One of a round that is open, or yet to come, is none: party 1 would count on it.
+        let is_open = party.rounds.get(&seq).is_some_and(|round| !round.is_running());
+        if party.peer_ready() && is_delivered && !is_open && party.seq - seq < MAX_LATE {
+            party.send_to_peer(&PartyFrame::Ranked { seq, slot, row });
+        }
+    }
+
     fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, _now: Now) {
         party.send_to_peer(&PartyFrame::Accept { seq, view: applied.view });
         party.stage = Stage::Accepted { seq, applied };
@@ -292,16 +306,17 @@ fn deliver_accepted(party: &mut State, seq: u64, now: Now) -> Result<(), &'stati
     }
 }
 
-/// Fills the pool with the chunks that party 1 named.
+/// Makes the correlations that party 1 ordered, after those that it ordered before.
 fn refill(party: &mut State, demand: &[(u32, u64)]) -> Result<(), &'static str> {
-    if !matches!(party.stage, Stage::Idle) {
-        return Err("a refill out of turn");
+    let engine = party.engine.as_mut().ok_or("an order of correlations without a session")?;
+    if demand.is_empty() {
+        return Err("an order of no correlations");
     }
-    let chunks = engine::from_frame(demand)?;
-    let engine = party.engine.as_mut().ok_or("a refill without a session")?;
-    engine.fill(&chunks).map_err(|_| "a refill that is not possible")?;
-    party.counters.correlations += chunks.iter().map(|chunk| chunk.count as u64).sum::<u64>();
-    party.stage = Stage::Refill;
+    for chunk in demand {
+        let chunk = engine::from_frame(*chunk)?;
+        engine.order(chunk)?;
+        party.counters.correlations += chunk.count as u64;
+    }
     Ok(())
 }
 

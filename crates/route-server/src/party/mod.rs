@@ -6,22 +6,27 @@
 //! both hold and both *evaluate* Select-Best; each sends its share of the result to the member. Nothing is delivered or
 //! evaluated before the views were compared.
 //!
+//! Ranking and evaluating goes on beside the batches that come after (`round`).
+//!
 //! What both parties do alike is in `State` (`state`, `batch`, `round`); what only party 1 does in `Sequencer`, what only
 //! party 2 does in `Follower`. Both are called through the trait `Role` (`role`), which is not a role of `wayleave run`.
 
 mod batch;
 mod budget;
+mod compare;
 mod engine;
 mod export;
 mod follower;
 mod probation;
 mod reconcile;
+mod relist;
 mod role;
 mod round;
 mod sequencer;
 mod state;
 mod status;
 mod store;
+mod supply;
 mod sync;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -42,7 +47,10 @@ use crate::rng::Rng;
 pub use budget::Budget;
 pub use status::{Counters, PartyEvent, PartyStatus, RouteView};
 pub use store::{Change, META, StoredRecord};
+pub use supply::{SetupDone, SetupJob};
 
+use compare::{Held, Holding};
+use engine::Engine;
 use follower::Follower;
 use role::Role;
 use sequencer::Sequencer;
@@ -99,6 +107,8 @@ pub struct PartyConfig {
     pub max_blob: u32,
     /// What each member may cost this party.
     pub budget: Budget,
+    /// How long a recommendation counts at least, at party 1.
+    pub epoch: Duration,
 }
 
 /// What a driver gives a party.
@@ -126,6 +136,8 @@ pub enum PartyInput {
     Keys(Vec<(KeyRole, [u8; 32])>),
     /// The exchange's recommendation by slot of the announcer, bigger is better. Party 1; a change starts an epoch.
     Recommendation(BTreeMap<u32, u8>),
+    /// The job of [`PartyOutput::Setup`] is done.
+    SetupDone(SetupDone),
 }
 
 /// What a party asks its driver to do.
@@ -145,6 +157,8 @@ pub enum PartyOutput {
         id: PersistId,
         changes: Vec<Change>,
     },
+    /// Run the job on a thread of its own, then give [`PartyInput::SetupDone`]. The next one comes after that.
+    Setup(SetupJob),
     /// The member set changed: links are authenticated by it from now on.
     Members(Box<MemberSet>),
     Event(PartyEvent),
@@ -182,6 +196,7 @@ impl Party {
             set_is_stored,
             set_is_news: false,
             epoch: loaded.epoch.max(1),
+            epoch_began: None,
             seq: loaded.seq.max(now.unix.0),
             table: loaded.table,
             pending: BTreeMap::new(),
@@ -190,7 +205,11 @@ impl Party {
             active: BTreeMap::new(),
             peer: None,
             stage: Stage::Idle,
+            rounds: BTreeMap::new(),
             engine: None,
+            work: None,
+            ordered: VecDeque::new(),
+            engine_progress: 0,
             recommendation: BTreeMap::new(),
             relist: None,
             flow_changed: BTreeSet::new(),
@@ -199,6 +218,7 @@ impl Party {
             offended: BTreeMap::new(),
             overrun: BTreeSet::new(),
             refill_at: now.instant,
+            setup_runs: false,
             heard: now.instant,
             clocks: now,
             departures: Vec::new(),
@@ -231,7 +251,8 @@ impl Party {
     /// Whether everything that was given to this party has had its effect.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        matches!(self.state.stage, Stage::Idle | Stage::Refill)
+        matches!(self.state.stage, Stage::Idle)
+            && self.state.rounds.is_empty()
             && self.state.peer_ready()
             && self.state.pending.is_empty()
             && self.role.is_at_rest(&self.state)
@@ -240,7 +261,7 @@ impl Party {
     /// Whether the pool of correlations holds what it should, and is not being filled.
     #[must_use]
     pub fn is_stocked(&self) -> bool {
-        self.role.is_stocked(&self.state) && !matches!(self.state.stage, Stage::Refill)
+        self.role.is_stocked(&self.state) && !self.state.engine.as_ref().is_some_and(Engine::is_supplying)
     }
 
     /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
@@ -357,7 +378,14 @@ impl Party {
             (PartyNumber::Two, FromMember::RankTwo { seq, row, share }) => {
                 self.rank(slot, seq, row, round::RankShare::Bytes(share), now);
             }
-            (_, FromMember::Resync) => self.role.resync(slot),
+            (_, FromMember::Resync) => self.role.resync(state, slot),
+            (_, FromMember::Holds { seq, epoch, roots, own }) => {
+                self.member_holds(slot, link, Holding { seq, epoch, own, held: Held::Roots(roots) });
+            }
+            (_, FromMember::Buckets { seq, epoch, objects, instances, own }) => {
+                let held = Held::Buckets { objects, instances };
+                self.member_holds(slot, link, Holding { seq, epoch, own, held });
+            }
             _ => state.bad_frame(Some(slot), link, "a frame meant for the other party".to_owned()),
         }
     }
@@ -376,12 +404,18 @@ impl Party {
         }
     }
 
+    fn member_holds(&mut self, slot: u32, link: LinkId, holding: Holding) {
+        if let Err(what) = self.role.member_holds(&mut self.state, slot, holding) {
+            self.state.bad_frame(Some(slot), link, what.to_owned());
+        }
+    }
+
     fn rank(&mut self, slot: u32, seq: u64, row: [u8; 16], share: round::RankShare, now: Now) {
         if self.state.rank(slot, seq, row, share) {
             self.role.ranking_submitted(&mut self.state, seq, slot, row);
             self.run_round(now);
         } else {
-            self.role.ranking_was_late(&mut self.state, seq, slot, now);
+            self.role.ranking_was_late(&mut self.state, (seq, slot), row, now);
         }
     }
 
@@ -402,7 +436,7 @@ impl Party {
                 granted
             }
             frame if !self.state.peer_ready() => self.role.peer_frame_before_ready(&mut self.state, frame, now),
-            PartyFrame::Engine { step, bytes } => self.state.engine_frame(step, bytes),
+            PartyFrame::Engine { stream, step, bytes } => self.state.engine_frame(stream, step, bytes),
             frame => self.role.peer_frame(&mut self.state, frame, now),
         };
         if let Err(what) = taken {
@@ -458,7 +492,9 @@ impl Party {
     /// When the peer party has been silent for too long, if this party waits for it.
     fn silence_ends(&self) -> Option<Instant> {
         let waits = self.state.peer.is_some() && self.role.awaits_peer(&self.state);
-        waits.then(|| self.state.heard + self.state.peer_wait())
+        let of_setup = self.state.engine.as_ref().and_then(Engine::awaits_setup_since);
+        let since = waits.then_some(self.state.heard).into_iter().chain(of_setup).min();
+        since.map(|since| since + self.state.peer_wait())
     }
 
     /// Does what can be done now.
@@ -476,15 +512,12 @@ impl Party {
         }
     }
 
-    /// Takes the round, or a refill, as far as it can go.
+    /// Takes the round as far as it can go, and setup beside it.
     fn run_round(&mut self, now: Now) {
-        loop {
-            self.role.start_evaluation(&mut self.state, now);
-            self.state.run_engine(now);
-            if !self.role.refill(&mut self.state, now) {
-                break;
-            }
-        }
+        self.role.start_evaluation(&mut self.state, now);
+        self.state.run_engine(now);
+        self.role.supply(&mut self.state, now);
+        self.state.run_setup();
         self.state.report_progress(now);
     }
 
@@ -575,6 +608,7 @@ impl Machine for Party {
             PartyInput::Members(bytes) => self.new_member_set(&bytes),
             PartyInput::Keys(keys) => self.state.config.keys = keys,
             PartyInput::Recommendation(by_slot) => self.role.new_recommendation(&mut self.state, by_slot),
+            PartyInput::SetupDone(done) => self.state.setup_done(done, now),
         }
         self.advance(now);
     }
@@ -593,10 +627,7 @@ impl Machine for Party {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let progress = match &self.state.stage {
-            Stage::Round(round) => round.progress_due(),
-            _ => None,
-        };
+        let progress = self.state.rounds.values().filter_map(round::Round::progress_due).min();
         let flow = [self.state.stalls_at(), self.state.grants_at()];
         let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter().chain(flow);
         all.flatten().min()

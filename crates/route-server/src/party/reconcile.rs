@@ -86,7 +86,7 @@ impl State {
         }
         let (one, two) = if expected == 2 { (peer.nonce, hello.nonce) } else { (hello.nonce, peer.nonce) };
         let seed = self.rng.draw(&[b"engine", &one, &two]).bytes();
-        self.engine = Some(Engine::new(self.config.number, one, two, seed));
+        self.engine = Some(Engine::new(self.config.number, peer.link, [one, two], seed));
         if self.config.number == PartyNumber::Two {
             self.tick = Duration::from_millis(u64::from(hello.tick_ms));
         }
@@ -172,6 +172,7 @@ impl State {
 
     /// Both parties agree: batches may flow.
     pub(super) fn agreed(&mut self, effects: &Effects) {
+        self.table.settle();
         let changes = store::changes(&self.table, effects, self.epoch, self.seq);
         self.persist(changes);
         self.active.clear();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
+use super::compare::Holding;
 use super::state::{Departure, PendingObject, Stage, State};
 use crate::directory::Directory;
 use crate::frames::{PartyFrame, SessionId};
@@ -42,8 +43,8 @@ pub(super) trait Role: Send {
     /// This party took a member's ranking.
     fn ranking_submitted(&mut self, _party: &mut State, _seq: u64, _slot: u32, _row: [u8; 16]) {}
 
-    /// This party got a member's ranking too late for its round.
-    fn ranking_was_late(&mut self, _party: &mut State, _seq: u64, _slot: u32, _now: Now) {}
+    /// This party got a member's ranking too late for its round: batch and slot.
+    fn ranking_was_late(&mut self, _party: &mut State, _of: (u64, u32), _row: [u8; 16], _now: Now) {}
 
     /// Slots for whose rankings nobody waits.
     fn on_probation(&self) -> Vec<u32> {
@@ -61,7 +62,12 @@ pub(super) trait Role: Send {
     }
 
     /// A member requested everything again.
-    fn resync(&mut self, _slot: u32) {}
+    fn resync(&mut self, _party: &mut State, _slot: u32) {}
+
+    /// A member says what it holds. `Err` says how it erred.
+    fn member_holds(&mut self, _party: &mut State, _slot: u32, _held: Holding) -> Result<(), &'static str> {
+        Err("a frame meant for the other party")
+    }
 
     /// A newer directory of this party's operator, which has been checked.
     fn new_member_set(&mut self, party: &mut State, next: &Directory);
@@ -80,7 +86,7 @@ pub(super) trait Role: Send {
     fn member_inactive(&mut self, _slot: u32, _now: Now) {}
 
     /// A batch began an epoch; returns the recommendation for it, if that changes.
-    fn epoch_began(&mut self) -> Option<BTreeMap<u32, u8>> {
+    fn epoch_began(&mut self, _party: &State) -> Option<BTreeMap<u32, u8>> {
         None
     }
 
@@ -93,10 +99,8 @@ pub(super) trait Role: Send {
     /// Starts the evaluation of a round, if it is time.
     fn start_evaluation(&mut self, _party: &mut State, _now: Now) {}
 
-    /// Starts to fill the pool of correlations, if nothing else is to do. Returns whether it did.
-    fn refill(&mut self, _party: &mut State, _now: Now) -> bool {
-        false
-    }
+    /// Orders correlations, if the pool is short of them.
+    fn supply(&mut self, _party: &mut State, _now: Now) {}
 
     /// Does what is due by the clock alone.
     fn sweep(&mut self, _party: &mut State, _now: Now) {}
@@ -108,12 +112,7 @@ pub(super) trait Role: Send {
 
     /// Whether this party can go on only when the peer party sends something.
     fn awaits_peer(&self, party: &State) -> bool {
-        match &party.stage {
-            Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
-            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) | Stage::Refill | Stage::Round(_) => {
-                true
-            }
-        }
+        is_in_agreement(party) || !party.rounds.is_empty()
     }
 
     /// Whether everything that was given to this role has had its effect.
@@ -124,5 +123,15 @@ pub(super) trait Role: Send {
     /// Whether the pool of correlations holds what it should.
     fn is_stocked(&self, _party: &State) -> bool {
         true
+    }
+}
+
+/// Whether the parties agree on a batch, on what is stored, or compute: each then waits for the other.
+pub(super) fn is_in_agreement(party: &State) -> bool {
+    match &party.stage {
+        Stage::Idle | Stage::Persisting { .. } => {
+            party.work.is_some() || party.peer.as_ref().is_some_and(|peer| !peer.ready)
+        }
+        Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) => true,
     }
 }

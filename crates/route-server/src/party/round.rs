@@ -1,18 +1,23 @@
-//! The round of a batch: rankings come in, both parties evaluate Select-Best, each member gets its shares of the result.
+//! The rounds of batches: rankings come in, both parties evaluate Select-Best, each member gets its shares of the result.
+//!
+//! Several rounds are open at a time, and batches go on beside them. The engine does one thing after the other, and party 1 says
+//! what comes next: what changed just now before what is evaluated again, and among rounds the one of which the least was
+//! done, so that a round with many prefixes delays another by one evaluation and not by all of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_mpc::{BitRows, Demand};
 
-use super::PartyEvent;
-use super::batch::by_class;
-use super::engine::{self, Finished, MAX_TARGET};
+use super::engine::{Engine, MAX_TARGET};
 use super::state::{Stage, State};
-use crate::frames::{Instance, PartyFrame, ToMember};
+use super::supply::SetupDone;
+use super::{PartyEvent, PartyNumber, PartyOutput};
+use crate::frames::{EngineStream, Instance, PartyFrame, ToMember, round_order};
 use crate::rng::stream;
 
 /// Bits of a member's class and of the exchange's recommendation.
@@ -23,6 +28,8 @@ pub(super) const RANK_BYTES: usize = 2;
 const PROGRESS: Duration = Duration::from_secs(3);
 /// Comparators times lanes of one evaluation: our own limit on what is in memory at once.
 const JOB_COMPARATORS: usize = 1 << 16;
+/// The same where prefixes are evaluated again: what changes meanwhile waits for one of these.
+const LATER_JOB_COMPARATORS: usize = 1 << 14;
 
 /// A member's share of a ranking.
 pub(super) enum RankShare {
@@ -32,14 +39,49 @@ pub(super) enum RankShare {
     Bytes(Vec<u8>),
 }
 
+/// Rounds that are open at a time: our own limit. Beyond it no batch is made until one of them ends. With the usual tick and wait for
+/// rankings this is more than begin while the first one waits for a member that is silent.
+pub(super) const MAX_ROUNDS: usize = 32;
+/// Of these, rounds with prefixes that are evaluated again: our own limit.
+pub(super) const MAX_BACKGROUND: usize = 2;
+/// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.
+const MAX_ORDERED: usize = 4;
+
 /// Members that get the same instances.
 pub(super) struct Group {
-    /// All instances of the tick.
+    /// All instances of the tick: first those that changed just now.
     pub instances: Vec<Instance>,
-    /// Those with two or more candidates, in [`crate::frames::round_order`].
+    pub live: usize,
+    /// Those with two or more candidates, in [`round_order`], and how many of them changed just now.
     pub multi: Vec<Instance>,
+    live_multi: usize,
     /// The slots that rank.
     pub members: Vec<u32>,
+}
+
+impl Group {
+    pub(super) fn new(live: Vec<Instance>, later: Vec<Instance>) -> Self {
+        let mut instances = live;
+        let live = instances.len();
+        instances.extend(later);
+        let order = round_order(&instances, live);
+        let live_multi = order.iter().filter(|place| **place < live).count();
+        let multi = order.into_iter().map(|place| Arc::clone(&instances[place])).collect();
+        Self { instances, live, multi, live_multi, members: Vec::new() }
+    }
+
+    /// Runs of `multi` with equally many candidates, padded to a power of two: each with that number, and whether it changed just now.
+    fn runs(&self) -> Vec<(Range<usize>, usize, bool)> {
+        let mut runs: Vec<(Range<usize>, usize, bool)> = Vec::new();
+        for (place, instance) in self.multi.iter().enumerate() {
+            let (routes, live) = (instance.len().next_power_of_two(), place < self.live_multi);
+            match runs.last_mut() {
+                Some((run, of, is_live)) if (*of, *is_live) == (routes, live) => run.end = place + 1,
+                _ => runs.push((place..place + 1, routes, live)),
+            }
+        }
+        runs
+    }
 }
 
 /// One evaluation: a run of instances of a group with equally many candidates (padded to a power of two), for all its members.
@@ -47,35 +89,69 @@ struct Job {
     group: usize,
     routes: usize,
     instances: Range<usize>,
+    /// Whether they changed just now.
+    live: bool,
 }
 
 /// The round of a batch.
 pub(super) struct Round {
     seq: u64,
     groups: Vec<Group>,
+    begin: Instant,
     deadline: Instant,
-    /// When members were last told that it goes on.
+    /// When members were last told that it goes on, and what the engine had done by then.
     told: Instant,
-    /// Whether the evaluation has advanced since.
-    advanced: bool,
+    progress: u64,
     /// Rankings that this party holds.
     rows: BTreeMap<u32, ([u8; 16], Vec<u8>)>,
     /// At party 1, the rankings that party 2 holds.
     peer_rows: BTreeMap<u32, [u8; 16]>,
+    /// Whether rankings came, or members went, since party 1 last looked whether all are there.
+    pub news: bool,
     running: Option<Running>,
 }
 
 struct Running {
     /// Rankings that count, by slot.
     rows: BTreeMap<u32, Vec<u8>>,
+    /// First those over what changed just now.
     jobs: VecDeque<Job>,
+    /// How many have been done.
+    done: usize,
     demand: Demand,
 }
 
 impl Round {
     pub(super) fn new(seq: u64, groups: Vec<Group>, begin: Instant, deadline: Instant) -> Self {
         let (rows, peer_rows) = (BTreeMap::new(), BTreeMap::new());
-        Self { seq, groups, deadline, told: begin, advanced: false, rows, peer_rows, running: None }
+        Self { seq, groups, begin, deadline, told: begin, progress: 0, rows, peer_rows, news: true, running: None }
+    }
+
+    /// When it is the turn of its next evaluation, if it has one: the least first.
+    fn turn(&self) -> Option<(bool, usize, u64)> {
+        let running = self.running.as_ref()?;
+        let live = running.jobs.front()?.live;
+        Some((!live, if live { running.done } else { 0 }, self.seq))
+    }
+
+    /// What its next evaluation takes, if that is over prefixes that are evaluated again.
+    fn later_demand(&self, engine: &mut Engine) -> Option<Demand> {
+        let job = self.running.as_ref()?.jobs.front().filter(|job| !job.live)?;
+        let lanes = job.instances.len() * self.groups[job.group].members.len();
+        Some(Demand::of(&engine.program(job.routes), lanes))
+    }
+
+    /// Whether it has prefixes that are evaluated again, or may have.
+    pub(super) fn is_background(&self) -> bool {
+        match &self.running {
+            Some(running) => running.jobs.back().is_some_and(|job| !job.live),
+            None => self.groups.iter().any(|group| group.live_multi < group.multi.len()),
+        }
+    }
+
+    /// When its ticks went out.
+    pub(super) fn begin(&self) -> Instant {
+        self.begin
     }
 
     /// Until when rankings are awaited, if they still are.
@@ -99,15 +175,10 @@ impl Round {
         self.running.is_some()
     }
 
-    pub(super) fn seq(&self) -> u64 {
-        self.seq
-    }
-
     /// Party 2 holds this ranking.
-    pub(super) fn peer_ranked(&mut self, seq: u64, slot: u32, row: [u8; 16]) {
-        if self.seq == seq {
-            self.peer_rows.insert(slot, row);
-        }
+    pub(super) fn peer_ranked(&mut self, slot: u32, row: [u8; 16]) {
+        self.peer_rows.insert(slot, row);
+        self.news = true;
     }
 
     /// The rankings that both parties hold, by slot, and the participants without one.
@@ -153,6 +224,7 @@ impl Round {
     pub(super) fn leave(&mut self, slot: u32) {
         if self.running.is_none() {
             self.groups.iter_mut().for_each(|group| group.members.retain(|member| *member != slot));
+            self.news = true;
         }
     }
 
@@ -165,7 +237,7 @@ impl Round {
                 _ => return Err("an evaluation with a ranking that we do not hold"),
             };
         }
-        let mut jobs = VecDeque::new();
+        let mut jobs = Vec::new();
         for (number, group) in self.groups.iter_mut().enumerate() {
             group.members.retain(|slot| rows.contains_key(slot));
             group.members.sort_unstable();
@@ -173,13 +245,17 @@ impl Round {
             if lanes == 0 {
                 continue;
             }
-            for (routes, instances) in by_class(&group.multi) {
-                let most = (JOB_COMPARATORS / ((routes - 1) * lanes)).max(1);
-                let run = |part: &[usize]| part[0]..part[0] + part.len();
-                jobs.extend(instances.chunks(most).map(|part| Job { group: number, routes, instances: run(part) }));
+            for (run, routes, live) in group.runs() {
+                let comparators = if live { JOB_COMPARATORS } else { LATER_JOB_COMPARATORS };
+                let most = (comparators / ((routes - 1) * lanes)).max(1);
+                let part = |from: usize| from..(from + most).min(run.end);
+                let parts = run.clone().step_by(most).map(part);
+                jobs.extend(parts.map(|instances| Job { group: number, routes, instances, live }));
             }
         }
-        self.running = Some(Running { rows, jobs, demand: Demand::default() });
+        // The results of one group stay in order.
+        jobs.sort_by_key(|job| !job.live);
+        self.running = Some(Running { rows, jobs: jobs.into(), done: 0, demand: Demand::default() });
         Ok(())
     }
 }
@@ -187,11 +263,8 @@ impl Round {
 impl State {
     /// Takes a member's ranking. Returns whether it counts.
     pub(super) fn rank(&mut self, slot: u32, seq: u64, row: [u8; 16], share: RankShare) -> bool {
-        let Stage::Round(round) = &mut self.stage else {
-            self.counters.missed_rankings += 1;
-            return false;
-        };
-        let Some(expected) = round.expected_len(slot).filter(|_| round.seq == seq && round.running.is_none()) else {
+        let open = self.rounds.get_mut(&seq).filter(|round| round.running.is_none());
+        let Some((round, expected)) = open.and_then(|round| round.expected_len(slot).map(|len| (round, len))) else {
             self.counters.missed_rankings += 1;
             return false;
         };
@@ -209,103 +282,184 @@ impl State {
             return false;
         }
         round.rows.insert(slot, (row, bytes));
+        round.news = true;
         true
     }
 
     /// Starts the evaluation with the rankings that party 1 named.
     pub(super) fn evaluate(&mut self, seq: u64, rows: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
-        match &mut self.stage {
-            Stage::Round(round) if round.seq == seq && round.running.is_none() => round.start(rows),
-            _ => Err("an evaluation out of turn"),
+        match self.rounds.get_mut(&seq) {
+            Some(round) if round.running.is_none() => round.start(rows)?,
+            _ => return Err("an evaluation out of turn"),
         }
+        self.finish_round(seq);
+        Ok(())
     }
 
-    pub(super) fn engine_frame(&mut self, step: u64, bytes: Vec<u8>) -> Result<(), &'static str> {
+    /// Party 1 has begun the next part of the round, or of Export-All, of this batch.
+    pub(super) fn order(&mut self, seq: u64) -> Result<(), &'static str> {
+        if self.engine.is_none() || self.ordered.len() >= MAX_ORDERED {
+            return Err("work for the engine out of turn");
+        }
+        self.ordered.push_back(seq);
+        Ok(())
+    }
+
+    pub(super) fn engine_frame(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) -> Result<(), &'static str> {
         let engine = self.engine.as_mut().ok_or("an engine message without a session")?;
-        if let Err(what) = engine.receive(step, bytes) {
+        let taken = match stream {
+            EngineStream::Evaluation => engine.receive(step, bytes),
+            EngineStream::Setup => engine.receive_setup(step, bytes),
+        };
+        if let Err(what) = taken {
             self.event(PartyEvent::Engine { what });
             return Err("an engine message out of turn");
         }
         Ok(())
     }
 
-    /// Takes the evaluation, or a refill, as far as it can go.
+    fn send_engine(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) {
+        self.counters.engine_messages += 1;
+        self.counters.engine_bytes += bytes.len() as u64;
+        self.send_to_peer(&PartyFrame::Engine { stream, step, bytes });
+    }
+
+    fn engine_failed(&mut self, what: String) {
+        self.event(PartyEvent::Engine { what });
+        self.close_peer("invalid message of the two-party evaluation");
+    }
+
+    /// Gives out the next job of setup. One at a time, also if the link of the last one has gone meanwhile.
+    pub(super) fn run_setup(&mut self) {
+        if self.setup_runs {
+            return;
+        }
+        match self.engine.as_mut().map_or(Ok(None), |engine| engine.setup_job()) {
+            Ok(None) => {}
+            Ok(Some(job)) => {
+                self.setup_runs = true;
+                self.output.push_back(PartyOutput::Setup(job));
+            }
+            Err(what) => self.engine_failed(what),
+        }
+    }
+
+    /// Takes a job of setup back. One of a link that has gone is dropped with all that it made.
+    pub(super) fn setup_done(&mut self, done: SetupDone, now: Now) {
+        self.setup_runs = false;
+        let link = self.peer.as_ref().map(|peer| peer.link);
+        let Some(engine) = self.engine.as_mut().filter(|_| link == Some(done.link())) else { return };
+        // Otherwise an evaluation runs, whose own messages show whether it goes on.
+        let is_awaited = engine.is_idle();
+        match engine.setup_done(done, now.instant) {
+            Ok((message, made)) => {
+                self.engine_progress += u64::from(is_awaited && (made || message.is_some()));
+                if let Some((step, bytes)) = message {
+                    self.send_engine(EngineStream::Setup, step, bytes);
+                }
+            }
+            Err(what) => self.engine_failed(what),
+        }
+    }
+
+    /// Takes the evaluation as far as it can go.
     pub(super) fn run_engine(&mut self, now: Now) {
-        while self.next_work(now) {
+        while self.next_work() {
             let Some(engine) = &mut self.engine else { return };
             let (messages, finished) = match engine.pump() {
                 Ok(done) => done,
-                Err(what) => {
-                    self.event(PartyEvent::Engine { what });
-                    self.close_peer("invalid message of the two-party evaluation");
-                    return;
-                }
+                Err(what) => return self.engine_failed(what),
             };
-            if let Stage::Round(round) = &mut self.stage {
-                round.advanced |= !messages.is_empty() || finished.is_some();
-            }
+            self.engine_progress += messages.len() as u64 + u64::from(finished.is_some());
             for (step, bytes) in messages {
-                self.counters.engine_messages += 1;
-                self.counters.engine_bytes += bytes.len() as u64;
-                self.send_to_peer(&PartyFrame::Engine { step, bytes });
+                self.send_engine(EngineStream::Evaluation, step, bytes);
             }
             match finished {
                 None => return,
-                Some(Finished::Filled) => {
-                    if matches!(self.stage, Stage::Refill) {
-                        self.stage = Stage::Idle;
+                Some(outputs) => {
+                    let Some(seq) = self.work.take() else { return };
+                    if self.is_exporting(seq) {
+                        self.exports_done(&outputs, now);
+                    } else {
+                        self.job_done(seq, &outputs);
                     }
                 }
-                Some(Finished::Evaluated(outputs)) if matches!(self.stage, Stage::Exporting(_)) => {
-                    self.exports_done(&outputs);
-                }
-                Some(Finished::Evaluated(outputs)) => self.job_done(&outputs),
             }
         }
     }
 
     /// Gives the engine its next work, if it has none. `false` if there is nothing to do.
-    fn next_work(&mut self, now: Now) -> bool {
+    fn next_work(&mut self) -> bool {
         let Some(engine) = &mut self.engine else { return false };
         if !engine.is_idle() {
             return true;
         }
-        if matches!(self.stage, Stage::Exporting(_)) {
-            return self.next_export(now);
+        if self.work.is_none() {
+            self.work = self.take_up_work();
         }
-        let Stage::Round(round) = &mut self.stage else { return false };
-        let Some(running) = &mut round.running else { return false };
-        let Some(job) = running.jobs.front() else {
-            self.finish_round(now);
-            return false;
+        let Some(seq) = self.work else { return false };
+        let begun = if self.is_exporting(seq) { self.begin_export() } else { self.begin_job(seq) };
+        begun.unwrap_or_else(|what| {
+            self.event(PartyEvent::Engine { what });
+            self.close_peer("an evaluation that cannot begin");
+            false
+        })
+    }
+
+    /// Party 1 chooses what the engine does next, and tells party 2.
+    fn take_up_work(&mut self) -> Option<u64> {
+        if self.config.number == PartyNumber::Two {
+            return self.ordered.pop_front();
+        }
+        let seq = match &self.stage {
+            // What is delivered goes before what is chosen.
+            Stage::Exporting(exporting) => Some(exporting.seq()),
+            _ => self.rounds.values().filter_map(Round::turn).min().map(|(.., seq)| seq),
         };
+        let engine = self.engine.as_mut()?;
+        // What is evaluated again takes nothing of what the pool keeps for what changes.
+        let later = seq.and_then(|seq| self.rounds.get(&seq)).and_then(|round| round.later_demand(engine));
+        if let Some(demand) = later
+            && !engine.is_spare(&demand)
+            && engine.keep_spare(&demand)
+            && (engine.is_supplying() || engine.orders_ahead())
+        {
+            return None;
+        }
+        engine.keep_spare(&Demand::default());
+        let seq = seq?;
+        self.heard = self.clocks.instant;
+        self.send_to_peer(&PartyFrame::Next { seq });
+        Some(seq)
+    }
+
+    /// Gives the engine the next evaluation of a round. `false` while the pool lacks what it takes.
+    fn begin_job(&mut self, seq: u64) -> Result<bool, String> {
+        let Self { rounds, engine: Some(engine), counters, recommendation, table, .. } = self else { return Ok(false) };
+        let none = || format!("batch {seq} has nothing to evaluate");
+        let round = rounds.get_mut(&seq).ok_or_else(none)?;
+        let running = round.running.as_mut().ok_or_else(none)?;
+        let job = running.jobs.front().ok_or_else(none)?;
         let program = engine.program(job.routes);
         let lanes = job.instances.len() * round.groups[job.group].members.len();
         let demand = Demand::of(&program, lanes);
-        let short = engine.short_of(&demand);
-        let started = if short.total() > 0 {
-            self.counters.correlations += short.total() as u64;
-            engine.fill(&short.chunks(engine::CHUNK))
-        } else {
-            running.demand += demand;
-            self.counters.comparators += ((job.routes - 1) * lanes) as u64;
-            let inputs = inputs(job, &round.groups[job.group], &running.rows, &program, |handle| {
-                self.recommendation.get(&self.table.announcer(handle)?).copied()
-            });
-            engine.evaluate(&program, &inputs)
-        };
-        if let Err(what) = started {
-            self.event(PartyEvent::Engine { what });
-            return false;
+        if !engine.has(&demand) {
+            return Ok(false);
         }
-        true
+        running.demand += demand;
+        counters.comparators += ((job.routes - 1) * lanes) as u64;
+        let inputs = inputs(job, &round.groups[job.group], &running.rows, &program, |handle| {
+            recommendation.get(&table.announcer(handle)?).copied()
+        });
+        engine.evaluate(&program, &inputs).map(|()| true)
     }
 
     /// Sends each member its share of the results of an evaluation.
-    fn job_done(&mut self, outputs: &BitRows) {
-        let Stage::Round(round) = &mut self.stage else { return };
+    fn job_done(&mut self, seq: u64, outputs: &BitRows) {
+        let Some(round) = self.rounds.get_mut(&seq) else { return };
         let Some(running) = &mut round.running else { return };
         let Some(job) = running.jobs.pop_front() else { return };
+        running.done += 1;
         let members = &round.groups[job.group].members;
         let index_bits = outputs.rows() - 1;
         self.counters.lanes += outputs.lanes() as u64;
@@ -315,35 +469,44 @@ impl State {
             index | u8::from(outputs.bit(index_bits, lane)) << 7
         };
         let share = |m: usize| (0..job.instances.len()).map(|i| octet(i * members.len() + m)).collect();
-        let seq = round.seq;
         let parts: Vec<(u32, Vec<u8>)> = members.iter().enumerate().map(|(m, slot)| (*slot, share(m))).collect();
         for (slot, share) in parts {
             self.send_to_member(slot, &ToMember::Outcome { seq, first, share });
         }
+        self.finish_round(seq);
     }
 
-    /// Tells the members of a round now and then that it goes on, if it does: they wait for as long as that.
+    /// Tells the members of each round now and then that it goes on, if it does: they wait for as long as that.
     pub(super) fn report_progress(&mut self, now: Now) {
-        let Stage::Round(round) = &mut self.stage else { return };
-        let goes_on = if round.running.is_some() { round.advanced } else { now.instant <= round.deadline };
-        if !goes_on || now.instant.since(round.told) < PROGRESS {
+        let done = self.engine_progress;
+        let mut told = Vec::new();
+        for round in self.rounds.values_mut().filter(|round| now.instant.since(round.told) >= PROGRESS) {
+            // One that waits for its turn goes on as the others do.
+            let goes_on = if round.running.is_some() { done > round.progress } else { now.instant <= round.deadline };
+            if goes_on {
+                (round.told, round.progress) = (now.instant, done);
+                told.push((round.seq, round.participants().collect::<Vec<u32>>()));
+            }
+        }
+        for (seq, slots) in told {
+            for slot in slots {
+                self.send_to_member(slot, &ToMember::Progress { seq });
+            }
+        }
+    }
+
+    /// Forgets a round once all of it is evaluated.
+    pub(super) fn finish_round(&mut self, seq: u64) {
+        let is_done = |round: &Round| round.running.as_ref().is_some_and(|running| running.jobs.is_empty());
+        if !self.rounds.get(&seq).is_some_and(is_done) {
             return;
         }
-        (round.told, round.advanced) = (now.instant, false);
-        let (seq, slots) = (round.seq, round.participants().collect::<Vec<u32>>());
-        for slot in slots {
-            self.send_to_member(slot, &ToMember::Progress { seq });
-        }
-    }
-
-    fn finish_round(&mut self, now: Now) {
-        let Stage::Round(round) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
-        let Some(running) = round.running else { return };
+        let Some(running) = self.rounds.remove(&seq).and_then(|round| round.running) else { return };
         self.counters.rounds += 1;
         if let Some(engine) = &mut self.engine {
             engine.keep(&running.demand);
         }
-        self.refill_at = now.instant + REFILL_PAUSE;
+        self.refill_at = self.clocks.instant + REFILL_PAUSE;
     }
 
     /// Raises the pool's target to a burst of [`READY_PREFIXES`] for all who rank, at the widest class so far: a batch

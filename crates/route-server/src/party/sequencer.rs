@@ -1,4 +1,4 @@
-//! Party 1's own task: it gives batches, evaluations and refills their order.
+//! Party 1's own task: it gives batches, evaluations and correlations their order.
 //!
 //! Everything here happens at party 1 alone. Party 2 reports what it holds ([`Between::Holding`], [`Between::Joined`],
 //! [`Between::Ranked`]); the sequencer proposes what both parties can do.
@@ -11,11 +11,16 @@ use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
 use super::budget::{Turns, UNSTATED_PREFIXES, octets_stored};
+use super::compare::{Comparisons, Holding};
+use super::engine::Engine;
 use super::probation::{Missed, Punctuality};
-use super::role::Role;
+use super::relist::Relist;
+use super::role::{Role, is_in_agreement};
+use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::Cursor;
 use super::{PartyEvent, engine, sync};
+use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
 use crate::frames::{InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::Kind;
@@ -27,6 +32,8 @@ const MAX_BATCH: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 /// Members that get a slice of everything with one batch: our own limit. The others wait their turn.
 const MAX_SLICES: usize = 8;
+/// Members that one batch begins to serve and that lack nothing: our own limit. Each is sent some hundred octets.
+const MAX_EQUAL: usize = 256;
 /// Candidates, and candidates times members, that one batch evaluates again for a new epoch: our own limits, so that what
 /// changes meanwhile is not delayed.
 const RELIST: usize = 2048;
@@ -35,6 +42,8 @@ const RELIST_LANES: usize = 1 << 18;
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
 const MAX_MISSED: u32 = 3;
+/// How long the pool may be short, while batches follow each other, until it is filled beside them.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// Rows of a whole inventory: our own limit.
 const MAX_INVENTORY: usize = 4 << 20;
 
@@ -49,8 +58,8 @@ pub(super) struct Sequencer {
     peer_holds: BTreeMap<(u32, u64), ([u8; 32], Instant)>,
     /// Members connected to party 2: session, and whether they take part in Select-Best.
     peer_joined: BTreeMap<u32, (SessionId, bool)>,
-    /// Members that are to get everything again.
-    resync: BTreeSet<u32>,
+    /// Members that are to get what they lack.
+    comparisons: Comparisons,
     /// Members that wait to get everything, in the order of their turns, and those of them that have been told.
     waiting: Vec<u32>,
     told: BTreeSet<u32>,
@@ -74,10 +83,20 @@ pub(super) struct Sequencer {
     punctuality: Punctuality,
     /// Steps for the next batch.
     queued: Vec<Step>,
-    /// The recommendation from the next epoch on.
+    /// The recommendation from the next epoch on; and the one of an epoch whose batch is proposed.
     next_recommendation: Option<BTreeMap<u32, u8>>,
+    proposed_recommendation: Option<BTreeMap<u32, u8>>,
+    /// Whether one was given in this life, and whether the next epoch begins with the first one: what counted before is not known.
+    was_recommended: bool,
+    is_unknown: bool,
+    /// When the next epoch may begin.
+    next_epoch: Instant,
+    /// When what changes may go into a batch, and when what everybody has already may: neither delays the other.
     next_tick: Instant,
+    next_background: Instant,
     next_sweep: Instant,
+    /// Since when the pool lacks something that is not ordered.
+    short_since: Option<Instant>,
 }
 
 impl Sequencer {
@@ -87,7 +106,7 @@ impl Sequencer {
             proposed: BTreeMap::new(),
             peer_holds: BTreeMap::new(),
             peer_joined: BTreeMap::new(),
-            resync: BTreeSet::new(),
+            comparisons: Comparisons::default(),
             waiting: Vec::new(),
             told: BTreeSet::new(),
             begun: Vec::new(),
@@ -102,20 +121,73 @@ impl Sequencer {
             punctuality: Punctuality::default(),
             queued: Vec::new(),
             next_recommendation: None,
+            proposed_recommendation: None,
+            was_recommended: false,
+            is_unknown: false,
+            next_epoch: now.instant,
             next_tick: now.instant,
+            next_background: now.instant,
             next_sweep: now.instant,
+            short_since: None,
         }
     }
 
-    /// Whether there is something to propose.
+    /// Whether something that changes can be proposed.
     fn has_work(&self, party: &State) -> bool {
         party.peer_ready()
-            && (!self.queued.is_empty()
+            && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.clocks.instant))
                 || !self.expiring.is_empty()
-                || party.relist.is_some()
                 || self.has_matched_object(party)
-                || self.has_turn(party)
                 || party.active.keys().any(|slot| self.is_behind(party, *slot)))
+    }
+
+    /// Whether something can be proposed that is evaluated, or sent, again.
+    fn has_background_work(&self, party: &State) -> bool {
+        party.peer_ready() && has_background_room(party) && (party.relist.is_some() || self.has_turn(party))
+    }
+
+    /// The steps that wait for the next batch, and the slots whose values change if one of them begins an epoch.
+    fn queued_steps(&mut self, party: &State, now: Now) -> (Vec<Step>, Option<Vec<u32>>) {
+        let queued = std::mem::take(&mut self.queued);
+        let (later, mut steps): (Vec<Step>, Vec<Step>) =
+            queued.into_iter().partition(|step| self.waits_for_epoch(step, now.instant));
+        self.queued = later;
+        // What was proposed and taken back may be there twice: one epoch begins, with the latest recommendation.
+        let (mut begins, mut epochs) = (None, 0);
+        steps.retain(|step| !matches!(step, Step::Epoch { .. }) || std::mem::replace(&mut epochs, 1) == 0);
+        for step in &mut steps {
+            if let Step::Epoch { epoch, changed } = step {
+                *epoch = party.epoch.saturating_add(1);
+                self.proposed_recommendation = self.next_recommendation.take();
+                if let Some(next) = &self.proposed_recommendation {
+                    *changed = self.changed(party, next);
+                }
+                begins = Some(changed.clone());
+            }
+        }
+        (steps, begins)
+    }
+
+    /// Whether the step begins an epoch before its time.
+    fn waits_for_epoch(&self, step: &Step, now: Instant) -> bool {
+        matches!(step, Step::Epoch { .. }) && now < self.next_epoch
+    }
+
+    /// Whether a batch may be proposed when the tick has come.
+    fn has_room(party: &State) -> bool {
+        matches!(party.stage, Stage::Idle) && party.rounds.len() < MAX_ROUNDS
+    }
+
+    /// The slots whose values the next epoch changes. In a life's first one, whose values before are not known here, all: or none, if
+    /// nothing has been evaluated in this life.
+    fn changed(&self, party: &State, next: &BTreeMap<u32, u8>) -> Vec<u32> {
+        if self.is_unknown {
+            let all = u32::try_from(party.set.slots.len()).expect("the directory bounds the slots of a set");
+            return if party.counters.batches == 0 { Vec::new() } else { (0..all).collect() };
+        }
+        let value = |of: &BTreeMap<u32, u8>, slot: &u32| of.get(slot).copied().unwrap_or(0);
+        let slots: BTreeSet<u32> = party.recommendation.keys().chain(next.keys()).copied().collect();
+        slots.into_iter().filter(|slot| value(&party.recommendation, slot) != value(next, slot)).collect()
     }
 
     /// Whether there is a member that lacks something of everything and can be sent it.
@@ -123,6 +195,7 @@ impl Sequencer {
         let lacks = |slot: u32| {
             party.active.get(&slot).is_some_and(|active| active.cursor.is_some())
                 || (self.sync_of(party, slot).is_some()
+                    && self.comparisons.can_go_on(slot, party.clocks.instant)
                     // Or it is yet to be told that it must wait.
                     && (self.turn_of(party, slot) <= party.clocks.instant || !self.deferred.contains(&slot)))
         };
@@ -143,6 +216,14 @@ impl Sequencer {
         deferred.map(|slot| self.turn_of(party, *slot)).min()
     }
 
+    /// When the digests of a member's buckets are no longer awaited.
+    fn compared_at(&self, party: &State) -> Option<Instant> {
+        let slots = party.members.keys().filter(|slot| self.sync_of(party, **slot).is_some());
+        let ready = slots.filter(|slot| self.is_ready(party, **slot));
+        let waits = ready.filter_map(|slot| self.comparisons.waits_until(*slot));
+        waits.filter(|at| *at > party.clocks.instant).min()
+    }
+
     /// Whether both parties can send the member more of everything.
     fn is_ready(&self, party: &State, slot: u32) -> bool {
         party.is_ready(slot) && !self.peer_held.contains(&slot)
@@ -161,11 +242,11 @@ impl Sequencer {
         let session = member.session?;
         let (peer_session, select_best) = *self.peer_joined.get(&slot)?;
         let is_active = party.active.get(&slot).is_some_and(|active| active.session == session);
-        let is_due = !is_active || self.resync.contains(&slot);
+        let is_due = self.comparisons.contains(slot) || (!is_active && member.told);
         (session == peer_session && select_best == member.select_best && is_due).then_some((session, select_best))
     }
 
-    /// The steps that send members everything: first those that have begun, then those that have waited longest. Whoever has not
+    /// The steps that send members what they lack: first those that have begun, then those that have waited longest. Whoever has not
     /// taken up the last slice lets others go first, and keeps its place.
     fn slices(&mut self, party: &mut State) -> Vec<Step> {
         let is_begun = |slot: u32| party.active.get(&slot).is_some_and(|active| active.cursor.is_some());
@@ -173,11 +254,12 @@ impl Sequencer {
         let mut queue = std::mem::take(&mut self.waiting);
         let known: BTreeSet<u32> = queue.iter().copied().collect();
         queue.extend(party.members.keys().filter(|slot| !known.contains(slot)));
-        let mut steps = Vec::new();
+        let (mut steps, mut equal) = (Vec::new(), 0);
         for slot in &self.begun {
-            let Some(cursor) = party.active.get(slot).and_then(|active| active.cursor) else { continue };
+            let Some(active) = party.active.get(slot) else { continue };
+            let Some(cursor) = active.cursor else { continue };
             if steps.len() < MAX_SLICES && self.is_ready(party, *slot) {
-                let objects = sync::objects_of_slice(&party.table, *slot, cursor);
+                let objects = sync::objects_of_slice(&party.table, *slot, cursor, &active.differs);
                 steps.push(Step::Slice { slot: *slot, objects });
             }
         }
@@ -195,14 +277,23 @@ impl Sequencer {
                 waiting.push(slot);
                 continue;
             }
-            if steps.len() >= MAX_SLICES || self.begun.contains(&slot) || !self.is_ready(party, slot) {
+            if self.begun.contains(&slot) || !self.is_ready(party, slot) {
                 waiting.push(slot);
                 continue;
             }
+            let differs = self.comparisons.differs(party, slot, now);
+            let is_equal = differs.as_ref().is_some_and(Differs::is_nothing);
+            let has_room = if is_equal { equal < MAX_EQUAL } else { steps.len() - equal < MAX_SLICES };
+            let Some(differs) = differs.filter(|_| has_room) else {
+                waiting.push(slot);
+                continue;
+            };
+            equal += usize::from(is_equal);
             self.deferred.remove(&slot);
-            let chooses = self.take_turn(party, slot, select_best);
-            let objects = sync::objects_of_slice(&party.table, slot, Cursor::START);
-            steps.push(Step::Sync { slot, session, select_best, chooses, objects });
+            self.comparisons.remove(slot);
+            let chooses = self.take_turn(party, slot, select_best && !is_equal);
+            let objects = sync::objects_of_slice(&party.table, slot, Cursor::before(&differs), &differs);
+            steps.push(Step::Sync { slot, session, select_best, chooses: chooses || is_equal, objects, differs });
             self.begun.push(slot);
             if self.paused.remove(&slot) {
                 party.event(PartyEvent::Behind { slot, begins: false });
@@ -218,25 +309,26 @@ impl Sequencer {
         steps
     }
 
-    /// A member is sent everything. Returns whether Select-Best may choose for it among that.
-    fn take_turn(&mut self, party: &mut State, slot: u32, select_best: bool) -> bool {
+    /// A member is sent what it lacks. Returns whether Select-Best may choose for it among that; `asks`: whether it is to.
+    fn take_turn(&mut self, party: &mut State, slot: u32, asks: bool) -> bool {
         if self.excused.remove(&slot) {
             return true;
         }
         let (now, budget) = (party.clocks.instant, party.config.budget);
         self.turns.entry(slot).or_insert_with(|| Turns::new(now)).take(budget.syncs, now);
+        if !asks {
+            return true;
+        }
         let choices = self.choices.entry(slot).or_insert_with(|| Turns::new(now));
         let next = choices.next(budget.choices, now);
         if next <= now {
             choices.take(budget.choices, now);
             return true;
         }
-        if select_best {
-            let seconds = u32::try_from(next.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-            party.overspent.insert(slot, now);
-            party.event(PartyEvent::OwnOrder { slot, seconds });
-            party.offer_to_member(slot, &ToMember::OwnOrder { seconds });
-        }
+        let seconds = u32::try_from(next.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+        party.overspent.insert(slot, now);
+        party.event(PartyEvent::OwnOrder { slot, seconds });
+        party.offer_to_member(slot, &ToMember::OwnOrder { seconds });
         false
     }
 
@@ -251,19 +343,14 @@ impl Sequencer {
         behind.into_iter().map(|slot| Step::Pause { slot }).collect()
     }
 
-    /// The step that has prefixes evaluated again because of a new epoch.
-    fn relist(party: &State, begins: bool) -> Option<Step> {
-        let from = if begins { None } else { Some(party.relist?) };
+    /// The step that has prefixes evaluated again because of an epoch that is under way, or begins with these slots' values.
+    fn relist(party: &State, begins: Option<&[u32]>) -> Option<Step> {
+        let walk = match begins {
+            Some(changed) => Relist::begin(party.relist.clone(), changed)?,
+            None => party.relist.clone()?,
+        };
         let most = RELIST.min(RELIST_LANES / party.active.len().max(1));
-        let (mut prefixes, mut candidates) = (0, 0);
-        for prefix in party.table.prefixes_from(from).take(MAX_SLICE as usize) {
-            prefixes += 1;
-            candidates += Some(party.table.routes_of(prefix)).filter(|routes| *routes > 1).unwrap_or(0);
-            if candidates >= most {
-                break;
-            }
-        }
-        Some(Step::Relist { prefixes })
+        Some(Step::Relist { prefixes: walk.within(&party.table, most, MAX_SLICE as usize) })
     }
 
     /// The steps that remove routes of members that have been away for too long.
@@ -340,6 +427,11 @@ impl Sequencer {
         }
     }
 
+    fn take_back_recommendation(&mut self) {
+        self.next_recommendation = self.next_recommendation.take().or(self.proposed_recommendation.take());
+        self.proposed_recommendation = None;
+    }
+
     /// Makes one step of the member sets that wait, in order, as they go on from what is in force now. One that does not is
     /// dropped, with an event at this party's operator.
     fn join_sets(&mut self, party: &mut State) {
@@ -409,7 +501,7 @@ impl Sequencer {
                 unmatched.insert((*slot, *version));
             }
         }
-        if matches!(party.stage, Stage::Idle | Stage::Round(_)) {
+        if matches!(party.stage, Stage::Idle) {
             for (slot, version) in &unmatched {
                 party.event(PartyEvent::Mismatch { slot: *slot, version: *version });
             }
@@ -444,11 +536,17 @@ impl Sequencer {
             NotProposed::Another => "a rejection of another batch",
         })?;
         party.stage = Stage::Idle;
+        for step in &steps {
+            if let Step::Sync { slot, .. } = step {
+                self.comparisons.request(*slot);
+            }
+        }
         // What was queued meanwhile comes after it.
         let again =
             steps.into_iter().filter(|s| matches!(s, Step::Gone { .. } | Step::Epoch { .. } | Step::Set { .. }));
         self.queued = again.chain(std::mem::take(&mut self.queued)).collect();
         self.take_back_proposed(party);
+        self.take_back_recommendation();
         for (slot, version) in missing {
             self.peer_holds.remove(&(*slot, *version));
         }
@@ -512,27 +610,85 @@ impl Sequencer {
     }
 
     /// The member's ranking was not at both parties when the evaluation began.
-    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), due: (Instant, [bool; 2]), now: Now) {
-        let (deadline, is_at) = due;
-        if party.tick.is_zero() {
-            party.counters.missed_rankings += 1;
-            party.event(PartyEvent::MissedRanking { slot });
-            self.resync.insert(slot);
-            self.close_after_misses(party, slot);
-            return;
-        }
-        match self.punctuality.missed(slot, seq, deadline, is_at, now.instant) {
+    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), round: &Late, now: Now) {
+        // Rounds are open beside each other: what is not there while one deadline passes is one lapse.
+        let is_same = party.members.get_mut(&slot).is_some_and(|member| {
+            let is_same = member.is_late_since(round.begin);
+            if !is_same {
+                member.missed_at = Some(now.instant);
+            }
+            is_same
+        });
+        let missed = if party.tick.is_zero() || is_same && !self.punctuality.is_on_probation(slot) {
+            Missed::Tolerated
+        } else {
+            self.punctuality.missed(slot, seq, round.deadline, round.is_at, now.instant)
+        };
+        party.send_to_member(slot, &ToMember::Missed { seq });
+        match missed {
             Missed::Tolerated => {
                 party.counters.missed_rankings += 1;
                 party.event(PartyEvent::MissedRanking { slot });
-                self.resync.insert(slot);
+                self.comparisons.request(slot);
+                if party.tick.is_zero() && !is_same {
+                    self.close_after_misses(party, slot);
+                }
             }
             Missed::Begins => {
                 party.counters.missed_rankings += 1;
                 party.event(PartyEvent::Probation { slot, begins: true });
-                party.send_to_member(slot, &ToMember::Missed { seq });
             }
-            Missed::OnProbation => party.send_to_member(slot, &ToMember::Missed { seq }),
+            Missed::OnProbation => {}
+        }
+    }
+
+    /// The next round to start: one whose deadline is there, or which has all rankings that are waited for.
+    fn next_to_start(&self, party: &mut State, now: Now) -> Option<u64> {
+        let State { rounds, members, .. } = party;
+        for (seq, round) in rounds.iter_mut().filter(|(_, round)| !round.is_running()) {
+            let is_due = round.deadline().is_some_and(|at| now.instant >= at);
+            if !is_due && !std::mem::take(&mut round.news) {
+                continue;
+            }
+            let begin = round.begin();
+            let is_awaited = |slot: u32| {
+                !self.punctuality.is_on_probation(slot)
+                    && !members.get(&slot).is_some_and(|member| member.is_late_since(begin))
+            };
+            if is_due || round.is_complete(is_awaited) {
+                return Some(*seq);
+            }
+        }
+        None
+    }
+
+    fn start_round(&mut self, party: &mut State, seq: u64, now: Now) {
+        let Some(round) = party.rounds.get_mut(&seq) else { return };
+        let (rows, missed) = round.matched_rankings();
+        let (begin, deadline) = (round.begin(), round.due());
+        let late = |slot: u32| (slot, Late { begin, deadline, is_at: round.is_at(slot) });
+        let missed: Vec<(u32, Late)> = missed.into_iter().map(late).collect();
+        if let Err(what) = round.start(&rows) {
+            party.close_peer(what);
+            return;
+        }
+        party.heard = now.instant;
+        for (slot, _) in &rows {
+            if let Some(member) = party.members.get_mut(slot) {
+                member.missed = 0;
+            }
+            if self.punctuality.in_time(*slot, now.instant) {
+                self.probation_ended(party, *slot);
+            }
+        }
+        party.send_to_peer(&PartyFrame::Evaluate { seq, rows });
+        party.finish_round(seq);
+        if !missed.is_empty() {
+            // Others that are open may have waited for these alone.
+            party.rounds.values_mut().for_each(|round| round.news = true);
+        }
+        for (slot, late) in missed {
+            self.missed_ranking(party, (seq, slot), &late, now);
         }
     }
 
@@ -548,16 +704,19 @@ impl Sequencer {
         }
     }
 
-    /// The member's probation is over: it gets everything again, and with that what Select-Best chooses for it.
+    /// The member's probation is over: it gets again what Select-Best did not choose in for it.
     fn probation_ended(&mut self, party: &mut State, slot: u32) {
         party.event(PartyEvent::Probation { slot, begins: false });
-        self.resync.insert(slot);
+        self.comparisons.request(slot);
     }
 
-    /// When the pool is next filled, if nothing comes in between.
+    /// When more is ordered for the pool ahead of need. After a pause, so that members on the same machine, and the next batch, go
+    /// first; without one once the pool has been short for a while, since batches may follow each other without end.
     fn refill_deadline(&self, party: &State) -> Option<Instant> {
-        let may = matches!(party.stage, Stage::Idle) && party.peer_ready() && !self.has_work(party);
-        (may && !self.is_stocked(party)).then_some(party.refill_at)
+        let may_order = party.engine.as_ref().is_some_and(Engine::orders_ahead);
+        let since = self.short_since.filter(|_| may_order && party.peer_ready())?;
+        let latest = since + LONGEST_PAUSE;
+        Some(if matches!(party.stage, Stage::Idle) { latest.min(party.refill_at) } else { latest })
     }
 }
 
@@ -586,14 +745,14 @@ impl Role for Sequencer {
                 if self.peer_joined.get(&slot).is_some_and(|(s, _)| *s == session) {
                     self.peer_joined.remove(&slot);
                     self.peer_holds.retain(|(s, _), _| *s != slot);
-                    leave_round(party, slot);
+                    leave_rounds(party, slot);
                     self.queue_gone(party, slot);
                 }
                 Ok(())
             }
             PartyFrame::Held { slot, held: true } => {
                 // It may not have its tick of the round.
-                leave_round(party, slot);
+                leave_rounds(party, slot);
                 self.peer_held.insert(slot);
                 Ok(())
             }
@@ -610,8 +769,8 @@ impl Role for Sequencer {
             PartyFrame::Accept { seq, view } => self.accepted(party, seq, view, now),
             PartyFrame::Reject { seq, missing } => self.rejected(party, seq, &missing),
             PartyFrame::Ranked { seq, slot, row } => {
-                match &mut party.stage {
-                    Stage::Round(round) if !round.is_running() => round.peer_ranked(seq, slot, row),
+                match party.rounds.get_mut(&seq) {
+                    Some(round) if !round.is_running() => round.peer_ranked(slot, row),
                     _ => {
                         if self.punctuality.came(slot, seq, 1, now.instant) {
                             self.probation_ended(party, slot);
@@ -627,12 +786,14 @@ impl Role for Sequencer {
     fn departed(&mut self, party: &mut State, departure: Departure) {
         match departure {
             Departure::Member { slot, .. } => {
-                leave_round(party, slot);
+                self.comparisons.departed(slot);
+                leave_rounds(party, slot);
                 self.queue_gone(party, slot);
             }
             Departure::Peer { steps } => {
                 self.queued.extend(steps);
                 self.take_back_proposed(party);
+                self.take_back_recommendation();
                 self.peer_holds.clear();
                 self.peer_joined.clear();
                 self.peer_held.clear();
@@ -644,7 +805,7 @@ impl Role for Sequencer {
         }
     }
 
-    fn ranking_was_late(&mut self, party: &mut State, seq: u64, slot: u32, now: Now) {
+    fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), _row: [u8; 16], now: Now) {
         if self.punctuality.came(slot, seq, 0, now.instant) {
             self.probation_ended(party, slot);
         }
@@ -662,8 +823,15 @@ impl Role for Sequencer {
         self.paused.iter().copied().collect()
     }
 
-    fn resync(&mut self, slot: u32) {
-        self.resync.insert(slot);
+    fn resync(&mut self, party: &mut State, slot: u32) {
+        party.members.entry(slot).and_modify(|member| member.told = true);
+        self.comparisons.request_everything(slot);
+    }
+
+    fn member_holds(&mut self, party: &mut State, slot: u32, holding: Holding) -> Result<(), &'static str> {
+        self.comparisons.said(party, slot, holding)?;
+        party.members.entry(slot).and_modify(|member| member.told = true);
+        Ok(())
     }
 
     fn new_member_set(&mut self, party: &mut State, next: &Directory) {
@@ -673,17 +841,28 @@ impl Role for Sequencer {
     }
 
     fn new_recommendation(&mut self, party: &mut State, recommendation: BTreeMap<u32, u8>) {
-        if recommendation == *self.next_recommendation.as_ref().unwrap_or(&party.recommendation) {
+        let is_first = !std::mem::replace(&mut self.was_recommended, true);
+        let latest = self.next_recommendation.as_ref().or(self.proposed_recommendation.as_ref());
+        if recommendation == *latest.unwrap_or(&party.recommendation) {
             return;
         }
-        if party.recommendation.is_empty() && party.table.is_empty() {
+        if party.recommendation.is_empty() && party.table.is_empty() && latest.is_none() {
+            if !recommendation.is_empty() {
+                self.next_epoch = party.clocks.instant + party.config.epoch;
+            }
             party.recommendation = recommendation;
             return;
         }
+        self.is_unknown |= is_first;
         // Fixed for an epoch: it counts from the batch that starts the next one.
         self.next_recommendation = Some(recommendation);
         if !self.queued.iter().any(|s| matches!(s, Step::Epoch { .. })) {
-            self.queued.push(Step::Epoch { epoch: party.epoch.saturating_add(1) });
+            self.queued.push(Step::Epoch { epoch: party.epoch.saturating_add(1), changed: Vec::new() });
+        }
+        let now = party.clocks.instant;
+        if now < self.next_epoch {
+            let seconds = u32::try_from(self.next_epoch.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+            party.event(PartyEvent::EpochLater { seconds });
         }
     }
 
@@ -694,15 +873,16 @@ impl Role for Sequencer {
 
     fn member_synced(&mut self, slot: u32) {
         self.absent_since.remove(&slot);
-        self.resync.remove(&slot);
     }
 
     fn member_inactive(&mut self, slot: u32, now: Now) {
         self.absent_since.insert(slot, now.instant);
     }
 
-    fn epoch_began(&mut self) -> Option<BTreeMap<u32, u8>> {
-        self.next_recommendation.take()
+    fn epoch_began(&mut self, party: &State) -> Option<BTreeMap<u32, u8>> {
+        self.next_epoch = party.clocks.instant + party.config.epoch;
+        self.is_unknown = false;
+        self.proposed_recommendation.take()
     }
 
     fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, now: Now) {
@@ -710,31 +890,34 @@ impl Role for Sequencer {
         party.deliver(seq, &applied, now);
     }
 
-    /// Proposes the next batch, if the last one is done and the tick has come.
+    /// Proposes the next batch, if the last one is delivered and the tick has come. Rounds of earlier ones go on.
     fn propose(&mut self, party: &mut State, now: Now) {
-        if !matches!(party.stage, Stage::Idle) || now.instant < self.next_tick || !self.has_work(party) {
+        let is_live = now.instant >= self.next_tick && self.has_work(party);
+        let is_background = now.instant >= self.next_background && self.has_background_work(party);
+        if !Self::has_room(party) || !(is_live || is_background) {
             return;
         }
-        self.next_tick = now.instant + party.tick;
-        self.join_sets(party);
-        let mut steps = std::mem::take(&mut self.queued);
-        for step in &mut steps {
-            if let Step::Epoch { epoch } = step {
-                *epoch = party.epoch.saturating_add(1);
-            }
+        let mut steps = Vec::new();
+        let mut begins = None;
+        if is_live {
+            self.next_tick = now.instant + party.tick;
+            self.join_sets(party);
+            (steps, begins) = self.queued_steps(party, now);
+            steps.extend(self.pauses(party));
+            steps.extend(self.expiries(party));
         }
-        let begins = steps.iter().any(|step| matches!(step, Step::Epoch { .. }));
-        steps.extend(self.pauses(party));
-        steps.extend(self.expiries(party));
-        steps.extend(self.slices(party));
+        if is_background {
+            self.next_background = now.instant + party.tick;
+            steps.extend(self.slices(party));
+        }
         // A new member set may end the slots of objects that wait: those are checked under it, in the next batch.
-        if !steps.iter().any(|step| matches!(step, Step::Set { .. })) {
+        if is_live && !steps.iter().any(|step| matches!(step, Step::Set { .. })) {
             let (objects, over_limit) = self.object_steps(party);
             steps.extend(objects);
             self.drop_at_both(party, over_limit);
         }
-        if begins || party.relist.is_some() {
-            steps.extend(Self::relist(party, begins));
+        if is_background {
+            steps.extend(Self::relist(party, begins.as_deref()));
         }
         if steps.is_empty() {
             return;
@@ -753,52 +936,29 @@ impl Role for Sequencer {
         party.stage = Stage::Proposed { seq, steps };
     }
 
-    /// Starts the evaluation when all rankings are there, or at the deadline with those that are.
+    /// Starts the evaluation of rounds whose rankings are all there, or at the deadline with those that are.
     fn start_evaluation(&mut self, party: &mut State, now: Now) {
-        let Stage::Round(round) = &mut party.stage else { return };
-        let is_due = || round.deadline().is_some_and(|at| now.instant >= at);
-        if round.is_running() || !(is_due() || round.is_complete(|slot| !self.punctuality.is_on_probation(slot))) {
-            return;
-        }
-        let (seq, deadline) = (round.seq(), round.due());
-        let (rows, missed) = round.matched_rankings();
-        let missed: Vec<(u32, [bool; 2])> = missed.into_iter().map(|slot| (slot, round.is_at(slot))).collect();
-        if round.start(&rows).is_err() {
-            return;
-        }
-        party.heard = now.instant;
-        for (slot, _) in &rows {
-            if let Some(member) = party.members.get_mut(slot) {
-                member.missed = 0;
-            }
-            if self.punctuality.in_time(*slot, now.instant) {
-                self.probation_ended(party, *slot);
-            }
-        }
-        party.send_to_peer(&PartyFrame::Evaluate { seq, rows });
-        for (slot, is_at) in missed {
-            self.missed_ranking(party, (seq, slot), (deadline, is_at), now);
+        while let Some(seq) = self.next_to_start(party, now) {
+            self.start_round(party, seq, now);
         }
     }
 
-    fn refill(&mut self, party: &mut State, now: Now) -> bool {
-        if !matches!(party.stage, Stage::Idle) || !party.peer_ready() {
-            return false;
+    fn supply(&mut self, party: &mut State, now: Now) {
+        if !party.peer_ready() {
+            return;
         }
-        if now.instant < party.refill_at || (self.has_work(party) && now.instant >= self.next_tick) {
-            return false;
+        let is_short = party.engine.as_ref().is_some_and(|engine| engine.short().total() > 0);
+        self.short_since = if is_short { self.short_since.or(Some(now.instant)) } else { None };
+        loop {
+            let ahead = self.refill_deadline(party).is_some_and(|at| now.instant >= at);
+            let Some(engine) = &mut party.engine else { return };
+            let Some(chunk) = engine.next_chunk(ahead) else { return };
+            if engine.order(chunk).is_err() {
+                return;
+            }
+            party.counters.correlations += chunk.count as u64;
+            party.send_to_peer(&PartyFrame::Refill { demand: vec![engine::to_frame(chunk)] });
         }
-        let Some(engine) = party.engine.as_mut().filter(|engine| engine.is_idle()) else { return false };
-        let short = engine.short_of(&engine.target);
-        let chunks = engine::refill_chunks(&short);
-        if chunks.is_empty() || engine.fill(&chunks).is_err() {
-            return false;
-        }
-        party.heard = now.instant;
-        party.counters.correlations += chunks.iter().map(|chunk| chunk.count as u64).sum::<u64>();
-        party.send_to_peer(&PartyFrame::Refill { demand: engine::to_frame(&chunks) });
-        party.stage = Stage::Refill;
-        true
     }
 
     fn sweep(&mut self, party: &mut State, now: Now) {
@@ -810,48 +970,63 @@ impl Role for Sequencer {
     }
 
     fn deadline(&self, party: &State) -> Option<Instant> {
-        let round = match &party.stage {
-            Stage::Round(round) => round.deadline(),
-            _ => None,
-        };
-        let tick = (matches!(party.stage, Stage::Idle) && self.has_work(party)).then_some(self.next_tick);
+        let round = party.rounds.values().filter_map(Round::deadline).min();
+        let has_room = Self::has_room(party);
+        let tick = (has_room && self.has_work(party)).then_some(self.next_tick);
+        let is_epoch = |step: &Step| matches!(step, Step::Epoch { .. });
+        let begins_epoch = has_room && party.peer_ready() && self.queued.iter().any(is_epoch);
+        let epoch = begins_epoch.then(|| self.next_epoch.max(self.next_tick));
         let unmatched = !(party.pending.is_empty() && self.peer_holds.is_empty());
         // Nothing is to be swept for an absent member before its routes die: that may be hours.
         let absent = self.absent_since.iter().filter(|(slot, _)| !party.active.contains_key(slot));
         let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.config.stale)).min();
         let sweep = if unmatched { Some(self.next_sweep) } else { dies };
         let sweep = sweep.filter(|_| party.peer_ready());
-        let turn = self.next_turn(party).filter(|_| matches!(party.stage, Stage::Idle) && party.peer_ready());
-        let turn = turn.map(|at| at.max(self.next_tick));
-        [round, tick, sweep, turn, self.refill_deadline(party)].into_iter().flatten().min()
+        let has_room = has_room && has_background_room(party);
+        let turn = self.next_turn(party).filter(|_| has_room && party.peer_ready());
+        let turn = turn.map(|at| at.max(self.next_background));
+        let background = (Self::has_room(party) && self.has_background_work(party)).then_some(self.next_background);
+        let compared = self.compared_at(party).filter(|_| matches!(party.stage, Stage::Idle) && party.peer_ready());
+        [round, tick, background, epoch, sweep, turn, compared, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
-    /// In a round party 1 waits for members first, and for party 2 once the evaluation runs.
+    /// In a round party 1 waits for members first, and for party 2 once it is evaluated.
     fn awaits_peer(&self, party: &State) -> bool {
-        match &party.stage {
-            Stage::Idle | Stage::Persisting { .. } => party.peer.as_ref().is_some_and(|peer| !peer.ready),
-            Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) | Stage::Refill => true,
-            Stage::Round(round) => round.is_running(),
-        }
+        is_in_agreement(party)
     }
 
     fn is_at_rest(&self, party: &State) -> bool {
         let lacks_something = party.members.keys().any(|slot| self.sync_of(party, *slot).is_some());
         let is_begun = party.synchronising().next().is_some();
-        !self.has_work(party) && self.peer_holds.is_empty() && !lacks_something && !is_begun
+        !self.has_work(party)
+            && !self.has_background_work(party)
+            && self.peer_holds.is_empty()
+            && !lacks_something
+            && !is_begun
     }
 
     fn is_stocked(&self, party: &State) -> bool {
-        party.engine.as_ref().is_none_or(|engine| engine.short_of(&engine.target).total() == 0)
+        party.engine.as_ref().is_none_or(|engine| engine.short().total() == 0)
     }
 }
 
-/// Nobody waits in the round for the ranking of a member that has gone.
-fn leave_round(party: &mut State, slot: u32) {
-    match &mut party.stage {
-        Stage::Round(round) => round.leave(slot),
-        Stage::Exporting(exporting) => exporting.leave(slot),
-        _ => {}
+/// A round that was to begin, or began, without a ranking.
+struct Late {
+    begin: Instant,
+    deadline: Instant,
+    is_at: [bool; 2],
+}
+
+/// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
+fn has_background_room(party: &State) -> bool {
+    party.rounds.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
+}
+
+/// Nobody waits in any round for the ranking of a member that has gone.
+fn leave_rounds(party: &mut State, slot: u32) {
+    party.rounds.values_mut().for_each(|round| round.leave(slot));
+    if let Stage::Exporting(exporting) = &mut party.stage {
+        exporting.leave(slot);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now, Prefix};
+use wayleave_core::{Instant, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
@@ -12,10 +12,12 @@ use super::budget::Pace;
 use super::engine::Engine;
 use super::export::Exporting;
 use super::reconcile::PeerHello;
+use super::relist::Relist;
 use super::round::Round;
 use super::sync::Cursor;
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
 use crate::credit::{self, Receiving, Sending};
+use crate::digests::Differs;
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
@@ -43,24 +45,38 @@ pub(super) struct MemberLink {
     pub select_best: bool,
     /// Rankings missed in a row.
     pub missed: u32,
+    /// When the last one was missed that was not due together with one before.
+    pub missed_at: Option<Instant>,
     pub sending: Sending,
     pub receiving: Receiving,
     /// Whether there was no credit for a tick: the member lacks it.
     pub lacks: bool,
     /// Whether there was no credit for the member set, which goes before any tick.
     pub owes_set: bool,
+    /// At party 1: whether the member has said what it holds, or that it wants everything.
+    pub told: bool,
     /// At party 2: whether party 1 knows that the member can get nothing now.
     pub held: bool,
 }
 
+impl MemberLink {
+    /// Whether the member missed a ranking after `begin`: one of a round that began by then is not waited for, since it is the same lapse.
+    pub(super) fn is_late_since(&self, begin: Instant) -> bool {
+        self.missed_at.is_some_and(|at| begin < at)
+    }
+}
+
 /// A member to which both parties deliver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ActiveMember {
     pub session: SessionId,
     pub select_best: bool,
-    /// How far it has been sent everything; `None` once it has all.
+    /// How far it has been sent what it lacks; `None` once it has all.
     pub cursor: Option<Cursor>,
-    /// Whether it had all once in this session: then it gets all that is new, also while it is sent everything again.
+    /// What it lacked when that began.
+    pub differs: Arc<Differs>,
+    /// Whether it had all once in this session, or held most of it: then it gets all that is new, also while it is sent what it
+    /// lacks.
     pub complete: bool,
     /// Whether it ranks while it is sent everything.
     pub chooses: bool,
@@ -100,7 +116,7 @@ pub(super) struct PeerParty {
     pub receiving: Receiving,
 }
 
-/// The stage of the current batch.
+/// The stage of the current batch. Rounds of earlier ones go on beside it.
 pub(super) enum Stage {
     Idle,
     /// Party 1 awaits the answer to its proposal.
@@ -121,10 +137,6 @@ pub(super) enum Stage {
     },
     /// Delivered as far as this party can alone: Export-All runs, in mode `mpc`.
     Exporting(Box<Exporting>),
-    /// Rankings are awaited, or the evaluation runs.
-    Round(Box<Round>),
-    /// The pool of correlations is being filled.
-    Refill,
 }
 
 /// A link that is gone, as the party's role has to know it.
@@ -152,6 +164,8 @@ pub(super) struct State {
     pub keys: Vec<Option<VerifyingKey>>,
     pub set_bytes: Arc<[u8]>,
     pub epoch: u64,
+    /// When it began, if that was in this life.
+    pub epoch_began: Option<Instant>,
     pub seq: u64,
     pub tick: Duration,
     /// Slots of each member set so far.
@@ -163,11 +177,18 @@ pub(super) struct State {
     pub active: BTreeMap<u32, ActiveMember>,
     pub peer: Option<PeerParty>,
     pub stage: Stage,
+    /// Rounds whose rankings are awaited, or that are evaluated, by batch.
+    pub rounds: BTreeMap<u64, Round>,
     pub engine: Option<Engine>,
+    /// The batch of which the engine evaluates a part, and at party 2 those of what comes next.
+    pub work: Option<u64>,
+    pub ordered: VecDeque<u64>,
+    /// How much the engine has done.
+    pub engine_progress: u64,
     /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
     pub recommendation: BTreeMap<u32, u8>,
-    /// From which prefix on all are evaluated again, since an epoch began.
-    pub relist: Option<Prefix>,
+    /// What is still to be evaluated again since an epoch began.
+    pub relist: Option<Relist>,
     /// Members whose credit has changed since the role last looked.
     pub flow_changed: BTreeSet<u32>,
     /// What members have spent of their budgets.
@@ -178,8 +199,10 @@ pub(super) struct State {
     pub offended: BTreeMap<u32, Instant>,
     /// Who takes up so little that there is no credit even for what must be sent: members by slot, or the peer party.
     pub overrun: BTreeSet<Option<u32>>,
-    /// From when on the pool may be filled.
+    /// From when on the pool is filled ahead of need, if no batch comes in between.
     pub refill_at: Instant,
+    /// Whether a job of setup is out: at most one is, whatever becomes of the link.
+    pub setup_runs: bool,
     /// When the peer party was last heard, or last had to answer something new.
     pub heard: Instant,
     /// Both clocks at the last input.
@@ -407,10 +430,12 @@ impl State {
                     session: None,
                     select_best: false,
                     missed: 0,
+                    missed_at: None,
                     sending: Sending::new(credit::TO_MEMBER, now.instant),
                     receiving: Receiving::new(credit::FROM_MEMBER),
                     lacks: false,
                     owes_set: false,
+                    told: false,
                     held: false,
                 };
                 self.members.insert(slot, member);
@@ -455,6 +480,11 @@ impl State {
                 self.peer = None;
                 self.engine = None;
                 self.active.clear();
+                // Everybody is sent everything again, and with that all is evaluated.
+                self.relist = None;
+                self.rounds.clear();
+                self.work = None;
+                self.ordered.clear();
                 let steps = match std::mem::replace(&mut self.stage, Stage::Idle) {
                     Stage::Proposed { steps, .. } => steps,
                     _ => Vec::new(),
@@ -546,7 +576,10 @@ impl State {
         if description.version <= self.table.high_water(slot) {
             return Err(Refusal::OldVersion);
         }
-        if description.epoch != self.epoch {
+        // One that was on its way when the epoch began is taken too: each refusal at one party alone would delay what comes after it.
+        let is_recent = self.epoch_began.is_some_and(|at| self.clocks.instant.since(at) < self.config.match_wait);
+        let is_before = description.epoch.checked_add(1) == Some(self.epoch);
+        if description.epoch != self.epoch && !(is_before && is_recent) {
             return Err(Refusal::Epoch);
         }
         if description.set != self.set.number {

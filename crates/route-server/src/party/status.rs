@@ -77,6 +77,8 @@ pub enum PartyEvent {
     Deferred { slot: u32, seconds: u32 },
     /// The member asked too often to have Select-Best choose among everything: its own order decides.
     OwnOrder { slot: u32, seconds: u32 },
+    /// A new recommendation counts only once that of the present epoch has counted for long enough.
+    EpochLater { seconds: u32 },
     /// Who took up nothing of what was sent to it for too long lost its link: the member in a slot, or the peer party.
     Stalled { slot: Option<u32> },
     /// The routes of an absent member were removed.
@@ -125,8 +127,10 @@ pub struct PartyStatus {
     pub misbehaving: Vec<u32>,
     /// Octets of the objects that wait to be applied, of the member with the most.
     pub octets_waiting: usize,
-    /// What the party is doing.
+    /// What the party is doing with the last batch.
     pub stage: &'static str,
+    /// Rounds of Select-Best whose rankings are awaited, or that are evaluated.
+    pub rounds: usize,
     pub counters: Counters,
 }
 
@@ -177,9 +181,8 @@ impl Party {
                 Stage::Persisting { .. } => "persisting",
                 Stage::Accepted { .. } => "accepted",
                 Stage::Exporting(_) => "exporting",
-                Stage::Round(_) => "round",
-                Stage::Refill => "refill",
             },
+            rounds: self.state.rounds.len(),
             counters: self.state.counters.clone(),
         }
     }

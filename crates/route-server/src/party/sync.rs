@@ -1,6 +1,9 @@
-//! Synchronisation: a member that connects, or asks, is sent everything, a slice with each batch.
+//! Synchronisation: a member that connects, or asks, is sent what it lacks, a slice with each batch.
 //!
-//! What a member has had so far is a [`Cursor`], the same at both parties: first its own objects by version, then all objects by
+//! One that says what it holds is sent the buckets that differ ([`crate::digests`]), and all that changes meanwhile: first its own
+//! objects by version, then objects by handle, then instances by hash. Whoever holds nothing, or little, is sent everything.
+//!
+//! What a member has had of everything so far is a [`Cursor`], the same at both parties: first its own objects by version, then all objects by
 //! [`Place`]. What changes below the cursor comes with the batch that changed it; what is above it comes with its slice. So a
 //! slow member costs one cursor, and a batch brings it a bounded amount. Party 1 says how many objects a slice has: it knows
 //! how large their blobs are.
@@ -11,8 +14,10 @@ use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 
 use super::state::State;
-use crate::frames::MAX_SLICE;
-use crate::object_table::{Effects, ObjectTable, Part, Place};
+use crate::digests::{Differs, InstanceHash};
+use crate::frames::{MAX_SLICE, OwnObject};
+use crate::object::Handle;
+use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Place};
 
 /// Octets of a slice, about: our own limit.
 pub(super) const SLICE_BYTES: usize = 512 << 10;
@@ -26,68 +31,141 @@ const OBJECT: usize = 128;
 pub(super) struct Cursor {
     /// The version from which on its own objects are still to be listed; `None` once all are.
     own: Option<u64>,
-    /// The first place that it has not had; `None` before the first.
-    next: Option<Place>,
+    next: Next,
+}
+
+/// What is sent next.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Next {
+    /// Of everything: the first place that the member has not had; `None` before the first.
+    Place(Option<Place>),
+    /// Of what differs: the lowest handle that it has not had.
+    Object(Handle),
+    /// Of what differs, after all objects: the lowest hash that it has not had.
+    Instance(InstanceHash),
 }
 
 impl Cursor {
-    pub(super) const START: Self = Self { own: Some(0), next: None };
+    /// Before everything.
+    const START: Self = Self { own: Some(0), next: Next::Place(None) };
+
+    /// Before what differs.
+    pub(super) fn before(differs: &Differs) -> Self {
+        if *differs == Differs::EVERYTHING {
+            return Self::START;
+        }
+        Self { own: differs.own.then_some(0), next: Next::Object(Handle([0; 32])) }
+    }
+
+    /// The place, if everything is sent.
+    fn place(&self) -> Option<Place> {
+        match self.next {
+            Next::Place(place) => place,
+            Next::Object(_) | Next::Instance(_) => None,
+        }
+    }
 
     /// Whether the object in this place was sent.
     fn has(&self, place: &Place) -> bool {
-        self.next.is_some_and(|next| *place < next)
+        self.place().is_some_and(|next| *place < next)
     }
 
     /// Whether the prefix was listed: each object with a route to it was sent.
     fn lists(&self, prefix: &Prefix) -> bool {
-        self.next.is_some_and(|(next, ..)| *prefix < next)
+        self.place().is_some_and(|(next, ..)| *prefix < next)
     }
 }
 
 /// What a slice brings.
 pub(super) struct Taken {
-    pub own: Vec<(u64, Vec<Nlri>)>,
+    pub own: Vec<OwnObject>,
     pub own_ends: bool,
     /// Slot and version of each object.
     pub objects: Vec<(u32, u64)>,
+    /// Prefixes to list, where only what differs is sent. Otherwise they follow from the cursor.
+    pub prefixes: Option<Vec<Prefix>>,
     /// Where the next slice begins; `None` after the last one.
     pub after: Option<Cursor>,
 }
 
-/// Takes a slice of so many objects, for the member in `slot`.
-pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, objects: u32) -> Taken {
+/// Takes a slice of so many objects, and instances where only what differs is sent, for the member in `slot`.
+pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, differs: &Differs, objects: u32) -> Taken {
     let mut left = objects as usize;
     let (mut own, listed_own) = (Vec::new(), cursor.own.is_none());
     if let Some(from) = cursor.own {
         let mut entries = table.objects_of(slot, from);
-        let row = |entry: &crate::object_table::ObjectEntry| {
-            (entry.header.description.version, entry.live().copied().collect::<Vec<Nlri>>())
-        };
-        own = entries.by_ref().take(left).map(row).collect();
+        own = entries.by_ref().take(left).map(ObjectEntry::as_own).collect();
         left -= own.len();
         cursor.own = entries.next().map(|entry| entry.header.description.version);
     }
     let own_ends = !listed_own && cursor.own.is_none();
     if cursor.own.is_some() {
-        return Taken { own, own_ends, objects: Vec::new(), after: Some(cursor) };
+        let prefixes = (!matches!(cursor.next, Next::Place(_))).then(Vec::new);
+        return Taken { own, own_ends, objects: Vec::new(), prefixes, after: Some(cursor) };
     }
-    let mut places = table.places_from(cursor.next);
+    let Next::Place(place) = cursor.next else {
+        let (objects, prefixes, next) = take_differing(table, differs, cursor.next, left);
+        let after = next.map(|next| Cursor { own: None, next });
+        return Taken { own, own_ends, objects, prefixes: Some(prefixes), after };
+    };
+    let mut places = table.places_from(place);
     let objects = places.by_ref().take(left).map(|(_, slot, version)| (*slot, *version)).collect();
-    let after = places.next().map(|place| Cursor { own: None, next: Some(*place) });
-    Taken { own, own_ends, objects, after }
+    let after = places.next().map(|place| Cursor { own: None, next: Next::Place(Some(*place)) });
+    Taken { own, own_ends, objects, prefixes: None, after }
+}
+
+/// The same of what differs: slots and versions, prefixes, and what comes next.
+fn take_differing(
+    table: &ObjectTable,
+    differs: &Differs,
+    next: Next,
+    most: usize,
+) -> (Vec<(u32, u64)>, Vec<Prefix>, Option<Next>) {
+    let (mut objects, mut from) = (Vec::new(), [0; 32]);
+    match next {
+        Next::Object(handle) => {
+            let mut all = table.objects_in(&differs.objects, handle);
+            objects.extend(all.by_ref().take(most).map(|(_, key)| key));
+            if let Some((handle, _)) = all.next() {
+                return (objects, Vec::new(), Some(Next::Object(handle)));
+            }
+        }
+        Next::Instance(hash) => from = hash,
+        Next::Place(_) => {}
+    }
+    let mut all = table.instances_in(&differs.instances, from);
+    let prefixes = all.by_ref().take(most - objects.len()).map(|(_, prefix)| prefix).collect();
+    let after = all.next().map(|(hash, _)| Next::Instance(hash));
+    (objects, prefixes, after)
 }
 
 /// How many objects from `cursor` on are a slice, at party 1.
-pub(super) fn objects_of_slice(table: &ObjectTable, slot: u32, cursor: Cursor) -> u32 {
+pub(super) fn objects_of_slice(table: &ObjectTable, slot: u32, cursor: Cursor, differs: &Differs) -> u32 {
     let own = cursor.own.into_iter().flat_map(|from| table.objects_of(slot, from));
-    let own = own.map(|entry| 12 + 22 * entry.live().count());
-    let all = table.places_from(cursor.next).filter_map(|(_, slot, version)| table.entry(*slot, *version));
-    let all = all.map(|entry| {
-        let blob = if let Part::One { blob, .. } = &entry.part { blob.len() } else { 0 };
-        blob + OBJECT + CANDIDATE * entry.header.description.prefixes().len()
-    });
+    let own = own.map(|entry| 16 + 22 * entry.live().count());
+    let blob = |entry: &ObjectEntry| if let Part::One { blob, .. } = &entry.part { blob.len() } else { 0 };
+    let Next::Place(place) = cursor.next else {
+        let (object, instance) = match cursor.next {
+            Next::Instance(hash) => (None, hash),
+            Next::Object(handle) => (Some(handle), [0; 32]),
+            Next::Place(_) => (None, [0; 32]),
+        };
+        let objects = object.into_iter().flat_map(|from| table.objects_in(&differs.objects, from));
+        let objects = objects.filter_map(|(_, (slot, version))| table.entry(slot, version));
+        let objects = objects.map(|entry| blob(entry) + OBJECT);
+        let instances = table.instances_in(&differs.instances, instance);
+        let instances = instances.map(|(_, prefix)| 4 + CANDIDATE * table.routes_of(&prefix));
+        return fills_slice(own.chain(objects).chain(instances));
+    };
+    let all = table.places_from(place).filter_map(|(_, slot, version)| table.entry(*slot, *version));
+    let all = all.map(|entry| blob(entry) + OBJECT + CANDIDATE * entry.header.description.prefixes().len());
+    fills_slice(own.chain(all))
+}
+
+/// How many of what takes so many octets each are a slice.
+fn fills_slice(each: impl Iterator<Item = usize>) -> u32 {
     let mut octets = 0;
-    for (objects, more) in (1..MAX_SLICE).zip(own.chain(all)) {
+    for (objects, more) in (1..MAX_SLICE).zip(each) {
         octets += more;
         if octets >= SLICE_BYTES {
             return objects;
@@ -116,10 +194,12 @@ pub(super) fn listing<'a>(table: &ObjectTable, prefixes: impl Iterator<Item = &'
 
 /// Which prefixes a member's tick lists; members with equal ones share the work. Those that are up to date come first, so that
 /// their results do, too.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Listing {
-    /// Whether a slice comes with the batch.
+    /// Whether a slice of everything comes with the batch.
     is_slice: bool,
+    /// What a slice of what differs lists.
+    differing: Vec<Prefix>,
     /// Whether columns opened objects to the member.
     is_new: bool,
     /// Whether the member gets all that is new.
@@ -131,9 +211,12 @@ pub(super) struct Listing {
 impl Listing {
     pub(super) fn new(is_new: bool, gets_all: bool, before: Option<Cursor>, taken: Option<&Taken>) -> Self {
         let gets_all = gets_all || before.is_none();
-        // What a member lacks so far says nothing of its list if it gets all that is new and no slice.
+        let differing = taken.and_then(|taken| taken.prefixes.clone());
+        let taken = taken.filter(|taken| taken.prefixes.is_none());
+        // What a member lacks so far says nothing of its list if it gets all that is new and no slice of everything.
         let before = before.filter(|_| !gets_all || taken.is_some());
-        Self { is_slice: taken.is_some(), is_new, gets_all, before, after: taken.and_then(|taken| taken.after) }
+        let (is_slice, after) = (taken.is_some(), taken.and_then(|taken| taken.after));
+        Self { is_slice, differing: differing.unwrap_or_default(), is_new, gets_all, before, after }
     }
 
     /// Whether the member gets an object that is new.
@@ -141,19 +224,22 @@ impl Listing {
         self.gets_all || self.before.zip(place).is_some_and(|(before, place)| before.has(&place))
     }
 
-    /// The prefixes, in order.
-    pub(super) fn prefixes(&self, table: &ObjectTable, effects: &Effects) -> BTreeSet<Prefix> {
+    /// The prefixes that changed just now, and those that are evaluated again, each in order.
+    pub(super) fn prefixes(&self, table: &ObjectTable, effects: &Effects) -> [BTreeSet<Prefix>; 2] {
         let is_known = |prefix: &&Prefix| self.gets_all || self.before.is_some_and(|before| before.lists(prefix));
-        let mut prefixes: BTreeSet<Prefix> = effects.touched.iter().filter(is_known).copied().collect();
+        let live: BTreeSet<Prefix> = effects.touched.iter().filter(is_known).copied().collect();
+        let mut later: BTreeSet<Prefix> = effects.relisted.iter().filter(is_known).copied().collect();
         if self.is_new {
-            prefixes.extend(effects.opened.iter().filter(is_known));
+            later.extend(effects.opened.iter().filter(is_known));
         }
         if self.is_slice {
-            let from = self.before.and_then(|before| before.next).map(|(prefix, ..)| prefix);
+            let from = self.before.and_then(|before| before.place()).map(|(prefix, ..)| prefix);
             let is_in = |prefix: &&Prefix| self.after.is_none_or(|after| after.lists(prefix));
-            prefixes.extend(table.prefixes_from(from).take_while(is_in));
+            later.extend(table.prefixes_from(from).take_while(is_in));
         }
-        prefixes
+        later.extend(&self.differing);
+        later.retain(|prefix| !live.contains(prefix));
+        [live, later]
     }
 }
 

@@ -153,6 +153,7 @@ fn party(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory) -> Result<Party,
         export: ExportMode::Direct,
         max_blob: 8192,
         budget: Budget::default(),
+        epoch: Duration::ZERO,
     };
     Party::new(config, &seed(1), &directory.encode(), Vec::new(), NOW)
 }

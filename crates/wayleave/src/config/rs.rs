@@ -65,6 +65,12 @@ pub struct PartySection {
     #[serde(default = "default_max_blob")]
     pub max_blob: Spanned<u64>,
     pub recommendation: Option<Spanned<PathBuf>>,
+    /// How long a recommendation counts at least.
+    #[serde(default = "default_epoch")]
+    pub epoch_secs: Spanned<u64>,
+    /// Allows epochs as short as one likes; for a laboratory only.
+    #[serde(default)]
+    pub lab: bool,
 }
 
 /// Who multiplies export policies and route keys.
@@ -166,6 +172,13 @@ fn default_rank_wait() -> Spanned<u64> {
     Spanned::new(0..0, 1000)
 }
 
+/// A quarter of an hour, the shortest outside a laboratory.
+const SHORTEST_EPOCH: u64 = 900;
+
+fn default_epoch() -> Spanned<u64> {
+    Spanned::new(0..0, SHORTEST_EPOCH)
+}
+
 fn default_max_blob() -> Spanned<u64> {
     Spanned::new(0..0, u64::from(MAX_BLOB_DEFAULT))
 }
@@ -199,6 +212,10 @@ impl RsConfig {
         faults.extend(range(&party.tick_ms, 0, 60_000, "milliseconds"));
         faults.extend(range(&party.stale_secs, 1, 86_400, "seconds"));
         faults.extend(range(&party.rank_wait_ms, 1, 60_000, "milliseconds"));
+        let shortest = if party.lab { 0 } else { SHORTEST_EPOCH };
+        faults.extend(range(&party.epoch_secs, shortest, 31_536_000, "seconds").map(|fault| {
+            fault.help("members learn more of a recommendation that changes often; a laboratory with `lab = true` may")
+        }));
         faults.extend(range(&party.max_blob, 512, MAX_BLOB as u64, "octets"));
         faults.extend(self.budget.faults());
         if link.listen.is_some() == link.connect.is_some() {
@@ -362,6 +379,7 @@ impl RsConfig {
             },
             max_blob: u32::try_from(*party.max_blob.get_ref()).unwrap_or(MAX_BLOB_DEFAULT),
             budget: self.budget.budget(),
+            epoch: Duration::from_secs(*party.epoch_secs.get_ref()),
         }
     }
 
@@ -379,6 +397,11 @@ impl RsConfig {
         let listening = std::iter::once(&self.party.listen).chain(&self.link.get_ref().listen);
         warnings.extend(listening.filter_map(absent_address));
         warnings.extend(self.status.as_ref().and_then(status_warning));
+        if *self.party.epoch_secs.get_ref() < SHORTEST_EPOCH {
+            let message = format!("a recommendation may change after {} seconds", self.party.epoch_secs.get_ref());
+            let help = "for a laboratory only: members that try rankings learn its order sooner";
+            warnings.push(Fault::at(self.party.epoch_secs.span(), message).help(help));
+        }
         warnings
     }
 
@@ -572,6 +595,10 @@ pub fn template(party: u8) -> String {
          #export = \"direct\"\n\
          # Octets of the largest sealed route that members may announce; the lower value of both parties counts.\n\
          #max_blob = 8192\n\
+         # Party 1: how long a recommendation counts at least, in seconds. Members learn a little of each one.\n\
+         #epoch_secs = 900\n\
+         # In a laboratory: allow less.\n\
+         #lab = true\n\
          {recommendation}\
          \n\
          [link]\n\

@@ -3,6 +3,7 @@
 mod config;
 mod io;
 mod member_set;
+mod setup;
 mod views;
 
 use std::time::Duration;
@@ -116,6 +117,7 @@ impl Role for Rs {
             last_end: String::new(),
             set: set_in_force,
             configuration: path.clone(),
+            setup: setup::start(events.clone())?,
         };
         let running = Running::start(machine, io, *clock, (events, inbox));
         let peer_party = peer_party.pins().clone();

@@ -101,6 +101,8 @@ impl Hostile {
             select_best: true,
         };
         up.iter().for_each(|link| links.send(*link, hello.encode().into()));
+        // It keeps nothing, and is sent everything.
+        links.send(up[0], FromMember::Resync.encode().into());
         let (mut welcomed, mut epoch, mut high_water) = (0, 0, 0);
         while welcomed < 2 {
             match self.next(&mut events)? {

@@ -82,6 +82,7 @@ impl PartyArguments {
             export: self.export,
             max_blob: MAX_BLOB_DEFAULT,
             budget: Budget::default(),
+            epoch: Duration::ZERO,
         };
         Party::new(config, seed, &directory_of(&setup).encode(), stored, now).map_err(io::Error::other)
     }
@@ -187,6 +188,12 @@ fn drain(party: &mut Party, store: &FileStore, sender: &Sender<Record>, out: &mu
                 let (sender, changes) = (sender.clone(), changes.into_iter().map(change).collect());
                 let durable = move || drop(sender.send(Record { say: Say::Persisted, number: id, octets: Vec::new() }));
                 store.submit(changes, Box::new(durable)).map_err(io::Error::other)?;
+            }
+            // At once: this thread is the party's processor, and all its time counts.
+            PartyOutput::Setup(job) => {
+                let done = job.run();
+                party.stir(&fresh());
+                party.handle(PartyInput::SetupDone(done), now());
             }
             PartyOutput::Members(_) => {}
             PartyOutput::Event(event) => pipe::write(out, Say::Event, 0, format!("{event:?}").as_bytes())?,

@@ -135,7 +135,14 @@ impl Exchange {
         let statuses: Vec<_> = PARTIES.iter().map(|p| self.sim.party(*p).map(|p| p.status())).collect();
         let slots: Vec<u32> = self.sim.tables.keys().copied().collect();
         let members: Vec<_> = slots.iter().map(|s| self.sim.member(*s).map(|m| m.status())).collect();
-        let closed: Vec<_> = self.sim.closed.iter().rev().take(5).collect();
+        let closed: Vec<_> = self
+            .sim
+            .closed
+            .iter()
+            .filter(|(a, b, _)| PARTIES.contains(a) && PARTIES.contains(b))
+            .rev()
+            .take(5)
+            .collect();
         let events: Vec<_> = self.sim.party_events.iter().rev().take(5).collect();
         format!("{statuses:?}\n{members:?}\n{closed:?}\n{events:?}")
     }

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::directory::MemberSet;
-use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, PeerId};
+use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, PeerId, SetupJob};
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
@@ -64,6 +64,8 @@ pub struct PartyIo {
     pub set: watch::Sender<MemberSet>,
     /// The configuration's file, which names the member set's file.
     pub configuration: PathBuf,
+    /// The thread that makes correlations.
+    pub setup: std::sync::mpsc::Sender<SetupJob>,
 }
 
 impl Io<Party> for PartyIo {
@@ -128,6 +130,10 @@ impl Io<Party> for PartyIo {
                 let durable = move || drop(events.blocking_send(Event::Persisted(id)));
                 state::submit(&self.store, changes, Box::new(durable))?;
             }
+            PartyOutput::Setup(job) => {
+                let ended = || Failure::new("the thread that makes correlations has ended; start the party again");
+                self.setup.send(job).map_err(|_| ended())?;
+            }
             PartyOutput::Members(set) => {
                 info!(number = set.number, slots = set.slots.len(), "member set in force");
                 self.member_pins.replace(member_set::pins(&set));
@@ -184,6 +190,7 @@ fn kind(event: &PartyEvent) -> Option<(&'static str, u32)> {
         PartyEvent::Behind { slot, .. } => Some(("behind", *slot)),
         PartyEvent::Deferred { slot, .. } => Some(("deferred", *slot)),
         PartyEvent::OwnOrder { slot, .. } => Some(("own-order", *slot)),
+        PartyEvent::EpochLater { .. } => Some(("epoch-later", u32::MAX)),
         PartyEvent::Stalled { slot } => Some(("stalled", slot.unwrap_or(u32::MAX))),
         PartyEvent::Expired { slot } => Some(("expired", *slot)),
         _ => None,
@@ -238,6 +245,13 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
                 seconds,
                 suppressed,
                 "the member in slot {slot} is sent all routes too often to have Select-Best choose among them each time: its own order decides; again in {seconds} seconds"
+            );
+        }
+        PartyEvent::EpochLater { seconds } => {
+            info!(
+                seconds,
+                suppressed,
+                "the new recommendation counts in {seconds} seconds, once the present one has counted for epoch_secs"
             );
         }
         PartyEvent::Stalled { slot: Some(slot) } => {

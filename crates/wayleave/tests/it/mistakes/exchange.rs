@@ -70,7 +70,8 @@ fn with_words<'a>(mistakes: &'a [Mistake], words: &'a [(&'static str, &'a str)])
 #[test]
 fn check_names_each_mistake_at_a_party() {
     let (exchange, folder) = exchange("mistakes-party");
-    let good = text(&exchange, &folder, "party1.toml");
+    // As outside a laboratory.
+    let good = text(&exchange, &folder, "party1.toml").replace("lab = true\nepoch_secs = 0\n", "");
     let (status, members, link) = (
         exchange.parties[0].at.process.status.to_string(),
         exchange.parties[0].at.listen.to_string(),
@@ -158,6 +159,7 @@ fn check_names_each_mistake_at_a_party() {
         mistake("recommendation.toml", "flat.toml", "flat.toml:1:1: unknown field `alpha`", "`recommendation`"),
         mistake("[link]", "tick_ms = 70000\n[link]", "70000 is out of range", "0 to 60000 milliseconds"),
         mistake("[link]", "stale_secs = 0\n[link]", "0 is out of range", "1 to 86400 seconds"),
+        mistake("[link]", "epoch_secs = 60\n[link]", "60 is out of range", "900 to 31536000 seconds"),
         mistake("[link]", "rank_wait_ms = 0\n[link]", "0 is out of range", "1 to 60000 milliseconds"),
         mistake("{link}\n", "", "both or neither of `listen` and `connect`", "one party listens"),
         mistake("{link}\n", "{link}\nconnect = \"127.0.0.2:1\"\n", "both or neither of `listen` and `connect`", "one"),

@@ -1,0 +1,81 @@
+//! The exchange's recommendation changes while members change their routes: neither waits for the other, and nothing is lost.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use wayleave_lab::sim::Setup;
+use wayleave_lab::sim::costs::Costs;
+
+use crate::common::{Exchange, LIMIT, nlri, route};
+
+const TICK: Duration = Duration::from_millis(50);
+
+/// Two slots announce routes of equal length to so many prefixes of a network.
+fn contest(exchange: &mut Exchange, slots: [u32; 2], network: u8, prefixes: u32) {
+    for slot in slots {
+        for i in 0..prefixes {
+            let prefix = nlri(&format!("{network}.{}.{}.0/24", i / 256, i % 256));
+            exchange.announce(slot, &[prefix], &route(slot, &[64500], &[]));
+        }
+    }
+}
+
+#[test]
+fn a_change_during_the_walk_of_an_earlier_one_loses_nothing_of_it() {
+    let setup = Setup { members: 5, tick: TICK, costs: Some(Costs::default()), ..Setup::default() };
+    let mut exchange = Exchange::new(setup);
+    contest(&mut exchange, [0, 1], 20, 300);
+    contest(&mut exchange, [2, 3], 30, 300);
+    exchange.recommend(&BTreeMap::from([(0, 1), (1, 2), (2, 3), (3, 4)]));
+    exchange.check();
+    for step in 0..6u8 {
+        // The first walk is at its beginning, in its middle, at its end.
+        exchange.recommend(&BTreeMap::from([(0, 20 + step), (1, 2), (2, 3), (3, 4)]));
+        exchange.sim.pass(Duration::from_millis(u64::from(step) * 120));
+        exchange.recommend(&BTreeMap::from([(0, 20 + step), (1, 2), (2, 30 + step), (3, 4)]));
+        exchange.sim.pass(Duration::from_millis(60));
+        exchange.recommend(&BTreeMap::from([(0, 1), (1, 2), (2, 3), (3, 4)]));
+        exchange.check();
+    }
+}
+
+/// The 99th percentile of the times that changes of one route take from a router to another.
+fn p99(exchange: &mut Exchange, changes: u32, until: impl Fn(&mut Exchange) -> bool) -> (Duration, u32) {
+    let (mut latencies, mut change) = (Vec::new(), 0);
+    while change < changes || !until(exchange) {
+        change += 1;
+        let (announced, prefix) = (exchange.sim.now().instant, nlri("50.0.0.0/16"));
+        let wanted = route(4, &[64500 + change], &[]);
+        exchange.announce(4, &[prefix], &wanted);
+        while exchange.sim.tables[&5].get(&prefix.prefix) != Some(&wanted) {
+            assert!(exchange.sim.step(LIMIT));
+        }
+        latencies.push(exchange.sim.now().instant - announced);
+        exchange.sim.pass(Duration::from_millis(u64::from(change % 7) * 13));
+    }
+    latencies.sort_unstable();
+    (latencies[latencies.len() * 99 / 100], change)
+}
+
+#[test]
+fn a_changed_recommendation_of_many_prefixes_delays_no_live_update() {
+    const PREFIXES: u32 = 4_000;
+    let setup = Setup { members: 12, tick: TICK, costs: Some(Costs::default()), ..Setup::default() };
+    let mut exchange = Exchange::new(setup);
+    contest(&mut exchange, [0, 1], 20, PREFIXES);
+    exchange.recommend(&BTreeMap::from([(0, 1), (1, 2)]));
+    exchange.check();
+    let (quiet, _) = p99(&mut exchange, 60, |_| true);
+    exchange.recommend(&BTreeMap::from([(0, 3), (1, 2)]));
+    let begin = exchange.sim.now().instant;
+    let is_done = |exchange: &mut Exchange| {
+        let prefix = nlri(&format!("20.{}.{}.0/24", (PREFIXES - 1) / 256, (PREFIXES - 1) % 256)).prefix;
+        exchange.sim.tables[&5][&prefix].as_path().first_asn() == Some(crate::common::asn(0))
+    };
+    let (during, changes) = p99(&mut exchange, 60, is_done);
+    let took = exchange.sim.now().instant - begin;
+    println!("quiet {quiet:?}, during {during:?}, {changes} changes in {took:?}");
+    assert!(during < 2 * quiet, "{during:?} while prefixes are evaluated again, {quiet:?} before");
+    assert!(took < Duration::from_secs(60), "{took:?} for {PREFIXES} prefixes");
+    exchange.check();
+}

@@ -1,0 +1,251 @@
+//! Rounds beside batches: no update of a route waits for what is evaluated slowly, or again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::common::{Exchange, LIMIT, asn, in_both_modes, nlri, route};
+use wayleave_bgp::Nlri;
+use wayleave_lab::sim::costs::{Costs, MEASURED, Operations, Wire};
+use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
+use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::party::{Counters, PartyEvent};
+
+const TICK: Duration = Duration::from_millis(50);
+
+/// The prefix whose route changes while something else goes on: slots 0 and 1 announce it.
+const LIVE: &str = "21.0.0.0/16";
+
+fn prefixes(second: u32, count: u32) -> Vec<Nlri> {
+    (0..count).map(|i| nlri(&format!("{second}.{}.{}.0/24", i / 256, i % 256))).collect()
+}
+
+fn counters(sim: &Sim) -> Counters {
+    sim.party(PARTIES[0]).expect("it runs").counters().clone()
+}
+
+fn open_rounds(sim: &Sim) -> usize {
+    PARTIES.iter().filter_map(|party| sim.party(*party)).map(|party| party.status().rounds).max().unwrap_or(0)
+}
+
+/// Virtual time until a change of the route of slot 0 to [`LIVE`] is at member 2. Each second one moves the choice to slot 1.
+fn latency(exchange: &mut Exchange, change: u32) -> Duration {
+    let (begin, prefix) = (exchange.sim.now().instant, nlri(LIVE));
+    let is_long = change.is_multiple_of(2);
+    exchange.announce(0, &[prefix], &route(0, if is_long { &[64500, 64501, 64502] } else { &[] }, &[]));
+    let wanted = asn(u32::from(is_long));
+    while exchange.sim.tables[&2].get(&prefix.prefix).and_then(|a| a.as_path().first_asn()) != Some(wanted) {
+        assert!(exchange.sim.step(LIMIT), "the route arrives");
+        exchange.sim.connect_all();
+    }
+    exchange.sim.now().instant - begin
+}
+
+fn values(of: &[(u32, u8)]) -> BTreeMap<u32, u8> {
+    of.iter().copied().collect()
+}
+
+in_both_modes!(only_prefixes_with_a_candidate_whose_value_changed_are_evaluated_again);
+fn only_prefixes_with_a_candidate_whose_value_changed_are_evaluated_again(export: ExportMode) {
+    let mut exchange = Exchange::new(Setup { members: 4, export, ..Setup::default() });
+    for (slot, second) in [(0, 20), (1, 20), (2, 30), (3, 30), (1, 40)] {
+        exchange.announce(slot, &prefixes(second, 10), &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    // The first one concerns all that has something to choose.
+    let mut before = counters(&exchange.sim);
+    let mut evaluated_again = |exchange: &mut Exchange, recommendation: &[(u32, u8)]| {
+        exchange.recommend(&values(recommendation));
+        exchange.check();
+        let after = counters(&exchange.sim);
+        let done = (after.listed - before.listed, after.lanes - before.lanes);
+        before = after;
+        done
+    };
+    assert_eq!(evaluated_again(&mut exchange, &[(0, 1), (1, 2), (2, 1), (3, 2)]), (2 * 20 * 4, 20 * 4));
+    assert_eq!(evaluated_again(&mut exchange, &[(0, 1), (1, 0), (2, 1), (3, 2)]), (2 * 10 * 4, 10 * 4));
+    assert_eq!(
+        evaluated_again(&mut exchange, &[(0, 1), (2, 1), (3, 0)]),
+        (2 * 10 * 4, 10 * 4),
+        "a value of 0 is no value"
+    );
+    assert_eq!(evaluated_again(&mut exchange, &[(0, 1), (2, 1)]), (0, 0));
+    assert_eq!(evaluated_again(&mut exchange, &[(0, 0), (2, 5)]), (2 * 20 * 4, 20 * 4));
+}
+
+in_both_modes!(values_that_change_again_while_prefixes_are_evaluated_add_to_what_is_left);
+fn values_that_change_again_while_prefixes_are_evaluated_add_to_what_is_left(export: ExportMode) {
+    for seed in 0..3 {
+        let mut exchange = Exchange::new(Setup { members: 4, tick: TICK, seed, export, ..Setup::default() });
+        for (slot, second) in [(0, 20), (1, 20), (2, 30), (3, 30), (0, 40), (3, 40)] {
+            exchange.announce(slot, &prefixes(second, 800), &route(slot, &[64500], &[]));
+        }
+        exchange.recommend(&values(&[(0, 1), (1, 2), (2, 1), (3, 2)]));
+        exchange.check();
+        let batches = counters(&exchange.sim).batches;
+        for (change, wait) in
+            [(values(&[(0, 3), (1, 2), (2, 1), (3, 2)]), 1), (values(&[(0, 3), (1, 4), (2, 3), (3, 2)]), 1)]
+        {
+            exchange.recommend(&change);
+            let until = counters(&exchange.sim).batches + wait;
+            while counters(&exchange.sim).batches < until {
+                assert!(exchange.sim.step(LIMIT));
+            }
+        }
+        exchange.recommend(&values(&[(0, 3), (1, 4), (2, 3), (3, 5)]));
+        exchange.check();
+        assert!(counters(&exchange.sim).batches > batches + 3, "it takes more than one batch");
+    }
+}
+
+#[test]
+fn a_recommendation_counts_for_its_epoch_however_often_it_changes() {
+    let epoch = Duration::from_secs(900);
+    let mut exchange = Exchange::new(Setup { members: 3, tick: TICK, epoch, ..Setup::default() });
+    for slot in [0, 1] {
+        exchange.announce(slot, &prefixes(20, 1), &route(slot, &[64500], &[]));
+    }
+    exchange.recommend(&values(&[(1, 5)]));
+    exchange.check();
+    let table = |exchange: &Exchange| exchange.sim.tables[&2][&prefixes(20, 1)[0].prefix].as_path().first_asn();
+    assert_eq!(table(&exchange), Some(asn(1)));
+    for value in [6, 7, 8] {
+        exchange.recommend(&values(&[(0, value)]));
+        exchange.sim.pass(Duration::from_secs(60));
+        assert_eq!(table(&exchange), Some(asn(1)), "still the one of this epoch");
+    }
+    let later = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::EpochLater { .. });
+    assert_eq!(exchange.sim.party_events.iter().filter(later).count(), 3, "its operator is told");
+    let epochs = exchange.sim.party(PARTIES[0]).expect("it runs").status().epoch;
+    exchange.sim.pass(epoch);
+    exchange.check();
+    assert_eq!(table(&exchange), Some(asn(0)));
+    assert_eq!(exchange.sim.party(PARTIES[0]).expect("it runs").status().epoch, epochs + 1, "one for all changes");
+}
+
+#[test]
+fn the_latest_recommendation_counts_whenever_the_parties_lose_their_link() {
+    let mut exchange = Exchange::new(Setup { members: 3, ..Setup::default() });
+    for slot in [0, 1] {
+        exchange.announce(slot, &prefixes(20, 3), &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    for steps in 0..30u8 {
+        exchange.recommend(&values(&[(steps.into(), 1), (0, 10 + steps)]));
+        for _ in 0..steps {
+            exchange.sim.step(LIMIT);
+        }
+        exchange.recommend(&values(&[(1, 10 + steps)]));
+        for _ in 0..steps % 3 {
+            exchange.sim.step(LIMIT);
+        }
+        exchange.sim.cut_parties();
+        exchange.check();
+    }
+}
+
+/// An exchange in which comparing takes its time.
+fn slow_to_compare(members: usize, comparator: u64) -> Exchange {
+    let operations = Operations { comparator, ..MEASURED };
+    let between_parties = Wire { bytes_per_second: 1_250_000_000, ..Wire::LAN };
+    let costs = Costs { operations, between_parties, ..Costs::default() };
+    let mut exchange = Exchange::new(Setup { members, tick: TICK, costs: Some(costs), ..Setup::default() });
+    exchange.announce(1, &[nlri(LIVE)], &route(1, &[64500], &[]));
+    exchange.announce(0, &[nlri(LIVE)], &route(0, &[], &[]));
+    exchange
+}
+
+#[test]
+fn a_changed_recommendation_delays_no_update() {
+    let mut exchange = slow_to_compare(8, 2_000);
+    for slot in [2, 3] {
+        for second in [30, 40, 50, 60, 70] {
+            exchange.announce(slot, &prefixes(second, 1_000), &route(slot, &[64500], &[]));
+        }
+    }
+    exchange.recommend(&values(&[(2, 1)]));
+    exchange.check();
+    let quiet = (0..20).map(|change| latency(&mut exchange, change)).max().expect("some");
+    exchange.check();
+    exchange.recommend(&values(&[(2, 1), (3, 2)]));
+    let lanes = counters(&exchange.sim).lanes;
+    let (mut during, mut change) = (Vec::new(), 20);
+    while counters(&exchange.sim).lanes < lanes + 5_000 * 8 {
+        during.push(latency(&mut exchange, change));
+        change += 1;
+    }
+    exchange.check();
+    assert!(during.len() >= 3, "it takes a while: {during:?}");
+    let slowest = during.iter().max().expect("some");
+    assert!(*slowest < 2 * quiet, "{during:?}, and at most {quiet:?} before");
+}
+
+#[test]
+fn a_round_with_many_prefixes_delays_no_other() {
+    let mut exchange = slow_to_compare(20, 2_000);
+    for slot in [2, 3, 4] {
+        exchange.announce(slot, &prefixes(30, 4_000), &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    let before = counters(&exchange.sim);
+    exchange.announce(5, &prefixes(30, 4_000), &route(5, &[64500], &[]));
+    while counters(&exchange.sim).comparators == before.comparators {
+        assert!(exchange.sim.step(LIMIT));
+    }
+    for change in 0..2 {
+        latency(&mut exchange, change);
+    }
+    let after = counters(&exchange.sim);
+    assert!(after.lanes - before.lanes < 4_000 * 20, "the other changes were there before it ended");
+    exchange.check();
+}
+
+#[test]
+fn a_party_comes_back_while_routes_change() {
+    let mut exchange = slow_to_compare(8, 2_000);
+    for slot in [2, 3] {
+        exchange.announce(slot, &prefixes(30, 3_000), &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    for party in PARTIES {
+        exchange.sim.kill(party);
+        exchange.sim.start(party);
+        for change in 0..6 {
+            latency(&mut exchange, change);
+        }
+        exchange.check();
+    }
+}
+
+in_both_modes!(tables_equal_the_reference_with_many_rounds_open);
+fn tables_equal_the_reference_with_many_rounds_open(export: ExportMode) {
+    let mut most = 0;
+    for seed in 0..12 {
+        let tick = if seed % 2 == 0 { Duration::ZERO } else { Duration::from_millis(5) };
+        let mut exchange = Exchange::new(Setup { members: 5, seed, tick, export, ..Setup::default() });
+        for round in 0..80 {
+            exchange.random_change(round % 8 == 0);
+            for _ in 0..exchange.sim.choose(25) {
+                exchange.sim.step(Duration::from_secs(5));
+            }
+            most = most.max(open_rounds(&exchange.sim));
+            if round % 27 == 26 {
+                exchange.kill_one();
+            }
+        }
+        assert!(exchange.sim.settle(LIMIT));
+        if seed == 1 {
+            eprintln!("{}", exchange.describe());
+            let evs: Vec<_> = exchange
+                .sim
+                .member_events
+                .iter()
+                .filter(|(n, e)| *n == 1 && !format!("{e:?}").contains("Synced"))
+                .rev()
+                .take(40)
+                .collect();
+            eprintln!("EV {evs:?}");
+        }
+        exchange.check();
+    }
+    assert!(most >= 3, "{most} rounds at a time");
+}

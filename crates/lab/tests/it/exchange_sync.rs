@@ -1,0 +1,275 @@
+//! A member that connects again gets what it lacks, and nothing else.
+
+use std::time::Duration;
+
+use crate::common::{Exchange, in_both_modes, nlri, route};
+use wayleave_lab::sim::bad::Forger;
+use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
+use wayleave_route_server::digests::{Digest, Roots};
+use wayleave_route_server::frames::{FromMember, ToMember};
+use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::party::PartyEvent;
+
+/// Who connects again.
+const AWAY: u32 = 3;
+
+/// Prefixes with a route of each of two members; `AWAY` may have half of them.
+fn with_routes(members: usize, export: ExportMode, prefixes: u32) -> Exchange {
+    let mut exchange = Exchange::new(Setup { members, seed: 900, export, ..Setup::default() });
+    for prefix in 0..prefixes {
+        announce(&mut exchange, prefix, 64500);
+    }
+    exchange.check();
+    exchange.sim.recording = Some(Vec::new());
+    exchange.sim.forget_events();
+    exchange
+}
+
+fn announce(exchange: &mut Exchange, prefix: u32, tail: u32) {
+    for slot in [0, 1] {
+        let hidden: &[&str] = if prefix.is_multiple_of(2) { &["64496:0:65003"] } else { &[] };
+        let prefix = nlri(&format!("20.{}.{}.0/24", prefix / 250, prefix % 250));
+        exchange.announce(slot, &[prefix], &route(slot, &[tail], hidden));
+    }
+}
+
+/// Of ticks from party 1 to a member since the recording began: objects, instances, rankings asked for, and octets of all frames.
+fn sent(sim: &mut Sim, to: u32) -> (usize, usize, usize, usize) {
+    let frames = sim.recording.replace(Vec::new()).expect("it records");
+    let mut sum = (0, 0, 0, 0);
+    for frame in frames.iter().filter(|frame| (frame.from, frame.to) == (PARTIES[0], Node::Member(to))) {
+        sum.3 += frame.bytes.len();
+        if let Ok(ToMember::Tick(tick)) = ToMember::decode(&frame.bytes) {
+            sum.0 += tick.deliver.len();
+            sum.1 += tick.instances.len();
+            sum.2 += usize::from(tick.rank);
+        }
+    }
+    sum
+}
+
+in_both_modes!(a_member_that_missed_nothing_is_sent_nothing_again);
+fn a_member_that_missed_nothing_is_sent_nothing_again(export: ExportMode) {
+    let mut exchange = with_routes(5, export, 60);
+    let changes = exchange.sim.router_changes.len();
+    exchange.sim.cut_member(AWAY);
+    exchange.check();
+    let (objects, instances, rankings, octets) = sent(&mut exchange.sim, AWAY);
+    assert_eq!((objects, instances, rankings), (0, 0, 0));
+    let set = exchange.sim.directory.encode().len();
+    assert!(octets < set + 1_000, "{octets} octets, of which the member set takes {set}");
+    assert_eq!(exchange.sim.router_changes.len(), changes, "its router notices nothing");
+    // What changes from then on comes.
+    announce(&mut exchange, 1, 64501);
+    exchange.check();
+    assert_eq!(sent(&mut exchange.sim, AWAY).0, 2);
+}
+
+in_both_modes!(a_member_that_missed_some_objects_is_sent_about_as_many);
+fn a_member_that_missed_some_objects_is_sent_about_as_many(export: ExportMode) {
+    let mut exchange = with_routes(5, export, 60);
+    exchange.sim.cut_member(AWAY);
+    for prefix in 0..4 {
+        announce(&mut exchange, prefix, 64501);
+    }
+    exchange.withdraw(0, &[nlri("20.0.7.0/24")]);
+    exchange.sim.run_for(Duration::from_secs(1));
+    assert_eq!(sent(&mut exchange.sim, AWAY).0, 0);
+    exchange.check();
+    let (objects, instances, ..) = sent(&mut exchange.sim, AWAY);
+    // Of 120 objects in 4096 buckets few share one.
+    assert!((8..=12).contains(&objects), "{objects} objects");
+    assert!((5..=9).contains(&instances), "{instances} instances");
+    let counters = exchange.sim.member(AWAY).expect("it runs").counters().clone();
+    assert_eq!((counters.resyncs, counters.alarms), (0, 0));
+}
+
+in_both_modes!(after_a_restart_of_a_party_members_that_hold_all_are_sent_a_small_part_of_it);
+fn after_a_restart_of_a_party_members_that_hold_all_are_sent_a_small_part_of_it(export: ExportMode) {
+    const MEMBERS: u32 = 30;
+    for party in PARTIES {
+        let mut exchange = with_routes(MEMBERS as usize, export, 100);
+        exchange.sim.kill(Node::Member(AWAY));
+        exchange.sim.start(Node::Member(AWAY));
+        exchange.check();
+        let (objects, .., full) = sent(&mut exchange.sim, AWAY);
+        assert_eq!(objects, 200, "a new process gets everything");
+        exchange.sim.kill(party);
+        exchange.sim.start(party);
+        exchange.check();
+        let frames = exchange.sim.recording.take().expect("it records");
+        let to_members = frames.iter().filter(|frame| frame.from == PARTIES[0] && matches!(frame.to, Node::Member(_)));
+        let octets: usize = to_members.map(|frame| frame.bytes.len()).sum();
+        assert!(
+            octets * 10 < full * MEMBERS as usize,
+            "{party:?}: {octets} octets for all, {full} for everything to one"
+        );
+        eprintln!("{party:?}: {octets} octets to {MEMBERS} members; everything takes {}", full * MEMBERS as usize);
+    }
+}
+
+#[test]
+fn results_that_were_lost_with_the_link_are_computed_again_and_no_others() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 20);
+    // The results of one batch do not come.
+    exchange.sim.tamper = Some(Box::new(|_, to, bytes| match ToMember::decode(bytes) {
+        Ok(ToMember::Outcome { .. }) if to == Node::Member(AWAY) => FrameAction::Drop,
+        _ => FrameAction::Pass,
+    }));
+    announce(&mut exchange, 1, 64501);
+    exchange.sim.run_for(Duration::from_secs(1));
+    exchange.sim.tamper = None;
+    sent(&mut exchange.sim, AWAY);
+    exchange.sim.cut_member(AWAY);
+    exchange.check();
+    let (objects, instances, rankings, _) = sent(&mut exchange.sim, AWAY);
+    assert_eq!((objects, rankings), (0, 1));
+    assert!((1..=2).contains(&instances), "{instances} instances");
+}
+
+#[test]
+fn a_new_epoch_while_a_member_is_away_has_its_results_computed_again_without_its_objects() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 20);
+    exchange.recommend(&[(0, 10), (1, 20)].into());
+    exchange.check();
+    exchange.sim.cut_member(AWAY);
+    exchange.recommend(&[(0, 20), (1, 10)].into());
+    exchange.sim.run_for(Duration::from_secs(1));
+    sent(&mut exchange.sim, AWAY);
+    exchange.check();
+    let (objects, instances, ..) = sent(&mut exchange.sim, AWAY);
+    assert_eq!(objects, 0);
+    assert!(instances >= 20, "{instances} instances");
+}
+
+#[test]
+fn a_slice_that_lacks_something_is_noticed_and_sent_again() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 20);
+    exchange.sim.cut_member(AWAY);
+    announce(&mut exchange, 1, 64501);
+    exchange.sim.run_for(Duration::from_secs(1));
+    let mut left = 2;
+    exchange.sim.tamper = Some(Box::new(move |_, to, bytes| match ToMember::decode(bytes) {
+        Ok(ToMember::Tick(mut tick)) if to == Node::Member(AWAY) && !tick.deliver.is_empty() && left > 0 => {
+            left -= 1;
+            tick.deliver.pop();
+            FrameAction::Change(ToMember::Tick(tick).encode())
+        }
+        _ => FrameAction::Pass,
+    }));
+    exchange.check();
+    assert_eq!(exchange.sim.member(AWAY).expect("it runs").counters().resyncs, 1);
+}
+
+#[test]
+fn a_member_whose_digests_lie_harms_itself_alone_and_is_named_where_it_shows() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 20);
+    let before = exchange.sim.tables.clone();
+    exchange.sim.play_member(AWAY);
+    let forger = Forger::new(900, AWAY);
+    exchange.sim.run_for(Duration::from_millis(10));
+    let hellos = forger.hello([7; 16], true);
+    for party in PARTIES {
+        exchange.sim.inject(Node::Member(AWAY), party, &hellos);
+    }
+    let own: Digest = [3; 16];
+    let roots = Roots { objects: [1; 16], instances: [2; 16] };
+    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &FromMember::Holds { seq: 0, epoch: 1, roots, own }.encode());
+    exchange.sim.run_for(Duration::from_millis(10));
+    // Buckets that it does not have.
+    let lies: Vec<(u16, Digest)> = (0..4096).map(|bucket| (bucket, [9; 16])).collect();
+    let buckets = FromMember::Buckets { seq: 0, epoch: 1, objects: lies.clone(), instances: lies, own }.encode();
+    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &buckets);
+    exchange.sim.run_for(Duration::from_millis(10));
+    let (objects, ..) = sent(&mut exchange.sim, AWAY);
+    assert_eq!(objects, 40, "who says nonsense gets everything");
+    assert_eq!(exchange.sim.closed, []);
+    // Again, though nobody asks.
+    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &buckets);
+    exchange.sim.run_for(Duration::from_millis(10));
+    let named = |event: &(Node, PartyEvent)| matches!(&event.1, PartyEvent::BadFrame { slot: Some(AWAY), what } if what.contains("nobody asked"));
+    assert!(exchange.sim.party_events.iter().any(named), "{:?}", exchange.sim.party_events);
+    for slot in [0, 1, 2, 4] {
+        assert_eq!(exchange.sim.tables[&slot], before[&slot]);
+    }
+}
+
+#[test]
+fn a_member_that_says_that_it_took_a_batch_to_come_is_named_and_cut_off() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 5);
+    exchange.sim.play_member(AWAY);
+    let forger = Forger::new(900, AWAY);
+    exchange.sim.run_for(Duration::from_millis(10));
+    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &forger.hello([7; 16], true));
+    let roots = Roots { objects: [1; 16], instances: [2; 16] };
+    let holds = FromMember::Holds { seq: u64::MAX, epoch: 1, roots, own: [0; 16] };
+    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &holds.encode());
+    exchange.sim.run_for(Duration::from_millis(10));
+    let named = |event: &(Node, PartyEvent)| matches!(&event.1, PartyEvent::BadFrame { slot: Some(AWAY), what } if what.contains("never made"));
+    assert!(exchange.sim.party_events.iter().any(named), "{:?}", exchange.sim.party_events);
+    assert_eq!(exchange.sim.closed.len(), 1, "{:?}", exchange.sim.closed);
+}
+
+#[test]
+fn a_member_that_does_not_answer_is_sent_everything_and_nobody_waits_for_it() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 20);
+    exchange.sim.tamper = Some(Box::new(|from, _, bytes| match FromMember::decode(bytes) {
+        Ok(FromMember::Buckets { .. }) if from == Node::Member(AWAY) => FrameAction::Drop,
+        _ => FrameAction::Pass,
+    }));
+    exchange.sim.cut_member(AWAY);
+    announce(&mut exchange, 1, 64501);
+    exchange.sim.run_for(Duration::from_secs(1));
+    exchange.sim.connect_all();
+    exchange.sim.run_for(Duration::from_secs(1));
+    // It waits; others get what changes.
+    announce(&mut exchange, 2, 64501);
+    exchange.sim.run_for(Duration::from_secs(1));
+    let prefix = nlri("20.0.2.0/24").prefix;
+    let path = exchange.sim.tables[&4].get(&prefix).map(|attributes| attributes.as_path().to_string());
+    assert!(path.as_ref().is_some_and(|path| path.contains("64501")), "{path:?} {}", exchange.describe());
+    exchange.check();
+    assert_eq!(sent(&mut exchange.sim, AWAY).0, 40);
+    assert_eq!(exchange.sim.closed, []);
+}
+
+#[test]
+fn a_flood_of_digests_has_the_budget_of_requests_and_its_sender_is_named() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 5);
+    let roots = Roots { objects: [1; 16], instances: [2; 16] };
+    for _ in 0..40 {
+        let holds = FromMember::Holds { seq: 0, epoch: 1, roots, own: [0; 16] };
+        exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &holds.encode());
+        exchange.sim.run_for(Duration::from_millis(20));
+    }
+    let begins = |frame: &&wayleave_lab::sim::Recorded| {
+        frame.to == Node::Member(AWAY)
+            && matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Tick(tick)) if tick.slice.as_ref().is_some_and(|slice| slice.begins.is_some()))
+    };
+    let frames = exchange.sim.recording.take().expect("it records");
+    let times = frames.iter().filter(|frame| frame.from == PARTIES[0]).filter(begins).count();
+    assert!((10..=17).contains(&times), "{times} times");
+    let deferred = |(_, event): &(Node, PartyEvent)| matches!(event, PartyEvent::Deferred { slot: AWAY, .. });
+    assert!(exchange.sim.party_events.iter().any(deferred));
+    exchange.check();
+}
+
+#[test]
+fn a_party_with_an_older_store_loses_nobody_anything_for_good() {
+    for party in PARTIES {
+        let mut exchange = with_routes(5, ExportMode::Direct, 20);
+        let older = exchange.sim.store(party).clone();
+        for prefix in 10..30 {
+            announce(&mut exchange, prefix, 64501);
+        }
+        exchange.withdraw(1, &[nlri("20.0.3.0/24")]);
+        exchange.check();
+        exchange.sim.kill(party);
+        *exchange.sim.store(party) = older;
+        exchange.sim.start(party);
+        exchange.check();
+        let slots: Vec<u32> = exchange.sim.tables.keys().copied().collect();
+        let alarms: u64 = slots.iter().map(|slot| exchange.sim.member(*slot).expect("runs").counters().alarms).sum();
+        assert_eq!(alarms, 0, "{party:?}");
+    }
+}

@@ -1,0 +1,276 @@
+//! Digests of what a member holds, which it compares with party 1 when it connects again: only what differs is sent.
+//!
+//! Objects fall into buckets by their handles and instances by their hashes, both of which are outputs of SHA-256. A bucket's digest
+//! is a hash over its whole content in order. A sum or an exclusive-or of the hashes would be cheaper to keep, but who announces
+//! chooses salts, and so handles: it could make some hundred whose sum is that of others, and a bucket that lacks
+//! them would look complete.
+
+use std::sync::Arc;
+
+use wayleave_crypto::hash::hash;
+
+use crate::frames::Candidate;
+use crate::object::Handle;
+use crate::wire::{Malformed, Reader, Writer};
+
+/// Buckets of objects, and of instances: the first 12 bits of a hash.
+pub const BUCKETS: u16 = 4096;
+/// Octets of a set of buckets.
+const BITS: usize = BUCKETS as usize / 8;
+const LABEL_OBJECTS: &str = "wayleave/route-server/held-objects/v1";
+const LABEL_INSTANCE: &str = "wayleave/route-server/instance/v1";
+const LABEL_INSTANCES: &str = "wayleave/route-server/held-instances/v1";
+const LABEL_ROOT: &str = "wayleave/route-server/held/v1";
+const LABEL_OWN: &str = "wayleave/route-server/own-objects/v1";
+
+/// A digest of a bucket, or of all: the first half of a SHA-256.
+pub type Digest = [u8; 16];
+/// The hash of an instance's candidates.
+pub type InstanceHash = [u8; 32];
+/// The digests of the buckets with something in them, ascending.
+pub type BucketDigests = Vec<(u16, Digest)>;
+
+fn half(whole: [u8; 32]) -> Digest {
+    *whole.first_chunk().expect("16 of 32")
+}
+
+/// The bucket of what has this hash.
+#[must_use]
+pub fn bucket_of(hash: &[u8; 32]) -> u16 {
+    u16::from(hash[0]) << 4 | u16::from(hash[1] >> 4)
+}
+
+/// The lowest and the highest hash in a bucket.
+pub(crate) fn bounds(bucket: u16) -> ([u8; 32], [u8; 32]) {
+    let [high, low] = (bucket << 4).to_be_bytes();
+    let (mut first, mut last) = ([0; 32], [0xff; 32]);
+    (first[0], first[1]) = (high, low);
+    (last[0], last[1]) = (high, low | 0xf);
+    (first, last)
+}
+
+/// The digest of a bucket's objects, ascending by handle, each with the indices of its dead prefixes.
+pub(crate) fn of_objects<'a, D>(objects: impl Iterator<Item = (&'a Handle, D)>) -> Option<Digest>
+where
+    D: ExactSizeIterator<Item = u16>,
+{
+    let (mut w, mut is_empty) = (Writer::new(), true);
+    for (handle, dead) in objects {
+        is_empty = false;
+        w.bytes(&handle.0).u32(u32::try_from(dead.len()).expect("an object has few prefixes"));
+        dead.for_each(|index| {
+            w.u16(index);
+        });
+    }
+    (!is_empty).then(|| half(hash(LABEL_OBJECTS, &[&w.finish()])))
+}
+
+/// The hash of an instance.
+pub(crate) fn instance(candidates: &[Candidate]) -> InstanceHash {
+    let mut w = Writer::with_room(candidates.len() * 34);
+    for (handle, index) in candidates {
+        w.bytes(&handle.0).u16(*index);
+    }
+    hash(LABEL_INSTANCE, &[&w.finish()])
+}
+
+/// The digest of a bucket's instances, ascending.
+pub(crate) fn of_instances<'a>(instances: impl Iterator<Item = &'a InstanceHash>) -> Option<Digest> {
+    let mut w = Writer::new();
+    for instance in instances {
+        w.bytes(instance);
+    }
+    let content = w.finish();
+    (!content.is_empty()).then(|| half(hash(LABEL_INSTANCES, &[&content])))
+}
+
+/// The digest of all buckets.
+pub(crate) fn root(buckets: &[(u16, Digest)]) -> Digest {
+    let mut w = Writer::with_room(buckets.len() * 18);
+    for (bucket, digest) in buckets {
+        w.u16(*bucket).bytes(digest);
+    }
+    half(hash(LABEL_ROOT, &[&w.finish()]))
+}
+
+/// The digest of an announcer's own live objects, as encoded: ascending by version, each with its live prefixes in order.
+pub(crate) fn own(encoded: &[u8]) -> Digest {
+    half(hash(LABEL_OWN, &[encoded]))
+}
+
+/// Groups what is ascending by hash into buckets.
+pub(crate) fn by_bucket<'a, T>(
+    sorted: &'a [T],
+    hash_of: impl Fn(&T) -> &[u8; 32] + 'a,
+    digest: impl Fn(&'a [T]) -> Option<Digest> + 'a,
+) -> BucketDigests {
+    let same = |a: &T, b: &T| bucket_of(hash_of(a)) == bucket_of(hash_of(b));
+    let runs = sorted.chunk_by(same);
+    runs.filter_map(|run| Some((bucket_of(hash_of(run.first()?)), digest(run)?))).collect()
+}
+
+/// Some of the buckets.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Listed {
+    #[default]
+    Nothing,
+    Everything,
+    /// Bit *i* mod 8 of octet *i* / 8 for bucket *i*.
+    Some(Arc<[u8; BITS]>),
+}
+
+impl Listed {
+    /// Whether a bucket is one of them.
+    #[must_use]
+    pub fn has(&self, bucket: u16) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Everything => true,
+            Self::Some(bits) => bits[usize::from(bucket) / 8] >> (bucket % 8) & 1 == 1,
+        }
+    }
+
+    /// Those of them from a bucket on, ascending.
+    pub fn from(&self, bucket: u16) -> impl Iterator<Item = u16> + '_ {
+        (bucket..BUCKETS).filter(|bucket| self.has(*bucket))
+    }
+
+    /// The buckets that two sides have different digests of.
+    #[must_use]
+    pub fn differing(one: &[(u16, Digest)], other: &[(u16, Digest)]) -> Self {
+        let mut bits = [0u8; BITS];
+        for (these, those) in [(one, other), (other, one)] {
+            for (bucket, digest) in these {
+                let theirs = those.binary_search_by_key(bucket, |(bucket, _)| *bucket).ok().map(|place| those[place].1);
+                if theirs != Some(*digest) {
+                    bits[usize::from(*bucket) / 8] |= 1 << (bucket % 8);
+                }
+            }
+        }
+        if bits == [0; BITS] { Self::Nothing } else { Self::Some(Arc::new(bits)) }
+    }
+
+    fn write(&self, w: &mut Writer) {
+        match self {
+            Self::Nothing => w.u8(0),
+            Self::Everything => w.u8(1),
+            Self::Some(bits) => w.u8(2).bytes(&bits[..]),
+        };
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match r.u8()? {
+            0 => Self::Nothing,
+            1 => Self::Everything,
+            2 => Self::Some(Arc::new(r.array()?)),
+            _ => return Err(Malformed::Value("set of buckets")),
+        })
+    }
+}
+
+/// What of a member's state is not what the parties have for it, so that they send it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Differs {
+    /// Whether the list of its own objects.
+    pub own: bool,
+    pub objects: Listed,
+    pub instances: Listed,
+}
+
+impl Differs {
+    /// All of it.
+    pub const EVERYTHING: Self = Self { own: true, objects: Listed::Everything, instances: Listed::Everything };
+
+    /// Whether nothing differs.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        !self.own && self.objects == Listed::Nothing && self.instances == Listed::Nothing
+    }
+
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.bool(self.own);
+        self.objects.write(w);
+        self.instances.write(w);
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { own: r.bool()?, objects: Listed::read(r)?, instances: Listed::read(r)? })
+    }
+}
+
+/// The digests of all objects and of all instances that one member has, or is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Roots {
+    pub objects: Digest,
+    pub instances: Digest,
+}
+
+impl Roots {
+    pub(crate) fn write(&self, w: &mut Writer) {
+        w.bytes(&self.objects).bytes(&self.instances);
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { objects: r.array()?, instances: r.array()? })
+    }
+}
+
+pub(crate) fn write_buckets(w: &mut Writer, buckets: &[(u16, Digest)]) {
+    w.list(buckets, |w, (bucket, digest)| {
+        w.u16(*bucket).bytes(digest);
+    });
+}
+
+pub(crate) fn read_buckets(r: &mut Reader<'_>) -> Result<BucketDigests, Malformed> {
+    let buckets = r.list(18, usize::from(BUCKETS), |r| Ok((r.u16()?, r.array()?)))?;
+    if buckets.last().is_some_and(|(last, _)| *last >= BUCKETS) {
+        return Err(Malformed::Value("bucket"));
+    }
+    if !buckets.is_sorted_by(|(a, _), (b, _)| a < b) {
+        return Err(Malformed::Order("buckets"));
+    }
+    Ok(buckets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_has_the_hashes_between_its_bounds() {
+        for bucket in [0, 1, 15, 16, 255, 2048, BUCKETS - 1] {
+            let (first, last) = bounds(bucket);
+            assert_eq!((bucket_of(&first), bucket_of(&last)), (bucket, bucket));
+        }
+        assert_eq!(bounds(0).0, [0; 32]);
+        assert_eq!(bounds(BUCKETS - 1).1, [0xff; 32]);
+    }
+
+    #[test]
+    fn buckets_that_one_side_lacks_or_has_otherwise_differ() {
+        let (a, b) = ([1; 16], [2; 16]);
+        let one = [(0, a), (7, a), (4095, a)];
+        let other = [(0, a), (7, b), (100, a)];
+        let differing: Vec<u16> = Listed::differing(&one, &other).from(0).collect();
+        assert_eq!(differing, [7, 100, 4095]);
+        assert_eq!(Listed::differing(&one, &one), Listed::Nothing);
+    }
+
+    #[test]
+    fn buckets_out_of_order_twice_or_out_of_bounds_are_malformed() {
+        for bad in [vec![(2, [0; 16]), (1, [0; 16])], vec![(1, [0; 16]), (1, [0; 16])], vec![(4096, [0; 16])]] {
+            let mut w = Writer::new();
+            write_buckets(&mut w, &bad);
+            assert!(read_buckets(&mut Reader::new(&w.finish())).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_died_of_an_object_shows_in_the_digest_of_its_bucket() {
+        let handle = Handle([7; 32]);
+        let digest = |dead: &[u16]| of_objects([(&handle, dead.to_vec().into_iter())].into_iter());
+        assert_ne!(digest(&[]), digest(&[0]));
+        assert_ne!(digest(&[0]), digest(&[1]));
+        assert_eq!(digest(&[1]), digest(&[1]));
+    }
+}

@@ -1,0 +1,184 @@
+//! Comparison at party 1: what a member that connected again, or asks, says that it holds, and what follows from that.
+//!
+//! A member says the digests of all that it holds. If they are those of what it is to have, it is sent nothing. Otherwise party 1
+//! asks for the digests of its buckets, of few members at a time, and sends the buckets that differ. What a member says concerns
+//! that member alone: whoever says what is not so lacks routes, or keeps routes that are gone.
+//!
+//! Digests are compared with the table as it is when the batch that begins to send is proposed. What the member did not have when
+//! it made them differs, and is sent; what changes from that batch on it gets with the batches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use wayleave_core::Instant;
+
+use super::state::State;
+use crate::digests::{self, BucketDigests, Differs, Digest, Listed, Roots};
+use crate::frames::{Seq, ToMember};
+
+/// Members whose buckets are awaited or held at a time: our own limit, of some megabytes.
+const MAX_COMPARING: usize = 16;
+/// How long a member may take to send its buckets. Then it is sent everything.
+const COMPARE_WAIT: Duration = Duration::from_secs(10);
+
+/// What a member says that it holds.
+pub(super) struct Holding {
+    /// The last batch that it took.
+    pub seq: Seq,
+    /// The epoch in which Select-Best chose for it.
+    pub epoch: u64,
+    /// The digest of what it knows of its own objects.
+    pub own: Digest,
+    pub held: Held,
+}
+
+pub(super) enum Held {
+    Roots(Roots),
+    Buckets { objects: BucketDigests, instances: BucketDigests },
+}
+
+/// How far the comparison with a member is.
+enum Comparison {
+    /// The member is to be asked for its buckets.
+    Due,
+    Said(Box<Holding>),
+    /// It was asked, at this time.
+    Asked(Instant),
+    /// It wants everything.
+    Everything,
+}
+
+/// The comparisons with members that are to be sent what they lack.
+#[derive(Default)]
+pub(super) struct Comparisons {
+    of: BTreeMap<u32, Comparison>,
+    /// Members whose buckets may still come, though they are no longer awaited.
+    overdue: BTreeSet<u32>,
+}
+
+impl Comparisons {
+    /// Whether the member is to be sent something, or to be compared.
+    pub(super) fn contains(&self, slot: u32) -> bool {
+        self.of.contains_key(&slot)
+    }
+
+    /// The member is to be sent what it lacks.
+    pub(super) fn request(&mut self, slot: u32) {
+        let comparison = self.of.entry(slot).or_insert(Comparison::Due);
+        // What it lacks since then is not in what it said.
+        if matches!(comparison, Comparison::Said(_)) {
+            *comparison = Comparison::Due;
+        }
+    }
+
+    /// The member wants everything.
+    pub(super) fn request_everything(&mut self, slot: u32) {
+        if let Some(Comparison::Asked(_)) = self.of.insert(slot, Comparison::Everything) {
+            self.overdue.insert(slot);
+        }
+    }
+
+    /// It is being sent what it lacks.
+    pub(super) fn remove(&mut self, slot: u32) {
+        self.of.remove(&slot);
+    }
+
+    /// It is gone.
+    pub(super) fn departed(&mut self, slot: u32) {
+        self.of.remove(&slot);
+        self.overdue.remove(&slot);
+    }
+
+    /// Takes what a member says. `Err` says how it erred.
+    pub(super) fn said(&mut self, party: &State, slot: u32, holding: Holding) -> Result<(), &'static str> {
+        if holding.seq > party.seq {
+            return Err("it says that it took a batch that was never made");
+        }
+        match (self.of.get(&slot), &holding.held) {
+            (Some(Comparison::Asked(_)), Held::Buckets { .. }) => {}
+            (_, Held::Buckets { .. }) if self.overdue.remove(&slot) => return Ok(()),
+            (_, Held::Buckets { .. }) => return Err("digests of buckets that nobody asked for"),
+            // It gets everything, or has been asked for more.
+            (Some(Comparison::Everything | Comparison::Asked(_)), Held::Roots(_)) => return Ok(()),
+            (_, Held::Roots(_)) => {}
+        }
+        self.of.insert(slot, Comparison::Said(Box::new(holding)));
+        Ok(())
+    }
+
+    /// Whether something can be done for the member now.
+    pub(super) fn can_go_on(&self, slot: u32, now: Instant) -> bool {
+        match self.of.get(&slot) {
+            Some(Comparison::Asked(at)) => now >= *at + COMPARE_WAIT,
+            Some(Comparison::Due) | None => self.has_room(),
+            Some(Comparison::Said(_) | Comparison::Everything) => true,
+        }
+    }
+
+    /// When the buckets of a member are no longer awaited.
+    pub(super) fn waits_until(&self, slot: u32) -> Option<Instant> {
+        match self.of.get(&slot) {
+            Some(Comparison::Asked(at)) => Some(*at + COMPARE_WAIT),
+            _ => None,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let is_large = |comparison: &&Comparison| match comparison {
+            Comparison::Asked(_) => true,
+            Comparison::Said(holding) => matches!(holding.held, Held::Buckets { .. }),
+            Comparison::Due | Comparison::Everything => false,
+        };
+        self.of.values().filter(is_large).count() < MAX_COMPARING
+    }
+
+    /// What the member is to be sent, as far as that is known; otherwise it is asked, in its turn.
+    pub(super) fn differs(&mut self, party: &mut State, slot: u32, now: Instant) -> Option<Differs> {
+        match self.of.get(&slot) {
+            Some(Comparison::Everything) => return Some(Differs::EVERYTHING),
+            // Whoever does not answer gets all the same what it is to have.
+            Some(Comparison::Asked(at)) if now >= *at + COMPARE_WAIT => {
+                self.request_everything(slot);
+                return Some(Differs::EVERYTHING);
+            }
+            Some(Comparison::Asked(_)) => return None,
+            Some(Comparison::Said(holding)) => match of_holding(party, slot, holding) {
+                Some(differs) => return Some(differs),
+                None => self.of.insert(slot, Comparison::Due),
+            },
+            Some(Comparison::Due) | None => None,
+        };
+        if self.has_room() {
+            party.offer_to_member(slot, &ToMember::Compare);
+            self.of.insert(slot, Comparison::Asked(now));
+        } else {
+            self.request(slot);
+        }
+        None
+    }
+}
+
+/// What differs, unless more has to be known.
+fn of_holding(party: &mut State, slot: u32, holding: &Holding) -> Option<Differs> {
+    let is_this_epoch = holding.epoch == party.epoch;
+    match &holding.held {
+        Held::Buckets { objects, instances } => {
+            Some(party.table.differs(slot, objects, is_this_epoch.then_some(instances), &holding.own))
+        }
+        Held::Roots(roots) => {
+            let wanted = party.table.roots(slot);
+            let nothing = digests::root(&[]);
+            if roots.objects == nothing && wanted.objects != nothing {
+                return Some(Differs::EVERYTHING);
+            }
+            // Where there are no instances, there is nothing in which Select-Best chose.
+            let is_chosen = is_this_epoch || wanted.instances == nothing;
+            let own = party.table.own_digest(slot) != holding.own;
+            (*roots == wanted && is_chosen).then_some(Differs {
+                own,
+                objects: Listed::Nothing,
+                instances: Listed::Nothing,
+            })
+        }
+    }
+}
