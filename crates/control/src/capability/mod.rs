@@ -17,6 +17,7 @@ mod lookup;
 mod message;
 mod name;
 mod policy;
+mod quick;
 mod rate_limit;
 mod renewal;
 mod request;

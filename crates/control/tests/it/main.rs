@@ -15,6 +15,7 @@ mod objects;
 mod path_client;
 mod path_server;
 mod policy;
+mod quick;
 mod router_channel;
 mod search;
 mod usage;
