@@ -460,7 +460,13 @@ impl KeyServer {
     }
 
     /// The answer to a look-up of the holder's, or what else there is to say.
-    fn answer_lookup(&mut self, question: &Question, wire: &[u8], name: &LookupName, now: Now) -> Result<Vec<u8>, Content> {
+    fn answer_lookup(
+        &mut self,
+        question: &Question,
+        wire: &[u8],
+        name: &LookupName,
+        now: Now,
+    ) -> Result<Vec<u8>, Content> {
         // Before anything is computed: it would be asked for again by TCP.
         if answer_length(question, wire) > question.limit {
             return Err(Content::cut());

@@ -139,7 +139,8 @@ proptest! {
 fn each_octet_of_a_look_up_may_be_any_other_and_both_decoders_agree() {
     let (mut servers, names) = twins();
     let options = vec![(10, vec![3; 8]), (12, vec![0; 90])];
-    for (name, options) in [(&names[0], Some(options)), (&names[0], Some(vec![])), (&names[0], None), (&names[3], None)] {
+    for (name, options) in [(&names[0], Some(options)), (&names[0], Some(vec![])), (&names[0], None), (&names[3], None)]
+    {
         let whole = plain_question(name, RecordType::TXT, options).to_vec().expect("encoded");
         for place in 0..whole.len() {
             for to in [0, 1, 2, 3, 10, 12, 16, 41, 63, 64, 0x80, 0xc0, 0xff, whole[place] ^ 1, whole[place] ^ 0x20] {
