@@ -50,7 +50,10 @@ pub use router_server::{
 pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
 };
-pub use state::{Change, ChangeBody, ChangeError, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, State};
+pub use state::{
+    Change, ChangeBody, ChangeError, Grant, MAX_GRANTS, MAX_NAME, MAX_PIECE, MAX_PIECES, MAX_REVOCATIONS,
+    MAX_WAYPOINTS, PAST, Restoring, SnapshotError, SnapshotHead, State,
+};
 pub use usage::{
     JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, RouterNumber, Taken, Usage, UsageAnswer, UsageRecord,
     UsageRefusal, UsageReport,

@@ -29,7 +29,7 @@ use super::quick::Quick;
 use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
 use super::sealed::SealedSecrets;
-use super::state::{Change, ChangeBody, ChangeError, Grant, State};
+use super::state::{Change, ChangeBody, ChangeError, Grant, Restoring, SnapshotError, SnapshotHead, State};
 use super::zone::{MAX_ZONE, Zone};
 use crate::signed::Signed;
 
@@ -302,6 +302,26 @@ impl KeyServer {
     /// Why it is not.
     pub fn accepts(&self, change: &Signed<Change>) -> Result<(), ChangeError> {
         self.state.accepts(change, &self.writer)
+    }
+
+    /// Takes a snapshot over, piece by piece; [`Self::adopt`] makes it this server's state.
+    ///
+    /// # Errors
+    /// If it is not signed by the writer.
+    pub fn restoring(&self, head: Signed<SnapshotHead>) -> Result<Restoring, SnapshotError> {
+        self.state.restoring(head, &self.writer)
+    }
+
+    /// Goes on from a snapshot. Nobody has a secret until [`Self::prepare`] has made the handles anew.
+    ///
+    /// # Errors
+    /// If it is older than what is held, or does not continue it. Nothing has changed.
+    pub fn adopt(&mut self, state: State) -> Result<(), SnapshotError> {
+        self.state.is_continued_by(&state)?;
+        self.state = state;
+        self.indexes.clear();
+        self.sealed.clear();
+        Ok(())
     }
 
     /// Takes a durable change over.

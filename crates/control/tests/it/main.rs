@@ -18,5 +18,6 @@ mod policy;
 mod quick;
 mod router_channel;
 mod search;
+mod snapshot;
 mod usage;
 mod vectors;
