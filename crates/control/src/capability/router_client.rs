@@ -201,7 +201,11 @@ impl RouterClient {
             | ChannelMessage::Follow { .. }
             | ChannelMessage::Ask(_)
             | ChannelMessage::Copy { .. }
-            | ChannelMessage::Changes(_) => Err(ServerFault::Unexpected),
+            | ChannelMessage::Changes(_)
+            | ChannelMessage::Holds { .. }
+            | ChannelMessage::Snapshot(_)
+            | ChannelMessage::Fetch { .. }
+            | ChannelMessage::SnapshotPiece { .. } => Err(ServerFault::Unexpected),
         }
     }
 

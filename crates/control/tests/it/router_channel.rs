@@ -386,6 +386,11 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         rates.prop_map(ChannelMessage::Differs),
         any::<u64>().prop_map(|after| ChannelMessage::Copy { after }),
         prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..5).prop_map(ChannelMessage::Changes),
+        any::<u64>().prop_map(|snapshot| ChannelMessage::Holds { snapshot }),
+        prop::collection::vec(any::<u8>(), 0..90).prop_map(ChannelMessage::Snapshot),
+        (any::<u64>(), 0..MAX_PIECES as u16).prop_map(|(number, piece)| ChannelMessage::Fetch { number, piece }),
+        (any::<u64>(), 0..MAX_PIECES as u16, prop::collection::vec(any::<u8>(), 0..90))
+            .prop_map(|(number, piece, octets)| ChannelMessage::SnapshotPiece { number, piece, octets }),
     ]
 }
 

@@ -29,6 +29,7 @@ use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
+use crate::key_files::compaction::{self, Compacted};
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
@@ -57,6 +58,8 @@ pub enum Cap {
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
     Usage(UsageOf),
+    /// Replace the recorded changes by a signed snapshot of what is in force. A running writer does so by itself.
+    Compact(Compact),
     /// Create a file of capabilities from the key of a waypoint, without a key server.
     Mint(Mint),
     /// Delegate a file of capabilities, restricted to some destinations, without a key server.
@@ -82,6 +85,15 @@ pub struct Init {
     /// Its status pages.
     #[arg(long, default_value = "127.0.0.1:8493")]
     pub status: SocketAddr,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Compact {
+    /// The configuration of the key server that is the writer.
+    #[arg(long, short)]
+    pub config: PathBuf,
     #[arg(long)]
     pub json: bool,
 }
@@ -225,6 +237,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Revoke(command) => revoke(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => usage_of(command),
+        Cap::Compact(command) => compact(command),
         Cap::Mint(command) => capability::mint(command),
         Cap::Narrow(command) => capability::narrow(command),
         Cap::RevokeList(command) => revocation_lists::revoke(command),
@@ -272,10 +285,9 @@ fn change(server: &mut KeyServer, changes: &mut Changes, bodies: Vec<ChangeBody>
             let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
             let news = changes.append(&signed)?;
             let is_written = news.is_empty();
-            for change in if is_written { vec![signed] } else { news } {
-                server.apply(&change).map_err(|error| Failure::new(error.to_string()))?;
-            }
+            news.apply(server)?;
             if is_written {
+                server.apply(&signed).map_err(|error| Failure::new(error.to_string()))?;
                 break;
             }
         }
@@ -305,7 +317,8 @@ fn grant(command: &GrantCap) -> Outcome {
     }
     let mut bodies = Vec::new();
     let known = server.state().account(principal).map(|(name, generation)| (name.to_owned(), generation));
-    let (held, generation) = known.clone().unwrap_or_default();
+    let opening = || (String::new(), server.state().opening_generation(principal));
+    let (held, generation) = known.clone().unwrap_or_else(opening);
     if let Some(name) = command.name.as_ref().filter(|name| name.len() > MAX_NAME || !name.is_ascii()) {
         return Err(Failure::usage(format!("`{name}` is not a name of at most {MAX_NAME} ASCII characters")).into());
     }
@@ -461,6 +474,13 @@ fn look_up(command: &LookUp) -> Outcome {
 fn delegation_id(number: u32) -> Result<DelegationId, Failure> {
     DelegationId::new(number)
         .ok_or_else(|| Failure::usage(format!("{number} is not a delegation's number, which has 24 bits")))
+}
+
+fn compact(command: &Compact) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let Compacted { number, before, after } = compaction::compact(&KeyFile::parse(&source)?, &source, unix_now())?;
+    report(json!({ "number": number, "octets_before": before, "octets_after": after }), command.json);
+    Ok(())
 }
 
 /// A day, or Unix seconds.

@@ -372,9 +372,7 @@ impl KeyFile {
         let mut server = server.map_err(|error| {
             source.failure(Fault::of(self.key.name_servers.span(), &Failure::new(error.to_string())))
         })?;
-        for change in changes.news().map_err(fault)? {
-            server.apply(&change).map_err(|error| fault(Failure::new(error.to_string())))?;
-        }
+        changes.news().and_then(|news| news.apply(&mut server)).map_err(fault)?;
         Ok((server, changes))
     }
 

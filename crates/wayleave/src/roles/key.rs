@@ -1,9 +1,11 @@
 //! `run key`: a key server. It answers holders of capabilities with their secrets by DNS, over UDP and TCP; the writer also takes
 //! their orders, and signs the list of revocations that routers read.
 
+mod compacting;
 mod copies;
 mod core;
 pub mod dns;
+mod fetching;
 pub mod routers;
 mod views;
 
@@ -76,6 +78,7 @@ impl Role for KeyRole {
         let mut tasks = JoinSet::new();
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
         tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
+        tasks.spawn(compacting::compact_when_due(config.clone(), source.clone(), *clock, log.clone()));
         let following =
             copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut tasks)?;
         let (followed, clock) = (Arc::clone(&core), *clock);
