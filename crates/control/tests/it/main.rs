@@ -7,6 +7,7 @@ mod capability;
 mod consent;
 mod consent_client;
 mod database;
+mod folding;
 mod frames;
 mod join;
 mod leases;

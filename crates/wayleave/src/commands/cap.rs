@@ -31,11 +31,12 @@ use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
 use crate::key_files::compaction::{self, Compacted};
 use crate::key_files::node::{self, KeyKind, fresh};
+use crate::key_files::private::replace;
 use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
-use crate::roles::usage_store::{TABLE, stored};
-use crate::usage::{self, By, csv, is_within, statement};
+use crate::roles::usage_store::{TABLE, closed_by_operator, closing, stored};
+use crate::usage::{self, By, csv, is_cut, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -221,6 +222,13 @@ pub struct UsageOf {
     /// Comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+    /// Close the time before this day, which has to be past: totals of key epochs that had ended by then are folded into months, and
+    /// whatever routers report of them later is on no bill. Cannot be undone.
+    #[arg(long, value_name = "DAY", value_parser = seconds_of, conflicts_with_all = ["principal", "by", "from", "to", "csv"])]
+    pub close: Option<u64>,
+    /// Close although a router is not connected: what it has not reported is on no bill.
+    #[arg(long, requires = "close")]
+    pub force: bool,
     /// The key server: it answers if it runs; otherwise its file of usage is read.
     #[arg(long, short)]
     pub config: PathBuf,
@@ -499,6 +507,9 @@ fn usage_of(command: &UsageOf) -> Outcome {
         return Err(failure.help("add the section; `wayleave init key` shows it").into());
     };
     let path = source.resolve(routers.usage.get_ref());
+    if let Some(second) = command.close {
+        return close_usage(command, &closing(&path), second);
+    }
     let kept = match store::peek(&path, TABLE)? {
         // After a crash the file has to be repaired, which whoever opens it does.
         None if path.exists() && !store::is_open(&path)? => Some(FileStore::open(&path)?.load(TABLE)?),
@@ -524,6 +535,9 @@ fn usage_of(command: &UsageOf) -> Outcome {
         }
         None => Vec::new(),
     };
+    if is_cut(&lines, command.from, command.to) {
+        warn("usage of closed time is kept by the month: --from and --to are good for whole months of it");
+    }
     let lines = lines.iter().filter(|line| is_within(line, command.from, command.to));
     let statement = statement(lines, command.by);
     if command.csv {
@@ -535,6 +549,37 @@ fn usage_of(command: &UsageOf) -> Outcome {
     } else {
         print(&objects(&statement.lines, &statement.columns));
     }
+    Ok(())
+}
+
+/// Writes down that time is closed, for the key server to read.
+fn close_usage(command: &UsageOf, file: &Path, second: u64) -> Outcome {
+    /// Seconds for which a day has to be past, so that routers with other clocks have reported it.
+    const PAST: u64 = 86_400;
+    if second.saturating_add(PAST) > unix_now().secs() {
+        return Err(Failure::usage(format!("{} is not a day ago yet: routers still report it", utc(second))).into());
+    }
+    if !command.force {
+        let target = Target { url: None, config: Some(command.config.clone()) };
+        let status = fetch::json(&target, "/api/v1/status").map_err(|failures| {
+            Failure::new(format!("whether all routers have reported cannot be seen: {failures}"))
+                .help("start the key server, or add --force")
+        })?;
+        let routers = status["routers"].as_array().cloned().unwrap_or_default();
+        if let Some(absent) = routers.iter().find(|router| router["connected"] != true) {
+            let name = absent["name"].as_str().map_or_else(|| absent["number"].to_string(), str::to_owned);
+            return Err(Failure::new(format!(
+                "router {name} is not connected: what it has not reported would be on no bill"
+            ))
+            .help("wait until it is, or add --force")
+            .into());
+        }
+    }
+    let before = closed_by_operator(file);
+    if before < second {
+        replace(file, &format!("{second}\n"))?;
+    }
+    report(json!({ "closed_before": utc(second.max(before)) }), command.json);
     Ok(())
 }
 
