@@ -4,6 +4,7 @@
 //! Each change names the one before by its digest, so that a writer that was set back to an old copy of its records cannot go on
 //! without every replica noticing. Accounts are compact: see [`State::memory`].
 
+mod restoring;
 mod snapshot;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -20,7 +21,8 @@ use super::keys::{MasterKey, ProviderKey};
 use crate::signed::{Object, SIGNATURE, Signed};
 use crate::wire::{Malformed, Reader, Writer};
 
-pub use snapshot::{MAX_PIECE, MAX_PIECES, PAST, Restoring, SnapshotError, SnapshotHead};
+pub use restoring::Restoring;
+pub use snapshot::{MAX_PIECE, MAX_PIECES, PAST, SnapshotError, SnapshotHead};
 
 /// Characters of an account's name.
 pub const MAX_NAME: usize = 64;

@@ -177,7 +177,9 @@ impl World {
         }
         self.folds += removed.len() as u64;
         self.keep(sums);
-        removed.iter().for_each(|key| drop(self.stored.totals.remove(key)));
+        for key in &removed {
+            self.stored.totals.remove(key);
+        }
     }
 
     fn step(&mut self, is_harsh: bool) {
@@ -220,31 +222,25 @@ impl World {
                 let before = self.time.saturating_sub(6);
                 self.routers[place].forget(before);
             }
-            105..110 => {
-                // A report of any time comes again.
-                if !self.routers[place].old_reports.is_empty() {
-                    let report = self.routers[place].old_reports[pick % self.routers[place].old_reports.len()].clone();
-                    let taken = self.ledger.take(place as u16, &report).expect("within every limit");
-                    self.keep(taken.changed);
-                }
+            // A report of any time comes again.
+            105..110 if !self.routers[place].old_reports.is_empty() => {
+                let report = self.routers[place].old_reports[pick % self.routers[place].old_reports.len()].clone();
+                let taken = self.ledger.take(place as u16, &report).expect("within every limit");
+                self.keep(taken.changed);
             }
             110..113 => {
                 let copy = self.routers[place].disk.clone();
                 self.routers[place].backups.push(copy);
             }
             113..116 => self.backups.push(self.stored.clone()),
-            116..119 => {
-                if !self.routers[place].backups.is_empty() {
-                    let backups = &self.routers[place].backups;
-                    let disk = backups[pick % backups.len()].clone();
-                    self.routers[place].start(disk);
-                }
+            116..119 if !self.routers[place].backups.is_empty() => {
+                let backups = &self.routers[place].backups;
+                let disk = backups[pick % backups.len()].clone();
+                self.routers[place].start(disk);
             }
-            119 | 120 => {
-                if !self.backups.is_empty() {
-                    self.stored = self.backups[pick % self.backups.len()].clone();
-                    self.restart();
-                }
+            119 | 120 if !self.backups.is_empty() => {
+                self.stored = self.backups[pick % self.backups.len()].clone();
+                self.restart();
             }
             121 => {
                 let fresh = Disk { journal: self.random.journal(), base: BTreeMap::new(), totals: BTreeMap::new() };

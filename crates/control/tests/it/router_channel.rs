@@ -96,7 +96,9 @@ impl Server {
             for record in batch.records {
                 self.stored.insert((record.router, record.journal, record.account), record.total);
             }
-            batch.removed.iter().for_each(|total| drop(self.stored.remove(total)));
+            for total in &batch.removed {
+                self.stored.remove(total);
+            }
             self.closed_up_to = batch.closed.unwrap_or(self.closed_up_to);
             self.input(RouterServerInput::Persisted(batch.id), millis);
         }

@@ -25,7 +25,10 @@ type Made = (Signed<SnapshotHead>, Vec<Vec<u8>>);
 
 fn snapshot(state: &State, now: UnixTime) -> Made {
     let mut pieces = Vec::new();
-    let take = |piece: &[u8]| -> Result<(), Infallible> { Ok(pieces.push(piece.to_vec())) };
+    let take = |piece: &[u8]| -> Result<(), Infallible> {
+        pieces.push(piece.to_vec());
+        Ok(())
+    };
     let Ok(head) = state.snapshot(&signer(), now, take);
     (head.expect("small enough"), pieces)
 }
@@ -379,7 +382,7 @@ fn a_head_is_bounded_and_has_one_encoding() {
     for length in 0..head.octets().len() {
         assert!(Signed::<SnapshotHead>::decode(&head.octets()[..length]).is_err());
     }
-    assert!(SnapshotHead::MAX < MAX_MESSAGE, "it fits a message to a replica");
+    const { assert!(SnapshotHead::MAX < MAX_MESSAGE, "it fits a message to a replica") };
     let head = SnapshotHead { number: 1, last: [1; 32], issued: 0, pieces: vec![(MAX_PIECE as u32 + 1, [0; 32])] };
     assert!(Signed::sign(&head, &signer()).is_err());
 }

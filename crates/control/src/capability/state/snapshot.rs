@@ -4,20 +4,17 @@
 //! closed ones, the grants, and the revocations that have not expired; then the digests of the last changes, so that whoever has
 //! followed the changes sees whether the snapshot continues what it has. One state has one encoding.
 //!
-//! A further kind of record gets the next number in [`Kind`], a place in [`State::records`] and one in [`Restoring::record`].
+//! A further kind of record gets the next number in `Kind`, a place in `State::records`, and one in `Restoring::record`.
 
 use std::collections::VecDeque;
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
-use wayleave_packet::platypus::header::Principal;
 use wayleave_packet::platypus::revocation::Revocation;
 
-use super::{
-    Account, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, State, Terms, read_revocation,
-    write_revocation,
-};
+use super::restoring::Restoring;
+use super::{Grant, State, write_revocation};
 use crate::signed::{Object, SIGNATURE, Signed};
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -28,14 +25,14 @@ pub const MAX_PIECES: usize = 16_384;
 /// Digests of changes that a snapshot and a state have, at most: those of the last ones.
 pub const PAST: usize = 4_096;
 /// The version of a piece.
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 1;
 /// Octets of the longest record: a grant, or an account with its name.
 const MAX_RECORD: usize = 192;
 const LABEL: &str = "wayleave/capability/snapshot-piece/v1";
 
 /// Kinds of records, in the order in which a snapshot has them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Kind {
+pub(super) enum Kind {
     /// Principal and generation of an account that was closed: its keys never come back.
     Closed = 1,
     Account = 2,
@@ -46,7 +43,7 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Past];
+    pub(super) const ALL: [Self; 5] = [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Past];
 }
 
 /// The signed part of a snapshot.
@@ -240,174 +237,12 @@ impl State {
     pub fn restoring(&self, head: Signed<SnapshotHead>, writer: &VerifyingKey) -> Result<Restoring, SnapshotError> {
         let number = head.object().number;
         head.verify(&writer.to_bytes()).map_err(|_| SnapshotError::Signature(number))?;
-        Ok(Restoring { head, state: Self::new(self.provider.clone()), index: 0, before: None })
+        Ok(Restoring::new(head, Self::new(self.provider.clone())))
     }
 }
 
-fn has_expired(revocation: &Revocation, now: u64) -> bool {
+pub(super) fn has_expired(revocation: &Revocation, now: u64) -> bool {
     revocation.expires_at().is_some_and(|second| second <= now)
-}
-
-/// A record by which its successor is placed: its kind, and what must ascend within it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
-    Closed(u32),
-    Account(Principal),
-    /// Several grants of one account are in the order in which they were made.
-    Grant(Principal),
-    Revocation(Revocation),
-    Past,
-}
-
-/// A state that is being taken from a snapshot.
-pub struct Restoring {
-    head: Signed<SnapshotHead>,
-    state: State,
-    index: usize,
-    before: Option<Place>,
-}
-
-impl Restoring {
-    /// The head, which the writer signed.
-    #[must_use]
-    pub fn head(&self) -> &Signed<SnapshotHead> {
-        &self.head
-    }
-
-    /// The index of the piece that is next; `None` after the last.
-    #[must_use]
-    pub fn next(&self) -> Option<usize> {
-        (self.index < self.head.object().pieces.len()).then_some(self.index)
-    }
-
-    /// Takes the next piece.
-    ///
-    /// # Errors
-    /// What is wrong with it. The snapshot is of no use any more, unless it was another piece than the next.
-    pub fn take(&mut self, piece: &[u8]) -> Result<(), SnapshotError> {
-        let index = self.index;
-        if !self.head.object().has(index, piece) {
-            return Err(SnapshotError::Piece(index));
-        }
-        let malformed = |error| SnapshotError::Malformed { index, error };
-        let (version, mut rest) = piece.split_first().ok_or(SnapshotError::Piece(index))?;
-        if *version != VERSION {
-            return Err(malformed(Malformed::Version(*version)));
-        }
-        while let Some((kind, behind)) = rest.split_first() {
-            let mut reader = Reader::new(behind);
-            let kind = Kind::ALL
-                .into_iter()
-                .find(|known| *known as u8 == *kind)
-                .ok_or(SnapshotError::Kind { index, kind: *kind })?;
-            self.record(kind, &mut reader)?;
-            rest = reader.rest();
-        }
-        self.index += 1;
-        Ok(())
-    }
-
-    /// The state, after the last piece.
-    ///
-    /// # Errors
-    /// If pieces are missing, or the digests do not end with the last change's.
-    pub fn finish(self) -> Result<State, SnapshotError> {
-        let SnapshotHead { number, last, ref pieces, .. } = *self.head.object();
-        if self.index < pieces.len() {
-            return Err(SnapshotError::Missing { expected: pieces.len(), got: self.index });
-        }
-        let index = pieces.len().saturating_sub(1);
-        let mut state = self.state;
-        let is_whole = match state.past.back() {
-            None => number == 0 && last == [0; 32],
-            Some(digest) => *digest == last && state.past.len() as u64 <= number,
-        };
-        if !is_whole {
-            return Err(SnapshotError::Content { index, what: "the digests do not end with that of the last change" });
-        }
-        (state.number, state.last) = (number, last);
-        Ok(state)
-    }
-
-    /// Takes one record.
-    fn record(&mut self, kind: Kind, reader: &mut Reader<'_>) -> Result<(), SnapshotError> {
-        let index = self.index;
-        let malformed = |error| SnapshotError::Malformed { index, error };
-        let content = |what| SnapshotError::Content { index, what };
-        match kind {
-            Kind::Closed => {
-                let (principal, generation) = (reader.u32().map_err(malformed)?, reader.u32().map_err(malformed)?);
-                Principal::new(principal).ok_or(content("a closed account is of no principal"))?;
-                self.place(Place::Closed(principal))?;
-                self.state.closed.insert(principal, generation);
-            }
-            Kind::Account => {
-                let principal = Principal::from_octets(reader.array().map_err(malformed)?);
-                let (generation, name) = (reader.u32().map_err(malformed)?, reader.text(MAX_NAME).map_err(malformed)?);
-                self.place(Place::Account(principal))?;
-                let account = Account { name: name.as_str().into(), generation, first: NONE };
-                self.state.accounts.insert(principal.number(), account);
-            }
-            Kind::Grant => {
-                let (not_before, not_after) = (reader.u64().map_err(malformed)?, reader.u64().map_err(malformed)?);
-                let terms = Terms::read(reader).map_err(malformed)?;
-                self.place(Place::Grant(terms.principal))?;
-                self.grant(Grant { terms, not_before, not_after }).map_err(content)?;
-            }
-            Kind::Revocation => {
-                let revocation = read_revocation(reader).map_err(malformed)?;
-                self.place(Place::Revocation(revocation))?;
-                if has_expired(&revocation, self.head.object().issued) {
-                    return Err(content("a revocation had expired"));
-                }
-                if self.state.revocations.len() >= MAX_REVOCATIONS {
-                    return Err(content("too many revocations"));
-                }
-                self.state.revocations.insert(revocation);
-            }
-            Kind::Past => {
-                let digest = reader.array().map_err(malformed)?;
-                self.place(Place::Past)?;
-                if self.state.past.len() >= PAST {
-                    return Err(content("too many digests of changes"));
-                }
-                self.state.past.push_back(digest);
-            }
-        }
-        Ok(())
-    }
-
-    /// Kinds ascend, and most of what is in one.
-    fn place(&mut self, place: Place) -> Result<(), SnapshotError> {
-        let is_next = match (self.before, place) {
-            (None, _) | (Some(Place::Past), Place::Past) => true,
-            (Some(Place::Grant(before)), Place::Grant(next)) => before <= next,
-            (Some(before), next) => before < next,
-        };
-        self.before = Some(place);
-        if is_next { Ok(()) } else { Err(SnapshotError::Order(self.index)) }
-    }
-
-    fn grant(&mut self, grant: Grant) -> Result<(), &'static str> {
-        let (state, terms) = (&mut self.state, &grant.terms);
-        if !state.accounts.contains_key(&terms.principal.number()) {
-            return Err("a grant is of no account");
-        }
-        if grant.not_before > grant.not_after {
-            return Err("a grant ends before it begins");
-        }
-        if state.find(terms).is_some() {
-            return Err("an account has a grant twice");
-        }
-        if state.slots_of(terms.principal).count() >= MAX_GRANTS {
-            return Err("an account has too many grants");
-        }
-        if state.waypoints.len() >= MAX_WAYPOINTS && !state.waypoints.contains(&terms.waypoint) {
-            return Err("too many waypoints");
-        }
-        state.insert(&grant);
-        Ok(())
-    }
 }
 
 /// Keeps the digest of a further change, and no more than [`PAST`] of them.
@@ -418,4 +253,4 @@ pub(super) fn remember(past: &mut VecDeque<[u8; 32]>, digest: [u8; 32]) {
     past.push_back(digest);
 }
 
-const _: () = assert!(1 + MAX_RECORD <= MAX_PIECE);
+const _: () = assert!(MAX_RECORD < MAX_PIECE);

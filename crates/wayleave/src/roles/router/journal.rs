@@ -307,7 +307,9 @@ impl<A: Account> Journal<A> {
         }
         accounts.iter().for_each(|account| drop(self.on_disk.remove(&account.key())));
         let mut totals = self.totals.0.lock().unwrap_or_else(PoisonError::into_inner);
-        totals.retain(|key, _| !keys.contains(key));
+        for key in &keys {
+            totals.remove(key);
+        }
         true
     }
 
