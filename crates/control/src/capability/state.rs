@@ -221,6 +221,8 @@ pub struct State {
     provider: ProviderKey,
     number: u64,
     last: [u8; 32],
+    /// When the last change was signed, in Unix seconds.
+    issued: u64,
     /// Digests of the last changes.
     past: VecDeque<[u8; 32]>,
     accounts: HashMap<u32, Account>,
@@ -245,6 +247,7 @@ impl State {
             provider,
             number: 0,
             last: [0; 32],
+            issued: 0,
             past: VecDeque::new(),
             accounts: HashMap::new(),
             closed: HashMap::new(),
@@ -411,7 +414,7 @@ impl State {
         self.accepts(change, key)?;
         let object = change.object();
         self.perform(&object.body, object.issued);
-        (self.number, self.last) = (object.number, change.digest());
+        (self.number, self.last, self.issued) = (object.number, change.digest(), object.issued);
         snapshot::remember(&mut self.past, self.last);
         Ok(())
     }

@@ -178,7 +178,7 @@ fn hex(octets: &[u8]) -> String {
     octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
-fn unhex(value: &Value) -> Vec<u8> {
+pub(super) fn unhex(value: &Value) -> Vec<u8> {
     let text = value.as_str().expect("a text");
     (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hexadecimal")).collect()
 }

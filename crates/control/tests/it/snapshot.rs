@@ -2,16 +2,19 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::path::Path;
 
 use proptest::prelude::*;
+use serde_json::Value;
 use wayleave_control::capability::*;
 use wayleave_control::signed::{Object, Signed};
 use wayleave_core::UnixTime;
+use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_packet::platypus::header::{Delegation, Interval, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 
-use super::capability::{id, interval, principal, provider, signer};
+use super::capability::{id, interval, principal, provider, signer, unhex};
 use super::common::{NOW, seed};
 
 /// Short epochs, so that revocations expire within a test.
@@ -199,6 +202,29 @@ fn some() -> State {
     state
 }
 
+/// `test-data/wire/capabilities.py`, which shares no code with this.
+#[test]
+fn changes_and_their_snapshot_are_as_an_independent_program_makes_them() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/capabilities.json");
+    let file: Value = serde_json::from_slice(&std::fs::read(path).expect("there")).expect("JSON");
+    let published = &file["snapshot"];
+    let writer = SigningKey::from_seed(&Seed::new([30; 32]));
+    let mut state = fresh();
+    for change in published["changes"].as_array().expect("a list") {
+        let change = Signed::<Change>::decode(&unhex(change)).expect("a change");
+        state.apply(&change, &writer.verifying_key()).expect("the next");
+    }
+    assert_eq!((state.number(), state.accounts(), state.grants(), state.revocations().len()), (8, 1, 3, 2));
+    let mut pieces = Vec::new();
+    let take = |piece: &[u8]| -> Result<(), Infallible> {
+        pieces.push(piece.to_vec());
+        Ok(())
+    };
+    let Ok(head) = state.snapshot(&writer, unix(u64::MAX >> 20), take);
+    assert_eq!(pieces, [unhex(&published["piece"])]);
+    assert_eq!(head.expect("small enough").octets()[..], unhex(&published["head"]));
+}
+
 #[test]
 fn a_snapshot_is_of_bounded_pieces_and_any_change_of_it_is_refused_by_name() {
     let state = some();
@@ -366,8 +392,13 @@ fn revocations_that_have_expired_are_left_out_and_lifting_one_stops_nobody() {
     let entry = revocation(3, 2, NOW);
     let expiry = entry.expires_at().expect("of an epoch");
     apply(&mut state, ChangeBody::Revoke(entry), NOW);
-    let before = restore(&fresh(), &snapshot(&state, unix(expiry - 1))).expect("well made");
-    assert_eq!(before.revocations().len(), 1);
+    let kept = |state: &State, second| {
+        restore(&fresh(), &snapshot(state, unix(second))).expect("well made").revocations().len()
+    };
+    assert_eq!(kept(&state, expiry + 1_000_000), 1, "a clock that is wrong drops nothing: the last change was before");
+    open(&mut state, 4, 0);
+    apply(&mut state, ChangeBody::Close { principal: principal(4) }, expiry);
+    assert_eq!(kept(&state, expiry - 1), 1);
     let mut after = restore(&fresh(), &snapshot(&state, unix(expiry))).expect("well made");
     assert_eq!(after.revocations().len(), 0);
     // The writer still has it, and takes it back: whoever began with the snapshot goes on.

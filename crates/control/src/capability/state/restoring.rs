@@ -79,7 +79,7 @@ impl Restoring {
     /// # Errors
     /// If pieces are missing, or the digests do not end with the last change's.
     pub fn finish(self) -> Result<State, SnapshotError> {
-        let SnapshotHead { number, last, ref pieces, .. } = *self.head.object();
+        let SnapshotHead { number, last, issued, ref pieces } = *self.head.object();
         if self.index < pieces.len() {
             return Err(SnapshotError::Missing { expected: pieces.len(), got: self.index });
         }
@@ -92,7 +92,7 @@ impl Restoring {
         if !is_whole {
             return Err(SnapshotError::Content { index, what: "the digests do not end with that of the last change" });
         }
-        (state.number, state.last) = (number, last);
+        (state.number, state.last, state.issued) = (number, last, issued);
         Ok(state)
     }
 

@@ -52,7 +52,7 @@ pub struct SnapshotHead {
     /// The number of the last change that is in it, and its digest.
     pub number: u64,
     pub last: [u8; 32],
-    /// Unix seconds. Revocations that had expired are left out.
+    /// Unix seconds. Revocations that had expired then are left out.
     pub issued: u64,
     /// Octets and digest of each piece.
     pub pieces: Vec<(u32, [u8; 32])>,
@@ -130,8 +130,8 @@ fn digest(number: u64, index: usize, piece: &[u8]) -> [u8; 32] {
 }
 
 impl State {
-    /// Makes a snapshot: `take` is given each piece, in order, and the signed head comes back. Revocations that have expired at
-    /// `now` are left out; nothing else is.
+    /// Makes a snapshot: `take` is given each piece, in order, and the signed head comes back. Revocations are left out that have
+    /// expired at `now` and had when the last change was signed, so that a clock that is wrong for once brings none back; nothing else is.
     ///
     /// # Errors
     /// Those of `take`; and `None` if there is more than a snapshot can hold.
@@ -141,6 +141,7 @@ impl State {
         now: UnixTime,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<Option<Signed<SnapshotHead>>, E> {
+        let second = now.secs().min(self.issued);
         let mut pieces = Vec::new();
         let mut piece = vec![VERSION];
         let mut close = |piece: &mut Vec<u8>| {
@@ -149,7 +150,7 @@ impl State {
             piece.truncate(1);
             Ok(())
         };
-        self.records(now.secs(), |record| {
+        self.records(second, |record| {
             if piece.len() + record.len() > MAX_PIECE {
                 close(&mut piece)?;
             }
@@ -162,7 +163,7 @@ impl State {
         if pieces.len() > MAX_PIECES {
             return Ok(None);
         }
-        let head = SnapshotHead { number: self.number, last: self.last, issued: now.secs(), pieces };
+        let head = SnapshotHead { number: self.number, last: self.last, issued: second, pieces };
         Ok(Signed::sign(&head, key).ok())
     }
 
