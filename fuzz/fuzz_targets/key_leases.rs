@@ -15,7 +15,13 @@ const STRANGER: u16 = 2;
 fuzz_target!(|data: &[u8]| {
     let mut now = Instant(1_000_000_000_000);
     let mut lessor = Lessor::new(RATE, ROUTERS, now);
-    let mut leases = [0, 1].map(|session| Lease::new(RATE, ROUTERS, session));
+    // Random ones in earnest: no two processes have the same.
+    let mut session = 1_000;
+    let mut next = || {
+        session += 1;
+        Lease::new(RATE, ROUTERS, session)
+    };
+    let mut leases = [next(), next()];
     let (mut requests, mut answers): (Vec<(u16, LeaseRequest)>, Vec<(u16, LeaseAnswer)>) = (Vec::new(), Vec::new());
     for step in data.chunks_exact(4) {
         let [what, which, a, b] = [step[0], step[1], step[2], step[3]];
@@ -50,7 +56,7 @@ fuzz_target!(|data: &[u8]| {
                 }
             }
             7 if a < 8 => lessor = Lessor::new(RATE, ROUTERS, now),
-            7 if a < 16 => leases[usize::from(which % 2)] = Lease::new(RATE, ROUTERS, u64::from(b) + 10),
+            7 if a < 16 => leases[usize::from(which % 2)] = next(),
             _ => {}
         }
         let all: u64 = leases.iter().map(|lease| lease.rate(now)).sum();
