@@ -61,7 +61,7 @@ fn questions_leave_the_host_without_a_stamp_by_udp_and_tcp_and_secrets_are_renew
          rules = [{{ to = \"0.0.0.0/0\", route = \"paid\" }}]\n"
     );
     let stamper = Router::start_role("stamper", &world.folder, "stamper", world.site.stamping.clone(), &config);
-    eventually("both secrets are found", || stamper.status()["problems"].to_string() == "[]");
+    eventually("both secrets are found", || stamper.status()["problems"] == serde_json::json!([]));
     let capture = Capture::start(&world.site.client, is_own).expect("a capture");
 
     // Anything else is stamped: a page by TCP.
