@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use wayleave_control::capability::SnapshotHead;
@@ -81,18 +81,30 @@ pub struct NewRecords {
     new: PathBuf,
     file: File,
     head: Signed<SnapshotHead>,
+    is_in_use: bool,
     /// No other compaction writes to it.
     _lock: Lock,
+}
+
+impl Drop for NewRecords {
+    fn drop(&mut self) {
+        // What was not finished takes room on a disk that may be full.
+        if !self.is_in_use {
+            let _ = fs::remove_file(&self.new);
+        }
+    }
 }
 
 impl NewRecords {
     /// Begins the file with a snapshot's head. What an interrupted attempt left is written over.
     pub fn begin(path: &Path, head: &Signed<SnapshotHead>) -> Result<Self, Failure> {
+        // Beside the file itself, not beside a link to it.
+        let path = &fs::canonicalize(path).map_err(|error| Failure::system(path.display(), &error))?;
         let new = temporary(path);
         let system = |error: io::Error| Failure::system(new.display(), &error);
         // Not truncated before it is locked: another process may be writing it.
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&new);
-        let mut file = opened.map_err(system)?;
+        let file = opened.map_err(system)?;
         let busy = || Failure::new(format!("{} is being compacted by another process", path.display()));
         let lock = Lock::take(&file)
             .map_err(|error| if error.kind() == ErrorKind::WouldBlock { busy() } else { system(error) })?;
@@ -100,10 +112,23 @@ impl NewRecords {
             return Err(busy());
         }
         file.set_len(0).map_err(system)?;
+        let made =
+            Self { path: path.clone(), file, head: head.clone(), new: new.clone(), is_in_use: false, _lock: lock };
+        let mut file = &made.file;
+        // Whoever reads the records, and perhaps is not who compacts them, has to be able to go on.
+        let like = fs::metadata(path).map_err(system)?;
+        if let Err(error) = fchown(file, Some(like.uid()), Some(like.gid())) {
+            return Err(Failure::system(
+                format!("{} cannot be given to the owner of the records", new.display()),
+                &error,
+            )
+            .help("run the command as that user, or as root"));
+        }
+        file.set_permissions(like.permissions()).map_err(system)?;
         let octets = head.octets();
         let length = (octets.len() as u32).to_be_bytes(); // at most `SnapshotHead::MAX`
         file.write_all(&[&COMPACTED[..], &length, octets].concat()).map_err(system)?;
-        Ok(Self { path: path.to_owned(), file, head: head.clone(), new: new.clone(), _lock: lock })
+        Ok(made)
     }
 
     fn system(&self, error: &io::Error) -> Failure {
@@ -125,6 +150,7 @@ impl NewRecords {
         let length = self.file.sync_all().and_then(|()| self.file.metadata());
         let length = length.map_err(|error| self.system(&error))?.len();
         fs::rename(&self.new, &self.path).map_err(|error| self.system(&error))?;
+        self.is_in_use = true;
         sync_folder(&self.path)
             .map_err(|failures| failures.0.into_iter().next().unwrap_or_else(|| Failure::new("sync")))?;
         drop(in_use);

@@ -1,6 +1,7 @@
 //! The records of a key server are compacted: answers stay as they are, whoever is killed, and replicas follow.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -140,6 +141,53 @@ fn a_compaction_that_is_killed_at_any_time_leaves_records_that_are_whole() {
     server.running.resume();
     assert_eq!((server.running.count("number"), server.running.count("snapshot")), (482, 482));
     server.asked(&["cap", "lookup", "--line", "own.line"]);
+}
+
+#[test]
+fn changes_that_are_made_while_records_are_compacted_are_in_the_new_file_too() {
+    let mut server = Server::new("compaction-busy");
+    server.grant("own.line", &["--principal", "7"]);
+    churn(&server, 200);
+    let records = server.folder.0.join("server/records");
+    fs::set_permissions(&records, fs::Permissions::from_mode(0o640)).expect("mode");
+    // The configuration names a link to the file.
+    fs::rename(&records, server.folder.0.join("server/elsewhere")).expect("moved");
+    std::os::unix::fs::symlink("elsewhere", &records).expect("a link");
+    std::thread::scope(|scope| {
+        let compacting = scope.spawn(|| {
+            let line = ["cap", "compact", "--config", &server.config];
+            (0..25).filter(|_| server.folder.run(&line).status.success()).count()
+        });
+        let other = scope.spawn(|| {
+            // Two at once: one of them may say that the other is at it.
+            let line = ["cap", "compact", "--config", &server.config];
+            (0..25).filter(|_| server.folder.run(&line).status.success()).count()
+        });
+        for round in 0..25_u32 {
+            churn(&server, 2);
+            server.asked(&[
+                "cap",
+                "delegate",
+                "--line",
+                "own.line",
+                "--prefix",
+                "203.0.113.0/24",
+                "--id",
+                &(round + 1).to_string(),
+            ]);
+        }
+        let finished = compacting.join().expect("no panic") + other.join().expect("no panic");
+        assert!(finished >= 10, "{finished}");
+    });
+    eventually("the server has every change", || server.running.count("number") == 202 + 3 * 25);
+    assert_eq!(server.running.count("grants"), 26);
+    let metadata = fs::symlink_metadata(&records).expect("there");
+    assert!(metadata.is_symlink());
+    assert_eq!(fs::metadata(&records).expect("there").permissions().mode() & 0o777, 0o640);
+    server.running.kill();
+    server.running.resume();
+    assert_eq!((server.running.count("number"), server.running.count("grants")), (277, 26));
+    assert!(!server.folder.0.join("server/elsewhere.new").exists());
 }
 
 #[test]

@@ -11,8 +11,9 @@ use crate::config::key::KeyFile;
 use crate::key_files::compaction::{Compacted, compact, is_due};
 use crate::roles::Events;
 
-/// How often the file is looked at.
+/// How often the file is looked at, and how soon after a failure.
 const LOOK: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(3_600);
 
 /// Compacts the records of a writer for as long as it runs; of a replica, which has no key, nothing.
 pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log: Events) {
@@ -28,18 +29,20 @@ pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log
             Ok(false) => Ok(None),
             Err(failure) => Err(failure.into()),
         });
+        let mut pause = LOOK;
         match work.await {
             Ok(Ok(Some(Compacted { number, before, after }))) => {
                 info!(number, before, after, "records compacted");
                 log.note(&json!({ "event": "compacted", "number": number, "before": before, "after": after }));
             }
             Ok(Err(failures)) => {
+                pause = RETRY;
                 for failure in failures.0 {
                     error!("the records are not compacted, and go on as they are: {failure}");
                 }
             }
             Ok(Ok(None)) | Err(_) => {}
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(pause).await;
     }
 }
