@@ -428,7 +428,10 @@ impl KeyFile {
             check(&follow.identity, &failure);
         }
         let opened = Changes::open(&source.resolve(key.records.get_ref()));
-        if let Err(failure) = opened.and_then(|mut changes| changes.news().map(drop)) {
+        let checked = opened
+            .and_then(|mut changes| changes.news())
+            .and_then(|news| news.base.map_or(Ok(()), |base| base.check(&self.writer())));
+        if let Err(failure) = checked {
             check(&key.records, &failure);
         }
         for waypoint in key.waypoint.iter().map(Spanned::get_ref) {

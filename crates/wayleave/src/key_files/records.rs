@@ -10,8 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
-use wayleave_control::capability::{Change, KeyServer, SnapshotHead, State};
+use wayleave_control::capability::{Change, KeyServer, SnapshotError, SnapshotHead, State};
 use wayleave_control::signed::{Object, Signed};
+use wayleave_crypto::sign::VerifyingKey;
 
 use crate::failure::Failure;
 
@@ -93,6 +94,23 @@ impl Base {
         let mut octets = vec![0; *length as usize];
         self.file.read_exact_at(&mut octets, *place)?;
         Ok(Some(octets))
+    }
+
+    /// Whether the writer signed it, and all of its pieces are there.
+    pub fn check(&self, writer: &VerifyingKey) -> Result<(), Failure> {
+        let refused = |error| {
+            Failure::new(format!("the records' snapshot is refused: {error}"))
+                .help("restore the file from a backup of this provider's records")
+        };
+        let head = self.head.verify(&writer.to_bytes());
+        let head = head.map_err(|_| refused(SnapshotError::Signature(self.number())))?;
+        for index in 0..head.pieces.len() {
+            let piece = self.piece(index).map_err(|error| Failure::system("the records' snapshot", &error))?;
+            if !head.has(index, &piece.unwrap_or_default()) {
+                return Err(refused(SnapshotError::Piece(index)));
+            }
+        }
+        Ok(())
     }
 
     /// The state that is in it, for this server.

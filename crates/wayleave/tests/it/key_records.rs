@@ -95,6 +95,8 @@ fn compacted_records_answer_as_before_also_after_a_restart_and_an_old_copy_is_st
         let said = text(&server.folder.run(&["cap", "list", "--config", &server.config]).stderr);
         assert!(said.contains(what) || said.contains("refused"), "{what}: {said}");
         assert!(said.contains("backup"), "{what}: {said}");
+        let checked = server.folder.run(&["check", &server.config]);
+        assert!(!checked.status.success() && text(&checked.stderr).contains("records"), "{what}");
     }
     fs::write(&records, &later).expect("written");
     server.running.resume();
