@@ -1,5 +1,6 @@
 //! Any octets as a line, an order, an acknowledgement, an answer, a change, a message between router and key server, and as a message to a key server and to a look-up: a
-//! refusal, or something that has this encoding and no other; no answer longer than its question, and no secret.
+//! refusal, or something that has this encoding and no other; no answer longer than its question, no
+//! secret, and the same answer whether a look-up is read in place or decoded.
 #![no_main]
 
 use std::cell::RefCell;
@@ -8,8 +9,8 @@ use std::net::SocketAddr;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    Acknowledgement, Answer, Change, ChannelMessage, Client, Credential, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput,
-    LookupOutput, LookupPolicy, NameServer, ProviderKey, Served, SignedRequest, Transport,
+    Acknowledgement, Answer, Change, ChannelMessage, Client, Credential, KeyServer, KeyServerConfig, Lookup,
+    LookupConfig, LookupInput, LookupOutput, LookupPolicy, NameServer, ProviderKey, Served, SignedRequest, Transport,
 };
 use wayleave_control::signed::Signed;
 use wayleave_core::{Instant, Machine, Now, UnixTime};
@@ -19,7 +20,8 @@ use wayleave_crypto::sign::SigningKey;
 const LINE: &str = "wayleave-cap-AQprZXlzLnRlc3Q";
 
 thread_local! {
-    static SERVER: RefCell<KeyServer> = RefCell::new(server());
+    /// One that reads look-ups in place, and one that decodes everything.
+    static SERVERS: RefCell<[KeyServer; 2]> = RefCell::new([server(), server()]);
 }
 
 fn server() -> KeyServer {
@@ -75,12 +77,16 @@ fuzz_target!(|data: &[u8]| {
     let held = credential();
     let capability = held.terms.capability(439_453);
     assert!(Answer::open(data, &held.key, &capability, &held.zone).is_err());
-    SERVER.with_borrow_mut(|server| {
+    SERVERS.with_borrow_mut(|[server, general]| {
         for transport in [Transport::Udp, Transport::Tcp] {
             let client = Client { address: [192, 0, 2, 9].into(), transport };
+            let expected = general.serve_any(data, client, now);
             match server.serve(data, client, now) {
-                Served::Reply(answer) => assert!(transport == Transport::Tcp || answer.len() <= data.len()),
-                Served::Nothing => {}
+                Served::Reply(answer) => {
+                    assert!(transport == Transport::Tcp || answer.len() <= data.len());
+                    assert!(matches!(expected, Served::Reply(general) if general == answer));
+                }
+                Served::Nothing => assert!(matches!(expected, Served::Nothing)),
                 Served::Order(_) => panic!("nobody here holds a capability"),
             }
         }

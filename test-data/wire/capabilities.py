@@ -12,7 +12,7 @@ import pathlib
 import struct
 import sys
 
-from control import cmac, gcm_siv, hkdf, labelled_hash
+from control import cmac, digest, gcm_siv, hkdf, labelled_hash, signed
 
 DIGITS = "0123456789abcdefghijklmnopqrstuv"
 ZONE = "keys.example.net"
@@ -102,6 +102,55 @@ def case(terms, generation, epoch):
     }
 
 
+def terms_octets(terms):
+    waypoint = ipaddress.ip_address(terms["waypoint"])
+    flags = 1 if terms["narrow"] else 0
+    rest = b""
+    if "prefix" in terms:
+        prefix = ipaddress.ip_network(terms["prefix"])
+        flags |= 2
+        octets = prefix.network_address.packed[: (prefix.prefixlen + 7) // 8]
+        rest = bytes([prefix.version, prefix.prefixlen]) + octets + u24(terms["id"])
+        if "sub" in terms:
+            flags |= 4
+            rest += bytes([terms["at"]]) + u24(terms["sub"])
+    return bytes([waypoint.version]) + waypoint.packed + u24(terms["principal"]) + bytes([terms["interval"], flags]) + rest
+
+
+def revocation_octets(principal, delegation, interval, epoch):
+    flags = 0 if delegation is None else 1
+    return u24(principal) + bytes([flags]) + u24(delegation or 0) + u24(0) + bytes([interval]) + struct.pack(">I", epoch)
+
+
+def account_octets(principal, generation, name):
+    return u24(principal) + struct.pack(">IB", generation, len(name)) + name
+
+
+def snapshot(grants):
+    """Signed changes of a writer whose key's seed is 32 octets of 30, and the snapshot after them."""
+    writer, second = bytes([30] * 32), 1_800_000_000
+    label = "wayleave/capability/change/v1"
+    granted = [struct.pack(">QQ", second - 5, second + 5) + terms_octets(terms) for terms in grants]
+    # Of an epoch that was over three epochs ago, and of none.
+    revoked = [revocation_octets(7, None, 12, (second >> 12) - 3), revocation_octets(7, 3, 0, 0)]
+    bodies = [(0, account_octets(9, 5, b"gone")), (1, u24(9)), (0, account_octets(7, 3, b"customer"))]
+    bodies += [(2, grant) for grant in granted] + [(4, entry) for entry in revoked]
+    changes, last, past = [], bytes(32), []
+    for number, (kind, fields) in enumerate(bodies, 1):
+        octets = signed(label, struct.pack(">Q", number) + last + struct.pack(">QB", second, kind) + fields, writer)
+        last = digest(label, octets)
+        changes.append(octets)
+        past.append(last)
+    piece = b"\x01" + b"\x01" + struct.pack(">II", 9, 5) + b"\x02" + account_octets(7, 3, b"customer")
+    piece += b"".join(b"\x03" + grant for grant in granted) + b"\x04" + revoked[1]
+    piece += b"".join(b"\x05" + one for one in past)
+    number = struct.pack(">Q", len(changes))
+    named = labelled_hash("wayleave/capability/snapshot-piece/v1", number, bytes(8), piece)
+    fields = number + last + struct.pack(">QHI", second, 1, len(piece)) + named
+    head = signed("wayleave/capability/snapshot/v1", fields, writer)
+    return {"changes": [octets.hex() for octets in changes], "head": head.hex(), "piece": piece.hex()}
+
+
 def made():
     v4 = {"waypoint": "198.51.100.1", "principal": 7, "interval": 12, "narrow": False}
     v6 = {"waypoint": "2001:db8::1", "principal": 0xFFFFFF, "interval": 4, "narrow": True}
@@ -113,7 +162,9 @@ def made():
         case({**v4, "prefix": "203.0.112.0/20", "id": 3, "at": 8, "sub": 9}, 0, 439_453),
         case({**v6, "prefix": "2001:db8::/32", "id": 1}, 1, 112_500_000),
     ]
-    return {"format": "capabilities; see docs/wire/capabilities.md", "zone": ZONE, "cases": cases}
+    branch = {**v4, "prefix": "203.0.112.0/20", "id": 3, "at": 8, "sub": 9}
+    taken = snapshot([v4, {**v4, "waypoint": "2001:db8::1", "narrow": True}, branch])
+    return {"format": "capabilities; see docs/wire/capabilities.md", "zone": ZONE, "cases": cases, "snapshot": taken}
 
 
 def main():

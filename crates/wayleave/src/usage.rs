@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use wayleave_control::capability::{ChargedAccount, RouterNumber, Usage};
+use wayleave_control::capability::{ChargedAccount, Month, RouterNumber, Usage};
 use wayleave_dataplane::platypus::record;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::mint::epoch::epoch_begin;
@@ -18,6 +18,7 @@ pub fn lines(
     routers: &BTreeMap<RouterNumber, String>,
 ) -> Vec<Value> {
     let line = |((key, router), total): (&(ChargedAccount, RouterNumber), &Usage)| {
+        let month = key.month();
         let charge = record::decode(&key.0)?;
         if principal.is_some_and(|principal| principal != charge.principal.number()) {
             return None;
@@ -28,9 +29,9 @@ pub fn lines(
             "account": account(charge.principal),
             "delegation": charge.delegation.map(|(id, _)| id.number()),
             "sub_delegation": charge.delegation.and_then(|(_, sub)| sub).map(DelegationId::number),
-            "epoch": charge.epoch,
-            "begins": begins(charge.epoch),
-            "ends": charge.epoch.checked_add(1).and_then(begins),
+            "epoch": month.is_none().then_some(charge.epoch),
+            "begins": month.map(Month::begin).or_else(|| begins(charge.epoch)),
+            "ends": month.map(|month| month.next().begin()).or_else(|| charge.epoch.checked_add(1).and_then(begins)),
             "router": router,
             "router_name": routers.get(router),
             "packets": total.packets.to_string(),
@@ -80,6 +81,16 @@ pub fn is_within(line: &Value, from: Option<u64>, to: Option<u64>) -> bool {
     }
     let begins = line["begins"].as_u64();
     begins.is_some_and(|begins| from.is_none_or(|from| begins >= from) && to.is_none_or(|to| begins < to))
+}
+
+/// Whether some line is of a whole month of which these Unix seconds cut off a part: what is said of it is said of all of it, or
+/// of nothing.
+pub fn is_cut(lines: &[Value], from: Option<u64>, to: Option<u64>) -> bool {
+    let cuts = |line: &Value, second: u64| {
+        let bounds = line["begins"].as_u64().zip(line["ends"].as_u64());
+        line["epoch"].is_null() && bounds.is_some_and(|(begins, ends)| begins < second && second < ends)
+    };
+    lines.iter().any(|line| from.into_iter().chain(to).any(|second| cuts(line, second)))
 }
 
 /// Adds the lines up.
@@ -142,6 +153,34 @@ mod tests {
     use wayleave_packet::platypus::verify::Charge;
 
     use super::*;
+
+    #[test]
+    fn a_folded_month_is_a_line_of_its_own_time_and_keeps_every_other_sum() {
+        let usage = |packets: u128| Usage { packets, octets: packets };
+        let folded = |principal, delegation, epoch| key(principal, delegation, epoch).sum();
+        let totals = BTreeMap::from([
+            ((folded(7, None, 400_000), 1), usage(1)),
+            ((key(7, None, 400_700), 1), usage(2)),
+            ((folded(7, Some(9), 400_000), 2), usage(4)),
+        ]);
+        let all = lines(&totals, None, &|_| None, &BTreeMap::new());
+        let month = Month::of(400_000 << 12);
+        let (begin, end) = (month.begin(), month.next().begin());
+        let of = |from, to| {
+            let lines = all.iter().filter(|line| is_within(line, from, to));
+            let statement = statement(lines, By::Delegation);
+            statement.lines.iter().map(|line| line["packets"].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(None, None), ["3", "4"]);
+        assert_eq!(of(Some(begin), Some(end)), ["1", "4"]);
+        assert_eq!(of(Some(end), None), ["2"]);
+        assert!(!is_cut(&all, Some(begin), Some(end)));
+        assert!(is_cut(&all, Some(begin + 1), None) && is_cut(&all, None, Some(end - 1)));
+        let epochs = statement(all.iter(), By::Epoch);
+        assert_eq!(epochs.lines.len(), 3);
+        assert_eq!(epochs.lines[0]["epoch"], Value::Null);
+        assert_eq!(epochs.lines[0]["begins"], utc(begin));
+    }
 
     fn key(principal: u32, delegation: Option<u32>, epoch: u32) -> ChargedAccount {
         let id = |id| DelegationId::new(id).expect("24 bits");

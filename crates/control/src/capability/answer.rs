@@ -49,7 +49,7 @@ impl Answer {
     /// Seals the answer about `capability`, whose epoch is asked for. The same answer is sealed alike each time, so that replicas
     /// and caches agree; a denial and a later secret are different plaintexts under one key and nonce, for which GCM-SIV is made.
     #[must_use]
-    pub fn seal(&self, key: &MasterKey, capability: &Capability, zone: &Zone) -> Vec<u8> {
+    pub fn seal(&self, key: &MasterKey, capability: &Capability, zone: &Zone) -> [u8; SEALED] {
         let mut plain = Zeroizing::new([0; PLAIN]);
         match self {
             Self::Secret(secret) => plain[1..17].copy_from_slice(secret.expose()),
@@ -61,7 +61,9 @@ impl Answer {
             Self::Denied(Denial::Ended) => plain[0] = 3,
         }
         let associated = associated(capability, zone);
-        seal::seal(LABEL, &key.answer(&associated), &associated, &*plain)
+        let mut out = [0; SEALED];
+        out.copy_from_slice(&seal::seal(LABEL, &key.answer(&associated), &associated, &*plain));
+        out
     }
 
     /// Opens an answer about `capability` from `zone`.

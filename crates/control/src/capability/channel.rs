@@ -6,7 +6,7 @@
 
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
-use super::state::Change;
+use super::state::{Change, MAX_PIECE, MAX_PIECES, SnapshotHead};
 use super::usage::{JournalId, MAX_ENTRIES, Usage, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseAnswer, LeaseRequest};
 use crate::signed::Object as _;
@@ -89,6 +89,23 @@ pub enum ChannelMessage {
     },
     /// Signed changes, in order.
     Changes(Vec<Vec<u8>>),
+    /// A replica's records begin with the snapshot of this change; zero for none. It wants a later one, if there is any.
+    Holds {
+        snapshot: u64,
+    },
+    /// The signed head of the snapshot that the writer's records begin with.
+    Snapshot(Vec<u8>),
+    /// A replica wants a piece of the snapshot of this change.
+    Fetch {
+        number: u64,
+        piece: u16,
+    },
+    /// The piece.
+    SnapshotPiece {
+        number: u64,
+        piece: u16,
+        octets: Vec<u8>,
+    },
 }
 
 impl ChannelMessage {
@@ -136,6 +153,18 @@ impl ChannelMessage {
                     out.blob(change);
                 });
             }
+            Self::Holds { snapshot } => {
+                out.u64(*snapshot);
+            }
+            Self::Snapshot(head) => {
+                out.blob(head);
+            }
+            Self::Fetch { number, piece } => {
+                out.u64(*number).u16(*piece);
+            }
+            Self::SnapshotPiece { number, piece, octets } => {
+                out.u64(*number).u16(*piece).blob(octets);
+            }
         }
         out.finish()
     }
@@ -152,6 +181,10 @@ impl ChannelMessage {
             Self::Differs(_) => 8,
             Self::Copy { .. } => 9,
             Self::Changes(_) => 10,
+            Self::Holds { .. } => 11,
+            Self::Snapshot(_) => 12,
+            Self::Fetch { .. } => 13,
+            Self::SnapshotPiece { .. } => 14,
         }
     }
 
@@ -197,6 +230,13 @@ impl ChannelMessage {
             8 => Self::Differs(read_rate(&mut from)?),
             9 => Self::Copy { after: from.u64()? },
             10 => Self::Changes(from.list(4, MAX_CHANGES, |from| Ok(from.blob(Change::MAX)?.to_vec()))?),
+            11 => Self::Holds { snapshot: from.u64()? },
+            12 => Self::Snapshot(from.blob(SnapshotHead::MAX)?.to_vec()),
+            13 => Self::Fetch { number: from.u64()?, piece: read_index(&mut from)? },
+            14 => {
+                let (number, piece) = (from.u64()?, read_index(&mut from)?);
+                Self::SnapshotPiece { number, piece, octets: from.blob(MAX_PIECE)?.to_vec() }
+            }
             _ => return Err(Malformed::Value("a message's type")),
         };
         from.end()?;
@@ -212,6 +252,11 @@ fn read_piece(from: &mut Reader<'_>) -> Result<ChannelMessage, Malformed> {
         return Err(Malformed::Value("a part of a list"));
     }
     Ok(ChannelMessage::Piece { length, offset, octets })
+}
+
+fn read_index(from: &mut Reader<'_>) -> Result<u16, Malformed> {
+    let index = from.u16()?;
+    if usize::from(index) < MAX_PIECES { Ok(index) } else { Err(Malformed::Value("the index of a piece")) }
 }
 
 fn read_u128(from: &mut Reader<'_>) -> Result<u128, Malformed> {

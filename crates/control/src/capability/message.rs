@@ -12,7 +12,7 @@ pub const MAX_UDP: u16 = 1232;
 /// What is asked for.
 pub(super) const QUESTION_TYPE: RecordType = RecordType::TXT;
 /// Number of the padding option (RFC 7830).
-const PADDING: u16 = 12;
+pub(super) const PADDING: u16 = 12;
 /// Questions are padded to multiples of this (RFC 8467 section 4.1).
 const BLOCK: usize = 128;
 /// Octets of a TXT record with an answer in one string, its name compressed.

@@ -9,6 +9,7 @@
 
 mod answer;
 mod channel;
+mod charged;
 mod cookie;
 mod credential;
 mod index;
@@ -17,6 +18,7 @@ mod lookup;
 mod message;
 mod name;
 mod policy;
+mod quick;
 mod rate_limit;
 mod renewal;
 mod request;
@@ -32,6 +34,7 @@ pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
 pub use channel::{
     CHANGES, ChannelMessage, ChargedAccount, MAX_CHANGES, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, SharedRate,
 };
+pub use charged::Month;
 pub use credential::{Credential, CredentialError, PREFIX, Terms};
 pub use keys::{AccountKey, Handle, MasterKey, ProviderKey};
 pub use lookup::{Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, LookupOutput, Obtained};
@@ -44,14 +47,17 @@ pub use request::{
 };
 pub use router_client::{RouterClient, RouterClientEvent, ServerFault};
 pub use router_server::{
-    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStanding,
+    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStanding, UsageBatch,
 };
 pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
 };
-pub use state::{Change, ChangeBody, ChangeError, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, State};
+pub use state::{
+    Change, ChangeBody, ChangeError, Grant, MAX_GRANTS, MAX_NAME, MAX_PIECE, MAX_PIECES, MAX_REVOCATIONS,
+    MAX_WAYPOINTS, PAST, Restoring, SnapshotError, SnapshotHead, State,
+};
 pub use usage::{
-    JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, RouterNumber, Taken, Usage, UsageAnswer, UsageRecord,
-    UsageRefusal, UsageReport,
+    Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, RouterNumber, Taken, Usage, UsageAnswer,
+    UsageRecord, UsageRefusal, UsageReport,
 };
 pub use zone::{MAX_ZONE, Zone, ZoneError};

@@ -81,7 +81,16 @@ impl RequestName {
                 return Err(NameError::Foreign);
             }
         }
-        let octets = message(labels).ok_or(NameError::Unknown)?;
+        Self::of(labels)
+    }
+
+    /// Reads the labels in front of the zone.
+    ///
+    /// # Errors
+    /// [`NameError::Unknown`] if they are no message.
+    pub(super) fn of<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Result<Self, NameError> {
+        let mut memory = [0; MAX_MESSAGE];
+        let octets = message(labels, &mut memory).ok_or(NameError::Unknown)?;
         let (first, rest) = octets.split_first().ok_or(NameError::Unknown)?;
         match first >> 5 {
             OPERATION_LOOKUP if octets.len() == LOOKUP => {
@@ -116,8 +125,8 @@ fn labels(octets: &[u8]) -> Vec<String> {
 }
 
 /// The octets of labels; `None` if they are not what [`labels`] makes of any.
-fn message<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
-    let mut octets = Vec::with_capacity(LOOKUP);
+fn message<'a, 'b>(labels: impl Iterator<Item = &'a [u8]>, memory: &'b mut [u8; MAX_MESSAGE]) -> Option<&'b [u8]> {
+    let mut length = 0;
     let (mut bits, mut count, mut previous) = (0u16, 0, MAX_LABEL);
     for label in labels {
         // Every label but the last is full, so that a message has one name.
@@ -136,16 +145,14 @@ fn message<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
             count += 5;
             if count >= 8 {
                 count -= 8;
-                if octets.len() == MAX_MESSAGE {
-                    return None;
-                }
-                octets.push((bits >> count) as u8);
+                *memory.get_mut(length)? = (bits >> count) as u8;
+                length += 1;
             }
             bits &= (1 << count) - 1;
         }
     }
     // What is left over is less than a digit, and zero.
-    (count < 5 && bits == 0).then_some(octets)
+    (count < 5 && bits == 0).then_some(&memory[..length])
 }
 
 #[cfg(test)]
@@ -164,12 +171,13 @@ mod tests {
         ];
         for (octets, digits) in vectors {
             assert_eq!(labels(octets.as_bytes()), [digits]);
-            assert_eq!(message([digits.as_bytes()].into_iter()).as_deref(), Some(octets.as_bytes()));
+            let mut memory = [0; MAX_MESSAGE];
+            assert_eq!(message([digits.as_bytes()].into_iter(), &mut memory), Some(octets.as_bytes()));
             let upper = digits.to_ascii_uppercase();
-            assert_eq!(message([upper.as_bytes()].into_iter()).as_deref(), Some(octets.as_bytes()));
+            assert_eq!(message([upper.as_bytes()].into_iter(), &mut memory), Some(octets.as_bytes()));
         }
         for wrong in ["c", "cp", "cpnn", "w0", "cpn-", "", "cpnmuoj1e"] {
-            assert_eq!(message([wrong.as_bytes()].into_iter()), None, "{wrong}");
+            assert_eq!(message([wrong.as_bytes()].into_iter(), &mut [0; MAX_MESSAGE]), None, "{wrong}");
         }
     }
 }

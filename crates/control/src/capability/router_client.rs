@@ -96,6 +96,11 @@ impl RouterClient {
         self.reporter.durable(account, total);
     }
 
+    /// Forgets an account to which nothing more is charged, if the server has its total. Returns whether it did.
+    pub fn forget(&mut self, account: &ChargedAccount) -> bool {
+        self.is_up && !self.is_held && self.reporter.forget(account)
+    }
+
     /// What was offered to this router under a rate since the last request, in octets a second.
     pub fn demand(&mut self, payer: &RatePayer, demand: u64) {
         if let Some(share) = self.shares.iter_mut().find(|share| share.rate.payer == *payer) {
@@ -201,7 +206,11 @@ impl RouterClient {
             | ChannelMessage::Follow { .. }
             | ChannelMessage::Ask(_)
             | ChannelMessage::Copy { .. }
-            | ChannelMessage::Changes(_) => Err(ServerFault::Unexpected),
+            | ChannelMessage::Changes(_)
+            | ChannelMessage::Holds { .. }
+            | ChannelMessage::Snapshot(_)
+            | ChannelMessage::Fetch { .. }
+            | ChannelMessage::SnapshotPiece { .. } => Err(ServerFault::Unexpected),
         }
     }
 

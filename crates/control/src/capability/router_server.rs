@@ -7,13 +7,18 @@ use std::sync::Arc;
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
-use super::usage::{Ledger, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal};
+use super::usage::{Fold, JournalId, Ledger, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal};
 use crate::leases::{LeaseRequest, Lessor};
 use crate::wire::Malformed;
 
 /// Totals, and batches of them, that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
 const MAX_UNDURABLE: usize = 1 << 16;
 const MAX_BATCHES: usize = 1_024;
+/// Seconds after its end for which usage of a key epoch is kept as it was reported: a year, and a month to bill it.
+const KEPT_SECS: u64 = 400 * DAY_SECS;
+const DAY_SECS: u64 = 86_400;
+/// Totals that are looked at for folding at a time.
+const FOLDED: usize = 5_000;
 /// Answers that wait for the store, at most: a router has one report under way at a time.
 const MAX_WAITING: usize = 4_096;
 
@@ -46,6 +51,11 @@ pub enum RouterServerInput {
         number: u64,
         octets: Arc<[u8]>,
     },
+    /// Time to close what is long over, and to fold a part of what is closed; the operator closed the time up to this Unix second, or
+    /// none (0).
+    Settle {
+        closed: u64,
+    },
     /// Other routers or rates are configured.
     Configure {
         routers: BTreeMap<IdentityKey, RouterNumber>,
@@ -55,10 +65,28 @@ pub enum RouterServerInput {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouterServerOutput {
-    Send { link: u64, octets: Vec<u8> },
-    Close { link: u64, why: &'static str },
-    Persist { id: u64, records: Vec<UsageRecord<ChargedAccount>> },
+    Send {
+        link: u64,
+        octets: Vec<u8>,
+    },
+    Close {
+        link: u64,
+        why: &'static str,
+    },
+    /// To be durable at once.
+    Persist(UsageBatch),
     Event(RouterEvent),
+}
+
+/// Changes of what the store has.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UsageBatch {
+    pub id: u64,
+    pub records: Vec<UsageRecord<ChargedAccount>>,
+    /// Totals that are in sums of `records` now.
+    pub removed: Vec<(RouterNumber, JournalId, ChargedAccount)>,
+    /// Time is closed up to this Unix second.
+    pub closed: Option<u64>,
 }
 
 /// What the operator should know.
@@ -78,6 +106,8 @@ pub enum RouterEvent {
         router: RouterNumber,
         why: UsageRefusal,
     },
+    /// The usage of key epochs that had ended at this Unix second is closed.
+    Closed(u64),
     /// The router's totals are older than those that it reported before.
     Behind(RouterNumber),
     /// The router reckons with another rate.
@@ -260,8 +290,7 @@ impl RouterServer {
     }
 
     fn report(&mut self, link: u64, router: RouterNumber, report: &super::usage::UsageReport<ChargedAccount>) {
-        let undurable: usize = self.undurable.iter().map(|(_, records)| records).sum();
-        if undurable > MAX_UNDURABLE || self.undurable.len() >= MAX_BATCHES || self.waiting.len() >= MAX_WAITING {
+        if self.is_store_behind() {
             return;
         }
         let taken = match self.ledger.take(router, report) {
@@ -281,14 +310,41 @@ impl RouterServer {
             self.event(RouterEvent::Behind(router));
         }
         if !taken.changed.is_empty() {
-            self.submitted += 1;
-            self.undurable.push_back((self.submitted, taken.changed.len()));
-            self.outputs.push_back(RouterServerOutput::Persist { id: self.submitted, records: taken.changed });
+            self.persist(UsageBatch { records: taken.changed, ..UsageBatch::default() });
         }
         // Totals that changed nothing may be those of a batch that is not durable yet.
         let answer = UsageAnswer { number: report.number, is_behind: taken.is_behind };
         self.waiting.push_back(Waiting { persisted: self.submitted, link, answer });
         self.answer();
+    }
+
+    fn persist(&mut self, batch: UsageBatch) {
+        self.submitted += 1;
+        self.undurable.push_back((self.submitted, batch.records.len() + batch.removed.len()));
+        self.outputs.push_back(RouterServerOutput::Persist(UsageBatch { id: self.submitted, ..batch }));
+    }
+
+    fn is_store_behind(&self) -> bool {
+        let undurable: usize = self.undurable.iter().map(|(_, records)| records).sum();
+        undurable > MAX_UNDURABLE || self.undurable.len() >= MAX_BATCHES || self.waiting.len() >= MAX_WAITING
+    }
+
+    /// Closes the time that the operator closed, and what ended very long ago by this clock and by that of the routers. Then folds.
+    fn settle(&mut self, operator: u64, now: Now) {
+        let latest = self.ledger.latest().unwrap_or(0).min(now.unix.secs());
+        let old = latest.saturating_sub(KEPT_SECS) / DAY_SECS * DAY_SECS;
+        // A clock that is wrong closes nothing that has not ended.
+        if self.ledger.close(old.max(operator.min(now.unix.secs()))) {
+            let closed = self.ledger.closed();
+            self.persist(UsageBatch { closed: Some(closed), ..UsageBatch::default() });
+            self.event(RouterEvent::Closed(closed));
+        }
+        if self.is_store_behind() {
+            return;
+        }
+        if let Some(Fold { sums, removed }) = self.ledger.fold(FOLDED).filter(|fold| !fold.removed.is_empty()) {
+            self.persist(UsageBatch { records: sums, removed, ..UsageBatch::default() });
+        }
     }
 
     fn answer(&mut self) {
@@ -361,6 +417,7 @@ impl Machine for RouterServer {
             RouterServerInput::Frame { link, octets } => self.frame(link, &octets, now),
             RouterServerInput::Disconnected { link } => self.disconnected(link),
             RouterServerInput::Persisted(id) => self.persisted(id),
+            RouterServerInput::Settle { closed } => self.settle(closed, now),
             RouterServerInput::List { number, octets } => self.set_list(number, octets),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),
         }

@@ -41,13 +41,12 @@ impl SealedSecrets {
     }
 
     /// Keeps the answer to `name`, which is the handle of the grant in `slot` under `key`.
-    pub(super) fn keep(&mut self, name: &LookupName, slot: u32, key: &MasterKey, sealed: &[u8]) {
-        let Ok(sealed) = sealed.try_into() else { return };
+    pub(super) fn keep(&mut self, name: &LookupName, slot: u32, key: &MasterKey, sealed: &[u8; SEALED]) {
         if self.0.is_empty() {
             self.0.resize_with(ENTRIES, || None);
         }
         let LookupName { interval, epoch, handle } = *name;
-        self.0[place(name)] = Some(Entry { interval, epoch, handle, slot, key: key.clone(), sealed });
+        self.0[place(name)] = Some(Entry { interval, epoch, handle, slot, key: key.clone(), sealed: *sealed });
     }
 
     /// Forgets all: they were made with keys of waypoints that have changed.

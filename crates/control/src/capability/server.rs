@@ -12,6 +12,7 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode}
 use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
 use hickory_proto::rr::rdata::{A, AAAA, NS, SOA, TXT};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::Interval;
@@ -24,10 +25,11 @@ use super::keys::{MasterKey, ProviderKey};
 use super::message::{ANSWER_RECORD, MAX_UDP};
 use super::name::{LookupName, NameError, RequestName};
 use super::policy::LookupPolicy;
+use super::quick::Quick;
 use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
 use super::sealed::SealedSecrets;
-use super::state::{Change, ChangeBody, ChangeError, Grant, State};
+use super::state::{Change, ChangeBody, ChangeError, Grant, Restoring, SnapshotError, SnapshotHead, State};
 use super::zone::{MAX_ZONE, Zone};
 use crate::signed::Signed;
 
@@ -39,17 +41,17 @@ const DENIAL_TTL: u32 = 60;
 /// Octets of a datagram to who does not say more (RFC 1035 section 4.2.1).
 const PLAIN_UDP: usize = 512;
 /// Number of the cookie option.
-const COOKIE: u16 = 10;
+pub(super) const COOKIE: u16 = 10;
 /// Octets of a header.
-const HEADER: usize = 12;
+pub(super) const HEADER: usize = 12;
 /// Octets of an OPT record without options (RFC 6891 section 6.1.2).
-const OPT: usize = 11;
+pub(super) const OPT: usize = 11;
 /// Octets of a cookie option: code, length, both parts.
 const COOKIE_OPTION: usize = 2 + 2 + 8 + 16;
 /// Numbers of types and of the class.
 const TXT_TYPE: u8 = 16;
-const OPT_TYPE: u8 = 41;
-const IN_CLASS: u8 = 1;
+pub(super) const OPT_TYPE: u8 = 41;
+pub(super) const IN_CLASS: u8 = 1;
 /// A sealed answer is one character-string (RFC 1035 section 3.3), and its record has a length of one octet.
 const _: () = assert!(SEALED < 255);
 /// What the zone's apex has as a static record.
@@ -115,16 +117,16 @@ pub struct PendingOrder {
     request: SignedRequest,
     key: MasterKey,
     question: Question,
+    query: Query,
 }
 
-/// What an answer repeats of its question, and what the client may have.
-#[derive(Clone, Debug)]
+/// What an answer repeats of its question beside the name, and what the client may have.
+#[derive(Clone, Copy, Debug)]
 struct Question {
     id: u16,
     recursion_desired: bool,
     /// It has an OPT record (RFC 6891).
     is_extended: bool,
-    query: Query,
     /// Octets of an answer, at most.
     limit: usize,
     cookie: Option<Presented>,
@@ -302,6 +304,26 @@ impl KeyServer {
         self.state.accepts(change, &self.writer)
     }
 
+    /// Takes a snapshot over, piece by piece; [`Self::adopt`] makes it this server's state.
+    ///
+    /// # Errors
+    /// If it is not signed by the writer.
+    pub fn restoring(&self, head: Signed<SnapshotHead>) -> Result<Restoring, SnapshotError> {
+        self.state.restoring(head, &self.writer)
+    }
+
+    /// Goes on from a snapshot. Nobody has a secret until [`Self::prepare`] has made the handles anew.
+    ///
+    /// # Errors
+    /// If it is older than what is held, or does not continue it. Nothing has changed.
+    pub fn adopt(&mut self, state: State) -> Result<(), SnapshotError> {
+        self.state.is_continued_by(&state)?;
+        self.state = state;
+        self.indexes.clear();
+        self.sealed.clear();
+        Ok(())
+    }
+
     /// Takes a durable change over.
     ///
     /// # Errors
@@ -347,6 +369,43 @@ impl KeyServer {
 
     /// Handles one message.
     pub fn serve(&mut self, octets: &[u8], client: Client, now: Now) -> Served {
+        match Quick::read(octets, &self.zone) {
+            Some(quick) => self.serve_lookup(&quick, octets.len(), client, now),
+            None => self.serve_any(octets, client, now),
+        }
+    }
+
+    /// Handles a look-up as [`Self::serve_any`] does, without making more of the message than its answer needs.
+    fn serve_lookup(&mut self, quick: &Quick<'_>, length: usize, client: Client, now: Now) -> Served {
+        let question = Question {
+            id: quick.id,
+            recursion_desired: quick.recursion_desired,
+            is_extended: quick.payload.is_some(),
+            ..self.question(quick.payload, quick.cookie, length, client, now)
+        };
+        let content = match self.rate(&question, now) {
+            Verdict::Answer => {
+                self.count(now);
+                match self.answer_lookup(&question, quick.wire, &quick.name, now) {
+                    Ok(octets) => return Served::Reply(octets),
+                    Err(content) => content,
+                }
+            }
+            Verdict::Truncate => {
+                self.counters.rate_slipped += 1;
+                Content::cut()
+            }
+            Verdict::Drop => {
+                self.counters.rate_dropped += 1;
+                return Served::Nothing;
+            }
+        };
+        let name = Name::read(&mut BinDecoder::new(quick.wire)).unwrap_or_else(|_| self.apex.clone()); // it was read once
+        Served::Reply(self.respond(&question, Query::query(name, RecordType::TXT), content, now))
+    }
+
+    /// Handles one message of any shape, by the general decoder: what [`Self::serve`] makes quicker for look-ups, and must agree with.
+    pub fn serve_any(&mut self, octets: &[u8], client: Client, now: Now) -> Served {
         let Ok(mut message) = Message::from_vec(octets) else {
             return self.reject(octets, ResponseCode::FormErr, client, now);
         };
@@ -360,53 +419,80 @@ impl KeyServer {
         let (Some(query), true) = (message.queries.pop(), message.queries.is_empty()) else {
             return self.reject(octets, ResponseCode::FormErr, client, now);
         };
-        let question = self.question(&message, query, octets.len(), client, now);
+        let edns = message.edns.as_ref();
+        let cookie = edns.and_then(|edns| match edns.option(EdnsCode::Cookie) {
+            Some(EdnsOption::Unknown(_, option)) => Some(&option[..]),
+            _ => None,
+        });
+        let question = Question {
+            id: message.metadata.id,
+            recursion_desired: message.metadata.recursion_desired,
+            is_extended: edns.is_some(),
+            ..self.question(edns.map(Edns::max_payload), cookie, octets.len(), client, now)
+        };
         match self.rate(&question, now) {
             Verdict::Answer => {}
             Verdict::Truncate => {
                 self.counters.rate_slipped += 1;
-                return Served::Reply(self.respond(question, Content::cut(), now));
+                return Served::Reply(self.respond(&question, query, Content::cut(), now));
             }
             Verdict::Drop => {
                 self.counters.rate_dropped += 1;
                 return Served::Nothing;
             }
         }
-        if message.edns.as_ref().is_some_and(|edns| edns.version() != 0) {
+        if edns.is_some_and(|edns| edns.version() != 0) {
             let content = Content { code: ResponseCode::BADVERS, ..Content::default() };
-            return Served::Reply(self.respond(question, content, now));
+            return Served::Reply(self.respond(&question, query, content, now));
         }
         self.count(now);
-        let query = &question.query;
         let content = if query.query_class() == DNSClass::IN {
             match RequestName::read(query.name().iter(), &self.zone) {
                 Err(NameError::Foreign) => self.foreign(),
-                Err(NameError::Unknown) => self.own(query),
+                Err(NameError::Unknown) => self.own(&query),
                 Ok(_) if query.query_type() != RecordType::TXT => {
                     self.counters.nothing += 1;
                     self.no_data()
                 }
+                Ok(RequestName::Lookup(name)) => {
+                    match self.answer_lookup(&question, &wire_name(query.name()), &name, now) {
+                        Ok(octets) => return Served::Reply(octets),
+                        Err(content) => content,
+                    }
+                }
                 // Before anything is computed or done: it would be asked for again by TCP.
-                Ok(_) if answer_length(&question) > question.limit => Content::cut(),
-                Ok(RequestName::Lookup(name)) => match self.look_up(&name, now.unix) {
-                    Ok((ttl, sealed)) => return Served::Reply(self.sealed_answer(&question, ttl, &sealed, now)),
-                    Err(content) => content,
-                },
+                Ok(_) if answer_length(&question, &wire_name(query.name())) > question.limit => Content::cut(),
                 Ok(RequestName::Signed(request)) => match self.order(&request, now.unix) {
                     Err(content) => content,
                     Ok((request, key, Err(status))) => {
                         let acknowledgement = self.acknowledgement(status, now.unix);
-                        text(query, &acknowledgement.encode(&request, &key))
+                        text(&query, &acknowledgement.encode(&request, &key))
                     }
                     Ok((request, key, Ok(change))) => {
-                        return Served::Order(Box::new(PendingOrder { change, request, key, question }));
+                        return Served::Order(Box::new(PendingOrder { change, request, key, question, query }));
                     }
                 },
             }
         } else {
             self.foreign()
         };
-        Served::Reply(self.respond(question, content, now))
+        Served::Reply(self.respond(&question, query, content, now))
+    }
+
+    /// The answer to a look-up of the holder's, or what else there is to say.
+    fn answer_lookup(
+        &mut self,
+        question: &Question,
+        wire: &[u8],
+        name: &LookupName,
+        now: Now,
+    ) -> Result<Vec<u8>, Content> {
+        // Before anything is computed: it would be asked for again by TCP.
+        if answer_length(question, wire) > question.limit {
+            return Err(Content::cut());
+        }
+        let (ttl, sealed) = self.look_up(name, now.unix)?;
+        Ok(self.sealed_answer(question, wire, ttl, &sealed, now))
     }
 
     /// The answer to what is no question that we understand; nothing if it is no question at all.
@@ -445,7 +531,7 @@ impl KeyServer {
             }
         };
         let acknowledgement = self.acknowledgement(status, now.unix).encode(&order.request, &order.key);
-        self.respond(order.question.clone(), text(&order.question.query, &acknowledgement), now)
+        self.respond(&order.question, order.query.clone(), text(&order.query, &acknowledgement), now)
     }
 
     fn acknowledgement(&self, status: Status, now: UnixTime) -> Acknowledgement {
@@ -463,7 +549,7 @@ impl KeyServer {
     }
 
     /// TTL and sealed answer for the holder of a capability.
-    fn look_up(&mut self, name: &LookupName, now: UnixTime) -> Result<(u32, Vec<u8>), Content> {
+    fn look_up(&mut self, name: &LookupName, now: UnixTime) -> Result<(u32, [u8; SEALED]), Content> {
         if !epoch::is_accepted(name.interval, name.epoch, now) {
             self.counters.wrong_epoch += 1;
             return Err(self.no_name());
@@ -484,7 +570,7 @@ impl KeyServer {
                 let rest = u32::try_from(end.saturating_sub(now.secs())).unwrap_or(u32::MAX);
                 if let Some((_, sealed)) = kept {
                     self.counters.secrets += 1;
-                    return Ok((rest, sealed.to_vec()));
+                    return Ok((rest, sealed));
                 }
                 let keys = self.waypoints.get(&grant.terms.waypoint);
                 let Some(waypoint) = keys.and_then(|keys| keys.of_epoch(name.interval, name.epoch)) else {
@@ -646,22 +732,24 @@ impl KeyServer {
         )
     }
 
-    /// What is needed of a question whose only query is `query`, and that has `length` octets.
-    fn question(&self, message: &Message, query: Query, length: usize, client: Client, now: Now) -> Question {
-        let edns = message.edns.as_ref();
-        let cookie = edns.and_then(|edns| match edns.option(EdnsCode::Cookie) {
-            Some(EdnsOption::Unknown(_, option)) => Some(self.cookies.read(option, client.address, now.unix.secs())),
-            _ => None,
-        });
-        let payload = edns.map_or(PLAIN_UDP, |edns| usize::from(edns.max_payload().max(512)));
+    /// Who asks with this OPT record in `length` octets, and what the answer may have.
+    fn question(
+        &self,
+        payload: Option<u16>,
+        cookie: Option<&[u8]>,
+        length: usize,
+        client: Client,
+        now: Now,
+    ) -> Question {
+        let cookie = cookie.map(|option| self.cookies.read(option, client.address, now.unix.secs()));
+        let payload = payload.map_or(PLAIN_UDP, |payload| usize::from(payload.max(512)));
         let payload = payload.min(usize::from(MAX_UDP));
         let limit = match (client.transport, cookie) {
             (Transport::Tcp, _) => usize::from(u16::MAX),
             (Transport::Udp, Some(Presented::Good(_))) => payload,
             (Transport::Udp, _) => payload.min(length),
         };
-        let (id, recursion_desired) = (message.metadata.id, message.metadata.recursion_desired);
-        Question { id, recursion_desired, is_extended: edns.is_some(), query, limit, cookie, client }
+        Question { id: 0, recursion_desired: false, is_extended: false, limit, cookie, client }
     }
 
     /// The cookie option of an answer, if the question has one that is well-formed.
@@ -671,7 +759,7 @@ impl KeyServer {
     }
 
     /// The message with this content, or as much of it as the client may have.
-    fn respond(&mut self, question: Question, content: Content, now: Now) -> Vec<u8> {
+    fn respond(&mut self, question: &Question, query: Query, content: Content, now: Now) -> Vec<u8> {
         let mut message = Message::response(question.id, OpCode::Query);
         message.metadata.recursion_desired = question.recursion_desired;
         message.metadata.authoritative = matches!(content.code, ResponseCode::NoError | ResponseCode::NXDomain);
@@ -681,12 +769,12 @@ impl KeyServer {
             let mut edns = Edns::new();
             edns.set_max_payload(MAX_UDP);
             edns.set_rcode_high(content.code.high());
-            if let Some(cookie) = self.cookie(&question, now) {
+            if let Some(cookie) = self.cookie(question, now) {
                 edns.options_mut().insert(EdnsOption::Unknown(COOKIE, cookie));
             }
             message.set_edns(edns);
         }
-        message.queries.push(question.query);
+        message.queries.push(query);
         let fits = |message: &Message| message.to_vec().ok().filter(|octets| octets.len() <= question.limit);
         if !content.is_cut {
             if let Some(octets) = fits(&message) {
@@ -721,17 +809,14 @@ impl KeyServer {
 
     /// The answer to a look-up, octet for octet as [`Self::respond`] writes it, at a fraction of its cost: one TXT record, which
     /// the caller has seen to fit.
-    fn sealed_answer(&self, question: &Question, ttl: u32, sealed: &[u8], now: Now) -> Vec<u8> {
-        let mut out = Vec::with_capacity(answer_length(question) + COOKIE_OPTION);
+    fn sealed_answer(&self, question: &Question, wire: &[u8], ttl: u32, sealed: &[u8; SEALED], now: Now) -> Vec<u8> {
+        let mut out = Vec::with_capacity(answer_length(question, wire) + COOKIE_OPTION);
         out.extend_from_slice(&question.id.to_be_bytes());
         // QR, AA, RD as asked; one question, one answer, and the OPT record.
         out.extend_from_slice(&[0x84 | u8::from(question.recursion_desired), 0]);
         out.extend_from_slice(&[0, 1, 0, 1, 0, 0, 0, u8::from(question.is_extended)]);
-        for label in question.query.name().iter() {
-            out.push(label.len() as u8); // at most 63
-            out.extend_from_slice(label);
-        }
-        out.extend_from_slice(&[0, 0, TXT_TYPE, 0, IN_CLASS]);
+        out.extend_from_slice(wire);
+        out.extend_from_slice(&[0, TXT_TYPE, 0, IN_CLASS]);
         // The name of the question, which begins behind the header.
         out.extend_from_slice(&[0xc0, HEADER as u8, 0, TXT_TYPE, 0, IN_CLASS]);
         out.extend_from_slice(&ttl.to_be_bytes());
@@ -766,10 +851,20 @@ fn text(query: &Query, octets: &[u8]) -> Content {
 }
 
 /// Octets of the answer to a look-up without a cookie; an acknowledgement is shorter.
-fn answer_length(question: &Question) -> usize {
-    let name: usize = question.query.name().iter().map(|label| label.len() + 1).sum();
+fn answer_length(question: &Question, wire: &[u8]) -> usize {
     let options = if question.is_extended { OPT } else { 0 };
-    HEADER + name + 1 + 4 + ANSWER_RECORD + options
+    HEADER + wire.len() + 4 + ANSWER_RECORD + options
+}
+
+/// A name's labels behind their lengths, the root's at the end.
+fn wire_name(name: &Name) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len() + 1);
+    for label in name {
+        out.push(label.len() as u8); // at most 63
+        out.extend_from_slice(label);
+    }
+    out.push(0);
+    out
 }
 
 fn denial_ttl(denial: Denial) -> u32 {

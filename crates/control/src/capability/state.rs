@@ -4,7 +4,10 @@
 //! Each change names the one before by its digest, so that a writer that was set back to an old copy of its records cannot go on
 //! without every replica noticing. Accounts are compact: see [`State::memory`].
 
-use std::collections::{BTreeSet, HashMap};
+mod restoring;
+mod snapshot;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use wayleave_core::UnixTime;
@@ -17,6 +20,9 @@ use super::credential::Terms;
 use super::keys::{MasterKey, ProviderKey};
 use crate::signed::{Object, SIGNATURE, Signed};
 use crate::wire::{Malformed, Reader, Writer};
+
+pub use restoring::Restoring;
+pub use snapshot::{MAX_PIECE, MAX_PIECES, PAST, SnapshotError, SnapshotHead};
 
 /// Characters of an account's name.
 pub const MAX_NAME: usize = 64;
@@ -172,6 +178,8 @@ pub enum ChangeError {
     NoAccount(u32),
     #[error("the account's keys have generation {held}, which {got} does not replace")]
     Generation { held: u32, got: u32 },
+    #[error("the account was closed with keys of generation {held}, and {got} would bring them back")]
+    Closed { held: u32, got: u32 },
     #[error("no such grant")]
     NoGrant,
     #[error("a grant ends before it begins")]
@@ -213,7 +221,13 @@ pub struct State {
     provider: ProviderKey,
     number: u64,
     last: [u8; 32],
+    /// When the last change was signed, in Unix seconds.
+    issued: u64,
+    /// Digests of the last changes.
+    past: VecDeque<[u8; 32]>,
     accounts: HashMap<u32, Account>,
+    /// Accounts that were closed, and the generation of their keys: whoever opens one anew takes a higher one.
+    closed: HashMap<u32, u32>,
     entries: Vec<Vec<Entry>>,
     free: u32,
     grants: usize,
@@ -233,7 +247,10 @@ impl State {
             provider,
             number: 0,
             last: [0; 32],
+            issued: 0,
+            past: VecDeque::new(),
             accounts: HashMap::new(),
+            closed: HashMap::new(),
             entries: Vec::new(),
             free: NONE,
             grants: 0,
@@ -269,6 +286,12 @@ impl State {
     #[must_use]
     pub fn account(&self, principal: Principal) -> Option<(&str, u32)> {
         self.accounts.get(&principal.number()).map(|account| (&*account.name, account.generation))
+    }
+
+    /// The generation with which the account of a principal is opened: above that of an earlier one, whose keys stay void.
+    #[must_use]
+    pub fn opening_generation(&self, principal: Principal) -> u32 {
+        self.closed.get(&principal.number()).map_or(0, |closed| closed.saturating_add(1))
     }
 
     /// Every account's principal, name and generation, in ascending order.
@@ -366,7 +389,18 @@ impl State {
     /// # Errors
     /// If it cannot be made. It is not applied: first it must be durable.
     pub fn sign(&self, body: ChangeBody, key: &SigningKey, now: UnixTime) -> Result<Signed<Change>, ChangeError> {
-        self.check(&body)?;
+        self.check(&body, now.secs())?;
+        match &body {
+            ChangeBody::Lift(revocation) if !self.revocations.contains(revocation) => {
+                return Err(ChangeError::NotRevoked);
+            }
+            ChangeBody::Account { principal, generation, .. } if self.account(*principal).is_none() => {
+                if let Some(held) = self.closed.get(&principal.number()).filter(|held| **held >= *generation) {
+                    return Err(ChangeError::Closed { held: *held, got: *generation });
+                }
+            }
+            _ => {}
+        }
         let change = Change { number: self.number + 1, previous: self.last, issued: now.secs(), body };
         // Names are checked by `check`, and all else has a fixed width.
         Signed::sign(&change, key).map_err(|_| ChangeError::Signature(change.number))
@@ -380,7 +414,8 @@ impl State {
         self.accepts(change, key)?;
         let object = change.object();
         self.perform(&object.body, object.issued);
-        (self.number, self.last) = (object.number, change.digest());
+        (self.number, self.last, self.issued) = (object.number, change.digest(), object.issued);
+        snapshot::remember(&mut self.past, self.last);
         Ok(())
     }
 
@@ -397,10 +432,12 @@ impl State {
         if object.previous != self.last {
             return Err(ChangeError::Fork(number));
         }
-        self.check(&object.body)
+        self.check(&object.body, object.issued)
     }
 
-    fn check(&self, body: &ChangeBody) -> Result<(), ChangeError> {
+    /// Whether the change can be made. A revocation that is lifted may be missing: one that has expired is dropped sooner by whoever
+    /// begins with a snapshot.
+    fn check(&self, body: &ChangeBody, issued: u64) -> Result<(), ChangeError> {
         let account = |principal: Principal| {
             self.accounts.get(&principal.number()).ok_or(ChangeError::NoAccount(principal.number()))
         };
@@ -424,11 +461,18 @@ impl State {
                 if is_full { Err(ChangeError::Grants) } else { Ok(()) }
             }
             ChangeBody::Withdraw(terms) => self.find(terms).map(|_| ()).ok_or(ChangeError::NoGrant),
-            ChangeBody::Revoke(_) if self.revocations.len() >= MAX_REVOCATIONS => Err(ChangeError::Revocations),
-            ChangeBody::Revoke(_) => Ok(()),
-            ChangeBody::Lift(revocation) if self.revocations.contains(revocation) => Ok(()),
-            ChangeBody::Lift(_) => Err(ChangeError::NotRevoked),
+            ChangeBody::Revoke(_)
+                if self.revocations.len() >= MAX_REVOCATIONS && self.in_force(issued) >= MAX_REVOCATIONS =>
+            {
+                Err(ChangeError::Revocations)
+            }
+            ChangeBody::Revoke(_) | ChangeBody::Lift(_) => Ok(()),
         }
+    }
+
+    /// Revocations that have not expired at this second.
+    fn in_force(&self, second: u64) -> usize {
+        self.revocations.iter().filter(|entry| entry.expires_at().is_none_or(|expiry| expiry > second)).count()
     }
 
     fn perform(&mut self, body: &ChangeBody, issued: u64) {
@@ -437,6 +481,7 @@ impl State {
                 let first = self.accounts.get(&principal.number()).map_or(NONE, |account| account.first);
                 let account = Account { name: name.as_str().into(), generation: *generation, first };
                 self.accounts.insert(principal.number(), account);
+                self.closed.remove(&principal.number());
                 let slots: Vec<u32> = self.slots_of(*principal).collect();
                 let keys = self.provider.account(*principal, *generation);
                 for slot in slots {
@@ -449,7 +494,9 @@ impl State {
             ChangeBody::Close { principal } => {
                 let slots: Vec<u32> = self.slots_of(*principal).collect();
                 slots.into_iter().for_each(|slot| self.release(slot));
-                self.accounts.remove(&principal.number());
+                if let Some(account) = self.accounts.remove(&principal.number()) {
+                    self.closed.insert(principal.number(), account.generation);
+                }
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
@@ -544,6 +591,6 @@ impl State {
         let accounts = buckets * (size_of::<(u32, Account)>() + 1);
         let names: usize = self.accounts.values().map(|account| account.name.len()).sum();
         let entries: usize = self.entries.iter().map(|chunk| chunk.capacity() * size_of::<Entry>()).sum();
-        accounts + names + entries
+        accounts + names + entries + self.closed.capacity() * size_of::<(u32, u32)>()
     }
 }

@@ -8,8 +8,16 @@
 //!
 //! A router whose memory was put back (an old backup) reports less than the server has. The server says so, and the router goes on
 //! under a new identity from where its totals stand: what it counted in between is lost to the bill, and nothing is billed twice.
+//!
+//! Totals are not kept for ever. The server closes the time before some second: totals of key epochs that had ended by then are never
+//! taken again, and are folded into sums of whole months. So a total that is reported late, or again, is on no bill twice. A router
+//! forgets totals that the server has, long after their epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+mod folding;
+
+pub use folding::{Calendar, Fold};
 
 /// Entries of one report, at most.
 pub const MAX_ENTRIES: usize = 512;
@@ -158,6 +166,22 @@ impl<A: Copy + Ord> Reporter<A> {
         &self.base
     }
 
+    /// Forgets an account whose total the server has and to which nothing more is charged. Returns whether it did.
+    pub fn forget(&mut self, account: &A) -> bool {
+        let is_asked =
+            self.asked.as_ref().is_some_and(|report| report.entries.iter().any(|(other, _)| other == account));
+        if is_asked || !self.is_known(account) {
+            return false;
+        }
+        self.base.remove(account);
+        self.totals.remove(account).is_some()
+    }
+
+    /// The accounts whose totals are held here.
+    pub fn accounts(&self) -> impl Iterator<Item = &A> {
+        self.totals.keys()
+    }
+
     /// Whether the server has an account's total: then it may be forgotten once nothing more is charged to it.
     #[must_use]
     pub fn is_known(&self, account: &A) -> bool {
@@ -206,13 +230,20 @@ pub struct Ledger<A> {
     journals: BTreeMap<RouterNumber, BTreeMap<JournalId, BTreeMap<A, Usage>>>,
     count: usize,
     limit: usize,
+    calendar: Option<Calendar<A>>,
+    /// Unix seconds: totals of epochs that had ended by then are not taken any more.
+    closed: u64,
+    /// When the latest account ended or ends.
+    latest: Option<u64>,
+    /// Where folding goes on; `None` if all that is closed is folded.
+    folding: Option<(RouterNumber, JournalId, Option<A>)>,
 }
 
 impl<A: Copy + Ord> Ledger<A> {
     /// A ledger that keeps at most `limit` totals.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { journals: BTreeMap::new(), count: 0, limit }
+        Self { journals: BTreeMap::new(), count: 0, limit, calendar: None, closed: 0, latest: None, folding: None }
     }
 
     /// Takes a stored total in, before any report.
@@ -220,6 +251,7 @@ impl<A: Copy + Ord> Ledger<A> {
         let journal = self.journals.entry(record.router).or_default().entry(record.journal).or_default();
         let before = journal.insert(record.account, record.total);
         self.count += usize::from(before.is_none());
+        self.note(&record.account);
     }
 
     /// Takes a report of `router` over, all of it or nothing.
@@ -232,19 +264,26 @@ impl<A: Copy + Ord> Ledger<A> {
         }
         let journals = self.journals.get(&router);
         let known = journals.and_then(|journals| journals.get(&report.journal));
-        if known.is_none() && journals.is_some_and(|journals| journals.len() >= MAX_JOURNALS) {
+        let entries: Vec<(A, Usage)> =
+            report.entries.iter().filter(|(account, _)| !self.is_closed(account)).copied().collect();
+        if entries.is_empty() {
+            return Ok(Taken { changed: Vec::new(), is_behind: false });
+        }
+        let count = journals.map_or(0, |journals| journals.keys().filter(|journal| **journal != folding::SUMS).count());
+        if known.is_none() && count >= MAX_JOURNALS {
             return Err(UsageRefusal::TooManyJournals);
         }
         let is_known = |account: &A| known.is_some_and(|known| known.contains_key(account));
         let fresh: BTreeSet<A> =
-            report.entries.iter().map(|(account, _)| *account).filter(|account| !is_known(account)).collect();
+            entries.iter().map(|(account, _)| *account).filter(|account| !is_known(account)).collect();
         if self.count + fresh.len() > self.limit {
             return Err(UsageRefusal::NoRoom);
         }
         self.count += fresh.len();
         let journal = self.journals.entry(router).or_default().entry(report.journal).or_default();
         let mut taken = Taken { changed: Vec::new(), is_behind: false };
-        for (account, total) in &report.entries {
+        for (account, total) in &entries {
+            self.latest = folding::later(self.calendar, self.latest, account);
             let known = journal.entry(*account).or_default();
             taken.is_behind |= !total.covers(*known);
             let greatest = known.greatest(*total);

@@ -26,32 +26,32 @@ const FORGED: [LookupEvent; 1] = [LookupEvent::Forged(SocketAddr::new(IpAddr::V4
 const ZONE: &str = "keys.example.net";
 const WAYPOINT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 
-fn zone() -> Zone {
+pub(super) fn zone() -> Zone {
     ZONE.parse().expect("a zone")
 }
 
-fn provider() -> ProviderKey {
+pub(super) fn provider() -> ProviderKey {
     ProviderKey::new(Seed::new(std::array::from_fn(|at| at as u8)))
 }
 
-fn principal(number: u32) -> Principal {
+pub(super) fn principal(number: u32) -> Principal {
     Principal::new(number).expect("24 bits")
 }
 
-fn id(number: u32) -> DelegationId {
+pub(super) fn id(number: u32) -> DelegationId {
     DelegationId::new(number).expect("24 bits")
 }
 
-fn interval(n: u8) -> Interval {
+pub(super) fn interval(n: u8) -> Interval {
     Interval::new(n).expect("4 to 24")
 }
 
-fn terms(number: u32) -> Terms {
+pub(super) fn terms(number: u32) -> Terms {
     let (interval, width) = (interval(12), Width::Full);
     Terms { waypoint: WAYPOINT, principal: principal(number), interval, width, delegation: None }
 }
 
-fn signer() -> SigningKey {
+pub(super) fn signer() -> SigningKey {
     SigningKey::from_seed(&seed(30, 0))
 }
 
@@ -63,7 +63,7 @@ fn server_with(policy: &[LookupRule]) -> KeyServer {
     limited_server(policy, 0)
 }
 
-fn limited_server(policy: &[LookupRule], responses_per_second: u32) -> KeyServer {
+pub(super) fn limited_server(policy: &[LookupRule], responses_per_second: u32) -> KeyServer {
     KeyServer::new(KeyServerConfig {
         zone: zone(),
         name_servers: vec![NameServer {
@@ -80,25 +80,25 @@ fn limited_server(policy: &[LookupRule], responses_per_second: u32) -> KeyServer
     .expect("a server")
 }
 
-fn change(server: &mut KeyServer, body: ChangeBody, now: Now) -> Signed<Change> {
+pub(super) fn change(server: &mut KeyServer, body: ChangeBody, now: Now) -> Signed<Change> {
     let change = server.sign(body, now.unix).expect("the writer").expect("possible");
     server.apply(&change).expect("the next");
     change
 }
 
-fn open_account(server: &mut KeyServer, number: u32) {
+pub(super) fn open_account(server: &mut KeyServer, number: u32) {
     let body = ChangeBody::Account { principal: principal(number), generation: 0, name: format!("customer {number}") };
     change(server, body, at(0));
 }
 
-fn grant(server: &mut KeyServer, terms: Terms) -> Credential {
+pub(super) fn grant(server: &mut KeyServer, terms: Terms) -> Credential {
     change(server, ChangeBody::Grant(Grant { terms, not_before: 0, not_after: u64::MAX }), at(0));
     let key = provider().account(terms.principal, 0).master(&terms);
     Credential { zone: zone(), terms, key }
 }
 
 /// A server with one capability of principal 7.
-fn one() -> (KeyServer, Credential) {
+pub(super) fn one() -> (KeyServer, Credential) {
     let mut server = server_with(&[]);
     open_account(&mut server, 7);
     let credential = grant(&mut server, terms(7));
@@ -106,7 +106,7 @@ fn one() -> (KeyServer, Credential) {
     (server, credential)
 }
 
-fn client(transport: Transport) -> Client {
+pub(super) fn client(transport: Transport) -> Client {
     Client { address: "192.0.2.99".parse().expect("an address"), transport }
 }
 
@@ -114,7 +114,7 @@ fn resolver(number: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, number], 53))
 }
 
-fn epoch_at(now: Now) -> u32 {
+pub(super) fn epoch_at(now: Now) -> u32 {
     (now.unix.secs() >> 12) as u32
 }
 
@@ -178,7 +178,7 @@ fn hex(octets: &[u8]) -> String {
     octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
-fn unhex(value: &Value) -> Vec<u8> {
+pub(super) fn unhex(value: &Value) -> Vec<u8> {
     let text = value.as_str().expect("a text");
     (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hexadecimal")).collect()
 }
@@ -887,7 +887,7 @@ fn a_cookie_that_was_given_lets_a_short_question_have_its_answer_until_it_is_old
 }
 
 /// A question as a resolver puts it, with an OPT record of these options.
-fn plain_question(name: &str, record: RecordType, options: Option<Vec<(u16, Vec<u8>)>>) -> Message {
+pub(super) fn plain_question(name: &str, record: RecordType, options: Option<Vec<(u16, Vec<u8>)>>) -> Message {
     let mut question = Message::new(9, MessageType::Query, OpCode::Query);
     let name = Name::from_ascii(format!("{}.", name.trim_end_matches('.'))).expect("a name");
     question.add_query(Query::query(name, record));
@@ -900,7 +900,7 @@ fn plain_question(name: &str, record: RecordType, options: Option<Vec<(u16, Vec<
     question
 }
 
-fn lookup_name(credential: &Credential, epoch: u32) -> String {
+pub(super) fn lookup_name(credential: &Credential, epoch: u32) -> String {
     Lookup::new(LookupConfig { credential: credential.clone(), epoch, servers: vec![], seed: seed(1, 1) }).name()
 }
 

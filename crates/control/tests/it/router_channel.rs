@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterClientEvent, RouterEvent,
-    RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate, Usage,
-    UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
+    ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_PIECES, RatePayer, RouterClient, RouterClientEvent,
+    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate,
+    Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, floor};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -42,22 +42,32 @@ fn now(millis: u64) -> Now {
 struct Server {
     machine: RouterServer,
     stored: BTreeMap<(u16, JournalId, ChargedAccount), Usage>,
-    pending: Vec<(u64, Vec<UsageRecord<ChargedAccount>>)>,
+    pending: Vec<UsageBatch>,
     sent: Vec<(u64, Vec<u8>)>,
     closed: Vec<(u64, &'static str)>,
     events: Vec<RouterEvent>,
+    /// The second up to which time is closed, in the store.
+    closed_up_to: u64,
 }
 
 impl Server {
     fn new(stored: BTreeMap<(u16, JournalId, ChargedAccount), Usage>, millis: u64) -> Self {
-        let mut ledger = Ledger::new(1_000);
+        let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, 0);
         for ((router, journal, account), total) in &stored {
             ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
         }
         let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
         let rates = BTreeMap::from([(payer(None), RATE), (payer(Some(9)), RATE)]);
         let machine = RouterServer::new(RouterServerConfig { routers, rates, ledger }, now(millis).instant);
-        Self { machine, stored, pending: Vec::new(), sent: Vec::new(), closed: Vec::new(), events: Vec::new() }
+        Self {
+            machine,
+            stored,
+            pending: Vec::new(),
+            sent: Vec::new(),
+            closed: Vec::new(),
+            events: Vec::new(),
+            closed_up_to: 0,
+        }
     }
 
     fn input(&mut self, input: RouterServerInput, millis: u64) {
@@ -66,7 +76,7 @@ impl Server {
             match output {
                 RouterServerOutput::Send { link, octets } => self.sent.push((link, octets)),
                 RouterServerOutput::Close { link, why } => self.closed.push((link, why)),
-                RouterServerOutput::Persist { id, records } => self.pending.push((id, records)),
+                RouterServerOutput::Persist(batch) => self.pending.push(batch),
                 RouterServerOutput::Event(event) => self.events.push(event),
             }
         }
@@ -82,11 +92,15 @@ impl Server {
 
     /// All that waits becomes durable.
     fn sync(&mut self, millis: u64) {
-        for (id, records) in std::mem::take(&mut self.pending) {
-            for record in records {
+        for batch in std::mem::take(&mut self.pending) {
+            for record in batch.records {
                 self.stored.insert((record.router, record.journal, record.account), record.total);
             }
-            self.input(RouterServerInput::Persisted(id), millis);
+            for total in &batch.removed {
+                self.stored.remove(total);
+            }
+            self.closed_up_to = batch.closed.unwrap_or(self.closed_up_to);
+            self.input(RouterServerInput::Persisted(batch.id), millis);
         }
     }
 
@@ -352,6 +366,65 @@ fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_pro
     assert!(total > 1_000 && server.stored.values().all(|stored| *stored == usage(total)), "{total}");
 }
 
+/// The account of principal 7 in an epoch of 4,096 s.
+fn in_epoch(epoch: u32) -> ChargedAccount {
+    let [a, b, c, d] = epoch.to_be_bytes();
+    ChargedAccount([0, 0, 7, 4, 0, 0, 0, 0, 0, 0, 12, a, b, c, d])
+}
+
+#[test]
+fn time_is_closed_by_the_operator_or_after_four_hundred_days_and_never_by_a_clock_alone() {
+    const DAY: u64 = 86_400;
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    let settle = |server: &mut Server, closed: u64, second: u64| {
+        let unix = UnixTime(second * 1_000_000);
+        server.machine.handle(RouterServerInput::Settle { closed }, Now { instant: Instant(0), unix });
+        while let Some(output) = server.machine.poll() {
+            match output {
+                RouterServerOutput::Persist(batch) => server.pending.push(batch),
+                RouterServerOutput::Event(event) => server.events.push(event),
+                other => panic!("{other:?}"),
+            }
+        }
+        server.sync(0);
+    };
+    let (first, second) = (400_000_u32, 400_000 + 402 * DAY as u32 / 4_096);
+    let all = vec![(in_epoch(first), usage(5)), (in_epoch(first + 1), usage(6)), (in_epoch(second), usage(7))];
+    server.frame(1, &report(1, all.clone()), 0);
+    server.sync(0);
+    let begin = u64::from(first) << 12;
+    // A clock that is wrong closes nothing: routers have nothing of that time.
+    settle(&mut server, 0, begin + 100_000 * DAY);
+    assert_eq!(server.machine.ledger().sums().len(), 2, "one sum, and what is younger than 400 days before the last");
+    assert!(server.closed_up_to < (u64::from(second) << 12) - 399 * DAY);
+    assert_eq!(server.stored.len(), 2);
+    assert_eq!(server.machine.ledger().sums()[&in_epoch(first).sum()], usage(11));
+    assert!(matches!(server.events[..], [RouterEvent::Connected(_), RouterEvent::Closed(_)]), "{:?}", server.events);
+    // The router reports all of it again: it is acknowledged, and billed once.
+    server.sent.clear();
+    server.frame(1, &report(2, all), 0);
+    assert_eq!(server.sent(), [(1, ChannelMessage::Answer(UsageAnswer { number: 2, is_behind: false }))]);
+    assert_eq!(server.machine.ledger().sums()[&in_epoch(first).sum()], usage(11));
+    // The operator closes more; nothing that has not ended by this clock, and never back.
+    let end = (u64::from(second) + 3) << 12;
+    settle(&mut server, u64::MAX, end - 1);
+    assert_eq!(server.closed_up_to, end - 1);
+    assert_eq!(server.machine.ledger().sums()[&in_epoch(second)], usage(7));
+    settle(&mut server, end, end);
+    assert_eq!(server.machine.ledger().sums()[&in_epoch(second).sum()], usage(7));
+    assert_eq!(server.stored.len(), 2);
+    settle(&mut server, 5, end + DAY);
+    assert_eq!(server.closed_up_to, end);
+    // A new process goes on from what is stored.
+    let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, server.closed_up_to);
+    for ((router, journal, account), total) in &server.stored {
+        ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
+    }
+    assert_eq!(ledger.sums(), server.machine.ledger().sums());
+    assert!(ledger.fold(100).is_some_and(|fold| fold.removed.is_empty()));
+}
+
 fn messages() -> impl Strategy<Value = ChannelMessage> {
     let usages = (any::<u128>(), any::<u128>()).prop_map(|(packets, octets)| Usage { packets, octets });
     let entries = prop::collection::vec((any::<[u8; 15]>().prop_map(ChargedAccount), usages), 0..20);
@@ -386,6 +459,11 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         rates.prop_map(ChannelMessage::Differs),
         any::<u64>().prop_map(|after| ChannelMessage::Copy { after }),
         prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..5).prop_map(ChannelMessage::Changes),
+        any::<u64>().prop_map(|snapshot| ChannelMessage::Holds { snapshot }),
+        prop::collection::vec(any::<u8>(), 0..90).prop_map(ChannelMessage::Snapshot),
+        (any::<u64>(), 0..MAX_PIECES as u16).prop_map(|(number, piece)| ChannelMessage::Fetch { number, piece }),
+        (any::<u64>(), 0..MAX_PIECES as u16, prop::collection::vec(any::<u8>(), 0..90))
+            .prop_map(|(number, piece, octets)| ChannelMessage::SnapshotPiece { number, piece, octets }),
     ]
 }
 

@@ -97,15 +97,24 @@ impl Udp {
         if intake == Intake::Merged {
             options::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)?;
         }
+        Ok(Self::with(socket, intake))
+    }
+
+    /// A socket that was opened elsewhere, and shares its address with nobody.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn of(socket: UdpSocket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let socket = OwnedFd::from(socket);
+        options::buffers(socket.as_fd(), BUFFERS)?;
+        Ok(Self::with(socket, Intake::Single))
+    }
+
+    fn with(socket: OwnedFd, intake: Intake) -> Self {
         let most = if intake == Intake::Merged { MERGED } else { SINGLE };
-        Ok(Self {
-            socket,
-            intake,
-            receiver: Receiver::new(most),
-            batcher: Batcher::default(),
-            truncated: 0,
-            left_out: 0,
-        })
+        let receiver = Receiver::new(most);
+        Self { socket, intake, receiver, batcher: Batcher::default(), truncated: 0, left_out: 0 }
     }
 
     /// The address that it is bound to.

@@ -29,12 +29,14 @@ use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
+use crate::key_files::compaction::{self, Compacted};
 use crate::key_files::node::{self, KeyKind, fresh};
+use crate::key_files::private::replace;
 use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
-use crate::roles::usage_store::{TABLE, stored};
-use crate::usage::{self, By, csv, is_within, statement};
+use crate::roles::usage_store::{TABLE, closed_by_operator, closing, stored};
+use crate::usage::{self, By, csv, is_cut, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -57,6 +59,8 @@ pub enum Cap {
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
     Usage(UsageOf),
+    /// Replace the recorded changes by a signed snapshot of what is in force. A running writer does so by itself.
+    Compact(Compact),
     /// Create a file of capabilities from the key of a waypoint, without a key server.
     Mint(Mint),
     /// Delegate a file of capabilities, restricted to some destinations, without a key server.
@@ -82,6 +86,15 @@ pub struct Init {
     /// Its status pages.
     #[arg(long, default_value = "127.0.0.1:8493")]
     pub status: SocketAddr,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Compact {
+    /// The configuration of the key server that is the writer.
+    #[arg(long, short)]
+    pub config: PathBuf,
     #[arg(long)]
     pub json: bool,
 }
@@ -209,6 +222,13 @@ pub struct UsageOf {
     /// Comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+    /// Close the time before this day, which has to be past: totals of key epochs that had ended by then are folded into months, and
+    /// whatever routers report of them later is on no bill. Cannot be undone.
+    #[arg(long, value_name = "DAY", value_parser = seconds_of, conflicts_with_all = ["principal", "by", "from", "to", "csv"])]
+    pub close: Option<u64>,
+    /// Close although a router is not connected: what it has not reported is on no bill.
+    #[arg(long, requires = "close")]
+    pub force: bool,
     /// The key server: it answers if it runs; otherwise its file of usage is read.
     #[arg(long, short)]
     pub config: PathBuf,
@@ -225,6 +245,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Revoke(command) => revoke(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => usage_of(command),
+        Cap::Compact(command) => compact(command),
         Cap::Mint(command) => capability::mint(command),
         Cap::Narrow(command) => capability::narrow(command),
         Cap::RevokeList(command) => revocation_lists::revoke(command),
@@ -272,10 +293,9 @@ fn change(server: &mut KeyServer, changes: &mut Changes, bodies: Vec<ChangeBody>
             let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
             let news = changes.append(&signed)?;
             let is_written = news.is_empty();
-            for change in if is_written { vec![signed] } else { news } {
-                server.apply(&change).map_err(|error| Failure::new(error.to_string()))?;
-            }
+            news.apply(server)?;
             if is_written {
+                server.apply(&signed).map_err(|error| Failure::new(error.to_string()))?;
                 break;
             }
         }
@@ -305,7 +325,8 @@ fn grant(command: &GrantCap) -> Outcome {
     }
     let mut bodies = Vec::new();
     let known = server.state().account(principal).map(|(name, generation)| (name.to_owned(), generation));
-    let (held, generation) = known.clone().unwrap_or_default();
+    let opening = || (String::new(), server.state().opening_generation(principal));
+    let (held, generation) = known.clone().unwrap_or_else(opening);
     if let Some(name) = command.name.as_ref().filter(|name| name.len() > MAX_NAME || !name.is_ascii()) {
         return Err(Failure::usage(format!("`{name}` is not a name of at most {MAX_NAME} ASCII characters")).into());
     }
@@ -463,6 +484,13 @@ fn delegation_id(number: u32) -> Result<DelegationId, Failure> {
         .ok_or_else(|| Failure::usage(format!("{number} is not a delegation's number, which has 24 bits")))
 }
 
+fn compact(command: &Compact) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let Compacted { number, before, after } = compaction::compact(&KeyFile::parse(&source)?, &source, unix_now())?;
+    report(json!({ "number": number, "octets_before": before, "octets_after": after }), command.json);
+    Ok(())
+}
+
 /// A day, or Unix seconds.
 fn seconds_of(text: &str) -> Result<u64, String> {
     if let Ok(seconds) = text.parse() {
@@ -479,6 +507,9 @@ fn usage_of(command: &UsageOf) -> Outcome {
         return Err(failure.help("add the section; `wayleave init key` shows it").into());
     };
     let path = source.resolve(routers.usage.get_ref());
+    if let Some(second) = command.close {
+        return close_usage(command, &closing(&path), second);
+    }
     let kept = match store::peek(&path, TABLE)? {
         // After a crash the file has to be repaired, which whoever opens it does.
         None if path.exists() && !store::is_open(&path)? => Some(FileStore::open(&path)?.load(TABLE)?),
@@ -504,6 +535,9 @@ fn usage_of(command: &UsageOf) -> Outcome {
         }
         None => Vec::new(),
     };
+    if is_cut(&lines, command.from, command.to) {
+        warn("usage of closed time is kept by the month: --from and --to are good for whole months of it");
+    }
     let lines = lines.iter().filter(|line| is_within(line, command.from, command.to));
     let statement = statement(lines, command.by);
     if command.csv {
@@ -515,6 +549,37 @@ fn usage_of(command: &UsageOf) -> Outcome {
     } else {
         print(&objects(&statement.lines, &statement.columns));
     }
+    Ok(())
+}
+
+/// Writes down that time is closed, for the key server to read.
+fn close_usage(command: &UsageOf, file: &Path, second: u64) -> Outcome {
+    /// Seconds for which a day has to be past, so that routers with other clocks have reported it.
+    const PAST: u64 = 86_400;
+    if second.saturating_add(PAST) > unix_now().secs() {
+        return Err(Failure::usage(format!("{} is not a day ago yet: routers still report it", utc(second))).into());
+    }
+    if !command.force {
+        let target = Target { url: None, config: Some(command.config.clone()) };
+        let status = fetch::json(&target, "/api/v1/status").map_err(|failures| {
+            Failure::new(format!("whether all routers have reported cannot be seen: {failures}"))
+                .help("start the key server, or add --force")
+        })?;
+        let routers = status["routers"].as_array().cloned().unwrap_or_default();
+        if let Some(absent) = routers.iter().find(|router| router["connected"] != true) {
+            let name = absent["name"].as_str().map_or_else(|| absent["number"].to_string(), str::to_owned);
+            return Err(Failure::new(format!(
+                "router {name} is not connected: what it has not reported would be on no bill"
+            ))
+            .help("wait until it is, or add --force")
+            .into());
+        }
+    }
+    let before = closed_by_operator(file);
+    if before < second {
+        replace(file, &format!("{second}\n"))?;
+    }
+    report(json!({ "closed_before": utc(second.max(before)) }), command.json);
     Ok(())
 }
 

@@ -372,9 +372,7 @@ impl KeyFile {
         let mut server = server.map_err(|error| {
             source.failure(Fault::of(self.key.name_servers.span(), &Failure::new(error.to_string())))
         })?;
-        for change in changes.news().map_err(fault)? {
-            server.apply(&change).map_err(|error| fault(Failure::new(error.to_string())))?;
-        }
+        changes.news().and_then(|news| news.apply(&mut server)).map_err(fault)?;
         Ok((server, changes))
     }
 
@@ -430,7 +428,10 @@ impl KeyFile {
             check(&follow.identity, &failure);
         }
         let opened = Changes::open(&source.resolve(key.records.get_ref()));
-        if let Err(failure) = opened.and_then(|mut changes| changes.news().map(drop)) {
+        let checked = opened
+            .and_then(|mut changes| changes.news())
+            .and_then(|news| news.base.map_or(Ok(()), |base| base.check(&self.writer())));
+        if let Err(failure) = checked {
             check(&key.records, &failure);
         }
         for waypoint in key.waypoint.iter().map(Spanned::get_ref) {

@@ -1,22 +1,20 @@
 //! The records of a provider's key servers: signed, numbered changes in one file, to which the writer's process and its commands
-//! append. A replica has a copy of the file, to which it appends what the writer sends.
+//! append. A replica has a copy of the file, to which it appends what the writer sends. Either may be compacted meanwhile.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use wayleave_control::capability::Change;
 use wayleave_control::signed::{Object, Signed};
 
 use super::private::sync_folder;
+use super::records::{Base, HEADER, LENGTH, Layout, Lock, News, is_in_place, record, split_changes};
 use crate::failure::{Failure, Outcome};
 
-/// At the beginning of the file.
-const HEADER: &[u8] = b"wayleave-key-records-v1\n";
-/// Octets in front of a change: its length.
-const LENGTH: usize = 2;
+/// How often a file may be replaced while it is being opened.
+const REPLACEMENTS: usize = 16;
 
 /// The file, and how much of it was read.
 #[derive(Debug)]
@@ -24,6 +22,14 @@ pub struct Changes {
     path: PathBuf,
     file: File,
     offset: u64,
+    /// The change of the snapshot that the file begins with; zero without one.
+    snapshot: u64,
+    /// A snapshot that was not looked at yet.
+    base: Option<Base>,
+    /// Number and digest of the last change that was handed out, in this file or in one that it replaced.
+    last: Option<(u64, [u8; 32])>,
+    /// The file replaced another, so that what it begins with was handed out already.
+    is_another: bool,
 }
 
 impl Changes {
@@ -39,7 +45,7 @@ impl Changes {
     /// Opens the file; nothing was read yet.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let opened = OpenOptions::new().read(true).write(true).open(path);
-        let mut file = opened.map_err(|error| {
+        let file = opened.map_err(|error| {
             let failure = Failure::system(path.display(), &error);
             match error.kind() {
                 ErrorKind::NotFound => failure.help(
@@ -49,38 +55,44 @@ impl Changes {
                 _ => failure,
             }
         })?;
-        let mut header = [0; HEADER.len()];
-        if file.read_exact(&mut header).is_err() || header != HEADER {
-            return Err(Failure::new(format!("{} has no records of a key server", path.display()))
-                .help("restore the file from a backup"));
-        }
-        Ok(Self { path: path.to_owned(), file, offset: HEADER.len() as u64 })
+        let Layout { base, changes_at } = Layout::read(&file, path)?;
+        let snapshot = base.as_ref().map_or(0, Base::number);
+        Ok(Self { path: path.to_owned(), file, offset: changes_at, snapshot, base, last: None, is_another: false })
     }
 
-    /// The changes that were appended since this was last called.
-    pub fn news(&mut self) -> Result<Vec<Signed<Change>>, Failure> {
+    /// The change of the snapshot that the file begins with; zero without one.
+    pub fn snapshot(&self) -> u64 {
+        self.snapshot
+    }
+
+    /// What was written since this was last called.
+    pub fn news(&mut self) -> Result<News, Failure> {
         let length = self.file.metadata().map_err(|error| self.system(&error))?.len();
-        if length < self.offset {
-            return Err(Failure::new(format!("{} became shorter while it was in use", self.path.display()))
-                .help("records are only ever appended to: restore the file from a backup"));
-        }
-        if length == self.offset {
-            return Ok(Vec::new());
+        if is_in_place(&self.file, &self.path).map_err(|error| self.system(&error))? {
+            if length < self.offset {
+                return Err(Failure::new(format!("{} became shorter while it was in use", self.path.display()))
+                    .help("records are only ever appended to: restore the file from a backup"));
+            }
+            if length == self.offset && self.base.is_none() && !self.is_another {
+                return Ok(News::default());
+            }
         }
         let lock = self.lock()?;
-        let changes = self.read_on();
+        let news = self.read_on();
         drop(lock);
-        changes
+        news
     }
 
     /// Appends a change and makes it durable, unless others were appended before: those are returned, and nothing is written.
-    pub fn append(&mut self, change: &Signed<Change>) -> Result<Vec<Signed<Change>>, Failure> {
+    pub fn append(&mut self, change: &Signed<Change>) -> Result<News, Failure> {
         let lock = self.lock()?;
+        if !self.path.exists() {
+            let failure = Failure::new(format!("{} is gone: nothing can be recorded", self.path.display()));
+            return Err(failure.help("restore the file from a backup"));
+        }
         let news = self.read_on()?;
         if news.is_empty() {
-            let octets = change.octets();
-            let mut record = (octets.len() as u16).to_be_bytes().to_vec(); // at most `Change::MAX`
-            record.extend_from_slice(octets);
+            let record = record(change);
             let at = self.offset;
             let mut write = || -> std::io::Result<()> {
                 self.file.seek(SeekFrom::Start(at))?;
@@ -92,6 +104,7 @@ impl Changes {
                 return Err(self.system(&error));
             }
             self.offset = at + record.len() as u64;
+            self.last = Some((change.object().number, change.digest()));
         }
         drop(lock);
         Ok(news)
@@ -101,60 +114,116 @@ impl Changes {
         Failure::system(self.path.display(), error)
     }
 
-    /// Keeps other processes from writing until it is dropped.
-    fn lock(&self) -> Result<Lock, Failure> {
-        let file = self.file.try_clone().map_err(|error| self.system(&error))?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|error| self.system(&error.into()))?;
-        Ok(Lock(file))
+    /// Keeps other processes from writing to the file that is in place.
+    pub(super) fn lock(&mut self) -> Result<Lock, Failure> {
+        for _ in 0..REPLACEMENTS {
+            let lock = Lock::wait(&self.file).map_err(|error| self.system(&error))?;
+            if is_in_place(&self.file, &self.path).map_err(|error| self.system(&error))? {
+                return Ok(lock);
+            }
+            drop(lock);
+            let Self { path, last, .. } = &*self;
+            *self = Self { last: *last, is_another: last.is_some(), ..Self::open(path)? };
+        }
+        Err(Failure::new(format!("{} is replaced again and again", self.path.display())))
     }
 
     /// Reads whole changes from the offset on, with the lock held; cuts off what is left of one that a crash interrupted.
-    fn read_on(&mut self) -> Result<Vec<Signed<Change>>, Failure> {
+    pub(super) fn read_on(&mut self) -> Result<News, Failure> {
         let mut octets = Vec::new();
         let read = self.file.seek(SeekFrom::Start(self.offset)).and_then(|_| self.file.read_to_end(&mut octets));
         read.map_err(|error| self.system(&error))?;
-        let mut rest = &octets[..];
-        let mut changes = Vec::new();
-        while let Some((length, behind)) = rest.split_first_chunk::<LENGTH>() {
-            let length = usize::from(u16::from_be_bytes(*length));
-            let whole = (1..=Change::MAX).contains(&length).then(|| behind.split_at_checked(length)).flatten();
-            let Some((change, behind)) = whole else { break };
-            let Ok(change) = Signed::decode(change) else { break };
-            changes.push(change);
-            self.offset += (LENGTH + length) as u64;
-            rest = behind;
+        let (changes, length) = split_changes(&octets);
+        self.offset += length as u64;
+        let rest = &octets[length..];
+        if !rest.is_empty() {
+            // What a crash left of the last change is shorter than one, or zeros that the file system put there.
+            if rest.len() < LENGTH + Change::MAX && !is_whole(rest) || rest.iter().all(|octet| *octet == 0) {
+                self.file.set_len(self.offset).map_err(|error| self.system(&error))?;
+            } else {
+                return Err(Failure::new(format!("{} is damaged at octet {}", self.path.display(), self.offset))
+                    .help("restore the file from a backup: accounts and revocations are recorded in it"));
+            }
         }
-        if rest.is_empty() {
-            return Ok(changes);
+        let news = self.hand_out(changes)?;
+        let last = news.changes.last().map(|change| (change.object().number, change.digest()));
+        let base = news.base.as_ref().map(|base| (base.number(), base.head.object().last));
+        self.last = last.or(base).or(self.last);
+        Ok(news)
+    }
+
+    /// What of the file was not handed out yet. A file that replaced another has to continue it.
+    fn hand_out(&mut self, mut changes: Vec<Signed<Change>>) -> Result<News, Failure> {
+        let base = self.base.take();
+        let is_another = std::mem::take(&mut self.is_another);
+        let Some((held, digest)) = self.last.filter(|_| is_another) else { return Ok(News { base, changes }) };
+        let number = base.as_ref().map_or(0, Base::number);
+        if number > held {
+            // Whether the snapshot continues what is held is for whoever takes it over to see.
+            return Ok(News { base, changes });
         }
-        // What a crash left of the last change is shorter than one, or zeros that the file system put there.
-        if rest.len() < LENGTH + Change::MAX && !is_whole(rest) || rest.iter().all(|octet| *octet == 0) {
-            self.file.set_len(self.offset).map_err(|error| self.system(&error))?;
-            return Ok(changes);
+        let of_base = base.filter(|_| number == held).map(|base| base.head.object().last);
+        let known = changes.iter().find(|change| change.object().number == held).map(Signed::digest).or(of_base);
+        match known {
+            Some(known) if known == digest => {
+                changes.retain(|change| change.object().number > held);
+                Ok(News { base: None, changes })
+            }
+            _ => Err(Failure::new(format!(
+                "{} was replaced by a file that does not continue change {held}: it is an old copy, or another's",
+                self.path.display()
+            ))
+            .help("restore the file from the last backup; revocations that routers have may be missing in this one")),
         }
-        Err(Failure::new(format!("{} is damaged at octet {}", self.path.display(), self.offset))
-            .help("restore the file from a backup: accounts and revocations are recorded in it"))
     }
 }
 
-/// Reads a file of changes for somebody else, while others append to it.
+/// What there is for a replica.
+#[derive(Debug)]
+pub enum Next {
+    Nothing,
+    Changes(Vec<Vec<u8>>),
+    /// The changes that it wants are no longer there one by one.
+    Compacted,
+}
+
+/// Reads the file for somebody else, while others append to it.
 #[derive(Debug)]
 pub struct ChangesReader {
+    path: PathBuf,
     file: File,
     offset: u64,
+    base: Option<Base>,
 }
 
 impl ChangesReader {
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let file = File::open(path).map_err(|error| Failure::system(path.display(), &error))?;
-        Ok(Self { file, offset: HEADER.len() as u64 })
+        let Layout { base, changes_at } = Layout::read(&file, path)?;
+        Ok(Self { path: path.to_owned(), file, offset: changes_at, base })
     }
 
-    /// The next changes after the number `after`, whole, at most `most` of them and about `octets` octets. None if there are no more
-    /// yet.
-    pub fn next(&mut self, after: u64, (most, octets): (usize, usize)) -> Result<Vec<Vec<u8>>, std::io::Error> {
+    /// Looks whether the file was replaced.
+    pub fn follow(&mut self) -> Result<(), Failure> {
+        let in_place = is_in_place(&self.file, &self.path);
+        if !in_place.map_err(|error| Failure::system(self.path.display(), &error))? {
+            *self = Self::open(&self.path)?;
+        }
+        Ok(())
+    }
+
+    /// The snapshot that the file begins with.
+    pub fn base(&self) -> Option<&Base> {
+        self.base.as_ref()
+    }
+
+    /// The next changes after the number `after`, whole, at most `most` of them and about `octets` octets.
+    pub fn next(&mut self, after: u64, (most, octets): (usize, usize)) -> Result<Next, std::io::Error> {
         /// Octets that are read at once.
         const BLOCK: u64 = 4 << 20;
+        if self.base.as_ref().is_some_and(|base| base.number() > after) {
+            return Ok(Next::Compacted);
+        }
         let (mut changes, mut length) = (Vec::new(), 0);
         loop {
             let mut block = Vec::new();
@@ -174,8 +243,11 @@ impl ChangesReader {
                 }
                 rest = behind;
             }
-            if !changes.is_empty() || (block.len() as u64) < BLOCK {
-                return Ok(changes);
+            if !changes.is_empty() {
+                return Ok(Next::Changes(changes));
+            }
+            if (block.len() as u64) < BLOCK {
+                return Ok(Next::Nothing);
             }
         }
     }
@@ -185,13 +257,4 @@ impl ChangesReader {
 fn is_whole(rest: &[u8]) -> bool {
     rest.split_first_chunk::<LENGTH>()
         .is_some_and(|(length, behind)| behind.len() >= usize::from(u16::from_be_bytes(*length)))
-}
-
-/// An exclusive lock of the file.
-struct Lock(File);
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = flock(&self.0, FlockOperation::Unlock);
-    }
 }

@@ -3,6 +3,7 @@
 pub mod attestation;
 pub mod capability;
 pub mod changes;
+pub mod compaction;
 pub mod forwarding;
 pub mod ledger;
 pub mod member_set;
@@ -10,6 +11,7 @@ pub mod membership;
 pub mod node;
 pub mod password;
 pub mod private;
+pub mod records;
 pub mod revocation;
 pub mod router_keys;
 pub mod signed_steps;

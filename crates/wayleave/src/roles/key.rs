@@ -1,16 +1,19 @@
 //! `run key`: a key server. It answers holders of capabilities with their secrets by DNS, over UDP and TCP; the writer also takes
 //! their orders, and signs the list of revocations that routers read.
 
+mod compacting;
 mod copies;
 mod core;
-mod dns;
+pub mod dns;
+mod fetching;
 pub mod routers;
 mod views;
 
+use std::net::UdpSocket;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::info;
@@ -35,6 +38,7 @@ pub struct KeyRole {
     view: KeyView,
     /// Ends its tasks when it is dropped.
     _tasks: JoinSet<()>,
+    _datagrams: dns::Datagrams,
 }
 
 impl Role for KeyRole {
@@ -61,7 +65,7 @@ impl Role for KeyRole {
         let core = Core::open(&config, source, *clock, log.clone())?;
         let at = config.key.listen.get_ref().0;
         let failed = |error| Failure::system(format!("cannot listen for questions at {at}"), &error);
-        let udp = UdpSocket::bind(at).await.map_err(failed)?;
+        let udp = UdpSocket::bind(at).map_err(failed)?;
         let address = udp.local_addr().map_err(failed)?;
         let tcp = TcpListener::bind(address).await.map_err(failed)?;
         info!(
@@ -72,8 +76,9 @@ impl Role for KeyRole {
         let core = Arc::new(Mutex::new(core));
         let (to, failures) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
-        tasks.spawn(dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()));
+        let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
         tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
+        tasks.spawn(compacting::compact_when_due(config.clone(), source.clone(), *clock, log.clone()));
         let following =
             copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut tasks)?;
         let (followed, clock) = (Arc::clone(&core), *clock);
@@ -102,7 +107,7 @@ impl Role for KeyRole {
             }
         });
         let view = KeyView::new(&core, &config, routers.as_ref(), following);
-        Ok(Self { core, failures, routers, view, _tasks: tasks })
+        Ok(Self { core, failures, routers, view, _tasks: tasks, _datagrams: datagrams })
     }
 
     fn view(&self) -> KeyView {

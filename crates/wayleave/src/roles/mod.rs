@@ -8,7 +8,7 @@ mod consent;
 mod daemon;
 mod events;
 mod gateway;
-mod key;
+pub mod key;
 mod member;
 mod origins;
 pub mod overlay;

@@ -24,16 +24,16 @@ use crate::overlay::harness::Running;
 const WAYPOINT: &str = "198.51.100.1";
 
 /// A key server with one waypoint, and the program in its folder.
-struct Server {
-    folder: Folder,
-    running: Running,
-    listen: String,
-    config: String,
-    writer: String,
+pub(super) struct Server {
+    pub(super) folder: Folder,
+    pub(super) running: Running,
+    pub(super) listen: String,
+    pub(super) config: String,
+    pub(super) writer: String,
 }
 
 impl Server {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let folder = Folder::new(&format!("key-{name}"));
         let [listen, status] = [free(), free()];
         folder.ok(&["keys", "forwarding", "router.key", "--format", "platypus"]);
@@ -61,7 +61,7 @@ impl Server {
     }
 
     /// Grants a capability, and writes its line into a file.
-    fn grant(&self, file: &str, more: &[&str]) -> PathBuf {
+    pub(super) fn grant(&self, file: &str, more: &[&str]) -> PathBuf {
         let base = ["cap", "grant", "--waypoint", WAYPOINT, "--config", &self.config];
         let line = self.folder.ok(&[&base, more].concat());
         self.keep(file, &line)
@@ -78,25 +78,25 @@ impl Server {
         self.folder.run(&[command, &["--server", &self.listen]].concat())
     }
 
-    fn asked(&self, command: &[&str]) -> String {
+    pub(super) fn asked(&self, command: &[&str]) -> String {
         let output = self.ask(command);
         assert!(output.status.success(), "{command:?}: {}{}", text(&output.stderr), self.running.log());
         text(&output.stdout)
     }
 
-    fn refused(&self, command: &[&str], why: &str) {
+    pub(super) fn refused(&self, command: &[&str], why: &str) {
         let output = self.ask(command);
         assert!(!output.status.success(), "{command:?}");
         let said = text(&output.stderr);
         assert!(said.contains(why), "{said}");
     }
 
-    fn answers(&self, what: &str) -> u64 {
+    pub(super) fn answers(&self, what: &str) -> u64 {
         self.running.counted("answers", what)
     }
 
     /// The entries of the list that routers read.
-    fn list(&self) -> (u64, Vec<String>) {
+    pub(super) fn list(&self) -> (u64, Vec<String>) {
         let list = self.folder.ok(&["cap", "revoked", "server/revoked", "--key", &self.writer, "--json"]);
         let list: Value = serde_json::from_str(&list).expect("JSON");
         let entries = list["entries"].as_array().expect("a list").iter();
@@ -620,9 +620,9 @@ fn a_flood_of_one_source_is_truncated_and_dropped_and_the_holder_beside_it_is_se
     assert_named_by_the_rule("key", &NetworkNamespace::Own, page);
 }
 
-#[test]
-fn a_replica_copies_the_records_of_its_writer_whoever_is_killed_and_takes_no_others() {
-    let mut writer = Server::new("replica");
+/// Makes the server one that a replica copies, in the folder `replica`; returns the replica and where it answers. Whatever its records
+/// are then is what the replica begins with.
+pub(super) fn replica_of(writer: &mut Server) -> (Running, String) {
     let folder = &writer.folder;
     let identity = |file: &str| {
         let made: Value =
@@ -653,9 +653,15 @@ fn a_replica_copies_the_records_of_its_writer_whoever_is_killed_and_takes_no_oth
     folder.write("replica/key.toml", &(text + &follow));
     folder.ok(&["check", "replica/key.toml"]);
     writer.running.resume();
-    let mut replica = Running::start("replica", folder.0.join("replica"), "key", &status);
+    let replica = Running::start("replica", folder.0.join("replica"), "key", &status);
     eventually("the replica is connected", || replica.status("following")["connected"] == true);
+    (replica, listen)
+}
 
+#[test]
+fn a_replica_copies_the_records_of_its_writer_whoever_is_killed_and_takes_no_others() {
+    let mut writer = Server::new("replica");
+    let (mut replica, listen) = replica_of(&mut writer);
     let line = writer.grant("own.line", &["--principal", "7", "--name", "customer"]);
     let line = line.to_str().expect("UTF-8");
     let look_up = |server: &str| writer.folder.run(&["cap", "lookup", "--line", line, "--server", server]);

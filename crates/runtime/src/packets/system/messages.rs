@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
 
@@ -140,7 +140,9 @@ impl RawAddress {
         if u16::from_ne_bytes([self.0[0], self.0[1]]) == libc::AF_INET6 as u16 {
             let mut octets = [0; 16];
             octets.copy_from_slice(&self.0[8..24]);
-            return SocketAddr::new(IpAddr::V6(Ipv6Addr::from(octets)), port);
+            // Without its link, a link-local address cannot be answered.
+            let scope = u32::from_ne_bytes([self.0[24], self.0[25], self.0[26], self.0[27]]);
+            return SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, scope).into();
         }
         SocketAddr::new(IpAddr::V4(Ipv4Addr::new(self.0[4], self.0[5], self.0[6], self.0[7])), port)
     }

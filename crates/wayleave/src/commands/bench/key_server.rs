@@ -1,4 +1,5 @@
-//! `bench key-server`: what an answer costs in memory, beside the same server's static record; what principals cost.
+//! `bench key-server`: what an answer costs in memory and over loopback, beside the same server's static record; what principals
+//! cost.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +19,7 @@ use wayleave_packet::platypus::header::{Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_papers::report::Report;
 
-use crate::commands::bench::Bench;
+use crate::commands::bench::{Bench, key_server_loopback};
 use crate::failure::{Failure, Outcome};
 
 const ZONE: &str = "keys.example.net";
@@ -37,7 +38,7 @@ fn waypoints() -> HashMap<IpAddr, WaypointKeys> {
 }
 
 /// A fault of the program's own.
-fn bug() -> Failure {
+pub fn bug() -> Failure {
     Failure::new("the benchmark's own server cannot be set up: a bug, please report it")
 }
 
@@ -85,6 +86,7 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
         }
     }
     let counted = server.counters();
+    let loopback = over_loopback(&mut server, &kinds, answers as u64, repetitions, now)?;
     let asked = (answers * repetitions) as u64;
     if (counted.static_records, counted.secrets, counted.unknown) != (asked, 2 * asked, asked) {
         return Err(bug().into());
@@ -99,12 +101,37 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
         let ratios: Vec<f64> = seconds.iter().zip(fixed).map(|(seconds, fixed)| seconds / fixed).collect();
         report.add(name, "ratio", &ratios);
     }
+    for ((name, _), seconds) in kinds.iter().zip(&loopback) {
+        let rates: Vec<f64> = seconds.iter().map(|seconds| 1.0 / seconds).collect();
+        report.add(format!("{name}, loopback"), "answers/s of a core", &rates);
+    }
+    let ratios: Vec<f64> = loopback[1].iter().zip(&loopback[0]).map(|(secret, fixed)| secret / fixed).collect();
+    report.add("secret/static, loopback", "ratio", &ratios);
     report.exact("state of a principal", "bytes", server.memory() as f64 / f64::from(principals));
     Ok(report)
 }
 
+/// Seconds of a processor for an answer of each kind, sockets included.
+fn over_loopback(
+    server: &mut KeyServer,
+    kinds: &[(&'static str, &[Vec<u8>]); 4],
+    count: u64,
+    repetitions: usize,
+    now: Now,
+) -> Outcome<[Vec<f64>; 4]> {
+    let mut samples = [(); 4].map(|()| Vec::new());
+    for _ in 0..repetitions {
+        for ((_, questions), samples) in kinds.iter().zip(&mut samples) {
+            // Each principal is asked for once, so that a first answer is one.
+            server.reload(waypoints(), LookupPolicy::default(), UNLIMITED);
+            samples.push(key_server_loopback::seconds_per_answer(server, questions, count, now)?);
+        }
+    }
+    Ok(samples)
+}
+
 /// What this thread has had of a processor.
-fn processor_time() -> Duration {
+pub fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default() // it is never negative
 }

@@ -10,6 +10,7 @@ mod forward;
 mod forward_io;
 mod granularity;
 mod key_server;
+mod key_server_loopback;
 mod other_overlays;
 mod overlay;
 mod pocomon;
@@ -47,7 +48,10 @@ const ALL: [(&str, &str); 17] = [
     ("stamp", "put headers and bindings in front of packets in memory"),
     ("overlay", "two gateways over three forwarders, beside user-space WireGuard and an overlay that does nothing"),
     ("pocomon", "the PoComON paper's chain of five nodes: throughput of intervals of 50 packets"),
-    ("key-server", "answers of a key server in memory, beside its static record; memory of a principal"),
+    (
+        "key-server",
+        "answers of a key server in memory and over loopback, beside its static record; memory of a principal",
+    ),
     (
         "waypoint-granularity",
         "one-way latency through the best cluster of a provider's routers, by the number of clusters",

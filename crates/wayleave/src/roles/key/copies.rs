@@ -1,4 +1,5 @@
-//! Copies of the records: the writer sends changes to replicas as they come, and a replica appends them to its own file.
+//! Copies of the records: the writer sends changes to replicas as they come, and a replica appends them to its own file. A replica
+//! that wants changes which the writer has no longer, or whose writer has compacted its records, gets the snapshot.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -16,10 +17,11 @@ use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::core::{Core, lock};
+use super::fetching::{Fault, Fetching};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
-use crate::key_files::changes::ChangesReader;
+use crate::key_files::changes::{Changes, ChangesReader, Next};
 use crate::key_files::node::{self, KeyKind};
 use crate::roles::Events;
 use crate::roles::daemon::QUEUE;
@@ -40,6 +42,8 @@ struct Copier {
     reader: ChangesReader,
     /// Up to which number it has the changes, if it waits for more.
     waits: Option<u64>,
+    /// The snapshot that it has or was offered; `None` until it says so.
+    offered: Option<u64>,
 }
 
 impl Copies {
@@ -61,7 +65,7 @@ impl Copies {
         }
         match ChangesReader::open(&self.records) {
             Ok(reader) => {
-                self.links.insert(link, Copier { peer: *peer, reader, waits: None });
+                self.links.insert(link, Copier { peer: *peer, reader, waits: None, offered: None });
                 info!(replica = %peer, "a replica is connected");
             }
             Err(failure) => error!("a replica is not served: {failure}"),
@@ -75,38 +79,82 @@ impl Copies {
     }
 
     /// A replica's message; `None` if the link is not a replica's. Otherwise what to send, or why the link is to be closed.
-    pub fn frame(&mut self, link: u64, octets: &[u8]) -> Option<Result<Option<Vec<u8>>, &'static str>> {
+    pub fn frame(&mut self, link: u64, octets: &[u8]) -> Option<Result<Vec<Vec<u8>>, &'static str>> {
         let copier = self.links.get_mut(&link)?;
         Some(match ChannelMessage::decode(octets) {
+            Ok(ChannelMessage::Holds { snapshot }) => {
+                copier.offered = Some(snapshot);
+                Ok(copier.due())
+            }
             Ok(ChannelMessage::Copy { after }) => {
                 copier.waits = Some(after);
-                Ok(copier.next())
+                Ok(copier.due())
             }
+            Ok(ChannelMessage::Fetch { number, piece }) => copier.piece(number, piece),
             Ok(_) => Err("a message that replicas do not send"),
             Err(_) => Err("a malformed message"),
         })
     }
 
-    /// What there is for replicas that wait, by their links.
+    /// What there is for replicas, by their links.
     pub fn sweep(&mut self) -> Vec<(u64, Vec<u8>)> {
-        self.links.iter_mut().filter_map(|(link, copier)| Some((*link, copier.next()?))).collect()
+        let due = |(link, copier): (&u64, &mut Copier)| {
+            let link = *link;
+            copier.due().into_iter().map(move |octets| (link, octets))
+        };
+        self.links.iter_mut().flat_map(due).collect()
     }
 }
 
 impl Copier {
-    /// The next changes, if it waits for some and there are any.
-    fn next(&mut self) -> Option<Vec<u8>> {
-        let after = self.waits?;
-        match self.reader.next(after, (MAX_CHANGES, CHANGES)) {
-            Ok(changes) if changes.is_empty() => None,
-            Ok(changes) => {
+    /// A snapshot that is later than the one it has; and the next changes, if it waits for some and there are any.
+    fn due(&mut self) -> Vec<Vec<u8>> {
+        if let Err(failure) = self.reader.follow() {
+            error!("the records cannot be read for a replica: {failure}");
+            return Vec::new();
+        }
+        let mut due = Vec::new();
+        let changes = match self.waits {
+            Some(after) => self.reader.next(after, (MAX_CHANGES, CHANGES)),
+            None => Ok(Next::Nothing),
+        };
+        match changes {
+            Ok(Next::Nothing) => {}
+            Ok(Next::Changes(changes)) => {
                 self.waits = None;
-                Some(ChannelMessage::Changes(changes).encode())
+                due.push(ChannelMessage::Changes(changes).encode());
             }
-            Err(error) => {
-                error!("the records cannot be read for a replica: {error}");
-                None
+            Ok(Next::Compacted) => {
+                self.offered.get_or_insert(0);
             }
+            Err(error) => error!("the records cannot be read for a replica: {error}"),
+        }
+        due.extend(self.offer());
+        due
+    }
+
+    /// The head of a snapshot that it was not offered.
+    fn offer(&mut self) -> Option<Vec<u8>> {
+        let base = self.reader.base()?;
+        let offered = self.offered.as_mut().filter(|offered| **offered < base.number())?;
+        *offered = base.number();
+        Some(ChannelMessage::Snapshot(base.head.octets().to_vec()).encode())
+    }
+
+    /// A piece of a snapshot; the head of a later one, if there is one by now.
+    fn piece(&mut self, number: u64, piece: u16) -> Result<Vec<Vec<u8>>, &'static str> {
+        let _ = self.reader.follow(); // what is open can be read all the same
+        match self.reader.base() {
+            Some(base) if base.number() == number => match base.piece(piece.into()) {
+                Ok(Some(octets)) => Ok(vec![ChannelMessage::SnapshotPiece { number, piece, octets }.encode()]),
+                Ok(None) => Err("a piece that the snapshot does not have"),
+                Err(error) => {
+                    error!("the records cannot be read for a replica: {error}");
+                    Err("the snapshot cannot be read now")
+                }
+            },
+            Some(base) if base.number() > number => Ok(self.offer().into_iter().collect()),
+            _ => Err("a piece of a snapshot that this server does not have"),
         }
     }
 }
@@ -157,8 +205,18 @@ pub fn follow(
     let (events, inbox) = mpsc::channel(QUEUE);
     let server = section.server.server();
     let connecting = links.connect_node(server.address, &identity, server.identity, events)?;
+    let records = source.resolve(config.key.records.get_ref());
     let following = Following::default();
-    let follower = Follower { core, clock, links, following: following.clone(), log, _connecting: connecting };
+    let follower = Follower {
+        core,
+        clock,
+        records,
+        links,
+        following: following.clone(),
+        log,
+        fetching: None,
+        _connecting: connecting,
+    };
     tasks.spawn(async move {
         if let Err(failure) = follower.run(inbox).await {
             let _ = failed.send(failure).await; // fails if the role has stopped
@@ -171,24 +229,29 @@ pub fn follow(
 struct Follower {
     core: Arc<Mutex<Core>>,
     clock: Clock,
+    records: PathBuf,
     links: Links,
     following: Following,
     log: Events,
+    fetching: Option<Fetching>,
     _connecting: Connecting,
 }
 
 impl Follower {
-    async fn run(self, mut inbox: mpsc::Receiver<LinkEvent>) -> Result<(), Failure> {
+    async fn run(mut self, mut inbox: mpsc::Receiver<LinkEvent>) -> Result<(), Failure> {
         while let Some(event) = inbox.recv().await {
             match event {
                 LinkEvent::Up { link, .. } => {
                     info!("the server whose records are copied is connected");
                     self.following.set(true, None);
+                    let snapshot = lock(&self.core).snapshot();
+                    self.links.send(link, ChannelMessage::Holds { snapshot }.encode().into());
                     self.ask(link);
                 }
                 LinkEvent::Frame { link, bytes, .. } => self.frame(link, &bytes)?,
                 LinkEvent::Down { reason, .. } => {
                     warn!("no link to the server whose records are copied: {reason}");
+                    self.fetching = None;
                     self.following.set(false, Some(reason));
                 }
                 LinkEvent::Failed { failure, .. } => {
@@ -205,13 +268,73 @@ impl Follower {
         self.links.send(link, ChannelMessage::Copy { after }.encode().into());
     }
 
-    /// Takes changes over. An error is this machine's; what the other end did wrong ends the link.
-    fn frame(&self, link: u64, octets: &[u8]) -> Result<(), Failure> {
-        let Ok(ChannelMessage::Changes(changes)) = ChannelMessage::decode(octets) else {
-            return self.refuse(link, "a message that is no list of changes".to_owned());
+    /// Takes a message over. An error is this machine's; what the other end did wrong ends the link.
+    fn frame(&mut self, link: u64, octets: &[u8]) -> Result<(), Failure> {
+        match ChannelMessage::decode(octets) {
+            Ok(ChannelMessage::Changes(changes)) => self.changes(link, &changes),
+            Ok(ChannelMessage::Snapshot(head)) => {
+                // What was fetched of an earlier one is in the same place.
+                self.fetching = None;
+                let begun = Fetching::begin(&lock(&self.core).server, &self.records, &head);
+                begun
+                    .map(|fetching| self.fetching = Some(fetching))
+                    .and_then(|()| self.fetch(link))
+                    .or_else(|fault| self.fail(link, fault))
+            }
+            Ok(ChannelMessage::SnapshotPiece { number, piece, octets }) => {
+                let fetching = self.fetching.as_mut();
+                let Some(fetching) = fetching.filter(|own| own.number() == number && own.next() == Some(piece)) else {
+                    return self.refuse(link, "a piece of a snapshot that was not asked for".to_owned());
+                };
+                fetching.take(&octets).and_then(|()| self.fetch(link)).or_else(|fault| self.fail(link, fault))
+            }
+            _ => self.refuse(link, "a message that is no list of changes, and no part of a snapshot".to_owned()),
+        }
+    }
+
+    /// Asks for the next piece of a snapshot, or takes the whole over.
+    fn fetch(&mut self, link: u64) -> Result<(), Fault> {
+        let Some(fetching) = self.fetching.take() else { return Ok(()) };
+        let number = fetching.number();
+        if let Some(piece) = fetching.next() {
+            self.fetching = Some(fetching);
+            self.links.send(link, ChannelMessage::Fetch { number, piece }.encode().into());
+            return Ok(());
+        }
+        let (held, new) = {
+            let core = lock(&self.core);
+            (core.server.state().number(), fetching.check(&core.server)?)
         };
+        let octets = new.finish(Changes::open(&self.records)?)?;
+        info!(number, octets, "the records begin with the writer's snapshot");
+        lock(&self.core).follow(self.clock.now())?;
+        self.log.note(&json!({ "event": "snapshot", "number": number }));
+        self.following.set_refused(None);
+        // Otherwise it waits for the next change already.
+        if held < number {
+            self.ask(link);
+        }
+        Ok(())
+    }
+
+    /// A snapshot is not taken.
+    fn fail(&mut self, link: u64, fault: Fault) -> Result<(), Failure> {
+        self.fetching = None;
+        match fault {
+            Fault::Peer(why) => self.refuse(link, why),
+            Fault::Own(failure) => {
+                error!("the writer's snapshot is not taken over: {failure}");
+                self.following.set_refused(Some(format!("the writer's snapshot is not taken over: {failure}")));
+                self.links.close_refused(link, "the snapshot cannot be kept here now");
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes changes over.
+    fn changes(&self, link: u64, changes: &[Vec<u8>]) -> Result<(), Failure> {
         for octets in changes {
-            let Ok(change) = Signed::<Change>::decode(&octets) else {
+            let Ok(change) = Signed::<Change>::decode(octets) else {
                 return self.refuse(link, "a change that cannot be read".to_owned());
             };
             let mut core = lock(&self.core);

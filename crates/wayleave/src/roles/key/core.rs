@@ -18,6 +18,7 @@ use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::changes::Changes;
+use crate::key_files::records::{Base, News};
 use crate::key_files::revocation;
 use crate::roles::Events;
 
@@ -37,6 +38,7 @@ pub struct Core {
     list: Option<RevocationList>,
     orders: Budget,
     log: Events,
+    clock: Clock,
     is_prepared: bool,
 }
 
@@ -90,7 +92,7 @@ impl Core {
             _ => None,
         };
         let orders = Budget::new(ORDERS.0, ORDERS.1);
-        let mut core = Self { server, changes, list, orders, log, is_prepared: true };
+        let mut core = Self { server, changes, list, orders, log, clock, is_prepared: true };
         core.write_list(now);
         Ok(core)
     }
@@ -109,6 +111,11 @@ impl Core {
     /// The number of the list that routers read.
     pub fn list_number(&self) -> Option<u64> {
         self.list.as_ref().filter(|list| list.made_of.is_some()).map(|list| list.last)
+    }
+
+    /// The change of the snapshot that the records begin with; zero without one.
+    pub fn snapshot(&self) -> u64 {
+        self.changes.snapshot()
     }
 
     /// Takes over what others appended to the records, and does what is due.
@@ -151,18 +158,19 @@ impl Core {
         }
         let news = self.changes.append(change)?;
         if news.is_empty() {
-            return self.take(vec![change.clone()]);
+            return self.take(News { base: None, changes: vec![change.clone()] });
         }
         // Somebody has put a later copy of the file into place.
         self.take(news)
     }
 
-    fn take(&mut self, news: Vec<Signed<Change>>) -> Result<(), Failure> {
-        for change in news {
-            self.server.apply(&change).map_err(|error| {
-                Failure::new(format!("the records cannot be followed: {error}"))
-                    .help("restore the file from the writer's last backup")
-            })?;
+    fn take(&mut self, news: News) -> Result<(), Failure> {
+        let base = news.base.as_ref().map(Base::number);
+        news.apply(&mut self.server)?;
+        if let Some(number) = base {
+            info!(number, "went on from a snapshot of the records");
+            // Nobody has a secret until it is done, as at the start.
+            while !self.server.prepare(self.clock.now().unix, HANDLES) {}
         }
         Ok(())
     }

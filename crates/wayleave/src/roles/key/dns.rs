@@ -1,58 +1,120 @@
 //! Questions by UDP and by TCP (RFC 1035 section 4.2, RFC 7766).
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use wayleave_control::capability::{Client, Transport};
 use wayleave_runtime::Clock;
+use wayleave_runtime::packets::udp::Udp;
+use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
 use super::core::{Core, lock};
 use crate::failure::Failure;
 
 /// Octets of a question.
 const LONGEST: usize = 4_096;
-/// Datagrams that are answered before other tasks have their turn.
-const BURST: usize = 64;
+/// How often the thread that answers datagrams looks whether it should end.
+const LOOK: Duration = Duration::from_millis(100);
 /// Connections at a time, questions on one, and how long one may be silent.
 const CONNECTIONS: usize = 512;
 const QUESTIONS: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Answers datagrams for ever.
-pub async fn answer_datagrams(socket: UdpSocket, core: Arc<Mutex<Core>>, clock: Clock, failed: mpsc::Sender<Failure>) {
-    let mut octets = vec![0; LONGEST];
-    let mut answers: Vec<(SocketAddr, Vec<u8>)> = Vec::new();
-    loop {
-        // An error is that of an answer that could not be delivered.
-        let Ok((length, from)) = socket.recv_from(&mut octets).await else { continue };
-        let mut failure = None;
-        {
-            let mut core = lock(&core);
-            let mut next = Some((length, from));
-            while let Some((length, from)) = next.take() {
-                let client = Client { address: from.ip().to_canonical(), transport: Transport::Udp };
-                match core.answer(&octets[..length], client, clock.now()) {
-                    Ok(answer) => answers.extend(answer.map(|answer| (from, answer))),
-                    Err(error) => failure = Some(error),
-                }
-                if answers.len() < BURST {
-                    next = socket.try_recv_from(&mut octets).ok();
-                }
+/// The thread that answers datagrams; it ends when this is dropped.
+pub struct Datagrams {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic was reported where it happened
+        }
+    }
+}
+
+/// Answers datagrams in a thread of its own.
+pub fn answer_datagrams(
+    socket: UdpSocket,
+    core: Arc<Mutex<Core>>,
+    clock: Clock,
+    failed: mpsc::Sender<Failure>,
+) -> std::io::Result<Datagrams> {
+    let mut port = Udp::of(socket)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    let answer = move || {
+        let mut batch = Batch::default();
+        while !over.load(Ordering::Relaxed) {
+            if let Err(error) = wait(std::iter::once(&port as &dyn Port), LOOK) {
+                let _ = failed.try_send(Failure::system("cannot wait for questions", &error)); // fails if another is reported
+                return;
+            }
+            // An error is that of an answer that could not be delivered.
+            if port.receive(&mut batch.questions).unwrap_or(0) == 0 {
+                continue;
+            }
+            let mut failure = None;
+            {
+                let mut core = lock(&core);
+                let now = clock.now();
+                batch.answer(|octets, client| match core.answer(octets, client, now) {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        failure = Some(error);
+                        None
+                    }
+                });
+            }
+            batch.send(&mut port);
+            if let Some(failure) = failure {
+                let _ = failed.try_send(failure); // fails if another is reported
+                return;
             }
         }
-        for (to, answer) in answers.drain(..) {
-            // A full queue loses the answer, as the network may; who asks repeats.
-            let _ = socket.try_send_to(&answer, to);
+    };
+    let thread = std::thread::Builder::new().name("dns".to_owned()).spawn(answer)?;
+    Ok(Datagrams { is_over, thread: Some(thread) })
+}
+
+/// Questions that came together, and their answers.
+#[derive(Default)]
+pub struct Batch {
+    pub questions: Burst,
+    answers: Burst,
+    out: Vec<Outgoing>,
+}
+
+impl Batch {
+    /// Asks for the answer to each question, in order.
+    pub fn answer(&mut self, mut answer: impl FnMut(&[u8], Client) -> Option<Vec<u8>>) {
+        self.answers.clear();
+        self.out.clear();
+        for question in 0..self.questions.len() {
+            let from = self.questions.from(question);
+            let octets = self.questions.octets(question);
+            let client = Client { address: from.ip().to_canonical(), transport: Transport::Udp };
+            let Some(octets) = answer(&octets[..octets.len().min(LONGEST)], client) else { continue };
+            let packet = self.answers.len() as u32; // at most as many as questions
+            if self.answers.push(&octets, from) {
+                self.out.push(Outgoing { packet, to: from });
+            }
         }
-        if let Some(failure) = failure {
-            let _ = failed.send(failure).await; // fails if the role has stopped
-            return;
-        }
+    }
+
+    /// Sends the answers.
+    pub fn send(&mut self, port: &mut impl Port) {
+        // A full queue loses answers, as the network may; who asks repeats.
+        let _ = port.send(&self.answers, &self.out);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The links to the provider's routers: their usage goes to a store of its own, lists and shares of rates go to them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -8,9 +9,10 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_control::capability::{
     ChargedAccount, JournalId, Ledger, MAX_MESSAGE, RouterEvent, RouterNumber, RouterServer, RouterServerConfig,
-    RouterServerInput, RouterServerOutput, Usage, UsageRecord,
+    RouterServerInput, RouterServerOutput, Usage, UsageBatch, UsageRecord,
 };
 use wayleave_runtime::Clock;
+use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{Limits, LinkEvent, Links, Listening};
 use wayleave_runtime::log_limit::Line;
@@ -30,8 +32,9 @@ use crate::roles::daemon::{QUEUE, Running};
 const TOTALS: usize = 4 << 20;
 /// Octets that may wait for one router: a whole list of revocations, and answers.
 const LINK_QUEUE: usize = 96 << 20;
-/// The table of totals.
+/// The table of totals, and that of the second up to which time is closed, under an empty key.
 pub const TABLE: &str = "usage";
+const CLOSED: &str = "usage-closed";
 /// Octets of a total's key: router, journal, account.
 const KEY: usize = 2 + 16 + ChargedAccount::LENGTH;
 
@@ -75,7 +78,9 @@ impl Routers {
         drop(seed);
         let path = source.resolve(section.usage.get_ref());
         let store = Arc::new(FileStore::open(&path)?);
-        let mut ledger = Ledger::new(TOTALS);
+        let closed = store.load(CLOSED)?.first().and_then(|(_, value)| value.as_slice().try_into().ok());
+        let closed = closed.map_or(0, u64::from_be_bytes);
+        let mut ledger = Ledger::new(TOTALS).with_calendar(ChargedAccount::CALENDAR, closed);
         for record in stored(store.load(TABLE)?)? {
             ledger.restore(&record);
         }
@@ -92,7 +97,15 @@ impl Routers {
         info!(identity = %identity.identity(), listen = %listening.address, routers = config.key.router.len(), "listening for routers");
         let names = config.router_names();
         let copies = Copies::new(source.resolve(config.key.records.get_ref()), config.replicas());
-        let io = RouterIo { copies, links, store: Arc::clone(&store), events: events.clone(), names, log };
+        let io = RouterIo {
+            copies,
+            closing: closing(&path),
+            links,
+            store: Arc::clone(&store),
+            events: events.clone(),
+            names,
+            log,
+        };
         let running = Running::start(machine, io, clock, (events, inbox));
         Ok(Some(Self { running, store, _listening: listening }))
     }
@@ -126,14 +139,44 @@ pub fn stored(records: Vec<Record>) -> Result<Vec<UsageRecord<ChargedAccount>>, 
     Ok(all)
 }
 
-fn change(record: &UsageRecord<ChargedAccount>) -> Change {
-    let key = [&record.router.to_be_bytes()[..], &record.journal.0, &record.account.0].concat();
-    let value = [record.total.packets.to_be_bytes(), record.total.octets.to_be_bytes()].concat();
-    Change { table: TABLE, key, value: Some(value) }
+/// What changes at once in the store.
+fn changes(batch: &UsageBatch) -> Vec<Change> {
+    let key = |router: RouterNumber, journal: &JournalId, account: &ChargedAccount| {
+        [&router.to_be_bytes()[..], &journal.0, &account.0].concat()
+    };
+    let total = |record: &UsageRecord<ChargedAccount>| Change {
+        table: TABLE,
+        key: key(record.router, &record.journal, &record.account),
+        value: Some([record.total.packets.to_be_bytes(), record.total.octets.to_be_bytes()].concat()),
+    };
+    let removed = |(router, journal, account): &(RouterNumber, JournalId, ChargedAccount)| Change {
+        table: TABLE,
+        key: key(*router, journal, account),
+        value: None,
+    };
+    let closed = |second: u64| Change { table: CLOSED, key: Vec::new(), value: Some(second.to_be_bytes().to_vec()) };
+    let totals = batch.records.iter().map(total).chain(batch.removed.iter().map(removed));
+    totals.chain(batch.closed.map(closed)).collect()
+}
+
+/// Where an operator's command says up to when time is closed: beside the file of usage.
+pub fn closing(usage: &Path) -> PathBuf {
+    let mut name = usage.file_name().unwrap_or_default().to_owned();
+    name.push(".closed");
+    usage.with_file_name(name)
+}
+
+/// What a command wrote there, in Unix seconds; zero if none did.
+pub fn closed_by_operator(path: &Path) -> u64 {
+    match std::fs::read_to_string(path) {
+        Ok(text) => text.trim().parse().unwrap_or(0),
+        Err(_) => 0,
+    }
 }
 
 struct RouterIo {
     copies: Copies,
+    closing: PathBuf,
     links: Links,
     store: Arc<FileStore>,
     events: mpsc::Sender<Event>,
@@ -172,7 +215,7 @@ impl Io<RouterServer> for RouterIo {
             }
             Event::Sweep => {
                 self.copies.sweep().into_iter().for_each(|(link, octets)| self.links.send(link, octets.into()));
-                return Step::Ignore;
+                RouterServerInput::Settle { closed: closed_by_operator(&self.closing) }
             }
             Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
             Event::Persisted(id) => RouterServerInput::Persisted(id),
@@ -193,10 +236,10 @@ impl Io<RouterServer> for RouterIo {
         match output {
             RouterServerOutput::Send { link, octets } => self.links.send(link, octets.into()),
             RouterServerOutput::Close { link, why } => self.links.close(link, why),
-            RouterServerOutput::Persist { id, records } => {
-                let events = self.events.clone();
+            RouterServerOutput::Persist(batch) => {
+                let (events, id) = (self.events.clone(), batch.id);
                 let durable = move || drop(events.blocking_send(Event::Persisted(id)));
-                self.store.submit(records.iter().map(change).collect(), Box::new(durable))?;
+                self.store.submit(changes(&batch), Box::new(durable))?;
             }
             RouterServerOutput::Event(event) => self.note(&event),
         }
@@ -218,10 +261,15 @@ impl RouterIo {
             RouterEvent::Refused { router, .. } => ("usage-refused", *router),
             RouterEvent::Behind(router) => ("router-behind", *router),
             RouterEvent::Differs { router, .. } => ("rate-differs", *router),
+            RouterEvent::Closed(_) => ("usage-closed", 0),
         };
         let Some(Line { suppressed }) = self.log.admit(kind, of.into()) else { return };
         let router = self.name(of);
         match event {
+            RouterEvent::Closed(second) => {
+                info!(before = utc(*second), "usage is closed: its key epochs are kept as sums of months");
+                return self.log.note(&json!({ "event": kind, "before": utc(*second) }));
+            }
             RouterEvent::Connected(_) => info!(router, suppressed, "connected"),
             RouterEvent::Disconnected(_) => info!(router, suppressed, "disconnected: its usage waits with it"),
             RouterEvent::Stranger(identity) => {

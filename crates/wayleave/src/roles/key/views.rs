@@ -91,6 +91,7 @@ impl View for KeyView {
             "zone": self.zone,
             "writer": self.writer,
             "number": state.number(),
+            "snapshot": core.snapshot(),
             "accounts": state.accounts(),
             "grants": state.grants(),
             "revocations": state.revocations().len(),

@@ -9,7 +9,7 @@ use wayleave_core::{Now, UnixTime};
 use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::replay::ClockJumps;
 use wayleave_runtime::Clock;
-use wayleave_runtime::store::FileStore;
+use wayleave_runtime::store::{Change, FileStore};
 
 use super::batch::Batch;
 use super::counters::FormatCounters;
@@ -151,6 +151,12 @@ pub trait Control<F: Format>: Sized {
 
     /// These totals of accounts, over all threads, are durable.
     fn counted(&mut self, _totals: Vec<(F::Account, Total)>) {}
+
+    /// Forgets those of these accounts, which ended long ago, whose totals are elsewhere too. Returns them, and what has to leave the
+    /// store together with their records.
+    fn forget(&mut self, _accounts: Vec<F::Account>) -> (Vec<F::Account>, Vec<Change>) {
+        (Vec::new(), Vec::new())
+    }
 
     /// Does what is due; called once a second.
     async fn maintain(&mut self, _settings: &Settings, _threads: &Threads<F>, _log: &Events) {}

@@ -1,6 +1,6 @@
 //! The journal of accounts: totals on their way to the store. Nothing is lost while the store is busy.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +19,10 @@ const CLOCK: &str = "counted";
 const BEHIND: Duration = Duration::from_secs(2);
 /// How far a clock may go back before the end of an epoch counts as final.
 const MARGIN: Duration = Duration::from_secs(300);
+/// How long after its end an account may be forgotten whose total the key server has: in this time, a server that lost its own file
+/// gets all of it again.
+pub const FORGET: Duration = Duration::from_secs(40 * 86_400);
+const FORGOTTEN_AT_ONCE: usize = 1_000;
 /// How often, and with which pause, the last totals are offered to a busy store: five seconds in all, well below the time
 /// that a supervisor gives a process to end.
 const LAST_TRIES: usize = 50;
@@ -274,6 +278,41 @@ impl<A: Account> Journal<A> {
         over.map(|(key, account)| (key.clone(), *account)).collect()
     }
 
+    /// Accounts that have been closed for so long that whoever bills has them, by [`FORGET`]: some of them, all durable.
+    pub fn forgettable(&self, now: UnixTime) -> Vec<A> {
+        if !self.unsent.is_empty() || !self.in_flight.is_empty() || !self.news.is_empty() {
+            return Vec::new();
+        }
+        let then = UnixTime(now.0.saturating_sub(FORGET.as_micros() as u64));
+        let open: BTreeSet<Vec<u8>> = self.open.values().map(|(_, account)| account.key()).collect();
+        let account = |(key, of_threads): (&Vec<u8>, &BTreeMap<usize, Total>)| {
+            let account = A::from_key(key)?;
+            (!of_threads.is_empty() && !open.contains(key) && account.is_over(then)).then_some(account)
+        };
+        self.on_disk.iter().filter_map(account).take(FORGOTTEN_AT_ONCE).collect()
+    }
+
+    /// Removes these accounts, together with what `more` says, in one step. Returns whether the store took it; otherwise nothing has
+    /// changed.
+    pub fn forget(&mut self, accounts: &[A], more: Vec<Change>) -> bool {
+        let Some(store) = &self.store else { return false };
+        let keys = accounts.iter().flat_map(|account| {
+            let threads = self.on_disk.get(&account.key()).into_iter().flat_map(BTreeMap::keys);
+            threads.map(|thread| Record { thread: *thread, account: *account, total: Total::default() }.key())
+        });
+        let keys: Vec<Vec<u8>> = keys.collect();
+        let removal = |key: &Vec<u8>| Change { table: TABLE, key: key.clone(), value: None };
+        if store.submit(keys.iter().map(removal).chain(more).collect(), Box::new(|| ())).is_err() {
+            return false;
+        }
+        accounts.iter().for_each(|account| drop(self.on_disk.remove(&account.key())));
+        let mut totals = self.totals.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for key in &keys {
+            totals.remove(key);
+        }
+        true
+    }
+
     /// An account is closed: nothing more comes of it.
     pub fn close(&mut self, key: &[u8]) {
         self.open.remove(key);
@@ -368,6 +407,44 @@ mod tests {
         assert_eq!(over.iter().map(|(_, (_, account))| *account).collect::<Vec<_>>(), [Until(100)]);
         journal.close(&over[0].0);
         assert!(journal.over(second(401)).is_empty());
+    }
+
+    #[test]
+    fn accounts_are_forgotten_with_all_their_records_forty_days_after_their_end_and_not_while_anything_waits() {
+        let store = Arc::new(Reluctant::default());
+        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>)).expect("empty");
+        store.has_room.store(true, Ordering::Relaxed);
+        let second = |second: u64| UnixTime(second * 1_000_000);
+        for thread in 0..2 {
+            journal.add(thread, [(Until(100), Total { packets: 1, octets: 9 })]);
+        }
+        journal.add(0, [(Until(100_000), Total { packets: 1, octets: 9 })]);
+        journal.submit(second(7));
+        let then = 101 + FORGET.as_secs();
+        assert!(journal.forgettable(second(then)).is_empty(), "not durable");
+        store.batches.lock().expect("no panic").pop().expect("a batch").1();
+        assert!(journal.forgettable(second(then)).is_empty(), "not told");
+        journal.durable();
+        assert!(journal.forgettable(second(then)).is_empty(), "not closed");
+        journal.over(second(then)).into_iter().for_each(|(key, _)| journal.close(&key));
+        assert!(journal.forgettable(second(then - 1)).is_empty());
+        let old = journal.forgettable(second(then));
+        assert_eq!(old, [Until(100)]);
+        store.has_room.store(false, Ordering::Relaxed);
+        assert!(!journal.forget(&old, Vec::new()), "the store is busy");
+        assert_eq!(journal.totals.by_account().len(), 2);
+        store.has_room.store(true, Ordering::Relaxed);
+        let more = Change { table: "other", key: vec![7], value: None };
+        assert!(journal.forget(&old, vec![more.clone()]));
+        let (changes, _) = store.batches.lock().expect("no panic").pop().expect("a batch");
+        let removed = |thread| Change {
+            table: TABLE,
+            key: Record { thread, account: Until(100), total: Total::default() }.key(),
+            value: None,
+        };
+        assert_eq!(changes, [removed(0), removed(1), more]);
+        assert_eq!(journal.totals.by_account().len(), 1);
+        assert!(journal.forgettable(second(then)).is_empty());
     }
 
     #[test]

@@ -31,6 +31,8 @@ use crate::roles::daemon::{Daemon, Role};
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(250);
 /// How often keys, lists and their files are checked.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
+/// Rounds of it after which accounts of long ago are looked for.
+const FORGET_ROUNDS: u32 = 10;
 
 /// A running router of one format.
 pub struct Supervisor<F: Format> {
@@ -48,6 +50,8 @@ pub struct Supervisor<F: Format> {
     jumps: ClockJumps,
     journal_due: Interval,
     maintenance_due: Interval,
+    /// Of maintenance.
+    rounds: u32,
 }
 
 /// What is due.
@@ -130,6 +134,7 @@ impl<F: Format> Role for Supervisor<F> {
             jumps,
             journal_due,
             maintenance_due,
+            rounds: 0,
         })
     }
 
@@ -222,6 +227,22 @@ impl<F: Format> Supervisor<F> {
         }
         self.control.maintain(&self.settings, &self.threads, &self.log).await;
         self.close_accounts().await;
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(FORGET_ROUNDS) {
+            self.forget_accounts();
+        }
+    }
+
+    /// Drops accounts that ended long ago and whose totals whoever bills has.
+    fn forget_accounts(&mut self) {
+        let (forgotten, more) = self.control.forget(self.journal.forgettable(unix_now()));
+        // Otherwise they leave with the next start, which finds them in the store and reports them again.
+        if !forgotten.is_empty() && self.journal.forget(&forgotten, more) {
+            info!(
+                accounts = forgotten.len(),
+                "accounts that ended long ago are with the key server, and forgotten here"
+            );
+        }
     }
 
     /// Tells of jumps of the wall clock. All threads know the same of them.

@@ -19,15 +19,15 @@ const PACE: u64 = 400;
 const KILLS: usize = 6;
 
 /// Two routers and a key server in one namespace.
-struct Site {
-    folder: Folder,
-    routers: Vec<Router>,
-    key: Router,
+pub(super) struct Site {
+    pub(super) folder: Folder,
+    pub(super) routers: Vec<Router>,
+    pub(super) key: Router,
 }
 
 impl Site {
-    fn new(name: &str, of_key: &str, of_routers: impl Fn(usize, &str) -> String) -> Option<Self> {
-        netns::enter_for_test(&format!("router::billed::{name}"))?;
+    pub(super) fn new(name: &str, of_key: &str, of_routers: impl Fn(usize, &str) -> String) -> Option<Self> {
+        netns::enter_for_test(&format!("router::{name}"))?;
         let folder = lay_out();
         let ok = |line: &[&str]| {
             let output = folder.run(line);
@@ -75,14 +75,14 @@ impl Site {
         Some(Self { folder, routers, key })
     }
 
-    fn ok(&self, line: &[&str]) -> String {
+    pub(super) fn ok(&self, line: &[&str]) -> String {
         let output = self.folder.run(line);
         assert!(output.status.success(), "{line:?}: {}", text(&output.stderr));
         text(&output.stdout)
     }
 
     /// Packets of principal 7 at each router, by the statement.
-    fn billed(&self) -> [u64; 2] {
+    pub(super) fn billed(&self) -> [u64; 2] {
         let statement = self.ok(&["cap", "usage", "--config", "key.toml", "--by", "router", "--json"]);
         let statement: Value = serde_json::from_str(&statement).expect("JSON");
         let lines = statement["usage"].as_array().expect("lines");
@@ -93,14 +93,14 @@ impl Site {
         })
     }
 
-    fn connected(&self) -> bool {
+    pub(super) fn connected(&self) -> bool {
         let status = self.key.status();
         status["routers"].as_array().into_iter().flatten().filter(|router| router["connected"] == true).count() == 2
     }
 }
 
 /// Sends packets through each router at a steady pace, each of them twice, until it is told to stop.
-struct Sender {
+pub(super) struct Sender {
     stop: Arc<AtomicBool>,
     /// For each router.
     sent: Arc<AtomicU64>,
@@ -112,7 +112,7 @@ struct Sender {
 const LENGTHS: [usize; 2] = [100, 200];
 
 impl Sender {
-    fn start(first: u32) -> Self {
+    pub(super) fn start(first: u32) -> Self {
         let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let arrived = Arc::<[AtomicU64; 2]>::default();
         let mut host = Socket::new(HOST, PLATYPUS);
@@ -148,12 +148,12 @@ impl Sender {
         Self { stop, sent, arrived, threads: vec![sender, receiver] }
     }
 
-    fn arrived(&self) -> [u64; 2] {
+    pub(super) fn arrived(&self) -> [u64; 2] {
         [0, 1].map(|which| self.arrived[which].load(Ordering::Relaxed))
     }
 
     /// How many packets were sent through each router, each counted once, and how many arrived.
-    fn stop(mut self) -> (u64, [u64; 2]) {
+    pub(super) fn stop(mut self) -> (u64, [u64; 2]) {
         self.stop.store(true, Ordering::Relaxed);
         std::mem::take(&mut self.threads).into_iter().for_each(|thread| thread.join().expect("no panic"));
         (self.sent.load(Ordering::Relaxed), self.arrived())
@@ -162,7 +162,7 @@ impl Sender {
 
 #[test]
 fn statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed() {
-    let name = "statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed";
+    let name = "billed::statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed";
     let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
     site.ok(&[
         "cap",
@@ -241,7 +241,8 @@ fn revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone() {
     let list =
         |_: usize, writer: &str| format!("revocations = {{ file = \"pushed\", key = {writer}, required = true }}\n");
     let list = |which: usize, writer: &str| list(which, writer).replace("pushed", &format!("pushed{which}"));
-    let Some(mut site) = Site::new("revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone", "", list)
+    let Some(mut site) =
+        Site::new("billed::revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone", "", list)
     else {
         return;
     };
@@ -276,7 +277,7 @@ fn a_shared_rate_goes_where_the_packets_are_and_falls_to_a_floor_without_the_key
     const BURST: u64 = 65_535;
     let rate = format!("[[key.rate]]\nprincipal = 7\nrate = {RATE}\n");
     let shared = format!("rates = [{{ principal = 7, rate = {RATE}, burst = {BURST}, routers = 2 }}]\n");
-    let name = "a_shared_rate_goes_where_the_packets_are_and_falls_to_a_floor_without_the_key_server";
+    let name = "billed::a_shared_rate_goes_where_the_packets_are_and_falls_to_a_floor_without_the_key_server";
     let Some(mut site) = Site::new(name, &rate, |_, _| shared.clone()) else { return };
     eventually("both routers are connected", || site.connected());
     let mut host = Socket::new(HOST, PLATYPUS);

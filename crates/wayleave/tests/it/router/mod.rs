@@ -5,6 +5,7 @@ mod bfd_bird;
 mod billed;
 mod captured;
 pub(crate) mod common;
+mod folded;
 pub(crate) mod icing;
 mod icing_node;
 mod leased;

@@ -20,7 +20,7 @@ impl World {
     }
 
     /// A key server for both waypoints on the web server's machine, port 53.
-    fn key_server(&self) -> Router {
+    pub(super) fn key_server(&self) -> Router {
         let listen = format!("{LAST}:53");
         let zone = ["--zone", "keys.example.net", "--name-server", "ns1.example.net"];
         self.ok(&[&["cap", "init", "server", "--listen", &listen, "--status", "127.0.0.1:1"], &zone[..]].concat());
@@ -36,7 +36,7 @@ impl World {
     }
 
     /// Grants what pays at one waypoint, as a line in a file that its owner alone reads.
-    fn grant(&self, which: usize) {
+    pub(super) fn grant(&self, which: usize) {
         let (waypoint, principal) = (WAYPOINTS[which].to_string(), PRINCIPALS[which].to_string());
         let of = ["--waypoint", &waypoint, "--principal", &principal, "--interval", INTERVAL];
         let line = self.ok(&[&["cap", "grant", "--config", "key.toml"], &of[..]].concat());

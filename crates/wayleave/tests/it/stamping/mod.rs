@@ -4,6 +4,7 @@
 mod between;
 mod cgroup;
 mod chosen;
+mod dns;
 mod epochs;
 mod looked_up;
 mod nft;

@@ -25,7 +25,7 @@ use wayleave_packet::platypus::verify::{self, Charge, Policy, Waypoint};
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::steering::Steering;
-use wayleave_runtime::store::FileStore;
+use wayleave_runtime::store::{Change, FileStore};
 
 use super::batch::Batch;
 use super::counters::{AccountTable, FormatCounters, ReplayCounters, RoomCounters};
@@ -483,6 +483,10 @@ impl Control<Platypus> for PlatypusControl {
         if let Some(provider) = &self.provider {
             provider.durable(totals);
         }
+    }
+
+    fn forget(&mut self, accounts: Vec<Charge>) -> (Vec<Charge>, Vec<Change>) {
+        self.provider.as_ref().map_or_else(Default::default, |provider| provider.forget(accounts))
     }
 
     fn ports(settings: &Settings) -> Vec<PortSpec> {

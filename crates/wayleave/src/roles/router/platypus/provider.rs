@@ -199,6 +199,21 @@ impl Provider {
         }
     }
 
+    /// Forgets those of these accounts whose totals the key server has. Returns them, and the parts of the base that go with them: a
+    /// total that stayed without its base would be billed twice.
+    pub fn forget(&self, accounts: Vec<Charge>) -> (Vec<Charge>, Vec<Change>) {
+        let mut state = lock(&self.state);
+        // While a new identity waits for the store, its base has these accounts.
+        if state.unwritten.is_some() {
+            return (Vec::new(), Vec::new());
+        }
+        let key = |charge: &Charge| ChargedAccount(record::encode(charge));
+        let forgotten: Vec<Charge> = accounts.into_iter().filter(|charge| state.client.forget(&key(charge))).collect();
+        let base = |charge: &Charge| Change { table: BASE, key: record::encode(charge).to_vec(), value: None };
+        let bases = forgotten.iter().map(base).collect();
+        (forgotten, bases)
+    }
+
     /// Waits until the link's task ends without being stopped. Cancel safe.
     pub async fn failed(&mut self) -> Failure {
         if let Some(task) = &mut self.task {

@@ -1,0 +1,178 @@
+//! A snapshot is taken over: everything in it is checked, though it is signed, and nothing counts before all of it is there.
+
+use wayleave_packet::platypus::header::Principal;
+use wayleave_packet::platypus::revocation::Revocation;
+
+use super::snapshot::{Kind, PAST, SnapshotError, SnapshotHead, VERSION, has_expired};
+use super::{
+    Account, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, State, Terms, read_revocation,
+};
+use crate::signed::Signed;
+use crate::wire::{Malformed, Reader};
+
+/// A record by which its successor is placed: its kind, and what must ascend within it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Closed(u32),
+    Account(Principal),
+    /// Several grants of one account are in the order in which they were made.
+    Grant(Principal),
+    Revocation(Revocation),
+    Past,
+}
+
+/// A state that is being taken from a snapshot.
+pub struct Restoring {
+    head: Signed<SnapshotHead>,
+    state: State,
+    index: usize,
+    before: Option<Place>,
+}
+
+impl Restoring {
+    /// Begins with a head that was verified, and a state without anything.
+    pub(super) fn new(head: Signed<SnapshotHead>, state: State) -> Self {
+        Self { head, state, index: 0, before: None }
+    }
+
+    /// The head, which the writer signed.
+    #[must_use]
+    pub fn head(&self) -> &Signed<SnapshotHead> {
+        &self.head
+    }
+
+    /// The index of the piece that is next; `None` after the last.
+    #[must_use]
+    pub fn next(&self) -> Option<usize> {
+        (self.index < self.head.object().pieces.len()).then_some(self.index)
+    }
+
+    /// Takes the next piece.
+    ///
+    /// # Errors
+    /// What is wrong with it. The snapshot is of no use any more, unless it was another piece than the next.
+    pub fn take(&mut self, piece: &[u8]) -> Result<(), SnapshotError> {
+        let index = self.index;
+        if !self.head.object().has(index, piece) {
+            return Err(SnapshotError::Piece(index));
+        }
+        let malformed = |error| SnapshotError::Malformed { index, error };
+        let (version, mut rest) = piece.split_first().ok_or(SnapshotError::Piece(index))?;
+        if *version != VERSION {
+            return Err(malformed(Malformed::Version(*version)));
+        }
+        while let Some((kind, behind)) = rest.split_first() {
+            let mut reader = Reader::new(behind);
+            let kind = Kind::ALL
+                .into_iter()
+                .find(|known| *known as u8 == *kind)
+                .ok_or(SnapshotError::Kind { index, kind: *kind })?;
+            self.record(kind, &mut reader)?;
+            rest = reader.rest();
+        }
+        self.index += 1;
+        Ok(())
+    }
+
+    /// The state, after the last piece.
+    ///
+    /// # Errors
+    /// If pieces are missing, or the digests do not end with the last change's.
+    pub fn finish(self) -> Result<State, SnapshotError> {
+        let SnapshotHead { number, last, issued, ref pieces } = *self.head.object();
+        if self.index < pieces.len() {
+            return Err(SnapshotError::Missing { expected: pieces.len(), got: self.index });
+        }
+        let index = pieces.len().saturating_sub(1);
+        let mut state = self.state;
+        let is_whole = match state.past.back() {
+            None => number == 0 && last == [0; 32],
+            Some(digest) => *digest == last && state.past.len() as u64 <= number,
+        };
+        if !is_whole {
+            return Err(SnapshotError::Content { index, what: "the digests do not end with that of the last change" });
+        }
+        (state.number, state.last, state.issued) = (number, last, issued);
+        Ok(state)
+    }
+
+    /// Takes one record.
+    fn record(&mut self, kind: Kind, reader: &mut Reader<'_>) -> Result<(), SnapshotError> {
+        let index = self.index;
+        let malformed = |error| SnapshotError::Malformed { index, error };
+        let content = |what| SnapshotError::Content { index, what };
+        match kind {
+            Kind::Closed => {
+                let (principal, generation) = (reader.u32().map_err(malformed)?, reader.u32().map_err(malformed)?);
+                Principal::new(principal).ok_or(content("a closed account is of no principal"))?;
+                self.place(Place::Closed(principal))?;
+                self.state.closed.insert(principal, generation);
+            }
+            Kind::Account => {
+                let principal = Principal::from_octets(reader.array().map_err(malformed)?);
+                let (generation, name) = (reader.u32().map_err(malformed)?, reader.text(MAX_NAME).map_err(malformed)?);
+                self.place(Place::Account(principal))?;
+                let account = Account { name: name.as_str().into(), generation, first: NONE };
+                self.state.accounts.insert(principal.number(), account);
+            }
+            Kind::Grant => {
+                let (not_before, not_after) = (reader.u64().map_err(malformed)?, reader.u64().map_err(malformed)?);
+                let terms = Terms::read(reader).map_err(malformed)?;
+                self.place(Place::Grant(terms.principal))?;
+                self.grant(Grant { terms, not_before, not_after }).map_err(content)?;
+            }
+            Kind::Revocation => {
+                let revocation = read_revocation(reader).map_err(malformed)?;
+                self.place(Place::Revocation(revocation))?;
+                if has_expired(&revocation, self.head.object().issued) {
+                    return Err(content("a revocation had expired"));
+                }
+                if self.state.revocations.len() >= MAX_REVOCATIONS {
+                    return Err(content("too many revocations"));
+                }
+                self.state.revocations.insert(revocation);
+            }
+            Kind::Past => {
+                let digest = reader.array().map_err(malformed)?;
+                self.place(Place::Past)?;
+                if self.state.past.len() >= PAST {
+                    return Err(content("too many digests of changes"));
+                }
+                self.state.past.push_back(digest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Kinds ascend, and most of what is in one.
+    fn place(&mut self, place: Place) -> Result<(), SnapshotError> {
+        let is_next = match (self.before, place) {
+            (None, _) | (Some(Place::Past), Place::Past) => true,
+            (Some(Place::Grant(before)), Place::Grant(next)) => before <= next,
+            (Some(before), next) => before < next,
+        };
+        self.before = Some(place);
+        if is_next { Ok(()) } else { Err(SnapshotError::Order(self.index)) }
+    }
+
+    fn grant(&mut self, grant: Grant) -> Result<(), &'static str> {
+        let (state, terms) = (&mut self.state, &grant.terms);
+        if !state.accounts.contains_key(&terms.principal.number()) {
+            return Err("a grant is of no account");
+        }
+        if grant.not_before > grant.not_after {
+            return Err("a grant ends before it begins");
+        }
+        if state.find(terms).is_some() {
+            return Err("an account has a grant twice");
+        }
+        if state.slots_of(terms.principal).count() >= MAX_GRANTS {
+            return Err("an account has too many grants");
+        }
+        if state.waypoints.len() >= MAX_WAYPOINTS && !state.waypoints.contains(&terms.waypoint) {
+            return Err("too many waypoints");
+        }
+        state.insert(&grant);
+        Ok(())
+    }
+}

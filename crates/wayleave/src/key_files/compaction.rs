@@ -1,0 +1,186 @@
+//! Writes a compacted file of records beside the one in use, and puts it in its place.
+//!
+//! Whatever interrupts it, the file in use is whole: the new one is durable before it takes the place, and what is left of an earlier
+//! attempt is written over. Changes that are appended meanwhile are in the new file too.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use wayleave_control::capability::SnapshotHead;
+use wayleave_control::signed::Signed;
+use wayleave_core::UnixTime;
+use wayleave_crypto::sign::SigningKey;
+
+use super::changes::Changes;
+use super::private::{sync_folder, temporary};
+use super::records::{COMPACTED, Layout, Lock, is_in_place, record, split_changes};
+use crate::config::Source;
+use crate::config::key::KeyFile;
+use crate::failure::{Failure, Outcome};
+
+/// A file is compacted once its changes have this many octets at least, and so many times those of its snapshot.
+const LEAST: u64 = 256 << 10;
+const TIMES: u64 = 4;
+
+/// What a compaction did.
+#[derive(Clone, Copy, Debug)]
+pub struct Compacted {
+    /// The last change that is in the snapshot.
+    pub number: u64,
+    /// Octets of the file before and after.
+    pub before: u64,
+    pub after: u64,
+}
+
+/// Compacts the records of this configuration, which must be the writer's.
+pub fn compact(config: &KeyFile, source: &Source, now: UnixTime) -> Outcome<Compacted> {
+    let signer = config.signer(source)?.ok_or_else(|| {
+        Failure::new("this is a replica's configuration: it has no `writer_key`")
+            .help("run the command where the writer is: replicas take its snapshot over")
+    })?;
+    let path = source.resolve(config.key.records.get_ref());
+    // Every change is verified: a snapshot is as good as what it was made of.
+    let (server, changes) = config.server(source)?;
+    let state = server.state();
+    let system = |error: io::Error| Failure::system(path.display(), &error);
+    let before = fs::metadata(&path).map_err(system)?.len();
+    let head = head_of(state, &signer, now)?;
+    let mut new = NewRecords::begin(&path, &head)?;
+    let written = state.snapshot(&signer, now, |piece| new.piece(piece))?;
+    if written.as_ref() != Some(&head) {
+        return Err(Failure::new("the state changed while its snapshot was made: a bug, please report it").into());
+    }
+    let after = new.finish(changes)?;
+    Ok(Compacted { number: state.number(), before, after })
+}
+
+fn head_of(
+    state: &wayleave_control::capability::State,
+    signer: &SigningKey,
+    now: UnixTime,
+) -> Result<Signed<SnapshotHead>, Failure> {
+    let Ok(head) = state.snapshot(signer, now, |_| Ok::<(), std::convert::Infallible>(()));
+    head.ok_or_else(|| Failure::new("there are more accounts than a snapshot can hold"))
+}
+
+/// Whether the changes in the file are so many that it should be compacted.
+pub fn is_due(path: &Path) -> Result<bool, Failure> {
+    let system = |error| Failure::system(path.display(), &error);
+    let file = File::open(path).map_err(system)?;
+    let Layout { base, changes_at } = Layout::read(&file, path)?;
+    let changes = file.metadata().map_err(system)?.len().saturating_sub(changes_at);
+    let snapshot = base.map_or(0, |base| base.head.object().octets());
+    Ok(changes >= LEAST.max(snapshot.saturating_mul(TIMES)))
+}
+
+/// A file that will take the place of the records.
+pub struct NewRecords {
+    path: PathBuf,
+    new: PathBuf,
+    file: File,
+    head: Signed<SnapshotHead>,
+    is_in_use: bool,
+    /// No other compaction writes to it.
+    _lock: Lock,
+}
+
+impl Drop for NewRecords {
+    fn drop(&mut self) {
+        // What was not finished takes room on a disk that may be full.
+        if !self.is_in_use {
+            let _ = fs::remove_file(&self.new);
+        }
+    }
+}
+
+impl NewRecords {
+    /// Begins the file with a snapshot's head. What an interrupted attempt left is written over.
+    pub fn begin(path: &Path, head: &Signed<SnapshotHead>) -> Result<Self, Failure> {
+        // Beside the file itself, not beside a link to it.
+        let path = &fs::canonicalize(path).map_err(|error| Failure::system(path.display(), &error))?;
+        let new = temporary(path);
+        let system = |error: io::Error| Failure::system(new.display(), &error);
+        // Not truncated before it is locked: another process may be writing it.
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&new);
+        let file = opened.map_err(system)?;
+        let busy = || Failure::new(format!("{} is being compacted by another process", path.display()));
+        let lock = Lock::take(&file)
+            .map_err(|error| if error.kind() == ErrorKind::WouldBlock { busy() } else { system(error) })?;
+        if !is_in_place(&file, &new).map_err(system)? || !new.exists() {
+            return Err(busy());
+        }
+        file.set_len(0).map_err(system)?;
+        let made =
+            Self { path: path.clone(), file, head: head.clone(), new: new.clone(), is_in_use: false, _lock: lock };
+        let mut file = &made.file;
+        // Whoever reads the records, and perhaps is not who compacts them, has to be able to go on.
+        let like = fs::metadata(path).map_err(system)?;
+        if let Err(error) = fchown(file, Some(like.uid()), Some(like.gid())) {
+            return Err(Failure::system(
+                format!("{} cannot be given to the owner of the records", new.display()),
+                &error,
+            )
+            .help("run the command as that user, or as root"));
+        }
+        file.set_permissions(like.permissions()).map_err(system)?;
+        let octets = head.octets();
+        let length = (octets.len() as u32).to_be_bytes(); // at most `SnapshotHead::MAX`
+        file.write_all(&[&COMPACTED[..], &length, octets].concat()).map_err(system)?;
+        Ok(made)
+    }
+
+    fn system(&self, error: &io::Error) -> Failure {
+        Failure::system(self.new.display(), error)
+    }
+
+    /// Appends a piece.
+    pub fn piece(&mut self, piece: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(piece).map_err(|error| self.system(&error))
+    }
+
+    /// Appends the changes behind the snapshot that the file in use has, and puts this one in its place. Returns its octets.
+    ///
+    /// # Errors
+    /// If the records do not continue the snapshot, or have a later one; or what the system said. The file in use is as before.
+    pub fn finish(mut self, mut changes: Changes) -> Result<u64, Failure> {
+        let in_use = changes.lock()?;
+        self.copy_changes()?;
+        let length = self.file.sync_all().and_then(|()| self.file.metadata());
+        let length = length.map_err(|error| self.system(&error))?.len();
+        fs::rename(&self.new, &self.path).map_err(|error| self.system(&error))?;
+        self.is_in_use = true;
+        sync_folder(&self.path)
+            .map_err(|failures| failures.0.into_iter().next().unwrap_or_else(|| Failure::new("sync")))?;
+        drop(in_use);
+        Ok(length)
+    }
+
+    /// Copies what follows the snapshot from the file in use, which is locked.
+    fn copy_changes(&mut self) -> Result<(), Failure> {
+        let system = |error: io::Error| Failure::system(self.path.display(), &error);
+        let mut old = File::open(&self.path).map_err(system)?;
+        let Layout { base, changes_at } = Layout::read(&old, &self.path)?;
+        let SnapshotHead { number, last, .. } = *self.head.object();
+        if let Some(base) = base.filter(|base| base.number() > number) {
+            let message = format!("{} was compacted up to change {} meanwhile", self.path.display(), base.number());
+            return Err(Failure::new(message));
+        }
+        let mut octets = Vec::new();
+        old.seek(SeekFrom::Start(changes_at)).and_then(|_| old.read_to_end(&mut octets)).map_err(system)?;
+        let mut previous = last;
+        for change in split_changes(&octets).0.into_iter().filter(|change| change.object().number > number) {
+            if change.object().previous != previous {
+                let message = format!(
+                    "{} does not continue the snapshot of change {number}: they are of different histories",
+                    self.path.display()
+                );
+                return Err(Failure::new(message).help("restore the file from a backup"));
+            }
+            previous = change.digest();
+            self.file.write_all(&record(&change)).map_err(|error| self.system(&error))?;
+        }
+        Ok(())
+    }
+}

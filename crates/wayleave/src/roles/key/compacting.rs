@@ -1,0 +1,48 @@
+//! The writer compacts its records when most of them are changes that a snapshot of the state replaces.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tracing::{error, info};
+use wayleave_runtime::Clock;
+
+use crate::config::Source;
+use crate::config::key::KeyFile;
+use crate::key_files::compaction::{Compacted, compact, is_due};
+use crate::roles::Events;
+
+/// How often the file is looked at, and how soon after a failure.
+const LOOK: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(3_600);
+
+/// Compacts the records of a writer for as long as it runs; of a replica, which has no key, nothing.
+pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log: Events) {
+    if config.key.writer_key.is_none() {
+        return;
+    }
+    let path = source.resolve(config.key.records.get_ref());
+    loop {
+        let (config, source, path) = (config.clone(), source.clone(), path.clone());
+        // Beside the server, which answers meanwhile: it reads the file itself, and locks it at the end alone.
+        let work = tokio::task::spawn_blocking(move || match is_due(&path) {
+            Ok(true) => compact(&config, &source, clock.now().unix).map(Some),
+            Ok(false) => Ok(None),
+            Err(failure) => Err(failure.into()),
+        });
+        let mut pause = LOOK;
+        match work.await {
+            Ok(Ok(Some(Compacted { number, before, after }))) => {
+                info!(number, before, after, "records compacted");
+                log.note(&json!({ "event": "compacted", "number": number, "before": before, "after": after }));
+            }
+            Ok(Err(failures)) => {
+                pause = RETRY;
+                for failure in failures.0 {
+                    error!("the records are not compacted, and go on as they are: {failure}");
+                }
+            }
+            Ok(Ok(None)) | Err(_) => {}
+        }
+        tokio::time::sleep(pause).await;
+    }
+}

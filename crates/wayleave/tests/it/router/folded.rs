@@ -1,0 +1,122 @@
+//! Usage of long ago is folded into months at the key server and forgotten at routers: the statement stays what it was, whoever is
+//! killed, and whatever is reported again is on no bill.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use wayleave_dataplane::platypus::record;
+use wayleave_packet::platypus::header::{Interval, Principal};
+use wayleave_packet::platypus::verify::Charge;
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::store::{Change, FileStore, Store};
+
+use super::billed::{Sender, Site};
+use super::common::eventually;
+
+const DAY: u64 = 86_400;
+const INTERVAL: u8 = 12;
+
+/// The account of principal 7 in the key epoch so many days ago.
+fn account(days: u64) -> Vec<u8> {
+    let interval = Interval::new(INTERVAL).expect("in range");
+    let epoch = ((unix_now().secs() - days * DAY) >> INTERVAL) as u32;
+    let principal = Principal::new(7).expect("24 bits");
+    record::encode(&Charge { principal, delegation: None, interval: Some(interval), epoch }).to_vec()
+}
+
+/// Puts records into a router's store, as a process of that time left them; and perhaps another identity of them.
+fn put(site: &Site, router: usize, totals: &[(u64, u128)], journal: Option<[u8; 16]>) {
+    let store = FileStore::open(&site.folder.0.join(format!("{router}.redb"))).expect("nobody has it open");
+    let record = |(days, packets): &(u64, u128)| Change {
+        table: "accounts",
+        key: [&[0, 0][..], &account(*days)].concat(),
+        value: Some([packets.to_be_bytes(), (packets * 100).to_be_bytes()].concat()),
+    };
+    let identity = |id: [u8; 16]| Change { table: "usage", key: b"journal".to_vec(), value: Some(id.to_vec()) };
+    let changes = totals.iter().map(record).chain(journal.map(identity)).collect();
+    store.submit(changes, Box::new(|| ())).expect("there is room");
+    store.close();
+}
+
+fn lines(site: &Site, more: &[&str]) -> Vec<Value> {
+    let said = site.ok(&[&["cap", "usage", "--config", "key.toml", "--json"], more].concat());
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    said["usage"].as_array().expect("lines").clone()
+}
+
+/// Lines of key epochs, and of months.
+fn kinds(site: &Site) -> (usize, usize) {
+    let lines = lines(site, &["--by", "epoch"]);
+    let months = lines.iter().filter(|line| line["epoch"].is_null()).count();
+    (lines.len() - months, months)
+}
+
+#[test]
+fn old_usage_is_folded_and_forgotten_and_stays_on_the_bill_once() {
+    let name = "folded::old_usage_is_folded_and_forgotten_and_stays_on_the_bill_once";
+    let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
+    eventually("both routers are connected", || site.connected());
+    site.routers.iter_mut().for_each(|router| router.kill());
+    put(&site, 0, &[(10, 1_000), (60, 2_000), (500, 4_000)], None);
+    put(&site, 1, &[(10, 100)], None);
+    site.routers.iter_mut().for_each(|router| router.start_process());
+    eventually("all of it is reported", || site.billed() == [7_000, 100]);
+    // What ended more than 400 days before the last that routers reported is a month now.
+    eventually("the oldest is folded", || kinds(&site) == (3, 1) || kinds(&site) == (2, 1));
+    let before = lines(&site, &["--by", "principal"]);
+    // The router forgets what ended more than forty days ago, since the server has it.
+    let kept = |site: &Site| site.routers[0].json("accounts")["accounts"].as_array().map_or(0, Vec::len);
+    eventually("the router forgets", || kept(&site) == 1);
+    assert_eq!((site.billed(), lines(&site, &["--by", "principal"])), ([7_000, 100], before.clone()));
+
+    // The operator closes the time before five days ago; not while a router is away, and not a day that is not over.
+    let close = |site: &Site, second: u64| {
+        let second = second.to_string();
+        let output = site.folder.run(&["cap", "usage", "--config", "key.toml", "--json", "--close", &second]);
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let now = unix_now().secs();
+    let (code, said) = close(&site, now);
+    assert!(code == Some(2) && said.contains("not a day ago"), "{said}");
+    let day = now - 5 * DAY;
+    site.routers[1].kill();
+    eventually("the server notices", || !site.connected());
+    let (code, said) = close(&site, day);
+    assert!(code == Some(1) && said.contains("r1") && said.contains("not connected"), "{said}");
+    site.routers[1].start_process();
+    eventually("both routers are connected", || site.connected());
+    let (code, said) = close(&site, day);
+    assert!(code == Some(0) && said.contains("closed_before"), "{said}");
+    // The server is killed while it closes and folds.
+    for kill in 0..6 {
+        std::thread::sleep(Duration::from_millis(40 * kill));
+        site.key.kill();
+        let billed = site.billed();
+        assert!(billed[0] == 7_000 && billed[1] == 100, "{billed:?}");
+        site.key.start_process();
+    }
+    eventually("everything old is folded", || kinds(&site).0 == 0);
+    assert_eq!((site.billed(), lines(&site, &["--by", "principal"])), ([7_000, 100], before.clone()));
+    assert!(site.key.log().contains("usage is closed"), "{}", site.key.log());
+
+    // Routers report what they have again; one under another identity, as if it were new: it is acknowledged, and on no bill.
+    site.routers.iter_mut().for_each(|router| router.kill());
+    put(&site, 0, &[(10, 1_000), (60, 2_000), (70, 5_000_000)], Some([7; 16]));
+    site.routers.iter_mut().for_each(|router| router.start_process());
+    let waiting = |router: usize| site.routers[router].status()["provider"]["waiting"].as_u64();
+    eventually("everything is acknowledged", || site.connected() && (0..2).all(|router| waiting(router) == Some(0)));
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!((site.billed(), lines(&site, &["--by", "principal"])), ([7_000, 100], before));
+
+    // Packets of today are billed as ever.
+    let sender = Sender::start(0);
+    eventually("packets arrive", || sender.arrived()[1] > 200);
+    let (_, arrived) = sender.stop();
+    eventually("they are on the statement", || site.billed() == [7_000 + arrived[0], 100 + arrived[1]]);
+    // Months are exact by their own bounds; a time that cuts one off says so.
+    let output = site.folder.run(&["cap", "usage", "--config", "key.toml", "--from", &(day - 5 * DAY).to_string()]);
+    let is_told = String::from_utf8_lossy(&output.stderr).contains("whole months");
+    let begins = lines(&site, &["--by", "epoch"]).into_iter().filter(|line| line["epoch"].is_null()).count();
+    assert!(output.status.success() && begins >= 3, "{begins}");
+    assert!(is_told, "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,62 @@
+//! Any octets as frames of a router at its key server, and of a key server at its router: messages have one encoding, nobody panics,
+//! and a stranger gets nothing.
+#![no_main]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use wayleave_control::capability::{
+    ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterServer, RouterServerConfig,
+    RouterServerInput, RouterServerOutput, SharedRate, Usage,
+};
+use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
+use wayleave_packet::platypus::header::Principal;
+
+const RATE: u64 = 1_000_000;
+
+fuzz_target!(|data: &[u8]| {
+    let payer = RatePayer { principal: Principal::new(7).expect("24 bits"), delegation: None };
+    let at = |millis: u64| Now { instant: Instant(millis * 1_000_000), unix: UnixTime(1_800_000_000_000_000) };
+    let ledger = Ledger::new(100).with_calendar(ChargedAccount::CALENDAR, 1_000_000_000);
+    let routers = BTreeMap::from([(IdentityKey([1; 32]), 1), (IdentityKey([2; 32]), 2)]);
+    let config = RouterServerConfig { routers, rates: BTreeMap::from([(payer, RATE)]), ledger };
+    let mut server = RouterServer::new(config, at(0).instant);
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
+    client.share(&[SharedRate { payer, rate: RATE, routers: 2 }], 9);
+    client.durable(ChargedAccount([3; 15]), Usage { packets: 1, octets: 1 });
+    client.connected();
+    server.handle(RouterServerInput::Connected { link: 1, peer: IdentityKey([1; 32]) }, at(0));
+    server.handle(RouterServerInput::Connected { link: 2, peer: IdentityKey([9; 32]) }, at(0));
+    server.handle(RouterServerInput::List { number: 5, octets: Arc::from([7; 300]) }, at(0));
+    while server.poll().is_some() {}
+    // Frames behind their length in an octet.
+    let (mut rest, mut millis) = (data, 1_000);
+    while let Some((length, behind)) = rest.split_first() {
+        let (frame, behind) = behind.split_at(usize::from(*length).min(behind.len()));
+        (rest, millis) = (behind, millis + 50);
+        if let Ok(message) = ChannelMessage::decode(frame) {
+            assert_eq!(message.encode(), frame);
+        }
+        for link in [1, 2] {
+            server.handle(RouterServerInput::Frame { link, octets: frame.to_vec() }, at(millis));
+        }
+        server.handle(RouterServerInput::Settle { closed: millis }, at(millis));
+        while let Some(output) = server.poll() {
+            match output {
+                RouterServerOutput::Persist(batch) => {
+                    server.handle(RouterServerInput::Persisted(batch.id), at(millis));
+                }
+                RouterServerOutput::Send { link, octets } => {
+                    assert_eq!(link, 1, "the other is a stranger");
+                    assert!(ChannelMessage::decode(&octets).is_ok());
+                }
+                RouterServerOutput::Close { .. } | RouterServerOutput::Event(_) => {}
+            }
+        }
+        let _ = client.frame(frame, at(millis).instant);
+        let _ = client.report(at(millis).instant);
+        let _ = client.ask(at(millis).instant);
+    }
+    assert!(server.ledger().len() <= 100);
+});

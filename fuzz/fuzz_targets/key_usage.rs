@@ -1,0 +1,86 @@
+//! A router that reports anything to a key server that closes and folds time and starts again from its store: no total falls, what is
+//! closed never changes, and store and memory agree.
+#![no_main]
+
+use std::collections::BTreeMap;
+
+use libfuzzer_sys::fuzz_target;
+use wayleave_control::capability::{ChargedAccount, Fold, JournalId, Ledger, Usage, UsageRecord, UsageReport};
+
+type Stored = BTreeMap<(u16, JournalId, ChargedAccount), Usage>;
+
+fn restored(stored: &Stored, closed: u64) -> Ledger<ChargedAccount> {
+    let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, closed);
+    for ((router, journal, account), total) in stored {
+        ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
+    }
+    ledger
+}
+
+/// Packets by payer and month, whatever is folded.
+fn bills(ledger: &Ledger<ChargedAccount>) -> BTreeMap<ChargedAccount, u128> {
+    let mut bills = BTreeMap::new();
+    for (account, sum) in ledger.sums() {
+        let bill: &mut u128 = bills.entry(account.sum()).or_default();
+        *bill = bill.saturating_add(sum.packets);
+    }
+    bills
+}
+
+fuzz_target!(|data: &[u8]| {
+    let (mut stored, mut closed) = (Stored::new(), 0);
+    let mut ledger = restored(&stored, closed);
+    for step in data.chunks_exact(12) {
+        let before = bills(&ledger);
+        match step[0] % 8 {
+            0..5 => {
+                // Principal, flags, delegation, interval and epoch from few values, so that they meet.
+                let account = |octet: u8| {
+                    let mut account = [0; ChargedAccount::LENGTH];
+                    (account[2], account[3], account[6]) = (octet & 1, step[2], octet >> 1 & 1);
+                    (account[10], account[13], account[14]) = (step[3] % 32, step[4], octet >> 2);
+                    ChargedAccount(account)
+                };
+                let total = |octet: u8| Usage { packets: u128::from(octet), octets: u128::from(step[5]) };
+                let entries = vec![(account(step[6]), total(step[7])), (account(step[8]), total(step[9]))];
+                let journal = JournalId([step[1] % 4 * 85; 16]);
+                let report = UsageReport { journal, number: u64::from(step[10]), entries };
+                let router = u16::from(step[11] % 2);
+                if let Ok(taken) = ledger.take(router, &report) {
+                    for UsageRecord { router, journal, account, total } in taken.changed {
+                        assert!(account.month().is_none(), "no router has a sum");
+                        assert!(account.ended_at().is_none_or(|end| end > closed), "closed");
+                        let kept = stored.entry((router, journal, account)).or_default();
+                        assert!(total.packets >= kept.packets && total.octets >= kept.octets);
+                        *kept = total;
+                    }
+                }
+            }
+            5 => {
+                let second = u64::from(u32::from_be_bytes([0, step[1], step[2], step[3]])) << (step[4] % 16);
+                if ledger.close(second) {
+                    closed = second;
+                }
+                assert_eq!(ledger.closed(), closed);
+            }
+            6 => {
+                if let Some(Fold { sums, removed }) = ledger.fold(usize::from(step[1]) + 1) {
+                    for UsageRecord { router, journal, account, total } in sums {
+                        stored.insert((router, journal, account), total);
+                    }
+                    for key in removed {
+                        assert!(stored.remove(&key).is_some());
+                    }
+                }
+                assert_eq!(bills(&ledger), before, "folding changes no bill");
+            }
+            _ => {
+                ledger = restored(&stored, closed);
+                assert_eq!(bills(&ledger), before, "the store has all of it");
+            }
+        }
+        let after = bills(&ledger);
+        assert!(before.iter().all(|(account, bill)| after.get(account).is_some_and(|later| later >= bill)));
+        assert_eq!(ledger.len(), stored.len());
+    }
+});
