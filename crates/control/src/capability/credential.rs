@@ -43,6 +43,8 @@ pub struct Terms {
 impl Terms {
     /// Octets of the longest encoding.
     pub(super) const MAX: usize = 17 + 3 + 1 + 1 + 18 + 3 + 1 + 4;
+    /// Octets of the shortest encoding.
+    pub(super) const LEAST: usize = 5 + 3 + 1 + 1;
 
     /// The capability in one key epoch.
     #[must_use]

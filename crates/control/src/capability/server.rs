@@ -313,6 +313,10 @@ impl KeyServer {
                 self.state.grants_of(*principal).filter_map(|grant| self.state.find(&grant.terms)).collect()
             }
             ChangeBody::Grant(grant) => self.state.find(&grant.terms).into_iter().collect(),
+            ChangeBody::Redeem { invitation, .. } => {
+                let invited = self.state.invitation(*invitation).map_or(&[][..], |(invitation, _)| &invitation.terms);
+                invited.iter().filter_map(|terms| self.state.find(terms)).collect()
+            }
             _ => Vec::new(),
         };
         for index in &mut self.indexes {

@@ -24,34 +24,34 @@ use super::common::{NOW, at, seed};
 
 const FORGED: [LookupEvent; 1] = [LookupEvent::Forged(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 53))];
 const ZONE: &str = "keys.example.net";
-const WAYPOINT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
+pub(super) const WAYPOINT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 
-fn zone() -> Zone {
+pub(super) fn zone() -> Zone {
     ZONE.parse().expect("a zone")
 }
 
-fn provider() -> ProviderKey {
+pub(super) fn provider() -> ProviderKey {
     ProviderKey::new(Seed::new(std::array::from_fn(|at| at as u8)))
 }
 
-fn principal(number: u32) -> Principal {
+pub(super) fn principal(number: u32) -> Principal {
     Principal::new(number).expect("24 bits")
 }
 
-fn id(number: u32) -> DelegationId {
+pub(super) fn id(number: u32) -> DelegationId {
     DelegationId::new(number).expect("24 bits")
 }
 
-fn interval(n: u8) -> Interval {
+pub(super) fn interval(n: u8) -> Interval {
     Interval::new(n).expect("4 to 24")
 }
 
-fn terms(number: u32) -> Terms {
+pub(super) fn terms(number: u32) -> Terms {
     let (interval, width) = (interval(12), Width::Full);
     Terms { waypoint: WAYPOINT, principal: principal(number), interval, width, delegation: None }
 }
 
-fn signer() -> SigningKey {
+pub(super) fn signer() -> SigningKey {
     SigningKey::from_seed(&seed(30, 0))
 }
 
@@ -59,7 +59,7 @@ fn waypoint_key() -> WaypointKey {
     WaypointKey::new(&Key128::new([9; 16]))
 }
 
-fn server_with(policy: &[LookupRule]) -> KeyServer {
+pub(super) fn server_with(policy: &[LookupRule]) -> KeyServer {
     limited_server(policy, 0)
 }
 
@@ -80,7 +80,7 @@ fn limited_server(policy: &[LookupRule], responses_per_second: u32) -> KeyServer
     .expect("a server")
 }
 
-fn change(server: &mut KeyServer, body: ChangeBody, now: Now) -> Signed<Change> {
+pub(super) fn change(server: &mut KeyServer, body: ChangeBody, now: Now) -> Signed<Change> {
     let change = server.sign(body, now.unix).expect("the writer").expect("possible");
     server.apply(&change).expect("the next");
     change

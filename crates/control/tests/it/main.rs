@@ -8,6 +8,7 @@ mod consent;
 mod consent_client;
 mod database;
 mod frames;
+mod invitations;
 mod join;
 mod leases;
 mod node;
