@@ -67,6 +67,14 @@ impl Terms {
         Some(Self { delegation, ..*self })
     }
 
+    /// Names these terms and no others.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        let mut out = Writer::new();
+        self.write(&mut out);
+        hash("wayleave/capability/terms/v1", &[&out.finish()])
+    }
+
     pub(super) fn write(&self, out: &mut Writer) {
         out.address(self.waypoint).bytes(&self.principal.octets()).u8(self.interval.exponent());
         let flags = u8::from(self.width == Width::Narrow)

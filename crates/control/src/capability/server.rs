@@ -257,6 +257,18 @@ impl KeyServer {
         &self.state
     }
 
+    /// The zone that it answers for.
+    #[must_use]
+    pub fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
+    /// Whether it can sign changes.
+    #[must_use]
+    pub fn is_writer(&self) -> bool {
+        self.signer.is_some()
+    }
+
     #[must_use]
     pub fn counters(&self) -> ServerCounters {
         self.counters

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
@@ -299,6 +300,12 @@ impl State {
     /// The revocations in force, in ascending order.
     pub fn revocations(&self) -> impl ExactSizeIterator<Item = &Revocation> {
         self.revocations.iter()
+    }
+
+    /// The revocations in force behind one, in ascending order; all without one.
+    pub fn revocations_after(&self, after: Option<Revocation>) -> impl Iterator<Item = &Revocation> {
+        let first = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.revocations.range((first, Bound::Unbounded))
     }
 
     /// The invitations that are remembered, by their IDs.

@@ -10,27 +10,33 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, MAX_NAME, Obtained, Order, Ordering, Status, Terms,
-    Usage, Zone, delegated,
+    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, Ordering, State, Status, Terms, Usage,
+    Zone, delegated,
 };
 use wayleave_core::Prefix;
-use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::epoch;
+use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
+use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
 use wayleave_runtime::store::{self, FileStore, Store as _};
 use zeroize::Zeroizing;
 
+use super::cap_accept::{self, Accept};
+use super::cap_invitations::{self, Invitations, Invite};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
 use super::revoke::{self as revocation_lists, RevokeList, Revoked};
 use crate::config::Source;
 use crate::config::key::{KeyFile, file_in, template};
+use crate::config::key_api::DEFAULT_IDENTITY;
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::revocation::RevocationEntry;
+use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
+use crate::provider::tree::{self, AccountGrants};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::roles::usage_store::{TABLE, stored};
@@ -47,7 +53,13 @@ pub enum Cap {
     Init(Init),
     /// Grant a capability to a principal, and print it: one line, which is a secret.
     Grant(GrantCap),
-    /// List accounts and what they were granted.
+    /// Invite somebody: prints one line, a secret, which its holder redeems once by HTTPS (`cap accept`).
+    Invite(Invite),
+    /// List invitations and what became of them, or withdraw one.
+    Invitations(Invitations),
+    /// Accept an invitation: redeems it at the provider's key server, and prints its capabilities.
+    Accept(Accept),
+    /// List accounts and what they were granted, as a tree: waypoints, capabilities, delegations, sub-delegations.
     List(List),
     /// Delegate a capability for some destinations: registers the delegation with the key server, and prints it.
     Delegate(Delegate),
@@ -82,6 +94,9 @@ pub struct Init {
     /// Its status pages.
     #[arg(long, default_value = "127.0.0.1:8493")]
     pub status: SocketAddr,
+    /// Where its HTTPS API listens: people are invited by it. Default: no API.
+    #[arg(long)]
+    pub api: Option<SocketAddr>,
     #[arg(long)]
     pub json: bool,
 }
@@ -121,6 +136,9 @@ pub struct GrantCap {
 
 #[derive(Args, Debug)]
 pub struct List {
+    /// Only this principal.
+    #[arg(long)]
+    pub principal: Option<u32>,
     /// The key server's configuration.
     #[arg(long, short)]
     pub config: PathBuf,
@@ -220,6 +238,9 @@ pub fn run(command: &Cap) -> Outcome {
     match command {
         Cap::Init(command) => init(command),
         Cap::Grant(command) => grant(command),
+        Cap::Invite(command) => cap_invitations::invite(command),
+        Cap::Invitations(command) => cap_invitations::list(command),
+        Cap::Accept(command) => cap_accept::accept(command),
         Cap::List(command) => list(command),
         Cap::Delegate(command) => delegate(command),
         Cap::Revoke(command) => revoke(command),
@@ -244,8 +265,10 @@ fn init(command: &Init) -> Outcome {
     node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
     let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?).to_string();
     Changes::create(&folder.join("records"))?;
+    Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&folder.join(DEFAULT_IDENTITY))?;
     let (listen, status) = (command.listen.to_string(), command.status.to_string());
-    let text = template(command.zone.as_str(), &listen, &command.name_server, &status, &writer);
+    let api = command.api.map(|api| api.to_string());
+    let text = template(command.zone.as_str(), &listen, &command.name_server, &status, &writer, api.as_deref());
     write_new(&file, &text, 0o644)?;
     if command.json {
         print_json(json!({ "zone": command.zone.as_str(), "writer": writer, "configuration": file }));
@@ -261,66 +284,57 @@ fn init(command: &Init) -> Outcome {
     Ok(())
 }
 
-/// Makes changes durable, one after another. A running key server follows.
-fn change(server: &mut KeyServer, changes: &mut Changes, bodies: Vec<ChangeBody>) -> Outcome {
-    for body in bodies {
-        loop {
-            let signed = server.sign(body.clone(), unix_now()).ok_or_else(|| {
-                Failure::new("this is a replica's configuration: it has no `writer_key`")
-                    .help("run the command where the writer is")
-            })?;
-            let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
-            let news = changes.append(&signed)?;
-            let is_written = news.is_empty();
-            for change in if is_written { vec![signed] } else { news } {
-                server.apply(&change).map_err(|error| Failure::new(error.to_string()))?;
-            }
-            if is_written {
-                break;
-            }
+/// Makes a change durable that `decide` says by the records as they are then, if any. A running key server follows.
+pub fn change(
+    server: &mut KeyServer,
+    changes: &mut Changes,
+    decide: &mut dyn FnMut(&State) -> Option<ChangeBody>,
+) -> Outcome {
+    loop {
+        let Some(body) = decide(server.state()) else { return Ok(()) };
+        let signed = server.sign(body, unix_now()).ok_or_else(|| {
+            Failure::new("this is a replica's configuration: it has no `writer_key`")
+                .help("run the command where the writer is")
+        })?;
+        let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
+        let news = changes.append(&signed)?;
+        let is_written = news.is_empty();
+        for change in if is_written { vec![signed] } else { news } {
+            server.apply(&change).map_err(|error| Failure::new(error.to_string()))?;
+        }
+        if is_written {
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 fn grant(command: &GrantCap) -> Outcome {
     let source = Source::read(&command.config)?;
     let file = KeyFile::parse(&source)?;
     let (mut server, mut changes) = file.server(&source)?;
-    let principal = Principal::new(command.principal)
-        .ok_or_else(|| Failure::usage(format!("{} is not a principal, which has 24 bits", command.principal)))?;
-    let interval = Interval::new(command.interval)
-        .ok_or_else(|| Failure::usage(format!("{} is not an interval, which is 4 to 24", command.interval)))?;
-    let width = if command.narrow { Width::Narrow } else { Width::Full };
-    let delegation = match (command.prefix, command.delegation) {
-        (Some(prefix), Some(number)) => Some(Delegation { prefix, id: delegation_id(number)?, sub: None }),
-        _ => None,
-    };
-    let terms = Terms { waypoint: command.waypoint, principal, interval, width, delegation };
-    if !terms.capability(0).is_consistent() {
-        return Err(Failure::usage("the prefix is of another address family than the waypoint").into());
-    }
-    if !file.key.waypoint.iter().any(|waypoint| waypoint.get_ref().address == command.waypoint) {
-        warn(&format!("the key server has no key of the waypoint {}: add [[key.waypoint]]", command.waypoint));
-    }
-    let mut bodies = Vec::new();
-    let known = server.state().account(principal).map(|(name, generation)| (name.to_owned(), generation));
-    let (held, generation) = known.clone().unwrap_or_default();
-    if let Some(name) = command.name.as_ref().filter(|name| name.len() > MAX_NAME || !name.is_ascii()) {
-        return Err(Failure::usage(format!("`{name}` is not a name of at most {MAX_NAME} ASCII characters")).into());
-    }
-    let name = command.name.clone().unwrap_or_else(|| held.clone());
-    if known.is_none() || name != held {
-        bodies.push(ChangeBody::Account { principal, generation, name });
-    }
+    let GrantCap { principal, waypoint, interval, narrow, prefix, delegation, .. } = *command;
+    let terms = GrantOrder { principal, waypoint, interval, narrow, prefix, delegation }.terms()?;
+    warn_of_unknown(&file, waypoint);
+    command.name.as_deref().map_or(Ok(()), check_name)?;
+    let opened = |state: &State| open_or_rename(state, terms.principal, command.name.as_deref());
+    change(&mut server, &mut changes, &mut |state| opened(state))?;
     let now = unix_now().secs();
-    let not_after = now + command.days * 86_400;
-    bodies.push(ChangeBody::Grant(Grant { terms, not_before: now, not_after }));
-    change(&mut server, &mut changes, bodies)?;
-    let key = file.provider(&source)?.account(principal, generation).master(&terms);
+    let not_after = now + command.days * DAY;
+    let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
+    change(&mut server, &mut changes, &mut |_| Some(granted.clone()))?;
+    let state = server.state();
+    let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
+    let key = key.ok_or_else(|| Failure::new("the grant was withdrawn again by another command"))?;
     let credential = Credential { zone: file.zone().clone(), terms, key };
     hand_over(&credential, Some(not_after), command.json);
     Ok(())
+}
+
+/// Says that nothing can be looked up for a waypoint yet.
+pub fn warn_of_unknown(file: &KeyFile, address: IpAddr) {
+    if !file.key.waypoint.iter().any(|waypoint| waypoint.get_ref().address == address) {
+        warn(&format!("the key server has no key of the waypoint {address}: add [[key.waypoint]]"));
+    }
 }
 
 /// Prints a capability.
@@ -335,40 +349,25 @@ fn hand_over(credential: &Credential, until: Option<u64>, json: bool) {
 
 fn list(command: &List) -> Outcome {
     let source = Source::read(&command.config)?;
-    let (server, _) = KeyFile::parse(&source)?.server(&source)?;
+    let file = KeyFile::parse(&source)?;
+    let (server, _) = file.server(&source)?;
     let state = server.state();
-    let now = unix_now().secs();
-    let mut rows = Vec::new();
-    for (principal, name, generation) in state.list() {
-        for grant in state.grants_of(principal) {
-            let current = epoch::epoch_at(grant.terms.interval, unix_now());
-            let standing = match () {
-                () if state.is_revoked(&grant.terms, current) => "revoked",
-                () if grant.not_after < now => "ended",
-                () => "granted",
-            };
-            let delegation = grant.terms.delegation;
-            let number = delegation.map(|delegation| match delegation.sub {
-                Some(sub) => format!("{}/{}", delegation.id.number(), sub.id.number()),
-                None => delegation.id.number().to_string(),
-            });
-            rows.push(json!({
-                "principal": principal.number(), "name": name, "generation": generation,
-                "waypoint": grant.terms.waypoint, "interval": grant.terms.interval.exponent(),
-                "delegation": number, "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
-                "state": standing, "until": utc(grant.not_after),
-            }));
-        }
-    }
-    let revoked: Vec<String> = state.revocations().map(|entry| RevocationEntry(*entry).to_string()).collect();
+    let asked = command.principal.map(principal_of).transpose()?;
+    let principals = state.list().into_iter().map(|(principal, ..)| principal);
+    let principals = principals.filter(|principal| asked.is_none_or(|asked| asked == *principal));
+    let labels = file.waypoint_labels();
+    let read = |principal| AccountGrants::read(state, principal, unix_now());
+    let trees: Vec<Value> = principals.filter_map(read).map(|account| account.tree(&labels)).collect();
+    let is_asked = |entry: &&Revocation| asked.is_none_or(|asked| asked == entry.principal);
+    let revoked: Vec<String> =
+        state.revocations().filter(is_asked).map(|entry| RevocationEntry(*entry).to_string()).collect();
     if command.json {
-        print_json(json!({ "number": state.number(), "capabilities": rows, "revocations": revoked }));
+        print_json(json!({ "number": state.number(), "principals": trees, "revocations": revoked }));
         return Ok(());
     }
-    let columns = ["principal", "name", "waypoint", "interval", "delegation", "prefix", "state", "until"];
     print(&format!("change {}, {} revocations in force\n", state.number(), revoked.len()));
-    if !rows.is_empty() {
-        print(&format!("\n{}", objects(&rows, &columns)));
+    if !trees.is_empty() {
+        print(&format!("\n{}", tree::text(&trees)));
     }
     Ok(())
 }
@@ -394,7 +393,9 @@ fn revoke(command: &Revoke) -> Outcome {
                 true => ChangeBody::Lift(entry.0),
                 false => ChangeBody::Revoke(entry.0),
             };
-            change(&mut server, &mut changes, command.entries.iter().map(body).collect())?;
+            for body in command.entries.iter().map(body) {
+                change(&mut server, &mut changes, &mut |_| Some(body.clone()))?;
+            }
             let (number, count) = (server.state().number(), server.state().revocations().len());
             report(json!({ "number": number, "revocations": count }), command.json);
             Ok(())
@@ -458,11 +459,6 @@ fn look_up(command: &LookUp) -> Outcome {
     Ok(())
 }
 
-fn delegation_id(number: u32) -> Result<DelegationId, Failure> {
-    DelegationId::new(number)
-        .ok_or_else(|| Failure::usage(format!("{number} is not a delegation's number, which has 24 bits")))
-}
-
 /// A day, or Unix seconds.
 fn seconds_of(text: &str) -> Result<u64, String> {
     if let Ok(seconds) = text.parse() {
@@ -520,16 +516,22 @@ fn usage_of(command: &UsageOf) -> Outcome {
 
 /// The capability in a file. A line is a secret, so that it is no argument, which other users could see.
 fn read_line(path: &Path) -> Result<Credential, Failure> {
+    let text = read_text(path)?;
+    text.trim().parse().map_err(|error| {
+        Failure::new(format!("{}: {error}", path.display()))
+            .help("`wayleave cap grant` and `cap delegate` print such a line")
+    })
+}
+
+/// The text of a file with a line; - is the standard input.
+pub fn read_text(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let mut text = Zeroizing::new(String::new());
     let read = match path.as_os_str() == "-" {
         true => std::io::stdin().lock().take(LINE).read_to_string(&mut text),
         false => fs::File::open(path).and_then(|file| file.take(LINE).read_to_string(&mut text)),
     };
     read.map_err(|error| Failure::system(path.display(), &error))?;
-    text.trim().parse().map_err(|error| {
-        Failure::new(format!("{}: {error}", path.display()))
-            .help("`wayleave cap grant` and `cap delegate` print such a line")
-    })
+    Ok(text)
 }
 
 impl Servers {

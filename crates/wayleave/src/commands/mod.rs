@@ -3,6 +3,8 @@
 
 mod bench;
 mod cap;
+mod cap_accept;
+mod cap_invitations;
 mod capability;
 mod check;
 mod deep;

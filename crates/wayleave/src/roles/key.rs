@@ -1,9 +1,11 @@
 //! `run key`: a key server. It answers holders of capabilities with their secrets by DNS, over UDP and TCP; the writer also takes
 //! their orders, and signs the list of revocations that routers read.
 
+pub mod api;
 mod copies;
 mod core;
 mod dns;
+mod operator;
 pub mod routers;
 mod views;
 
@@ -15,6 +17,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::info;
 
+use self::api::RunningApi;
+use self::api::counts::ApiCounts;
 use self::core::{Core, lock};
 use super::daemon::{Daemon, Role};
 use crate::config::Source;
@@ -33,6 +37,7 @@ pub struct KeyRole {
     failures: mpsc::Receiver<Failure>,
     routers: Option<Routers>,
     view: KeyView,
+    api: Option<RunningApi>,
     /// Ends its tasks when it is dropped.
     _tasks: JoinSet<()>,
 }
@@ -40,7 +45,17 @@ pub struct KeyRole {
 impl Role for KeyRole {
     const NAME: &'static str = "key";
     const LIVE: &'static [&'static str] =
-        &["key.waypoint", "key.rule", "key.responses_per_second", "key.router", "key.rate", "key.replica"];
+        &[
+            "key.waypoint",
+            "key.rule",
+            "key.responses_per_second",
+            "key.router",
+            "key.rate",
+            "key.replica",
+            "key.api.token",
+            "key.api.requests_per_second",
+            "key.api.url",
+        ];
     type Config = KeyFile;
     type View = KeyView;
     type Event = Failure;
@@ -74,6 +89,7 @@ impl Role for KeyRole {
         let mut tasks = JoinSet::new();
         tasks.spawn(dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()));
         tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
+        let to_api = to.clone();
         let following =
             copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut tasks)?;
         let (followed, clock) = (Arc::clone(&core), *clock);
@@ -101,8 +117,11 @@ impl Role for KeyRole {
                 tokio::time::sleep(FOLLOW).await;
             }
         });
-        let view = KeyView::new(&core, &config, routers.as_ref(), following);
-        Ok(Self { core, failures, routers, view, _tasks: tasks })
+        let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
+        let view = KeyView::new(&core, &config, routers.as_ref(), following, counts.clone());
+        let of_api = (Arc::clone(&core), view.clone());
+        let api = RunningApi::start(&config, source, of_api, clock, counts.unwrap_or_default(), to_api).await?;
+        Ok(Self { core, failures, routers, view, api, _tasks: tasks })
     }
 
     fn view(&self) -> KeyView {
@@ -113,6 +132,9 @@ impl Role for KeyRole {
         let waypoints = config.waypoints(source)?;
         lock(&self.core).server.reload(waypoints, config.policy(), config.responses_per_second());
         self.view.configure(&config);
+        if let Some(api) = &self.api {
+            api.configure(&config);
+        }
         if let Some(routers) = &self.routers {
             let _ = routers.running.events.send(routers::Event::Configure(Box::new(config))).await; // fails if it has ended
         }

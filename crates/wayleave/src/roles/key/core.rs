@@ -33,10 +33,10 @@ const RETRY: Duration = Duration::from_secs(5);
 /// What answers and orders share.
 pub struct Core {
     pub server: KeyServer,
-    changes: Changes,
+    pub(super) changes: Changes,
     list: Option<RevocationList>,
     orders: Budget,
-    log: Events,
+    pub(super) log: Events,
     is_prepared: bool,
 }
 
@@ -157,7 +157,7 @@ impl Core {
         self.take(news)
     }
 
-    fn take(&mut self, news: Vec<Signed<Change>>) -> Result<(), Failure> {
+    pub(super) fn take(&mut self, news: Vec<Signed<Change>>) -> Result<(), Failure> {
         for change in news {
             self.server.apply(&change).map_err(|error| {
                 Failure::new(format!("the records cannot be followed: {error}"))
@@ -213,7 +213,7 @@ impl Core {
     }
 
     /// Signs the list of revocations if the state has changed, or if it was last signed an hour ago.
-    fn write_list(&mut self, now: Now) {
+    pub(super) fn write_list(&mut self, now: Now) {
         let Some(list) = &mut self.list else { return };
         let state = self.server.state().number();
         let is_due = list.made_of != Some(state) || now.instant >= list.renewal;
