@@ -9,13 +9,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer, ServerName, UnixTime,
 };
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, OtherError, ServerConfig, SignatureScheme, version,
@@ -160,26 +161,49 @@ impl ApiKey {
         self.pin
     }
 
-    /// The certificate that is shown first.
+}
+
+/// What a running server shows: another certificate can take its place, for connections that begin afterwards.
+#[derive(Debug)]
+pub struct ShownKey(RwLock<ApiKey>);
+
+impl ShownKey {
     #[must_use]
-    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
-        self.key.cert.first()
+    pub fn new(key: ApiKey) -> Arc<Self> {
+        Arc::new(Self(RwLock::new(key)))
+    }
+
+    /// Shows another certificate from now on.
+    pub fn replace(&self, key: ApiKey) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = key;
+    }
+
+    /// What clients pin now.
+    #[must_use]
+    pub fn pin(&self) -> KeyPin {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).pin
     }
 
     /// The side that listens.
     ///
     /// # Errors
     /// If the library refuses its own configuration.
-    pub fn server_config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
+    pub fn server_config(self: &Arc<Self>) -> Result<Arc<ServerConfig>, rustls::Error> {
         let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_protocol_versions(&[&version::TLS13])?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(Arc::clone(&self.key))));
+            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
+    }
+}
+
+impl ResolvesServerCert for ShownKey {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner).key))
     }
 }
 
@@ -282,5 +306,32 @@ pub fn other_server(error: &std::io::Error) -> Option<OtherServer> {
     match error.get_ref()?.downcast_ref::<rustls::Error>()? {
         rustls::Error::InvalidCertificate(CertificateError::Other(other)) => other.0.downcast_ref().copied(),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::DEFAULT_VALIDITY;
+
+    #[test]
+    fn a_pin_is_that_of_the_key_and_has_one_text() {
+        let identity = Identity::generate("keys.example.net", DEFAULT_VALIDITY).expect("keys");
+        let key = ApiKey::of_identity(&identity).expect("a key");
+        assert_eq!(KeyPin::of(identity.certificate()), Some(key.pin()));
+        assert_ne!(key.pin().0, identity.fingerprint().0, "of the key, not of the certificate");
+        assert_eq!(key.pin().to_string().parse::<KeyPin>().ok(), Some(key.pin()));
+        assert!("sha256:00".parse::<KeyPin>().is_err());
+        assert!(!format!("{key:?}").contains("PRIVATE"));
+    }
+
+    #[test]
+    fn another_key_takes_the_place_of_one_that_is_shown() {
+        let key = || ApiKey::of_identity(&Identity::generate("a", DEFAULT_VALIDITY).expect("keys")).expect("a key");
+        let (first, second) = (key(), key());
+        let shown = ShownKey::new(first.clone());
+        assert_eq!(shown.pin(), first.pin());
+        shown.replace(second.clone());
+        assert_eq!(shown.pin(), second.pin());
     }
 }

@@ -38,7 +38,14 @@ impl ApiTarget {
     /// # Errors
     /// No answer, another server, or the problem that the server names.
     pub fn json(&self, method: &str, path: &str, body: Option<&Value>) -> Outcome<Value> {
-        let reply = self.ask(method, path, body)?;
+        self.read(&self.ask(method, path, body)?)
+    }
+
+    /// The JSON of an answer.
+    ///
+    /// # Errors
+    /// The problem that the server names.
+    pub fn read(&self, reply: &ApiReply) -> Outcome<Value> {
         let value: Option<Value> = serde_json::from_slice(&reply.body).ok();
         match value {
             Some(value) if (200..300).contains(&reply.status) => Ok(value),

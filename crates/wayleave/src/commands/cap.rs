@@ -23,9 +23,11 @@ use zeroize::Zeroizing;
 
 use super::cap_accept::{self, Accept};
 use super::cap_invitations::{self, Invitations, Invite};
+use super::cap_remote::{self, OptionalProvider, Place, Provider};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
 use super::revoke::{self as revocation_lists, RevokeList, Revoked};
+use crate::api_client::ApiTarget;
 use crate::config::Source;
 use crate::config::key::{KeyFile, file_in, template};
 use crate::config::key_api::DEFAULT_IDENTITY;
@@ -40,7 +42,7 @@ use crate::provider::tree::{self, AccountGrants};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::roles::usage_store::{TABLE, stored};
-use crate::usage::{self, By, csv, is_within, statement};
+use crate::usage::{self, By, Statement, csv, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -127,9 +129,8 @@ pub struct GrantCap {
     /// Days for which secrets are given.
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=36_500))]
     pub days: u64,
-    /// The key server's configuration.
-    #[arg(long, short)]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub provider: Provider,
     #[arg(long)]
     pub json: bool,
 }
@@ -139,9 +140,8 @@ pub struct List {
     /// Only this principal.
     #[arg(long)]
     pub principal: Option<u32>,
-    /// The key server's configuration.
-    #[arg(long, short)]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub provider: Provider,
     #[arg(long)]
     pub json: bool,
 }
@@ -175,16 +175,14 @@ pub struct Delegate {
 pub struct Revoke {
     /// Entries: PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with
     /// @INTERVAL:EPOCH in one. For the provider.
-    #[arg(requires = "config")]
     pub entries: Vec<RevocationEntry>,
     /// Take the entries back.
-    #[arg(long, requires = "config")]
+    #[arg(long, requires = "entries")]
     pub lift: bool,
-    /// The key server's configuration.
-    #[arg(long, short, conflicts_with = "line")]
-    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub provider: OptionalProvider,
     /// The file with the capability's line; - is the standard input. For its holder.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "api", "entries"])]
     pub line: Option<PathBuf>,
     /// A delegation of the capability, DELEGATION or DELEGATION/SUB-DELEGATION, in all epochs. Default: the capability's own secret
     /// of the current key epoch.
@@ -227,9 +225,8 @@ pub struct UsageOf {
     /// Comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// The key server: it answers if it runs; otherwise its file of usage is read.
-    #[arg(long, short)]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub provider: Provider,
     #[arg(long)]
     pub json: bool,
 }
@@ -309,7 +306,11 @@ pub fn change(
 }
 
 fn grant(command: &GrantCap) -> Outcome {
-    let source = Source::read(&command.config)?;
+    let config = match command.provider.place()? {
+        Place::Here(config) => config,
+        Place::At(at) => return grant_at(command, &at),
+    };
+    let source = Source::read(config)?;
     let file = KeyFile::parse(&source)?;
     let (mut server, mut changes) = file.server(&source)?;
     let GrantCap { principal, waypoint, interval, narrow, prefix, delegation, .. } = *command;
@@ -327,6 +328,22 @@ fn grant(command: &GrantCap) -> Outcome {
     let key = key.ok_or_else(|| Failure::new("the grant was withdrawn again by another command"))?;
     let credential = Credential { zone: file.zone().clone(), terms, key };
     hand_over(&credential, Some(not_after), command.json);
+    Ok(())
+}
+
+/// The same by the API.
+fn grant_at(command: &GrantCap, at: &ApiTarget) -> Outcome {
+    let GrantCap { principal, waypoint, interval, narrow, prefix, delegation, days, .. } = command;
+    let mut order = json!({
+        "principal": principal, "waypoint": waypoint, "interval": interval, "narrow": narrow, "days": days,
+    });
+    if let (Some(prefix), Some(delegation)) = (prefix, delegation) {
+        (order["prefix"], order["delegation"]) = (json!(prefix.to_string()), json!(delegation));
+    }
+    let granted = cap_remote::grant(at, command.name.as_deref(), &order)?;
+    let credential = granted["capability"].as_str().and_then(|line| line.parse().ok());
+    let credential = credential.ok_or_else(|| Failure::new(format!("{} answers with no capability", at.url)))?;
+    hand_over(&credential, granted["until"].as_u64(), command.json);
     Ok(())
 }
 
@@ -348,28 +365,51 @@ fn hand_over(credential: &Credential, until: Option<u64>, json: bool) {
 }
 
 fn list(command: &List) -> Outcome {
-    let source = Source::read(&command.config)?;
-    let file = KeyFile::parse(&source)?;
-    let (server, _) = file.server(&source)?;
-    let state = server.state();
-    let asked = command.principal.map(principal_of).transpose()?;
-    let principals = state.list().into_iter().map(|(principal, ..)| principal);
-    let principals = principals.filter(|principal| asked.is_none_or(|asked| asked == *principal));
-    let labels = file.waypoint_labels();
-    let read = |principal| AccountGrants::read(state, principal, unix_now());
-    let trees: Vec<Value> = principals.filter_map(read).map(|account| account.tree(&labels)).collect();
-    let is_asked = |entry: &&Revocation| asked.is_none_or(|asked| asked == entry.principal);
-    let revoked: Vec<String> =
-        state.revocations().filter(is_asked).map(|entry| RevocationEntry(*entry).to_string()).collect();
+    let (number, trees, revoked) = match command.provider.place()? {
+        Place::Here(config) => list_here(config, command.principal)?,
+        Place::At(at) => list_at(&at, command.principal)?,
+    };
     if command.json {
-        print_json(json!({ "number": state.number(), "principals": trees, "revocations": revoked }));
+        print_json(json!({ "number": number, "principals": trees, "revocations": revoked }));
         return Ok(());
     }
-    print(&format!("change {}, {} revocations in force\n", state.number(), revoked.len()));
+    print(&format!("change {number}, {} revocations in force\n", revoked.len()));
     if !trees.is_empty() {
         print(&format!("\n{}", tree::text(&trees)));
     }
     Ok(())
+}
+
+/// The number of the records, accounts as trees, and revocations.
+type Listed = (u64, Vec<Value>, Vec<String>);
+
+fn list_here(config: &Path, principal: Option<u32>) -> Outcome<Listed> {
+    let source = Source::read(config)?;
+    let file = KeyFile::parse(&source)?;
+    let (server, _) = file.server(&source)?;
+    let state = server.state();
+    let asked = principal.map(principal_of).transpose()?;
+    let principals = state.list().into_iter().map(|(principal, ..)| principal);
+    let principals = principals.filter(|principal| asked.is_none_or(|asked| asked == *principal));
+    let labels = file.waypoint_labels();
+    let read = |principal| AccountGrants::read(state, principal, unix_now());
+    let trees = principals.filter_map(read).map(|account| account.tree(&labels)).collect();
+    let is_asked = |entry: &&Revocation| asked.is_none_or(|asked| asked == entry.principal);
+    let revoked = state.revocations().filter(is_asked).map(|entry| RevocationEntry(*entry).to_string()).collect();
+    Ok((state.number(), trees, revoked))
+}
+
+fn list_at(at: &ApiTarget, principal: Option<u32>) -> Outcome<Listed> {
+    let number = at.json("GET", "/v1/server", None)?["number"].as_u64().unwrap_or(0);
+    let trees = match principal {
+        Some(principal) => cap_remote::account(at, principal)?.into_iter().collect(),
+        None => cap_remote::all(at, "/v1/grants", "principals")?,
+    };
+    let revoked = cap_remote::all(at, "/v1/revocations", "revocations")?;
+    let revoked = revoked.iter().filter_map(Value::as_str).map(str::to_owned);
+    let of = |entry: &String| entry.split(['/', '@']).next().and_then(|number| number.parse().ok());
+    let revoked = revoked.filter(|entry| principal.is_none_or(|asked| of(entry) == Some(asked)));
+    Ok((number, trees, revoked.collect()))
 }
 
 fn delegate(command: &Delegate) -> Outcome {
@@ -385,8 +425,22 @@ fn delegate(command: &Delegate) -> Outcome {
 }
 
 fn revoke(command: &Revoke) -> Outcome {
-    match (&command.config, &command.line) {
-        (Some(config), None) if !command.entries.is_empty() => {
+    match (command.provider.place()?, &command.line) {
+        (Some(Place::At(at)), None) if !command.entries.is_empty() => {
+            let mut number = Value::Null;
+            for entry in &command.entries {
+                let text = entry.to_string();
+                let done = match command.lift {
+                    true => at.json("DELETE", &format!("/v1/revocations?entry={}", text.replace('/', "%2F")), None)?,
+                    false => at.json("POST", "/v1/revocations", Some(&json!({ "entry": text })))?,
+                };
+                number = done["number"].clone();
+            }
+            let count = cap_remote::all(&at, "/v1/revocations", "revocations")?.len();
+            report(json!({ "number": number, "revocations": count }), command.json);
+            Ok(())
+        }
+        (Some(Place::Here(config)), None) if !command.entries.is_empty() => {
             let source = Source::read(config)?;
             let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
             let body = |entry: &RevocationEntry| match command.lift {
@@ -468,7 +522,33 @@ fn seconds_of(text: &str) -> Result<u64, String> {
 }
 
 fn usage_of(command: &UsageOf) -> Outcome {
-    let source = Source::read(&command.config)?;
+    let statement = match command.provider.place()? {
+        Place::Here(config) => usage_here(command, config)?,
+        Place::At(at) => usage_at(command, &at)?,
+    };
+    if command.csv {
+        print(&csv(&statement));
+    } else if command.json {
+        print_json(json!({ "usage": statement.lines }));
+    } else if statement.lines.is_empty() {
+        print("no usage\n");
+    } else {
+        print(&objects(&statement.lines, &statement.columns));
+    }
+    Ok(())
+}
+
+fn usage_at(command: &UsageOf, at: &ApiTarget) -> Outcome<Statement> {
+    let time = |name: &str, second: Option<u64>| second.map_or(String::new(), |second| format!("&{name}={second}"));
+    let principal = command.principal.map_or(String::new(), |principal| format!("&principal={principal}"));
+    let (from, to) = (time("from", command.from), time("to", command.to));
+    let path = format!("/v1/usage?by={}{principal}{from}{to}", command.by.name());
+    let lines = at.json("GET", &path, None)?["usage"].as_array().cloned().unwrap_or_default();
+    Ok(Statement { columns: command.by.all_columns(), lines })
+}
+
+fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
+    let source = Source::read(config)?;
     let file = KeyFile::parse(&source)?;
     let Some(routers) = &file.key.routers else {
         let failure = Failure::new("this key server has no [key.routers]: nobody reports usage to it");
@@ -493,7 +573,7 @@ fn usage_of(command: &UsageOf) -> Outcome {
             usage::lines(&totals, command.principal, &account, &file.router_names())
         }
         None if path.exists() => {
-            let target = Target { url: None, config: Some(command.config.clone()) };
+            let target = Target { url: None, config: Some(config.to_owned()) };
             let query = command.principal.map_or(String::new(), |principal| format!("?principal={principal}"));
             let page = fetch::json(&target, &format!("/api/v1/usage{query}"))?;
             page["usage"].as_array().cloned().unwrap_or_default()
@@ -501,17 +581,7 @@ fn usage_of(command: &UsageOf) -> Outcome {
         None => Vec::new(),
     };
     let lines = lines.iter().filter(|line| is_within(line, command.from, command.to));
-    let statement = statement(lines, command.by);
-    if command.csv {
-        print(&csv(&statement));
-    } else if command.json {
-        print_json(json!({ "usage": statement.lines }));
-    } else if statement.lines.is_empty() {
-        print("no usage\n");
-    } else {
-        print(&objects(&statement.lines, &statement.columns));
-    }
-    Ok(())
+    Ok(statement(lines, command.by))
 }
 
 /// The capability in a file. A line is a secret, so that it is no argument, which other users could see.
@@ -564,18 +634,15 @@ fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Ack
             let id = u16::from_be_bytes(*fresh()?);
             let question = ordering.question(id);
             let answer = match is_tcp {
-                false => by_udp(server, &question, PATIENCE).map(|answer| answer.map(|(_, octets)| octets)),
-                true => by_tcp(server, &question, PATIENCE).map(Some),
+                false => by_udp(server, &question, PATIENCE, |octets| ordering.read(octets, id).ok()),
+                true => by_tcp(server, &question, PATIENCE).map(|octets| ordering.read(&octets, id).ok()),
             };
             match answer {
-                Ok(Some(octets)) => match ordering.read(&octets, id) {
-                    Ok(Some(answer)) if answer.status == Status::Done => return Ok(answer),
-                    Ok(Some(answer)) => {
-                        return Err(Failure::new(format!("the key server refuses: {}", answer.status)));
-                    }
-                    Ok(None) => last = format!("{server} does not acknowledge it"),
-                    Err(error) => last = format!("{server}: {error}"),
-                },
+                Ok(Some(Some(answer))) if answer.status == Status::Done => return Ok(answer),
+                Ok(Some(Some(answer))) => {
+                    return Err(Failure::new(format!("the key server refuses: {}", answer.status)));
+                }
+                Ok(Some(None)) => last = format!("{server} does not acknowledge it"),
                 Ok(None) => last = format!("{server} does not answer"),
                 Err(error) => last = format!("{server}: {error}"),
             }

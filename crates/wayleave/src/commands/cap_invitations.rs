@@ -1,7 +1,6 @@
 //! `cap invite` and `cap invitations`: the provider invites, lists, and withdraws.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,6 +10,8 @@ use wayleave_runtime::clock::{unix_now, utc};
 use zeroize::Zeroizing;
 
 use super::cap::{change, warn_of_unknown};
+use super::cap_remote::{Place, Provider, all};
+use crate::api_client::ApiTarget;
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
@@ -48,9 +49,8 @@ pub struct Invite {
     /// Days for which the invitation can be redeemed.
     #[arg(long, default_value_t = DEFAULT_EXPIRY, value_parser = clap::value_parser!(u64).range(1..=MAX_DAYS))]
     pub expires: u64,
-    /// The key server's configuration, with [key.api].
-    #[arg(long, short)]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub provider: Provider,
     #[arg(long)]
     pub json: bool,
 }
@@ -60,16 +60,19 @@ pub struct Invitations {
     /// Withdraw the invitation with this ID, if nobody has used it.
     #[arg(long, value_name = "ID")]
     pub withdraw: Option<InvitationId>,
-    /// The key server's configuration.
-    #[arg(long, short)]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub provider: Provider,
     #[arg(long)]
     pub json: bool,
 }
 
 /// Makes an invitation.
 pub fn invite(command: &Invite) -> Outcome {
-    let source = Source::read(&command.config)?;
+    let config = match command.provider.place()? {
+        Place::Here(config) => config,
+        Place::At(at) => return invite_at(command, &at),
+    };
+    let source = Source::read(config)?;
     let file = KeyFile::parse(&source)?;
     let api = file.key.api.as_ref().ok_or_else(|| {
         Failure::new("this key server has no [key.api], where an invitation would be redeemed")
@@ -89,27 +92,54 @@ pub fn invite(command: &Invite) -> Outcome {
     let (line, invitation) = make(order, url, pin)?;
     change(&mut server, &mut changes, &mut |_| Some(ChangeBody::Invite(invitation.clone())))?;
     let text = Zeroizing::new(line.expose());
-    if command.json {
-        print_json(json!({ "invitation": *text, "id": line.id.to_string(), "expires": utc(not_after) }));
-    } else {
-        print(&format!("{}\n", *text));
-    }
+    hand_over(command, &text, &line.id.to_string(), not_after);
     Ok(())
+}
+
+/// The same by the API.
+fn invite_at(command: &Invite, at: &ApiTarget) -> Outcome {
+    let Invite { name, principal, waypoint, interval, narrow, prefix, delegation, days, expires, .. } = command;
+    let mut order = json!({
+        "name": name, "principal": principal, "waypoints": waypoint, "interval": interval, "narrow": narrow, "days": days,
+        "expires_days": expires,
+    });
+    if let (Some(prefix), Some(delegation)) = (prefix, delegation) {
+        (order["prefix"], order["delegation"]) = (json!(prefix.to_string()), json!(delegation));
+    }
+    let made = at.json("POST", "/v1/invitations", Some(&order))?;
+    let text = |of: &str| made[of].as_str().unwrap_or_default();
+    hand_over(command, text("invitation"), text("id"), made["expires"].as_u64().unwrap_or(0));
+    Ok(())
+}
+
+fn hand_over(command: &Invite, line: &str, id: &str, not_after: u64) {
+    if command.json {
+        print_json(json!({ "invitation": line, "id": id, "expires": utc(not_after) }));
+    } else {
+        print(&format!("{line}\n"));
+    }
 }
 
 /// Lists invitations, or withdraws one.
 pub fn list(command: &Invitations) -> Outcome {
-    let source = Source::read(&command.config)?;
-    let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
-    if let Some(id) = command.withdraw {
-        change(&mut server, &mut changes, &mut |_| Some(ChangeBody::Uninvite(id)))?;
-        let done = json!({ "number": server.state().number(), "withdrawn": id.to_string() });
-        if command.json { print_json(done) } else { print(&fields(&done)) }
-        return Ok(());
-    }
-    let now = unix_now().secs();
-    let all: Vec<Value> =
-        server.state().invitations().map(|(invitation, standing)| describe(invitation, standing, now)).collect();
+    let all: Vec<Value> = match (command.provider.place()?, command.withdraw) {
+        (Place::At(at), Some(id)) => {
+            let done = at.json("DELETE", &format!("/v1/invitations/{id}"), None)?;
+            return withdrawn(command, id, &done["number"]);
+        }
+        (Place::At(at), None) => all(&at, "/v1/invitations", "invitations")?,
+        (Place::Here(config), withdraw) => {
+            let source = Source::read(config)?;
+            let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
+            if let Some(id) = withdraw {
+                change(&mut server, &mut changes, &mut |_| Some(ChangeBody::Uninvite(id)))?;
+                return withdrawn(command, id, &json!(server.state().number()));
+            }
+            let now = unix_now().secs();
+            let described = server.state().invitations().map(|(invitation, standing)| describe(invitation, standing, now));
+            described.collect()
+        }
+    };
     if command.json {
         print_json(json!({ "invitations": all }));
     } else if all.is_empty() {
@@ -118,5 +148,11 @@ pub fn list(command: &Invitations) -> Outcome {
         let rows: Vec<Value> = all.iter().map(row).collect();
         print(&objects(&rows, &["id", "principal", "name", "waypoints", "state", "expires", "used"]));
     }
+    Ok(())
+}
+
+fn withdrawn(command: &Invitations, id: InvitationId, number: &Value) -> Outcome {
+    let done = json!({ "number": number, "withdrawn": id.to_string() });
+    if command.json { print_json(done) } else { print(&fields(&done)) }
     Ok(())
 }

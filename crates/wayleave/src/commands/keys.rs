@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use wayleave_crypto::hash::sha256;
+use wayleave_runtime::api_tls::KeyPin;
 use wayleave_runtime::identity::{Fingerprint, Identity, to_hex};
 use zeroize::Zeroizing;
 
@@ -200,9 +201,12 @@ fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
 pub fn show(file: &Path, identity: &Identity, json: bool) {
     let tls = identity.fingerprint().to_string();
     let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
+    // What clients of an API pin: of the key alone, so that a renewed certificate keeps it.
+    let pin = KeyPin::of(identity.certificate()).map(|pin| pin.to_string());
     if json {
-        print_json(json!({ "file": file, "tls": tls, "sign": sign }));
+        print_json(json!({ "file": file, "tls": tls, "sign": sign, "pin": pin }));
     } else {
-        print(&format!("file  {}\ntls   {tls}\nsign  {sign}\n", file.display()));
+        let pin = pin.unwrap_or_default();
+        print(&format!("file  {}\ntls   {tls}\nsign  {sign}\npin   {pin}\n", file.display()));
     }
 }

@@ -9,6 +9,7 @@ use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Prin
 use wayleave_runtime::identity::to_hex;
 
 use crate::failure::Failure;
+use crate::key_files::revocation::RevocationEntry;
 
 /// Binary logarithm of a key epoch's length in seconds, if none is named: 68 minutes.
 pub const DEFAULT_INTERVAL: u8 = 12;
@@ -87,6 +88,23 @@ pub fn open_or_rename(state: &State, principal: Principal, name: Option<&str>) -
     let (held, generation) = known.unwrap_or_else(|| ("", state.next_generation()));
     let name = name.unwrap_or(held);
     (known.is_none() || name != held).then(|| ChangeBody::Account { principal, generation, name: name.to_owned() })
+}
+
+/// A change in a few words, for a log.
+pub fn summary(body: &ChangeBody) -> String {
+    match body {
+        ChangeBody::Account { principal, generation, .. } => {
+            format!("account {}, keys of generation {generation}", principal.number())
+        }
+        ChangeBody::Close { principal } => format!("account {} closed", principal.number()),
+        ChangeBody::Grant(grant) => format!("granted: {}", grant.terms),
+        ChangeBody::Withdraw(terms) => format!("withdrawn: {terms}"),
+        ChangeBody::Revoke(entry) => format!("revoked: {}", RevocationEntry(*entry)),
+        ChangeBody::Lift(entry) => format!("revocation lifted: {}", RevocationEntry(*entry)),
+        ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
+        ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
+        ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),
+    }
 }
 
 /// Names a grant of an account: 16 hexadecimal digits that follow from its terms.

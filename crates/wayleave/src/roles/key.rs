@@ -55,6 +55,9 @@ impl Role for KeyRole {
             "key.api.token",
             "key.api.requests_per_second",
             "key.api.url",
+            "key.api.identity",
+            "key.api.certificate",
+            "key.api.private_key",
         ];
     type Config = KeyFile;
     type View = KeyView;
@@ -130,11 +133,9 @@ impl Role for KeyRole {
 
     async fn reload(&mut self, config: KeyFile, source: &Source) -> Outcome {
         let waypoints = config.waypoints(source)?;
+        self.api.as_ref().map_or(Ok(()), |api| api.configure(&config, source))?;
         lock(&self.core).server.reload(waypoints, config.policy(), config.responses_per_second());
         self.view.configure(&config);
-        if let Some(api) = &self.api {
-            api.configure(&config);
-        }
         if let Some(routers) = &self.routers {
             let _ = routers.running.events.send(routers::Event::Configure(Box::new(config))).await; // fails if it has ended
         }

@@ -8,6 +8,7 @@ use wayleave_core::Now;
 use super::api::problem::{Problem, ProblemKind};
 use super::core::Core;
 use crate::failure::Failure;
+use crate::provider::orders::summary;
 
 /// Attempts at a change while commands append others.
 const ATTEMPTS: usize = 8;
@@ -52,8 +53,9 @@ impl Core {
                 .apply(&signed)
                 .map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
             let number = signed.object().number;
-            info!(number, by, "change by the API: {:?}", signed.object().body);
-            self.log.note(&json!({ "event": "api-change", "number": number, "by": by }));
+            let what = summary(&signed.object().body);
+            info!(number, by, "change by the API: {what}");
+            self.log.note(&json!({ "event": "api-change", "number": number, "by": by, "what": what }));
             self.prepare(now);
             self.write_list(now);
             return Ok(Ok(number));

@@ -86,7 +86,7 @@ pub fn create(api: &Api, call: &Call) -> Result<Reply, Problem> {
         Problem::new(ProblemKind::Conflict, "the address at which holders reach this API is not known")
             .help("the operator adds `url` to [key.api]")
     })?;
-    let (line, invitation) = invite(order, url, api.pin)?;
+    let (line, invitation) = invite(order, url, api.shown.pin())?;
     let number = api.change(call, &mut |_| Ok(Some(ChangeBody::Invite(invitation.clone()))))?;
     let text = Zeroizing::new(line.expose());
     Ok(Reply::Json(

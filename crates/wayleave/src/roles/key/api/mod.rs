@@ -22,7 +22,7 @@ use wayleave_control::capability::{ApiUrl, ChangeBody, RateLimit, State, Verdict
 use wayleave_crypto::hash::sha256;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_runtime::Clock;
-use wayleave_runtime::api_tls::KeyPin;
+use wayleave_runtime::api_tls::ShownKey;
 use wayleave_runtime::https::{ApiAnswer, ApiRequest, ApiServing, HttpsLimits, serve_api};
 
 use self::counts::{ApiCounts, count};
@@ -75,7 +75,7 @@ pub struct Api {
     settings: Mutex<Settings>,
     limit: Mutex<RateLimit>,
     counts: Arc<ApiCounts>,
-    pin: KeyPin,
+    shown: Arc<ShownKey>,
     failed: mpsc::Sender<Failure>,
     zone: String,
     writer: String,
@@ -119,7 +119,7 @@ impl RunningApi {
         failed: mpsc::Sender<Failure>,
     ) -> Outcome<Option<Self>> {
         let Some(section) = &config.key.api else { return Ok(None) };
-        let key = section.key(source)?;
+        let shown = ShownKey::new(section.key(source)?);
         let limit = RateLimit::new(Key128::new(*fresh()?), section.requests_per_second());
         let follows = config.key.follow.as_ref().map(|follow| follow.get_ref().server.server());
         let api = Arc::new(Api {
@@ -129,7 +129,7 @@ impl RunningApi {
             settings: Mutex::new(settings(config)),
             limit: Mutex::new(limit),
             counts,
-            pin: key.pin(),
+            shown: Arc::clone(&shown),
             failed,
             zone: config.zone().to_string(),
             writer: config.key.writer.0.to_string(),
@@ -141,20 +141,29 @@ impl RunningApi {
             let api = Arc::clone(&of_requests);
             async move { api.answer(request).await }
         };
-        let serving = serve_api(at, key.server_config()?, LIMITS, handler).await;
+        let serving = serve_api(at, shown.server_config()?, LIMITS, handler).await;
         let serving =
             serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
-        info!(listen = %serving.address, pin = %key.pin(), tokens = section.token.len(), "API at https://{}", serving.address);
+        info!(listen = %serving.address, pin = %shown.pin(), tokens = section.token.len(), "API at https://{}", serving.address);
         Ok(Some(Self { api, _serving: serving }))
     }
 
-    /// Takes over what a reload may change.
-    pub fn configure(&self, config: &KeyFile) {
-        *self.api.settings() = settings(config);
-        if let Some(section) = &config.key.api {
-            let mut limit = self.api.limit.lock().unwrap_or_else(PoisonError::into_inner);
-            limit.set(section.requests_per_second());
+    /// Takes over what a reload may change, a renewed certificate among it.
+    ///
+    /// # Errors
+    /// If the certificate cannot be read. Nothing has changed.
+    pub fn configure(&self, config: &KeyFile, source: &Source) -> Outcome {
+        let Some(section) = &config.key.api else { return Ok(()) };
+        let key = section.key(source)?;
+        let before = self.api.shown.pin();
+        if key.pin() != before {
+            warn!(%before, after = %key.pin(), "the API's key is another: invitations that were made before cannot be redeemed any more");
         }
+        self.api.shown.replace(key);
+        *self.api.settings() = settings(config);
+        let mut limit = self.api.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        limit.set(section.requests_per_second());
+        Ok(())
     }
 }
 
