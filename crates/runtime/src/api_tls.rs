@@ -160,7 +160,6 @@ impl ApiKey {
     pub fn pin(&self) -> KeyPin {
         self.pin
     }
-
 }
 
 /// What a running server shows: another certificate can take its place, for connections that begin afterwards.

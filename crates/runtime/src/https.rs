@@ -109,7 +109,12 @@ where
 }
 
 /// Accepts connections and has their handshakes done, each in a task of its own.
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, limits: HttpsLimits, to: mpsc::Sender<(Conn, SocketAddr)>) {
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    limits: HttpsLimits,
+    to: mpsc::Sender<(Conn, SocketAddr)>,
+) {
     let room = Arc::new(Semaphore::new(limits.connections));
     let sources = Sources::default();
     loop {

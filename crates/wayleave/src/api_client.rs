@@ -127,7 +127,8 @@ fn read(answer: &[u8]) -> Option<ApiReply> {
     let body = &answer[end + 4..];
     let mut lines = head.split("\r\n");
     let status = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    let length = lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length =
+        lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let length: Option<usize> = length.and_then(|(_, value)| value.trim().parse().ok());
     let is_whole = length.is_none_or(|length| length == body.len());
     is_whole.then(|| ApiReply { status, body: Zeroizing::new(body.to_vec()) })

@@ -127,7 +127,9 @@ pub enum InvitationError {
     Expired,
     #[error("an invitation with this ID exists already")]
     Twice,
-    #[error("an invitation has 1 to {MAX_INVITED} different grants of one principal, and a name of at most {MAX_NAME} ASCII characters")]
+    #[error(
+        "an invitation has 1 to {MAX_INVITED} different grants of one principal, and a name of at most {MAX_NAME} ASCII characters"
+    )]
     Terms,
     #[error("{MAX_INVITATIONS} invitations are remembered: wait until old ones are forgotten")]
     Full,

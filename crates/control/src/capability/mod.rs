@@ -37,7 +37,8 @@ pub use channel::{
 };
 pub use credential::{Credential, CredentialError, PREFIX, Terms};
 pub use invitation::{
-    BadInvitationId, Invitation, InvitationError, InvitationId, InvitationStanding, MAX_INVITATIONS, MAX_INVITED, REMEMBERED,
+    BadInvitationId, Invitation, InvitationError, InvitationId, InvitationStanding, MAX_INVITATIONS, MAX_INVITED,
+    REMEMBERED,
 };
 pub use invitation_line::{ApiUrl, BadApiUrl, INVITATION_PREFIX, InvitationLine, InvitationLineError, MAX_URL};
 pub use keys::{AccountKey, Handle, MasterKey, ProviderKey};

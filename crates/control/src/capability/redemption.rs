@@ -64,7 +64,9 @@ pub enum RedemptionRefusal {
     Expired,
     #[error("the clocks of holder and server differ by more than {WINDOW} s: set the clock")]
     Clock,
-    #[error("what the invitation gave is no longer granted: the account was closed, its keys were replaced, or a grant was withdrawn; ask the provider")]
+    #[error(
+        "what the invitation gave is no longer granted: the account was closed, its keys were replaced, or a grant was withdrawn; ask the provider"
+    )]
     Gone,
 }
 

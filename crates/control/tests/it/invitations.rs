@@ -1,9 +1,12 @@
 //! Invitations: redeemed once, by who holds them, in one change; repeated by the same holder; refused to everybody else.
 
+use std::path::Path;
+
 use proptest::prelude::*;
+use serde_json::Value;
 use wayleave_control::capability::*;
 use wayleave_control::signed::Signed;
-use wayleave_core::Now;
+use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_packet::platypus::header::Delegation;
@@ -34,7 +37,11 @@ fn holder(number: u64) -> SigningKey {
 }
 
 /// Makes a new redemption durable.
-fn redeem(server: &mut KeyServer, request: &RedemptionRequest, now: Now) -> Result<Vec<(Credential, u64)>, RedemptionRefusal> {
+fn redeem(
+    server: &mut KeyServer,
+    request: &RedemptionRequest,
+    now: Now,
+) -> Result<Vec<(Credential, u64)>, RedemptionRefusal> {
     if let Redemption::New(body) = server.state().redemption(request, now.unix)? {
         change(server, body, now);
     }
@@ -66,7 +73,12 @@ fn an_invitation_opens_the_account_and_grants_in_one_change_and_its_holder_may_r
     // Somebody else who has the line.
     let stranger = line.redeem(&holder(2), at(2).unix);
     assert_eq!(redeem(&mut server, &stranger, at(2)), Err(RedemptionRefusal::Used));
-    assert!(server.sign(ChangeBody::Redeem { invitation: line.id, holder: [9; 32] }, at(2).unix).expect("the writer").is_err());
+    assert!(
+        server
+            .sign(ChangeBody::Redeem { invitation: line.id, holder: [9; 32] }, at(2).unix)
+            .expect("the writer")
+            .is_err()
+    );
 }
 
 #[test]
@@ -212,6 +224,47 @@ fn a_replica_follows_invitations_and_gives_the_same_and_takes_no_redemption_that
     let previous = changes[0].digest();
     let late_change = Signed::sign(&Change { number: 2, previous, issued, body }, &signer()).expect("signed");
     assert_eq!(late.apply(&late_change), Err(InvitationError::Expired.into()));
+}
+
+/// `test-data/wire/invitations.py` makes these from the page alone, and shares no code with the program.
+#[test]
+fn lines_redemptions_and_changes_are_as_an_independent_program_makes_them() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/invitations.json");
+    #[allow(clippy::disallowed_methods, reason = "a test reads its data")]
+    let text = std::fs::read_to_string(path).expect("there");
+    let published: Value = serde_json::from_str(&text).expect("JSON");
+    let text = |of: &str| published[of].as_str().expect("a text");
+    let octets = |of: &str| -> Vec<u8> {
+        let digits = text(of);
+        (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hex")).collect()
+    };
+    let array = |of: &str| <[u8; 32]>::try_from(octets(of)).expect("32 octets");
+    let line: InvitationLine = text("line").parse().expect("an invitation");
+    assert_eq!((line.url.as_str(), line.id.to_string().as_str()), (text("url"), text("id")));
+    assert_eq!((line.pin, line.secret.expose()), (array("pin"), &array("secret")));
+    assert_eq!(line.expose(), text("line"));
+    let now = UnixTime(published["time"].as_u64().expect("seconds") * 1_000_000);
+    let request = line.redeem(&SigningKey::from_seed(&Seed::new(array("holder"))), now);
+    assert_eq!((request.proof.to_vec(), request.possession.to_vec()), (octets("proof"), octets("possession")));
+    let writer = SigningKey::from_seed(&Seed::new(array("writer")));
+    let state = || State::new(provider());
+    let mut of = state();
+    let mut made = Vec::new();
+    for kind in ["invite", "redeem"] {
+        let change = Signed::<Change>::decode(&octets(kind)).expect("a change");
+        of.apply(&change, &writer.verifying_key()).expect("the next");
+        made.push(change.object().clone());
+    }
+    assert_eq!((of.accounts(), of.grants()), (1, 2));
+    assert_eq!(of.redemption(&request, now), Ok(Redemption::Repeated));
+    let mut other = state();
+    for kind in ["invite", "withdraw"] {
+        let change = Signed::<Change>::decode(&octets(kind)).expect("a change");
+        other.apply(&change, &writer.verifying_key()).expect("the next");
+    }
+    assert_eq!(other.redemption(&request, now), Err(RedemptionRefusal::Withdrawn));
+    let signed = Signed::sign(&made[0], &writer).expect("signed");
+    assert_eq!(signed.octets().to_vec(), octets("invite"));
 }
 
 proptest! {

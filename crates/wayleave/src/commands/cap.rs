@@ -37,10 +37,10 @@ use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::revocation::RevocationEntry;
-use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
-use crate::provider::tree::{self, AccountGrants};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
+use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
+use crate::provider::tree::{self, AccountGrants};
 use crate::roles::usage_store::{TABLE, stored};
 use crate::usage::{self, By, Statement, csv, is_within, statement};
 

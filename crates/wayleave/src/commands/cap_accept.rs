@@ -47,9 +47,10 @@ pub fn accept(command: &Accept) -> Outcome {
             .help("choose another file; the invitation was not used")
             .into());
     }
-    let key_file = command.key.clone().unwrap_or_else(|| {
-        out.unwrap_or(Path::new("")).with_file_name(format!("invitation-{}.key", line.id))
-    });
+    let key_file = command
+        .key
+        .clone()
+        .unwrap_or_else(|| out.unwrap_or(Path::new("")).with_file_name(format!("invitation-{}.key", line.id)));
     // On the disk before anything is sent: with another key nobody could repeat what the server has done.
     let seed = match key_file.exists() {
         true => node::load(KeyKind::Holder, &key_file)?,

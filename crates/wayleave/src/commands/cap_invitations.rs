@@ -16,8 +16,8 @@ use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::output::{fields, objects, print, print_json};
-use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, row};
 use crate::provider::invitations::invite as make;
+use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, row};
 use crate::provider::orders::{DAY, DEFAULT_DAYS, DEFAULT_INTERVAL, GrantOrder, MAX_DAYS, check_name};
 
 #[derive(Args, Debug)]
@@ -136,7 +136,8 @@ pub fn list(command: &Invitations) -> Outcome {
                 return withdrawn(command, id, &json!(server.state().number()));
             }
             let now = unix_now().secs();
-            let described = server.state().invitations().map(|(invitation, standing)| describe(invitation, standing, now));
+            let described =
+                server.state().invitations().map(|(invitation, standing)| describe(invitation, standing, now));
             described.collect()
         }
     };
@@ -153,6 +154,10 @@ pub fn list(command: &Invitations) -> Outcome {
 
 fn withdrawn(command: &Invitations, id: InvitationId, number: &Value) -> Outcome {
     let done = json!({ "number": number, "withdrawn": id.to_string() });
-    if command.json { print_json(done) } else { print(&fields(&done)) }
+    if command.json {
+        print_json(done)
+    } else {
+        print(&fields(&done))
+    }
     Ok(())
 }

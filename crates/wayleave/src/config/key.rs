@@ -46,7 +46,14 @@ pub const ROLE: RoleConfig = RoleConfig {
     sections: "[key]",
     check: KeyFile::checked,
     template: |_| {
-        template("keys.example.net", "127.0.0.1:5300", "ns1.example.net", "127.0.0.1:8493", super::EXAMPLE_OPERATORS[0], None)
+        template(
+            "keys.example.net",
+            "127.0.0.1:5300",
+            "ns1.example.net",
+            "127.0.0.1:8493",
+            super::EXAMPLE_OPERATORS[0],
+            None,
+        )
     },
 };
 
@@ -466,14 +473,7 @@ impl KeyFile {
 }
 
 /// A key server's configuration, with an API if it has an address.
-pub fn template(
-    zone: &str,
-    listen: &str,
-    name_server: &str,
-    status: &str,
-    writer: &str,
-    api: Option<&str>,
-) -> String {
+pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, writer: &str, api: Option<&str>) -> String {
     let (router, api) = (super::EXAMPLE_OPERATORS[0], key_api::template(api));
     format!(
         "# A key server: it answers holders of Platypus capabilities with their secrets, by DNS. Run it with:\n\

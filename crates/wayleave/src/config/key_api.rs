@@ -104,9 +104,8 @@ impl ApiSection {
         }
         for (at, token) in self.token.iter().enumerate() {
             let own = token.get_ref();
-            let is_taken = |other: &Spanned<TokenEntry>| {
-                other.get_ref().name == own.name || other.get_ref().hash.0 == own.hash.0
-            };
+            let is_taken =
+                |other: &Spanned<TokenEntry>| other.get_ref().name == own.name || other.get_ref().hash.0 == own.hash.0;
             if self.token[..at].iter().any(is_taken) {
                 faults.push(Fault::at(token.span(), "the same name or hash of a token twice, expected each once"));
             }

@@ -58,8 +58,7 @@ impl GrantOrder {
 /// # Errors
 /// If it has more than 24 bits.
 pub fn principal_of(number: u32) -> Result<Principal, Failure> {
-    Principal::new(number)
-        .ok_or_else(|| Failure::usage(format!("{number} is not a principal, which has 24 bits")))
+    Principal::new(number).ok_or_else(|| Failure::usage(format!("{number} is not a principal, which has 24 bits")))
 }
 
 /// The delegation with this number.
@@ -79,7 +78,10 @@ pub fn check_name(name: &str) -> Result<(), Failure> {
     if wayleave_control::wire::is_text(name, MAX_NAME) {
         return Ok(());
     }
-    Err(Failure::usage(format!("`{}` is not a name of at most {MAX_NAME} printable ASCII characters", name.escape_debug())))
+    Err(Failure::usage(format!(
+        "`{}` is not a name of at most {MAX_NAME} printable ASCII characters",
+        name.escape_debug()
+    )))
 }
 
 /// The change that opens a principal's account or renames it; none if there is one of this name.

@@ -44,21 +44,20 @@ pub struct KeyRole {
 
 impl Role for KeyRole {
     const NAME: &'static str = "key";
-    const LIVE: &'static [&'static str] =
-        &[
-            "key.waypoint",
-            "key.rule",
-            "key.responses_per_second",
-            "key.router",
-            "key.rate",
-            "key.replica",
-            "key.api.token",
-            "key.api.requests_per_second",
-            "key.api.url",
-            "key.api.identity",
-            "key.api.certificate",
-            "key.api.private_key",
-        ];
+    const LIVE: &'static [&'static str] = &[
+        "key.waypoint",
+        "key.rule",
+        "key.responses_per_second",
+        "key.router",
+        "key.rate",
+        "key.replica",
+        "key.api.token",
+        "key.api.requests_per_second",
+        "key.api.url",
+        "key.api.identity",
+        "key.api.certificate",
+        "key.api.private_key",
+    ];
     type Config = KeyFile;
     type View = KeyView;
     type Event = Failure;

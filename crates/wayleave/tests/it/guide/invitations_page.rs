@@ -46,12 +46,16 @@ fn a_customer_is_invited_and_accounts_are_kept_from_elsewhere_as_the_guide_says(
         }
         said += &shell.run(&command);
     }
-    assert!(said.contains("used") && said.contains("pop 198.51.100.1 fra") && said.contains("capability: granted"), "{said}");
+    assert!(
+        said.contains("used") && said.contains("pop 198.51.100.1 fra") && said.contains("capability: granted"),
+        "{said}"
+    );
     let curl = std::process::Command::new("curl").arg("--version").output().is_ok();
     let all = commands(&elsewhere).into_iter().filter(|command| curl || !command.starts_with("curl"));
     let said = shell.run(&all.collect::<Vec<_>>().join("\n"));
     assert!(said.contains("principal 8 other") && said.contains("third"), "{said}");
     assert!(!curl || said.contains("\"name\":\"customer\""), "{said}");
-    let lines = ["customer.line", "other.line"].map(|file| fs::read_to_string(shell.folder.0.join(file)).expect("there"));
+    let lines =
+        ["customer.line", "other.line"].map(|file| fs::read_to_string(shell.folder.0.join(file)).expect("there"));
     assert!(lines.iter().all(|line| line.starts_with("wayleave-cap-")));
 }

@@ -21,7 +21,8 @@ fn strangers_are_limited_and_the_operator_beside_them_is_served() {
     let limited = statuses.iter().filter(|status| **status == 429).count();
     assert_eq!(refused + limited, 60, "{statuses:?}");
     assert!(refused >= 10 && limited >= 1, "{statuses:?}");
-    let limited_answer = (0..200).map(|_| world.call(None, "POST", "/v1/redemptions", None)).find(|answer| answer.status == 429);
+    let limited_answer =
+        (0..200).map(|_| world.call(None, "POST", "/v1/redemptions", None)).find(|answer| answer.status == 429);
     let limited_answer = limited_answer.expect("redemptions are limited too");
     assert!(limited_answer.is("too-many") && limited_answer.head.contains("retry-after: 1"), "{limited_answer:?}");
     assert_eq!(world.counted("unauthenticated"), before + refused as u64);
@@ -93,7 +94,9 @@ fn garbage_plain_http_and_endless_requests_end_and_the_server_serves() {
     let deep = "[".repeat(60_000);
     let deep = world.request("POST", "/v1/accounts", &token, &deep).expect("an answer");
     assert!(deep.is("request"), "{deep:?}");
-    for path in ["/v1/../v1/accounts", "/v1/accounts%2F7", "/v1/accounts/-1", "/v1/accounts/007", "/v1/accounts/99999999999"] {
+    for path in
+        ["/v1/../v1/accounts", "/v1/accounts%2F7", "/v1/accounts/-1", "/v1/accounts/007", "/v1/accounts/99999999999"]
+    {
         let answer = world.request("GET", path, &token, "").expect("an answer");
         assert!(answer.status == 404 || answer.status == 400, "{path}: {answer:?}");
     }
@@ -113,9 +116,7 @@ fn garbage_plain_http_and_endless_requests_end_and_the_server_serves() {
 fn silent_connections_of_one_source_have_an_end_and_a_number() {
     let world = World::new("silent");
     let silent: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(&world.api).expect("it listens")).collect();
-    eventually("the source has no place left", || {
-        world.request("GET", "/v1/openapi.json", "", "").is_err()
-    });
+    eventually("the source has no place left", || world.request("GET", "/v1/openapi.json", "", "").is_err());
     let mut beyond = TcpStream::connect(&world.api).expect("the backlog takes it");
     beyond.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
     assert!(matches!(beyond.read(&mut [0]), Ok(0) | Err(_)), "it is closed, and nothing is said");
@@ -133,7 +134,8 @@ fn without_the_section_nobody_is_invited_and_nothing_listens() {
     let path = world.folder.0.join("server/key.toml");
     let config = fs::read_to_string(&path).expect("there");
     let cut = config.find("[key.api]").expect("a section");
-    let end = config.find("[[key.waypoint]]\naddress = \"198.51.100.1\"\nkey = \"../router.key\"\nkind").expect("a waypoint");
+    let end =
+        config.find("[[key.waypoint]]\naddress = \"198.51.100.1\"\nkey = \"../router.key\"\nkind").expect("a waypoint");
     let without = format!("{}{}", &config[..cut], &config[end..]);
     fs::write(&path, without).expect("written");
     world.folder.ok(&["check", "server/key.toml"]);

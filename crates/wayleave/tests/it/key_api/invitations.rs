@@ -59,7 +59,8 @@ fn an_invitation_is_redeemed_once_and_again_by_its_holder_alone() {
     assert!(listed.contains("used") && listed.contains("withdrawn"), "{listed}");
     let log = world.running.log();
     let secrets = [line, read("own.line"), world.full.clone()];
-    let records = String::from_utf8_lossy(&fs::read(world.folder.0.join("server/records")).expect("there")).into_owned();
+    let records =
+        String::from_utf8_lossy(&fs::read(world.folder.0.join("server/records")).expect("there")).into_owned();
     assert!(secrets.iter().all(|secret| !log.contains(secret) && !records.contains(secret)), "{log}");
 }
 
@@ -124,7 +125,8 @@ fn an_invitation_of_last_week_has_expired_and_a_wrong_clock_is_told() {
     let (principal, interval) = (Principal::new(8).expect("24 bits"), Interval::new(12).expect("in range"));
     let terms = vec![Terms { waypoint, principal, interval, width: Width::Full, delegation: None }];
     let now = unix_now().secs();
-    let old = InvitationLine { id: wayleave_control::capability::InvitationId([4; 8]), not_after: now - 60, ..line.clone() };
+    let old =
+        InvitationLine { id: wayleave_control::capability::InvitationId([4; 8]), not_after: now - 60, ..line.clone() };
     let invitation =
         Invitation { id: old.id, key: old.key(), name: "late".to_owned(), lasts: 9, not_after: old.not_after, terms };
     append(&world, ChangeBody::Invite(invitation), now - 3_600);

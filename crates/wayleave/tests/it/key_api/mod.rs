@@ -4,6 +4,7 @@ mod description;
 mod hostile;
 mod invitations;
 mod operators;
+mod remote;
 mod replica;
 mod schema;
 mod world;

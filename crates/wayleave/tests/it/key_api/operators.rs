@@ -113,7 +113,8 @@ fn pages_of_accounts_grants_and_invitations_have_each_once() {
     assert_eq!(pages("/v1/grants", "principals", "principal"), expected);
     let ids = pages("/v1/invitations", "invitations", "id");
     assert!(ids.len() == 6 && ids.is_sorted_by(|a, b| a.as_str() < b.as_str()), "{ids:?}");
-    for path in ["/v1/accounts?most=0", "/v1/accounts?most=10001", "/v1/accounts?after=x", "/v1/grants?after=16777216"] {
+    for path in ["/v1/accounts?most=0", "/v1/accounts?most=10001", "/v1/accounts?after=x", "/v1/grants?after=16777216"]
+    {
         assert!(world.call(Some(&world.read), "GET", path, None).is("request"), "{path}");
     }
 }
@@ -188,7 +189,8 @@ fn mistakes_in_the_section_are_named_by_check() {
     let path = world.folder.0.join("server/key.toml");
     let before = fs::read_to_string(&path).expect("there");
     let hash = format!("hash = \"sha256:{}\"", "11".repeat(32));
-    let tokens = |second: &str| format!("[[key.api.token]]\nname = \"a\"\n{hash}\n[[key.api.token]]\n{second}\n[status]");
+    let tokens =
+        |second: &str| format!("[[key.api.token]]\nname = \"a\"\n{hash}\n[[key.api.token]]\n{second}\n[status]");
     let twice = tokens(&format!("name = \"b\"\n{hash}"));
     let renamed = tokens(&format!("name = \"a\"\nhash = \"sha256:{}\"", "22".repeat(32)));
     let status = world.running.page.clone();
@@ -209,7 +211,8 @@ fn mistakes_in_the_section_are_named_by_check() {
         let said = text(&output.stderr) + &text(&output.stdout);
         assert!(!output.status.success() && said.contains(why), "{wrong}: {said}");
     }
-    fs::write(&path, before.replace(&format!("listen = \"{}\"", world.api), "listen = \"0.0.0.0:1\"")).expect("written");
+    fs::write(&path, before.replace(&format!("listen = \"{}\"", world.api), "listen = \"0.0.0.0:1\""))
+        .expect("written");
     let base = ["cap", "invite", "--name", "x", "--principal", "7", "--waypoint", WAYPOINT];
     let said = world.folder.fails(1, &[&base[..], &["--config", "server/key.toml"]].concat());
     assert!(said.contains("add `url"), "{said}");

@@ -77,7 +77,5 @@ fn a_replica_reads_and_refuses_every_change_and_names_the_writer() {
     (writer.api, writer.pin) = (at_writer, pin_of_writer);
     let answer = writer.call(None, "POST", "/v1/redemptions", Some(&redemption(&line, 1, unix_now())));
     assert_eq!(answer.status, 200, "{answer:?}");
-    eventually("the replica follows", || {
-        replica.counted("invitations", "used") == 1 && replica.count("grants") == 1
-    });
+    eventually("the replica follows", || replica.counted("invitations", "used") == 1 && replica.count("grants") == 1);
 }

@@ -102,7 +102,9 @@ fn a_value_that_differs_from_its_schema_is_found() {
     let of = json!({ "type": "array", "items": { "$ref": "#/s" }, "minItems": 1 });
     let good = [json!([{ "n": 3 }]), json!([{ "n": null }, { "n": -1 }])];
     assert!(good.iter().all(|value| check(&root, &of, value, "").is_ok()));
-    for bad in [json!([]), json!({}), json!([{}]), json!([{ "n": 4 }]), json!([{ "n": "3" }]), json!([{ "n": 1, "m": 1 }])] {
+    for bad in
+        [json!([]), json!({}), json!([{}]), json!([{ "n": 4 }]), json!([{ "n": "3" }]), json!([{ "n": 1, "m": 1 }])]
+    {
         assert!(check(&root, &of, &bad, "").is_err(), "{bad}");
     }
 }

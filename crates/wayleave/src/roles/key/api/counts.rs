@@ -48,7 +48,9 @@ counts! {
 
 impl ApiCounts {
     pub fn json(&self) -> Value {
-        Value::Object(self.all().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>())
+        Value::Object(
+            self.all().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>(),
+        )
     }
 }
 

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    ChangeBody, Credential, InvitationError, InvitationId, MAX_INVITED, Redemption, RedemptionRefusal, RedemptionRequest,
+    ChangeBody, Credential, InvitationError, InvitationId, MAX_INVITED, Redemption, RedemptionRefusal,
+    RedemptionRequest,
 };
 use wayleave_runtime::identity::from_hex;
 use zeroize::Zeroizing;

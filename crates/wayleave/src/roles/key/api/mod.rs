@@ -142,8 +142,7 @@ impl RunningApi {
             async move { api.answer(request).await }
         };
         let serving = serve_api(at, shown.server_config()?, LIMITS, handler).await;
-        let serving =
-            serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
+        let serving = serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
         info!(listen = %serving.address, pin = %shown.pin(), tokens = section.token.len(), "API at https://{}", serving.address);
         Ok(Some(Self { api, _serving: serving }))
     }
@@ -194,7 +193,8 @@ impl Api {
             Ok(Reply::Csv(text)) => answer(200, "text/csv; charset=utf-8; header=present", text.into_bytes()),
             Err(problem) => {
                 self.count(&problem);
-                let mut answer = answer(problem.status(), "application/problem+json", problem.json().to_string().into());
+                let mut answer =
+                    answer(problem.status(), "application/problem+json", problem.json().to_string().into());
                 match problem.kind {
                     ProblemKind::Credential => answer.headers.push(("www-authenticate", "Bearer".to_owned())),
                     ProblemKind::TooMany => answer.headers.push(("retry-after", "1".to_owned())),
@@ -222,7 +222,8 @@ impl Api {
         if known.is_none() {
             let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
             if limit.take(request.from, self.clock.now().instant) != Verdict::Answer {
-                let problem = Problem::new(ProblemKind::TooMany, "too many requests of this source without a valid token");
+                let problem =
+                    Problem::new(ProblemKind::TooMany, "too many requests of this source without a valid token");
                 return Err(plain(problem.help("wait a second, or send a token")));
             }
         }
@@ -276,7 +277,8 @@ impl Api {
     fn replica(&self) -> Problem {
         let writer = &self.writer;
         let at = self.follows.as_ref().map_or_else(String::new, |at| format!(", whose replicas connect to it at {at}"));
-        let detail = format!("this key server is a replica: it answers, and changes nothing; the writer is {writer}{at}");
+        let detail =
+            format!("this key server is a replica: it answers, and changes nothing; the writer is {writer}{at}");
         Problem::new(ProblemKind::Replica, detail).help("send the request to the API of the writer")
     }
 

@@ -42,9 +42,8 @@ pub fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
 pub fn revoke(api: &Api, call: &Call) -> Result<Reply, Problem> {
     let Revoked { entry: text } = call.json()?;
     let RevocationEntry(revocation) = entry(&text)?;
-    let number = api.change(call, &mut |state| {
-        Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation)))
-    })?;
+    let number =
+        api.change(call, &mut |state| Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation))))?;
     Ok(Reply::Json(200, json!({ "number": number })))
 }
 

@@ -80,7 +80,10 @@ pub const ROUTES: &[Route] = &[
 ///
 /// # Errors
 /// There is none; with the methods that the path has, if it has any.
-pub fn find(method: &str, path: &str) -> Result<(&'static Route, BTreeMap<&'static str, String>), (Problem, Option<String>)> {
+pub fn find(
+    method: &str,
+    path: &str,
+) -> Result<(&'static Route, BTreeMap<&'static str, String>), (Problem, Option<String>)> {
     let fitting: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, fits(route.path, path)?))).collect();
     if fitting.is_empty() {
         let problem = Problem::new(ProblemKind::NotFound, "the API has no such path");
@@ -151,12 +154,12 @@ mod tests {
     #[test]
     fn names_stand_in_their_places_and_other_paths_have_no_route() {
         let (route, names) = find("DELETE", "/v1/grants/7/00ff").expect("a route");
-        assert_eq!((route.path, names["principal"].as_str(), names["grant"].as_str()), (
-            "/v1/grants/{principal}/{grant}",
-            "7",
-            "00ff"
-        ));
-        for path in ["", "/", "/v1", "/v1/accounts/", "/v1/accounts//", "//v1/accounts", "/v1/grants/7", "/v2/accounts"] {
+        assert_eq!(
+            (route.path, names["principal"].as_str(), names["grant"].as_str()),
+            ("/v1/grants/{principal}/{grant}", "7", "00ff")
+        );
+        for path in ["", "/", "/v1", "/v1/accounts/", "/v1/accounts//", "//v1/accounts", "/v1/grants/7", "/v2/accounts"]
+        {
             let Err((problem, None)) = find("GET", path) else { panic!("{path}") };
             assert_eq!(problem.kind, ProblemKind::NotFound, "{path}");
         }
