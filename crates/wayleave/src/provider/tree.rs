@@ -54,7 +54,7 @@ impl AccountGrants {
         let waypoints: Vec<Value> = waypoints
             .into_iter()
             .map(|(address, mut grants)| {
-                grants.sort_by_key(|(grant, _)| order(&grant.terms));
+                grants.sort_by_key(|(grant, _)| rank(&grant.terms));
                 let mut waypoint = describe(address, labels);
                 waypoint["grants"] = below(None, &grants).into();
                 waypoint
@@ -67,8 +67,10 @@ impl AccountGrants {
     }
 }
 
-/// The order in which grants of one waypoint are listed.
-fn order(terms: &Terms) -> (u8, bool, Option<(u32, String, Option<u32>)>) {
+/// By what grants of one waypoint are in order: interval, width, then delegation, prefix and sub-delegation.
+type Rank = (u8, bool, Option<(u32, String, Option<u32>)>);
+
+fn rank(terms: &Terms) -> Rank {
     let delegation = terms.delegation.map(|delegation| {
         (delegation.id.number(), delegation.prefix.to_string(), delegation.sub.map(|sub| sub.id.number()))
     });

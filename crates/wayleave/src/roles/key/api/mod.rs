@@ -183,9 +183,9 @@ impl Api {
 
     async fn answer(self: Arc<Self>, request: ApiRequest) -> ApiAnswer {
         count(&self.counts.requests);
-        let (outcome, allow) = match self.admit(request) {
-            Ok((route, call)) => (self.perform(route, call).await, None),
-            Err((problem, allow)) => (Err(problem), allow),
+        let outcome = match self.admit(request) {
+            Ok((route, call)) => self.perform(route, call).await,
+            Err(problem) => Err(problem),
         };
         match outcome {
             Ok(Reply::Json(status, value)) => json_answer(status, &value),
@@ -198,7 +198,7 @@ impl Api {
                 match problem.kind {
                     ProblemKind::Credential => answer.headers.push(("www-authenticate", "Bearer".to_owned())),
                     ProblemKind::TooMany => answer.headers.push(("retry-after", "1".to_owned())),
-                    ProblemKind::Method => answer.headers.extend(allow.map(|allow| ("allow", allow))),
+                    ProblemKind::Method => answer.headers.extend(problem.allow.map(|allow| ("allow", allow))),
                     _ => {}
                 }
                 answer
@@ -216,15 +216,14 @@ impl Api {
     }
 
     /// Whether a request may be carried out: strangers are limited first, and learn nothing but the routes that are theirs.
-    fn admit(&self, request: ApiRequest) -> Result<(&'static Route, Call), (Problem, Option<String>)> {
-        let plain = |problem| (problem, None);
+    fn admit(&self, request: ApiRequest) -> Result<(&'static Route, Call), Problem> {
         let known = request.authorization.as_deref().and_then(|text| self.find(text));
         if known.is_none() {
             let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
             if limit.take(request.from, self.clock.now().instant) != Verdict::Answer {
                 let problem =
                     Problem::new(ProblemKind::TooMany, "too many requests of this source without a valid token");
-                return Err(plain(problem.help("wait a second, or send a token")));
+                return Err(problem.help("wait a second, or send a token"));
             }
         }
         let (route, names) = routes::find(&request.method, &request.path)?;
@@ -236,22 +235,22 @@ impl Api {
                     Some(_) => "the token is none of this key server's",
                 };
                 let help = "send `Authorization: Bearer TOKEN`; its hash stands under [[key.api.token]]";
-                return Err(plain(Problem::new(ProblemKind::Credential, what).help(help)));
+                return Err(Problem::new(ProblemKind::Credential, what).help(help));
             }
             (Who::Operator, Some((name, Access::Read))) => {
                 warn!(by = name, path = request.path, "the API refuses a change: the token is for reading");
                 let help = "use a token with `access = \"full\"`";
-                return Err(plain(Problem::new(ProblemKind::Access, "this token may read and not change").help(help)));
+                return Err(Problem::new(ProblemKind::Access, "this token may read and not change").help(help));
             }
             (_, Some((name, _))) => name,
         };
-        let query = query(&request.query, route.parameters).map_err(plain)?;
+        let query = query(&request.query, route.parameters)?;
         let Some(body) = request.body else {
             let what = format!("the body is longer than {} octets, or ended in the middle", LIMITS.body);
-            return Err(plain(Problem::new(ProblemKind::TooLarge, what)));
+            return Err(Problem::new(ProblemKind::TooLarge, what));
         };
         if route.is_change && !self.is_writer() {
-            return Err(plain(self.replica()));
+            return Err(self.replica());
         }
         Ok((route, Call { names, query, body, accept: request.accept, by }))
     }

@@ -55,18 +55,26 @@ pub struct Problem {
     pub kind: ProblemKind,
     detail: String,
     help: Option<String>,
+    /// The methods that the path has instead.
+    pub allow: Option<String>,
 }
 
 impl Problem {
     /// A problem in one sentence without a full stop.
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), help: None }
+        Self { kind, detail: detail.into(), help: None, allow: None }
     }
 
     /// Adds what to do about it.
     #[must_use]
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+
+    /// Says which methods the path has instead.
+    #[must_use]
+    pub fn allow(self, methods: String) -> Self {
+        Self { allow: Some(methods), ..self }
     }
 
     pub fn status(&self) -> u16 {

@@ -76,28 +76,28 @@ pub const ROUTES: &[Route] = &[
     Route { who: Who::Anybody, ..changes("POST", "/v1/redemptions", invitations::redeem) },
 ];
 
+/// What stands in a path for the names of its route.
+pub type Names = BTreeMap<&'static str, String>;
+
 /// The route of a request, and what stands in its path for names.
 ///
 /// # Errors
 /// There is none; with the methods that the path has, if it has any.
-pub fn find(
-    method: &str,
-    path: &str,
-) -> Result<(&'static Route, BTreeMap<&'static str, String>), (Problem, Option<String>)> {
+pub fn find(method: &str, path: &str) -> Result<(&'static Route, Names), Problem> {
     let fitting: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, fits(route.path, path)?))).collect();
     if fitting.is_empty() {
         let problem = Problem::new(ProblemKind::NotFound, "the API has no such path");
-        return Err((problem.help("GET /v1/openapi.json describes all"), None));
+        return Err(problem.help("GET /v1/openapi.json describes all"));
     }
     let allow = fitting.iter().map(|(route, _)| route.method).collect::<Vec<_>>().join(", ");
     fitting.into_iter().find(|(route, _)| route.method == method).ok_or_else(|| {
         let problem = Problem::new(ProblemKind::Method, format!("the path has {allow}, and no other method"));
-        (problem, Some(allow))
+        problem.allow(allow)
     })
 }
 
 /// What stands for the names in a route's path, if the path is one of it. No value has characters that would have to be encoded.
-fn fits(route: &'static str, path: &str) -> Option<BTreeMap<&'static str, String>> {
+fn fits(route: &'static str, path: &str) -> Option<Names> {
     let (mut expected, mut found) = (route.split('/'), path.split('/'));
     let mut names = BTreeMap::new();
     loop {
@@ -160,10 +160,10 @@ mod tests {
         );
         for path in ["", "/", "/v1", "/v1/accounts/", "/v1/accounts//", "//v1/accounts", "/v1/grants/7", "/v2/accounts"]
         {
-            let Err((problem, None)) = find("GET", path) else { panic!("{path}") };
+            let Err(problem) = find("GET", path) else { panic!("{path}") };
             assert_eq!(problem.kind, ProblemKind::NotFound, "{path}");
         }
-        let Err((problem, Some(allow))) = find("PUT", "/v1/accounts") else { panic!("a method") };
-        assert_eq!((problem.kind, allow.as_str()), (ProblemKind::Method, "GET, POST"));
+        let Err(problem) = find("PUT", "/v1/accounts") else { panic!("a method") };
+        assert_eq!((problem.kind, problem.allow.as_deref()), (ProblemKind::Method, Some("GET, POST")));
     }
 }
