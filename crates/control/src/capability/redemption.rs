@@ -36,8 +36,9 @@ impl RedemptionRequest {
         Self { id, holder: own, time, proof, possession }
     }
 
-    /// Whether both keys signed it.
-    fn is_signed(&self, key: &[u8; 32]) -> bool {
+    /// Whether both keys signed it; `key` is the public half of the invitation's one-time key.
+    #[must_use]
+    pub fn is_signed(&self, key: &[u8; 32]) -> bool {
         let covered = covered(self.id, &self.holder, self.time);
         let holds = |key: &[u8; 32], label: &str, signature: &Signature| {
             VerifyingKey::from_bytes(key).is_ok_and(|key| key.verify(label, &covered, signature).is_ok())

@@ -226,6 +226,31 @@ fn a_replica_follows_invitations_and_gives_the_same_and_takes_no_redemption_that
     assert_eq!(late.apply(&late_change), Err(InvitationError::Expired.into()));
 }
 
+#[test]
+fn pages_of_very_many_accounts_have_each_once_however_the_numbers_lie() {
+    let key = signer();
+    let mut state = State::new(provider());
+    let numbers: Vec<u32> = (0..66_000).map(|number| number * 251).chain([(1 << 24) - 1]).collect();
+    for number in &numbers {
+        let body = ChangeBody::Account { principal: principal(*number), generation: 0, name: String::new() };
+        let change = state.sign(body, &key, at(0).unix).expect("possible");
+        state.apply(&change, &key.verifying_key()).expect("the next");
+    }
+    let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let (page, next) = state.accounts_after(after, 500);
+        assert!(page.len() <= 500);
+        found.extend(page.into_iter().map(|principal| principal.number()));
+        pages += 1;
+        match next {
+            None => break,
+            next => after = next,
+        }
+    }
+    assert_eq!(found, numbers);
+    assert!(pages < 300, "{pages}");
+}
+
 /// `test-data/wire/invitations.py` makes these from the page alone, and shares no code with the program.
 #[test]
 fn lines_redemptions_and_changes_are_as_an_independent_program_makes_them() {

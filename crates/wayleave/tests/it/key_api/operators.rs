@@ -178,9 +178,28 @@ fn an_operators_own_chain_is_shown_and_pinned_and_one_that_does_not_fit_is_named
     assert!(said.contains("fine"), "{said}");
     world.running.kill();
     world.running.resume();
-    world.invite("one.line", &["--principal", "7"]);
-    eventually("the server follows", || world.running.counted("invitations", "open") == 1);
+    ["one", "two"].iter().for_each(|file| drop(world.invite(&format!("{file}.line"), &["--principal", "7"])));
+    eventually("the server follows", || world.running.counted("invitations", "open") == 2);
     world.folder.ok(&["cap", "accept", "--line", "one.line"]);
+    // A renewed certificate of the same key is shown after SIGHUP, and invitations stay good.
+    let shown = || {
+        let mut stream = world.connect_to(None).expect("a connection");
+        let _ = stream.conn.complete_io(&mut stream.sock);
+        stream.conn.peer_certificates().and_then(|all| all.first()).map(|first| first.to_vec())
+    };
+    let first = shown().expect("a certificate");
+    let key = fs::read_to_string(world.folder.0.join("server/chain.key")).expect("there");
+    let key = rcgen::KeyPair::from_pem(&key).expect("a key");
+    let renewed = rcgen::CertificateParams::new(vec!["renewed.example.net".to_owned()]).expect("a name");
+    world.folder.write("server/chain.pem", &renewed.self_signed(&key).expect("signed").pem());
+    world.running.signal("-HUP");
+    eventually("the renewed certificate is shown", || shown().is_some_and(|shown| shown != first));
+    world.folder.ok(&["cap", "accept", "--line", "two.line"]);
+    // One that does not fit is named in the log, and the one in force stays.
+    fs::copy(world.folder.0.join("server/other.pem"), world.folder.0.join("server/chain.pem")).expect("copied");
+    world.running.signal("-HUP");
+    eventually("the log says so", || world.running.log().contains("is not that of the first certificate"));
+    world.folder.ok(&["cap", "accept", "--line", "two.line"]);
 }
 
 #[test]

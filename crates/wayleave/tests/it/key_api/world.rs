@@ -109,10 +109,20 @@ impl World {
     }
 
     pub(super) fn connect(&self) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        self.connect_to(Some(self.pin))
+    }
+
+    /// A connection to whoever answers, by the pin that the server logged last if none is given.
+    pub(super) fn connect_to(&self, pin: Option<KeyPin>) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        let pin = pin.unwrap_or_else(|| {
+            let log = self.running.log();
+            let last = log.rsplit("pin=").next().and_then(|rest| rest.split_whitespace().next()).expect("a pin");
+            last.parse().expect("a pin")
+        });
         let stream = TcpStream::connect(&self.api)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         let name = ServerName::try_from("127.0.0.1").expect("a name");
-        let config = client_config(self.pin).expect("a configuration");
+        let config = client_config(pin).expect("a configuration");
         Ok(StreamOwned::new(ClientConnection::new(Arc::clone(&config), name).expect("a client"), stream))
     }
 

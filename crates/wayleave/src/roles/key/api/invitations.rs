@@ -114,8 +114,11 @@ pub fn redeem(api: &Api, call: &Call) -> Result<Reply, Problem> {
     let now = api.clock.now().unix;
     let mut is_repeated = false;
     let mut refusal = None;
-    // Before anything is locked or looked at on the disk: who holds nothing costs two signatures' verification.
-    lock(&api.core).server.state().redemption(&request, now).map_err(|refused| refused_by(api, refused))?;
+    // Questions do not wait while signatures are verified, and who holds nothing costs no look at the disk.
+    let key = lock(&api.core).server.state().invitation(request.id).map(|(invitation, _)| invitation.key);
+    if !key.is_some_and(|key| request.is_signed(&key)) {
+        return Err(refused_by(api, RedemptionRefusal::Unknown));
+    }
     let changed = api.change(call, &mut |state| match state.redemption(&request, now) {
         Ok(Redemption::New(body)) => Ok(Some(body)),
         Ok(Redemption::Repeated) => {
