@@ -1,4 +1,4 @@
-//! Any octets as a line, an order, an acknowledgement, an answer, a change, a message between router and key server, and as a message to a key server and to a look-up: a
+//! Any octets as a line, an invitation, an order, an acknowledgement, an answer, a change, a message between router and key server, and as a message to a key server and to a look-up: a
 //! refusal, or something that has this encoding and no other; no answer longer than its question, no
 //! secret, and the same answer whether a look-up is read in place or decoded.
 #![no_main]
@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    Acknowledgement, Answer, Change, ChannelMessage, Client, Credential, KeyServer, KeyServerConfig, Lookup,
-    LookupConfig, LookupInput, LookupOutput, LookupPolicy, NameServer, ProviderKey, Served, SignedRequest, Transport,
+    Acknowledgement, Answer, ApiUrl, Change, ChannelMessage, Client, Credential, INVITATION_PREFIX, InvitationLine, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput,
+    LookupOutput, LookupPolicy, NameServer, ProviderKey, Served, SignedRequest, Transport,
 };
 use wayleave_control::signed::Signed;
 use wayleave_core::{Instant, Machine, Now, UnixTime};
@@ -61,6 +61,14 @@ fuzz_target!(|data: &[u8]| {
             if let Ok(credential) = text.parse::<Credential>() {
                 assert_eq!(credential.expose(), text.trim());
             }
+        }
+        for text in [text.to_owned(), format!("{INVITATION_PREFIX}{text}")] {
+            if let Ok(line) = text.parse::<InvitationLine>() {
+                assert_eq!(line.expose(), text.trim());
+            }
+        }
+        if let Ok(url) = format!("https://{text}").parse::<ApiUrl>() {
+            assert!(!url.host().is_empty() && url.port() > 0);
         }
     }
     if let Ok(request) = SignedRequest::decode(data) {

@@ -3,11 +3,13 @@
 //! A machine does no I/O and never waits; a driver does both for it. No protocol of Wayleave is decided in this crate.
 #![allow(clippy::disallowed_methods, reason = "this crate does the I/O: clocks, files, sockets and threads")]
 
+pub mod api_tls;
 pub mod bgp_tcp;
 pub mod clock;
 pub mod drive;
 pub mod frames;
 pub mod http;
+pub mod https;
 pub mod huge_pages;
 pub mod identity;
 pub mod kernel_clock;

@@ -58,9 +58,30 @@ fn receive(socket: &UdpSocket, patience: Duration) -> std::io::Result<Option<(So
     }
 }
 
-/// One question and its answer by UDP; `None` if none came in time.
-pub fn by_udp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
-    receive(&send(to, octets)?, patience)
+/// One question by UDP, and the answer that `read` takes: what is stray, which `read` refuses, does not end the wait, since the answer
+/// may come behind it. `None` if none came in time, or too much that is stray.
+pub fn by_udp<T>(
+    to: SocketAddr,
+    octets: &[u8],
+    patience: Duration,
+    mut read: impl FnMut(&[u8]) -> Option<T>,
+) -> std::io::Result<Option<T>> {
+    let clock = Clock::start();
+    let deadline = clock.now().instant + patience;
+    let socket = send(to, octets)?;
+    for _ in 0..MAX_DATAGRAMS {
+        let left = deadline.since(clock.now().instant);
+        if left.is_zero() {
+            break;
+        }
+        let Some((from, answer)) = receive(&socket, left)? else { break };
+        if from == to
+            && let Some(answer) = read(&answer)
+        {
+            return Ok(Some(answer));
+        }
+    }
+    Ok(None)
 }
 
 /// The same by TCP.

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "the binary is where clocks, files, sockets and threads are used")]
 #![allow(unreachable_pub, reason = "nothing depends on a binary; `pub` marks a module's interface")]
 
+mod api_client;
 mod ask;
 mod commands;
 mod config;
@@ -10,6 +11,7 @@ mod fetch;
 mod key_files;
 mod look_up;
 mod output;
+mod provider;
 mod roles;
 mod usage;
 

@@ -57,6 +57,21 @@ pub enum By {
 }
 
 impl By {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Principal => "principal",
+            Self::Delegation => "delegation",
+            Self::Epoch => "epoch",
+            Self::Router => "router",
+        }
+    }
+
+    /// All columns of a statement.
+    pub fn all_columns(self) -> Vec<&'static str> {
+        self.columns().iter().copied().chain(["packets", "octets"]).collect()
+    }
+
     /// The columns that tell lines apart.
     fn columns(self) -> &'static [&'static str] {
         match self {
@@ -122,7 +137,7 @@ pub fn statement<'a>(lines: impl Iterator<Item = &'a Value>, by: By) -> Statemen
         out.insert("octets".to_owned(), octets.to_string().into());
         Value::Object(out)
     });
-    Statement { columns: by.columns().iter().copied().chain(["packets", "octets"]).collect(), lines: lines.collect() }
+    Statement { columns: by.all_columns(), lines: lines.collect() }
 }
 
 /// The statement as comma-separated values (RFC 4180), with a line of names in front.

@@ -43,6 +43,8 @@ pub struct Terms {
 impl Terms {
     /// Octets of the longest encoding.
     pub(super) const MAX: usize = 17 + 3 + 1 + 1 + 18 + 3 + 1 + 4;
+    /// Octets of the shortest encoding.
+    pub(super) const LEAST: usize = 5 + 3 + 1 + 1;
 
     /// The capability in one key epoch.
     #[must_use]
@@ -63,6 +65,14 @@ impl Terms {
             }
         };
         Some(Self { delegation, ..*self })
+    }
+
+    /// Names these terms and no others.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        let mut out = Writer::new();
+        self.write(&mut out);
+        hash("wayleave/capability/terms/v1", &[&out.finish()])
     }
 
     pub(super) fn write(&self, out: &mut Writer) {

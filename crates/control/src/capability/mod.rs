@@ -13,6 +13,8 @@ mod charged;
 mod cookie;
 mod credential;
 mod index;
+mod invitation;
+mod invitation_line;
 mod keys;
 mod lookup;
 mod message;
@@ -20,6 +22,7 @@ mod name;
 mod policy;
 mod quick;
 mod rate_limit;
+mod redemption;
 mod renewal;
 mod request;
 mod router_client;
@@ -36,11 +39,18 @@ pub use channel::{
 };
 pub use charged::Month;
 pub use credential::{Credential, CredentialError, PREFIX, Terms};
+pub use invitation::{
+    BadInvitationId, Invitation, InvitationError, InvitationId, InvitationStanding, MAX_INVITATIONS, MAX_INVITED,
+    REMEMBERED,
+};
+pub use invitation_line::{ApiUrl, BadApiUrl, INVITATION_PREFIX, InvitationLine, InvitationLineError, MAX_URL};
 pub use keys::{AccountKey, Handle, MasterKey, ProviderKey};
 pub use lookup::{Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, LookupOutput, Obtained};
 pub use message::{MAX_UDP, Reply, ReplyError};
 pub use name::{LookupName, NameError, RequestName};
 pub use policy::{LookupPolicy, LookupPolicyError, LookupRule, MAX_RULES};
+pub use rate_limit::{RateLimit, Verdict};
+pub use redemption::{Redemption, RedemptionRefusal, RedemptionRequest};
 pub use renewal::Renewal;
 pub use request::{
     ACKNOWLEDGEMENT, Acknowledgement, Order, Ordering, Request, SignedRequest, Status, WINDOW, delegated, revocation,

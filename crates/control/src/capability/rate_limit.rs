@@ -20,7 +20,8 @@ const BURST_SECS: u32 = 2;
 
 /// What becomes of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub enum Verdict {
+    /// Within the limit.
     Answer,
     /// Over the limit: an answer without its records, so that TCP follows.
     Truncate,
@@ -42,7 +43,7 @@ struct Bucket {
 const UNUSED: Bucket = Bucket { prefix: 0, full_at: Instant(0), was_dropped: false };
 
 /// The buckets of all prefixes.
-pub(super) struct RateLimit {
+pub struct RateLimit {
     /// The time for one answer, and for a burst; `None` without a limit.
     interval: Option<(Duration, Duration)>,
     /// Keeps the entries of two prefixes from being made equal on purpose.
@@ -52,14 +53,15 @@ pub(super) struct RateLimit {
 
 impl RateLimit {
     /// At most `per_second` answers a second to a prefix; no limit if it is zero.
-    pub(super) fn new(key: Key128, per_second: u32) -> Self {
+    #[must_use]
+    pub fn new(key: Key128, per_second: u32) -> Self {
         let mut limit = Self { interval: None, key, buckets: Vec::new() };
         limit.set(per_second);
         limit
     }
 
     /// Another limit from now on; what was answered already counts.
-    pub(super) fn set(&mut self, per_second: u32) {
+    pub fn set(&mut self, per_second: u32) {
         self.interval = (per_second > 0).then(|| {
             let interval = Duration::from_nanos(1_000_000_000 / u64::from(per_second));
             (interval, interval * per_second.saturating_mul(BURST_SECS))
@@ -72,7 +74,7 @@ impl RateLimit {
     }
 
     /// What becomes of an answer to `address`, which counts against its prefix.
-    pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> Verdict {
+    pub fn take(&mut self, address: IpAddr, now: Instant) -> Verdict {
         let Some((interval, burst)) = self.interval else { return Verdict::Answer };
         let prefix = prefix(address);
         let bucket = self.bucket(prefix);

@@ -259,6 +259,18 @@ impl KeyServer {
         &self.state
     }
 
+    /// The zone that it answers for.
+    #[must_use]
+    pub fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
+    /// Whether it can sign changes.
+    #[must_use]
+    pub fn is_writer(&self) -> bool {
+        self.signer.is_some()
+    }
+
     #[must_use]
     pub fn counters(&self) -> ServerCounters {
         self.counters
@@ -335,6 +347,10 @@ impl KeyServer {
                 self.state.grants_of(*principal).filter_map(|grant| self.state.find(&grant.terms)).collect()
             }
             ChangeBody::Grant(grant) => self.state.find(&grant.terms).into_iter().collect(),
+            ChangeBody::Redeem { invitation, .. } => {
+                let invited = self.state.invitation(*invitation).map_or(&[][..], |(invitation, _)| &invitation.terms);
+                invited.iter().filter_map(|terms| self.state.find(terms)).collect()
+            }
             _ => Vec::new(),
         };
         for index in &mut self.indexes {

@@ -9,6 +9,7 @@ mod snapshot;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
@@ -17,6 +18,7 @@ use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Prin
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::credential::Terms;
+use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStanding, Invitations};
 use super::keys::{MasterKey, ProviderKey};
 use crate::signed::{Object, SIGNATURE, Signed};
 use crate::wire::{Malformed, Reader, Writer};
@@ -36,6 +38,9 @@ pub const MAX_REVOCATIONS: usize = 4 << 20;
 const CHUNK: usize = 4_096;
 /// Fewer revocations are not swept.
 const SWEEP: usize = 1_024;
+/// Up to so many accounts are sorted for a page of them; of more, so many numbers are looked at for one.
+const SORTED: usize = 65_536;
+const LOOKED_AT: u32 = 262_144;
 /// No grant.
 const NONE: u32 = u32::MAX;
 
@@ -68,6 +73,16 @@ pub enum ChangeBody {
     Revoke(Revocation),
     /// A revocation is taken back.
     Lift(Revocation),
+    /// Somebody is invited.
+    Invite(Invitation),
+    /// An invitation is redeemed: its account is opened, if there is none, and all its capabilities are granted.
+    Redeem {
+        invitation: InvitationId,
+        /// The holder's own key (Ed25519), who alone may repeat it.
+        holder: [u8; 32],
+    },
+    /// An invitation that was not redeemed ends.
+    Uninvite(InvitationId),
 }
 
 /// A change with its number.
@@ -84,7 +99,7 @@ pub struct Change {
 
 impl Object for Change {
     const LABEL: &'static str = "wayleave/capability/change/v1";
-    const MAX: usize = 1 + 8 + 32 + 8 + 1 + 128 + SIGNATURE;
+    const MAX: usize = 1 + 8 + 32 + 8 + 1 + Invitation::MAX + SIGNATURE;
 
     fn write(&self, out: &mut Writer) {
         out.u64(self.number).bytes(&self.previous).u64(self.issued);
@@ -111,6 +126,16 @@ impl Object for Change {
                 out.u8(5);
                 write_revocation(out, revocation);
             }
+            ChangeBody::Invite(invitation) => {
+                out.u8(6);
+                invitation.write(out);
+            }
+            ChangeBody::Redeem { invitation, holder } => {
+                out.u8(7).bytes(&invitation.0).bytes(holder);
+            }
+            ChangeBody::Uninvite(invitation) => {
+                out.u8(8).bytes(&invitation.0);
+            }
         }
     }
 
@@ -131,6 +156,9 @@ impl Object for Change {
             3 => ChangeBody::Withdraw(Terms::read(reader)?),
             4 => ChangeBody::Revoke(read_revocation(reader)?),
             5 => ChangeBody::Lift(read_revocation(reader)?),
+            6 => ChangeBody::Invite(Invitation::read(reader)?),
+            7 => ChangeBody::Redeem { invitation: InvitationId(reader.array()?), holder: reader.array()? },
+            8 => ChangeBody::Uninvite(InvitationId(reader.array()?)),
             _ => return Err(Malformed::Value("the kind of a change")),
         };
         Ok(Self { number, previous, issued, body })
@@ -192,6 +220,8 @@ pub enum ChangeError {
     Revocations,
     #[error("{MAX_WAYPOINTS} waypoints are in use")]
     Waypoints,
+    #[error(transparent)]
+    Invitation(#[from] InvitationError),
 }
 
 /// A grant as it is kept: 64 octets.
@@ -237,6 +267,7 @@ pub struct State {
     sweep_at: usize,
     /// Number of grants by interval.
     intervals: [usize; 32],
+    invitations: Invitations,
 }
 
 impl State {
@@ -258,6 +289,7 @@ impl State {
             revocations: BTreeSet::new(),
             sweep_at: SWEEP,
             intervals: [0; 32],
+            invitations: Invitations::default(),
         }
     }
 
@@ -282,16 +314,73 @@ impl State {
         self.revocations.iter()
     }
 
+    /// The revocations in force behind one, in ascending order; all without one.
+    pub fn revocations_after(&self, after: Option<Revocation>) -> impl Iterator<Item = &Revocation> {
+        let first = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.revocations.range((first, Bound::Unbounded))
+    }
+
+    /// The invitations that are remembered, by their IDs.
+    pub fn invitations(&self) -> impl ExactSizeIterator<Item = (&Invitation, InvitationStanding)> {
+        self.invitations.iter()
+    }
+
+    /// An invitation, and what became of it.
+    #[must_use]
+    pub fn invitation(&self, id: InvitationId) -> Option<(&Invitation, InvitationStanding)> {
+        self.invitations.get(id)
+    }
+
+    /// Whether an invitation can be redeemed in this Unix second.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn redeemable(&self, id: InvitationId, second: u64) -> Result<(), InvitationError> {
+        self.invitations.redeemable(id, second).map(drop)
+    }
+
+    /// Principals with accounts above `after`, in ascending order, at most `most` of them; and whether there may be more. Where
+    /// there are many accounts, a bounded part of the numbers is looked at, so that fewer than `most` may come though there are more:
+    /// then go on behind the second value.
+    #[must_use]
+    pub fn accounts_after(&self, after: Option<Principal>, most: usize) -> (Vec<Principal>, Option<Principal>) {
+        let first = after.map_or(0, |after| after.number() + 1);
+        let mut found: Vec<u32>;
+        let mut end = None;
+        if self.accounts.len() <= SORTED {
+            found = self.accounts.keys().copied().filter(|number| *number >= first).collect();
+            found.sort_unstable();
+        } else {
+            let last = first.saturating_add(LOOKED_AT);
+            found = (first..last).filter(|number| self.accounts.contains_key(number)).collect();
+            end = Principal::new(last - 1);
+        }
+        if found.len() > most {
+            found.truncate(most);
+            end = found.last().copied().and_then(Principal::new);
+        }
+        (found.into_iter().filter_map(Principal::new).collect(), end)
+    }
+
     /// Name and generation of an account.
     #[must_use]
     pub fn account(&self, principal: Principal) -> Option<(&str, u32)> {
         self.accounts.get(&principal.number()).map(|account| (&*account.name, account.generation))
     }
 
-    /// The generation with which the account of a principal is opened: above that of an earlier one, whose keys stay void.
+    /// The generation of the keys that an account gets with the next change, whether it is opened or they are replaced: no keys of
+    /// this principal had it before, so that those of an account that was closed never return.
     #[must_use]
-    pub fn opening_generation(&self, principal: Principal) -> u32 {
-        self.closed.get(&principal.number()).map_or(0, |closed| closed.saturating_add(1))
+    pub fn next_generation(&self, principal: Principal) -> u32 {
+        self.generation_with(principal, self.number + 1)
+    }
+
+    /// The same of the change of this number.
+    fn generation_with(&self, principal: Principal, number: u64) -> u32 {
+        let number_of = u32::try_from(number).unwrap_or(u32::MAX);
+        let closed = self.closed.get(&principal.number()).copied();
+        let held = closed.max(self.account(principal).map(|(_, generation)| generation));
+        number_of.max(held.map_or(0, |held| held.saturating_add(1)))
     }
 
     /// Every account's principal, name and generation, in ascending order.
@@ -413,7 +502,7 @@ impl State {
     pub fn apply(&mut self, change: &Signed<Change>, key: &VerifyingKey) -> Result<(), ChangeError> {
         self.accepts(change, key)?;
         let object = change.object();
-        self.perform(&object.body, object.issued);
+        self.perform(&object.body, object);
         (self.number, self.last, self.issued) = (object.number, change.digest(), object.issued);
         snapshot::remember(&mut self.past, self.last);
         Ok(())
@@ -454,11 +543,7 @@ impl State {
                 if not_before > not_after {
                     return Err(ChangeError::Times);
                 }
-                if self.waypoints.len() >= MAX_WAYPOINTS && !self.waypoints.contains(&terms.waypoint) {
-                    return Err(ChangeError::Waypoints);
-                }
-                let is_full = self.find(terms).is_none() && self.slots_of(terms.principal).count() >= MAX_GRANTS;
-                if is_full { Err(ChangeError::Grants) } else { Ok(()) }
+                self.check_room(std::slice::from_ref(terms))
             }
             ChangeBody::Withdraw(terms) => self.find(terms).map(|_| ()).ok_or(ChangeError::NoGrant),
             ChangeBody::Revoke(_)
@@ -467,7 +552,29 @@ impl State {
                 Err(ChangeError::Revocations)
             }
             ChangeBody::Revoke(_) | ChangeBody::Lift(_) => Ok(()),
+            ChangeBody::Invite(invitation) => {
+                self.invitations.check(invitation, issued)?;
+                self.check_room(&invitation.terms)
+            }
+            ChangeBody::Redeem { invitation, .. } => {
+                self.check_room(&self.invitations.redeemable(*invitation, issued)?.terms)
+            }
+            ChangeBody::Uninvite(invitation) => Ok(self.invitations.withdrawable(*invitation)?),
         }
+    }
+
+    /// Whether there is room for grants of one principal.
+    fn check_room(&self, all: &[Terms]) -> Result<(), ChangeError> {
+        let Some(principal) = all.first().map(|terms| terms.principal) else { return Ok(()) };
+        let new_waypoints = all.iter().enumerate().filter(|(at, terms)| {
+            !self.waypoints.contains(&terms.waypoint) && all[..*at].iter().all(|other| other.waypoint != terms.waypoint)
+        });
+        if self.waypoints.len() + new_waypoints.count() > MAX_WAYPOINTS {
+            return Err(ChangeError::Waypoints);
+        }
+        let new = all.iter().filter(|terms| self.find(terms).is_none()).count();
+        let is_full = new > 0 && self.slots_of(principal).count() + new > MAX_GRANTS;
+        if is_full { Err(ChangeError::Grants) } else { Ok(()) }
     }
 
     /// Revocations that have not expired at this second.
@@ -475,7 +582,8 @@ impl State {
         self.revocations.iter().filter(|entry| entry.expires_at().is_none_or(|expiry| expiry > second)).count()
     }
 
-    fn perform(&mut self, body: &ChangeBody, issued: u64) {
+    fn perform(&mut self, body: &ChangeBody, change: &Change) {
+        let issued = change.issued;
         match body {
             ChangeBody::Account { principal, generation, name } => {
                 let first = self.accounts.get(&principal.number()).map_or(NONE, |account| account.first);
@@ -497,6 +605,7 @@ impl State {
                 if let Some(account) = self.accounts.remove(&principal.number()) {
                     self.closed.insert(principal.number(), account.generation);
                 }
+                self.invitations.withdraw_of(*principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
@@ -518,12 +627,35 @@ impl State {
             ChangeBody::Lift(revocation) => {
                 self.revocations.remove(revocation);
             }
+            ChangeBody::Invite(invitation) => self.invitations.insert(invitation, issued),
+            ChangeBody::Redeem { invitation, holder } => self.redeem(*invitation, *holder, change),
+            ChangeBody::Uninvite(invitation) => self.invitations.set(*invitation, InvitationStanding::Withdrawn),
         }
         // What has expired is harmless where it is; it is swept out when there is twice as much as before.
         if self.revocations.len() >= self.sweep_at {
             self.revocations.retain(|revocation| revocation.expires_at().is_none_or(|second| second > issued));
             self.sweep_at = (self.revocations.len() * 2).max(SWEEP);
         }
+    }
+
+    /// Opens the account, if there is none, and grants. What is granted already is never shortened.
+    fn redeem(&mut self, id: InvitationId, holder: [u8; 32], change: &Change) {
+        let Some((invitation, _)) = self.invitations.get(id) else { return };
+        let Some(principal) = invitation.principal() else { return };
+        let (name, terms, lasts) = (invitation.name.clone(), invitation.terms.clone(), invitation.lasts);
+        let known = self.account(principal).map(|(_, generation)| generation);
+        let generation = known.unwrap_or_else(|| self.generation_with(principal, change.number));
+        if known.is_none() {
+            self.perform(&ChangeBody::Account { principal, generation, name }, change);
+        }
+        for terms in terms {
+            let held = self.find(&terms).and_then(|slot| self.grant(slot));
+            let (from, until) = (change.issued, change.issued.saturating_add(lasts));
+            let not_before = held.map_or(from, |held| held.not_before.min(from));
+            let not_after = held.map_or(until, |held| held.not_after.max(until));
+            self.insert(&Grant { terms, not_before, not_after });
+        }
+        self.invitations.set(id, InvitationStanding::Redeemed { holder, at: change.issued, generation });
     }
 
     fn insert(&mut self, grant: &Grant) {

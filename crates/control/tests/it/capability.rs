@@ -24,7 +24,7 @@ use super::common::{NOW, at, seed};
 
 const FORGED: [LookupEvent; 1] = [LookupEvent::Forged(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 53))];
 const ZONE: &str = "keys.example.net";
-const WAYPOINT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
+pub(super) const WAYPOINT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 
 pub(super) fn zone() -> Zone {
     ZONE.parse().expect("a zone")
@@ -59,7 +59,7 @@ fn waypoint_key() -> WaypointKey {
     WaypointKey::new(&Key128::new([9; 16]))
 }
 
-fn server_with(policy: &[LookupRule]) -> KeyServer {
+pub(super) fn server_with(policy: &[LookupRule]) -> KeyServer {
     limited_server(policy, 0)
 }
 

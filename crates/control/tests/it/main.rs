@@ -9,6 +9,7 @@ mod consent_client;
 mod database;
 mod folding;
 mod frames;
+mod invitations;
 mod join;
 mod leases;
 mod node;

@@ -10,21 +10,27 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, MAX_NAME, Obtained, Order, Ordering, Status, Terms,
-    Usage, Zone, delegated,
+    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, Ordering, State, Status, Terms, Usage,
+    Zone, delegated,
 };
 use wayleave_core::Prefix;
-use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::epoch;
+use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
+use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
 use wayleave_runtime::store::{self, FileStore, Store as _};
 use zeroize::Zeroizing;
 
+use super::cap_accept::{self, Accept};
+use super::cap_invitations::{self, Invitations, Invite};
+use super::cap_remote::{self, OptionalProvider, Place, Provider};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
 use super::revoke::{self as revocation_lists, RevokeList, Revoked};
+use crate::api_client::ApiTarget;
 use crate::config::Source;
 use crate::config::key::{KeyFile, file_in, template};
+use crate::config::key_api::DEFAULT_IDENTITY;
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
 use crate::key_files::capability::Capabilities;
@@ -35,8 +41,10 @@ use crate::key_files::private::replace;
 use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
+use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
+use crate::provider::tree::{self, AccountGrants};
 use crate::roles::usage_store::{TABLE, closed_by_operator, closing, stored};
-use crate::usage::{self, By, csv, is_cut, is_within, statement};
+use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -49,7 +57,13 @@ pub enum Cap {
     Init(Init),
     /// Grant a capability to a principal, and print it: one line, which is a secret.
     Grant(GrantCap),
-    /// List accounts and what they were granted.
+    /// Invite somebody: prints one line, a secret, which its holder redeems once by HTTPS (`cap accept`).
+    Invite(Invite),
+    /// List invitations and what became of them, or withdraw one.
+    Invitations(Invitations),
+    /// Accept an invitation: redeems it at the provider's key server, and prints its capabilities.
+    Accept(Accept),
+    /// List accounts and what they were granted, as a tree: waypoints, capabilities, delegations, sub-delegations.
     List(List),
     /// Delegate a capability for some destinations: registers the delegation with the key server, and prints it.
     Delegate(Delegate),
@@ -86,6 +100,9 @@ pub struct Init {
     /// Its status pages.
     #[arg(long, default_value = "127.0.0.1:8493")]
     pub status: SocketAddr,
+    /// Where its HTTPS API listens: people are invited by it. Default: no API.
+    #[arg(long)]
+    pub api: Option<SocketAddr>,
     #[arg(long)]
     pub json: bool,
 }
@@ -125,18 +142,19 @@ pub struct GrantCap {
     /// Days for which secrets are given.
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=36_500))]
     pub days: u64,
-    /// The key server's configuration.
-    #[arg(long, short)]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub provider: Provider,
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct List {
-    /// The key server's configuration.
-    #[arg(long, short)]
-    pub config: PathBuf,
+    /// Only this principal.
+    #[arg(long)]
+    pub principal: Option<u32>,
+    #[command(flatten)]
+    pub provider: Provider,
     #[arg(long)]
     pub json: bool,
 }
@@ -170,16 +188,14 @@ pub struct Delegate {
 pub struct Revoke {
     /// Entries: PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with
     /// @INTERVAL:EPOCH in one. For the provider.
-    #[arg(requires = "config")]
     pub entries: Vec<RevocationEntry>,
     /// Take the entries back.
-    #[arg(long, requires = "config")]
+    #[arg(long, requires = "entries")]
     pub lift: bool,
-    /// The key server's configuration.
-    #[arg(long, short, conflicts_with = "line")]
-    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub provider: OptionalProvider,
     /// The file with the capability's line; - is the standard input. For its holder.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "api", "entries"])]
     pub line: Option<PathBuf>,
     /// A delegation of the capability, DELEGATION or DELEGATION/SUB-DELEGATION, in all epochs. Default: the capability's own secret
     /// of the current key epoch.
@@ -229,9 +245,8 @@ pub struct UsageOf {
     /// Close although a router is not connected: what it has not reported is on no bill.
     #[arg(long, requires = "close")]
     pub force: bool,
-    /// The key server: it answers if it runs; otherwise its file of usage is read.
-    #[arg(long, short)]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub provider: Provider,
     #[arg(long)]
     pub json: bool,
 }
@@ -240,6 +255,9 @@ pub fn run(command: &Cap) -> Outcome {
     match command {
         Cap::Init(command) => init(command),
         Cap::Grant(command) => grant(command),
+        Cap::Invite(command) => cap_invitations::invite(command),
+        Cap::Invitations(command) => cap_invitations::list(command),
+        Cap::Accept(command) => cap_accept::accept(command),
         Cap::List(command) => list(command),
         Cap::Delegate(command) => delegate(command),
         Cap::Revoke(command) => revoke(command),
@@ -265,8 +283,10 @@ fn init(command: &Init) -> Outcome {
     node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
     let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?).to_string();
     Changes::create(&folder.join("records"))?;
+    Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&folder.join(DEFAULT_IDENTITY))?;
     let (listen, status) = (command.listen.to_string(), command.status.to_string());
-    let text = template(command.zone.as_str(), &listen, &command.name_server, &status, &writer);
+    let api = command.api.map(|api| api.to_string());
+    let text = template(command.zone.as_str(), &listen, &command.name_server, &status, &writer, api.as_deref());
     write_new(&file, &text, 0o644)?;
     if command.json {
         print_json(json!({ "zone": command.zone.as_str(), "writer": writer, "configuration": file }));
@@ -282,66 +302,76 @@ fn init(command: &Init) -> Outcome {
     Ok(())
 }
 
-/// Makes changes durable, one after another. A running key server follows.
-fn change(server: &mut KeyServer, changes: &mut Changes, bodies: Vec<ChangeBody>) -> Outcome {
-    for body in bodies {
-        loop {
-            let signed = server.sign(body.clone(), unix_now()).ok_or_else(|| {
-                Failure::new("this is a replica's configuration: it has no `writer_key`")
-                    .help("run the command where the writer is")
-            })?;
-            let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
-            let news = changes.append(&signed)?;
-            let is_written = news.is_empty();
-            news.apply(server)?;
-            if is_written {
-                server.apply(&signed).map_err(|error| Failure::new(error.to_string()))?;
-                break;
-            }
+/// Makes a change durable that `decide` says by the records as they are then, if any. A running key server follows.
+pub fn change(
+    server: &mut KeyServer,
+    changes: &mut Changes,
+    decide: &mut dyn FnMut(&State) -> Option<ChangeBody>,
+) -> Outcome {
+    loop {
+        let Some(body) = decide(server.state()) else { return Ok(()) };
+        let signed = server.sign(body, unix_now()).ok_or_else(|| {
+            Failure::new("this is a replica's configuration: it has no `writer_key`")
+                .help("run the command where the writer is")
+        })?;
+        let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
+        let news = changes.append(&signed)?;
+        let is_written = news.is_empty();
+        news.apply(server)?;
+        if is_written {
+            server.apply(&signed).map_err(|error| Failure::new(error.to_string()))?;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 fn grant(command: &GrantCap) -> Outcome {
-    let source = Source::read(&command.config)?;
+    let config = match command.provider.place()? {
+        Place::Here(config) => config,
+        Place::At(at) => return grant_at(command, &at),
+    };
+    let source = Source::read(config)?;
     let file = KeyFile::parse(&source)?;
     let (mut server, mut changes) = file.server(&source)?;
-    let principal = Principal::new(command.principal)
-        .ok_or_else(|| Failure::usage(format!("{} is not a principal, which has 24 bits", command.principal)))?;
-    let interval = Interval::new(command.interval)
-        .ok_or_else(|| Failure::usage(format!("{} is not an interval, which is 4 to 24", command.interval)))?;
-    let width = if command.narrow { Width::Narrow } else { Width::Full };
-    let delegation = match (command.prefix, command.delegation) {
-        (Some(prefix), Some(number)) => Some(Delegation { prefix, id: delegation_id(number)?, sub: None }),
-        _ => None,
-    };
-    let terms = Terms { waypoint: command.waypoint, principal, interval, width, delegation };
-    if !terms.capability(0).is_consistent() {
-        return Err(Failure::usage("the prefix is of another address family than the waypoint").into());
-    }
-    if !file.key.waypoint.iter().any(|waypoint| waypoint.get_ref().address == command.waypoint) {
-        warn(&format!("the key server has no key of the waypoint {}: add [[key.waypoint]]", command.waypoint));
-    }
-    let mut bodies = Vec::new();
-    let known = server.state().account(principal).map(|(name, generation)| (name.to_owned(), generation));
-    let opening = || (String::new(), server.state().opening_generation(principal));
-    let (held, generation) = known.clone().unwrap_or_else(opening);
-    if let Some(name) = command.name.as_ref().filter(|name| name.len() > MAX_NAME || !name.is_ascii()) {
-        return Err(Failure::usage(format!("`{name}` is not a name of at most {MAX_NAME} ASCII characters")).into());
-    }
-    let name = command.name.clone().unwrap_or_else(|| held.clone());
-    if known.is_none() || name != held {
-        bodies.push(ChangeBody::Account { principal, generation, name });
-    }
+    let GrantCap { principal, waypoint, interval, narrow, prefix, delegation, .. } = *command;
+    let terms = GrantOrder { principal, waypoint, interval, narrow, prefix, delegation }.terms()?;
+    warn_of_unknown(&file, waypoint);
+    command.name.as_deref().map_or(Ok(()), check_name)?;
+    let opened = |state: &State| open_or_rename(state, terms.principal, command.name.as_deref());
+    change(&mut server, &mut changes, &mut |state| opened(state))?;
     let now = unix_now().secs();
-    let not_after = now + command.days * 86_400;
-    bodies.push(ChangeBody::Grant(Grant { terms, not_before: now, not_after }));
-    change(&mut server, &mut changes, bodies)?;
-    let key = file.provider(&source)?.account(principal, generation).master(&terms);
+    let not_after = now + command.days * DAY;
+    let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
+    change(&mut server, &mut changes, &mut |_| Some(granted.clone()))?;
+    let state = server.state();
+    let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
+    let key = key.ok_or_else(|| Failure::new("the grant was withdrawn again by another command"))?;
     let credential = Credential { zone: file.zone().clone(), terms, key };
     hand_over(&credential, Some(not_after), command.json);
     Ok(())
+}
+
+/// The same by the API.
+fn grant_at(command: &GrantCap, at: &ApiTarget) -> Outcome {
+    let GrantCap { principal, waypoint, interval, narrow, prefix, delegation, days, .. } = command;
+    let mut order = json!({
+        "principal": principal, "waypoint": waypoint, "interval": interval, "narrow": narrow, "days": days,
+    });
+    if let (Some(prefix), Some(delegation)) = (prefix, delegation) {
+        (order["prefix"], order["delegation"]) = (json!(prefix.to_string()), json!(delegation));
+    }
+    let granted = cap_remote::grant(at, command.name.as_deref(), &order)?;
+    let credential = granted["capability"].as_str().and_then(|line| line.parse().ok());
+    let credential = credential.ok_or_else(|| Failure::new(format!("{} answers with no capability", at.url)))?;
+    hand_over(&credential, granted["until"].as_u64(), command.json);
+    Ok(())
+}
+
+/// Says that nothing can be looked up for a waypoint yet.
+pub fn warn_of_unknown(file: &KeyFile, address: IpAddr) {
+    if !file.key.waypoint.iter().any(|waypoint| waypoint.get_ref().address == address) {
+        warn(&format!("the key server has no key of the waypoint {address}: add [[key.waypoint]]"));
+    }
 }
 
 /// Prints a capability.
@@ -355,43 +385,51 @@ fn hand_over(credential: &Credential, until: Option<u64>, json: bool) {
 }
 
 fn list(command: &List) -> Outcome {
-    let source = Source::read(&command.config)?;
-    let (server, _) = KeyFile::parse(&source)?.server(&source)?;
-    let state = server.state();
-    let now = unix_now().secs();
-    let mut rows = Vec::new();
-    for (principal, name, generation) in state.list() {
-        for grant in state.grants_of(principal) {
-            let current = epoch::epoch_at(grant.terms.interval, unix_now());
-            let standing = match () {
-                () if state.is_revoked(&grant.terms, current) => "revoked",
-                () if grant.not_after < now => "ended",
-                () => "granted",
-            };
-            let delegation = grant.terms.delegation;
-            let number = delegation.map(|delegation| match delegation.sub {
-                Some(sub) => format!("{}/{}", delegation.id.number(), sub.id.number()),
-                None => delegation.id.number().to_string(),
-            });
-            rows.push(json!({
-                "principal": principal.number(), "name": name, "generation": generation,
-                "waypoint": grant.terms.waypoint, "interval": grant.terms.interval.exponent(),
-                "delegation": number, "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
-                "state": standing, "until": utc(grant.not_after),
-            }));
-        }
-    }
-    let revoked: Vec<String> = state.revocations().map(|entry| RevocationEntry(*entry).to_string()).collect();
+    let (number, trees, revoked) = match command.provider.place()? {
+        Place::Here(config) => list_here(config, command.principal)?,
+        Place::At(at) => list_at(&at, command.principal)?,
+    };
     if command.json {
-        print_json(json!({ "number": state.number(), "capabilities": rows, "revocations": revoked }));
+        print_json(json!({ "number": number, "principals": trees, "revocations": revoked }));
         return Ok(());
     }
-    let columns = ["principal", "name", "waypoint", "interval", "delegation", "prefix", "state", "until"];
-    print(&format!("change {}, {} revocations in force\n", state.number(), revoked.len()));
-    if !rows.is_empty() {
-        print(&format!("\n{}", objects(&rows, &columns)));
+    print(&format!("change {number}, {} revocations in force\n", revoked.len()));
+    if !trees.is_empty() {
+        print(&format!("\n{}", tree::text(&trees)));
     }
     Ok(())
+}
+
+/// The number of the records, accounts as trees, and revocations.
+type Listed = (u64, Vec<Value>, Vec<String>);
+
+fn list_here(config: &Path, principal: Option<u32>) -> Outcome<Listed> {
+    let source = Source::read(config)?;
+    let file = KeyFile::parse(&source)?;
+    let (server, _) = file.server(&source)?;
+    let state = server.state();
+    let asked = principal.map(principal_of).transpose()?;
+    let principals = state.list().into_iter().map(|(principal, ..)| principal);
+    let principals = principals.filter(|principal| asked.is_none_or(|asked| asked == *principal));
+    let labels = file.waypoint_labels();
+    let read = |principal| AccountGrants::read(state, principal, unix_now());
+    let trees = principals.filter_map(read).map(|account| account.tree(&labels)).collect();
+    let is_asked = |entry: &&Revocation| asked.is_none_or(|asked| asked == entry.principal);
+    let revoked = state.revocations().filter(is_asked).map(|entry| RevocationEntry(*entry).to_string()).collect();
+    Ok((state.number(), trees, revoked))
+}
+
+fn list_at(at: &ApiTarget, principal: Option<u32>) -> Outcome<Listed> {
+    let number = at.json("GET", "/v1/server", None)?["number"].as_u64().unwrap_or(0);
+    let trees = match principal {
+        Some(principal) => cap_remote::account(at, principal)?.into_iter().collect(),
+        None => cap_remote::all(at, "/v1/grants", "principals")?,
+    };
+    let revoked = cap_remote::all(at, "/v1/revocations", "revocations")?;
+    let revoked = revoked.iter().filter_map(Value::as_str).map(str::to_owned);
+    let of = |entry: &String| entry.split(['/', '@']).next().and_then(|number| number.parse().ok());
+    let revoked = revoked.filter(|entry| principal.is_none_or(|asked| of(entry) == Some(asked)));
+    Ok((number, trees, revoked.collect()))
 }
 
 fn delegate(command: &Delegate) -> Outcome {
@@ -407,15 +445,31 @@ fn delegate(command: &Delegate) -> Outcome {
 }
 
 fn revoke(command: &Revoke) -> Outcome {
-    match (&command.config, &command.line) {
-        (Some(config), None) if !command.entries.is_empty() => {
+    match (command.provider.place()?, &command.line) {
+        (Some(Place::At(at)), None) if !command.entries.is_empty() => {
+            let mut number = Value::Null;
+            for entry in &command.entries {
+                let text = entry.to_string();
+                let done = match command.lift {
+                    true => at.json("DELETE", &format!("/v1/revocations?entry={}", text.replace('/', "%2F")), None)?,
+                    false => at.json("POST", "/v1/revocations", Some(&json!({ "entry": text })))?,
+                };
+                number = done["number"].clone();
+            }
+            let count = cap_remote::all(&at, "/v1/revocations", "revocations")?.len();
+            report(json!({ "number": number, "revocations": count }), command.json);
+            Ok(())
+        }
+        (Some(Place::Here(config)), None) if !command.entries.is_empty() => {
             let source = Source::read(config)?;
             let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
             let body = |entry: &RevocationEntry| match command.lift {
                 true => ChangeBody::Lift(entry.0),
                 false => ChangeBody::Revoke(entry.0),
             };
-            change(&mut server, &mut changes, command.entries.iter().map(body).collect())?;
+            for body in command.entries.iter().map(body) {
+                change(&mut server, &mut changes, &mut |_| Some(body.clone()))?;
+            }
             let (number, count) = (server.state().number(), server.state().revocations().len());
             report(json!({ "number": number, "revocations": count }), command.json);
             Ok(())
@@ -479,11 +533,6 @@ fn look_up(command: &LookUp) -> Outcome {
     Ok(())
 }
 
-fn delegation_id(number: u32) -> Result<DelegationId, Failure> {
-    DelegationId::new(number)
-        .ok_or_else(|| Failure::usage(format!("{number} is not a delegation's number, which has 24 bits")))
-}
-
 fn compact(command: &Compact) -> Outcome {
     let source = Source::read(&command.config)?;
     let Compacted { number, before, after } = compaction::compact(&KeyFile::parse(&source)?, &source, unix_now())?;
@@ -500,16 +549,39 @@ fn seconds_of(text: &str) -> Result<u64, String> {
 }
 
 fn usage_of(command: &UsageOf) -> Outcome {
-    let source = Source::read(&command.config)?;
-    let file = KeyFile::parse(&source)?;
-    let Some(routers) = &file.key.routers else {
-        let failure = Failure::new("this key server has no [key.routers]: nobody reports usage to it");
-        return Err(failure.help("add the section; `wayleave init key` shows it").into());
+    let statement = match (command.provider.place()?, command.close) {
+        (Place::Here(config), Some(second)) => return close_usage(command, config, second),
+        (Place::At(_), Some(_)) => {
+            return Err(Failure::usage("time is closed at the key server's own machine: give --config").into());
+        }
+        (Place::Here(config), None) => usage_here(command, config)?,
+        (Place::At(at), None) => usage_at(command, &at)?,
     };
-    let path = source.resolve(routers.usage.get_ref());
-    if let Some(second) = command.close {
-        return close_usage(command, &closing(&path), second);
+    if command.csv {
+        print(&csv(&statement));
+    } else if command.json {
+        print_json(json!({ "usage": statement.lines }));
+    } else if statement.lines.is_empty() {
+        print("no usage\n");
+    } else {
+        print(&objects(&statement.lines, &statement.columns));
     }
+    Ok(())
+}
+
+fn usage_at(command: &UsageOf, at: &ApiTarget) -> Outcome<Statement> {
+    let time = |name: &str, second: Option<u64>| second.map_or(String::new(), |second| format!("&{name}={second}"));
+    let principal = command.principal.map_or(String::new(), |principal| format!("&principal={principal}"));
+    let (from, to) = (time("from", command.from), time("to", command.to));
+    let path = format!("/v1/usage?by={}{principal}{from}{to}", command.by.name());
+    let lines = at.json("GET", &path, None)?["usage"].as_array().cloned().unwrap_or_default();
+    Ok(Statement { columns: command.by.all_columns(), lines })
+}
+
+fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
+    let source = Source::read(config)?;
+    let file = KeyFile::parse(&source)?;
+    let path = usage_file(&source, &file)?;
     let kept = match store::peek(&path, TABLE)? {
         // After a crash the file has to be repaired, which whoever opens it does.
         None if path.exists() && !store::is_open(&path)? => Some(FileStore::open(&path)?.load(TABLE)?),
@@ -528,7 +600,7 @@ fn usage_of(command: &UsageOf) -> Outcome {
             usage::lines(&totals, command.principal, &account, &file.router_names())
         }
         None if path.exists() => {
-            let target = Target { url: None, config: Some(command.config.clone()) };
+            let target = Target { url: None, config: Some(config.to_owned()) };
             let query = command.principal.map_or(String::new(), |principal| format!("?principal={principal}"));
             let page = fetch::json(&target, &format!("/api/v1/usage{query}"))?;
             page["usage"].as_array().cloned().unwrap_or_default()
@@ -539,28 +611,29 @@ fn usage_of(command: &UsageOf) -> Outcome {
         warn("usage of closed time is kept by the month: --from and --to are good for whole months of it");
     }
     let lines = lines.iter().filter(|line| is_within(line, command.from, command.to));
-    let statement = statement(lines, command.by);
-    if command.csv {
-        print(&csv(&statement));
-    } else if command.json {
-        print_json(json!({ "usage": statement.lines }));
-    } else if statement.lines.is_empty() {
-        print("no usage\n");
-    } else {
-        print(&objects(&statement.lines, &statement.columns));
-    }
-    Ok(())
+    Ok(statement(lines, command.by))
+}
+
+/// Where the key server keeps what routers reported.
+fn usage_file(source: &Source, file: &KeyFile) -> Result<PathBuf, Failure> {
+    let routers = file.key.routers.as_ref().ok_or_else(|| {
+        Failure::new("this key server has no [key.routers]: nobody reports usage to it")
+            .help("add the section; `wayleave init key` shows it")
+    })?;
+    Ok(source.resolve(routers.usage.get_ref()))
 }
 
 /// Writes down that time is closed, for the key server to read.
-fn close_usage(command: &UsageOf, file: &Path, second: u64) -> Outcome {
+fn close_usage(command: &UsageOf, config: &Path, second: u64) -> Outcome {
     /// Seconds for which a day has to be past, so that routers with other clocks have reported it.
     const PAST: u64 = 86_400;
+    let source = Source::read(config)?;
+    let file = closing(&usage_file(&source, &KeyFile::parse(&source)?)?);
     if second.saturating_add(PAST) > unix_now().secs() {
         return Err(Failure::usage(format!("{} is not a day ago yet: routers still report it", utc(second))).into());
     }
     if !command.force {
-        let target = Target { url: None, config: Some(command.config.clone()) };
+        let target = Target { url: None, config: Some(config.to_owned()) };
         let status = fetch::json(&target, "/api/v1/status").map_err(|failures| {
             Failure::new(format!("whether all routers have reported cannot be seen: {failures}"))
                 .help("start the key server, or add --force")
@@ -575,9 +648,9 @@ fn close_usage(command: &UsageOf, file: &Path, second: u64) -> Outcome {
             .into());
         }
     }
-    let before = closed_by_operator(file);
+    let before = closed_by_operator(&file);
     if before < second {
-        replace(file, &format!("{second}\n"))?;
+        replace(&file, &format!("{second}\n"))?;
     }
     report(json!({ "closed_before": utc(second.max(before)) }), command.json);
     Ok(())
@@ -585,16 +658,22 @@ fn close_usage(command: &UsageOf, file: &Path, second: u64) -> Outcome {
 
 /// The capability in a file. A line is a secret, so that it is no argument, which other users could see.
 fn read_line(path: &Path) -> Result<Credential, Failure> {
+    let text = read_text(path)?;
+    text.trim().parse().map_err(|error| {
+        Failure::new(format!("{}: {error}", path.display()))
+            .help("`wayleave cap grant` and `cap delegate` print such a line")
+    })
+}
+
+/// The text of a file with a line; - is the standard input.
+pub fn read_text(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let mut text = Zeroizing::new(String::new());
     let read = match path.as_os_str() == "-" {
         true => std::io::stdin().lock().take(LINE).read_to_string(&mut text),
         false => fs::File::open(path).and_then(|file| file.take(LINE).read_to_string(&mut text)),
     };
     read.map_err(|error| Failure::system(path.display(), &error))?;
-    text.trim().parse().map_err(|error| {
-        Failure::new(format!("{}: {error}", path.display()))
-            .help("`wayleave cap grant` and `cap delegate` print such a line")
-    })
+    Ok(text)
 }
 
 impl Servers {
@@ -627,18 +706,15 @@ fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Ack
             let id = u16::from_be_bytes(*fresh()?);
             let question = ordering.question(id);
             let answer = match is_tcp {
-                false => by_udp(server, &question, PATIENCE).map(|answer| answer.map(|(_, octets)| octets)),
-                true => by_tcp(server, &question, PATIENCE).map(Some),
+                false => by_udp(server, &question, PATIENCE, |octets| ordering.read(octets, id).ok()),
+                true => by_tcp(server, &question, PATIENCE).map(|octets| ordering.read(&octets, id).ok()),
             };
             match answer {
-                Ok(Some(octets)) => match ordering.read(&octets, id) {
-                    Ok(Some(answer)) if answer.status == Status::Done => return Ok(answer),
-                    Ok(Some(answer)) => {
-                        return Err(Failure::new(format!("the key server refuses: {}", answer.status)));
-                    }
-                    Ok(None) => last = format!("{server} does not acknowledge it"),
-                    Err(error) => last = format!("{server}: {error}"),
-                },
+                Ok(Some(Some(answer))) if answer.status == Status::Done => return Ok(answer),
+                Ok(Some(Some(answer))) => {
+                    return Err(Failure::new(format!("the key server refuses: {}", answer.status)));
+                }
+                Ok(Some(None)) => last = format!("{server} does not acknowledge it"),
                 Ok(None) => last = format!("{server} does not answer"),
                 Err(error) => last = format!("{server}: {error}"),
             }

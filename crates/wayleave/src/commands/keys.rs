@@ -4,7 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use wayleave_runtime::identity::Identity;
+use wayleave_crypto::hash::sha256;
+use wayleave_runtime::api_tls::KeyPin;
+use wayleave_runtime::identity::{Fingerprint, Identity, to_hex};
+use zeroize::Zeroizing;
 
 use super::node_keys::{DelegateTags, NodeKeys};
 use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ManifestKeys, ProfileKeys, RecordKeys};
@@ -13,6 +16,8 @@ use crate::config::PublicKey;
 use crate::config::router::FormatName;
 use crate::failure::Outcome;
 use crate::key_files::forwarding;
+use crate::key_files::node::fresh;
+use crate::key_files::private;
 use crate::key_files::signing_key;
 use crate::output::{print, print_json};
 use clap::{Args, Subcommand};
@@ -45,6 +50,12 @@ pub enum Keys {
     Forwarding(ForwardingKeys),
     /// Create a key file of a node of an overlay, or of a realm. Prints what is public of it.
     Node(NodeKeys),
+    /// Create a token for the API of a key server, in a file. Prints its hash, which the configuration names.
+    Token {
+        file: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
     /// Delegate a prefix of a node's tags to another consent server, for one epoch.
     DelegateTags(DelegateTags),
     /// Create a trust anchor: a private file, and a public one with the ending `.pub`; an Ed25519 and an SLH-DSA key.
@@ -116,6 +127,7 @@ pub fn run(command: &Keys) -> Outcome {
         Keys::Attest(command) => pki::attest(command)?,
         Keys::Forwarding(command) => forwarding(command)?,
         Keys::Node(command) => node_keys::create(command)?,
+        Keys::Token { file, json } => token(file, *json)?,
         Keys::DelegateTags(command) => node_keys::delegate(command)?,
         Keys::Anchor(command) => pki::anchor(command)?,
         Keys::Profile(command) => pki::profile(command)?,
@@ -125,6 +137,19 @@ pub fn run(command: &Keys) -> Outcome {
         Keys::Addition(command) => pki::addition(command)?,
         Keys::Routers { anchor, certificates, json } => pki::routers(anchor, certificates, *json)?,
         Keys::Objects { anchor, objects, json } => pki::list(anchor, objects, *json)?,
+    }
+    Ok(())
+}
+
+/// Makes a token of the API.
+fn token(file: &Path, json: bool) -> Outcome {
+    let text = Zeroizing::new(format!("wayleave-token-{}", *Zeroizing::new(to_hex(fresh::<32>()?.as_ref()))));
+    private::create(file, &Zeroizing::new(format!("{}\n", *text)))?;
+    let hash = Fingerprint(sha256(text.as_bytes())).to_string();
+    if json {
+        print_json(json!({ "file": file, "hash": hash }));
+    } else {
+        print(&format!("file  {}\nhash  {hash}\n", file.display()));
     }
     Ok(())
 }
@@ -176,9 +201,12 @@ fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
 pub fn show(file: &Path, identity: &Identity, json: bool) {
     let tls = identity.fingerprint().to_string();
     let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
+    // What clients of an API pin: of the key alone, so that a renewed certificate keeps it.
+    let pin = KeyPin::of(identity.certificate()).map(|pin| pin.to_string());
     if json {
-        print_json(json!({ "file": file, "tls": tls, "sign": sign }));
+        print_json(json!({ "file": file, "tls": tls, "sign": sign, "pin": pin }));
     } else {
-        print(&format!("file  {}\ntls   {tls}\nsign  {sign}\n", file.display()));
+        let pin = pin.unwrap_or_default();
+        print(&format!("file  {}\ntls   {tls}\nsign  {sign}\npin   {pin}\n", file.display()));
     }
 }

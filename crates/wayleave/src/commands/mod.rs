@@ -3,6 +3,9 @@
 
 mod bench;
 mod cap;
+mod cap_accept;
+mod cap_invitations;
+mod cap_remote;
 mod capability;
 mod check;
 mod deep;

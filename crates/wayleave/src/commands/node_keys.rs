@@ -64,7 +64,7 @@ pub fn create(command: &NodeKeys) -> Outcome {
 /// Prints what is public of a key file.
 pub fn show(kind: KeyKind, file: &Path, json: bool) -> Outcome {
     let public: Value = match kind {
-        KeyKind::Realm | KeyKind::Identity | KeyKind::Writer => {
+        KeyKind::Realm | KeyKind::Identity | KeyKind::Writer | KeyKind::Holder => {
             json!(node::identity_of(&node::load(kind, file)?).to_string())
         }
         KeyKind::Noise => json!(format!("x25519:{}", to_hex(&node::noise_of(&node::load(kind, file)?).to_bytes()))),

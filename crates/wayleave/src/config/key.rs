@@ -18,6 +18,7 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 
 use super::check::{Checked, RoleConfig};
+use super::key_api::{self, ApiSection};
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::{ServerEntry, identity};
 use super::parse::{PublicKey, Text, TextValue};
@@ -28,6 +29,7 @@ use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::changes::Changes;
 use crate::key_files::forwarding::ForwardingKeys;
 use crate::key_files::node::{self, KeyKind};
+use crate::provider::waypoints::{WaypointKind, WaypointLabels, label_of};
 
 /// Principals and delegations have numbers of 24 bits.
 const MOST_NUMBER: u64 = (1 << 24) - 1;
@@ -43,7 +45,16 @@ pub const ROLE: RoleConfig = RoleConfig {
     section: "key",
     sections: "[key]",
     check: KeyFile::checked,
-    template: |_| template_with("keys.example.net", "127.0.0.1:5300", "ns1.example.net", "127.0.0.1:8493"),
+    template: |_| {
+        template(
+            "keys.example.net",
+            "127.0.0.1:5300",
+            "ns1.example.net",
+            "127.0.0.1:8493",
+            super::EXAMPLE_OPERATORS[0],
+            None,
+        )
+    },
 };
 
 /// The file.
@@ -92,6 +103,8 @@ pub struct KeySection {
     pub replica: Vec<Spanned<ReplicaEntry>>,
     /// The server whose records this one copies.
     pub follow: Option<Spanned<FollowSection>>,
+    /// The HTTPS API.
+    pub api: Option<ApiSection>,
 }
 
 fn default_responses() -> Spanned<u64> {
@@ -164,6 +177,10 @@ pub struct WaypointSection {
     pub address: IpAddr,
     /// The forwarding keys of its routers.
     pub key: Spanned<PathBuf>,
+    #[serde(default)]
+    pub kind: WaypointKind,
+    /// For people.
+    pub name: Option<String>,
 }
 
 impl TextValue for Zone {
@@ -201,7 +218,10 @@ impl KeyFile {
         let key = &self.key;
         let mut listen = vec![key.listen.get_ref().0];
         listen.extend(key.routers.as_ref().map(|routers| routers.listen.get_ref().0));
+        let others = listen.clone();
+        listen.extend(key.api.as_ref().map(|api| api.listen.get_ref().0));
         let mut faults: Vec<Fault> = taken_by_status(self.status.as_ref(), &listen).into_iter().collect();
+        faults.extend(key.api.as_ref().into_iter().flat_map(|api| api.faults(&others)));
         self.router_faults(&mut faults);
         if key.name_servers.get_ref().is_empty() {
             faults.push(Fault::at(key.name_servers.span(), "no name server, expected at least one"));
@@ -279,6 +299,12 @@ impl KeyFile {
     pub fn router_names(&self) -> BTreeMap<RouterNumber, String> {
         let routers = self.key.router.iter().map(Spanned::get_ref);
         routers.filter_map(|router| Some((router.number, router.name.clone()?))).collect()
+    }
+
+    /// What waypoints are, and what people call them.
+    pub fn waypoint_labels(&self) -> WaypointLabels {
+        let waypoints = self.key.waypoint.iter().map(Spanned::get_ref);
+        waypoints.map(|waypoint| (waypoint.address, label_of(waypoint.kind, waypoint.name.as_deref()))).collect()
     }
 
     /// Who copies the records.
@@ -397,6 +423,7 @@ impl KeyFile {
         }
         warnings.extend(absent_address(&file.key.listen));
         warnings.extend(file.key.routers.as_ref().and_then(|routers| absent_address(&routers.listen)));
+        warnings.extend(file.key.api.as_ref().and_then(|api| absent_address(&api.listen)));
         warnings.extend(file.status.as_ref().and_then(status_warning));
         Checked::found("key", source, errors, warnings)
     }
@@ -441,18 +468,14 @@ impl KeyFile {
             }
         }
         faults.extend(key.routers.as_ref().and_then(|routers| state_fault(&routers.usage, source)));
+        faults.extend(key.api.as_ref().into_iter().flat_map(|api| api.file_faults(source)));
         faults
     }
 }
 
-/// A key server's configuration with an example of the writer's key.
-fn template_with(zone: &str, listen: &str, name_server: &str, status: &str) -> String {
-    template(zone, listen, name_server, status, super::EXAMPLE_OPERATORS[0])
-}
-
-/// A key server's configuration.
-pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, writer: &str) -> String {
-    let router = super::EXAMPLE_OPERATORS[0];
+/// A key server's configuration, with an API if it has an address.
+pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, writer: &str, api: Option<&str>) -> String {
+    let (router, api) = (super::EXAMPLE_OPERATORS[0], key_api::template(api));
     format!(
         "# A key server: it answers holders of Platypus capabilities with their secrets, by DNS. Run it with:\n\
          # wayleave run key --config FILE\n\
@@ -480,6 +503,9 @@ pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, write
          #[[key.waypoint]]\n\
          #address = \"198.51.100.1\"\n\
          #key = \"router.key\"\n\
+         # A router, a POP or an AS, and its name, for people.\n\
+         #kind = \"router\"\n\
+         #name = \"fra1\"\n\
          # When keys are given: the first rule that matches decides; without one, always. Reloaded on SIGHUP.\n\
          #[[key.rule]]\n\
          #name = \"busy hours\"\n\
@@ -511,6 +537,7 @@ pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, write
          #[[key.rate]]\n\
          #principal = 7\n\
          #rate = 12500000\n\
+         {api}\
          \n\
          # Status pages and metrics, for you alone.\n\
          [status]\n\

@@ -7,6 +7,7 @@ pub mod choices;
 pub mod consent;
 pub mod gateway;
 pub mod key;
+pub mod key_api;
 pub mod lab;
 mod listed;
 mod machine;

@@ -37,6 +37,8 @@ pub enum KeyKind {
     Accounts,
     /// The key (Ed25519) that signs a provider's accounts, revocations and lists. The one writer has it, and no replica.
     Writer,
+    /// The key (Ed25519) of whoever accepted an invitation: with it the acceptance can be repeated.
+    Holder,
 }
 
 impl KeyKind {
@@ -50,6 +52,7 @@ impl KeyKind {
             Self::Tags => "tags",
             Self::Accounts => "accounts",
             Self::Writer => "writer",
+            Self::Holder => "holder",
         }
     }
 }

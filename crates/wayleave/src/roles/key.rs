@@ -1,11 +1,13 @@
 //! `run key`: a key server. It answers holders of capabilities with their secrets by DNS, over UDP and TCP; the writer also takes
 //! their orders, and signs the list of revocations that routers read.
 
+pub mod api;
 mod compacting;
 mod copies;
 mod core;
 pub mod dns;
 mod fetching;
+mod operator;
 pub mod routers;
 mod views;
 
@@ -18,6 +20,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::info;
 
+use self::api::RunningApi;
+use self::api::counts::ApiCounts;
 use self::core::{Core, lock};
 use super::daemon::{Daemon, Role};
 use crate::config::Source;
@@ -36,6 +40,7 @@ pub struct KeyRole {
     failures: mpsc::Receiver<Failure>,
     routers: Option<Routers>,
     view: KeyView,
+    api: Option<RunningApi>,
     /// Ends its tasks when it is dropped.
     _tasks: JoinSet<()>,
     _datagrams: dns::Datagrams,
@@ -43,8 +48,20 @@ pub struct KeyRole {
 
 impl Role for KeyRole {
     const NAME: &'static str = "key";
-    const LIVE: &'static [&'static str] =
-        &["key.waypoint", "key.rule", "key.responses_per_second", "key.router", "key.rate", "key.replica"];
+    const LIVE: &'static [&'static str] = &[
+        "key.waypoint",
+        "key.rule",
+        "key.responses_per_second",
+        "key.router",
+        "key.rate",
+        "key.replica",
+        "key.api.token",
+        "key.api.requests_per_second",
+        "key.api.url",
+        "key.api.identity",
+        "key.api.certificate",
+        "key.api.private_key",
+    ];
     type Config = KeyFile;
     type View = KeyView;
     type Event = Failure;
@@ -79,6 +96,7 @@ impl Role for KeyRole {
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
         tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
         tasks.spawn(compacting::compact_when_due(config.clone(), source.clone(), *clock, log.clone()));
+        let to_api = to.clone();
         let following =
             copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut tasks)?;
         let (followed, clock) = (Arc::clone(&core), *clock);
@@ -106,8 +124,11 @@ impl Role for KeyRole {
                 tokio::time::sleep(FOLLOW).await;
             }
         });
-        let view = KeyView::new(&core, &config, routers.as_ref(), following);
-        Ok(Self { core, failures, routers, view, _tasks: tasks, _datagrams: datagrams })
+        let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
+        let view = KeyView::new(&core, &config, routers.as_ref(), following, counts.clone());
+        let of_api = (Arc::clone(&core), view.clone());
+        let api = RunningApi::start(&config, source, of_api, clock, counts.unwrap_or_default(), to_api).await?;
+        Ok(Self { core, failures, routers, view, api, _tasks: tasks, _datagrams: datagrams })
     }
 
     fn view(&self) -> KeyView {
@@ -116,6 +137,7 @@ impl Role for KeyRole {
 
     async fn reload(&mut self, config: KeyFile, source: &Source) -> Outcome {
         let waypoints = config.waypoints(source)?;
+        self.api.as_ref().map_or(Ok(()), |api| api.configure(&config, source))?;
         lock(&self.core).server.reload(waypoints, config.policy(), config.responses_per_second());
         self.view.configure(&config);
         if let Some(routers) = &self.routers {

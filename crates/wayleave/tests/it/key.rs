@@ -565,6 +565,34 @@ fn a_hostile_resolver_delays_a_look_up_or_makes_it_fail_and_never_replaces_a_sec
     }
 }
 
+/// What is stray does not end the wait for an acknowledgement, as it does not that for a secret.
+#[test]
+fn orders_are_acknowledged_behind_stray_datagrams() {
+    let server = Server::new("stray");
+    let resolver = Resolver::new(&server.listen);
+    server.grant("own.line", &["--principal", "7"]);
+    eventually("the server follows the records", || server.running.count("grants") == 1);
+    resolver.becomes(Box::new(|transport, question, server| {
+        let right = encoded(&server(question));
+        let mut other = right.clone();
+        other[1] ^= 1;
+        match transport {
+            Transport::Udp => vec![vec![], vec![0xff; 30], other, encoded(question), right],
+            Transport::Tcp => vec![],
+        }
+    }));
+    let through = |command: &[&str]| server.folder.ok(&[command, &["--server", &resolver.address]].concat());
+    let line = through(&["cap", "delegate", "--line", "own.line", "--prefix", "203.0.113.0/24", "--id", "3"]);
+    server.keep("branch.line", &line);
+    through(&["cap", "revoke", "--line", "own.line", "--delegation", "3"]);
+    assert_eq!((server.list().1, server.answers("orders")), (vec!["7/3".to_owned()], 2));
+    // Nothing but what is stray: the order may have been carried out, and the command says that this is not known.
+    resolver.becomes(Box::new(|_, question, _| vec![vec![0xff; 30], encoded(question)]));
+    let revoke = ["cap", "revoke", "--line", "own.line", "--delegation", "4", "--server", &resolver.address];
+    let said = text(&server.folder.run(&revoke).stderr);
+    assert!(said.contains("not known whether"), "{said}");
+}
+
 /// What a source may have by UDP: over the limit it is told to come by TCP, or nothing; a cookie of its own lifts the limit.
 #[test]
 fn a_flood_of_one_source_is_truncated_and_dropped_and_the_holder_beside_it_is_served_by_tcp() {

@@ -12,6 +12,7 @@ mod gateway;
 mod guide;
 mod hostile;
 mod key;
+mod key_api;
 mod key_records;
 mod kill_nine;
 mod lab;

@@ -7,6 +7,7 @@ use super::snapshot::{Kind, PAST, SnapshotError, SnapshotHead, VERSION, has_expi
 use super::{
     Account, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, State, Terms, read_revocation,
 };
+use crate::capability::invitation::{Invitation, InvitationId, InvitationStanding};
 use crate::signed::Signed;
 use crate::wire::{Malformed, Reader};
 
@@ -19,6 +20,7 @@ enum Place {
     Grant(Principal),
     Revocation(Revocation),
     Past,
+    Invitation(InvitationId),
 }
 
 /// A state that is being taken from a snapshot.
@@ -139,6 +141,14 @@ impl Restoring {
                     return Err(content("too many digests of changes"));
                 }
                 self.state.past.push_back(digest);
+            }
+            Kind::Invitation => {
+                let invitation = Invitation::read(reader).map_err(malformed)?;
+                let standing = InvitationStanding::read(reader).map_err(malformed)?;
+                self.place(Place::Invitation(invitation.id))?;
+                if !self.state.invitations.restore(invitation, standing) {
+                    return Err(content("too many invitations"));
+                }
             }
         }
         Ok(())

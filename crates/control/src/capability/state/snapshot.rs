@@ -1,7 +1,7 @@
 //! A snapshot: the state after some change in signed, bounded pieces, so that the changes before need not be kept.
 //!
 //! The head names the change and every piece by its digest, and is signed by the writer. Pieces hold the accounts, the generations of
-//! closed ones, the grants, and the revocations that have not expired; then the digests of the last changes, so that whoever has
+//! closed ones, the grants, the revocations that have not expired, and the invitations; also the digests of the last changes, so that whoever has
 //! followed the changes sees whether the snapshot continues what it has. One state has one encoding.
 //!
 //! A further kind of record gets the next number in `Kind`, a place in `State::records`, and one in `Restoring::record`.
@@ -15,6 +15,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 
 use super::restoring::Restoring;
 use super::{Grant, State, write_revocation};
+use crate::capability::invitation::Invitation;
 use crate::signed::{Object, SIGNATURE, Signed};
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -26,8 +27,8 @@ pub const MAX_PIECES: usize = 16_384;
 pub const PAST: usize = 4_096;
 /// The version of a piece.
 pub(super) const VERSION: u8 = 1;
-/// Octets of the longest record: a grant, or an account with its name.
-const MAX_RECORD: usize = 192;
+/// Octets of the longest record: an invitation that was redeemed.
+const MAX_RECORD: usize = 1 + Invitation::MAX + 1 + 32 + 8 + 4;
 const LABEL: &str = "wayleave/capability/snapshot-piece/v1";
 
 /// Kinds of records, in the order in which a snapshot has them.
@@ -40,10 +41,13 @@ pub(super) enum Kind {
     Revocation = 4,
     /// The digest of a change; the last is that of the snapshot's.
     Past = 5,
+    /// An invitation, and what became of it.
+    Invitation = 6,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 5] = [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Past];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Past, Self::Invitation];
 }
 
 /// The signed part of a snapshot.
@@ -202,6 +206,13 @@ impl State {
         for digest in &self.past {
             each(Kind::Past, &|out| {
                 out.bytes(digest);
+            })?;
+        }
+        // Also those that are forgotten with the next one: whoever has all changes still takes that into account.
+        for (invitation, standing) in self.invitations() {
+            each(Kind::Invitation, &|out| {
+                invitation.write(out);
+                standing.write(out);
             })?;
         }
         Ok(())

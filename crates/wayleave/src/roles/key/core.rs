@@ -34,10 +34,10 @@ const RETRY: Duration = Duration::from_secs(5);
 /// What answers and orders share.
 pub struct Core {
     pub server: KeyServer,
-    changes: Changes,
+    pub(super) changes: Changes,
     list: Option<RevocationList>,
     orders: Budget,
-    log: Events,
+    pub(super) log: Events,
     clock: Clock,
     is_prepared: bool,
 }
@@ -164,7 +164,7 @@ impl Core {
         self.take(news)
     }
 
-    fn take(&mut self, news: News) -> Result<(), Failure> {
+    pub(super) fn take(&mut self, news: News) -> Result<(), Failure> {
         let base = news.base.as_ref().map(Base::number);
         news.apply(&mut self.server)?;
         if let Some(number) = base {
@@ -221,7 +221,7 @@ impl Core {
     }
 
     /// Signs the list of revocations if the state has changed, or if it was last signed an hour ago.
-    fn write_list(&mut self, now: Now) {
+    pub(super) fn write_list(&mut self, now: Now) {
         let Some(list) = &mut self.list else { return };
         let state = self.server.state().number();
         let is_due = list.made_of != Some(state) || now.instant >= list.renewal;

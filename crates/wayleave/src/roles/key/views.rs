@@ -5,14 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
-use wayleave_control::capability::{RouterNumber, RouterServer};
+use wayleave_control::capability::{RouterNumber, RouterServer, State};
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
+use super::api::counts::ApiCounts;
 use super::copies::Following;
 use super::core::{Core, lock};
 use super::routers::{self, Event, Routers};
 use crate::config::key::KeyFile;
+use crate::provider::invitations::state_name;
 use crate::roles::daemon::{self, View, Views};
 use crate::usage;
 
@@ -25,6 +28,7 @@ pub struct KeyView {
     routers: Option<(mpsc::Sender<Event>, Arc<FileStore>)>,
     names: Arc<Mutex<BTreeMap<RouterNumber, String>>>,
     following: Option<Following>,
+    api: Option<Arc<ApiCounts>>,
 }
 
 impl KeyView {
@@ -33,11 +37,12 @@ impl KeyView {
         config: &KeyFile,
         routers: Option<&Routers>,
         following: Option<Following>,
+        api: Option<Arc<ApiCounts>>,
     ) -> Self {
         let routers = routers.map(|routers| (routers.running.events.clone(), Arc::clone(&routers.store)));
         let names = Arc::new(Mutex::new(config.router_names()));
         let (zone, writer) = (config.zone().to_string(), config.key.writer.0.to_string());
-        Self { core: Arc::clone(core), zone, writer, routers, names, following }
+        Self { core: Arc::clone(core), zone, writer, routers, names, following, api }
     }
 
     /// Another configuration counts.
@@ -57,7 +62,7 @@ impl KeyView {
     }
 
     /// What principals sent, by account and router.
-    async fn usage(self, parameters: Parameters) -> Result<Value, ViewError> {
+    pub(super) async fn usage(self, parameters: Parameters) -> Result<Value, ViewError> {
         let principal = match parameters.get("principal").map(|text| text.parse::<u32>()) {
             None => None,
             Some(Ok(number)) => Some(number),
@@ -101,6 +106,8 @@ impl View for KeyView {
             "answers": counters,
             "routers": routers,
             "following": self.following.as_ref().map(Following::json),
+            "invitations": invitations(state),
+            "api": self.api.as_ref().map(|counts| counts.json()),
         }))
     }
 
@@ -117,6 +124,11 @@ impl View for KeyView {
         let denied = of.not_now + of.revoked + of.ended;
         let unknown = of.unknown + of.wrong_epoch;
         let refused = of.orders_forged + of.orders_clock + of.orders_refused + of.orders_elsewhere;
+        let api: BTreeMap<&str, u64> = self.api.iter().flat_map(|counts| counts.all()).collect();
+        let of_api = |names: &[&str]| names.iter().filter_map(|name| api.get(name)).sum::<u64>();
+        let forged =
+            ["forged", "used", "withdrawn", "expired", "clock", "gone"].map(|name| format!("redemptions_{name}"));
+        let forged: Vec<&str> = forged.iter().map(String::as_str).collect();
         Some(vec![
             gauge("account", Unit::Members, "Accounts of principals", state.accounts() as f64),
             gauge("grant", Unit::Keys, "Capabilities that are granted", state.grants() as f64),
@@ -150,6 +162,16 @@ impl View for KeyView {
             ),
             counter("order", Unit::Messages, "Orders of holders that were carried out", of.orders),
             counter("order_refused", Unit::Messages, "Orders that were refused", refused),
+            counter("api_request", Unit::Messages, "Requests to the API", of_api(&["requests"])),
+            counter(
+                "api_stranger",
+                Unit::Messages,
+                "Requests to the API without a valid token, or beyond the limit of strangers",
+                of_api(&["unauthenticated", "limited"]),
+            ),
+            counter("api_change", Unit::Changes, "Changes by the API", of_api(&["changes"])),
+            counter("redemption", Unit::Messages, "Invitations that were redeemed", of_api(&["redeemed"])),
+            counter("redemption_refused", Unit::Messages, "Redemptions that were refused", of_api(&forged)),
             gauge("router", Unit::Links, "Routers that are connected", connected as f64),
             counter("usage", Unit::Messages, "Reports of usage that were taken", sum("reports")),
             counter("usage_refused", Unit::Messages, "Reports of usage that were refused", sum("refused")),
@@ -168,4 +190,14 @@ impl View for KeyView {
     fn pages(views: Views<Self>) -> Views<Self> {
         views.page("usage", Self::usage)
     }
+}
+
+/// How many invitations there are in each state.
+fn invitations(state: &State) -> Value {
+    let now = unix_now().secs();
+    let mut counts: BTreeMap<&str, usize> = ["open", "used", "expired", "withdrawn"].map(|name| (name, 0)).into();
+    for (invitation, standing) in state.invitations() {
+        *counts.entry(state_name(invitation, standing, now)).or_default() += 1;
+    }
+    json!(counts)
 }

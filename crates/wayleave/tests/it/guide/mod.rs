@@ -7,6 +7,7 @@ mod applications_page;
 mod attest_page;
 mod capabilities_page;
 mod exchange_page;
+mod invitations_page;
 mod lab_page;
 mod member_page;
 mod overlay_page;
@@ -21,11 +22,12 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 10] = [
+const TRIED: [(&str, &[(&str, usize)]); 11] = [
     ("applications.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
     ("capabilities.md", &[("sh", 5), ("toml", 5), ("bird", 0), ("frr", 0)]),
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),
+    ("invitations.md", &[("sh", 4), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 1), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("member.md", &[("sh", 6), ("toml", 5), ("bird", 1), ("frr", 1)]),
     ("overlay.md", &[("sh", 4), ("toml", 3), ("bird", 0), ("frr", 0)]),

@@ -23,6 +23,8 @@ pub(super) struct Site {
     pub(super) folder: Folder,
     pub(super) routers: Vec<Router>,
     pub(super) key: Router,
+    /// Where its API is.
+    api: String,
 }
 
 impl Site {
@@ -48,8 +50,11 @@ impl Site {
         }
         let writer = server.lines().find_map(|line| line.strip_prefix("writer = ")).expect("a key").to_owned();
         let (address, own) = (free(), identity("server.identity"));
+        let token: Value = serde_json::from_str(&ok(&["keys", "token", "read.token", "--json"])).expect("JSON");
+        let (api, hash) = (free(), &token["hash"]);
         server += &format!(
-            "[key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n{of_key}"
+            "[key.api]\nlisten = \"{api}\"\nidentity = \"server/api.key\"\n[[key.api.token]]\nname = \"billing\"\nhash = {hash}\n\
+             [key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n{of_key}"
         );
         for which in 0..2 {
             let router = identity(&format!("{which}.identity"));
@@ -72,7 +77,7 @@ impl Site {
                 Router::start(&folder, &format!("waypoint{which}"), NetworkNamespace::Own, &config)
             })
             .collect();
-        Some(Self { folder, routers, key })
+        Some(Self { folder, routers, key, api })
     }
 
     pub(super) fn ok(&self, line: &[&str]) -> String {
@@ -91,6 +96,23 @@ impl Site {
             let packets = lines.iter().find(of).and_then(|line| line["packets"].as_str());
             packets.map_or(0, |packets| packets.parse().expect("a number"))
         })
+    }
+
+    /// The statement by the API is the one at the server's own machine, in every form.
+    fn is_billed_alike_from_elsewhere(&self) {
+        let shown = self.ok(&["keys", "show", "server/api.key", "--json"]);
+        let shown: Value = serde_json::from_str(&shown).expect("JSON");
+        let (url, pin) = (format!("https://{}", self.api), shown["pin"].as_str().expect("a pin").to_owned());
+        let at = ["--api", url.as_str(), "--token", "read.token", "--pin", pin.as_str()];
+        for by in ["principal", "delegation", "epoch", "router"] {
+            for form in
+                [&["--json"][..], &["--csv"], &["--principal", "7"], &["--from", "2026-01-01"], &["--to", "2026-01-01"]]
+            {
+                let command = [&["cap", "usage", "--by", by], form].concat();
+                let here = self.ok(&[&command[..], &["--config", "key.toml"]].concat());
+                assert_eq!(self.ok(&[&command[..], &at].concat()), here, "{command:?}");
+            }
+        }
     }
 
     pub(super) fn connected(&self) -> bool {
@@ -185,6 +207,8 @@ fn statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed() {
     let csv = site.ok(&["cap", "usage", "--config", "key.toml", "--by", "principal", "--csv"]);
     let octets: u64 = (0..2).map(|which| sent * packet(&[which], 0, LENGTHS[which]).len() as u64).sum();
     assert_eq!(csv, format!("principal,account,packets,octets\r\n7,desk,{},{octets}\r\n", sent * 2));
+
+    site.is_billed_alike_from_elsewhere();
 
     // Without a key server usage waits; and the statement can be read from its file.
     site.key.kill();

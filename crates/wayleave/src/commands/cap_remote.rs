@@ -1,0 +1,149 @@
+//! Where a provider's `cap` commands work: at the records of this machine, or at the API of a key server elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+use wayleave_control::capability::ApiUrl;
+use wayleave_runtime::api_tls::KeyPin;
+use zeroize::Zeroizing;
+
+use crate::api_client::ApiTarget;
+use crate::failure::{Failure, Outcome};
+use crate::key_files::private;
+
+/// Entries of a page that is asked for.
+const PAGE: usize = 1_000;
+/// Pages that are read, at most: a server that names a next one for ever is told so.
+const MAX_PAGES: usize = 100_000;
+
+/// The provider's side.
+#[derive(Args, Debug)]
+pub struct Provider {
+    /// The key server's configuration, on its own machine.
+    #[arg(long, short, required_unless_present = "api")]
+    pub config: Option<PathBuf>,
+    /// The API of the key server, from elsewhere: https://HOST:PORT.
+    #[arg(long, value_name = "URL", requires_all = ["token", "pin"], conflicts_with = "config")]
+    pub api: Option<ApiUrl>,
+    /// The file of a token for the API (`wayleave keys token`).
+    #[arg(long, value_name = "FILE", requires = "api")]
+    pub token: Option<PathBuf>,
+    /// The pin of the API's key, as the server logs it and `wayleave keys show` prints it for its api.key.
+    #[arg(long, requires = "api")]
+    pub pin: Option<KeyPin>,
+}
+
+/// The same for a command that a holder has too.
+#[derive(Args, Debug)]
+pub struct OptionalProvider {
+    /// The key server's configuration, on its own machine. For the provider.
+    #[arg(long, short)]
+    pub config: Option<PathBuf>,
+    /// The API of the key server, from elsewhere: https://HOST:PORT. For the provider.
+    #[arg(long, value_name = "URL", requires_all = ["token", "pin"], conflicts_with = "config")]
+    pub api: Option<ApiUrl>,
+    /// The file of a token for the API (`wayleave keys token`).
+    #[arg(long, value_name = "FILE", requires = "api")]
+    pub token: Option<PathBuf>,
+    /// The pin of the API's key, as the server logs it and `wayleave keys show` prints it for its api.key.
+    #[arg(long, requires = "api")]
+    pub pin: Option<KeyPin>,
+}
+
+/// Where a command works.
+pub enum Place<'a> {
+    /// By this configuration.
+    Here(&'a Path),
+    At(ApiTarget),
+}
+
+impl Provider {
+    /// Where to work.
+    ///
+    /// # Errors
+    /// If nothing says so, or the token cannot be read.
+    pub fn place(&self) -> Outcome<Place<'_>> {
+        let place = place(self.config.as_deref(), self.api.as_ref(), self.token.as_deref(), self.pin)?;
+        Ok(place.ok_or_else(|| {
+            Failure::usage("no key server given").help("add --config FILE, or --api URL --token FILE --pin PIN")
+        })?)
+    }
+}
+
+impl OptionalProvider {
+    /// Where to work, if it is the provider who works.
+    ///
+    /// # Errors
+    /// If the token cannot be read.
+    pub fn place(&self) -> Outcome<Option<Place<'_>>> {
+        place(self.config.as_deref(), self.api.as_ref(), self.token.as_deref(), self.pin)
+    }
+}
+
+fn place<'a>(
+    config: Option<&'a Path>,
+    api: Option<&ApiUrl>,
+    token: Option<&Path>,
+    pin: Option<KeyPin>,
+) -> Outcome<Option<Place<'a>>> {
+    if let Some(config) = config {
+        return Ok(Some(Place::Here(config)));
+    }
+    let (Some(url), Some(token), Some(pin)) = (api, token, pin) else { return Ok(None) };
+    let text = private::read(token)?;
+    let token = Some(Zeroizing::new(text.trim().to_owned()));
+    Ok(Some(Place::At(ApiTarget { url: url.clone(), pin, token })))
+}
+
+/// All entries of a list that comes in pages.
+///
+/// # Errors
+/// What the server refuses.
+pub fn all(at: &ApiTarget, path: &str, list: &str) -> Outcome<Vec<Value>> {
+    let (mut entries, mut after) = (Vec::new(), String::new());
+    for _ in 0..MAX_PAGES {
+        let mut page = at.json("GET", &format!("{path}?most={PAGE}{after}"), None)?;
+        if let Value::Array(of_page) = page[list].take() {
+            entries.extend(of_page);
+        }
+        after = match &page["next"] {
+            Value::Number(next) => format!("&after={next}"),
+            Value::String(next) => format!("&after={}", next.replace('/', "%2F")),
+            _ => return Ok(entries),
+        };
+    }
+    Err(Failure::new(format!("{} names one page after another and has no last one", at.url)).into())
+}
+
+/// The account of a principal with its grants; `None` if there is none.
+///
+/// # Errors
+/// What the server refuses.
+pub fn account(at: &ApiTarget, principal: u32) -> Outcome<Option<Value>> {
+    let path = format!("/v1/accounts/{principal}");
+    let reply = at.ask("GET", &path, None)?;
+    if reply.status == 404 {
+        return Ok(None);
+    }
+    at.read(&reply).map(Some)
+}
+
+/// Grants by the API: the account is opened or renamed first, as it is here. Returns what was granted.
+///
+/// # Errors
+/// What the server refuses.
+pub fn grant(at: &ApiTarget, name: Option<&str>, order: &Value) -> Outcome<Value> {
+    let principal = order["principal"].as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX);
+    match account(at, principal)? {
+        None => {
+            let account = json!({ "principal": principal, "name": name.unwrap_or_default() });
+            at.json("POST", "/v1/accounts", Some(&account))?;
+        }
+        Some(account) if name.is_some_and(|name| account["name"] != name) => {
+            at.json("PATCH", &format!("/v1/accounts/{principal}"), Some(&json!({ "name": name })))?;
+        }
+        Some(_) => {}
+    }
+    at.json("POST", "/v1/grants", Some(order))
+}

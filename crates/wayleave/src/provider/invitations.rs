@@ -1,0 +1,86 @@
+//! Invitations as the provider makes and lists them.
+
+use serde_json::{Value, json};
+use wayleave_control::capability::{ApiUrl, Invitation, InvitationId, InvitationLine, InvitationStanding, Terms};
+use wayleave_crypto::secret::Seed;
+use wayleave_runtime::api_tls::KeyPin;
+use wayleave_runtime::clock::utc;
+
+use super::orders::grant_id;
+use crate::failure::Failure;
+use crate::key_files::node::fresh;
+
+/// Days for which an invitation can be redeemed, if none are named.
+pub const DEFAULT_EXPIRY: u64 = 7;
+
+/// What an invitation is to give.
+#[derive(Clone, Debug)]
+pub struct InvitationOrder {
+    pub name: String,
+    pub terms: Vec<Terms>,
+    /// Seconds that the grants last from the redemption on.
+    pub lasts: u64,
+    /// The last Unix second at which it can be redeemed.
+    pub not_after: u64,
+}
+
+/// A new invitation: the line for whoever is invited, and what the records have of it.
+///
+/// # Errors
+/// If the system gives no randomness.
+pub fn invite(order: InvitationOrder, url: ApiUrl, pin: KeyPin) -> Result<(InvitationLine, Invitation), Failure> {
+    let InvitationOrder { name, terms, lasts, not_after } = order;
+    let (id, secret) = (InvitationId(*fresh()?), Seed::new(*fresh()?));
+    let line = InvitationLine { url, pin: pin.0, id, secret, not_after };
+    let invitation = Invitation { id, key: line.key(), name, lasts, not_after, terms };
+    Ok((line, invitation))
+}
+
+/// What an invitation can be now.
+pub fn state_name(invitation: &Invitation, standing: InvitationStanding, now: u64) -> &'static str {
+    match standing {
+        InvitationStanding::Redeemed { .. } => "used",
+        InvitationStanding::Withdrawn => "withdrawn",
+        InvitationStanding::Open if invitation.not_after < now => "expired",
+        InvitationStanding::Open => "open",
+    }
+}
+
+/// An invitation in a list.
+pub fn describe(invitation: &Invitation, standing: InvitationStanding, now: u64) -> Value {
+    let grant = |terms: &Terms| {
+        let delegation = terms.delegation;
+        json!({
+            "id": grant_id(terms),
+            "waypoint": terms.waypoint,
+            "interval": terms.interval.exponent(),
+            "delegation": delegation.map(|delegation| delegation.id.number()),
+            "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
+        })
+    };
+    let used = match standing {
+        InvitationStanding::Redeemed { at, .. } => Some(at),
+        _ => None,
+    };
+    json!({
+        "id": invitation.id.to_string(),
+        "principal": invitation.principal().map(|principal| principal.number()),
+        "name": invitation.name,
+        "state": state_name(invitation, standing, now),
+        "expires": invitation.not_after,
+        "days": invitation.lasts / super::orders::DAY,
+        "used": used,
+        "grants": invitation.terms.iter().map(grant).collect::<Vec<_>>(),
+    })
+}
+
+/// The same as a row of a table.
+pub fn row(described: &Value) -> Value {
+    let time = |of: &str| described[of].as_u64().map(utc);
+    let grants = described["grants"].as_array().into_iter().flatten();
+    let waypoints: Vec<String> = grants.filter_map(|grant| grant["waypoint"].as_str().map(str::to_owned)).collect();
+    json!({
+        "id": described["id"], "principal": described["principal"], "name": described["name"],
+        "waypoints": waypoints.join(" "), "state": described["state"], "expires": time("expires"), "used": time("used"),
+    })
+}

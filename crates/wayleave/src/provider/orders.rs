@@ -1,0 +1,157 @@
+//! What is to be granted, as a command's options or a request's fields say it.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use wayleave_control::capability::{ChangeBody, MAX_NAME, State, Terms};
+use wayleave_core::Prefix;
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
+use wayleave_runtime::identity::to_hex;
+
+use crate::failure::Failure;
+use crate::key_files::revocation::RevocationEntry;
+
+/// Binary logarithm of a key epoch's length in seconds, if none is named: 68 minutes.
+pub const DEFAULT_INTERVAL: u8 = 12;
+/// Days of a grant, if none are named, and at most.
+pub const DEFAULT_DAYS: u64 = 365;
+pub const MAX_DAYS: u64 = 36_500;
+/// Seconds of a day.
+pub const DAY: u64 = 86_400;
+
+/// A capability that is to be granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrantOrder {
+    pub principal: u32,
+    pub waypoint: IpAddr,
+    pub interval: u8,
+    pub narrow: bool,
+    pub prefix: Option<Prefix>,
+    pub delegation: Option<u32>,
+}
+
+impl GrantOrder {
+    /// What the capability says.
+    ///
+    /// # Errors
+    /// Which number is none, or what does not fit together.
+    pub fn terms(&self) -> Result<Terms, Failure> {
+        let interval = Interval::new(self.interval)
+            .ok_or_else(|| Failure::usage(format!("{} is not an interval, which is 4 to 24", self.interval)))?;
+        let delegation = match (self.prefix, self.delegation) {
+            (Some(prefix), Some(number)) => Some(Delegation { prefix, id: delegation_id(number)?, sub: None }),
+            (None, None) => None,
+            _ => return Err(Failure::usage("a prefix needs the number of a delegation, and the other way round")),
+        };
+        let width = if self.narrow { Width::Narrow } else { Width::Full };
+        let principal = principal_of(self.principal)?;
+        let terms = Terms { waypoint: self.waypoint, principal, interval, width, delegation };
+        if terms.capability(0).is_consistent() {
+            return Ok(terms);
+        }
+        Err(Failure::usage("the prefix is of another address family than the waypoint"))
+    }
+}
+
+/// The principal with this number.
+///
+/// # Errors
+/// If it has more than 24 bits.
+pub fn principal_of(number: u32) -> Result<Principal, Failure> {
+    Principal::new(number).ok_or_else(|| Failure::usage(format!("{number} is not a principal, which has 24 bits")))
+}
+
+/// The delegation with this number.
+///
+/// # Errors
+/// If it has more than 24 bits.
+pub fn delegation_id(number: u32) -> Result<DelegationId, Failure> {
+    DelegationId::new(number)
+        .ok_or_else(|| Failure::usage(format!("{number} is not a delegation's number, which has 24 bits")))
+}
+
+/// A name of an account.
+///
+/// # Errors
+/// If it is too long, or no printable ASCII.
+pub fn check_name(name: &str) -> Result<(), Failure> {
+    if wayleave_control::wire::is_text(name, MAX_NAME) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "`{}` is not a name of at most {MAX_NAME} printable ASCII characters",
+        name.escape_debug()
+    )))
+}
+
+/// The change that opens a principal's account or renames it; none if there is one of this name.
+pub fn open_or_rename(state: &State, principal: Principal, name: Option<&str>) -> Option<ChangeBody> {
+    let known = state.account(principal);
+    let (held, generation) = known.unwrap_or_else(|| ("", state.next_generation(principal)));
+    let name = name.unwrap_or(held);
+    (known.is_none() || name != held).then(|| ChangeBody::Account { principal, generation, name: name.to_owned() })
+}
+
+/// A change in a few words, for a log.
+pub fn summary(body: &ChangeBody) -> String {
+    match body {
+        ChangeBody::Account { principal, generation, .. } => {
+            format!("account {}, keys of generation {generation}", principal.number())
+        }
+        ChangeBody::Close { principal } => format!("account {} closed", principal.number()),
+        ChangeBody::Grant(grant) => format!("granted: {}", grant.terms),
+        ChangeBody::Withdraw(terms) => format!("withdrawn: {terms}"),
+        ChangeBody::Revoke(entry) => format!("revoked: {}", RevocationEntry(*entry)),
+        ChangeBody::Lift(entry) => format!("revocation lifted: {}", RevocationEntry(*entry)),
+        ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
+        ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
+        ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),
+    }
+}
+
+/// Names a grant of an account: 16 hexadecimal digits that follow from its terms.
+pub fn grant_id(terms: &Terms) -> String {
+    to_hex(&terms.digest()[..8])
+}
+
+/// A field that a request may leave out.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrantFields {
+    pub principal: u32,
+    pub waypoint: IpAddr,
+    pub interval: Option<u8>,
+    #[serde(default)]
+    pub narrow: bool,
+    pub prefix: Option<String>,
+    pub delegation: Option<u32>,
+    pub days: Option<u64>,
+}
+
+impl GrantFields {
+    /// The order.
+    ///
+    /// # Errors
+    /// If the prefix is none.
+    pub fn order(&self) -> Result<GrantOrder, Failure> {
+        let prefix = match &self.prefix {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|error| Failure::usage(format!("`prefix`: {error}")))?),
+        };
+        let (principal, waypoint, narrow, delegation) = (self.principal, self.waypoint, self.narrow, self.delegation);
+        let interval = self.interval.unwrap_or(DEFAULT_INTERVAL);
+        Ok(GrantOrder { principal, waypoint, interval, narrow, prefix, delegation })
+    }
+}
+
+/// Days of a grant or an invitation in seconds.
+///
+/// # Errors
+/// If they are none, or more than a hundred years.
+pub fn days(named: Option<u64>, default: u64) -> Result<u64, Failure> {
+    let days = named.unwrap_or(default);
+    if (1..=MAX_DAYS).contains(&days) {
+        return Ok(days * DAY);
+    }
+    Err(Failure::usage(format!("{days} days, expected 1 to {MAX_DAYS}")))
+}

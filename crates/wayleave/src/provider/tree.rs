@@ -1,0 +1,190 @@
+//! Accounts with what they were granted, as a tree: waypoints, capabilities there, delegations of these, and theirs.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+use wayleave_control::capability::{Grant, State, Terms};
+use wayleave_core::UnixTime;
+use wayleave_packet::platypus::header::{Principal, Width};
+use wayleave_packet::platypus::mint::epoch;
+use wayleave_runtime::clock::utc;
+
+use super::orders::grant_id;
+use super::waypoints::{WaypointLabels, describe};
+
+/// What is read of an account at once: no grant of it can change meanwhile.
+pub struct AccountGrants {
+    principal: Principal,
+    name: String,
+    generation: u32,
+    /// Each with its state now.
+    grants: Vec<(Grant, &'static str)>,
+}
+
+impl AccountGrants {
+    /// Reads an account; `None` if there is none.
+    pub fn read(state: &State, principal: Principal, now: UnixTime) -> Option<Self> {
+        let (name, generation) = state.account(principal)?;
+        let standing = |grant: Grant| {
+            let current = epoch::epoch_at(grant.terms.interval, now);
+            let standing = match () {
+                () if state.is_revoked(&grant.terms, current) => "revoked",
+                () if grant.not_after < now.secs() => "ended",
+                () if grant.not_before > now.secs() => "later",
+                () => "granted",
+            };
+            (grant, standing)
+        };
+        let grants = state.grants_of(principal).map(standing).collect();
+        Some(Self { principal, name: name.to_owned(), generation, grants })
+    }
+
+    /// Number of grants.
+    pub fn len(&self) -> usize {
+        self.grants.len()
+    }
+
+    /// The account as JSON.
+    pub fn tree(&self, labels: &WaypointLabels) -> Value {
+        let mut waypoints: BTreeMap<IpAddr, Vec<&(Grant, &str)>> = BTreeMap::new();
+        for grant in &self.grants {
+            waypoints.entry(grant.0.terms.waypoint).or_default().push(grant);
+        }
+        let waypoints: Vec<Value> = waypoints
+            .into_iter()
+            .map(|(address, mut grants)| {
+                grants.sort_by_key(|(grant, _)| rank(&grant.terms));
+                let mut waypoint = describe(address, labels);
+                waypoint["grants"] = below(None, &grants).into();
+                waypoint
+            })
+            .collect();
+        json!({
+            "principal": self.principal.number(), "name": self.name, "generation": self.generation,
+            "waypoints": waypoints,
+        })
+    }
+}
+
+/// By what grants of one waypoint are in order: interval, width, then delegation, prefix and sub-delegation.
+type Rank = (u8, bool, Option<(u32, String, Option<u32>)>);
+
+fn rank(terms: &Terms) -> Rank {
+    let delegation = terms.delegation.map(|delegation| {
+        (delegation.id.number(), delegation.prefix.to_string(), delegation.sub.map(|sub| sub.id.number()))
+    });
+    (terms.interval.exponent(), terms.width == Width::Narrow, delegation)
+}
+
+/// The grants that were delegated from `parent`; for `None` those whose own parent was not granted.
+fn below(parent: Option<&Terms>, all: &[&(Grant, &str)]) -> Vec<Value> {
+    let is_granted = |terms: &Terms| all.iter().any(|(grant, _)| grant.terms == *terms);
+    let own = all.iter().filter(|(grant, _)| grant.terms.parent().filter(is_granted).as_ref() == parent);
+    own.map(|(grant, state)| {
+        let Grant { terms, not_before, not_after } = grant;
+        let delegation = terms.delegation;
+        json!({
+            "id": grant_id(terms),
+            "interval": terms.interval.exponent(),
+            "narrow": terms.width == Width::Narrow,
+            "delegation": delegation.map(|delegation| delegation.id.number()),
+            "sub_delegation": delegation.and_then(|delegation| delegation.sub).map(|sub| sub.id.number()),
+            "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
+            "from": not_before,
+            "until": not_after,
+            "state": state,
+            "delegations": below(Some(terms), all),
+        })
+    })
+    .collect()
+}
+
+/// Trees as indented text.
+pub fn text(principals: &[Value]) -> String {
+    let mut out = String::new();
+    for account in principals {
+        out += &format!("principal {} {}\n", account["principal"], named(&account["name"]));
+        for waypoint in account["waypoints"].as_array().into_iter().flatten() {
+            let address = waypoint["address"].as_str().unwrap_or_default();
+            let kind = waypoint["kind"].as_str().unwrap_or("waypoint without a key here,");
+            let name = named(&waypoint["name"]);
+            out += format!("  {kind} {address} {name}").trim_end();
+            out.push('\n');
+            grants(&mut out, &waypoint["grants"], 4);
+        }
+    }
+    out
+}
+
+fn named(name: &Value) -> &str {
+    name.as_str().unwrap_or_default()
+}
+
+fn grants(out: &mut String, all: &Value, indent: usize) {
+    for grant in all.as_array().into_iter().flatten() {
+        let what = match (grant["delegation"].as_u64(), grant["sub_delegation"].as_u64()) {
+            (Some(id), Some(sub)) => format!("delegation {id}/{sub} to {}", named(&grant["prefix"])),
+            (Some(id), None) => format!("delegation {id} to {}", named(&grant["prefix"])),
+            _ => "capability".to_owned(),
+        };
+        let narrow = if grant["narrow"] == true { ", narrow" } else { "" };
+        let until = grant["until"].as_u64().map_or_else(String::new, utc);
+        let state = named(&grant["state"]);
+        let (interval, id) = (&grant["interval"], named(&grant["id"]));
+        *out += &format!("{:indent$}{what}: {state} until {until}, interval {interval}{narrow}, {id}\n", "");
+        grants(out, &grant["delegations"], indent + 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_control::capability::{ChangeBody, ProviderKey};
+    use wayleave_crypto::secret::Seed;
+    use wayleave_crypto::sign::SigningKey;
+    use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, SubDelegation};
+    use wayleave_packet::platypus::revocation::Revocation;
+
+    use super::*;
+    use crate::provider::waypoints::{WaypointKind, label_of};
+
+    const NOW: UnixTime = UnixTime(1_800_000_000 * 1_000_000);
+
+    #[test]
+    fn delegations_stand_below_what_they_were_delegated_from_and_orphans_at_their_waypoint() {
+        let key = SigningKey::from_seed(&Seed::new([1; 32]));
+        let mut state = State::new(ProviderKey::new(Seed::new([2; 32])));
+        let mut change = |body| {
+            let signed = state.sign(body, &key, NOW).expect("possible");
+            state.apply(&signed, &key.verifying_key()).expect("the next");
+        };
+        let principal = Principal::new(7).expect("24 bits");
+        let id = |id| DelegationId::new(id).expect("24 bits");
+        let address: IpAddr = "198.51.100.1".parse().expect("an address");
+        let interval = Interval::new(12).expect("in range");
+        let root = Terms { waypoint: address, principal, interval, width: Width::Full, delegation: None };
+        let prefix = "203.0.113.0/24".parse().expect("a prefix");
+        let wide = "203.0.0.0/8".parse().expect("a prefix");
+        let sub = Some(SubDelegation { at: 8, id: id(9) });
+        let branch = Terms { delegation: Some(Delegation { prefix: wide, id: id(3), sub: None }), ..root };
+        let desk = Terms { delegation: Some(Delegation { prefix, id: id(3), sub }), ..root };
+        let orphan = Terms { interval: Interval::new(16).expect("in range"), ..branch };
+        change(ChangeBody::Account { principal, generation: 0, name: "customer".to_owned() });
+        for terms in [desk, orphan, root, branch] {
+            change(ChangeBody::Grant(Grant { terms, not_before: 0, not_after: 1_800_000_001 }));
+        }
+        change(ChangeBody::Revoke(Revocation { principal, delegation: Some((id(3), Some(id(9)))), epoch: None }));
+        let labels = [(address, label_of(WaypointKind::Pop, Some("fra")))].into();
+        let tree = AccountGrants::read(&state, principal, NOW).expect("an account").tree(&labels);
+        assert_eq!(tree["waypoints"][0]["kind"], "pop");
+        let grants = &tree["waypoints"][0]["grants"];
+        assert_eq!(grants.as_array().map(Vec::len), Some(2));
+        let nested = &grants[0]["delegations"][0]["delegations"][0];
+        assert_eq!((&nested["sub_delegation"], &nested["state"]), (&json!(9), &json!("revoked")));
+        assert_eq!((&grants[1]["interval"], &grants[1]["delegation"]), (&json!(16), &json!(3)));
+        let text = text(&[tree]);
+        assert!(text.contains("\n      delegation 3 to 203.0.0.0/8: granted"), "{text}");
+        assert!(text.contains("\n        delegation 3/9 to 203.0.113.0/24: revoked"), "{text}");
+        assert!(text.starts_with("principal 7 customer\n  pop 198.51.100.1 fra\n    capability: granted"), "{text}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Grants: listed as trees, made, withdrawn.
+
+use serde_json::{Value, json};
+use wayleave_control::capability::{ChangeBody, Credential, Grant};
+use wayleave_packet::platypus::header::Principal;
+use zeroize::Zeroizing;
+
+use super::super::core::lock;
+use super::accounts::{missing, principal};
+use super::problem::{Problem, ProblemKind};
+use super::{Api, Call, Reply};
+use crate::provider::orders::{DEFAULT_DAYS, GrantFields, days, grant_id};
+use crate::provider::tree::AccountGrants;
+
+/// Accounts of a page: by default, and at most; and grants after which a page ends.
+const PAGE: (usize, usize) = (100, 1_000);
+const MOST_GRANTS: usize = 20_000;
+
+/// A page of accounts with their grants as trees.
+pub fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
+    let after = call.query.get("after").map(|text| principal(text)).transpose()?;
+    let most = call.most(PAGE.0, PAGE.1)?;
+    let now = api.clock.now().unix;
+    let labels = api.settings().labels.clone();
+    let (page, mut next) = lock(&api.core).server.state().accounts_after(after, most);
+    let (mut trees, mut grants): (Vec<Value>, usize) = (Vec::new(), 0);
+    let last = page.last().copied();
+    for principal in page {
+        // The lock is held for one account at a time: questions wait for it.
+        let read = AccountGrants::read(lock(&api.core).server.state(), principal, now);
+        let Some(account) = read else { continue };
+        grants += account.len();
+        trees.push(account.tree(&labels));
+        if grants >= MOST_GRANTS && Some(principal) != last {
+            next = Some(principal);
+            break;
+        }
+    }
+    Ok(Reply::Json(200, json!({ "principals": trees, "next": next.map(Principal::number) })))
+}
+
+/// Grants a capability, or changes how long one is granted.
+pub fn grant(api: &Api, call: &Call) -> Result<Reply, Problem> {
+    let fields: GrantFields = call.json()?;
+    let terms = fields.order()?.terms()?;
+    let now = api.clock.now().unix.secs();
+    let not_after = now + days(fields.days, DEFAULT_DAYS)?;
+    let number = api.change(call, &mut |state| {
+        state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
+        Ok(Some(ChangeBody::Grant(Grant { terms, not_before: now, not_after })))
+    })?;
+    let core = lock(&api.core);
+    let state = core.server.state();
+    let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
+    let Some(key) = key else {
+        return Err(Problem::new(ProblemKind::Conflict, "the grant was withdrawn again before it was answered"));
+    };
+    let zone = core.server.zone().clone();
+    drop(core);
+    let line = Zeroizing::new(Credential { zone, terms, key }.expose());
+    Ok(Reply::Json(
+        201,
+        json!({
+            "number": number, "id": grant_id(&terms), "capability": *line, "terms": terms.to_string(), "until": not_after,
+        }),
+    ))
+}
+
+/// Withdraws a grant.
+pub fn withdraw(api: &Api, call: &Call) -> Result<Reply, Problem> {
+    let principal = principal(call.name("principal"))?;
+    let id = call.name("grant");
+    let number = api.change(call, &mut |state| {
+        state.account(principal).ok_or_else(|| missing(principal))?;
+        let found = state.grants_of(principal).find(|grant| grant_id(&grant.terms) == id);
+        let grant = found.ok_or_else(|| {
+            let what = format!("principal {} has no grant of this ID", principal.number());
+            Problem::new(ProblemKind::NotFound, what).help("GET /v1/accounts/{principal} lists them with their IDs")
+        })?;
+        Ok(Some(ChangeBody::Withdraw(grant.terms)))
+    })?;
+    Ok(Reply::Json(200, json!({ "number": number })))
+}

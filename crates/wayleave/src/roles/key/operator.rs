@@ -1,0 +1,70 @@
+//! Changes that the operator or an invited holder makes through the API: on the disk before they are answered.
+
+use serde_json::json;
+use tracing::{error, info};
+use wayleave_control::capability::{ChangeBody, State};
+use wayleave_core::Now;
+
+use super::api::problem::{Problem, ProblemKind};
+use super::core::Core;
+use crate::failure::Failure;
+use crate::provider::orders::summary;
+
+/// Attempts at a change while commands append others.
+const ATTEMPTS: usize = 8;
+
+impl Core {
+    /// Makes the change that `decide` says by the state as it is then; none if it says so. Returns the number of the state.
+    ///
+    /// # Errors
+    /// The inner one is for who asked. The outer one is this machine's: the role ends.
+    pub fn change(
+        &mut self,
+        by: &str,
+        now: Now,
+        decide: &mut dyn FnMut(&State) -> Result<Option<ChangeBody>, Problem>,
+    ) -> Result<Result<u64, Problem>, Failure> {
+        // What others appended counts before it is decided.
+        let news = match self.changes.news() {
+            Ok(news) => news,
+            Err(failure) => return Ok(Err(disk(&failure))),
+        };
+        self.take(news)?;
+        for _ in 0..ATTEMPTS {
+            let body = match decide(self.server.state()) {
+                Ok(Some(body)) => body,
+                Ok(None) => return Ok(Ok(self.server.state().number())),
+                Err(problem) => return Ok(Err(problem)),
+            };
+            let signed = match self.server.sign(body, now.unix) {
+                None => return Ok(Err(Problem::new(ProblemKind::Replica, "this key server is a replica"))),
+                Some(Err(error)) => return Ok(Err(Problem::new(ProblemKind::Conflict, error.to_string()))),
+                Some(Ok(signed)) => signed,
+            };
+            let news = match self.changes.append(&signed) {
+                Ok(news) => news,
+                Err(failure) => return Ok(Err(disk(&failure))),
+            };
+            if !news.is_empty() {
+                self.take(news)?;
+                continue;
+            }
+            self.server
+                .apply(&signed)
+                .map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
+            let number = signed.object().number;
+            let what = summary(&signed.object().body);
+            info!(number, by, "change by the API: {what}");
+            self.log.note(&json!({ "event": "api-change", "number": number, "by": by, "what": what }));
+            self.prepare(now);
+            self.write_list(now);
+            return Ok(Ok(number));
+        }
+        Ok(Err(Problem::new(ProblemKind::Busy, "other changes come all the time")))
+    }
+}
+
+fn disk(failure: &Failure) -> Problem {
+    error!("a change by the API was not made: {failure}; check the disk");
+    Problem::new(ProblemKind::Disk, "the change could not be written; nothing has changed")
+}

@@ -1,0 +1,173 @@
+//! The description (OpenAPI 3.1) against the running server: every operation is tried with its own example, and every answer is as
+//! its schema says. That the routes and the description are the same is a unit test of the routes' table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use wayleave_control::capability::InvitationLine;
+use wayleave_core::UnixTime;
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::to_hex;
+
+use super::schema::check;
+use super::world::{Answer, World};
+use crate::common::{eventually, free};
+
+/// An operation of the description.
+struct Operation {
+    method: String,
+    path: String,
+    of: Value,
+}
+
+fn description() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api/key-server.json");
+    serde_json::from_str(&fs::read_to_string(path).expect("there")).expect("JSON")
+}
+
+fn operations(description: &Value) -> BTreeMap<String, Operation> {
+    let paths = description["paths"].as_object().expect("paths").iter();
+    let all = paths.flat_map(|(path, methods)| {
+        methods.as_object().expect("methods").iter().map(move |(method, of)| {
+            let id = of["operationId"].as_str().expect("an ID").to_owned();
+            (id, Operation { method: method.to_uppercase(), path: path.clone(), of: of.clone() })
+        })
+    });
+    all.collect()
+}
+
+fn encoded(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.replace('%', "%25").replace('/', "%2F").replace('@', "%40").replace(':', "%3A")
+}
+
+/// The operation's path with its examples, but for names that are given.
+fn filled(operation: &Operation, names: &[(&str, &str)]) -> String {
+    let mut path = operation.path.clone();
+    let mut query = Vec::new();
+    for parameter in operation.of["parameters"].as_array().into_iter().flatten() {
+        let name = parameter["name"].as_str().expect("a name");
+        let given = names.iter().find(|(of, _)| *of == name).map(|(_, value)| json!(value));
+        let value = encoded(given.as_ref().unwrap_or(&parameter["example"]));
+        assert_ne!(value, "null", "{name} has an example");
+        match parameter["in"].as_str() {
+            Some("path") => path = path.replace(&format!("{{{name}}}"), &value),
+            _ => query.push(format!("{name}={value}")),
+        }
+    }
+    if query.is_empty() { path } else { format!("{path}?{}", query.join("&")) }
+}
+
+/// Whether an answer is described, by its status and its schema.
+fn is_described(description: &Value, operation: &Operation, answer: &Answer) {
+    let of = format!("{} {} {}", operation.method, operation.path, answer.status);
+    let response = &operation.of["responses"][answer.status.to_string()];
+    let content = response["content"].as_object().unwrap_or_else(|| panic!("{of} is not described: {answer:?}"));
+    let kind = content.keys().find(|kind| answer.head.contains(&format!("content-type: {kind}")));
+    let kind = kind.unwrap_or_else(|| panic!("{of}: {answer:?}"));
+    if kind.ends_with("json") {
+        check(description, &content[kind]["schema"], &answer.json(), &of).unwrap_or_else(|fault| panic!("{fault}"));
+    }
+}
+
+pub(super) fn redemption(line: &InvitationLine, holder: u8, now: UnixTime) -> Value {
+    let request = line.redeem(&SigningKey::from_seed(&Seed::new([holder; 32])), now);
+    json!({
+        "invitation": request.id.to_string(), "holder": to_hex(&request.holder), "time": request.time,
+        "proof": to_hex(&request.proof), "possession": to_hex(&request.possession),
+    })
+}
+
+#[test]
+fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
+    let routers = format!("[key.routers]\nlisten = \"{}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n", free());
+    let world = World::with("description", &routers);
+    let description = description();
+    let all = operations(&description);
+    let mut tried = BTreeSet::new();
+    let mut attempt = |id: &str, names: &[(&str, &str)], body: Option<Value>| {
+        let operation = &all[id];
+        let content = &operation.of["requestBody"]["content"]["application/json"];
+        let example = content.get("example");
+        let body = body.or_else(|| example.cloned());
+        if let Some(body) = &body {
+            check(&description, &content["schema"], body, id).unwrap_or_else(|fault| panic!("{fault}"));
+        }
+        let answer = world.call(Some(&world.full), &operation.method, &filled(operation, names), body.as_ref());
+        assert!((200..300).contains(&answer.status), "{id}: {answer:?}");
+        is_described(&description, operation, &answer);
+        tried.insert(id.to_owned());
+        answer.json()
+    };
+    assert_eq!(attempt("description", &[], None), description, "what is served is what is checked in");
+    assert_eq!(attempt("server", &[], None)["waypoints"][0]["kind"], "pop");
+    attempt("openAccount", &[], None);
+    let invited = attempt("invite", &[], None);
+    assert_eq!(attempt("listInvitations", &[], None)["invitations"].as_array().map(Vec::len), Some(2));
+    assert_eq!(attempt("listAccounts", &[], None)["accounts"][0]["name"], "customer");
+    let granted = attempt("grant", &[], None);
+    let tree = attempt("showAccount", &[], None);
+    assert_eq!(tree["waypoints"][0]["grants"][0]["id"], granted["id"]);
+    assert_eq!(attempt("listGrants", &[], None)["principals"][0], tree);
+    attempt("revoke", &[], None);
+    assert_eq!(attempt("listRevocations", &[], None)["revocations"], json!(["7/3"]));
+    attempt("liftRevocation", &[], None);
+    attempt("usage", &[], None);
+    let line: InvitationLine = invited["invitation"].as_str().expect("a line").parse().expect("an invitation");
+    let redeemed = attempt("redeem", &[], Some(redemption(&line, 5, unix_now())));
+    assert_eq!(redeemed["repeated"], false);
+    let second = attempt("invite", &[], None);
+    attempt("withdrawInvitation", &[("invitation", second["id"].as_str().expect("an ID"))], None);
+    attempt("withdrawGrant", &[("grant", granted["id"].as_str().expect("an ID"))], None);
+    attempt("amendAccount", &[], None);
+    attempt("closeAccount", &[], None);
+    let described: BTreeSet<String> = all.keys().cloned().collect();
+    assert_eq!(tried, described, "each operation is tried");
+    let csv = world.call(Some(&world.read), "GET", "/v1/usage?format=csv", None);
+    is_described(&description, &all["usage"], &csv);
+    assert!(csv.body.starts_with("principal,account,delegation,sub_delegation,packets,octets"), "{csv:?}");
+}
+
+#[test]
+fn what_is_refused_is_a_problem_that_is_described_and_changes_nothing() {
+    let world = World::with("problems", "");
+    let description = description();
+    let before = world.running.count("number");
+    for (id, operation) in operations(&description) {
+        let path = filled(&operation, &[]);
+        let call = |token: Option<&str>, path: &str, body: Option<&Value>| {
+            let answer = world.call(token, &operation.method, path, body);
+            is_described(&description, &operation, &answer);
+            answer
+        };
+        if operation.of["responses"].get("401").is_some() {
+            for token in [None, Some("wayleave-token-0")] {
+                eventually(&format!("{id}: strangers may ask, and are refused"), || {
+                    call(token, &path, None).is("credential")
+                });
+            }
+        }
+        if operation.of["x-access"] == "full" {
+            assert!(call(Some(&world.read), &path, Some(&json!({}))).is("access"), "{id}");
+        }
+        if operation.of["responses"].get("400").is_some() {
+            let more = if path.contains('?') { "&none=1" } else { "?none=1" };
+            assert!(call(Some(&world.full), &format!("{path}{more}"), None).is("request"), "{id}");
+            if operation.of["requestBody"].is_object() {
+                for body in [json!({}), json!([]), json!({ "none": 1 }), json!(7)] {
+                    let answer = call(Some(&world.full), &path, Some(&body));
+                    assert!(answer.is("request") || id == "amendAccount" && answer.is("not-found"), "{id}: {answer:?}");
+                }
+            }
+        }
+        if operation.of["responses"].get("404").is_some() && id != "redeem" && id != "usage" {
+            let example = operation.of["requestBody"]["content"]["application/json"].get("example");
+            assert!(call(Some(&world.full), &path, example).is("not-found"), "{id}");
+        }
+    }
+    assert_eq!(world.running.count("number"), before);
+}

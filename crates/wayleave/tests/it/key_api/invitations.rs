@@ -1,0 +1,214 @@
+//! Invitations between a provider and its customers, and everybody else who gets hold of one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wayleave_control::capability::{Change, ChangeBody, Invitation, InvitationLine, Terms};
+use wayleave_control::signed::Signed;
+use wayleave_crypto::secret::Seed;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_packet::platypus::header::{Interval, Principal, Width};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::from_hex;
+
+use super::description::redemption;
+use super::world::{WAYPOINT, World};
+use crate::common::{eventually, text};
+
+/// What `cap accept` must fail with.
+fn refused(world: &World, arguments: &[&str], why: &str) {
+    let said = world.folder.fails(1, &[&["cap", "accept"], arguments].concat());
+    let said = said.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn an_invitation_is_redeemed_once_and_again_by_its_holder_alone() {
+    let world = World::new("life");
+    let other = "198.51.100.2";
+    world.invite("one.line", &["--principal", "7", "--waypoint", other, "--days", "30"]);
+    assert_eq!(world.list(&[])["principals"], json!([]));
+    eventually("the server follows", || world.running.counted("invitations", "open") == 1);
+    let said = world.folder.ok(&["cap", "accept", "--line", "one.line", "--out", "own.line"]);
+    assert!(said.contains("own.line: waypoint 198.51.100.1, principal 7, until"), "{said}");
+    assert!(said.contains("own.line.2: waypoint 198.51.100.2"), "{said}");
+    world.folder.ok(&["cap", "lookup", "--line", "own.line", "--server", &world.listen]);
+    let tree = &world.list(&["--principal", "7"])["principals"][0];
+    assert_eq!(tree["name"], "customer");
+    let waypoints: Vec<&Value> = tree["waypoints"].as_array().expect("a list").iter().map(|of| &of["kind"]).collect();
+    assert_eq!(waypoints, [&json!("pop"), &Value::Null]);
+    // The same again, by the key beside the file: to a new file, or in JSON.
+    refused(&world, &["--line", "one.line", "--out", "own.line"], "exists already");
+    let again = world.folder.ok(&["cap", "accept", "--line", "one.line", "--json"]);
+    let again: Value = serde_json::from_str(&again).expect("JSON");
+    assert_eq!(again["repeated"], true);
+    let read = |file: &str| fs::read_to_string(world.folder.0.join(file)).expect("there").trim().to_owned();
+    assert_eq!(again["capabilities"][0]["capability"], read("own.line"));
+    assert_eq!(again["capabilities"][1]["capability"], read("own.line.2"));
+    // Somebody else with the line, which was given as an argument.
+    let line = read("one.line");
+    refused(&world, &[&line, "--key", "other.key"], "used already, by another holder");
+    assert_eq!(world.list(&[])["number"], 4, "probe, its withdrawal, the invitation, one redemption");
+    let counts = ["redeemed", "repeated", "redemptions_used"].map(|what| world.counted(what));
+    assert_eq!(counts, [1, 1, 1]);
+    let listed = world.folder.ok(&["cap", "invitations", "--config", "server/key.toml"]);
+    assert!(listed.contains("used") && listed.contains("withdrawn"), "{listed}");
+    let log = world.running.log();
+    let secrets = [line, read("own.line"), world.full.clone()];
+    let records =
+        String::from_utf8_lossy(&fs::read(world.folder.0.join("server/records")).expect("there")).into_owned();
+    assert!(secrets.iter().all(|secret| !log.contains(secret) && !records.contains(secret)), "{log}");
+}
+
+#[test]
+fn withdrawn_forged_cut_and_misdirected_invitations_are_refused_and_counted() {
+    let world = World::new("refused");
+    let (_, line) = world.invite("one.line", &["--principal", "7"]);
+    let mut parsed: InvitationLine = line.parse().expect("an invitation");
+    eventually("the server follows", || world.running.counted("invitations", "open") == 1);
+    world.folder.write("cut.line", &line[..line.len() - 3]);
+    refused(&world, &["--line", "cut.line"], "cut or changed");
+    world.folder.write("not.line", "wayleave-cap-abc");
+    refused(&world, &["--line", "not.line"], "one begins with wayleave-invitation-");
+    // Another one-time key, and an ID that nobody has.
+    let forged = InvitationLine { secret: Seed::new([7; 32]), ..parsed.clone() };
+    world.folder.write("forged.line", &forged.expose());
+    refused(&world, &["--line", "forged.line"], "does not know the invitation");
+    // Another server at the address of the one that was pinned: nothing is sent to it.
+    let requests = world.counted("requests");
+    parsed.pin = [9; 32];
+    world.folder.write("misdirected.line", &parsed.expose());
+    refused(&world, &["--line", "misdirected.line"], "another server answers there");
+    assert_eq!(world.counted("requests"), requests);
+    let id = parsed.id.to_string();
+    world.folder.ok(&["cap", "invitations", "--withdraw", &id, "--config", "server/key.toml"]);
+    eventually("the server follows", || world.running.counted("invitations", "withdrawn") == 2);
+    refused(&world, &["--line", "one.line"], "withdrawn by the provider");
+    let said = world.folder.fails(1, &["cap", "invitations", "--withdraw", &id, "--config", "server/key.toml"]);
+    assert!(said.contains("withdrawn"), "{said}");
+    let counts = ["redemptions_forged", "redemptions_withdrawn", "redeemed"].map(|what| world.counted(what));
+    assert_eq!(counts, [1, 1, 0]);
+    assert_eq!(world.list(&[])["principals"], json!([]));
+}
+
+/// Appends a change to the records as the writer's key allows, whatever the time is said to be.
+fn append(world: &World, body: ChangeBody, issued: u64) {
+    let read = |file: &str| fs::read_to_string(world.folder.0.join("server").join(file)).expect("there");
+    let table: toml::Table = read("writer.key").parse().expect("a key file");
+    let key = SigningKey::from_seed(&Seed::new(from_hex(table["secret"].as_str().expect("a secret")).expect("hex")));
+    let path = world.folder.0.join("server/records");
+    let mut records = fs::read(&path).expect("there");
+    let mut rest = &records[b"wayleave-key-records-v1\n".len()..];
+    let (mut number, mut previous) = (1, [0; 32]);
+    while let Some((length, behind)) = rest.split_first_chunk::<2>() {
+        let (change, behind) = behind.split_at(usize::from(u16::from_be_bytes(*length)));
+        let change = Signed::<Change>::decode(change).expect("a change");
+        (number, previous, rest) = (change.object().number + 1, change.digest(), behind);
+    }
+    let change = Signed::sign(&Change { number, previous, issued, body }, &key).expect("signed");
+    records.extend((change.octets().len() as u16).to_be_bytes());
+    records.extend_from_slice(change.octets());
+    fs::write(&path, records).expect("written");
+}
+
+#[test]
+fn an_invitation_of_last_week_has_expired_and_a_wrong_clock_is_told() {
+    let mut world = World::new("expired");
+    let (_, line) = world.invite("one.line", &["--principal", "7"]);
+    let line: InvitationLine = line.parse().expect("an invitation");
+    world.running.kill();
+    let waypoint = WAYPOINT.parse().expect("an address");
+    let (principal, interval) = (Principal::new(8).expect("24 bits"), Interval::new(12).expect("in range"));
+    let terms = vec![Terms { waypoint, principal, interval, width: Width::Full, delegation: None }];
+    let now = unix_now().secs();
+    let old =
+        InvitationLine { id: wayleave_control::capability::InvitationId([4; 8]), not_after: now - 60, ..line.clone() };
+    let invitation =
+        Invitation { id: old.id, key: old.key(), name: "late".to_owned(), lasts: 9, not_after: old.not_after, terms };
+    append(&world, ChangeBody::Invite(invitation), now - 3_600);
+    world.running.resume();
+    assert_eq!(world.running.counted("invitations", "expired"), 1);
+    world.folder.write("old.line", &old.expose());
+    refused(&world, &["--line", "old.line"], "has expired");
+    let late = wayleave_core::UnixTime((now - 3_600) * 1_000_000);
+    let answer = world.call(None, "POST", "/v1/redemptions", Some(&redemption(&line, 1, late)));
+    assert!(answer.is("request") && answer.body.contains("clock"), "{answer:?}");
+    let counts = ["redemptions_expired", "redemptions_clock", "redeemed"].map(|what| world.counted(what));
+    assert_eq!(counts, [1, 1, 0]);
+}
+
+/// An old copy of the records would let an invitation be used a second time: a server does not start with one.
+#[test]
+fn a_server_whose_records_were_put_back_behind_a_redemption_does_not_start() {
+    let mut world = World::new("put-back");
+    world.invite("one.line", &["--principal", "7"]);
+    let records = world.folder.0.join("server/records");
+    let before = fs::read(&records).expect("there");
+    eventually("the server follows", || world.running.counted("invitations", "open") == 1);
+    world.folder.ok(&["cap", "accept", "--line", "one.line"]);
+    world.running.kill();
+    fs::write(&records, before).expect("written");
+    let said = text(&world.folder.run(&["run", "key", "--config", "server/key.toml"]).stderr);
+    assert!(said.contains("old copy"), "{said}");
+}
+
+#[test]
+fn of_many_holders_at_once_one_has_the_invitation() {
+    let world = World::with("race", "");
+    world.invite("one.line", &["--principal", "7"]);
+    eventually("the server follows", || world.running.counted("invitations", "open") == 1);
+    let accept = |number: usize| {
+        let key = format!("holder-{number}.key");
+        let output = world.folder.run(&["cap", "accept", "--line", "one.line", "--key", &key]);
+        output.status.success().then(|| text(&output.stdout))
+    };
+    let given: Vec<String> = thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|number| scope.spawn(move || accept(number))).collect();
+        all.into_iter().filter_map(|one| one.join().expect("it ends")).collect()
+    });
+    assert_eq!(given.len(), 1, "{given:?}");
+    assert_eq!(world.counted("redeemed"), 1);
+    assert_eq!(world.list(&[])["principals"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_kill_in_the_middle_of_a_redemption_leaves_nothing_or_all_of_it() {
+    let mut world = World::new("killed");
+    let mut outcomes = BTreeSet::new();
+    for round in 0..16_u64 {
+        let principal = (100 + round).to_string();
+        let file = format!("{round}.line");
+        world.invite(&file, &["--principal", &principal, "--waypoint", "198.51.100.2"]);
+        let invitations = round as usize + 1;
+        eventually("the server follows", || {
+            let of = |what| world.running.counted("invitations", what);
+            of("open") + of("used") == invitations as u64
+        });
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        let key = format!("{round}.key");
+        command.args(["cap", "accept", "--line", &file, "--key", &key, "--json"]).current_dir(&world.folder.0);
+        let accepting = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it runs");
+        // From before the request to after its answer.
+        thread::sleep(Duration::from_millis(10 * round));
+        world.running.kill();
+        let accepted = accepting.wait_with_output().expect("it ends");
+        world.running.resume();
+        let list = world.list(&["--principal", &principal]);
+        let waypoints = list["principals"][0]["waypoints"].as_array().map_or(0, Vec::len);
+        assert!(waypoints == 0 || waypoints == 2, "{list}");
+        outcomes.insert((accepted.status.success(), waypoints));
+        assert!(!accepted.status.success() || waypoints == 2, "what was answered is on the disk");
+        let again = world.folder.ok(&["cap", "accept", "--line", &file, "--key", &key, "--json"]);
+        let again: Value = serde_json::from_str(&again).expect("JSON");
+        assert_eq!(again["repeated"], waypoints == 2);
+        if accepted.status.success() {
+            let first: Value = serde_json::from_slice(&accepted.stdout).expect("JSON");
+            assert_eq!(first["capabilities"], again["capabilities"]);
+        }
+    }
+    assert!(!outcomes.is_empty());
+}

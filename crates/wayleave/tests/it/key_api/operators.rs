@@ -1,0 +1,238 @@
+//! What an operator does by the API: it counts when it is answered, beside commands that do the same.
+
+use std::fs;
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::world::{WAYPOINT, World};
+use crate::common::{eventually, text};
+
+fn line_of(world: &World, file: &str, granted: &Value) {
+    world.folder.write(file, granted["capability"].as_str().expect("a line"));
+}
+
+#[test]
+fn an_account_is_opened_renamed_given_other_keys_and_closed_and_old_lines_end_with_it() {
+    let mut world = World::new("accounts");
+    let account = world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));
+    assert_eq!(account["grants"], 0);
+    let again = world.call(Some(&world.full), "POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "x" })));
+    assert!(again.is("conflict"), "{again:?}");
+    let order = json!({ "principal": 7, "waypoint": WAYPOINT });
+    let first = world.done("POST", "/v1/grants", Some(&order));
+    line_of(&world, "first.line", &first);
+    let look_up = |file: &str| world.folder.run(&["cap", "lookup", "--line", file, "--server", &world.listen]);
+    assert!(look_up("first.line").status.success());
+    // It is on the disk when it is answered.
+    world.running.kill();
+    world.running.resume();
+    let tree = world.done("GET", "/v1/accounts/7", None);
+    assert_eq!(tree["waypoints"][0]["grants"][0]["id"], first["id"]);
+    let renamed = world.done("PATCH", "/v1/accounts/7", Some(&json!({ "name": "new name" })));
+    assert_eq!((&renamed["name"], &renamed["generation"]), (&json!("new name"), &account["generation"]));
+    assert!(world.folder.run(&["cap", "lookup", "--line", "first.line", "--server", &world.listen]).status.success());
+    let number = world.running.count("number");
+    world.done("PATCH", "/v1/accounts/7", Some(&json!({ "name": "new name" })));
+    assert_eq!(world.running.count("number"), number, "what is so already is no change");
+    let replaced = world.done("PATCH", "/v1/accounts/7", Some(&json!({ "replace_keys": true })));
+    assert!(replaced["generation"].as_u64() > account["generation"].as_u64());
+    let fails = |file: &str| {
+        let output = world.folder.run(&["cap", "lookup", "--line", file, "--server", &world.listen]);
+        assert!(text(&output.stderr).contains("does not know the capability"), "{}", text(&output.stderr));
+    };
+    fails("first.line");
+    let second = world.done("POST", "/v1/grants", Some(&order));
+    line_of(&world, "second.line", &second);
+    world.done("DELETE", &format!("/v1/grants/7/{}", second["id"].as_str().expect("an ID")), None);
+    fails("second.line");
+    world.done("POST", "/v1/grants", Some(&order));
+    world.done("DELETE", "/v1/accounts/7", None);
+    fails("second.line");
+    // Opened anew, neither by the API nor by a command do old lines return.
+    world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "another" })));
+    world.done("POST", "/v1/grants", Some(&order));
+    ["first.line", "second.line"].into_iter().for_each(fails);
+    world.done("DELETE", "/v1/accounts/7", None);
+    world.folder.ok(&["cap", "grant", "--principal", "7", "--waypoint", WAYPOINT, "--config", "server/key.toml"]);
+    eventually("the server follows", || world.running.count("grants") == 1);
+    ["first.line", "second.line"].into_iter().for_each(fails);
+}
+
+#[test]
+fn revocations_by_the_api_are_in_the_routers_list_before_they_are_answered() {
+    let mut world = World::new("revocations");
+    for entry in ["7", "7/3", "8/1/2"] {
+        world.done("POST", "/v1/revocations", Some(&json!({ "entry": entry })));
+    }
+    let number = world.running.count("number");
+    world.done("POST", "/v1/revocations", Some(&json!({ "entry": "7/3" })));
+    assert_eq!(world.running.count("number"), number, "it is revoked already");
+    let writer = world.running.status("writer").as_str().expect("a key").to_owned();
+    world.running.kill();
+    let list = world.folder.ok(&["cap", "revoked", "server/revoked", "--key", &writer, "--json"]);
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!(list["entries"], json!(["7", "7/3", "8/1/2"]));
+    world.running.resume();
+    let page = world.done("GET", "/v1/revocations?most=2", None);
+    assert_eq!((&page["revocations"], &page["next"]), (&json!(["7", "7/3"]), &json!("7/3")));
+    let rest = world.done("GET", "/v1/revocations?most=2&after=7%2F3", None);
+    assert_eq!((&rest["revocations"], &rest["next"]), (&json!(["8/1/2"]), &Value::Null));
+    world.done("DELETE", "/v1/revocations?entry=7", None);
+    let again = world.call(Some(&world.full), "DELETE", "/v1/revocations?entry=7", None);
+    assert!(again.is("not-found"), "{again:?}");
+    let without = world.call(Some(&world.full), "DELETE", "/v1/revocations", None);
+    assert!(without.is("request"), "{without:?}");
+}
+
+#[test]
+fn pages_of_accounts_grants_and_invitations_have_each_once() {
+    let world = World::new("pages");
+    for principal in [30, 10, 20, 40, 50] {
+        world.done("POST", "/v1/accounts", Some(&json!({ "principal": principal, "name": "" })));
+        let order = json!({ "principal": principal, "waypoint": WAYPOINT });
+        world.done("POST", "/v1/grants", Some(&order));
+        let invitation = json!({ "principal": principal, "name": "x", "waypoints": [WAYPOINT] });
+        world.done("POST", "/v1/invitations", Some(&invitation));
+    }
+    let pages = |path: &str, list: &str, key: &str| {
+        let (mut all, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = world.done("GET", &format!("{path}?most=2{after}"), None);
+            let entries = page[list].as_array().expect("a list");
+            assert!(entries.len() <= 2);
+            all.extend(entries.iter().map(|entry| entry[key].clone()));
+            match &page["next"] {
+                Value::Null => return all,
+                next => after = format!("&after={}", next.as_str().map_or_else(|| next.to_string(), str::to_owned)),
+            }
+        }
+    };
+    let expected = [10, 20, 30, 40, 50].map(|principal| json!(principal));
+    assert_eq!(pages("/v1/accounts", "accounts", "principal"), expected);
+    assert_eq!(pages("/v1/grants", "principals", "principal"), expected);
+    let ids = pages("/v1/invitations", "invitations", "id");
+    assert!(ids.len() == 6 && ids.is_sorted_by(|a, b| a.as_str() < b.as_str()), "{ids:?}");
+    for path in ["/v1/accounts?most=0", "/v1/accounts?most=10001", "/v1/accounts?after=x", "/v1/grants?after=16777216"]
+    {
+        assert!(world.call(Some(&world.read), "GET", path, None).is("request"), "{path}");
+    }
+}
+
+#[test]
+fn commands_and_requests_at_the_same_time_all_count_once() {
+    let world = World::new("beside");
+    let before = world.running.count("number");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for principal in 1_000..1_010 {
+                world.done("POST", "/v1/accounts", Some(&json!({ "principal": principal, "name": "by the API" })));
+            }
+        });
+        for principal in 2_000..2_010 {
+            let principal = principal.to_string();
+            let of = ["--principal", &principal, "--waypoint", WAYPOINT, "--config", "server/key.toml"];
+            world.folder.ok(&[&["cap", "grant"], &of[..]].concat());
+        }
+    });
+    eventually("the server follows", || world.running.count("number") == before + 30);
+    assert_eq!(world.running.count("accounts"), 20);
+    assert_eq!(world.list(&[])["number"], before + 30);
+}
+
+#[test]
+fn an_operators_own_chain_is_shown_and_pinned_and_one_that_does_not_fit_is_named_by_check() {
+    let mut world = World::new("chain");
+    let certify = |name: &str| {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = rcgen::CertificateParams::new(vec!["keys.example.net".to_owned()]).expect("a name");
+        let certificate = certificate.self_signed(&key).expect("signed");
+        world.folder.write(&format!("server/{name}.pem"), &certificate.pem());
+        world.folder.write(&format!("server/{name}.key"), &key.serialize_pem());
+        let file = world.folder.0.join(format!("server/{name}.key"));
+        fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("set");
+    };
+    certify("chain");
+    certify("other");
+    let path = world.folder.0.join("server/key.toml");
+    let before = fs::read_to_string(&path).expect("there");
+    let with = |certificate: &str, key: &str| {
+        let api = format!("[key.api]\n{certificate}{key}");
+        fs::write(&path, before.replacen("[key.api]\n", &api, 1)).expect("written");
+        let output = world.folder.run(&["check", "server/key.toml"]);
+        text(&output.stderr) + &text(&output.stdout)
+    };
+    let (chain, key) = ("certificate = \"chain.pem\"\n", "private_key = \"chain.key\"\n");
+    for (certificate, key, why) in [
+        (chain, "", "without `private_key`"),
+        ("", key, "without `certificate`"),
+        (chain, "private_key = \"other.key\"\n", "is not that of the first"),
+        ("certificate = \"chain.key\"\n", key, "no certificate in PEM"),
+        (chain, "private_key = \"chain.pem\"\n", "can be read by others"),
+        (chain, "identity = \"api.key\"\nprivate_key = \"chain.key\"\n", "both `identity` and `certificate`"),
+    ] {
+        let said = with(certificate, key).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(why), "{why}: {said}");
+    }
+    let said = with(chain, key);
+    assert!(said.contains("fine"), "{said}");
+    world.running.kill();
+    world.running.resume();
+    ["one", "two"].iter().for_each(|file| drop(world.invite(&format!("{file}.line"), &["--principal", "7"])));
+    eventually("the server follows", || world.running.counted("invitations", "open") == 2);
+    world.folder.ok(&["cap", "accept", "--line", "one.line"]);
+    // A renewed certificate of the same key is shown after SIGHUP, and invitations stay good.
+    let shown = || {
+        let mut stream = world.connect_to(None).expect("a connection");
+        let _ = stream.conn.complete_io(&mut stream.sock);
+        stream.conn.peer_certificates().and_then(|all| all.first()).map(|first| first.to_vec())
+    };
+    let first = shown().expect("a certificate");
+    let key = fs::read_to_string(world.folder.0.join("server/chain.key")).expect("there");
+    let key = rcgen::KeyPair::from_pem(&key).expect("a key");
+    let renewed = rcgen::CertificateParams::new(vec!["renewed.example.net".to_owned()]).expect("a name");
+    world.folder.write("server/chain.pem", &renewed.self_signed(&key).expect("signed").pem());
+    world.running.signal("-HUP");
+    eventually("the renewed certificate is shown", || shown().is_some_and(|shown| shown != first));
+    world.folder.ok(&["cap", "accept", "--line", "two.line"]);
+    // One that does not fit is named in the log, and the one in force stays.
+    fs::copy(world.folder.0.join("server/other.pem"), world.folder.0.join("server/chain.pem")).expect("copied");
+    world.running.signal("-HUP");
+    eventually("the log says so", || world.running.log().contains("is not that of the first certificate"));
+    world.folder.ok(&["cap", "accept", "--line", "two.line"]);
+}
+
+#[test]
+fn mistakes_in_the_section_are_named_by_check() {
+    let world = World::new("mistakes");
+    let path = world.folder.0.join("server/key.toml");
+    let before = fs::read_to_string(&path).expect("there");
+    let hash = format!("hash = \"sha256:{}\"", "11".repeat(32));
+    let tokens =
+        |second: &str| format!("[[key.api.token]]\nname = \"a\"\n{hash}\n[[key.api.token]]\n{second}\n[status]");
+    let twice = tokens(&format!("name = \"b\"\n{hash}"));
+    let renamed = tokens(&format!("name = \"a\"\nhash = \"sha256:{}\"", "22".repeat(32)));
+    let status = world.running.page.clone();
+    for (good, wrong, why) in [
+        (world.api.as_str(), world.listen.as_str(), "in use by this configuration already"),
+        (world.api.as_str(), status.as_str(), "in use by this configuration already"),
+        ("[key.api]\n", "[key.api]\nurl = \"http://a\"\n", "https://keys.example.net:8495"),
+        ("[key.api]\n", "[key.api]\nurl = \"https://a/b\"\n", "without a path"),
+        ("[key.api]\n", "[key.api]\nrequests_per_second = 0\n", "requests a second"),
+        ("access = \"full\"", "access = \"all\"", "unknown variant"),
+        ("kind = \"pop\"", "kind = \"city\"", "unknown variant"),
+        ("[status]", twice.as_str(), "same name or hash"),
+        ("[status]", renamed.as_str(), "same name or hash"),
+        ("[key.api]\n", "[key.api]\nidentity = \"none.key\"\n", "none.key"),
+    ] {
+        fs::write(&path, before.replacen(good, wrong, 1)).expect("written");
+        let output = world.folder.run(&["check", "server/key.toml"]);
+        let said = text(&output.stderr) + &text(&output.stdout);
+        assert!(!output.status.success() && said.contains(why), "{wrong}: {said}");
+    }
+    fs::write(&path, before.replace(&format!("listen = \"{}\"", world.api), "listen = \"0.0.0.0:1\""))
+        .expect("written");
+    let base = ["cap", "invite", "--name", "x", "--principal", "7", "--waypoint", WAYPOINT];
+    let said = world.folder.fails(1, &[&base[..], &["--config", "server/key.toml"]].concat());
+    assert!(said.contains("add `url"), "{said}");
+}

@@ -1,0 +1,64 @@
+//! The provider's commands from elsewhere: they do and say the same by the API as at the records.
+
+use serde_json::Value;
+
+use super::world::{WAYPOINT, World};
+use crate::common::{eventually, free, text};
+
+#[test]
+fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
+    let routers = format!("[key.routers]\nlisten = \"{}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n", free());
+    let world = World::with("remote", &routers);
+    let (url, pin) = (format!("https://{}", world.api), world.pin.to_string());
+    let at = |token: &'static str| ["--api", url.as_str(), "--token", token, "--pin", pin.as_str()];
+    let full = at("full.token");
+    let by_api = |command: &[&str]| world.folder.ok(&[command, &full].concat());
+    let here = |command: &[&str]| world.folder.ok(&[command, &["--config", "server/key.toml"]].concat());
+    // An account is opened, renamed, and left as it is.
+    let grant = ["cap", "grant", "--principal", "7", "--waypoint", WAYPOINT];
+    let first = by_api(&[&grant[..], &["--name", "customer"]].concat());
+    world.folder.write("own.line", &first);
+    world.folder.ok(&["cap", "lookup", "--line", "own.line", "--server", &world.listen]);
+    by_api(&[&grant[..], &["--prefix", "203.0.113.0/24", "--delegation", "3", "--name", "renamed"]].concat());
+    assert_eq!(here(&grant), first, "the same capability by either way");
+    assert_eq!(world.list(&[])["principals"][0]["name"], "renamed");
+    by_api(&["cap", "revoke", "7/3", "8", "9/1/2"]);
+    by_api(&["cap", "revoke", "8", "--lift"]);
+    for more in [&[][..], &["--json"], &["--principal", "7"], &["--principal", "7", "--json"], &["--principal", "8"]] {
+        eventually("both have all changes", || {
+            by_api(&[&["cap", "list"], more].concat()) == here(&[&["cap", "list"], more].concat())
+        });
+    }
+    let line = by_api(&["cap", "invite", "--name", "third", "--principal", "9", "--waypoint", WAYPOINT]);
+    world.folder.write("third.invitation", &line);
+    assert_eq!(by_api(&["cap", "invitations"]), here(&["cap", "invitations"]));
+    world.folder.ok(&["cap", "accept", "--line", "third.invitation"]);
+    let second = by_api(&["cap", "invite", "--name", "x", "--principal", "9", "--waypoint", WAYPOINT, "--json"]);
+    let second: Value = serde_json::from_str(&second).expect("JSON");
+    by_api(&["cap", "invitations", "--withdraw", second["id"].as_str().expect("an ID")]);
+    assert_eq!(by_api(&["cap", "invitations", "--json"]), here(&["cap", "invitations", "--json"]));
+    for by in ["principal", "delegation", "epoch", "router"] {
+        for form in [&[][..], &["--csv"], &["--json"]] {
+            let command = [&["cap", "usage", "--by", by, "--from", "2026-01-01"], form].concat();
+            assert_eq!(by_api(&command), here(&command), "{by} {form:?}");
+        }
+    }
+    // What the token or the pin does not allow.
+    let refused = |command: &[&str], code: i32, why: &str| {
+        let output = world.folder.run(command);
+        let said = text(&output.stderr).split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
+        assert!(output.status.code() == Some(code) && said.contains(why), "{command:?}: {said}");
+    };
+    let number = world.running.count("number");
+    let read = at("read.token");
+    world.folder.ok(&[&["cap", "list"], &read[..]].concat());
+    refused(&[&grant[..], &["--interval", "16"], &read].concat(), 1, "this token may read and not change");
+    let other = format!("sha256:{}", "00".repeat(32));
+    let other = ["--api", url.as_str(), "--token", "full.token", "--pin", &other];
+    refused(&[&["cap", "list"], &other[..]].concat(), 1, "another server answers there");
+    refused(&["cap", "list", "--api", &url], 2, "--token");
+    refused(&["cap", "list"], 2, "--config");
+    refused(&["cap", "revoke", "7"], 2, "nothing to revoke");
+    refused(&[&["cap", "list", "--config", "server/key.toml"], &full[..]].concat(), 2, "cannot be used with");
+    assert_eq!(world.running.count("number"), number);
+}
