@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use zeroize::Zeroizing;
@@ -35,6 +35,8 @@ pub struct HttpsLimits {
     /// Connections at a time, of all sources, and of one source prefix (IPv4 /24, IPv6 /56).
     pub connections: usize,
     pub of_source: usize,
+    /// New connections of one source prefix in a second, of which so many may come at once; those beyond wait.
+    pub new_per_second: u32,
     /// For the handshake.
     pub handshake: Duration,
     /// For a connection from its handshake to its end.
@@ -124,9 +126,10 @@ async fn accept(
             sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Some(place) = sources.take(from.ip().to_canonical(), limits.of_source) else { continue };
+        let Some((place, wait)) = sources.take(from.ip().to_canonical(), limits, Instant::now()) else { continue };
         let (acceptor, to) = (acceptor.clone(), to.clone());
         tokio::spawn(async move {
+            sleep(wait).await;
             let Ok(Ok(stream)) = timeout(limits.handshake, acceptor.accept(stream)).await else { return };
             let end = Box::pin(sleep(limits.life));
             let _ = to.send((Conn { stream, end, _place: place, _permit: permit }, from)).await; // fails if it has stopped
@@ -134,9 +137,19 @@ async fn accept(
     }
 }
 
-/// Connections by source prefix.
+/// Connections by source prefix: a handshake costs the server more than it costs a stranger, so that they are paced.
 #[derive(Clone, Default)]
-struct Sources(Arc<Mutex<HashMap<u128, usize>>>);
+struct Sources(Arc<Mutex<HashMap<u128, Source>>>);
+
+/// Prefixes that are remembered before those that say nothing are dropped.
+const SWEEP: usize = 8_192;
+
+/// What one source prefix has.
+struct Source {
+    connections: usize,
+    /// When it could have all new connections at once again.
+    full_at: Instant,
+}
 
 /// A connection's place among those of its source.
 struct Place {
@@ -145,31 +158,32 @@ struct Place {
 }
 
 impl Sources {
-    fn take(&self, from: IpAddr, most: usize) -> Option<Place> {
+    /// A place, and how long its handshake waits; `None` if the source has all of its places.
+    fn take(&self, from: IpAddr, limits: HttpsLimits, now: Instant) -> Option<(Place, Duration)> {
         let prefix = match from {
             IpAddr::V4(v4) => 1 << 127 | u128::from(v4.to_bits() >> 8),
             IpAddr::V6(v6) => v6.to_bits() >> 72,
         };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = all.entry(prefix).or_default();
-        if *count >= most {
+        if all.len() >= SWEEP {
+            all.retain(|_, source| source.connections > 0 || source.full_at > now);
+        }
+        let source = all.entry(prefix).or_insert(Source { connections: 0, full_at: now });
+        if source.connections >= limits.of_source {
             return None;
         }
-        *count += 1;
+        source.connections += 1;
+        source.full_at = source.full_at.max(now) + Duration::from_secs(1) / limits.new_per_second.max(1);
+        let wait = source.full_at.duration_since(now).saturating_sub(Duration::from_secs(1));
         drop(all);
-        Some(Place { sources: self.clone(), prefix })
+        Some((Place { sources: self.clone(), prefix }, wait))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut all = self.sources.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = all.get_mut(&self.prefix) {
-            *count -= 1;
-            if *count == 0 {
-                all.remove(&self.prefix);
-            }
-        }
+        all.entry(self.prefix).and_modify(|source| source.connections = source.connections.saturating_sub(1));
     }
 }
 
@@ -272,4 +286,50 @@ fn response(answer: ApiAnswer) -> Response {
         }
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: HttpsLimits = HttpsLimits {
+        connections: 100,
+        of_source: 10,
+        new_per_second: 20,
+        handshake: Duration::from_secs(1),
+        life: Duration::from_secs(1),
+        body: 1,
+    };
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[tokio::test]
+    async fn a_source_has_its_places_and_its_pace_and_no_others() {
+        let (sources, now) = (Sources::default(), Instant::now());
+        let take = |from: &str, now| sources.take(address(from), LIMITS, now);
+        let places: Vec<_> = (0..10).filter_map(|_| take("192.0.2.1", now)).collect();
+        assert!(places.len() == 10 && places.iter().all(|(_, wait)| wait.is_zero()));
+        assert!(take("192.0.2.254", now).is_none(), "the same /24");
+        assert!(take("192.0.3.1", now).is_some() && take("2001:db8::1", now).is_some(), "others");
+        drop(places);
+        // One after another: a burst of a second's, and then the rate.
+        let waits: Vec<Duration> = (0..30).filter_map(|_| take("192.0.2.1", now)).map(|(_, wait)| wait).collect();
+        assert_eq!(waits.iter().filter(|wait| wait.is_zero()).count(), 10);
+        assert_eq!(waits.last(), Some(&Duration::from_secs(1)));
+        let later = now + Duration::from_secs(3);
+        assert!(take("192.0.2.1", later).is_some_and(|(_, wait)| wait.is_zero()));
+    }
+
+    #[tokio::test]
+    async fn endless_sources_take_bounded_memory() {
+        let (sources, now) = (Sources::default(), Instant::now());
+        for number in 0..4 * SWEEP as u32 {
+            let from = IpAddr::V4((number << 8).into());
+            let later = now + Duration::from_millis(u64::from(number));
+            assert!(sources.take(from, LIMITS, later).is_some());
+        }
+        assert!(sources.0.lock().expect("no panic").len() <= SWEEP);
+    }
 }

@@ -43,6 +43,7 @@ pub const DESCRIPTION: &str = include_str!("../../../../../../docs/api/key-serve
 const LIMITS: HttpsLimits = HttpsLimits {
     connections: 512,
     of_source: 64,
+    new_per_second: 100,
     handshake: Duration::from_secs(10),
     life: Duration::from_secs(60),
     body: 64 * 1024,
