@@ -116,7 +116,7 @@ impl State {
                 let complete = before.is_some_and(|before| before.complete) || *differs != Differs::EVERYTHING;
                 let (session, select_best, chooses) = (*session, *select_best, *chooses);
                 let (cursor, differs) = (Some(Cursor::before(differs)), Arc::new(differs.clone()));
-                self.active.insert(*slot, ActiveMember { session, select_best, cursor, differs, complete, chooses });
+                self.activate(*slot, ActiveMember { session, select_best, cursor, differs, complete, chooses });
                 role.member_synced(*slot);
                 applied.slices.insert(*slot, (*objects, true));
             }
@@ -124,14 +124,14 @@ impl State {
                 applied.slices.entry(*slot).or_insert((*objects, false));
             }
             Step::Pause { slot } => {
-                self.active.remove(slot);
+                self.deactivate(*slot);
                 if let Some(member) = self.members.get_mut(slot) {
                     member.lacks = false;
                     self.flow_changed.insert(*slot);
                 }
             }
             Step::Gone { slot } => {
-                self.active.remove(slot);
+                self.deactivate(*slot);
                 role.member_inactive(*slot, now);
             }
             Step::Epoch { epoch, changed } => {
@@ -165,7 +165,7 @@ impl State {
             (0u32..).zip(&set.slots).filter(|(_, slot)| !slot.active).map(|(number, _)| number).collect();
         for slot in left {
             self.table.expire(slot, usize::MAX, effects);
-            self.active.remove(&slot);
+            self.deactivate(slot);
             self.pending.remove(&slot);
             if let Some(link) = self.members.get(&slot).map(|m| m.link) {
                 self.close(link, "the member has left the exchange");

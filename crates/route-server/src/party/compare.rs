@@ -106,20 +106,25 @@ impl Comparisons {
         Ok(())
     }
 
+    /// All such members, ascending.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.of.keys().copied()
+    }
+
+    /// Members whose buckets are awaited, and until when.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = (u32, Instant)> {
+        self.of.iter().filter_map(|(slot, comparison)| match comparison {
+            Comparison::Asked(at) => Some((*slot, *at + COMPARE_WAIT)),
+            _ => None,
+        })
+    }
+
     /// Whether something can be done for the member now.
     pub(super) fn can_go_on(&self, slot: u32, now: Instant) -> bool {
         match self.of.get(&slot) {
             Some(Comparison::Asked(at)) => now >= *at + COMPARE_WAIT,
             Some(Comparison::Due) | None => self.has_room(),
             Some(Comparison::Said(_) | Comparison::Everything) => true,
-        }
-    }
-
-    /// When the buckets of a member are no longer awaited.
-    pub(super) fn waits_until(&self, slot: u32) -> Option<Instant> {
-        match self.of.get(&slot) {
-            Some(Comparison::Asked(at)) => Some(*at + COMPARE_WAIT),
-            _ => None,
         }
     }
 

@@ -202,6 +202,7 @@ impl Party {
             pending: BTreeMap::new(),
             links: BTreeMap::new(),
             members: BTreeMap::new(),
+            unserved: BTreeSet::new(),
             active: BTreeMap::new(),
             peer: None,
             stage: Stage::Idle,

@@ -175,7 +175,7 @@ impl State {
         self.table.settle();
         let changes = store::changes(&self.table, effects, self.epoch, self.seq);
         self.persist(changes);
-        self.active.clear();
+        self.deactivate_all();
         self.members.values_mut().for_each(|member| member.lacks = false);
         self.relist = None;
         self.stage = Stage::Idle;

@@ -199,7 +199,13 @@ impl Sequencer {
                     // Or it is yet to be told that it must wait.
                     && (self.turn_of(party, slot) <= party.clocks.instant || !self.deferred.contains(&slot)))
         };
-        party.members.keys().any(|slot| lacks(*slot) && self.is_ready(party, *slot))
+        let begun = self.begun.iter().copied();
+        self.perhaps_lacking(party).chain(begun).any(|slot| lacks(slot) && self.is_ready(party, slot))
+    }
+
+    /// The members that may lack something, and few others.
+    fn perhaps_lacking<'a>(&'a self, party: &'a State) -> impl Iterator<Item = u32> + 'a {
+        party.unserved.iter().copied().chain(self.comparisons.slots())
     }
 
     /// When a member may next be sent everything.
@@ -218,10 +224,9 @@ impl Sequencer {
 
     /// When the digests of a member's buckets are no longer awaited.
     fn compared_at(&self, party: &State) -> Option<Instant> {
-        let slots = party.members.keys().filter(|slot| self.sync_of(party, **slot).is_some());
-        let ready = slots.filter(|slot| self.is_ready(party, **slot));
-        let waits = ready.filter_map(|slot| self.comparisons.waits_until(*slot));
-        waits.filter(|at| *at > party.clocks.instant).min()
+        let waits = self.comparisons.awaited().filter(|(_, at)| *at > party.clocks.instant);
+        let of_ready = waits.filter(|(slot, _)| self.sync_of(party, *slot).is_some() && self.is_ready(party, *slot));
+        of_ready.map(|(_, at)| at).min()
     }
 
     /// Whether both parties can send the member more of everything.
@@ -892,9 +897,12 @@ impl Role for Sequencer {
 
     /// Proposes the next batch, if the last one is delivered and the tick has come. Rounds of earlier ones go on.
     fn propose(&mut self, party: &mut State, now: Now) {
+        if !Self::has_room(party) {
+            return;
+        }
         let is_live = now.instant >= self.next_tick && self.has_work(party);
         let is_background = now.instant >= self.next_background && self.has_background_work(party);
-        if !Self::has_room(party) || !(is_live || is_background) {
+        if !(is_live || is_background) {
             return;
         }
         let mut steps = Vec::new();
@@ -985,8 +993,10 @@ impl Role for Sequencer {
         let has_room = has_room && has_background_room(party);
         let turn = self.next_turn(party).filter(|_| has_room && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_background));
-        let background = (Self::has_room(party) && self.has_background_work(party)).then_some(self.next_background);
-        let compared = self.compared_at(party).filter(|_| matches!(party.stage, Stage::Idle) && party.peer_ready());
+        let has_background_work = Self::has_room(party) && self.has_background_work(party);
+        let background = has_background_work.then_some(self.next_background);
+        let is_idle = matches!(party.stage, Stage::Idle) && party.peer_ready();
+        let compared = is_idle.then(|| self.compared_at(party)).flatten();
         [round, tick, background, epoch, sweep, turn, compared, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
@@ -996,7 +1006,7 @@ impl Role for Sequencer {
     }
 
     fn is_at_rest(&self, party: &State) -> bool {
-        let lacks_something = party.members.keys().any(|slot| self.sync_of(party, *slot).is_some());
+        let lacks_something = self.perhaps_lacking(party).any(|slot| self.sync_of(party, slot).is_some());
         let is_begun = party.synchronising().next().is_some();
         !self.has_work(party)
             && !self.has_background_work(party)

@@ -174,6 +174,8 @@ pub(super) struct State {
     pub pending: BTreeMap<u32, BTreeMap<u64, PendingObject>>,
     pub links: BTreeMap<LinkId, PeerId>,
     pub members: BTreeMap<u32, MemberLink>,
+    /// Those of them that are not in `active`: to look at all members with each input would cost the square of their number.
+    pub unserved: BTreeSet<u32>,
     pub active: BTreeMap<u32, ActiveMember>,
     pub peer: Option<PeerParty>,
     pub stage: Stage,
@@ -285,6 +287,25 @@ impl State {
     pub(super) fn is_ready(&self, slot: u32) -> bool {
         let is_ready = |m: &MemberLink| !m.lacks && !m.owes_set && m.sending.outstanding() <= SLICE_ROOM;
         self.members.get(&slot).is_some_and(is_ready)
+    }
+
+    /// From this batch on the member gets what changes.
+    pub(super) fn activate(&mut self, slot: u32, active: ActiveMember) {
+        self.active.insert(slot, active);
+        self.unserved.remove(&slot);
+    }
+
+    /// The member gets nothing more until it is activated again.
+    pub(super) fn deactivate(&mut self, slot: u32) {
+        self.active.remove(&slot);
+        if self.members.contains_key(&slot) {
+            self.unserved.insert(slot);
+        }
+    }
+
+    pub(super) fn deactivate_all(&mut self) {
+        self.active.clear();
+        self.unserved = self.members.keys().copied().collect();
     }
 
     /// Whether a member takes up so little that this party sends it nothing until it has caught up.
@@ -439,6 +460,9 @@ impl State {
                     held: false,
                 };
                 self.members.insert(slot, member);
+                if !self.active.contains_key(&slot) {
+                    self.unserved.insert(slot);
+                }
             }
             PeerId::Party => {
                 self.heard = now.instant;
@@ -474,12 +498,13 @@ impl State {
             Some(PeerId::Member(slot)) if self.members.get(&slot).is_some_and(|m| m.link == link) => {
                 self.pending.remove(&slot);
                 let session = self.members.remove(&slot).and_then(|member| member.session);
+                self.unserved.remove(&slot);
                 self.departures.extend(session.map(|session| Departure::Member { slot, session }));
             }
             Some(PeerId::Party) if self.peer.as_ref().is_some_and(|peer| peer.link == link) => {
                 self.peer = None;
                 self.engine = None;
-                self.active.clear();
+                self.deactivate_all();
                 // Everybody is sent everything again, and with that all is evaluated.
                 self.relist = None;
                 self.rounds.clear();
