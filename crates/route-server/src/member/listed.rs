@@ -4,7 +4,9 @@
 //! What it says follows from what came and what did not (objects, lists, results), never from what could be opened, from a ranking
 //! or from a result.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use crate::digests::{self, BucketDigests, InstanceHash, Listed};
@@ -12,6 +14,7 @@ use crate::frames::{Candidate, Instance, Seq};
 
 /// An instance as it was listed last.
 struct ListedInstance {
+    hash: InstanceHash,
     candidates: Instance,
     /// Whether each of the candidates had come by then.
     is_whole: bool,
@@ -21,65 +24,117 @@ struct ListedInstance {
     evaluated: Option<u64>,
 }
 
-/// All instances by their hashes, and by their candidates: a candidate is in one at most.
+/// All instances by their hashes, and by their candidates: a candidate is in one at most. Most are listed again with one candidate
+/// changed, and keep their number then.
 #[derive(Default)]
 pub(super) struct Instances {
-    by_hash: HashMap<InstanceHash, ListedInstance>,
-    of_candidate: HashMap<Candidate, InstanceHash>,
+    listed: Vec<Option<ListedInstance>>,
+    /// Numbers in `listed` that are free.
+    free: Vec<usize>,
+    by_hash: HashMap<InstanceHash, usize, Keyed>,
+    of_candidate: HashMap<Candidate, usize, Keyed>,
+    /// Instances with a dead candidate, until the end of the tick, which perhaps lists them anew.
+    dying: Vec<usize>,
 }
 
 impl Instances {
     /// The parties list an instance; it replaces those that have a candidate of it. `ranks`: whether Select-Best chooses.
     pub(super) fn list(&mut self, seq: Seq, candidates: &Instance, (is_whole, ranks): (bool, bool)) -> InstanceHash {
         let hash = digests::instance(candidates);
-        let before: BTreeSet<InstanceHash> =
-            candidates.iter().filter_map(|candidate| self.of_candidate.get(candidate)).copied().collect();
-        before.iter().filter(|other| **other != hash).for_each(|other| self.remove(other));
-        let known = self.by_hash.get(&hash);
-        // What was chosen among candidates of which some had not come is not chosen among all of them.
-        let evaluated = known.filter(|known| known.is_whole && !ranks).and_then(|known| known.evaluated);
-        self.of_candidate.extend(candidates.iter().map(|candidate| (*candidate, hash)));
-        let listed = ListedInstance { candidates: Arc::clone(candidates), is_whole, seq, evaluated };
-        self.by_hash.insert(hash, listed);
+        if let Some(known) = self.by_hash.get(&hash).and_then(|number| self.listed[*number].as_mut()) {
+            // What was chosen among candidates of which some had not come is not chosen among all of them.
+            known.evaluated = known.evaluated.filter(|_| known.is_whole && !ranks);
+            (known.is_whole, known.seq) = (is_whole, seq);
+            return hash;
+        }
+        let before = candidates.iter().find_map(|candidate| self.of_candidate.get(candidate)).copied();
+        let number = before.or_else(|| self.free.pop()).unwrap_or(self.listed.len());
+        if number == self.listed.len() {
+            self.listed.push(None);
+        }
+        for candidate in candidates.iter() {
+            if let Some(other) = self.of_candidate.insert(*candidate, number)
+                && other != number
+            {
+                self.forget(other);
+                // It was among what has just been forgotten.
+                self.of_candidate.insert(*candidate, number);
+            }
+        }
+        let listed = ListedInstance { hash, candidates: Arc::clone(candidates), is_whole, seq, evaluated: None };
+        if let Some(before) = self.listed[number].replace(listed) {
+            self.by_hash.remove(&before.hash);
+            for candidate in before.candidates.iter().filter(|candidate| !candidates.contains(candidate)) {
+                self.of_candidate.remove(candidate);
+            }
+        }
+        self.by_hash.insert(hash, number);
         hash
     }
 
     /// A candidate is dead: its instance is no more.
     pub(super) fn died(&mut self, candidate: &Candidate) {
-        if let Some(hash) = self.of_candidate.get(candidate).copied() {
-            self.remove(&hash);
+        let Some(number) = self.of_candidate.get(candidate).copied() else { return };
+        if let Some(listed) = &self.listed[number]
+            && self.by_hash.remove(&listed.hash).is_some()
+        {
+            self.dying.push(number);
+        }
+    }
+
+    /// The tick has ended: what was not listed anew is gone.
+    pub(super) fn settle(&mut self) {
+        for number in std::mem::take(&mut self.dying) {
+            let is_listed = |listed: &ListedInstance| self.by_hash.contains_key(&listed.hash);
+            if self.listed[number].as_ref().is_some_and(|listed| !is_listed(listed)) {
+                self.forget(number);
+            }
         }
     }
 
     pub(super) fn remove(&mut self, hash: &InstanceHash) {
-        let Some(listed) = self.by_hash.remove(hash) else { return };
-        listed.candidates.iter().for_each(|candidate| {
+        if let Some(number) = self.by_hash.get(hash).copied() {
+            self.forget(number);
+        }
+    }
+
+    fn forget(&mut self, number: usize) {
+        let Some(listed) = self.listed[number].take() else { return };
+        self.by_hash.remove(&listed.hash);
+        for candidate in listed.candidates.iter() {
             self.of_candidate.remove(candidate);
-        });
+        }
+        self.free.push(number);
     }
 
     /// Whether these are the candidates of an instance.
     pub(super) fn has(&self, candidates: &Instance) -> bool {
-        let hash = candidates.first().and_then(|candidate| self.of_candidate.get(candidate));
-        hash.and_then(|hash| self.by_hash.get(hash)).is_some_and(|listed| listed.candidates == *candidates)
+        let number = candidates.first().and_then(|candidate| self.of_candidate.get(candidate));
+        let listed = number.and_then(|number| self.listed[*number].as_ref());
+        listed.is_some_and(|listed| listed.candidates == *candidates && self.by_hash.contains_key(&listed.hash))
     }
 
     /// The result of a batch is there, whatever it is.
     pub(super) fn evaluated(&mut self, hash: &InstanceHash, seq: Seq, epoch: u64) {
-        if let Some(listed) = self.by_hash.get_mut(hash).filter(|listed| listed.seq == seq) {
+        let listed = self.by_hash.get(hash).and_then(|number| self.listed[*number].as_mut());
+        if let Some(listed) = listed.filter(|listed| listed.seq == seq) {
             listed.evaluated = Some(epoch);
         }
     }
 
     /// Results so far, and those on their way, follow from rules that count no more.
     pub(super) fn forget_results(&mut self) {
-        for listed in self.by_hash.values_mut() {
+        for listed in self.listed.iter_mut().flatten() {
             (listed.seq, listed.evaluated) = (0, None);
         }
     }
 
     pub(super) fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    fn each(&self) -> impl Iterator<Item = &ListedInstance> {
+        self.by_hash.values().filter_map(|number| self.listed[*number].as_ref())
     }
 
     /// Those in some buckets.
@@ -98,8 +153,7 @@ impl Instances {
         let is_done = |listed: &ListedInstance| {
             listed.is_whole && (!select_best || listed.candidates.len() < 2 || listed.evaluated == Some(epoch))
         };
-        let mut all: Vec<(InstanceHash, bool)> =
-            self.by_hash.iter().map(|(hash, listed)| (*hash, is_done(listed))).collect();
+        let mut all: Vec<(InstanceHash, bool)> = self.each().map(|listed| (listed.hash, is_done(listed))).collect();
         all.sort_unstable();
         digests::by_bucket(
             &all,
@@ -117,11 +171,124 @@ impl Instances {
 
     /// Whether all candidates of an instance have come since it was listed without some of them.
     pub(super) fn is_overtaken(&self, has: impl Fn(&Candidate) -> bool) -> bool {
-        self.by_hash.values().any(|listed| !listed.is_whole && listed.candidates.iter().all(&has))
+        self.each().any(|listed| !listed.is_whole && listed.candidates.iter().all(&has))
     }
 }
 
 fn in_buckets(mut hashes: Vec<InstanceHash>) -> BucketDigests {
     hashes.sort_unstable();
     digests::by_bucket(&hashes, |hash| hash, |bucket| digests::of_instances(bucket.iter()))
+}
+
+/// Hashes keys that begin with 32 octets of a hash: eight of them, multiplied by a factor that nobody knows. The announcers of
+/// objects choose them among many, so that the octets themselves would not do.
+#[derive(Clone)]
+pub(super) struct Keyed(u64);
+
+impl Default for Keyed {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0u8) | 1)
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = KeyedHasher;
+
+    fn build_hasher(&self) -> KeyedHasher {
+        KeyedHasher { factor: self.0, state: 0 }
+    }
+}
+
+pub(super) struct KeyedHasher {
+    factor: u64,
+    state: u64,
+}
+
+impl KeyedHasher {
+    fn fold(&mut self, value: u64) {
+        let product = u128::from(self.state ^ value) * u128::from(self.factor);
+        self.state = product as u64 ^ (product >> 64) as u64;
+    }
+}
+
+impl Hasher for KeyedHasher {
+    fn write(&mut self, octets: &[u8]) {
+        self.fold(octets.first_chunk().map_or(octets.len() as u64, |first| u64::from_le_bytes(*first)));
+    }
+
+    fn write_u16(&mut self, value: u16) {
+        self.fold(value.into());
+    }
+
+    /// Lengths say nothing here.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::object::Handle;
+
+    /// What a plain list of instances would have.
+    #[derive(Default)]
+    struct Plain(BTreeMap<InstanceHash, (Instance, Option<u64>)>);
+
+    impl Plain {
+        fn list(&mut self, candidates: &Instance, ranks: bool) {
+            let hash = digests::instance(candidates);
+            self.0
+                .retain(|of, (other, _)| *of == hash || !other.iter().any(|candidate| candidates.contains(candidate)));
+            let entry = self.0.entry(hash).or_insert((Arc::clone(candidates), None));
+            entry.1 = entry.1.filter(|_| !ranks);
+        }
+    }
+
+    #[test]
+    fn any_lists_and_deaths_leave_what_a_plain_list_would() {
+        let mut random = 7u64;
+        let mut below = |bound: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % bound
+        };
+        let candidate = |number: u64| (Handle([number as u8; 32]), (number % 3) as u16);
+        let (mut instances, mut plain) = (Instances::default(), Plain::default());
+        for seq in 0..20_000 {
+            for _ in 0..below(3) {
+                let dead = candidate(below(40));
+                instances.died(&dead);
+                plain.0.retain(|_, (candidates, _)| !candidates.contains(&dead));
+            }
+            for _ in 0..below(3) {
+                let (first, count) = (below(40), 1 + below(6));
+                let list: Instance = (first..first + count).map(candidate).collect::<Vec<_>>().into();
+                let ranks = below(2) == 0;
+                let hash = instances.list(seq, &list, (true, ranks));
+                plain.list(&list, ranks);
+                if below(2) == 0 {
+                    instances.evaluated(&hash, seq, 5);
+                    plain.0.entry(hash).and_modify(|entry| entry.1 = Some(5));
+                }
+                assert!(instances.has(&list));
+            }
+            instances.settle();
+            if below(20) == 0
+                && let Some(hash) = plain.0.keys().next().copied()
+            {
+                instances.remove(&hash);
+                plain.0.remove(&hash);
+            }
+            let kept: BTreeMap<InstanceHash, (Instance, Option<u64>)> =
+                instances.each().map(|of| (of.hash, (Arc::clone(&of.candidates), of.evaluated))).collect();
+            assert_eq!(kept, plain.0);
+            let candidates: usize = kept.values().map(|(candidates, _)| candidates.len()).sum();
+            assert_eq!(instances.of_candidate.len(), candidates);
+            assert_eq!(instances.listed.len(), instances.free.len() + kept.len());
+        }
+    }
 }

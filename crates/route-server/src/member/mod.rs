@@ -38,7 +38,7 @@ pub use status::{
 };
 
 use announce::Announcements;
-use listed::Instances;
+use listed::{Instances, Keyed};
 use receive::{ReceivedObject, Sync};
 use select::{Choice, InstalledRoute, Round};
 
@@ -258,7 +258,7 @@ pub struct Member {
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     last_seq: u64,
-    routes: HashMap<Handle, ReceivedObject>,
+    routes: HashMap<Handle, ReceivedObject, Keyed>,
     instances: Instances,
     choices: BTreeMap<Prefix, Choice>,
     rounds: BTreeMap<u64, Round>,
@@ -325,7 +325,7 @@ impl Member {
             announcements: Announcements::new(used, now.instant),
             halves: BTreeMap::new(),
             last_seq: 0,
-            routes: HashMap::new(),
+            routes: HashMap::default(),
             instances: Instances::default(),
             choices: BTreeMap::new(),
             rounds: BTreeMap::new(),

@@ -248,6 +248,7 @@ impl Member {
                 ranked.push(None);
             }
         }
+        self.instances.settle();
         if one.rank {
             for place in round_order(&one.instances, one.live as usize) {
                 let Some((assessments, hash, prefix)) = ranked[place].take() else { continue };

@@ -203,6 +203,7 @@ impl State {
         let told = self.offer_to_member(slot, &renew);
         if let Some(member) = self.members.get_mut(&slot) {
             member.owes_set = !told;
+            self.strained.insert(slot);
         }
     }
 

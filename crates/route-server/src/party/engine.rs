@@ -119,7 +119,8 @@ impl Engine {
     }
 
     fn not_ordered(&self, wanted: &Demand) -> Demand {
-        self.pool.missing_for(wanted).beyond(&self.supply.ordered())
+        let missing = self.pool.missing_for(wanted);
+        if missing.total() == 0 { missing } else { missing.beyond(&self.supply.ordered()) }
     }
 
     /// The chunk that party 1 orders next for an evaluation that waits for it; otherwise, with `ahead`, to have the pool hold what

@@ -203,6 +203,7 @@ impl Party {
             links: BTreeMap::new(),
             members: BTreeMap::new(),
             unserved: BTreeSet::new(),
+            strained: BTreeSet::new(),
             active: BTreeMap::new(),
             peer: None,
             stage: Stage::Idle,

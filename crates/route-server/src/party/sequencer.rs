@@ -138,7 +138,10 @@ impl Sequencer {
             && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.clocks.instant))
                 || !self.expiring.is_empty()
                 || self.has_matched_object(party)
-                || party.active.keys().any(|slot| self.is_behind(party, *slot)))
+                || party
+                    .strained
+                    .union(&self.peer_held)
+                    .any(|slot| party.active.contains_key(slot) && self.is_behind(party, *slot)))
     }
 
     /// Whether something can be proposed that is evaluated, or sent, again.
@@ -339,7 +342,10 @@ impl Sequencer {
 
     /// The steps after which members that take up too little get nothing more.
     fn pauses(&mut self, party: &mut State) -> Vec<Step> {
-        let behind: Vec<u32> = party.active.keys().copied().filter(|slot| self.is_behind(party, *slot)).collect();
+        let strained: Vec<u32> = party.strained.iter().copied().filter(|slot| party.is_behind(*slot)).collect();
+        party.strained = strained.into_iter().collect();
+        let perhaps = party.strained.union(&self.peer_held).copied();
+        let behind: Vec<u32> = perhaps.filter(|slot| party.active.contains_key(slot)).collect();
         for slot in &behind {
             if self.paused.insert(*slot) {
                 party.event(PartyEvent::Behind { slot: *slot, begins: true });

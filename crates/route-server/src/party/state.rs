@@ -176,6 +176,8 @@ pub(super) struct State {
     pub members: BTreeMap<u32, MemberLink>,
     /// Those of them that are not in `active`: to look at all members with each input would cost the square of their number.
     pub unserved: BTreeSet<u32>,
+    /// Members of which some may be behind, for the same reason: all others are not.
+    pub strained: BTreeSet<u32>,
     pub active: BTreeMap<u32, ActiveMember>,
     pub peer: Option<PeerParty>,
     pub stage: Stage,
@@ -262,6 +264,9 @@ impl State {
             }
             member.sending.send(cost, now);
         }
+        if member.sending.outstanding() > BEHIND {
+            self.strained.insert(slot);
+        }
         let link = member.link;
         self.flow_changed.insert(slot);
         for frame in frames {
@@ -278,6 +283,7 @@ impl State {
         }
         if let Some(member) = self.members.get_mut(&slot) {
             member.lacks = true;
+            self.strained.insert(slot);
             self.flow_changed.insert(slot);
         }
         false
