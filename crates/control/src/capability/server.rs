@@ -17,6 +17,7 @@ use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
+use wayleave_packet::platypus::revocation::Revocation;
 
 use super::answer::{Answer, Denial, EpochSecret, SEALED};
 use super::cookie::{CookieKey, Presented};
@@ -29,7 +30,9 @@ use super::quick::Quick;
 use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
 use super::sealed::SealedSecrets;
-use super::state::{Change, ChangeBody, ChangeError, Grant, Restoring, SnapshotError, SnapshotHead, State};
+use super::state::{
+    Change, ChangeBody, ChangeError, Grant, MAX_REVOKED, Restoring, SnapshotError, SnapshotHead, State,
+};
 use super::zone::{MAX_ZONE, Zone};
 use crate::signed::Signed;
 
@@ -672,6 +675,11 @@ impl KeyServer {
         let outcome = match body {
             None => Err(Status::NotAllowed),
             Some((true, _)) => Ok(None),
+            Some((false, ChangeBody::Revoke(Revocation { epoch: None, .. })))
+                if self.state.lasting_revocations(grant.terms.principal) >= MAX_REVOKED =>
+            {
+                Err(Status::Full)
+            }
             Some((false, body)) => self.state.sign(body, signer, now).map(Some).map_err(|_| Status::Full),
         };
         if outcome.is_err() {

@@ -34,6 +34,8 @@ pub const MAX_GRANTS: usize = 4_096;
 pub const MAX_WAYPOINTS: usize = 65_535;
 /// Revocations in force.
 pub const MAX_REVOCATIONS: usize = 4 << 20;
+/// Revocations without an epoch that the holders of one principal's capabilities may order: the list of all goes to every router.
+pub const MAX_REVOKED: usize = 4_096;
 /// Grants whose memory is taken at a time.
 const CHUNK: usize = 4_096;
 /// Fewer revocations are not swept.
@@ -456,6 +458,14 @@ impl State {
     #[must_use]
     pub fn is_listed(&self, revocation: &Revocation) -> bool {
         self.revocations.contains(revocation)
+    }
+
+    /// Revocations of a principal that never expire.
+    #[must_use]
+    pub fn lasting_revocations(&self, principal: Principal) -> usize {
+        let first = Revocation { principal, delegation: None, epoch: None };
+        let own = self.revocations.range(first..).take_while(|entry| entry.principal == principal);
+        own.filter(|entry| entry.epoch.is_none()).count()
     }
 
     /// Whether the capability is revoked in this epoch, by itself or with what it was delegated from.

@@ -658,6 +658,22 @@ fn delegations_are_registered_looked_up_handed_on_once_and_revoked() {
 }
 
 #[test]
+fn one_principals_holders_fill_no_list_that_all_routers_read() {
+    let (mut server, credential) = one();
+    for number in 0..MAX_REVOKED as u32 {
+        let entry = Revocation { principal: principal(7), delegation: Some((id(number), None)), epoch: None };
+        change(&mut server, ChangeBody::Revoke(entry), at(0));
+    }
+    let more = |number| Order::RevokeDelegation { id: id(number), sub: None };
+    let full = order(&mut server, &credential, more(MAX_REVOKED as u32), 1, at(0)).expect("acknowledged");
+    assert_eq!(full.status, Status::Full);
+    // What is revoked stays so, and an epoch can be.
+    let again = order(&mut server, &credential, more(5), 2, at(0)).expect("acknowledged");
+    let epoch = order(&mut server, &credential, Order::RevokeEpoch, 3, at(0)).expect("acknowledged");
+    assert_eq!((again.status, epoch.status), (Status::Done, Status::Done));
+}
+
+#[test]
 fn a_replica_follows_the_writers_changes_and_notices_one_that_was_set_back() {
     let (mut writer, mut replica) = (server_with(&[]), server_with(&[]));
     let mut changes = Vec::new();

@@ -200,6 +200,35 @@ fn a_round_with_many_prefixes_delays_no_other() {
 }
 
 #[test]
+fn what_changes_without_end_keeps_nobody_from_being_served() {
+    let mut exchange = slow_to_compare(8, 40_000);
+    let others = prefixes(40, 300);
+    for (slot, prefixes) in [(2, &prefixes(30, 600)), (3, &prefixes(30, 600)), (4, &others), (5, &others)] {
+        exchange.announce(slot, prefixes, &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    // More changes than the parties can compare in the time, and a member comes back.
+    let (mut turns, mut changes) = (0, 0);
+    let others_of_6 =
+        |exchange: &Exchange| others.iter().filter(|nlri| exchange.sim.tables[&6].contains_key(&nlri.prefix)).count();
+    for _ in 0..20 {
+        changes += 1;
+        exchange.announce(2, &prefixes(30, 600), &route(2, if changes % 2 == 0 { &[] } else { &[64501] }, &[]));
+        exchange.sim.pass(TICK);
+    }
+    exchange.sim.kill(Node::Member(6));
+    exchange.sim.start(Node::Member(6));
+    assert_eq!(others_of_6(&exchange), 0);
+    while others_of_6(&exchange) < others.len() {
+        exchange.announce(2, &prefixes(30, 600), &route(2, if turns % 2 == 0 { &[] } else { &[64501] }, &[]));
+        exchange.sim.pass(TICK);
+        turns += 1;
+        assert!(turns < 400, "{} routes", others_of_6(&exchange));
+    }
+    exchange.check();
+}
+
+#[test]
 fn a_party_comes_back_while_routes_change() {
     let mut exchange = slow_to_compare(8, 2_000);
     for slot in [2, 3] {

@@ -78,6 +78,18 @@ impl Comparisons {
         }
     }
 
+    /// The link between the parties failed: nobody is sent anything until it is up, and what was said is too old then.
+    pub(super) fn begin_anew(&mut self) {
+        for (slot, comparison) in &mut self.of {
+            if matches!(comparison, Comparison::Asked(_)) {
+                self.overdue.insert(*slot);
+            }
+            if !matches!(comparison, Comparison::Everything) {
+                *comparison = Comparison::Due;
+            }
+        }
+    }
+
     /// It is being sent what it lacks.
     pub(super) fn remove(&mut self, slot: u32) {
         self.of.remove(&slot);

@@ -212,6 +212,7 @@ impl Party {
             work: None,
             ordered: VecDeque::new(),
             engine_progress: 0,
+            live_in_a_row: 0,
             recommendation: BTreeMap::new(),
             relist: None,
             flow_changed: BTreeSet::new(),

@@ -44,6 +44,8 @@ pub(super) enum RankShare {
 pub(super) const MAX_ROUNDS: usize = 32;
 /// Of these, rounds with prefixes that are evaluated again: our own limit.
 pub(super) const MAX_BACKGROUND: usize = 2;
+/// Evaluations of what changed just now that go before one that can wait: our own limit.
+const MAX_LIVE: u32 = 16;
 /// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.
 const MAX_ORDERED: usize = 4;
 
@@ -127,11 +129,11 @@ impl Round {
         Self { seq, groups, begin, deadline, told: begin, progress: 0, rows, peer_rows, news: true, running: None }
     }
 
-    /// When it is the turn of its next evaluation, if it has one: the least first.
-    fn turn(&self) -> Option<(bool, usize, u64)> {
+    /// When it is the turn of its next evaluation, if it has one: the least first. Where rounds are crowded, the first ones end first.
+    fn turn(&self, is_crowded: bool) -> Option<(bool, usize, u64)> {
         let running = self.running.as_ref()?;
         let live = running.jobs.front()?.live;
-        Some((!live, if live { running.done } else { 0 }, self.seq))
+        Some((!live, if live && !is_crowded { running.done } else { 0 }, self.seq))
     }
 
     /// What its next evaluation takes, if that is over prefixes that are evaluated again.
@@ -414,12 +416,21 @@ impl State {
         let seq = match &self.stage {
             // What is delivered goes before what is chosen.
             Stage::Exporting(exporting) => Some(exporting.seq()),
-            _ => self.rounds.values().filter_map(Round::turn).min().map(|(.., seq)| seq),
+            _ => {
+                let is_crowded = self.rounds.len() > MAX_ROUNDS / 2;
+                let turns = || self.rounds.values().filter_map(|round| round.turn(is_crowded));
+                // What can wait is not put off for ever, however much changes.
+                let owed = turns().filter(|(can_wait, ..)| *can_wait && self.live_in_a_row >= MAX_LIVE).min();
+                owed.or_else(|| turns().min()).map(|(.., seq)| seq)
+            }
         };
+        let is_owed = self.live_in_a_row >= MAX_LIVE;
         let engine = self.engine.as_mut()?;
         // What is evaluated again takes nothing of what the pool keeps for what changes.
         let later = seq.and_then(|seq| self.rounds.get(&seq)).and_then(|round| round.later_demand(engine));
+        let is_later = later.is_some();
         if let Some(demand) = later
+            && !is_owed
             && !engine.is_spare(&demand)
             && engine.keep_spare(&demand)
             && (engine.is_supplying() || engine.orders_ahead())
@@ -428,6 +439,7 @@ impl State {
         }
         engine.keep_spare(&Demand::default());
         let seq = seq?;
+        self.live_in_a_row = if is_later { 0 } else { self.live_in_a_row.saturating_add(1) };
         self.heard = self.clocks.instant;
         self.send_to_peer(&PartyFrame::Next { seq });
         Some(seq)

@@ -38,6 +38,9 @@ const MAX_EQUAL: usize = 256;
 /// changes meanwhile is not delayed.
 const RELIST: usize = 2048;
 const RELIST_LANES: usize = 1 << 18;
+/// Prefixes times members that rank, of what changed and has other routes, in one batch, about: our own limit. With the rounds that may
+/// be open it bounds for how long one announcer can keep everybody waiting.
+const LIVE_LANES: usize = 1 << 17;
 /// How often objects without their other half, and routes of absent members, are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
@@ -387,14 +390,16 @@ impl Sequencer {
     fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<Dropped>) {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
-        let (quota, octets_quota) = (share(MAX_BATCH), share(BATCH_BYTES));
+        let (quota, octets_quota, lanes_quota) = (share(MAX_BATCH), share(BATCH_BYTES), share(LIVE_LANES));
+        let rankers = party.active.values().filter(|active| active.select_best).count();
         let max_blob = party.max_blob() as usize;
         let (mut steps, mut over_limit) = (Vec::new(), Vec::new());
         for (slot, waiting) in &party.pending {
-            let (mut new, mut taken, mut octets, mut new_octets) = (0, 0, 0, 0);
+            let (mut new, mut taken, mut octets, mut new_octets, mut lanes) = (0, 0, 0, 0, 0);
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
-                if !self.is_matched(*slot, *version, object) || taken == quota || octets >= octets_quota {
+                let is_full = taken == quota || octets >= octets_quota || lanes >= lanes_quota;
+                if is_full || !self.is_matched(*slot, *version, object) {
                     break;
                 }
                 if blob_octets(object) > max_blob {
@@ -421,6 +426,8 @@ impl Sequencer {
                 }
                 new += more;
                 taken += 1;
+                let prefixes = object.header.description.prefixes().iter();
+                lanes += rankers * prefixes.filter(|nlri| party.table.routes_of(&nlri.prefix) > 0).count();
                 octets +=
                     blob_octets(object) + sync::listing(&party.table, object.header.description.prefixes().iter());
                 steps.push(Step::Object { slot: *slot, version: *version, digest: object.digest });
@@ -550,6 +557,8 @@ impl Sequencer {
         for step in &steps {
             if let Step::Sync { slot, .. } = step {
                 self.comparisons.request(*slot);
+                // Its turn was taken for nothing, perhaps by another member's doing.
+                self.excused.insert(*slot);
             }
         }
         // What was queued meanwhile comes after it.
@@ -748,6 +757,12 @@ impl Role for Sequencer {
                 }
                 Ok(())
             }
+            // Party 2 reports of slots alone that there are.
+            PartyFrame::Joined { slot, .. } | PartyFrame::Held { slot, .. } | PartyFrame::Ranked { slot, .. }
+                if slot as usize >= party.set.slots.len() =>
+            {
+                Ok(())
+            }
             PartyFrame::Joined { slot, session, select_best } => {
                 self.peer_joined.insert(slot, (session, select_best));
                 Ok(())
@@ -755,6 +770,8 @@ impl Role for Sequencer {
             PartyFrame::Left { slot, session } => {
                 if self.peer_joined.get(&slot).is_some_and(|(s, _)| *s == session) {
                     self.peer_joined.remove(&slot);
+                    // It keeps no place among those that are compared while it is not to be served.
+                    self.comparisons.departed(slot);
                     self.peer_holds.retain(|(s, _), _| *s != slot);
                     leave_rounds(party, slot);
                     self.queue_gone(party, slot);
@@ -805,6 +822,7 @@ impl Role for Sequencer {
                 self.queued.extend(steps);
                 self.take_back_proposed(party);
                 self.take_back_recommendation();
+                self.comparisons.begin_anew();
                 self.peer_holds.clear();
                 self.peer_joined.clear();
                 self.peer_held.clear();

@@ -189,6 +189,8 @@ pub(super) struct State {
     pub ordered: VecDeque<u64>,
     /// How much the engine has done.
     pub engine_progress: u64,
+    /// Evaluations of what changed just now since the last one that could wait, at party 1.
+    pub live_in_a_row: u32,
     /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
     pub recommendation: BTreeMap<u32, u8>,
     /// What is still to be evaluated again since an epoch began.
@@ -247,7 +249,8 @@ impl State {
 
     /// Sends what the member must get. One that takes up nothing, so that there is no credit even for this, loses its link.
     pub(super) fn send_to_member(&mut self, slot: u32, frame: &ToMember) {
-        if !self.offer_to_member(slot, frame) && self.members.contains_key(&slot) {
+        let is_greeted = |member: &MemberLink| member.session.is_some();
+        if !self.offer_to_member(slot, frame) && self.members.get(&slot).is_some_and(is_greeted) {
             self.overrun.insert(Some(slot));
         }
     }
@@ -256,6 +259,10 @@ impl State {
     pub(super) fn offer_to_member(&mut self, slot: u32, frame: &ToMember) -> bool {
         let now = self.clocks.instant;
         let Some(member) = self.members.get_mut(&slot) else { return false };
+        // What was begun for the link before is none of this one's, which gets nothing before its welcome.
+        if member.session.is_none() && !matches!(frame, ToMember::Credit { .. } | ToMember::Rejected { .. }) {
+            return false;
+        }
         let frames = in_parts(frame.encode());
         if !matches!(frame, ToMember::Credit { .. }) {
             let cost = frames.iter().map(|frame| credit::cost(frame.len())).sum();
@@ -281,7 +288,7 @@ impl State {
         if !member.owes_set && !member.lacks && self.offer_to_member(slot, &ToMember::Tick(Box::new(tick))) {
             return true;
         }
-        if let Some(member) = self.members.get_mut(&slot) {
+        if let Some(member) = self.members.get_mut(&slot).filter(|member| member.session.is_some()) {
             member.lacks = true;
             self.strained.insert(slot);
             self.flow_changed.insert(slot);

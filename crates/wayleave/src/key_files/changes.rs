@@ -68,14 +68,9 @@ impl Changes {
     /// What was written since this was last called.
     pub fn news(&mut self) -> Result<News, Failure> {
         let length = self.file.metadata().map_err(|error| self.system(&error))?.len();
-        if is_in_place(&self.file, &self.path).map_err(|error| self.system(&error))? {
-            if length < self.offset {
-                return Err(Failure::new(format!("{} became shorter while it was in use", self.path.display()))
-                    .help("records are only ever appended to: restore the file from a backup"));
-            }
-            if length == self.offset && self.base.is_none() && !self.is_another {
-                return Ok(News::default());
-            }
+        let is_in_place = is_in_place(&self.file, &self.path).map_err(|error| self.system(&error))?;
+        if is_in_place && length == self.offset && self.base.is_none() && !self.is_another {
+            return Ok(News::default());
         }
         let lock = self.lock()?;
         let news = self.read_on();
@@ -130,6 +125,11 @@ impl Changes {
 
     /// Reads whole changes from the offset on, with the lock held; cuts off what is left of one that a crash interrupted.
     pub(super) fn read_on(&mut self) -> Result<News, Failure> {
+        let before = self.offset;
+        if self.file.metadata().map_err(|error| self.system(&error))?.len() < before {
+            return Err(Failure::new(format!("{} became shorter while it was in use", self.path.display()))
+                .help("records are only ever appended to: restore the file from a backup"));
+        }
         let mut octets = Vec::new();
         let read = self.file.seek(SeekFrom::Start(self.offset)).and_then(|_| self.file.read_to_end(&mut octets));
         read.map_err(|error| self.system(&error))?;
@@ -145,7 +145,8 @@ impl Changes {
                     .help("restore the file from a backup: accounts and revocations are recorded in it"));
             }
         }
-        let news = self.hand_out(changes)?;
+        // Whoever asks again is told the same again: nothing is appended to a file that is not what was read before.
+        let news = self.hand_out(changes).inspect_err(|_| self.offset = before)?;
         let last = news.changes.last().map(|change| (change.object().number, change.digest()));
         let base = news.base.as_ref().map(|base| (base.number(), base.head.object().last));
         self.last = last.or(base).or(self.last);
@@ -154,18 +155,21 @@ impl Changes {
 
     /// What of the file was not handed out yet. A file that replaced another has to continue it.
     fn hand_out(&mut self, mut changes: Vec<Signed<Change>>) -> Result<News, Failure> {
-        let base = self.base.take();
-        let is_another = std::mem::take(&mut self.is_another);
-        let Some((held, digest)) = self.last.filter(|_| is_another) else { return Ok(News { base, changes }) };
-        let number = base.as_ref().map_or(0, Base::number);
+        let Some((held, digest)) = self.last.filter(|_| self.is_another) else {
+            self.is_another = false;
+            return Ok(News { base: self.base.take(), changes });
+        };
+        let number = self.base.as_ref().map_or(0, Base::number);
         if number > held {
             // Whether the snapshot continues what is held is for whoever takes it over to see.
-            return Ok(News { base, changes });
+            self.is_another = false;
+            return Ok(News { base: self.base.take(), changes });
         }
-        let of_base = base.filter(|_| number == held).map(|base| base.head.object().last);
+        let of_base = self.base.as_ref().filter(|_| number == held).map(|base| base.head.object().last);
         let known = changes.iter().find(|change| change.object().number == held).map(Signed::digest).or(of_base);
         match known {
             Some(known) if known == digest => {
+                (self.base, self.is_another) = (None, false);
                 changes.retain(|change| change.object().number > held);
                 Ok(News { base: None, changes })
             }

@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// A command that asks the server.
-    fn ask(&self, command: &[&str]) -> Output {
+    pub(super) fn ask(&self, command: &[&str]) -> Output {
         self.folder.run(&[command, &["--server", &self.listen]].concat())
     }
 

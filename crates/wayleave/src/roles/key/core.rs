@@ -31,6 +31,11 @@ const RENEWAL: Duration = Duration::from_secs(3_600);
 /// After a failure to write the list.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// How long after a list of revocations the next one is written at the earliest.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Attempts at an order while commands append others.
+const ATTEMPTS: usize = 8;
+
 /// What answers and orders share.
 pub struct Core {
     pub server: KeyServer,
@@ -178,7 +183,7 @@ impl Core {
     /// The answer to a message, if it deserves one. An order is on the disk before it is acknowledged.
     pub fn answer(&mut self, octets: &[u8], client: Client, now: Now) -> Result<Option<Vec<u8>>, Failure> {
         // A command may append between a look at the records and the order: then the order is looked at again.
-        for _ in 0..3 {
+        for _ in 0..ATTEMPTS {
             let order = match self.server.serve(octets, client, now) {
                 Served::Reply(answer) => return Ok(Some(answer)),
                 Served::Nothing => return Ok(None),
@@ -243,6 +248,8 @@ impl Core {
             Ok(()) => {
                 (list.last, list.made_of, list.renewal) = (number, Some(state), now.instant + RENEWAL);
                 list.octets = [&signature[..], &octets].concat().into();
+                // One list for all that is revoked in a moment: it has all entries, however many there are.
+                list.not_before = now.instant + PAUSE;
                 info!(number, entries = entries.len(), "list of revocations written");
             }
             Err(failures) => {
