@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn what_died_of_an_object_shows_in_the_digest_of_its_bucket() {
         let handle = Handle([7; 32]);
-        let digest = |dead: &[u16]| of_objects([(&handle, dead.to_vec().into_iter())].into_iter());
+        let digest = |dead: &[u16]| of_objects([(&handle, dead.iter().copied())].into_iter());
         assert_ne!(digest(&[]), digest(&[0]));
         assert_ne!(digest(&[0]), digest(&[1]));
         assert_eq!(digest(&[1]), digest(&[1]));
