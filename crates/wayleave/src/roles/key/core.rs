@@ -31,8 +31,6 @@ const RENEWAL: Duration = Duration::from_secs(3_600);
 /// After a failure to write the list.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How long after a list of revocations the next one is written at the earliest.
-const PAUSE: Duration = Duration::from_millis(200);
 /// Attempts at an order while commands append others.
 const ATTEMPTS: usize = 8;
 
@@ -248,8 +246,6 @@ impl Core {
             Ok(()) => {
                 (list.last, list.made_of, list.renewal) = (number, Some(state), now.instant + RENEWAL);
                 list.octets = [&signature[..], &octets].concat().into();
-                // One list for all that is revoked in a moment: it has all entries, however many there are.
-                list.not_before = now.instant + PAUSE;
                 info!(number, entries = entries.len(), "list of revocations written");
             }
             Err(failures) => {
