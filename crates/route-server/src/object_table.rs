@@ -194,11 +194,11 @@ pub struct ObjectTable {
     octets_of: BTreeMap<u32, u64>,
     high_water: BTreeMap<u32, u64>,
     view: [u8; 32],
-    held: Held,
+    digests: DigestCache,
 }
 
 /// What members that have everything hold, by buckets, and digests of it. Only what changed is hashed again, once for all members.
-struct Held {
+struct DigestCache {
     /// Of each bucket of objects, unless it changed since.
     objects: Vec<Option<ObjectBucket>>,
     /// Of all objects, and the fewest slots that a row covers.
@@ -224,7 +224,7 @@ struct ObjectBucket {
     objects: usize,
 }
 
-impl Default for Held {
+impl Default for DigestCache {
     fn default() -> Self {
         Self {
             objects: vec![None; usize::from(BUCKETS)],
@@ -239,7 +239,7 @@ impl Default for Held {
     }
 }
 
-impl Held {
+impl DigestCache {
     /// What a receiver has of an object changed, or what its announcer has of it.
     fn object_changed(&mut self, slot: u32, handle: &Handle) {
         self.objects[usize::from(bucket_of(&handle.0))] = None;
@@ -423,7 +423,7 @@ impl ObjectTable {
         self.applied(slot, version, effects);
         effects.added.push((slot, version));
         let prefixes: Vec<Nlri> = description.prefixes().to_vec();
-        self.held.object_changed(slot, &entry.handle);
+        self.digests.object_changed(slot, &entry.handle);
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
@@ -432,7 +432,7 @@ impl ObjectTable {
             self.supersede(slot, &nlri, effects);
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             *self.prefixes_of.entry(slot).or_default() += 1;
-            self.held.unsettled.insert(nlri.prefix);
+            self.digests.unsettled.insert(nlri.prefix);
             effects.touched.insert(nlri.prefix);
         }
     }
@@ -472,7 +472,7 @@ impl ObjectTable {
                 }
             }
             entry.width = *to;
-            self.held.object_changed(description.slot, &entry.handle);
+            self.digests.object_changed(description.slot, &entry.handle);
             effects.opened.extend(entry.live().map(|nlri| nlri.prefix));
             effects.widened.push((description.slot, *version, *from, *to));
         }
@@ -499,7 +499,7 @@ impl ObjectTable {
         if routes.is_empty() {
             self.by_prefix.remove(&nlri.prefix);
         }
-        self.held.unsettled.insert(nlri.prefix);
+        self.digests.unsettled.insert(nlri.prefix);
         effects.touched.insert(nlri.prefix);
         self.kill(slot, version, index, effects);
     }
@@ -510,7 +510,7 @@ impl ObjectTable {
         }
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
         entry.dead.insert(index);
-        self.held.object_changed(slot, &entry.handle);
+        self.digests.object_changed(slot, &entry.handle);
         effects.dead.push((entry.handle, index));
         if entry.dead.len() == entry.header.description.prefixes().len() {
             let (handle, place, octets) = (entry.handle, entry.place(), entry.octets());
@@ -540,9 +540,9 @@ impl ObjectTable {
             }
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             *self.prefixes_of.entry(slot).or_default() += 1;
-            self.held.unsettled.insert(nlri.prefix);
+            self.digests.unsettled.insert(nlri.prefix);
         }
-        self.held.object_changed(slot, &entry.handle);
+        self.digests.object_changed(slot, &entry.handle);
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
@@ -591,7 +591,7 @@ impl ObjectTable {
     pub fn narrow(&mut self, slot: u32, version: u64, width: u32) {
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
         entry.width = entry.width.min(width);
-        self.held.object_changed(slot, &entry.handle);
+        self.digests.object_changed(slot, &entry.handle);
         let width = entry.width;
         match &mut entry.part {
             Part::One { columns, .. } => columns.retain(|(from, _)| *from < width),
@@ -601,10 +601,10 @@ impl ObjectTable {
 
     /// Finds the instances of the prefixes whose candidates changed. Digests, and the order of instances, are as of then.
     pub fn settle(&mut self) {
-        for prefix in std::mem::take(&mut self.held.unsettled) {
+        for prefix in std::mem::take(&mut self.digests.unsettled) {
             let candidates = self.candidates(&prefix, MAX_CANDIDATES);
             let hash = (!candidates.is_empty()).then(|| digests::instance(&candidates));
-            self.held.instance_changed(prefix, hash);
+            self.digests.instance_changed(prefix, hash);
         }
     }
 
@@ -629,18 +629,18 @@ impl ObjectTable {
     ) -> impl Iterator<Item = (InstanceHash, Prefix)> + 'a {
         listed.from(bucket_of(&from)).flat_map(move |bucket| {
             let (first, last) = bounds(bucket);
-            self.held.by_instance.range(from.max(first)..=last).map(|(hash, prefix)| (*hash, *prefix))
+            self.digests.by_instance.range(from.max(first)..=last).map(|(hash, prefix)| (*hash, *prefix))
         })
     }
 
     /// What the member in `slot` is to have.
     pub fn roots(&mut self, slot: u32) -> Roots {
         self.settle();
-        let objects = match self.held.all_objects {
+        let objects = match self.digests.all_objects {
             Some((digest, narrowest)) if slot < narrowest => digest,
             _ => digests::root(&self.object_digests(slot)),
         };
-        let instances = match self.held.all_instances {
+        let instances = match self.digests.all_instances {
             Some(digest) => digest,
             None => digests::root(&self.instance_digests()),
         };
@@ -649,7 +649,7 @@ impl ObjectTable {
 
     /// The digest of what the announcer in `slot` has here.
     pub fn own_digest(&mut self, slot: u32) -> Digest {
-        if let Some(digest) = self.held.own.get(&slot) {
+        if let Some(digest) = self.digests.own.get(&slot) {
             return *digest;
         }
         let mut w = Writer::new();
@@ -659,7 +659,7 @@ impl ObjectTable {
             own.write(&mut w);
         }
         let digest = digests::own(&w.finish());
-        self.held.own.insert(slot, digest);
+        self.digests.own.insert(slot, digest);
         digest
     }
 
@@ -674,7 +674,7 @@ impl ObjectTable {
         self.settle();
         let own = self.own_digest(slot) != *own;
         let objects = Listed::differing(objects, &self.object_digests(slot));
-        let count = |bucket: u16| self.held.objects[usize::from(bucket)].map_or(0, |bucket| bucket.objects);
+        let count = |bucket: u16| self.digests.objects[usize::from(bucket)].map_or(0, |bucket| bucket.objects);
         if objects.from(0).map(count).sum::<usize>() > self.objects.len() / 2 {
             return Differs::EVERYTHING;
         }
@@ -689,15 +689,15 @@ impl ObjectTable {
     fn object_digests(&mut self, slot: u32) -> BucketDigests {
         let (mut all, mut narrowest) = (BucketDigests::new(), u32::MAX);
         for bucket in 0..BUCKETS {
-            let known = self.held.objects[usize::from(bucket)].unwrap_or_else(|| self.object_bucket(bucket, None));
-            self.held.objects[usize::from(bucket)] = Some(known);
+            let known = self.digests.objects[usize::from(bucket)].unwrap_or_else(|| self.object_bucket(bucket, None));
+            self.digests.objects[usize::from(bucket)] = Some(known);
             narrowest = narrowest.min(known.narrowest);
             let digest =
                 if slot < known.narrowest { known.digest } else { self.object_bucket(bucket, Some(slot)).digest };
             all.extend(digest.map(|digest| (bucket, digest)));
         }
         if slot < narrowest {
-            self.held.all_objects = Some((digests::root(&all), narrowest));
+            self.digests.all_objects = Some((digests::root(&all), narrowest));
         }
         all
     }
@@ -717,14 +717,14 @@ impl ObjectTable {
     fn instance_digests(&mut self) -> BucketDigests {
         let mut all = BucketDigests::new();
         for bucket in 0..BUCKETS {
-            let digest = self.held.instances[usize::from(bucket)].unwrap_or_else(|| {
+            let digest = self.digests.instances[usize::from(bucket)].unwrap_or_else(|| {
                 let (first, last) = bounds(bucket);
-                digests::of_instances(self.held.by_instance.range(first..=last).map(|(hash, _)| hash))
+                digests::of_instances(self.digests.by_instance.range(first..=last).map(|(hash, _)| hash))
             });
-            self.held.instances[usize::from(bucket)] = Some(digest);
+            self.digests.instances[usize::from(bucket)] = Some(digest);
             all.extend(digest.map(|digest| (bucket, digest)));
         }
-        self.held.all_instances = Some(digests::root(&all));
+        self.digests.all_instances = Some(digests::root(&all));
         all
     }
 

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::{
-    CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer, ServerName, UnixTime,
+    CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer, UnixTime,
 };
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -25,6 +25,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::identity::{Identity, from_hex, to_hex};
+use crate::peer_check::{PeerCheck, Verifier};
 
 /// Octets of a file of certificates or of a key, at most.
 const MAX_FILE: u64 = 256 * 1024;
@@ -241,43 +242,28 @@ struct Pinned {
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let got = KeyPin::of(end_entity).ok_or(CertificateError::BadEncoding)?;
+impl PeerCheck for Pinned {
+    const SHOWS_RAW_KEY: bool = false;
+
+    fn verify(&self, shown: &CertificateDer<'_>, _now: UnixTime) -> Result<(), rustls::Error> {
+        let got = KeyPin::of(shown).ok_or(CertificateError::BadEncoding)?;
         if got == self.pin {
-            return Ok(ServerCertVerified::assertion());
+            return Ok(());
         }
         let other = OtherServer { pinned: self.pin, got };
         Err(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(other)))))
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // Never negotiated: only 1.3 is offered.
-        Err(rustls::PeerIncompatible::Tls13RequiredForQuic.into())
-    }
-
-    fn verify_tls13_signature(
+    fn verify_signature(
         &self,
         message: &[u8],
-        certificate: &CertificateDer<'_>,
+        shown: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(message, shown, signature, &self.provider.signature_verification_algorithms)
     }
 
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+    fn schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
@@ -291,7 +277,7 @@ pub fn client_config(pin: KeyPin) -> Result<Arc<ClientConfig>, rustls::Error> {
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Pinned { pin, provider }))
+        .with_custom_certificate_verifier(Arc::new(Verifier(Pinned { pin, provider })))
         .with_no_client_auth();
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_early_data = false;

@@ -152,14 +152,14 @@ struct Source {
 }
 
 /// A connection's place among those of its source.
-struct Place {
+struct ConnectionSlot {
     sources: Sources,
     prefix: u128,
 }
 
 impl Sources {
     /// A place, and how long its handshake waits; `None` if the source has all of its places.
-    fn take(&self, from: IpAddr, limits: HttpsLimits, now: Instant) -> Option<(Place, Duration)> {
+    fn take(&self, from: IpAddr, limits: HttpsLimits, now: Instant) -> Option<(ConnectionSlot, Duration)> {
         let prefix = match from {
             IpAddr::V4(v4) => 1 << 127 | u128::from(v4.to_bits() >> 8),
             IpAddr::V6(v6) => v6.to_bits() >> 72,
@@ -176,11 +176,11 @@ impl Sources {
         source.full_at = source.full_at.max(now) + Duration::from_secs(1) / limits.new_per_second.max(1);
         let wait = source.full_at.duration_since(now).saturating_sub(Duration::from_secs(1));
         drop(all);
-        Some((Place { sources: self.clone(), prefix }, wait))
+        Some((ConnectionSlot { sources: self.clone(), prefix }, wait))
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut all = self.sources.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(self.prefix).and_modify(|source| source.connections = source.connections.saturating_sub(1));
@@ -191,7 +191,7 @@ impl Drop for Place {
 struct Conn {
     stream: TlsStream<TcpStream>,
     end: Pin<Box<Sleep>>,
-    _place: Place,
+    _place: ConnectionSlot,
     _permit: OwnedSemaphorePermit,
 }
 

@@ -86,10 +86,14 @@ impl Sim {
 
     /// Takes the link between the parties down, and no other.
     pub fn cut_parties(&mut self) {
-        let between: Vec<_> = self.links.iter().filter(|(_, ends)| **ends == (PARTIES[0], PARTIES[1])).collect();
-        for link in between.into_iter().map(|(link, _)| *link).collect::<Vec<_>>() {
-            self.cut(link);
-        }
+        self.cut_between(PARTIES[0], PARTIES[1]);
+    }
+
+    /// Takes the link between two processes down, and no other.
+    pub fn cut_between(&mut self, a: Node, b: Node) {
+        let ends = |pair: &(Node, Node)| *pair == (a, b) || *pair == (b, a);
+        let between: Vec<_> = self.links.iter().filter(|(_, pair)| ends(pair)).map(|(link, _)| *link).collect();
+        between.into_iter().for_each(|link| self.cut(link));
     }
 
     /// Runs for `time` of virtual time without reconnecting links.

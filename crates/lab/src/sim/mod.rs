@@ -498,7 +498,7 @@ impl Sim {
         }
     }
 
-    fn connect(&mut self, a: Node, b: Node) {
+    pub fn connect(&mut self, a: Node, b: Node) {
         let link = self.next_link;
         self.next_link += 1;
         self.links.insert(link, (a, b));

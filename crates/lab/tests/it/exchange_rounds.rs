@@ -200,6 +200,30 @@ fn a_round_with_many_prefixes_delays_no_other() {
 }
 
 #[test]
+fn a_member_that_comes_back_while_its_round_goes_on_gets_nothing_of_it_before_its_welcome() {
+    let mut exchange = slow_to_compare(8, 20_000);
+    for slot in [2, 3] {
+        exchange.announce(slot, &prefixes(30, 600), &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    for cut in 0..8 {
+        exchange.announce(2, &prefixes(30, 600), &route(2, &[64502 + cut], &[]));
+        let lanes = counters(&exchange.sim).comparators;
+        while counters(&exchange.sim).comparators == lanes {
+            assert!(exchange.sim.step(LIMIT));
+        }
+        exchange.sim.cut_member(6);
+        // Only once both links are up does it say who it is, and its results come meanwhile.
+        exchange.sim.connect(Node::Member(6), PARTIES[0]);
+        exchange.sim.run_for(Duration::from_millis(200));
+        exchange.sim.connect(Node::Member(6), PARTIES[1]);
+        exchange.check();
+    }
+    assert_eq!(exchange.sim.alarms(6).collect::<Vec<_>>(), Vec::<&wayleave_route_server::member::Alarm>::new());
+    assert_eq!(exchange.sim.closed.iter().find(|(.., why)| why.contains("before the welcome")), None);
+}
+
+#[test]
 fn what_changes_without_end_keeps_nobody_from_being_served() {
     let mut exchange = slow_to_compare(8, 40_000);
     let others = prefixes(40, 300);

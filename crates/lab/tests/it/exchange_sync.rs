@@ -234,6 +234,37 @@ fn a_member_that_does_not_answer_is_sent_everything_and_nobody_waits_for_it() {
 }
 
 #[test]
+fn members_that_left_one_party_keep_no_place_from_those_that_come_back() {
+    let mut exchange = with_routes(20, ExportMode::Direct, 20);
+    // As many as are compared at a time say what is not so, and are gone from party 2 when they are asked for more.
+    let roots = Roots { objects: [1; 16], instances: [2; 16] };
+    for slot in 4..20 {
+        let (member, forger) = (Node::Member(slot), Forger::new(900, slot));
+        exchange.sim.play_member(slot);
+        exchange.sim.run_for(Duration::from_millis(10));
+        for party in PARTIES {
+            exchange.sim.inject(member, party, &forger.hello([7; 16], true));
+        }
+        let holds = FromMember::Holds { seq: 0, epoch: 1, roots, own: [3; 16] };
+        exchange.sim.inject(member, PARTIES[0], &holds.encode());
+    }
+    exchange.sim.run_for(Duration::from_millis(100));
+    let asked = |frame: &wayleave_lab::sim::Recorded| matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Compare));
+    let frames = exchange.sim.recording.take().expect("it records");
+    assert_eq!(frames.iter().filter(|frame| asked(frame)).count(), 16);
+    (4..20).for_each(|slot| exchange.sim.cut_between(Node::Member(slot), PARTIES[1]));
+    exchange.sim.cut_member(AWAY);
+    announce(&mut exchange, 1, 64501);
+    exchange.sim.run_for(Duration::from_secs(1));
+    for party in PARTIES {
+        exchange.sim.connect(Node::Member(AWAY), party);
+    }
+    exchange.sim.run_for(Duration::from_secs(5));
+    let path = exchange.sim.tables[&AWAY][&nlri("20.0.1.0/24").prefix].as_path().to_string();
+    assert!(path.contains("64501"), "{path}");
+}
+
+#[test]
 fn a_flood_of_digests_has_the_budget_of_requests_and_its_sender_is_named() {
     let mut exchange = with_routes(5, ExportMode::Direct, 5);
     let roots = Roots { objects: [1; 16], instances: [2; 16] };

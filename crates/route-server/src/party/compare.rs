@@ -29,10 +29,10 @@ pub(super) struct Holding {
     pub epoch: u64,
     /// The digest of what it knows of its own objects.
     pub own: Digest,
-    pub held: Held,
+    pub held: HeldDigests,
 }
 
-pub(super) enum Held {
+pub(super) enum HeldDigests {
     Roots(Roots),
     Buckets { objects: BucketDigests, instances: BucketDigests },
 }
@@ -107,12 +107,12 @@ impl Comparisons {
             return Err("it says that it took a batch that was never made");
         }
         match (self.of.get(&slot), &holding.held) {
-            (Some(Comparison::Asked(_)), Held::Buckets { .. }) => {}
-            (_, Held::Buckets { .. }) if self.overdue.remove(&slot) => return Ok(()),
-            (_, Held::Buckets { .. }) => return Err("digests of buckets that nobody asked for"),
+            (Some(Comparison::Asked(_)), HeldDigests::Buckets { .. }) => {}
+            (_, HeldDigests::Buckets { .. }) if self.overdue.remove(&slot) => return Ok(()),
+            (_, HeldDigests::Buckets { .. }) => return Err("digests of buckets that nobody asked for"),
             // It gets everything, or has been asked for more.
-            (Some(Comparison::Everything | Comparison::Asked(_)), Held::Roots(_)) => return Ok(()),
-            (_, Held::Roots(_)) => {}
+            (Some(Comparison::Everything | Comparison::Asked(_)), HeldDigests::Roots(_)) => return Ok(()),
+            (_, HeldDigests::Roots(_)) => {}
         }
         self.of.insert(slot, Comparison::Said(Box::new(holding)));
         Ok(())
@@ -143,7 +143,7 @@ impl Comparisons {
     fn has_room(&self) -> bool {
         let is_large = |comparison: &&Comparison| match comparison {
             Comparison::Asked(_) => true,
-            Comparison::Said(holding) => matches!(holding.held, Held::Buckets { .. }),
+            Comparison::Said(holding) => matches!(holding.held, HeldDigests::Buckets { .. }),
             Comparison::Due | Comparison::Everything => false,
         };
         self.of.values().filter(is_large).count() < MAX_COMPARING
@@ -179,10 +179,10 @@ impl Comparisons {
 fn of_holding(party: &mut State, slot: u32, holding: &Holding) -> Option<Differs> {
     let is_this_epoch = holding.epoch == party.epoch;
     match &holding.held {
-        Held::Buckets { objects, instances } => {
+        HeldDigests::Buckets { objects, instances } => {
             Some(party.table.differs(slot, objects, is_this_epoch.then_some(instances), &holding.own))
         }
-        Held::Roots(roots) => {
+        HeldDigests::Roots(roots) => {
             let wanted = party.table.roots(slot);
             let nothing = digests::root(&[]);
             if roots.objects == nothing && wanted.objects != nothing {

@@ -49,7 +49,7 @@ pub use status::{Counters, PartyEvent, PartyStatus, RouteView};
 pub use store::{Change, META, StoredRecord};
 pub use supply::{SetupDone, SetupJob};
 
-use compare::{Held, Holding};
+use compare::{HeldDigests, Holding};
 use engine::Engine;
 use follower::Follower;
 use role::Role;
@@ -383,10 +383,10 @@ impl Party {
             }
             (_, FromMember::Resync) => self.role.resync(state, slot),
             (_, FromMember::Holds { seq, epoch, roots, own }) => {
-                self.member_holds(slot, link, Holding { seq, epoch, own, held: Held::Roots(roots) });
+                self.member_holds(slot, link, Holding { seq, epoch, own, held: HeldDigests::Roots(roots) });
             }
             (_, FromMember::Buckets { seq, epoch, objects, instances, own }) => {
-                let held = Held::Buckets { objects, instances };
+                let held = HeldDigests::Buckets { objects, instances };
                 self.member_holds(slot, link, Holding { seq, epoch, own, held });
             }
             _ => state.bad_frame(Some(slot), link, "a frame meant for the other party".to_owned()),

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use super::cap_accept::{self, Accept};
 use super::cap_invitations::{self, Invitations, Invite};
-use super::cap_remote::{self, OptionalProvider, Place, Provider};
+use super::cap_remote::{self, KeyServerAt, OptionalProvider, Provider};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
 use super::revoke::{self as revocation_lists, RevokeList, Revoked};
@@ -327,8 +327,8 @@ pub fn change(
 
 fn grant(command: &GrantCap) -> Outcome {
     let config = match command.provider.place()? {
-        Place::Here(config) => config,
-        Place::At(at) => return grant_at(command, &at),
+        KeyServerAt::Here(config) => config,
+        KeyServerAt::At(at) => return grant_at(command, &at),
     };
     let source = Source::read(config)?;
     let file = KeyFile::parse(&source)?;
@@ -386,8 +386,8 @@ fn hand_over(credential: &Credential, until: Option<u64>, json: bool) {
 
 fn list(command: &List) -> Outcome {
     let (number, trees, revoked) = match command.provider.place()? {
-        Place::Here(config) => list_here(config, command.principal)?,
-        Place::At(at) => list_at(&at, command.principal)?,
+        KeyServerAt::Here(config) => list_here(config, command.principal)?,
+        KeyServerAt::At(at) => list_at(&at, command.principal)?,
     };
     if command.json {
         print_json(json!({ "number": number, "principals": trees, "revocations": revoked }));
@@ -446,7 +446,7 @@ fn delegate(command: &Delegate) -> Outcome {
 
 fn revoke(command: &Revoke) -> Outcome {
     match (command.provider.place()?, &command.line) {
-        (Some(Place::At(at)), None) if !command.entries.is_empty() => {
+        (Some(KeyServerAt::At(at)), None) if !command.entries.is_empty() => {
             let mut number = Value::Null;
             for entry in &command.entries {
                 let text = entry.to_string();
@@ -460,7 +460,7 @@ fn revoke(command: &Revoke) -> Outcome {
             report(json!({ "number": number, "revocations": count }), command.json);
             Ok(())
         }
-        (Some(Place::Here(config)), None) if !command.entries.is_empty() => {
+        (Some(KeyServerAt::Here(config)), None) if !command.entries.is_empty() => {
             let source = Source::read(config)?;
             let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
             let body = |entry: &RevocationEntry| match command.lift {
@@ -550,12 +550,12 @@ fn seconds_of(text: &str) -> Result<u64, String> {
 
 fn usage_of(command: &UsageOf) -> Outcome {
     let statement = match (command.provider.place()?, command.close) {
-        (Place::Here(config), Some(second)) => return close_usage(command, config, second),
-        (Place::At(_), Some(_)) => {
+        (KeyServerAt::Here(config), Some(second)) => return close_usage(command, config, second),
+        (KeyServerAt::At(_), Some(_)) => {
             return Err(Failure::usage("time is closed at the key server's own machine: give --config").into());
         }
-        (Place::Here(config), None) => usage_here(command, config)?,
-        (Place::At(at), None) => usage_at(command, &at)?,
+        (KeyServerAt::Here(config), None) => usage_here(command, config)?,
+        (KeyServerAt::At(at), None) => usage_at(command, &at)?,
     };
     if command.csv {
         print(&csv(&statement));

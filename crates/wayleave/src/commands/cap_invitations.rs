@@ -10,7 +10,7 @@ use wayleave_runtime::clock::{unix_now, utc};
 use zeroize::Zeroizing;
 
 use super::cap::{change, warn_of_unknown};
-use super::cap_remote::{Place, Provider, all};
+use super::cap_remote::{KeyServerAt, Provider, all};
 use crate::api_client::ApiTarget;
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -69,8 +69,8 @@ pub struct Invitations {
 /// Makes an invitation.
 pub fn invite(command: &Invite) -> Outcome {
     let config = match command.provider.place()? {
-        Place::Here(config) => config,
-        Place::At(at) => return invite_at(command, &at),
+        KeyServerAt::Here(config) => config,
+        KeyServerAt::At(at) => return invite_at(command, &at),
     };
     let source = Source::read(config)?;
     let file = KeyFile::parse(&source)?;
@@ -123,12 +123,12 @@ fn hand_over(command: &Invite, line: &str, id: &str, not_after: u64) {
 /// Lists invitations, or withdraws one.
 pub fn list(command: &Invitations) -> Outcome {
     let all: Vec<Value> = match (command.provider.place()?, command.withdraw) {
-        (Place::At(at), Some(id)) => {
+        (KeyServerAt::At(at), Some(id)) => {
             let done = at.json("DELETE", &format!("/v1/invitations/{id}"), None)?;
             return withdrawn(command, id, &done["number"]);
         }
-        (Place::At(at), None) => all(&at, "/v1/invitations", "invitations")?,
-        (Place::Here(config), withdraw) => {
+        (KeyServerAt::At(at), None) => all(&at, "/v1/invitations", "invitations")?,
+        (KeyServerAt::Here(config), withdraw) => {
             let source = Source::read(config)?;
             let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
             if let Some(id) = withdraw {

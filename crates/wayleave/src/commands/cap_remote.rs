@@ -52,7 +52,7 @@ pub struct OptionalProvider {
 }
 
 /// Where a command works.
-pub enum Place<'a> {
+pub enum KeyServerAt<'a> {
     /// By this configuration.
     Here(&'a Path),
     At(ApiTarget),
@@ -63,7 +63,7 @@ impl Provider {
     ///
     /// # Errors
     /// If nothing says so, or the token cannot be read.
-    pub fn place(&self) -> Outcome<Place<'_>> {
+    pub fn place(&self) -> Outcome<KeyServerAt<'_>> {
         let place = place(self.config.as_deref(), self.api.as_ref(), self.token.as_deref(), self.pin)?;
         Ok(place.ok_or_else(|| {
             Failure::usage("no key server given").help("add --config FILE, or --api URL --token FILE --pin PIN")
@@ -76,7 +76,7 @@ impl OptionalProvider {
     ///
     /// # Errors
     /// If the token cannot be read.
-    pub fn place(&self) -> Outcome<Option<Place<'_>>> {
+    pub fn place(&self) -> Outcome<Option<KeyServerAt<'_>>> {
         place(self.config.as_deref(), self.api.as_ref(), self.token.as_deref(), self.pin)
     }
 }
@@ -86,14 +86,14 @@ fn place<'a>(
     api: Option<&ApiUrl>,
     token: Option<&Path>,
     pin: Option<KeyPin>,
-) -> Outcome<Option<Place<'a>>> {
+) -> Outcome<Option<KeyServerAt<'a>>> {
     if let Some(config) = config {
-        return Ok(Some(Place::Here(config)));
+        return Ok(Some(KeyServerAt::Here(config)));
     }
     let (Some(url), Some(token), Some(pin)) = (api, token, pin) else { return Ok(None) };
     let text = private::read(token)?;
     let token = Some(Zeroizing::new(text.trim().to_owned()));
-    Ok(Some(Place::At(ApiTarget { url: url.clone(), pin, token })))
+    Ok(Some(KeyServerAt::At(ApiTarget { url: url.clone(), pin, token })))
 }
 
 /// All entries of a list that comes in pages.

@@ -34,7 +34,7 @@ use wayleave_runtime::packets::ip::Ip;
 
 use super::Events;
 use super::daemon::{Daemon, QUEUE, Role, seed};
-use super::stamping::{CapabilityEpoch, Held, RouteCapabilities};
+use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities};
 use crate::config::Source;
 use crate::config::rs::StatusSection;
 use crate::config::stamper::HostFile;
@@ -122,7 +122,7 @@ impl Plan {
             RuleAction::Take(route) => Some(section.routes[usize::from(route)].get_ref().name.clone()),
             RuleAction::Pass => None,
         };
-        let route = |(section, files): (&Spanned<crate::config::router::stamper::RouteSection>, &[Held])| {
+        let route = |(section, files): (&Spanned<crate::config::router::stamper::RouteSection>, &[CapabilityFile])| {
             RouteView::new(section.get_ref(), files, now)
         };
         let interface = |rule: &Rule| {

@@ -51,7 +51,7 @@ impl Lines for NoLines {
 
 /// What a file pays with.
 #[derive(Clone)]
-pub struct Held {
+pub struct CapabilityFile {
     pub capabilities: Capabilities,
     /// The file's name.
     pub name: String,
@@ -67,7 +67,7 @@ pub enum HeldKind {
     Line(Box<Credential>, Option<LookupFailure>),
 }
 
-impl Held {
+impl CapabilityFile {
     /// Reads a file of capabilities, or one with the line of a capability.
     fn load(named: &Spanned<PathBuf>, source: &Source, lines: &mut dyn Lines) -> Result<Self, Failure> {
         let path = source.resolve(named.get_ref());
@@ -104,7 +104,7 @@ impl Held {
 }
 
 /// The capabilities of each route.
-pub struct RouteCapabilities(Vec<Vec<Held>>);
+pub struct RouteCapabilities(Vec<Vec<CapabilityFile>>);
 
 impl RouteCapabilities {
     /// Reads all files.
@@ -114,7 +114,7 @@ impl RouteCapabilities {
     pub fn load(section: &StamperSection, source: &Source, lines: &mut dyn Lines) -> Result<Self, Failure> {
         let mut routes = Vec::with_capacity(section.routes.len());
         for route in &section.routes {
-            let held = route.get_ref().capabilities.iter().map(|named| Held::load(named, source, lines));
+            let held = route.get_ref().capabilities.iter().map(|named| CapabilityFile::load(named, source, lines));
             routes.push(held.collect::<Result<_, Failure>>()?);
         }
         Ok(Self(routes))
@@ -130,7 +130,7 @@ impl RouteCapabilities {
 
     /// The routes of `section`, with the keys that waypoints accept at `now`.
     pub fn routes(&self, section: &StamperSection, now: UnixTime) -> Vec<Route> {
-        let route = |(section, files): (&Spanned<RouteSection>, &Vec<Held>)| {
+        let route = |(section, files): (&Spanned<RouteSection>, &Vec<CapabilityFile>)| {
             let section = section.get_ref();
             Route {
                 // Packets of a route whose capabilities have ended are left unstamped, and counted.
@@ -156,7 +156,7 @@ impl RouteCapabilities {
         let mut delegated = |route: &RouteSection| {
             let (Some(named), Some(client)) = (&route.reply, client) else { return Ok(None) };
             let failed = |failure: Failure| source.failure(Fault::of(named.span(), &failure));
-            let held = Held::load(named, source, lines)?;
+            let held = CapabilityFile::load(named, source, lines)?;
             if let HeldKind::Line(credential, _) = &held.kind {
                 used.push((**credential).clone());
                 if held.capabilities.epochs() == (0, 0) {
@@ -174,7 +174,7 @@ impl RouteCapabilities {
     }
 
     /// By route: each waypoint's capabilities.
-    pub fn by_route(&self) -> impl Iterator<Item = &[Held]> {
+    pub fn by_route(&self) -> impl Iterator<Item = &[CapabilityFile]> {
         self.0.iter().map(Vec::as_slice)
     }
 
@@ -192,7 +192,7 @@ impl RouteCapabilities {
 
     /// Logs which files have come to their end, or are about to.
     pub fn warn(&self, now: UnixTime) {
-        for Held { capabilities, name, .. } in
+        for CapabilityFile { capabilities, name, .. } in
             self.0.iter().flatten().filter(|held| matches!(held.kind, HeldKind::File))
         {
             let end = capabilities.end();

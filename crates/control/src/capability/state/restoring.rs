@@ -13,7 +13,7 @@ use crate::wire::{Malformed, Reader};
 
 /// A record by which its successor is placed: its kind, and what must ascend within it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum RecordPlace {
     Closed(u32),
     Account(Principal),
     /// Several grants of one account are in the order in which they were made.
@@ -28,7 +28,7 @@ pub struct Restoring {
     head: Signed<SnapshotHead>,
     state: State,
     index: usize,
-    before: Option<Place>,
+    before: Option<RecordPlace>,
 }
 
 impl Restoring {
@@ -107,25 +107,25 @@ impl Restoring {
             Kind::Closed => {
                 let (principal, generation) = (reader.u32().map_err(malformed)?, reader.u32().map_err(malformed)?);
                 Principal::new(principal).ok_or(content("a closed account is of no principal"))?;
-                self.place(Place::Closed(principal))?;
+                self.place(RecordPlace::Closed(principal))?;
                 self.state.closed.insert(principal, generation);
             }
             Kind::Account => {
                 let principal = Principal::from_octets(reader.array().map_err(malformed)?);
                 let (generation, name) = (reader.u32().map_err(malformed)?, reader.text(MAX_NAME).map_err(malformed)?);
-                self.place(Place::Account(principal))?;
+                self.place(RecordPlace::Account(principal))?;
                 let account = Account { name: name.as_str().into(), generation, first: NONE };
                 self.state.accounts.insert(principal.number(), account);
             }
             Kind::Grant => {
                 let (not_before, not_after) = (reader.u64().map_err(malformed)?, reader.u64().map_err(malformed)?);
                 let terms = Terms::read(reader).map_err(malformed)?;
-                self.place(Place::Grant(terms.principal))?;
+                self.place(RecordPlace::Grant(terms.principal))?;
                 self.grant(Grant { terms, not_before, not_after }).map_err(content)?;
             }
             Kind::Revocation => {
                 let revocation = read_revocation(reader).map_err(malformed)?;
-                self.place(Place::Revocation(revocation))?;
+                self.place(RecordPlace::Revocation(revocation))?;
                 if has_expired(&revocation, self.head.object().issued) {
                     return Err(content("a revocation had expired"));
                 }
@@ -136,7 +136,7 @@ impl Restoring {
             }
             Kind::Past => {
                 let digest = reader.array().map_err(malformed)?;
-                self.place(Place::Past)?;
+                self.place(RecordPlace::Past)?;
                 if self.state.past.len() >= PAST {
                     return Err(content("too many digests of changes"));
                 }
@@ -145,7 +145,7 @@ impl Restoring {
             Kind::Invitation => {
                 let invitation = Invitation::read(reader).map_err(malformed)?;
                 let standing = InvitationStanding::read(reader).map_err(malformed)?;
-                self.place(Place::Invitation(invitation.id))?;
+                self.place(RecordPlace::Invitation(invitation.id))?;
                 if !self.state.invitations.restore(invitation, standing) {
                     return Err(content("too many invitations"));
                 }
@@ -155,10 +155,10 @@ impl Restoring {
     }
 
     /// Kinds ascend, and most of what is in one.
-    fn place(&mut self, place: Place) -> Result<(), SnapshotError> {
+    fn place(&mut self, place: RecordPlace) -> Result<(), SnapshotError> {
         let is_next = match (self.before, place) {
-            (None, _) | (Some(Place::Past), Place::Past) => true,
-            (Some(Place::Grant(before)), Place::Grant(next)) => before <= next,
+            (None, _) | (Some(RecordPlace::Past), RecordPlace::Past) => true,
+            (Some(RecordPlace::Grant(before)), RecordPlace::Grant(next)) => before <= next,
             (Some(before), next) => before < next,
         };
         self.before = Some(place);

@@ -16,7 +16,7 @@ use super::worker::{Handle, IoCounters};
 use crate::config::router::stamper::RouteSection;
 use crate::key_files::capability::Capabilities;
 use crate::roles::daemon::{View, Views};
-use crate::roles::stamping::{Held, HeldKind};
+use crate::roles::stamping::{CapabilityFile, HeldKind};
 
 /// A route and what pays for it.
 pub struct RouteView {
@@ -30,7 +30,7 @@ pub struct RouteView {
 }
 
 impl RouteView {
-    pub fn new(section: &RouteSection, files: &[Held], now: UnixTime) -> Self {
+    pub fn new(section: &RouteSection, files: &[CapabilityFile], now: UnixTime) -> Self {
         let held = files.iter().map(|held| (&held.capabilities, Some(held)));
         let troubles = files.iter().filter_map(|held| held.trouble(now)).collect();
         Self { troubles, ..Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now) }
@@ -48,8 +48,8 @@ impl RouteView {
         Self::of(name, held.collect(), registration.mtu.into(), now)
     }
 
-    fn of(name: &str, held: Vec<(&Capabilities, Option<&Held>)>, mtu: u64, now: UnixTime) -> Self {
-        let waypoint = |(held, of): &(&Capabilities, Option<&Held>)| {
+    fn of(name: &str, held: Vec<(&Capabilities, Option<&CapabilityFile>)>, mtu: u64, now: UnixTime) -> Self {
+        let waypoint = |(held, of): &(&Capabilities, Option<&CapabilityFile>)| {
             json!({
                 "waypoint": held.waypoint,
                 "principal": held.principal.number(),
