@@ -498,6 +498,7 @@ impl Sim {
         }
     }
 
+    /// Brings a link between two processes up.
     pub fn connect(&mut self, a: Node, b: Node) {
         let link = self.next_link;
         self.next_link += 1;

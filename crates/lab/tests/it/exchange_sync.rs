@@ -234,6 +234,32 @@ fn a_member_that_does_not_answer_is_sent_everything_and_nobody_waits_for_it() {
 }
 
 #[test]
+fn a_member_that_has_had_its_turns_and_does_not_answer_keeps_no_party_busy() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 5);
+    for _ in 0..40 {
+        exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &FromMember::Resync.encode());
+        exchange.sim.run_for(Duration::from_millis(20));
+    }
+    let deferred = |(_, event): &(Node, PartyEvent)| matches!(event, PartyEvent::Deferred { slot: AWAY, .. });
+    assert!(exchange.sim.party_events.iter().any(deferred));
+    // When its turn comes it is asked for more, since what it said is not so, and does not answer.
+    exchange.sim.tamper = Some(Box::new(|from, _, bytes| match FromMember::decode(bytes) {
+        Ok(FromMember::Buckets { .. }) if from == Node::Member(AWAY) => FrameAction::Drop,
+        Ok(FromMember::Holds { seq, epoch, own, .. }) if from == Node::Member(AWAY) => {
+            let roots = Roots { objects: [1; 16], instances: [2; 16] };
+            FrameAction::Change(FromMember::Holds { seq, epoch, roots, own }.encode())
+        }
+        _ => FrameAction::Pass,
+    }));
+    exchange.sim.cut_member(AWAY);
+    exchange.sim.connect_all();
+    // A party that had something to do in the past would take steps without end.
+    exchange.sim.run_for(Duration::from_secs(600));
+    exchange.sim.tamper = None;
+    exchange.check();
+}
+
+#[test]
 fn members_that_left_one_party_keep_no_place_from_those_that_come_back() {
     let mut exchange = with_routes(20, ExportMode::Direct, 20);
     // As many as are compared at a time say what is not so, and are gone from party 2 when they are asked for more.

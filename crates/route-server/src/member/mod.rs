@@ -266,6 +266,9 @@ pub struct Member {
     began: u64,
     /// Rankings that wait for their time: when, of which batch, and the frames.
     rankings_due: VecDeque<(Instant, u64, [FromMember; 2])>,
+    /// What is to be said of what this member holds, and when: at a fixed time, as rankings.
+    saying: Option<Saying>,
+    saying_due: Option<Instant>,
     installed: BTreeMap<Prefix, InstalledRoute>,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,
@@ -331,6 +334,8 @@ impl Member {
             rounds: BTreeMap::new(),
             began: 0,
             rankings_due: VecDeque::new(),
+            saying: None,
+            saying_due: None,
             installed: BTreeMap::new(),
             lost_since: None,
             touched: BTreeSet::new(),
@@ -502,6 +507,7 @@ impl Member {
         self.differ_since = None;
         self.rounds.clear();
         self.rankings_due.clear();
+        (self.saying, self.saying_due) = (None, None);
         self.announcements.session_lost();
         self.lost_since.get_or_insert(now.instant);
         if was_up {
@@ -639,7 +645,7 @@ impl Member {
                 self.event(MemberEvent::Deferred { seconds });
             }
             Ok(ToMember::OwnOrder { seconds }) => self.event(MemberEvent::OwnOrder { seconds }),
-            Ok(ToMember::Compare) if party == PartyNumber::One => self.send_buckets(),
+            Ok(ToMember::Compare) if party == PartyNumber::One => self.saying = Some(Saying::Buckets),
             Ok(ToMember::Compare) => self.fail(party, "a frame that only party 1 sends".to_owned(), now),
             Ok(ToMember::Credit { .. }) => self.fail(party, "a grant of credit in a part".to_owned(), now),
         }
@@ -874,6 +880,7 @@ impl Member {
         }
         self.flush(now);
         self.rank_due(now);
+        self.say_due(now);
         self.grant(now);
     }
 }
@@ -889,6 +896,13 @@ pub fn stored_directory(stored: &[StoredRecord]) -> Option<Directory> {
 fn trust(config: &MemberConfig) -> Trust {
     let operators = config.operators.each_ref().map(VerifyingKey::to_bytes);
     Trust { exchange: config.exchange.clone(), operators }
+}
+
+/// What a member says of what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Saying {
+    Roots,
+    Buckets,
 }
 
 /// 0 for party 1, 1 for party 2.
@@ -962,6 +976,7 @@ impl Machine for Member {
     fn deadline(&self) -> Option<Instant> {
         let stale = self.lost_since.map(|since| since + self.config.stale);
         let rank = self.rankings_due.front().map(|(at, ..)| *at);
+        let says = self.saying.and(self.saying_due);
         let rounds = self.rounds.values().map(|round| round.heard + select::OUTCOME_WAIT).min();
         let may_flush = self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_dirty();
         let may_flush = may_flush && self.announcements.has_versions() && self.has_credit();
@@ -973,7 +988,7 @@ impl Machine for Member {
         let successor = self.successors.values().min().copied();
         let differ = self.differ_since.map(|since| since + SET_WAIT);
         let grants = self.receiving.iter().filter_map(Receiving::deadline).min();
-        [stale, rank, rounds, flush, repeat, self.announcements.settles_at, successor, differ, grants]
+        [stale, rank, says, rounds, flush, repeat, self.announcements.settles_at, successor, differ, grants]
             .into_iter()
             .flatten()
             .min()

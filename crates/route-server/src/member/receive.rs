@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Now, Prefix, VerdictKind};
 
 use super::announce::Inventory;
 use super::select::Round;
-use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Suspect, index};
+use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Saying, Suspect, index};
 use crate::digests::{self, BucketDigests, Differs, InstanceHash, Roots};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{Body, Candidate, Deliver, FromMember, Slice, Tick, round_order};
@@ -18,6 +19,8 @@ use crate::policy::Policy;
 use crate::policy::ranking::{RankInput, Standing, standing};
 use crate::policy::validate;
 
+/// How long after it was asked a member says what it holds, where a tick is longer: the parties wait for it.
+const LATEST_SAYING: Duration = Duration::from_secs(1);
 /// A half that waits for its other half: our own limit.
 const MAX_HALVES: usize = 256;
 
@@ -146,7 +149,22 @@ impl Member {
 
     pub(super) fn request_resync(&mut self) {
         self.counters.resyncs += 1;
-        self.send_held();
+        self.saying.get_or_insert(Saying::Roots);
+    }
+
+    /// Says what this member holds a tick after it was asked or came to doubt it, so that the moment does not show how much work
+    /// what came before was.
+    pub(super) fn say_due(&mut self, now: Now) {
+        let Some(saying) = self.saying else { return };
+        let due = *self.saying_due.get_or_insert(now.instant + self.tick.min(LATEST_SAYING));
+        if due > now.instant {
+            return;
+        }
+        (self.saying, self.saying_due) = (None, None);
+        match saying {
+            Saying::Roots => self.send_held(),
+            Saying::Buckets => self.send_buckets(),
+        }
     }
 
     /// Tells party 1 what this member holds, so that it is sent the rest.

@@ -223,7 +223,12 @@ impl Sequencer {
 
     /// When the first of those that have been sent everything too often may be again.
     fn next_turn(&self, party: &State) -> Option<Instant> {
-        let can_be_sent = |slot: u32| self.sync_of(party, slot).is_some() && self.is_ready(party, slot);
+        // Who has been asked for more is not sent anything before it has answered: until then there is nothing to do at its turn.
+        let can_be_sent = |slot: u32| {
+            self.sync_of(party, slot).is_some()
+                && self.is_ready(party, slot)
+                && self.comparisons.can_go_on(slot, party.clocks.instant)
+        };
         let deferred = self.deferred.iter().filter(|slot| can_be_sent(**slot));
         deferred.map(|slot| self.turn_of(party, *slot)).min()
     }
