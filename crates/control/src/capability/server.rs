@@ -374,7 +374,7 @@ impl KeyServer {
             for epoch in wanted.into_iter().flatten() {
                 let at = self.indexes.iter().position(|index| index.interval == interval && index.epoch == epoch);
                 let at = at.unwrap_or_else(|| {
-                    self.indexes.push(EpochIndex::new(interval, epoch, self.state.grants()));
+                    self.indexes.push(EpochIndex::new(interval, epoch, self.state.grants_with(interval)));
                     self.indexes.len() - 1
                 });
                 left -= self.indexes[at].advance(&self.state, left);

@@ -451,7 +451,12 @@ impl State {
     /// Whether any grant has key epochs of this length.
     #[must_use]
     pub fn uses(&self, interval: Interval) -> bool {
-        self.intervals[usize::from(interval.exponent())] > 0
+        self.grants_with(interval) > 0
+    }
+
+    /// Number of grants that have key epochs of this length.
+    pub(super) fn grants_with(&self, interval: Interval) -> usize {
+        self.intervals[usize::from(interval.exponent())]
     }
 
     /// Whether exactly this was revoked.
@@ -725,14 +730,21 @@ impl State {
         self.intervals[interval] -= 1;
     }
 
-    /// Octets of memory that accounts and grants take, without the index.
+    /// Octets of memory that accounts and grants take, without the index: what is allocated for them, as the allocator rounds it.
     #[must_use]
     pub fn memory(&self) -> usize {
         // One octet of control for each bucket (hashbrown).
         let buckets = (self.accounts.capacity() * 8 / 7).next_power_of_two();
         let accounts = buckets * (size_of::<(u32, Account)>() + 1);
-        let names: usize = self.accounts.values().map(|account| account.name.len()).sum();
+        let names: usize = self.accounts.values().map(|account| allocated(account.name.len())).sum();
         let entries: usize = self.entries.iter().map(|chunk| chunk.capacity() * size_of::<Entry>()).sum();
-        accounts + names + entries + self.closed.capacity() * size_of::<(u32, u32)>()
+        let delegated = self.entries.iter().flatten().filter(|entry| entry.delegation.is_some()).count();
+        let delegations = delegated * allocated(size_of::<Delegation>());
+        accounts + names + entries + delegations + self.closed.capacity() * size_of::<(u32, u32)>()
     }
+}
+
+/// Octets that the allocator takes for so many: a header of 8, in multiples of 16, at least 32 (glibc).
+fn allocated(octets: usize) -> usize {
+    if octets == 0 { 0 } else { (octets + 8).next_multiple_of(16).max(32) }
 }

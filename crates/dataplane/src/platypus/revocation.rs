@@ -282,17 +282,22 @@ pub(super) fn pack_fields(
     packed
 }
 
+/// An entry; fields that it does not have are zero.
 fn decode(octets: &[u8; ENTRY]) -> Option<Revocation> {
     let number = |at: usize| u32::from_be_bytes([0, octets[at], octets[at + 1], octets[at + 2]]);
     let id = DelegationId::new(number(4))?;
     let sub = DelegationId::new(number(7))?;
+    let none = DelegationId::default();
     let delegation = match octets[3] {
-        0 => None,
-        1 => Some((id, None)),
+        0 if (id, sub) == (none, none) => None,
+        1 if sub == none => Some((id, None)),
         3 => Some((id, Some(sub))),
         _ => return None,
     };
     let epoch = u32::from_be_bytes([octets[11], octets[12], octets[13], octets[14]]);
-    let epoch = if octets[10] == 0 { None } else { Some((Interval::new(octets[10])?, epoch)) };
+    let epoch = match (octets[10], epoch) {
+        (0, 0) => None,
+        (n, epoch) => Some((Interval::new(n)?, epoch)),
+    };
     Some(Revocation { principal: Principal::new(number(0))?, delegation, epoch })
 }
