@@ -559,6 +559,43 @@ fn a_revocation_by_its_holder_is_durable_idempotent_and_acknowledged() {
     assert!(direct(&mut server, &credential, epoch + 1, at(2)).0.is_ok(), "the next epoch's secret is another");
 }
 
+/// PLA-07: a name has at most 255 octets, each label at most 63 (RFC 1035, section 2.3.4).
+#[test]
+fn the_longest_orders_fit_a_name_under_the_longest_zone() {
+    let zone: Zone = format!("{}.{}", "a".repeat(63), "b".repeat(36)).parse().expect("100 characters");
+    let waypoint = "2001:db8::1".parse().expect("an address");
+    let mut server = KeyServer::new(KeyServerConfig {
+        zone: zone.clone(),
+        name_servers: Vec::new(),
+        provider: provider(),
+        writer: signer().verifying_key(),
+        signer: Some(signer()),
+        waypoints: HashMap::from([(waypoint, WaypointKeys::new(waypoint_key()))]),
+        policy: LookupPolicy::default(),
+        responses_per_second: 0,
+    })
+    .expect("a server");
+    open_account(&mut server, 7);
+    let whole = Credential { zone: zone.clone(), ..grant(&mut server, Terms { waypoint, ..terms(7) }) };
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    let prefix = "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff/128".parse().expect("a prefix");
+    let orders = [
+        Order::Delegate { id: id(0xff_ffff), prefix },
+        Order::RevokeDelegation { id: id(0xff_ffff), sub: Some(id(0xff_fffe)) },
+        Order::RevokeEpoch,
+    ];
+    for (order, nonce) in orders.into_iter().zip(1..) {
+        let ordering = Ordering::new(whole.clone(), order, [nonce; 4], epoch_at(at(0)), at(0).unix);
+        let question = ordering.question(u16::from(nonce));
+        let name = Message::from_vec(&question).expect("a message").queries[0].name().clone();
+        assert!(name.len() <= 255 && name.iter().all(|label| label.len() <= 63), "{order:?}: {} octets", name.len());
+        let answer = reply(&mut server, &question, Transport::Udp, at(0));
+        let acknowledged = ordering.read(&answer, u16::from(nonce)).expect("an answer").expect("acknowledged");
+        assert_eq!(acknowledged.status, Status::Done, "{order:?}");
+    }
+    assert!("a.".repeat(51).trim_end_matches('.').parse::<Zone>().is_err(), "101 characters");
+}
+
 #[test]
 fn forged_late_and_foreign_orders_change_nothing() {
     let (mut server, credential) = one();

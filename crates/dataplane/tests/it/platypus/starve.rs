@@ -170,6 +170,46 @@ fn of_two_payers_one_at_ten_times_its_rate_the_other_loses_less_than_a_hundredth
     }
 }
 
+/// PLA-09: ten times as many packets as the filter is made for, of a payer without a rate, and beside them one that has a rate.
+#[test]
+fn at_ten_times_the_filters_load_what_is_counted_has_passed_and_a_payer_with_a_rate_loses_nothing() {
+    let (capacity, rate) = (12_000, 60_000);
+    let mut router = router(ReplayPolicy::Drop, capacity, UnixTime(0));
+    set_rates(&mut router, capacity, &[(2, rate)]);
+    let (mut passed, mut refused) = ([0u64; 2], 0);
+    // A turn of the filter is four seconds.
+    for tick in 0..40u64 {
+        let now = after(tick * 100_000);
+        let secs = now.unix.secs();
+        let flood: Vec<_> = (0..3_000).map(|n| packet(1, (tick as u32) << 12 | n, secs, 0)).collect();
+        for (index, mut packets) in
+            [flood, (0..90).map(|n| packet(2, (tick as u32) << 8 | n, secs, 0)).collect()].into_iter().enumerate()
+        {
+            for action in process(&mut router, &mut packets, now) {
+                passed[index] += u64::from(action == Action::Route);
+                refused += u64::from(index == 0 && action != Action::Route);
+            }
+        }
+    }
+    assert!(passed[0] <= capacity as u64 && passed[0] > 0 && passed[0] + refused == 120_000, "{passed:?}");
+    assert!(passed[1] * 1_000 >= 3_600 * 999, "{passed:?} of 3600, {:?}", router.counters());
+    // Who looks at the router sees it: the pool is full, and what it refused is counted.
+    let full = router.counters().of(Reason::ReplayFull);
+    assert!(full * 1_000 >= refused * 999, "{full} of {refused}");
+    let (pool, taken) = router.rooms(after(3_900_000)).next().expect("the pool");
+    assert!(pool.refused.room >= full && taken >= passed[0], "{pool:?}, {taken}");
+    // No account has more than what passed.
+    let journal = router.accounts().journal();
+    let counted = |number| {
+        journal
+            .iter()
+            .filter(|(charge, _)| charge.principal == principal(number))
+            .map(|(_, total)| total.packets)
+            .sum::<u64>()
+    };
+    assert_eq!([counted(1), counted(2)], passed);
+}
+
 /// Twenty thousand packets of one payer, of each kind, and beside them a payer with a rate and one without.
 #[test]
 fn packets_of_no_kind_take_what_other_payers_need() {
