@@ -14,6 +14,7 @@ use wayleave_crypto::hash::hash;
 use crate::digests::{self, BUCKETS, BucketDigests, Differs, Digest, InstanceHash, Listed, Roots, bounds, bucket_of};
 use crate::frames::{Body, Candidate, InventoryRow, MAX_CANDIDATES, OwnObject, Step};
 use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
+use crate::object_buckets::ObjectBuckets;
 use crate::wire::Writer;
 
 const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
@@ -199,10 +200,7 @@ pub struct ObjectTable {
 
 /// What members that have everything hold, by buckets, and digests of it. Only what changed is hashed again, once for all members.
 struct DigestCache {
-    /// Of each bucket of objects, unless it changed since.
-    objects: Vec<Option<ObjectBucket>>,
-    /// Of all objects, and the fewest slots that a row covers.
-    all_objects: Option<(Digest, u32)>,
+    objects: ObjectBuckets,
     /// The instance of each prefix, as it was when [`ObjectTable::settle`] was last called.
     instance_of: BTreeMap<Prefix, InstanceHash>,
     by_instance: BTreeMap<InstanceHash, Prefix>,
@@ -213,40 +211,26 @@ struct DigestCache {
     unsettled: BTreeSet<Prefix>,
     /// Of the own objects of a slot, unless they changed since.
     own: BTreeMap<u32, Digest>,
-}
-
-/// A bucket of objects, for those whose slots all rows in it cover.
-#[derive(Clone, Copy)]
-struct ObjectBucket {
-    digest: Option<Digest>,
-    /// The fewest slots that a row covers.
-    narrowest: u32,
-    objects: usize,
+    /// Instances, and objects of announcers, that went into digests so far.
+    hashed: u64,
 }
 
 impl Default for DigestCache {
     fn default() -> Self {
         Self {
-            objects: vec![None; usize::from(BUCKETS)],
-            all_objects: None,
+            objects: ObjectBuckets::default(),
             instance_of: BTreeMap::new(),
             by_instance: BTreeMap::new(),
             instances: vec![None; usize::from(BUCKETS)],
             all_instances: None,
             unsettled: BTreeSet::new(),
             own: BTreeMap::new(),
+            hashed: 0,
         }
     }
 }
 
 impl DigestCache {
-    /// What a receiver has of an object changed, or what its announcer has of it.
-    fn object_changed(&mut self, slot: u32, handle: &Handle) {
-        self.objects[usize::from(bucket_of(&handle.0))] = None;
-        self.all_objects = None;
-        self.own.remove(&slot);
-    }
-
     /// A prefix has another instance, or none.
     fn instance_changed(&mut self, prefix: Prefix, hash: Option<InstanceHash>) {
         let before = match hash {
@@ -423,7 +407,8 @@ impl ObjectTable {
         self.applied(slot, version, effects);
         effects.added.push((slot, version));
         let prefixes: Vec<Nlri> = description.prefixes().to_vec();
-        self.digests.object_changed(slot, &entry.handle);
+        self.digests.own.remove(&slot);
+        self.digests.objects.added(&entry.handle, entry.width);
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
@@ -472,7 +457,8 @@ impl ObjectTable {
                 }
             }
             entry.width = *to;
-            self.digests.object_changed(description.slot, &entry.handle);
+            self.digests.own.remove(&description.slot);
+            self.digests.objects.resized(&entry.handle, *from, *to);
             effects.opened.extend(entry.live().map(|nlri| nlri.prefix));
             effects.widened.push((description.slot, *version, *from, *to));
         }
@@ -510,7 +496,7 @@ impl ObjectTable {
         }
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
         entry.dead.insert(index);
-        self.digests.object_changed(slot, &entry.handle);
+        self.digests.own.remove(&slot);
         effects.dead.push((entry.handle, index));
         if entry.dead.len() == entry.header.description.prefixes().len() {
             let (handle, place, octets) = (entry.handle, entry.place(), entry.octets());
@@ -520,11 +506,13 @@ impl ObjectTable {
             if let Some(place) = place {
                 self.places.remove(&place);
             }
+            self.digests.objects.removed(&handle, entry.width);
             self.objects.remove(&(slot, version));
             self.by_handle.remove(&handle);
             effects.marked.remove(&(slot, version));
             effects.removed.push((slot, version, handle));
         } else {
+            self.digests.objects.changed(&entry.handle, entry.width);
             effects.marked.insert((slot, version));
         }
     }
@@ -542,7 +530,8 @@ impl ObjectTable {
             *self.prefixes_of.entry(slot).or_default() += 1;
             self.digests.unsettled.insert(nlri.prefix);
         }
-        self.digests.object_changed(slot, &entry.handle);
+        self.digests.own.remove(&slot);
+        self.digests.objects.added(&entry.handle, entry.width);
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
@@ -590,9 +579,12 @@ impl ObjectTable {
     /// Narrows an object's row to what both parties have of it.
     pub fn narrow(&mut self, slot: u32, version: u64, width: u32) {
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
-        entry.width = entry.width.min(width);
-        self.digests.object_changed(slot, &entry.handle);
-        let width = entry.width;
+        let (before, width) = (entry.width, width.min(entry.width));
+        entry.width = width;
+        self.digests.own.remove(&slot);
+        if width < before {
+            self.digests.objects.resized(&entry.handle, before, width);
+        }
         match &mut entry.part {
             Part::One { columns, .. } => columns.retain(|(from, _)| *from < width),
             Part::Two { row } => row.truncate(entry.mode.row_bytes(width)),
@@ -633,13 +625,16 @@ impl ObjectTable {
         })
     }
 
+    /// Objects and instances that went into digests so far.
+    #[must_use]
+    pub fn hashed(&self) -> u64 {
+        self.digests.hashed + self.digests.objects.hashed()
+    }
+
     /// What the member in `slot` is to have.
     pub fn roots(&mut self, slot: u32) -> Roots {
         self.settle();
-        let objects = match self.digests.all_objects {
-            Some((digest, narrowest)) if slot < narrowest => digest,
-            _ => digests::root(&self.object_digests(slot)),
-        };
+        let objects = self.digests.objects.root(slot, in_bucket(&self.by_handle, &self.objects));
         let instances = match self.digests.all_instances {
             Some(digest) => digest,
             None => digests::root(&self.instance_digests()),
@@ -653,12 +648,15 @@ impl ObjectTable {
             return *digest;
         }
         let mut w = Writer::new();
+        let mut objects = 0;
         for entry in self.objects_of(slot, 0) {
+            objects += 1;
             let mut own = entry.as_own();
             own.live.sort_unstable();
             own.write(&mut w);
         }
         let digest = digests::own(&w.finish());
+        self.digests.hashed += objects;
         self.digests.own.insert(slot, digest);
         digest
     }
@@ -674,8 +672,7 @@ impl ObjectTable {
         self.settle();
         let own = self.own_digest(slot) != *own;
         let objects = Listed::differing(objects, &self.object_digests(slot));
-        let count = |bucket: u16| self.digests.objects[usize::from(bucket)].map_or(0, |bucket| bucket.objects);
-        if objects.from(0).map(count).sum::<usize>() > self.objects.len() / 2 {
+        if self.digests.objects.objects_in(slot, objects.from(0)) > self.objects.len() / 2 {
             return Differs::EVERYTHING;
         }
         let instances = match instances {
@@ -687,31 +684,7 @@ impl ObjectTable {
 
     /// Digests of the buckets of objects whose rows cover `slot`.
     fn object_digests(&mut self, slot: u32) -> BucketDigests {
-        let (mut all, mut narrowest) = (BucketDigests::new(), u32::MAX);
-        for bucket in 0..BUCKETS {
-            let known = self.digests.objects[usize::from(bucket)].unwrap_or_else(|| self.object_bucket(bucket, None));
-            self.digests.objects[usize::from(bucket)] = Some(known);
-            narrowest = narrowest.min(known.narrowest);
-            let digest =
-                if slot < known.narrowest { known.digest } else { self.object_bucket(bucket, Some(slot)).digest };
-            all.extend(digest.map(|digest| (bucket, digest)));
-        }
-        if slot < narrowest {
-            self.digests.all_objects = Some((digests::root(&all), narrowest));
-        }
-        all
-    }
-
-    /// A bucket of objects: of all, or of those whose rows cover a slot.
-    fn object_bucket(&self, bucket: u16, slot: Option<u32>) -> ObjectBucket {
-        let (first, last) = bounds(bucket);
-        let objects = self.by_handle.range(Handle(first)..=Handle(last)).filter_map(|(_, key)| self.objects.get(key));
-        let covers = |entry: &&ObjectEntry| slot.is_none_or(|slot| slot < entry.width);
-        let covering: Vec<&ObjectEntry> = objects.filter(covers).collect();
-        let narrowest = covering.iter().map(|entry| entry.width).min().unwrap_or(u32::MAX);
-        let objects = covering.len();
-        let content = covering.into_iter().map(|entry| (&entry.handle, entry.dead_indices().into_iter()));
-        ObjectBucket { digest: digests::of_objects(content), narrowest, objects }
+        self.digests.objects.digests(slot, in_bucket(&self.by_handle, &self.objects))
     }
 
     fn instance_digests(&mut self) -> BucketDigests {
@@ -719,7 +692,9 @@ impl ObjectTable {
         for bucket in 0..BUCKETS {
             let digest = self.digests.instances[usize::from(bucket)].unwrap_or_else(|| {
                 let (first, last) = bounds(bucket);
-                digests::of_instances(self.digests.by_instance.range(first..=last).map(|(hash, _)| hash))
+                let count = &mut self.digests.hashed;
+                let all = self.digests.by_instance.range(first..=last).map(|(hash, _)| hash);
+                digests::of_instances(all.inspect(|_| *count += 1))
             });
             self.digests.instances[usize::from(bucket)] = Some(digest);
             all.extend(digest.map(|digest| (bucket, digest)));
@@ -737,6 +712,18 @@ impl ObjectTable {
             });
         });
         self.view = hash(LABEL_VIEW, &[&w.finish()]);
+    }
+}
+
+/// The objects in a bucket, ascending by handle.
+fn in_bucket<'a>(
+    by_handle: &'a BTreeMap<Handle, (u32, u64)>,
+    objects: &'a BTreeMap<(u32, u64), ObjectEntry>,
+) -> impl Fn(u16) -> Box<dyn Iterator<Item = &'a ObjectEntry> + 'a> {
+    move |bucket| {
+        let (first, last) = bounds(bucket);
+        let handles = by_handle.range(Handle(first)..=Handle(last));
+        Box::new(handles.filter_map(|(_, key)| objects.get(key)))
     }
 }
 

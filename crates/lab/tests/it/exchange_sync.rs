@@ -330,3 +330,34 @@ fn a_party_with_an_older_store_loses_nobody_anything_for_good() {
         assert_eq!(alarms, 0, "{party:?}");
     }
 }
+
+in_both_modes!(members_newer_than_the_narrowest_row_come_back_without_a_pass_over_all_objects);
+fn members_newer_than_the_narrowest_row_come_back_without_a_pass_over_all_objects(export: ExportMode) {
+    const OBJECTS: u64 = 600;
+    const MEMBERS: u32 = 50;
+    let mut exchange = with_routes(3, export, 300);
+    // An announcer that is away sends no columns: its rows stay as narrow as they are.
+    exchange.sim.kill(Node::Member(0));
+    let joined: Vec<u32> = (0..MEMBERS).map(|_| exchange.join()).collect();
+    exchange.sim.run_for(Duration::from_secs(1));
+    let hashed = |exchange: &Exchange| exchange.sim.party(PARTIES[0]).expect("it runs").hashed();
+    let mut come_back = |slots: &[u32]| {
+        let before = hashed(&exchange);
+        for slot in slots {
+            exchange.sim.cut_member(*slot);
+            exchange.sim.connect(Node::Member(*slot), PARTIES[0]);
+            exchange.sim.connect(Node::Member(*slot), PARTIES[1]);
+            exchange.announce(1, &[nlri("20.0.1.0/24")], &route(1, &[64502 + slot], &[]));
+            exchange.sim.run_for(Duration::from_secs(1));
+        }
+        hashed(&exchange) - before
+    };
+    // The first one of a class has its digests made.
+    come_back(&joined[..1]);
+    let all = come_back(&joined);
+    // Of the objects and instances each has four changed buckets or fewer hashed again, with what else is in them.
+    assert!(all < u64::from(MEMBERS) * 12, "{all} hashes for {MEMBERS} members, {OBJECTS} objects");
+    assert!(exchange.sim.tables[&joined[7]].len() > 250, "{}", exchange.sim.tables[&joined[7]].len());
+    exchange.sim.start(Node::Member(0));
+    exchange.check();
+}
