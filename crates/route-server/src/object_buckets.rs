@@ -13,6 +13,8 @@ use crate::object_table::ObjectEntry;
 
 /// Classes whose digests are kept, of some 100 kB each: our own limit. The one that was not used for longest goes.
 const MAX_CLASSES: usize = 64;
+/// Classes of which a snapshot has all digests: our own limit, since each may take a pass over all objects.
+const SNAPSHOT_CLASSES: usize = 4;
 
 /// A bucket, if its digest is known.
 #[derive(Clone, Copy, Default)]
@@ -42,8 +44,12 @@ impl Class {
     }
 }
 
+fn digests_of(buckets: &[Option<Bucket>]) -> BucketDigests {
+    (0u16..).zip(buckets).filter_map(|(number, bucket)| Some((number, bucket.as_ref()?.digest?))).collect()
+}
+
 /// The digests of all classes that members asked for.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ObjectBuckets {
     /// Objects by the width of their rows.
     widths: BTreeMap<u32, usize>,
@@ -153,9 +159,7 @@ impl ObjectBuckets {
     where
         I: Iterator<Item = &'a ObjectEntry>,
     {
-        let Some(class) = self.class(slot, objects) else { return Vec::new() };
-        let all = (0u16..).zip(&class.buckets);
-        all.filter_map(|(number, bucket)| Some((number, bucket.as_ref()?.digest?))).collect()
+        self.class(slot, objects).map(|class| digests_of(&class.buckets)).unwrap_or_default()
     }
 
     /// The digest of all that a slot holds.
@@ -164,11 +168,26 @@ impl ObjectBuckets {
         I: Iterator<Item = &'a ObjectEntry>,
     {
         let Some(class) = self.class(slot, objects) else { return digests::root(&[]) };
-        *class.root.get_or_insert_with(|| {
-            let all = (0u16..).zip(&class.buckets);
-            let all = all.filter_map(|(number, bucket)| Some((number, bucket.as_ref()?.digest?)));
-            digests::root(&all.collect::<BucketDigests>())
-        })
+        *class.root.get_or_insert_with(|| digests::root(&digests_of(&class.buckets)))
+    }
+
+    /// These digests as they are now, of the narrowest classes.
+    pub(crate) fn snapshot<'a, I>(&mut self, objects: impl Fn(u16) -> I + Copy) -> Self
+    where
+        I: Iterator<Item = &'a ObjectEntry>,
+    {
+        let widths: Vec<u32> = self.widths.keys().take(SNAPSHOT_CLASSES).copied().collect();
+        for width in widths {
+            self.class(width.saturating_sub(1), objects);
+        }
+        self.clone()
+    }
+
+    /// The digests of what a slot holds, if all of them are known.
+    pub(crate) fn known(&self, slot: u32) -> Option<BucketDigests> {
+        let Some((least, _)) = self.widths.range(slot + 1..).next() else { return Some(Vec::new()) };
+        let buckets = &self.classes.get(least)?.buckets;
+        buckets.iter().all(Option::is_some).then(|| digests_of(buckets))
     }
 
     /// How many objects of a slot are in some buckets, as of the last digests.

@@ -198,6 +198,27 @@ pub struct ObjectTable {
     digests: DigestCache,
 }
 
+/// The digests of what members were to have at one time.
+pub struct Snapshot {
+    objects: ObjectBuckets,
+    instances: BucketDigests,
+}
+
+impl Snapshot {
+    /// What the member in a slot was to have, if [`Self::knows`] it.
+    #[must_use]
+    pub fn roots(&self, slot: u32) -> Roots {
+        let objects = self.objects.known(slot).unwrap_or_default();
+        Roots { objects: digests::root(&objects), instances: digests::root(&self.instances) }
+    }
+
+    /// Whether it knows what a slot was to have.
+    #[must_use]
+    pub fn knows(&self, slot: u32) -> bool {
+        self.objects.known(slot).is_some()
+    }
+}
+
 /// What members that have everything hold, by buckets, and digests of it. Only what changed is hashed again, once for all members.
 struct DigestCache {
     objects: ObjectBuckets,
@@ -661,25 +682,57 @@ impl ObjectTable {
         digest
     }
 
-    /// What of a member's state is not what it is to have. Where most of the objects are to be sent, all are.
+    /// The digests of what members are to have, as they are now.
+    pub fn snapshot(&mut self) -> Snapshot {
+        self.settle();
+        let objects = self.digests.objects.snapshot(in_bucket(&self.by_handle, &self.objects));
+        Snapshot { objects, instances: self.instance_digests() }
+    }
+
+    /// What of a member's state is not what it is to have, now or as of a snapshot that knows its slot. Where most of the objects are
+    /// to be sent, all are.
     pub fn differs(
         &mut self,
         slot: u32,
-        objects: &BucketDigests,
-        instances: Option<&BucketDigests>,
-        own: &Digest,
+        (objects, instances, own): (&BucketDigests, Option<&BucketDigests>, &Digest),
+        snapshot: Option<&Snapshot>,
     ) -> Differs {
         self.settle();
         let own = self.own_digest(slot) != *own;
-        let objects = Listed::differing(objects, &self.object_digests(slot));
-        if self.digests.objects.objects_in(slot, objects.from(0)) > self.objects.len() / 2 {
+        let of_snapshot = snapshot.and_then(|snapshot| Some((snapshot, snapshot.objects.known(slot)?)));
+        let (objects, count, wanted) = match of_snapshot {
+            Some((snapshot, wanted)) => {
+                let objects = Listed::differing(objects, &wanted);
+                let count = snapshot.objects.objects_in(slot, objects.from(0));
+                (objects, count, snapshot.instances.clone())
+            }
+            None => {
+                let objects = Listed::differing(objects, &self.object_digests(slot));
+                let count = self.digests.objects.objects_in(slot, objects.from(0));
+                (objects, count, self.instance_digests())
+            }
+        };
+        if count > self.objects.len() / 2 {
             return Differs::EVERYTHING;
         }
         let instances = match instances {
-            Some(instances) => Listed::differing(instances, &self.instance_digests()),
+            Some(instances) => Listed::differing(instances, &wanted),
             None => Listed::Everything,
         };
-        Differs { own, objects, instances }
+        Differs { own, objects, instances, since: None }
+    }
+
+    /// The instance of a prefix, as of the last batch.
+    #[must_use]
+    pub fn instance_of(&self, prefix: &Prefix) -> Option<InstanceHash> {
+        self.digests.instance_of.get(prefix).copied()
+    }
+
+    /// The instances with something to choose and a route of one of these slots, as of the last batch.
+    pub fn contested_by<'a>(&'a self, slots: &'a BTreeSet<u32>) -> impl Iterator<Item = &'a InstanceHash> {
+        let live = slots.iter().flat_map(|slot| self.objects_of(*slot, 0)).flat_map(ObjectEntry::live);
+        let contested = live.filter(|nlri| self.routes_of(&nlri.prefix) > 1);
+        contested.filter_map(|nlri| self.digests.instance_of.get(&nlri.prefix))
     }
 
     /// Digests of the buckets of objects whose rows cover `slot`.
@@ -719,7 +772,7 @@ impl ObjectTable {
 fn in_bucket<'a>(
     by_handle: &'a BTreeMap<Handle, (u32, u64)>,
     objects: &'a BTreeMap<(u32, u64), ObjectEntry>,
-) -> impl Fn(u16) -> Box<dyn Iterator<Item = &'a ObjectEntry> + 'a> {
+) -> impl Fn(u16) -> Box<dyn Iterator<Item = &'a ObjectEntry> + 'a> + Copy {
     move |bucket| {
         let (first, last) = bounds(bucket);
         let handles = by_handle.range(Handle(first)..=Handle(last));
