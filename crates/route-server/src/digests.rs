@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use wayleave_crypto::hash::hash;
 
-use crate::frames::Candidate;
+use crate::frames::{Candidate, Seq};
 use crate::object::Handle;
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -150,6 +150,20 @@ impl Listed {
         if bits == [0; BITS] { Self::Nothing } else { Self::Some(Arc::new(bits)) }
     }
 
+    /// These, and the buckets of some hashes.
+    #[must_use]
+    pub fn with<'a>(self, hashes: impl Iterator<Item = &'a [u8; 32]>) -> Self {
+        let mut bits = match &self {
+            Self::Everything => return self,
+            Self::Nothing => [0; BITS],
+            Self::Some(bits) => **bits,
+        };
+        for bucket in hashes.map(bucket_of) {
+            bits[usize::from(bucket) / 8] |= 1 << (bucket % 8);
+        }
+        if bits == [0; BITS] { Self::Nothing } else { Self::Some(Arc::new(bits)) }
+    }
+
     fn write(&self, w: &mut Writer) {
         match self {
             Self::Nothing => w.u8(0),
@@ -175,26 +189,57 @@ pub struct Differs {
     pub own: bool,
     pub objects: Listed,
     pub instances: Listed,
+    /// Also all that changed after some batches.
+    pub since: Option<Through>,
+}
+
+/// The last batches through which a member has everything.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Through {
+    /// Objects, and lists of candidates.
+    pub objects: Seq,
+    /// The results, too; no later one.
+    pub results: Seq,
+}
+
+impl Through {
+    pub(crate) fn write(self, w: &mut Writer) {
+        w.u64(self.objects).u64(self.results);
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (objects, results) = (r.u64()?, r.u64()?);
+        if results > objects { Err(Malformed::Order("batches")) } else { Ok(Self { objects, results }) }
+    }
 }
 
 impl Differs {
     /// All of it.
-    pub const EVERYTHING: Self = Self { own: true, objects: Listed::Everything, instances: Listed::Everything };
+    pub const EVERYTHING: Self =
+        Self { own: true, objects: Listed::Everything, instances: Listed::Everything, since: None };
+    /// Nothing of it.
+    pub const NOTHING: Self = Self { own: false, objects: Listed::Nothing, instances: Listed::Nothing, since: None };
 
     /// Whether nothing differs.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        !self.own && self.objects == Listed::Nothing && self.instances == Listed::Nothing
+        *self == Self::NOTHING
     }
 
     pub(crate) fn write(&self, w: &mut Writer) {
         w.bool(self.own);
         self.objects.write(w);
         self.instances.write(w);
+        w.bool(self.since.is_some());
+        if let Some(since) = self.since {
+            since.write(w);
+        }
     }
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { own: r.bool()?, objects: Listed::read(r)?, instances: Listed::read(r)? })
+        let (own, objects, instances) = (r.bool()?, Listed::read(r)?, Listed::read(r)?);
+        let since = if r.bool()? { Some(Through::read(r)?) } else { None };
+        Ok(Self { own, objects, instances, since })
     }
 }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::digests::{self, BucketDigests, Differs, Digest, Roots};
+use crate::digests::{self, BucketDigests, Differs, Digest, Roots, Through};
 use crate::object::{ExportMode, Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
 use crate::wire::{Malformed, Reader, Writer};
 use wayleave_bgp::Nlri;
@@ -92,14 +92,15 @@ pub enum FromMember {
     Holds {
         /// The last batch that it took.
         seq: Seq,
-        /// The epoch in which Select-Best chose for it among the instances.
+        through: Through,
+        /// The first epoch of those in which Select-Best chose for it among the instances.
         epoch: u64,
         roots: Roots,
         /// Of its own objects, as far as it knows what the parties have.
         own: Digest,
     },
     /// Answers [`ToMember::Compare`]: the same by buckets.
-    Buckets { seq: Seq, epoch: u64, objects: BucketDigests, instances: BucketDigests, own: Digest },
+    Buckets { seq: Seq, through: Through, epoch: u64, objects: BucketDigests, instances: BucketDigests, own: Digest },
     /// What the party may send since the link came up ([`crate::credit`]).
     Credit { limit: u64 },
 }
@@ -606,13 +607,15 @@ impl FromMember {
             Self::Credit { limit } => {
                 w.u8(7).u64(*limit);
             }
-            Self::Holds { seq, epoch, roots, own } => {
+            Self::Holds { seq, through, epoch, roots, own } => {
                 w.u8(8).u64(*seq).u64(*epoch);
+                through.write(&mut w);
                 roots.write(&mut w);
                 w.bytes(own);
             }
-            Self::Buckets { seq, epoch, objects, instances, own } => {
+            Self::Buckets { seq, through, epoch, objects, instances, own } => {
                 w.u8(9).u64(*seq).u64(*epoch);
+                through.write(&mut w);
                 digests::write_buckets(&mut w, objects);
                 digests::write_buckets(&mut w, instances);
                 w.bytes(own);
@@ -655,10 +658,17 @@ impl FromMember {
             5 => Self::RankTwo { seq: r.u64()?, row: r.array()?, share: r.blob(MAX_FRAME)?.to_vec() },
             6 => Self::Resync,
             7 => Self::Credit { limit: r.u64()? },
-            8 => Self::Holds { seq: r.u64()?, epoch: r.u64()?, roots: Roots::read(&mut r)?, own: r.array()? },
+            8 => Self::Holds {
+                seq: r.u64()?,
+                epoch: r.u64()?,
+                through: Through::read(&mut r)?,
+                roots: Roots::read(&mut r)?,
+                own: r.array()?,
+            },
             9 => Self::Buckets {
                 seq: r.u64()?,
                 epoch: r.u64()?,
+                through: Through::read(&mut r)?,
                 objects: digests::read_buckets(&mut r)?,
                 instances: digests::read_buckets(&mut r)?,
                 own: r.array()?,

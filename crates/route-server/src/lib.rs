@@ -12,6 +12,7 @@ pub mod frames;
 pub mod key_roles;
 pub mod member;
 pub mod object;
+mod object_buckets;
 pub mod object_table;
 pub mod oracle;
 pub mod party;

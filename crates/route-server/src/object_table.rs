@@ -14,6 +14,7 @@ use wayleave_crypto::hash::hash;
 use crate::digests::{self, BUCKETS, BucketDigests, Differs, Digest, InstanceHash, Listed, Roots, bounds, bucket_of};
 use crate::frames::{Body, Candidate, InventoryRow, MAX_CANDIDATES, OwnObject, Step};
 use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
+use crate::object_buckets::ObjectBuckets;
 use crate::wire::Writer;
 
 const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
@@ -197,12 +198,30 @@ pub struct ObjectTable {
     digests: DigestCache,
 }
 
+/// The digests of what members were to have at one time.
+pub struct Snapshot {
+    objects: ObjectBuckets,
+    instances: BucketDigests,
+}
+
+impl Snapshot {
+    /// What the member in a slot was to have, if [`Self::knows`] it.
+    #[must_use]
+    pub fn roots(&self, slot: u32) -> Roots {
+        let objects = self.objects.known(slot).unwrap_or_default();
+        Roots { objects: digests::root(&objects), instances: digests::root(&self.instances) }
+    }
+
+    /// Whether it knows what a slot was to have.
+    #[must_use]
+    pub fn knows(&self, slot: u32) -> bool {
+        self.objects.known(slot).is_some()
+    }
+}
+
 /// What members that have everything hold, by buckets, and digests of it. Only what changed is hashed again, once for all members.
 struct DigestCache {
-    /// Of each bucket of objects, unless it changed since.
-    objects: Vec<Option<ObjectBucket>>,
-    /// Of all objects, and the fewest slots that a row covers.
-    all_objects: Option<(Digest, u32)>,
+    objects: ObjectBuckets,
     /// The instance of each prefix, as it was when [`ObjectTable::settle`] was last called.
     instance_of: BTreeMap<Prefix, InstanceHash>,
     by_instance: BTreeMap<InstanceHash, Prefix>,
@@ -213,40 +232,26 @@ struct DigestCache {
     unsettled: BTreeSet<Prefix>,
     /// Of the own objects of a slot, unless they changed since.
     own: BTreeMap<u32, Digest>,
-}
-
-/// A bucket of objects, for those whose slots all rows in it cover.
-#[derive(Clone, Copy)]
-struct ObjectBucket {
-    digest: Option<Digest>,
-    /// The fewest slots that a row covers.
-    narrowest: u32,
-    objects: usize,
+    /// Instances, and objects of announcers, that went into digests so far.
+    hashed: u64,
 }
 
 impl Default for DigestCache {
     fn default() -> Self {
         Self {
-            objects: vec![None; usize::from(BUCKETS)],
-            all_objects: None,
+            objects: ObjectBuckets::default(),
             instance_of: BTreeMap::new(),
             by_instance: BTreeMap::new(),
             instances: vec![None; usize::from(BUCKETS)],
             all_instances: None,
             unsettled: BTreeSet::new(),
             own: BTreeMap::new(),
+            hashed: 0,
         }
     }
 }
 
 impl DigestCache {
-    /// What a receiver has of an object changed, or what its announcer has of it.
-    fn object_changed(&mut self, slot: u32, handle: &Handle) {
-        self.objects[usize::from(bucket_of(&handle.0))] = None;
-        self.all_objects = None;
-        self.own.remove(&slot);
-    }
-
     /// A prefix has another instance, or none.
     fn instance_changed(&mut self, prefix: Prefix, hash: Option<InstanceHash>) {
         let before = match hash {
@@ -423,7 +428,8 @@ impl ObjectTable {
         self.applied(slot, version, effects);
         effects.added.push((slot, version));
         let prefixes: Vec<Nlri> = description.prefixes().to_vec();
-        self.digests.object_changed(slot, &entry.handle);
+        self.digests.own.remove(&slot);
+        self.digests.objects.added(&entry.handle, entry.width);
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
@@ -472,7 +478,8 @@ impl ObjectTable {
                 }
             }
             entry.width = *to;
-            self.digests.object_changed(description.slot, &entry.handle);
+            self.digests.own.remove(&description.slot);
+            self.digests.objects.resized(&entry.handle, *from, *to);
             effects.opened.extend(entry.live().map(|nlri| nlri.prefix));
             effects.widened.push((description.slot, *version, *from, *to));
         }
@@ -510,7 +517,7 @@ impl ObjectTable {
         }
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
         entry.dead.insert(index);
-        self.digests.object_changed(slot, &entry.handle);
+        self.digests.own.remove(&slot);
         effects.dead.push((entry.handle, index));
         if entry.dead.len() == entry.header.description.prefixes().len() {
             let (handle, place, octets) = (entry.handle, entry.place(), entry.octets());
@@ -520,11 +527,13 @@ impl ObjectTable {
             if let Some(place) = place {
                 self.places.remove(&place);
             }
+            self.digests.objects.removed(&handle, entry.width);
             self.objects.remove(&(slot, version));
             self.by_handle.remove(&handle);
             effects.marked.remove(&(slot, version));
             effects.removed.push((slot, version, handle));
         } else {
+            self.digests.objects.changed(&entry.handle, entry.width);
             effects.marked.insert((slot, version));
         }
     }
@@ -542,7 +551,8 @@ impl ObjectTable {
             *self.prefixes_of.entry(slot).or_default() += 1;
             self.digests.unsettled.insert(nlri.prefix);
         }
-        self.digests.object_changed(slot, &entry.handle);
+        self.digests.own.remove(&slot);
+        self.digests.objects.added(&entry.handle, entry.width);
         self.by_handle.insert(entry.handle, (slot, version));
         self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
@@ -590,9 +600,12 @@ impl ObjectTable {
     /// Narrows an object's row to what both parties have of it.
     pub fn narrow(&mut self, slot: u32, version: u64, width: u32) {
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
-        entry.width = entry.width.min(width);
-        self.digests.object_changed(slot, &entry.handle);
-        let width = entry.width;
+        let (before, width) = (entry.width, width.min(entry.width));
+        entry.width = width;
+        self.digests.own.remove(&slot);
+        if width < before {
+            self.digests.objects.resized(&entry.handle, before, width);
+        }
         match &mut entry.part {
             Part::One { columns, .. } => columns.retain(|(from, _)| *from < width),
             Part::Two { row } => row.truncate(entry.mode.row_bytes(width)),
@@ -633,13 +646,16 @@ impl ObjectTable {
         })
     }
 
+    /// Objects and instances that went into digests so far.
+    #[must_use]
+    pub fn hashed(&self) -> u64 {
+        self.digests.hashed + self.digests.objects.hashed()
+    }
+
     /// What the member in `slot` is to have.
     pub fn roots(&mut self, slot: u32) -> Roots {
         self.settle();
-        let objects = match self.digests.all_objects {
-            Some((digest, narrowest)) if slot < narrowest => digest,
-            _ => digests::root(&self.object_digests(slot)),
-        };
+        let objects = self.digests.objects.root(slot, in_bucket(&self.by_handle, &self.objects));
         let instances = match self.digests.all_instances {
             Some(digest) => digest,
             None => digests::root(&self.instance_digests()),
@@ -653,65 +669,75 @@ impl ObjectTable {
             return *digest;
         }
         let mut w = Writer::new();
+        let mut objects = 0;
         for entry in self.objects_of(slot, 0) {
+            objects += 1;
             let mut own = entry.as_own();
             own.live.sort_unstable();
             own.write(&mut w);
         }
         let digest = digests::own(&w.finish());
+        self.digests.hashed += objects;
         self.digests.own.insert(slot, digest);
         digest
     }
 
-    /// What of a member's state is not what it is to have. Where most of the objects are to be sent, all are.
+    /// The digests of what members are to have, as they are now.
+    pub fn snapshot(&mut self) -> Snapshot {
+        self.settle();
+        let objects = self.digests.objects.snapshot(in_bucket(&self.by_handle, &self.objects));
+        Snapshot { objects, instances: self.instance_digests() }
+    }
+
+    /// What of a member's state is not what it is to have, now or as of a snapshot that knows its slot. Where most of the objects are
+    /// to be sent, all are.
     pub fn differs(
         &mut self,
         slot: u32,
-        objects: &BucketDigests,
-        instances: Option<&BucketDigests>,
-        own: &Digest,
+        (objects, instances, own): (&BucketDigests, Option<&BucketDigests>, &Digest),
+        snapshot: Option<&Snapshot>,
     ) -> Differs {
         self.settle();
         let own = self.own_digest(slot) != *own;
-        let objects = Listed::differing(objects, &self.object_digests(slot));
-        let count = |bucket: u16| self.digests.objects[usize::from(bucket)].map_or(0, |bucket| bucket.objects);
-        if objects.from(0).map(count).sum::<usize>() > self.objects.len() / 2 {
+        let of_snapshot = snapshot.and_then(|snapshot| Some((snapshot, snapshot.objects.known(slot)?)));
+        let (objects, count, wanted) = match of_snapshot {
+            Some((snapshot, wanted)) => {
+                let objects = Listed::differing(objects, &wanted);
+                let count = snapshot.objects.objects_in(slot, objects.from(0));
+                (objects, count, snapshot.instances.clone())
+            }
+            None => {
+                let objects = Listed::differing(objects, &self.object_digests(slot));
+                let count = self.digests.objects.objects_in(slot, objects.from(0));
+                (objects, count, self.instance_digests())
+            }
+        };
+        if count > self.objects.len() / 2 {
             return Differs::EVERYTHING;
         }
         let instances = match instances {
-            Some(instances) => Listed::differing(instances, &self.instance_digests()),
+            Some(instances) => Listed::differing(instances, &wanted),
             None => Listed::Everything,
         };
-        Differs { own, objects, instances }
+        Differs { own, objects, instances, since: None }
+    }
+
+    /// The instance of a prefix, as of the last batch.
+    #[must_use]
+    pub fn instance_of(&self, prefix: &Prefix) -> Option<InstanceHash> {
+        self.digests.instance_of.get(prefix).copied()
+    }
+
+    /// The instances with something to choose and a route of one of these slots, as of the last batch.
+    pub fn contested_by<'a>(&'a self, slots: &'a BTreeSet<u32>) -> impl Iterator<Item = &'a InstanceHash> {
+        let live = slots.iter().flat_map(|slot| self.objects_of(*slot, 0)).flat_map(ObjectEntry::live);
+        let contested = live.filter(|nlri| self.routes_of(&nlri.prefix) > 1);
+        contested.filter_map(|nlri| self.digests.instance_of.get(&nlri.prefix))
     }
 
     /// Digests of the buckets of objects whose rows cover `slot`.
     fn object_digests(&mut self, slot: u32) -> BucketDigests {
-        let (mut all, mut narrowest) = (BucketDigests::new(), u32::MAX);
-        for bucket in 0..BUCKETS {
-            let known = self.digests.objects[usize::from(bucket)].unwrap_or_else(|| self.object_bucket(bucket, None));
-            self.digests.objects[usize::from(bucket)] = Some(known);
-            narrowest = narrowest.min(known.narrowest);
-            let digest =
-                if slot < known.narrowest { known.digest } else { self.object_bucket(bucket, Some(slot)).digest };
-            all.extend(digest.map(|digest| (bucket, digest)));
-        }
-        if slot < narrowest {
-            self.digests.all_objects = Some((digests::root(&all), narrowest));
-        }
-        all
-    }
-
-    /// A bucket of objects: of all, or of those whose rows cover a slot.
-    fn object_bucket(&self, bucket: u16, slot: Option<u32>) -> ObjectBucket {
-        let (first, last) = bounds(bucket);
-        let objects = self.by_handle.range(Handle(first)..=Handle(last)).filter_map(|(_, key)| self.objects.get(key));
-        let covers = |entry: &&ObjectEntry| slot.is_none_or(|slot| slot < entry.width);
-        let covering: Vec<&ObjectEntry> = objects.filter(covers).collect();
-        let narrowest = covering.iter().map(|entry| entry.width).min().unwrap_or(u32::MAX);
-        let objects = covering.len();
-        let content = covering.into_iter().map(|entry| (&entry.handle, entry.dead_indices().into_iter()));
-        ObjectBucket { digest: digests::of_objects(content), narrowest, objects }
+        self.digests.objects.digests(slot, in_bucket(&self.by_handle, &self.objects))
     }
 
     fn instance_digests(&mut self) -> BucketDigests {
@@ -719,7 +745,9 @@ impl ObjectTable {
         for bucket in 0..BUCKETS {
             let digest = self.digests.instances[usize::from(bucket)].unwrap_or_else(|| {
                 let (first, last) = bounds(bucket);
-                digests::of_instances(self.digests.by_instance.range(first..=last).map(|(hash, _)| hash))
+                let count = &mut self.digests.hashed;
+                let all = self.digests.by_instance.range(first..=last).map(|(hash, _)| hash);
+                digests::of_instances(all.inspect(|_| *count += 1))
             });
             self.digests.instances[usize::from(bucket)] = Some(digest);
             all.extend(digest.map(|digest| (bucket, digest)));
@@ -737,6 +765,18 @@ impl ObjectTable {
             });
         });
         self.view = hash(LABEL_VIEW, &[&w.finish()]);
+    }
+}
+
+/// The objects in a bucket, ascending by handle.
+fn in_bucket<'a>(
+    by_handle: &'a BTreeMap<Handle, (u32, u64)>,
+    objects: &'a BTreeMap<(u32, u64), ObjectEntry>,
+) -> impl Fn(u16) -> Box<dyn Iterator<Item = &'a ObjectEntry> + 'a> + Copy {
+    move |bucket| {
+        let (first, last) = bounds(bucket);
+        let handles = by_handle.range(Handle(first)..=Handle(last));
+        Box::new(handles.filter_map(|(_, key)| objects.get(key)))
     }
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
-use wayleave_route_server::digests::Roots;
+use wayleave_route_server::digests::{Roots, Through};
 use wayleave_route_server::frames::{
     EngineStream, FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember,
 };
@@ -58,8 +58,14 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
     let mut flipped_bool = hello.clone();
     *flipped_bool.last_mut().expect("it has bytes") = 2;
     let roots = Roots { objects: [0; 16], instances: [0; 16] };
-    let buckets =
-        FromMember::Buckets { seq: 0, epoch: 1, objects: vec![(1, [0; 16])], instances: Vec::new(), own: [0; 16] };
+    let buckets = FromMember::Buckets {
+        seq: 0,
+        through: Through { objects: 0, results: 0 },
+        epoch: 1,
+        objects: vec![(1, [0; 16])],
+        instances: Vec::new(),
+        own: [0; 16],
+    };
     vec![
         ("nothing", vec![], After::Closed),
         ("type 0", vec![0], After::Closed),
@@ -85,7 +91,14 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         ("everything again", FromMember::Resync.encode(), After::Ignored),
         (
             "a position to come",
-            FromMember::Holds { seq: u64::MAX, epoch: 1, roots, own: [0; 16] }.encode(),
+            FromMember::Holds {
+                seq: u64::MAX,
+                through: Through { objects: 0, results: 0 },
+                epoch: 1,
+                roots,
+                own: [0; 16],
+            }
+            .encode(),
             After::Closed,
         ),
         ("buckets that nobody asked for", buckets.encode(), After::Closed),

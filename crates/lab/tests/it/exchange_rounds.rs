@@ -7,7 +7,8 @@ use crate::common::{Exchange, LIMIT, asn, in_both_modes, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::costs::{Costs, MEASURED, Operations, Wire};
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
-use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::frames::ToMember;
+use wayleave_route_server::object::{ExportMode, MAX_PREFIXES};
 use wayleave_route_server::party::{Counters, PartyEvent};
 
 const TICK: Duration = Duration::from_millis(50);
@@ -301,4 +302,43 @@ fn tables_equal_the_reference_with_many_rounds_open(export: ExportMode) {
         exchange.check();
     }
     assert!(most >= 3, "{most} rounds at a time");
+}
+
+#[test]
+fn a_batch_changes_no_more_than_its_quota_for_those_who_rank() {
+    const MEMBERS: usize = 40;
+    const PREFIXES: usize = 8_000;
+    // As the parties state it: prefixes times members that rank, of one batch; the last object may exceed it.
+    const QUOTA: usize = 1 << 17;
+    let sinks = (3..MEMBERS as u32).collect();
+    let tick = Duration::from_secs(1);
+    let mut sim = Sim::new(Setup { members: MEMBERS, tick, sinks, ..Setup::default() });
+    assert!(sim.settle(LIMIT));
+    let all = prefixes(20, PREFIXES as u32);
+    for slot in [0, 1] {
+        sim.announce(slot, &all, &route(slot, &[64500], &[]));
+        sim.recording = Some(Vec::new());
+        assert!(sim.settle(LIMIT));
+    }
+    let frames = sim.recording.take().expect("it records");
+    let to_one = frames.iter().filter(|frame| frame.from == PARTIES[0] && frame.to == Node::Member(2));
+    let mut whole = Vec::new();
+    let mut listed = Vec::new();
+    for frame in to_one {
+        let tick = match ToMember::decode(&frame.bytes) {
+            Ok(ToMember::Tick(tick)) => tick,
+            Ok(ToMember::Part { last, bytes }) => {
+                whole.extend(bytes);
+                match last.then(|| ToMember::decode(&std::mem::take(&mut whole))) {
+                    Some(Ok(ToMember::Tick(tick))) => tick,
+                    _ => continue,
+                }
+            }
+            _ => continue,
+        };
+        listed.push(tick.instances.iter().filter(|instance| instance.len() > 1).count());
+    }
+    assert_eq!(listed.iter().sum::<usize>(), PREFIXES);
+    let most = listed.iter().max().copied().unwrap_or(0) * MEMBERS;
+    assert!(most > QUOTA / 2 && most < QUOTA + MAX_PREFIXES * MEMBERS, "{most} of {QUOTA}: {listed:?}");
 }

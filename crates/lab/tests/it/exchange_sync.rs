@@ -5,10 +5,13 @@ use std::time::Duration;
 use crate::common::{Exchange, in_both_modes, nlri, route};
 use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
-use wayleave_route_server::digests::{Digest, Roots};
+use wayleave_route_server::digests::{Digest, Roots, Through};
 use wayleave_route_server::frames::{FromMember, ToMember};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
+
+/// What a member says that has had nothing.
+const NEVER: Through = Through { objects: 0, results: 0 };
 
 /// Who connects again.
 const AWAY: u32 = 3;
@@ -174,11 +177,16 @@ fn a_member_whose_digests_lie_harms_itself_alone_and_is_named_where_it_shows() {
     }
     let own: Digest = [3; 16];
     let roots = Roots { objects: [1; 16], instances: [2; 16] };
-    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &FromMember::Holds { seq: 0, epoch: 1, roots, own }.encode());
+    exchange.sim.inject(
+        Node::Member(AWAY),
+        PARTIES[0],
+        &FromMember::Holds { seq: 0, through: NEVER, epoch: 1, roots, own }.encode(),
+    );
     exchange.sim.run_for(Duration::from_millis(10));
     // Buckets that it does not have.
     let lies: Vec<(u16, Digest)> = (0..4096).map(|bucket| (bucket, [9; 16])).collect();
-    let buckets = FromMember::Buckets { seq: 0, epoch: 1, objects: lies.clone(), instances: lies, own }.encode();
+    let buckets =
+        FromMember::Buckets { seq: 0, through: NEVER, epoch: 1, objects: lies.clone(), instances: lies, own }.encode();
     exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &buckets);
     exchange.sim.run_for(Duration::from_millis(10));
     let (objects, ..) = sent(&mut exchange.sim, AWAY);
@@ -202,7 +210,7 @@ fn a_member_that_says_that_it_took_a_batch_to_come_is_named_and_cut_off() {
     exchange.sim.run_for(Duration::from_millis(10));
     exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &forger.hello([7; 16], true));
     let roots = Roots { objects: [1; 16], instances: [2; 16] };
-    let holds = FromMember::Holds { seq: u64::MAX, epoch: 1, roots, own: [0; 16] };
+    let holds = FromMember::Holds { seq: u64::MAX, through: NEVER, epoch: 1, roots, own: [0; 16] };
     exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &holds.encode());
     exchange.sim.run_for(Duration::from_millis(10));
     let named = |event: &(Node, PartyEvent)| matches!(&event.1, PartyEvent::BadFrame { slot: Some(AWAY), what } if what.contains("never made"));
@@ -215,6 +223,9 @@ fn a_member_that_does_not_answer_is_sent_everything_and_nobody_waits_for_it() {
     let mut exchange = with_routes(5, ExportMode::Direct, 20);
     exchange.sim.tamper = Some(Box::new(|from, _, bytes| match FromMember::decode(bytes) {
         Ok(FromMember::Buckets { .. }) if from == Node::Member(AWAY) => FrameAction::Drop,
+        Ok(FromMember::Holds { seq, epoch, roots, own, .. }) if from == Node::Member(AWAY) => {
+            FrameAction::Change(FromMember::Holds { seq, through: NEVER, epoch, roots, own }.encode())
+        }
         _ => FrameAction::Pass,
     }));
     exchange.sim.cut_member(AWAY);
@@ -245,9 +256,9 @@ fn a_member_that_has_had_its_turns_and_does_not_answer_keeps_no_party_busy() {
     // When its turn comes it is asked for more, since what it said is not so, and does not answer.
     exchange.sim.tamper = Some(Box::new(|from, _, bytes| match FromMember::decode(bytes) {
         Ok(FromMember::Buckets { .. }) if from == Node::Member(AWAY) => FrameAction::Drop,
-        Ok(FromMember::Holds { seq, epoch, own, .. }) if from == Node::Member(AWAY) => {
+        Ok(FromMember::Holds { seq, through, epoch, own, .. }) if from == Node::Member(AWAY) => {
             let roots = Roots { objects: [1; 16], instances: [2; 16] };
-            FrameAction::Change(FromMember::Holds { seq, epoch, roots, own }.encode())
+            FrameAction::Change(FromMember::Holds { seq, through, epoch, roots, own }.encode())
         }
         _ => FrameAction::Pass,
     }));
@@ -271,7 +282,7 @@ fn members_that_left_one_party_keep_no_place_from_those_that_come_back() {
         for party in PARTIES {
             exchange.sim.inject(member, party, &forger.hello([7; 16], true));
         }
-        let holds = FromMember::Holds { seq: 0, epoch: 1, roots, own: [3; 16] };
+        let holds = FromMember::Holds { seq: 0, through: NEVER, epoch: 1, roots, own: [3; 16] };
         exchange.sim.inject(member, PARTIES[0], &holds.encode());
     }
     exchange.sim.run_for(Duration::from_millis(100));
@@ -295,7 +306,7 @@ fn a_flood_of_digests_has_the_budget_of_requests_and_its_sender_is_named() {
     let mut exchange = with_routes(5, ExportMode::Direct, 5);
     let roots = Roots { objects: [1; 16], instances: [2; 16] };
     for _ in 0..40 {
-        let holds = FromMember::Holds { seq: 0, epoch: 1, roots, own: [0; 16] };
+        let holds = FromMember::Holds { seq: 0, through: NEVER, epoch: 1, roots, own: [0; 16] };
         exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &holds.encode());
         exchange.sim.run_for(Duration::from_millis(20));
     }
@@ -328,5 +339,153 @@ fn a_party_with_an_older_store_loses_nobody_anything_for_good() {
         let slots: Vec<u32> = exchange.sim.tables.keys().copied().collect();
         let alarms: u64 = slots.iter().map(|slot| exchange.sim.member(*slot).expect("runs").counters().alarms).sum();
         assert_eq!(alarms, 0, "{party:?}");
+    }
+}
+
+in_both_modes!(members_newer_than_the_narrowest_row_come_back_without_a_pass_over_all_objects);
+fn members_newer_than_the_narrowest_row_come_back_without_a_pass_over_all_objects(export: ExportMode) {
+    const OBJECTS: u64 = 600;
+    const MEMBERS: u32 = 50;
+    let mut exchange = with_routes(3, export, 300);
+    // An announcer that is away sends no columns: its rows stay as narrow as they are.
+    exchange.sim.kill(Node::Member(0));
+    let joined: Vec<u32> = (0..MEMBERS).map(|_| exchange.join()).collect();
+    exchange.sim.run_for(Duration::from_secs(1));
+    let hashed = |exchange: &Exchange| exchange.sim.party(PARTIES[0]).expect("it runs").hashed();
+    let mut come_back = |slots: &[u32]| {
+        let before = hashed(&exchange);
+        for slot in slots {
+            exchange.sim.cut_member(*slot);
+            exchange.sim.connect(Node::Member(*slot), PARTIES[0]);
+            exchange.sim.connect(Node::Member(*slot), PARTIES[1]);
+            exchange.announce(1, &[nlri("20.0.1.0/24")], &route(1, &[64502 + slot], &[]));
+            exchange.sim.run_for(Duration::from_secs(1));
+        }
+        hashed(&exchange) - before
+    };
+    // The first one of a class has its digests made.
+    come_back(&joined[..1]);
+    let all = come_back(&joined);
+    // Of the objects and instances each has four changed buckets or fewer hashed again, with what else is in them.
+    assert!(all < u64::from(MEMBERS) * 12, "{all} hashes for {MEMBERS} members, {OBJECTS} objects");
+    assert!(exchange.sim.tables[&joined[7]].len() > 250, "{}", exchange.sim.tables[&joined[7]].len());
+    exchange.sim.start(Node::Member(0));
+    exchange.check();
+}
+
+#[test]
+fn what_changes_while_a_member_is_compared_is_all_that_it_is_sent() {
+    const PREFIXES: u32 = 1_500;
+    const ROUNDS: u32 = 40;
+    let tick = Duration::from_millis(50);
+    let mut exchange = Exchange::new(Setup { members: 5, tick, seed: 900, ..Setup::default() });
+    for slot in [0, 1] {
+        for prefix in 0..PREFIXES {
+            exchange.announce(slot, &[churning(prefix)], &route(slot, &[64500], &[]));
+        }
+    }
+    exchange.check();
+    exchange.sim.recording = Some(Vec::new());
+    // Two thousand changes a second while the member is away, comes back and is compared: more than half of the buckets.
+    let mut changes = 0;
+    for round in 0..ROUNDS {
+        for _ in 0..100 {
+            let prefix = churning(changes * 7 % PREFIXES);
+            exchange.announce(0, &[prefix], &route(0, &[64501 + round], &[]));
+            changes += 1;
+        }
+        match round {
+            5 => exchange.sim.cut_member(AWAY),
+            8 => exchange.sim.connect_all(),
+            _ => {}
+        }
+        exchange.sim.pass(tick);
+    }
+    exchange.check();
+    let (objects, ..) = sent(&mut exchange.sim, AWAY);
+    let all = 2 * PREFIXES as usize;
+    assert!(objects <= changes as usize, "{objects} objects for {changes} changes, of {all}");
+    let counters = exchange.sim.member(AWAY).expect("it runs").counters().clone();
+    assert_eq!((counters.resyncs, counters.alarms), (0, 0));
+}
+
+fn churning(prefix: u32) -> wayleave_bgp::Nlri {
+    nlri(&format!("20.{}.{}.0/24", prefix / 250, prefix % 250))
+}
+
+#[test]
+fn members_that_come_back_to_a_party_after_its_restart_are_sent_what_changed_since_and_no_more() {
+    let tick = Duration::from_millis(50);
+    for party in PARTIES {
+        let mut exchange = Exchange::new(Setup { members: 5, tick, seed: 900, ..Setup::default() });
+        for slot in [0, 1] {
+            for prefix in 0..1_500 {
+                exchange.announce(slot, &[churning(prefix)], &route(slot, &[64500], &[]));
+            }
+        }
+        exchange.check();
+        exchange.sim.kill(party);
+        exchange.sim.kill(Node::Member(AWAY));
+        exchange.sim.start(Node::Member(AWAY));
+        exchange.sim.start(party);
+        // One that keeps what it had waits for a while, and others change half of the buckets meanwhile.
+        exchange.sim.cut_member(4);
+        exchange.sim.run_for(tick);
+        exchange.sim.recording = Some(Vec::new());
+        for prefix in 0..1_400 {
+            exchange.announce(0, &[churning(prefix)], &route(0, &[64501], &[]));
+            if prefix % 100 == 0 {
+                exchange.sim.run_for(tick);
+            }
+        }
+        exchange.sim.run_for(Duration::from_secs(3));
+        assert_eq!(sent(&mut exchange.sim, 4).0, 0);
+        exchange.check();
+        let (objects, ..) = sent(&mut exchange.sim, 4);
+        assert_eq!(objects, 1_400, "{party:?}");
+    }
+}
+
+#[test]
+fn after_a_new_epoch_only_prefixes_with_a_changed_value_are_evaluated_again_for_who_missed_it() {
+    for relinks in [false, true] {
+        let mut exchange = Exchange::new(Setup { members: 6, seed: 900, ..Setup::default() });
+        for (slots, second) in [([0, 1], 20), ([1, 2], 30)] {
+            for slot in slots {
+                for prefix in 0..150 {
+                    exchange.announce(slot, &[nlri(&format!("{second}.0.{prefix}.0/24"))], &route(slot, &[64500], &[]));
+                }
+            }
+        }
+        exchange.recommend(&[(0, 10), (1, 20), (2, 10)].into());
+        exchange.check();
+        // One has all results, and connects again after the epoch; another one misses its results.
+        exchange.sim.recording = Some(Vec::new());
+        exchange.recommend(&[(0, 30), (1, 20), (2, 10)].into());
+        exchange.check();
+        sent(&mut exchange.sim, AWAY);
+        exchange.sim.cut_member(AWAY);
+        exchange.check();
+        let (objects, instances, ..) = sent(&mut exchange.sim, AWAY);
+        assert_eq!((objects, instances), (0, 0), "it had all results");
+        exchange.sim.cut_member(4);
+        exchange.recommend(&[(0, 5), (1, 20), (2, 10)].into());
+        exchange.sim.run_for(Duration::from_secs(1));
+        if relinks {
+            exchange.sim.cut_parties();
+        }
+        exchange.check();
+        let frames = exchange.sim.recording.clone();
+        let (objects, instances, ..) = sent(&mut exchange.sim, 4);
+        assert_eq!(objects, 0);
+        // After a new link between the parties whole buckets are evaluated again.
+        let most = if relinks { 180 } else { 150 };
+        assert!((150..=most).contains(&instances), "{instances} instances");
+        exchange.sim.recording = frames;
+        let (.., instances, _, _) = sent(&mut exchange.sim, AWAY);
+        assert_eq!(instances, 150, "who was there is served once");
+        exchange.sim.cut_parties();
+        exchange.check();
+        assert_eq!(sent(&mut exchange.sim, AWAY).1, 0);
     }
 }

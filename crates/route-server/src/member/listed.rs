@@ -24,6 +24,13 @@ struct ListedInstance {
     evaluated: Option<u64>,
 }
 
+impl ListedInstance {
+    /// Whether it need not be listed again. `select_best`: whether the member takes part.
+    fn is_done(&self, select_best: bool) -> bool {
+        self.is_whole && (!select_best || self.candidates.len() < 2 || self.evaluated.is_some())
+    }
+}
+
 /// All instances by their hashes, and by their candidates: a candidate is in one at most. Most are listed again with one candidate
 /// changed, and keep their number then.
 #[derive(Default)]
@@ -39,11 +46,17 @@ pub(super) struct Instances {
 
 impl Instances {
     /// The parties list an instance; it replaces those that have a candidate of it. `ranks`: whether Select-Best chooses.
-    pub(super) fn list(&mut self, seq: Seq, candidates: &Instance, (is_whole, ranks): (bool, bool)) -> InstanceHash {
+    pub(super) fn list(
+        &mut self,
+        (seq, epoch): (Seq, u64),
+        candidates: &Instance,
+        (is_whole, ranks): (bool, bool),
+    ) -> InstanceHash {
         let hash = digests::instance(candidates);
         if let Some(known) = self.by_hash.get(&hash).and_then(|number| self.listed[*number].as_mut()) {
-            // What was chosen among candidates of which some had not come is not chosen among all of them.
-            known.evaluated = known.evaluated.filter(|_| known.is_whole && !ranks);
+            // What was chosen among candidates of which some had not come is not chosen among all of them. It may be listed again since
+            // a value among it changed: then what was chosen in an earlier epoch does not count either.
+            known.evaluated = known.evaluated.filter(|chosen| known.is_whole && !ranks && *chosen == epoch);
             (known.is_whole, known.seq) = (is_whole, seq);
             return hash;
         }
@@ -147,13 +160,22 @@ impl Instances {
         in_buckets(self.by_hash.keys().copied().collect())
     }
 
+    /// The first of the epochs in which Select-Best chose, if it did.
+    pub(super) fn first_epoch(&self) -> Option<u64> {
+        self.each().filter(|listed| listed.candidates.len() > 1).filter_map(|listed| listed.evaluated).min()
+    }
+
+    /// The last batch before the first that listed an instance which is to be listed again.
+    pub(super) fn done_through(&self, select_best: bool) -> Seq {
+        let open = self.each().filter(|listed| !listed.is_done(select_best));
+        open.map(|listed| listed.seq.saturating_sub(1)).min().unwrap_or(Seq::MAX)
+    }
+
     /// Digests of all, such that the buckets differ from the parties' in which one is to be listed again: Select-Best has
-    /// something to choose, and no result came in this epoch.
-    pub(super) fn done(&self, select_best: bool, epoch: u64) -> BucketDigests {
-        let is_done = |listed: &ListedInstance| {
-            listed.is_whole && (!select_best || listed.candidates.len() < 2 || listed.evaluated == Some(epoch))
-        };
-        let mut all: Vec<(InstanceHash, bool)> = self.each().map(|listed| (listed.hash, is_done(listed))).collect();
+    /// something to choose, and no result came.
+    pub(super) fn done(&self, select_best: bool) -> BucketDigests {
+        let mut all: Vec<(InstanceHash, bool)> =
+            self.each().map(|listed| (listed.hash, listed.is_done(select_best))).collect();
         all.sort_unstable();
         digests::by_bucket(
             &all,
@@ -268,7 +290,7 @@ mod tests {
                 let (first, count) = (below(40), 1 + below(6));
                 let list: Instance = (first..first + count).map(candidate).collect::<Vec<_>>().into();
                 let ranks = below(2) == 0;
-                let hash = instances.list(seq, &list, (true, ranks));
+                let hash = instances.list((seq, 5), &list, (true, ranks));
                 plain.list(&list, ranks);
                 if below(2) == 0 {
                     instances.evaluated(&hash, seq, 5);

@@ -258,6 +258,9 @@ pub struct Member {
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     last_seq: u64,
+    /// The last batch through which it has had everything, and whether it may lack something of the later ones.
+    complete: u64,
+    is_in_doubt: bool,
     routes: HashMap<Handle, ReceivedObject, Keyed>,
     instances: Instances,
     choices: BTreeMap<Prefix, Choice>,
@@ -328,6 +331,8 @@ impl Member {
             announcements: Announcements::new(used, now.instant),
             halves: BTreeMap::new(),
             last_seq: 0,
+            complete: 0,
+            is_in_doubt: false,
             routes: HashMap::default(),
             instances: Instances::default(),
             choices: BTreeMap::new(),

@@ -10,7 +10,7 @@ use wayleave_core::{Now, Prefix, VerdictKind};
 use super::announce::Inventory;
 use super::select::Round;
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Saying, Suspect, index};
-use crate::digests::{self, BucketDigests, Differs, InstanceHash, Roots};
+use crate::digests::{self, BucketDigests, Differs, InstanceHash, Roots, Through};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{Body, Candidate, Deliver, FromMember, Slice, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
@@ -136,6 +136,7 @@ impl Member {
             if older_waits && !begins(&one) {
                 // One party skipped a batch that the other made: start from all that lives.
                 self.halves.clear();
+                self.in_doubt();
                 self.request_resync();
                 return;
             }
@@ -169,18 +170,34 @@ impl Member {
 
     /// Tells party 1 what this member holds, so that it is sent the rest.
     pub(super) fn send_held(&mut self) {
-        let (seq, epoch, own) = (self.last_seq, self.tick_epoch, self.announcements.own_digest());
+        let (seq, own, epoch) = (self.last_seq, self.announcements.own_digest(), self.first_epoch());
         let objects = digests::root(&self.objects_held());
-        let instances = digests::root(&self.instances.done(self.config.select_best, epoch));
-        let roots = Roots { objects, instances };
-        self.send(PartyNumber::One, &FromMember::Holds { seq, epoch, roots, own });
+        let instances = digests::root(&self.instances.done(self.config.select_best));
+        let (through, roots) = (self.through(), Roots { objects, instances });
+        self.send(PartyNumber::One, &FromMember::Holds { seq, through, epoch, roots, own });
     }
 
     /// Tells party 1 the same by buckets.
     pub(super) fn send_buckets(&mut self) {
-        let (seq, epoch, own) = (self.last_seq, self.tick_epoch, self.announcements.own_digest());
-        let (objects, instances) = (self.objects_held(), self.instances.done(self.config.select_best, epoch));
-        self.send(PartyNumber::One, &FromMember::Buckets { seq, epoch, objects, instances, own });
+        let (seq, own, epoch) = (self.last_seq, self.announcements.own_digest(), self.first_epoch());
+        let (objects, instances) = (self.objects_held(), self.instances.done(self.config.select_best));
+        let through = self.through();
+        self.send(PartyNumber::One, &FromMember::Buckets { seq, through, epoch, objects, instances, own });
+    }
+
+    fn first_epoch(&self) -> u64 {
+        self.instances.first_epoch().unwrap_or(self.tick_epoch)
+    }
+
+    /// The last batches through which this member has everything.
+    fn through(&self) -> Through {
+        let objects = self.complete;
+        Through { objects, results: objects.min(self.instances.done_through(self.config.select_best)) }
+    }
+
+    /// This member lacks something, or may, of this batch or those before it: it has everything again once it has been sent that.
+    fn in_doubt(&mut self) {
+        self.is_in_doubt = true;
     }
 
     /// Digests of the objects that came, whether this member could open them or not.
@@ -199,11 +216,13 @@ impl Member {
         if !alike(one, two) {
             let what = "the two parties describe a batch differently".to_owned();
             self.alarm(Alarm { what, handle: None, suspects: both_parties() });
+            self.in_doubt();
             self.request_resync();
             return;
         }
         // Ticks of a session before its first slice, and slices without a first one, change nothing.
         if !begins(one) && self.sync.is_none() && (!self.synced || one.slice.is_some()) {
+            self.in_doubt();
             return;
         }
         self.counters.ticks += 1;
@@ -221,6 +240,8 @@ impl Member {
                 objects: 0,
                 own: Inventory::default(),
             });
+            // What is sent from here on is what it lacked before, whatever the reason.
+            self.is_in_doubt = false;
             self.ahead = None;
             self.deferred = None;
             self.lost_since = None;
@@ -256,7 +277,7 @@ impl Member {
                 candidates.iter().map(|candidate| self.assessment(candidate)).collect();
             let prefix = self.candidates_changed(one.seq, candidates, &assessments, ranks);
             let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
-            let hash = self.instances.list(one.seq, candidates, (is_whole, ranks));
+            let hash = self.instances.list((one.seq, self.tick_epoch), candidates, (is_whole, ranks));
             if let Some(sync) = &mut self.sync {
                 sync.unlisted.remove(&hash);
             }
@@ -280,6 +301,9 @@ impl Member {
         }
         if let Some(wanted) = ends {
             self.end_sync(wanted);
+        }
+        if self.sync.is_none() && !self.is_in_doubt {
+            self.complete = one.seq;
         }
     }
 
@@ -336,6 +360,9 @@ impl Member {
             let what = "the parties sent everything, and it is not what they say that it is".to_owned();
             self.alarm(Alarm { what, handle: None, suspects: both_parties() });
         }
+        // What the parties send since some batch is not enough.
+        self.complete = 0;
+        self.in_doubt();
         self.request_resync();
     }
 

@@ -107,6 +107,7 @@ impl Member {
         self.touched.extend(self.choices.keys().copied());
         self.choices.clear();
         self.instances.clear();
+        self.complete = 0;
     }
 
     /// The usable candidates with their classes, in number order; those that import rules reject have none.

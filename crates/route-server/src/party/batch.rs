@@ -11,7 +11,7 @@ use super::relist::Relist;
 use super::role::Role;
 use super::round::{Group, Round};
 use super::state::{ActiveMember, Stage, State, width};
-use super::sync::{Cursor, Listing};
+use super::sync::{Cursor, Lack, Listing};
 use super::{Party, PartyNumber, PartyOutput, PersistId, store, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, MemberSet};
@@ -70,6 +70,7 @@ impl State {
         }
         self.table.settle();
         self.table.extend_view(seq, steps);
+        self.recent.note(seq, &applied.effects);
         applied.view = self.table.view();
         let changes = store::changes(&self.table, &applied.effects, self.epoch, seq);
         let id = self.persist(changes);
@@ -115,8 +116,9 @@ impl State {
                 let before = self.active.get(slot).filter(|before| before.session == *session);
                 let complete = before.is_some_and(|before| before.complete) || *differs != Differs::EVERYTHING;
                 let (session, select_best, chooses) = (*session, *select_best, *chooses);
-                let (cursor, differs) = (Some(Cursor::before(differs)), Arc::new(differs.clone()));
-                self.activate(*slot, ActiveMember { session, select_best, cursor, differs, complete, chooses });
+                let cursor = Some(Cursor::before(differs));
+                let lacks = Arc::new(Lack::of(differs.clone(), &self.recent));
+                self.activate(*slot, ActiveMember { session, select_best, cursor, lacks, complete, chooses });
                 role.member_synced(*slot);
                 applied.slices.insert(*slot, (*objects, true));
             }
@@ -210,6 +212,7 @@ impl State {
     /// Looks at so many prefixes more, and lets those be evaluated again that an epoch's change concerns.
     fn relist_some(&mut self, prefixes: u32, effects: &mut Effects) {
         let Some(relist) = self.relist.take() else { return };
+        self.relisted.note(&relist, self.seq);
         let (concerned, rest) = relist.take(&self.table, prefixes);
         effects.relisted.extend(concerned);
         self.relist = rest;
@@ -232,7 +235,7 @@ impl State {
             let slice = applied.slices.get(&slot).zip(active.cursor);
             let begins = slice.is_some_and(|((_, begins), _)| *begins);
             let taken =
-                slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, &active.differs, *objects));
+                slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, &active.lacks, *objects));
             let ends = taken.as_ref().is_some_and(|taken| taken.after.is_none()).then(|| self.table.roots(slot));
             let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
             let listing = Listing::new(is_new, active.complete, active.cursor, taken.as_ref());
@@ -264,7 +267,10 @@ impl State {
                 let new: BTreeSet<Handle> = entries.iter().map(|entry| entry.handle).collect();
                 let of_slice = taken.objects.iter().filter_map(|(slot, version)| self.table.entry(*slot, *version));
                 entries.extend(of_slice.filter(|entry| !new.contains(&entry.handle)));
-                let begins = begins.then(|| Differs::clone(&active.differs));
+                let begins = begins.then(|| active.lacks.differs.clone());
+                if let Some(since) = begins.as_ref().and_then(|differs| differs.since) {
+                    (tick.dead, tick.gone) = self.recent.dead_since(since.objects);
+                }
                 let own_ends = taken.own_ends || begins.as_ref().is_some_and(|differs| !differs.own);
                 tick.slice = Some(Slice { begins, ends, own: taken.own, own_ends });
                 cursor = taken.after;

@@ -13,8 +13,9 @@ use std::time::Duration;
 use wayleave_core::Instant;
 
 use super::state::State;
-use crate::digests::{self, BucketDigests, Differs, Digest, Listed, Roots};
+use crate::digests::{self, BucketDigests, Differs, Digest, Listed, Roots, Through};
 use crate::frames::{Seq, ToMember};
+use crate::object_table::Snapshot;
 
 /// Members whose buckets are awaited or held at a time: our own limit, of some megabytes.
 const MAX_COMPARING: usize = 16;
@@ -25,7 +26,8 @@ const COMPARE_WAIT: Duration = Duration::from_secs(10);
 pub(super) struct Holding {
     /// The last batch that it took.
     pub seq: Seq,
-    /// The epoch in which Select-Best chose for it.
+    pub through: Through,
+    /// The first epoch of those in which Select-Best chose for it.
     pub epoch: u64,
     /// The digest of what it knows of its own objects.
     pub own: Digest,
@@ -54,6 +56,10 @@ pub(super) struct Comparisons {
     of: BTreeMap<u32, Comparison>,
     /// Members whose buckets may still come, though they are no longer awaited.
     overdue: BTreeSet<u32>,
+    /// What members were to have when the parties agreed. Who has not been served since is compared with that.
+    agreed: Option<Snapshot>,
+    /// The first epoch whose choices count: which values changed before it is not known here. `None` before the parties agreed.
+    first_epoch: Option<u64>,
 }
 
 impl Comparisons {
@@ -76,6 +82,17 @@ impl Comparisons {
         if let Some(Comparison::Asked(_)) = self.of.insert(slot, Comparison::Everything) {
             self.overdue.insert(slot);
         }
+    }
+
+    /// The parties agree on what they store.
+    pub(super) fn agreed(&mut self, party: &mut State) {
+        self.agreed = Some(party.table.snapshot());
+        self.first_epoch.get_or_insert(party.epoch);
+    }
+
+    /// An epoch begins, and which values it changes is not known.
+    pub(super) fn values_are_unknown(&mut self, epoch: u64) {
+        self.first_epoch = Some(epoch);
     }
 
     /// The link between the parties failed: nobody is sent anything until it is up, and what was said is too old then.
@@ -105,6 +122,9 @@ impl Comparisons {
     pub(super) fn said(&mut self, party: &State, slot: u32, holding: Holding) -> Result<(), &'static str> {
         if holding.seq > party.seq {
             return Err("it says that it took a batch that was never made");
+        }
+        if holding.through.objects > holding.seq {
+            return Err("it says that it has everything through a batch that it did not take");
         }
         match (self.of.get(&slot), &holding.held) {
             (Some(Comparison::Asked(_)), HeldDigests::Buckets { .. }) => {}
@@ -159,7 +179,7 @@ impl Comparisons {
                 return Some(Differs::EVERYTHING);
             }
             Some(Comparison::Asked(_)) => return None,
-            Some(Comparison::Said(holding)) => match of_holding(party, slot, holding) {
+            Some(Comparison::Said(holding)) => match self.of_holding(party, slot, holding) {
                 Some(differs) => return Some(differs),
                 None => self.of.insert(slot, Comparison::Due),
             },
@@ -173,29 +193,46 @@ impl Comparisons {
         }
         None
     }
-}
 
-/// What differs, unless more has to be known.
-fn of_holding(party: &mut State, slot: u32, holding: &Holding) -> Option<Differs> {
-    let is_this_epoch = holding.epoch == party.epoch;
-    match &holding.held {
-        HeldDigests::Buckets { objects, instances } => {
-            Some(party.table.differs(slot, objects, is_this_epoch.then_some(instances), &holding.own))
+    /// What differs, unless more has to be known.
+    fn of_holding(&self, party: &mut State, slot: u32, holding: &Holding) -> Option<Differs> {
+        // What was chosen in an epoch that is known, with values that have not changed since, counts.
+        let known = self.first_epoch.is_some_and(|first| (first..=party.epoch).contains(&holding.epoch));
+        let own = party.table.own_digest(slot) != holding.own;
+        let (after, agreed) = (holding.through, party.recent.agreed());
+        let is_recent = known && after.results > agreed && party.recent.covers(slot, after.results);
+        if is_recent && party.recent.is_any_after(after.results) {
+            return Some(Differs { own, since: Some(after), ..Differs::NOTHING });
         }
-        HeldDigests::Roots(roots) => {
-            let wanted = party.table.roots(slot);
-            let nothing = digests::root(&[]);
-            if roots.objects == nothing && wanted.objects != nothing {
-                return Some(Differs::EVERYTHING);
+        let is_current = is_recent || holding.epoch == party.epoch;
+        let stale = if is_current { BTreeSet::new() } else { party.relisted.missed(after.objects) };
+        // Who has had nothing since the parties agreed is compared with what it was to have then, and gets what changed since.
+        let is_unserved = holding.seq <= agreed && party.recent.covers(slot, agreed);
+        let snapshot = self.agreed.as_ref().filter(|snapshot| is_unserved && snapshot.knows(slot));
+        let since_agreed = Some(Through { objects: agreed, results: agreed });
+        match &holding.held {
+            HeldDigests::Buckets { objects, instances } => {
+                let said = (objects, known.then_some(instances), &holding.own);
+                let differs = party.table.differs(slot, said, snapshot);
+                if differs == Differs::EVERYTHING {
+                    return Some(differs);
+                }
+                let since = since_agreed.filter(|_| snapshot.is_some() && party.recent.is_any_after(agreed));
+                Some(Differs { instances: differs.instances.with(party.table.contested_by(&stale)), since, ..differs })
             }
-            // Where there are no instances, there is nothing in which Select-Best chose.
-            let is_chosen = is_this_epoch || wanted.instances == nothing;
-            let own = party.table.own_digest(slot) != holding.own;
-            (*roots == wanted && is_chosen).then_some(Differs {
-                own,
-                objects: Listed::Nothing,
-                instances: Listed::Nothing,
-            })
+            HeldDigests::Roots(roots) => {
+                let (wanted, nothing) = (party.table.roots(slot), digests::root(&[]));
+                if roots.objects == nothing && wanted.objects != nothing {
+                    return Some(Differs::EVERYTHING);
+                }
+                // Where there are no instances, there is nothing in which Select-Best chose.
+                let is_chosen = known || wanted.instances == nothing;
+                let instances = Listed::Nothing.with(party.table.contested_by(&stale));
+                if known && snapshot.is_some_and(|snapshot| snapshot.roots(slot) == *roots) && *roots != wanted {
+                    return Some(Differs { own, instances, since: since_agreed, ..Differs::NOTHING });
+                }
+                (*roots == wanted && is_chosen).then_some(Differs { own, instances, ..Differs::NOTHING })
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ mod engine;
 mod export;
 mod follower;
 mod probation;
+mod recent;
 mod reconcile;
 mod relist;
 mod role;
@@ -52,6 +53,8 @@ pub use supply::{SetupDone, SetupJob};
 use compare::{HeldDigests, Holding};
 use engine::Engine;
 use follower::Follower;
+use recent::RecentChanges;
+use relist::Relisted;
 use role::Role;
 use sequencer::Sequencer;
 use state::{Stage, State, width};
@@ -215,6 +218,8 @@ impl Party {
             live_in_a_row: 0,
             recommendation: BTreeMap::new(),
             relist: None,
+            relisted: Relisted::default(),
+            recent: RecentChanges::default(),
             flow_changed: BTreeSet::new(),
             paces: BTreeMap::new(),
             overspent: BTreeMap::new(),
@@ -382,12 +387,12 @@ impl Party {
                 self.rank(slot, seq, row, round::RankShare::Bytes(share), now);
             }
             (_, FromMember::Resync) => self.role.resync(state, slot),
-            (_, FromMember::Holds { seq, epoch, roots, own }) => {
-                self.member_holds(slot, link, Holding { seq, epoch, own, held: HeldDigests::Roots(roots) });
+            (_, FromMember::Holds { seq, through, epoch, roots, own }) => {
+                self.member_holds(slot, link, Holding { seq, through, epoch, own, held: HeldDigests::Roots(roots) });
             }
-            (_, FromMember::Buckets { seq, epoch, objects, instances, own }) => {
+            (_, FromMember::Buckets { seq, through, epoch, objects, instances, own }) => {
                 let held = HeldDigests::Buckets { objects, instances };
-                self.member_holds(slot, link, Holding { seq, epoch, own, held });
+                self.member_holds(slot, link, Holding { seq, through, epoch, own, held });
             }
             _ => state.bad_frame(Some(slot), link, "a frame meant for the other party".to_owned()),
         }

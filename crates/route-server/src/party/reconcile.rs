@@ -177,7 +177,9 @@ impl State {
         self.persist(changes);
         self.deactivate_all();
         self.members.values_mut().for_each(|member| member.lacks = false);
-        self.relist = None;
+        self.relisted.broke_off(self.relist.take());
+        self.relisted.agreed(self.seq);
+        self.recent.begin(self.seq);
         self.stage = Stage::Idle;
         if let Some(peer) = &mut self.peer {
             peer.ready = true;

@@ -3,10 +3,11 @@
 //!
 //! Which these are follows from the slots that party 1 names and from the table, so that both parties go through the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wayleave_core::Prefix;
 
+use crate::frames::Seq;
 use crate::object_table::ObjectTable;
 
 /// A walk through all prefixes, in order.
@@ -16,6 +17,38 @@ pub(super) struct Relist {
     next: Option<Prefix>,
     /// From which prefix on those of a slot are still to be evaluated; `None` is the first one.
     from: BTreeMap<u32, Option<Prefix>>,
+}
+
+/// With which batches prefixes of each slot were evaluated again, so that whoever was away for them gets these.
+#[derive(Default)]
+pub(super) struct Relisted {
+    /// The last batch that evaluated prefixes of a slot again.
+    last: BTreeMap<u32, Seq>,
+    /// Slots of walks that did not come to their end.
+    broken_off: BTreeSet<u32>,
+}
+
+impl Relisted {
+    /// A walk goes on with this batch.
+    pub(super) fn note(&mut self, walk: &Relist, seq: Seq) {
+        self.last.extend(walk.from.keys().map(|slot| (*slot, seq)));
+    }
+
+    /// A walk ends before its end.
+    pub(super) fn broke_off(&mut self, walk: Option<Relist>) {
+        self.broken_off.extend(walk.into_iter().flat_map(|walk| walk.from.into_keys()));
+    }
+
+    /// The parties agree on what they store, as of the batch `seq`: the rest of such walks nobody has had yet.
+    pub(super) fn agreed(&mut self, seq: Seq) {
+        let slots = std::mem::take(&mut self.broken_off);
+        self.last.extend(slots.into_iter().map(|slot| (slot, seq + 1)));
+    }
+
+    /// The slots of which a member has not had all that was evaluated again, if it has everything through a batch.
+    pub(super) fn missed(&self, through: Seq) -> BTreeSet<u32> {
+        self.last.iter().filter(|(_, last)| **last > through).map(|(slot, _)| *slot).collect()
+    }
 }
 
 impl Relist {

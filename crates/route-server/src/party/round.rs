@@ -46,6 +46,9 @@ pub(super) const MAX_ROUNDS: usize = 32;
 pub(super) const MAX_BACKGROUND: usize = 2;
 /// Evaluations of what changed just now that go before one that can wait: our own limit.
 const MAX_LIVE: u32 = 16;
+/// Of these each so-manieth is the first round's, however much of that was done: a round with several evaluations would otherwise wait
+/// for as long as new ones come.
+const FIRST_ROUND: u32 = 8;
 /// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.
 const MAX_ORDERED: usize = 4;
 
@@ -130,10 +133,10 @@ impl Round {
     }
 
     /// When it is the turn of its next evaluation, if it has one: the least first. Where rounds are crowded, the first ones end first.
-    fn turn(&self, is_crowded: bool) -> Option<(bool, usize, u64)> {
+    fn turn(&self, in_order: bool) -> Option<(bool, usize, u64)> {
         let running = self.running.as_ref()?;
         let live = running.jobs.front()?.live;
-        Some((!live, if live && !is_crowded { running.done } else { 0 }, self.seq))
+        Some((!live, if live && !in_order { running.done } else { 0 }, self.seq))
     }
 
     /// What its next evaluation takes, if that is over prefixes that are evaluated again.
@@ -417,8 +420,9 @@ impl State {
             // What is delivered goes before what is chosen.
             Stage::Exporting(exporting) => Some(exporting.seq()),
             _ => {
-                let is_crowded = self.rounds.len() > MAX_ROUNDS / 2;
-                let turns = || self.rounds.values().filter_map(|round| round.turn(is_crowded));
+                let is_first = self.live_in_a_row % FIRST_ROUND == FIRST_ROUND - 1;
+                let in_order = is_first || self.rounds.len() > MAX_ROUNDS / 2;
+                let turns = || self.rounds.values().filter_map(|round| round.turn(in_order));
                 // What can wait is not put off for ever, however much changes.
                 let owed = turns().filter(|(can_wait, ..)| *can_wait && self.live_in_a_row >= MAX_LIVE).min();
                 owed.or_else(|| turns().min()).map(|(.., seq)| seq)

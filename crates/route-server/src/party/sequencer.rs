@@ -18,7 +18,7 @@ use super::relist::Relist;
 use super::role::{Role, is_in_agreement};
 use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
-use super::sync::Cursor;
+use super::sync::{Cursor, Lack};
 use super::{PartyEvent, engine, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
@@ -275,7 +275,7 @@ impl Sequencer {
             let Some(active) = party.active.get(slot) else { continue };
             let Some(cursor) = active.cursor else { continue };
             if steps.len() < MAX_SLICES && self.is_ready(party, *slot) {
-                let objects = sync::objects_of_slice(&party.table, *slot, cursor, &active.differs);
+                let objects = sync::objects_of_slice(&party.table, *slot, cursor, &active.lacks);
                 steps.push(Step::Slice { slot: *slot, objects });
             }
         }
@@ -308,7 +308,8 @@ impl Sequencer {
             self.deferred.remove(&slot);
             self.comparisons.remove(slot);
             let chooses = self.take_turn(party, slot, select_best && !is_equal);
-            let objects = sync::objects_of_slice(&party.table, slot, Cursor::before(&differs), &differs);
+            let lacks = Lack::of(differs.clone(), &party.recent);
+            let objects = sync::objects_of_slice(&party.table, slot, Cursor::before(&differs), &lacks);
             steps.push(Step::Sync { slot, session, select_best, chooses: chooses || is_equal, objects, differs });
             self.begun.push(slot);
             if self.paused.remove(&slot) {
@@ -626,6 +627,7 @@ impl Sequencer {
         };
         party.send_to_peer(&frame);
         party.agreed(&effects);
+        self.comparisons.agreed(party);
         // What waits here is given time again: party 2 reports only now what it holds.
         for object in party.pending.values_mut().flat_map(BTreeMap::values_mut) {
             object.since = now.instant;
@@ -915,7 +917,9 @@ impl Role for Sequencer {
 
     fn epoch_began(&mut self, party: &State) -> Option<BTreeMap<u32, u8>> {
         self.next_epoch = party.clocks.instant + party.config.epoch;
-        self.is_unknown = false;
+        if std::mem::take(&mut self.is_unknown) {
+            self.comparisons.values_are_unknown(party.epoch);
+        }
         self.proposed_recommendation.take()
     }
 

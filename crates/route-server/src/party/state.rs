@@ -11,13 +11,13 @@ use wayleave_crypto::sign::VerifyingKey;
 use super::budget::Pace;
 use super::engine::Engine;
 use super::export::Exporting;
+use super::recent::RecentChanges;
 use super::reconcile::PeerHello;
-use super::relist::Relist;
+use super::relist::{Relist, Relisted};
 use super::round::Round;
-use super::sync::Cursor;
+use super::sync::{Cursor, Lack};
 use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
 use crate::credit::{self, Receiving, Sending};
-use crate::digests::Differs;
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
@@ -74,7 +74,7 @@ pub(super) struct ActiveMember {
     /// How far it has been sent what it lacks; `None` once it has all.
     pub cursor: Option<Cursor>,
     /// What it lacked when that began.
-    pub differs: Arc<Differs>,
+    pub lacks: Arc<Lack>,
     /// Whether it had all once in this session, or held most of it: then it gets all that is new, also while it is sent what it
     /// lacks.
     pub complete: bool,
@@ -193,8 +193,11 @@ pub(super) struct State {
     pub live_in_a_row: u32,
     /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
     pub recommendation: BTreeMap<u32, u8>,
-    /// What is still to be evaluated again since an epoch began.
+    /// What is still to be evaluated again since an epoch began, and what has been.
     pub relist: Option<Relist>,
+    pub relisted: Relisted,
+    /// What changed with the latest batches.
+    pub recent: RecentChanges,
     /// Members whose credit has changed since the role last looked.
     pub flow_changed: BTreeSet<u32>,
     /// What members have spent of their budgets.
@@ -518,8 +521,8 @@ impl State {
                 self.peer = None;
                 self.engine = None;
                 self.deactivate_all();
-                // Everybody is sent everything again, and with that all is evaluated.
-                self.relist = None;
+                // Everybody is compared again, and then sent what is left of the walk.
+                self.relisted.broke_off(self.relist.take());
                 self.rounds.clear();
                 self.work = None;
                 self.ordered.clear();

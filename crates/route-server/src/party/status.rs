@@ -193,6 +193,12 @@ impl Party {
         &self.state.counters
     }
 
+    /// Objects and instances that went into digests of what members hold, so far.
+    #[must_use]
+    pub fn hashed(&self) -> u64 {
+        self.state.table.hashed()
+    }
+
     /// The member set in force.
     #[must_use]
     pub fn members(&self) -> &crate::directory::MemberSet {

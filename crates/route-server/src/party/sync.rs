@@ -13,8 +13,9 @@ use std::collections::BTreeSet;
 use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 
+use super::recent::{RecentChanges, Since};
 use super::state::State;
-use crate::digests::{Differs, InstanceHash};
+use crate::digests::{self, Differs, InstanceHash};
 use crate::frames::{MAX_SLICE, OwnObject};
 use crate::object::Handle;
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Place};
@@ -41,8 +42,63 @@ enum Next {
     Place(Option<Place>),
     /// Of what differs: the lowest handle that it has not had.
     Object(Handle),
+    /// After these, of what has changed since the batch that the member names: which object.
+    Added(usize),
     /// Of what differs, after all objects: the lowest hash that it has not had.
     Instance(InstanceHash),
+    /// After these, of what has changed since: which prefix.
+    Listed(usize),
+}
+
+/// What a member is sent, as it is when that begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Lack {
+    pub differs: Differs,
+    since: Since,
+}
+
+impl Lack {
+    pub(super) fn of(differs: Differs, recent: &RecentChanges) -> Self {
+        let since = differs.since.map(|seq| recent.since(seq)).unwrap_or_default();
+        Self { differs, since }
+    }
+
+    /// What differs from a place on, in order: objects by handle, those that are new, instances by hash, those that were listed; each
+    /// once, as far as it lives.
+    fn from<'a>(&'a self, table: &'a ObjectTable, next: Next) -> impl Iterator<Item = (Next, Lacking)> + 'a {
+        let (objects, instances) = (&self.differs.objects, &self.differs.instances);
+        let (mut handle, mut added, mut hash, mut listed) = (None, None, None, 0);
+        match next {
+            Next::Object(from) => (handle, added, hash) = (Some(from), Some(0), Some([0; 32])),
+            Next::Added(from) => (added, hash) = (Some(from), Some([0; 32])),
+            Next::Instance(from) => hash = Some(from),
+            Next::Listed(from) => listed = from,
+            Next::Place(_) => listed = usize::MAX,
+        }
+        let in_buckets = handle.into_iter().flat_map(|from| table.objects_in(objects, from));
+        let in_buckets =
+            in_buckets.map(|(handle, (slot, version))| (Next::Object(handle), Lacking::Object(slot, version)));
+        let added = added.into_iter().flat_map(|from| (from..).zip(self.since.added.get(from..).unwrap_or_default()));
+        let added = added.filter_map(|(place, (slot, version))| {
+            let is_due = |entry: &&ObjectEntry| !objects.has(digests::bucket_of(&entry.handle.0));
+            table.entry(*slot, *version).filter(is_due)?;
+            Some((Next::Added(place), Lacking::Object(*slot, *version)))
+        });
+        let of_buckets = hash.into_iter().flat_map(|from| table.instances_in(instances, from));
+        let of_buckets = of_buckets.map(|(hash, prefix)| (Next::Instance(hash), Lacking::Instance(prefix)));
+        let listed = (listed..).zip(self.since.listed.get(listed..).unwrap_or_default());
+        let listed = listed.filter_map(|(place, prefix)| {
+            let hash = table.instance_of(prefix)?;
+            (!instances.has(digests::bucket_of(&hash))).then_some((Next::Listed(place), Lacking::Instance(*prefix)))
+        });
+        in_buckets.chain(added).chain(of_buckets).chain(listed)
+    }
+}
+
+/// Something that a member lacks.
+enum Lacking {
+    Object(u32, u64),
+    Instance(Prefix),
 }
 
 impl Cursor {
@@ -61,7 +117,7 @@ impl Cursor {
     fn place(&self) -> Option<Place> {
         match self.next {
             Next::Place(place) => place,
-            Next::Object(_) | Next::Instance(_) => None,
+            Next::Object(_) | Next::Added(_) | Next::Instance(_) | Next::Listed(_) => None,
         }
     }
 
@@ -89,7 +145,7 @@ pub(super) struct Taken {
 }
 
 /// Takes a slice of so many objects, and instances where only what differs is sent, for the member in `slot`.
-pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, differs: &Differs, objects: u32) -> Taken {
+pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, lacks: &Lack, objects: u32) -> Taken {
     let mut left = objects as usize;
     let (mut own, listed_own) = (Vec::new(), cursor.own.is_none());
     if let Some(from) = cursor.own {
@@ -104,7 +160,7 @@ pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, differs: 
         return Taken { own, own_ends, objects: Vec::new(), prefixes, after: Some(cursor) };
     }
     let Next::Place(place) = cursor.next else {
-        let (objects, prefixes, next) = take_differing(table, differs, cursor.next, left);
+        let (objects, prefixes, next) = take_differing(table, lacks, cursor.next, left);
         let after = next.map(|next| Cursor { own: None, next });
         return Taken { own, own_ends, objects, prefixes: Some(prefixes), after };
     };
@@ -117,45 +173,33 @@ pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, differs: 
 /// The same of what differs: slots and versions, prefixes, and what comes next.
 fn take_differing(
     table: &ObjectTable,
-    differs: &Differs,
+    lacks: &Lack,
     next: Next,
     most: usize,
 ) -> (Vec<(u32, u64)>, Vec<Prefix>, Option<Next>) {
-    let (mut objects, mut from) = (Vec::new(), [0; 32]);
-    match next {
-        Next::Object(handle) => {
-            let mut all = table.objects_in(&differs.objects, handle);
-            objects.extend(all.by_ref().take(most).map(|(_, key)| key));
-            if let Some((handle, _)) = all.next() {
-                return (objects, Vec::new(), Some(Next::Object(handle)));
-            }
+    let (mut objects, mut prefixes) = (Vec::new(), Vec::new());
+    let mut all = lacks.from(table, next);
+    for (_, lacking) in all.by_ref().take(most) {
+        match lacking {
+            Lacking::Object(slot, version) => objects.push((slot, version)),
+            Lacking::Instance(prefix) => prefixes.push(prefix),
         }
-        Next::Instance(hash) => from = hash,
-        Next::Place(_) => {}
     }
-    let mut all = table.instances_in(&differs.instances, from);
-    let prefixes = all.by_ref().take(most - objects.len()).map(|(_, prefix)| prefix).collect();
-    let after = all.next().map(|(hash, _)| Next::Instance(hash));
-    (objects, prefixes, after)
+    let next = all.next().map(|(next, _)| next);
+    (objects, prefixes, next)
 }
 
 /// How many objects from `cursor` on are a slice, at party 1.
-pub(super) fn objects_of_slice(table: &ObjectTable, slot: u32, cursor: Cursor, differs: &Differs) -> u32 {
+pub(super) fn objects_of_slice(table: &ObjectTable, slot: u32, cursor: Cursor, lacks: &Lack) -> u32 {
     let own = cursor.own.into_iter().flat_map(|from| table.objects_of(slot, from));
     let own = own.map(|entry| 16 + 22 * entry.live().count());
     let blob = |entry: &ObjectEntry| if let Part::One { blob, .. } = &entry.part { blob.len() } else { 0 };
     let Next::Place(place) = cursor.next else {
-        let (object, instance) = match cursor.next {
-            Next::Instance(hash) => (None, hash),
-            Next::Object(handle) => (Some(handle), [0; 32]),
-            Next::Place(_) => (None, [0; 32]),
-        };
-        let objects = object.into_iter().flat_map(|from| table.objects_in(&differs.objects, from));
-        let objects = objects.filter_map(|(_, (slot, version))| table.entry(slot, version));
-        let objects = objects.map(|entry| blob(entry) + OBJECT);
-        let instances = table.instances_in(&differs.instances, instance);
-        let instances = instances.map(|(_, prefix)| 4 + CANDIDATE * table.routes_of(&prefix));
-        return fills_slice(own.chain(objects).chain(instances));
+        let all = lacks.from(table, cursor.next).map(|(_, lacking)| match lacking {
+            Lacking::Object(slot, version) => table.entry(slot, version).map_or(0, blob) + OBJECT,
+            Lacking::Instance(prefix) => 4 + CANDIDATE * table.routes_of(&prefix),
+        });
+        return fills_slice(own.chain(all));
     };
     let all = table.places_from(place).filter_map(|(_, slot, version)| table.entry(*slot, *version));
     let all = all.map(|entry| blob(entry) + OBJECT + CANDIDATE * entry.header.description.prefixes().len());
