@@ -16,6 +16,8 @@ use crate::frames::{Body, Candidate, InventoryRow, MAX_CANDIDATES, OwnObject, St
 use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::wire::Writer;
 
+/// Digests of buckets that are hashed in the time of one object, about.
+const BUCKETS_PER_OBJECT: u64 = 8;
 const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
 
 /// What a party holds of an announcement besides its header. The two parties' parts are never in one process.
@@ -213,6 +215,8 @@ struct DigestCache {
     unsettled: BTreeSet<Prefix>,
     /// Of the own objects of a slot, unless they changed since.
     own: BTreeMap<u32, Digest>,
+    /// Objects, instances and candidates that were hashed so far, and buckets in the time of as many.
+    hashed: u64,
 }
 
 /// A bucket of objects, for those whose slots all rows in it cover.
@@ -235,6 +239,7 @@ impl Default for DigestCache {
             all_instances: None,
             unsettled: BTreeSet::new(),
             own: BTreeMap::new(),
+            hashed: 0,
         }
     }
 }
@@ -603,6 +608,7 @@ impl ObjectTable {
     pub fn settle(&mut self) {
         for prefix in std::mem::take(&mut self.digests.unsettled) {
             let candidates = self.candidates(&prefix, MAX_CANDIDATES);
+            self.digests.hashed += candidates.len() as u64;
             let hash = (!candidates.is_empty()).then(|| digests::instance(&candidates));
             self.digests.instance_changed(prefix, hash);
         }
@@ -659,6 +665,7 @@ impl ObjectTable {
             own.write(&mut w);
         }
         let digest = digests::own(&w.finish());
+        self.digests.hashed += self.objects_of(slot, 0).count() as u64;
         self.digests.own.insert(slot, digest);
         digest
     }
@@ -689,13 +696,17 @@ impl ObjectTable {
     fn object_digests(&mut self, slot: u32) -> BucketDigests {
         let (mut all, mut narrowest) = (BucketDigests::new(), u32::MAX);
         for bucket in 0..BUCKETS {
-            let known = self.digests.objects[usize::from(bucket)].unwrap_or_else(|| self.object_bucket(bucket, None));
+            let cached = self.digests.objects[usize::from(bucket)];
+            let known = cached.unwrap_or_else(|| self.object_bucket(bucket, None));
             self.digests.objects[usize::from(bucket)] = Some(known);
             narrowest = narrowest.min(known.narrowest);
-            let digest =
-                if slot < known.narrowest { known.digest } else { self.object_bucket(bucket, Some(slot)).digest };
+            let covers = slot < known.narrowest;
+            let digest = if covers { known.digest } else { self.object_bucket(bucket, Some(slot)).digest };
+            let times = u64::from(cached.is_none()) + u64::from(!covers);
+            self.digests.hashed += times * known.objects as u64;
             all.extend(digest.map(|digest| (bucket, digest)));
         }
+        self.digests.hashed += all.len() as u64 / BUCKETS_PER_OBJECT;
         if slot < narrowest {
             self.digests.all_objects = Some((digests::root(&all), narrowest));
         }
@@ -719,13 +730,22 @@ impl ObjectTable {
         for bucket in 0..BUCKETS {
             let digest = self.digests.instances[usize::from(bucket)].unwrap_or_else(|| {
                 let (first, last) = bounds(bucket);
-                digests::of_instances(self.digests.by_instance.range(first..=last).map(|(hash, _)| hash))
+                let instances = self.digests.by_instance.range(first..=last).map(|(hash, _)| hash);
+                self.digests.hashed += instances.clone().count() as u64;
+                digests::of_instances(instances)
             });
             self.digests.instances[usize::from(bucket)] = Some(digest);
             all.extend(digest.map(|digest| (bucket, digest)));
         }
+        self.digests.hashed += all.len() as u64 / BUCKETS_PER_OBJECT;
         self.digests.all_instances = Some(digests::root(&all));
         all
+    }
+
+    /// What was hashed for digests so far: objects, instances and candidates, and buckets in the time of as many.
+    #[must_use]
+    pub fn hashed(&self) -> u64 {
+        self.digests.hashed
     }
 
     /// Starts a new view from the inventory, after both parties agreed on it.
