@@ -17,6 +17,8 @@ use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOn
 use crate::object_buckets::ObjectBuckets;
 use crate::wire::Writer;
 
+/// Digests of buckets that are hashed in the time of one object, about.
+const BUCKETS_PER_OBJECT: u64 = 8;
 const LABEL_VIEW: &str = "wayleave/route-server/view/v1";
 
 /// What a party holds of an announcement besides its header. The two parties' parts are never in one process.
@@ -232,7 +234,7 @@ struct DigestCache {
     unsettled: BTreeSet<Prefix>,
     /// Of the own objects of a slot, unless they changed since.
     own: BTreeMap<u32, Digest>,
-    /// Instances, and objects of announcers, that went into digests so far.
+    /// Instances, objects of announcers, and candidates that went into digests so far, and buckets in the time of as many.
     hashed: u64,
 }
 
@@ -616,6 +618,7 @@ impl ObjectTable {
     pub fn settle(&mut self) {
         for prefix in std::mem::take(&mut self.digests.unsettled) {
             let candidates = self.candidates(&prefix, MAX_CANDIDATES);
+            self.digests.hashed += candidates.len() as u64;
             let hash = (!candidates.is_empty()).then(|| digests::instance(&candidates));
             self.digests.instance_changed(prefix, hash);
         }
@@ -737,7 +740,9 @@ impl ObjectTable {
 
     /// Digests of the buckets of objects whose rows cover `slot`.
     fn object_digests(&mut self, slot: u32) -> BucketDigests {
-        self.digests.objects.digests(slot, in_bucket(&self.by_handle, &self.objects))
+        let all = self.digests.objects.digests(slot, in_bucket(&self.by_handle, &self.objects));
+        self.digests.hashed += all.len() as u64 / BUCKETS_PER_OBJECT;
+        all
     }
 
     fn instance_digests(&mut self) -> BucketDigests {
@@ -752,6 +757,7 @@ impl ObjectTable {
             self.digests.instances[usize::from(bucket)] = Some(digest);
             all.extend(digest.map(|digest| (bucket, digest)));
         }
+        self.digests.hashed += all.len() as u64 / BUCKETS_PER_OBJECT;
         self.digests.all_instances = Some(digests::root(&all));
         all
     }

@@ -42,12 +42,18 @@ pub struct Operations {
     pub input: u64,
     /// 1,024 octets sent or received: TLS, copies, encoding.
     pub kib: u64,
-    /// A party checks and stores an object.
+    /// A party checks an object's signature, and stores the object if it takes it.
     pub checked: u64,
+    /// A party looks at an object of a batch to find whether a receiver gets it.
+    pub scanned: u64,
+    /// A party hashes an object or an instance to compare what a member holds.
+    pub hashed: u64,
     /// A party derives one receiver's share of one object's key.
     pub delivery: u64,
     /// A party lists one candidate to one member.
     pub listed: u64,
+    /// A party multiplies policy and key of one object for one receiver, with the other party.
+    pub exported: u64,
     /// A party evaluates one comparator for one lane.
     pub comparator: u64,
     /// A party makes one correlation, on a processor of its own beside its other work.
@@ -71,8 +77,11 @@ pub const MEASURED: Operations = Operations {
     input: 5_000,
     kib: 1_000,
     checked: 60_000,
+    scanned: 10,
+    hashed: 500,
     delivery: 700,
     listed: 50,
+    exported: 500,
     comparator: 150,
     correlation: 150,
     persisted: 500_000,
@@ -126,25 +135,31 @@ impl Costs {
     }
 }
 
+/// How many operations are counted and have a cost each.
+const COUNTED: usize = 11;
+
 impl Operations {
-    fn each(&self) -> [u64; 8] {
-        let Self { checked, delivery, listed, comparator, announced, opened, sealed, ranking, .. } = *self;
-        [checked, delivery, listed, comparator, announced, opened, sealed, ranking]
+    fn each(&self) -> [u64; COUNTED] {
+        let Self { checked, scanned, hashed, delivery, listed, exported, comparator, .. } = *self;
+        let Self { announced, opened, sealed, ranking, .. } = *self;
+        [checked, scanned, hashed, delivery, listed, exported, comparator, announced, opened, sealed, ranking]
     }
 }
 
 /// Work of one process so far: operations in the order of [`Operations::each`], and octets sent and received.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Done([u64; 8], u64);
+pub(super) struct Done([u64; COUNTED], u64);
 
 impl Done {
     pub(super) fn of_party(counters: &Counters) -> Self {
-        let Counters { objects, delivered, listed, comparators, .. } = *counters;
-        Self([objects, delivered, listed, comparators, 0, 0, 0, 0], counters.bytes_sent + counters.bytes_received)
+        let Counters { verified, scanned, hashed, delivered, listed, exports, comparators, .. } = *counters;
+        let operations = [verified, scanned, hashed, delivered, listed, exports, comparators, 0, 0, 0, 0];
+        Self(operations, counters.bytes_sent + counters.bytes_received)
     }
 
     pub(super) fn of_member(counters: &MemberCounters) -> Self {
         let MemberCounters { announcements, opened, sealed, rankings, .. } = *counters;
-        Self([0, 0, 0, 0, announcements, opened, sealed, rankings], counters.bytes_sent + counters.bytes_received)
+        let operations = [0, 0, 0, 0, 0, 0, 0, announcements, opened, sealed, rankings];
+        Self(operations, counters.bytes_sent + counters.bytes_received)
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::common::{LIMIT, nlri, policy, route};
+use crate::common::{LIMIT, in_both_modes, nlri, policy, route};
 use wayleave_lab::sim::bad::Shape;
 use wayleave_lab::sim::{Node, Setup, Sim};
 use wayleave_route_server::member::MemberEvent;
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::policy::{NewMembers, Policy};
 
 const MEMBERS: u32 = 3;
@@ -22,8 +23,8 @@ fn holding(released: &[u32]) -> Policy {
 }
 
 /// Member 0 announces under this policy, one more member joins, and member 0's policy is loaded once more.
-fn play(first: Policy, later: Policy) -> (Sim, Vec<Shape>, [usize; 2]) {
-    let mut sim = Sim::new(Setup { members: MEMBERS as usize, seed: 71, ..Setup::default() });
+fn play(export: ExportMode, first: Policy, later: Policy) -> (Sim, Vec<Shape>, [usize; 2]) {
+    let mut sim = Sim::new(Setup { members: MEMBERS as usize, seed: 71, export, ..Setup::default() });
     sim.set_policy(0, first);
     for prefix in 0..PREFIXES {
         sim.announce(0, &[nlri(&format!("20.{prefix}.0.0/16"))], &route(0, &[64500], &[]));
@@ -42,9 +43,9 @@ fn play(first: Policy, later: Policy) -> (Sim, Vec<Shape>, [usize; 2]) {
     (sim, shapes, [before, after])
 }
 
-#[test]
-fn a_held_slot_gets_dummies_for_everything_and_routes_once_it_is_released() {
-    let (mut sim, _, routes) = play(holding(&[]), holding(&[MEMBERS]));
+in_both_modes!(a_held_slot_gets_dummies_for_everything_and_routes_once_it_is_released);
+fn a_held_slot_gets_dummies_for_everything_and_routes_once_it_is_released(export: ExportMode) {
+    let (mut sim, _, routes) = play(export, holding(&[]), holding(&[MEMBERS]));
     assert_eq!(routes, [0, PREFIXES as usize + 1]);
     let counters = sim.member(MEMBERS).expect("it runs").status().counters;
     // Each object came twice: with a dummy, and after the release with its key.
@@ -53,14 +54,14 @@ fn a_held_slot_gets_dummies_for_everything_and_routes_once_it_is_released() {
     assert!(sim.tables[&1].len() == PREFIXES as usize + 1, "others had them all the time");
 }
 
-#[test]
-fn neither_party_can_tell_that_a_slot_is_held_or_released() {
-    let (_, served, routes) = play(policy(""), policy(""));
+in_both_modes!(neither_party_can_tell_that_a_slot_is_held_or_released);
+fn neither_party_can_tell_that_a_slot_is_held_or_released(export: ExportMode) {
+    let (_, served, routes) = play(export, policy(""), policy(""));
     assert_eq!(routes, [PREFIXES as usize + 1; 2]);
     for (first, later) in
         [(holding(&[]), holding(&[])), (holding(&[]), holding(&[MEMBERS])), (policy(""), holding(&[]))]
     {
-        let (_, shapes, routes) = play(first, later);
+        let (_, shapes, routes) = play(export, first, later);
         assert!(routes.contains(&0));
         let differs = served.iter().zip(&shapes).position(|(a, b)| a != b);
         assert_eq!(differs.map(|at| (served[at], shapes[at])), None);
@@ -70,8 +71,8 @@ fn neither_party_can_tell_that_a_slot_is_held_or_released() {
 
 /// Member 0 announces, a further slot of member 1's AS joins for which nobody signed, member 0 loads a policy once more, and
 /// member 1 signs for the slot. Returns what the new slot has after each.
-fn play_marked(later: Policy, by: u32) -> (Sim, Vec<Shape>, [usize; 3]) {
-    let mut sim = Sim::new(Setup { members: MEMBERS as usize, seed: 73, ..Setup::default() });
+fn play_marked(export: ExportMode, later: Policy, by: u32) -> (Sim, Vec<Shape>, [usize; 3]) {
+    let mut sim = Sim::new(Setup { members: MEMBERS as usize, seed: 73, export, ..Setup::default() });
     for prefix in 0..PREFIXES {
         sim.announce(0, &[nlri(&format!("20.{prefix}.0.0/16"))], &route(0, &[64500], &[]));
     }
@@ -92,26 +93,28 @@ fn play_marked(later: Policy, by: u32) -> (Sim, Vec<Shape>, [usize; 3]) {
     (sim, shapes, routes)
 }
 
-#[test]
-fn a_further_slot_for_which_nobody_signed_gets_dummies_from_everybody_until_it_is_released_or_signed_for() {
+in_both_modes!(a_further_slot_for_which_nobody_signed_gets_dummies_from_everybody_until_it_is_released_or_signed_for);
+fn a_further_slot_for_which_nobody_signed_gets_dummies_from_everybody_until_it_is_released_or_signed_for(
+    export: ExportMode,
+) {
     let all = PREFIXES as usize;
-    let (sim, _, routes) = play_marked(policy(""), 1);
+    let (sim, _, routes) = play_marked(export, policy(""), 1);
     assert_eq!(routes, [0, 0, all]);
     assert!(news(&sim).contains(&(0, MEMBERS, Some(1), true)));
-    let (_, _, routes) = play_marked(holding(&[MEMBERS]), 1);
+    let (_, _, routes) = play_marked(export, holding(&[MEMBERS]), 1);
     assert_eq!(routes, [0, all, all]);
     // Whoever holds new members decides by itself, whatever the AS's other key signed.
-    let (_, _, routes) = play_marked(holding(&[]), 1);
+    let (_, _, routes) = play_marked(export, holding(&[]), 1);
     assert_eq!(routes, [0, 0, 0]);
-    let (_, _, routes) = play_marked(policy(""), 0);
+    let (_, _, routes) = play_marked(export, policy(""), 0);
     assert_eq!(routes, [all; 3], "what the present slot signed for is served");
 }
 
-#[test]
-fn neither_party_can_tell_who_released_a_slot_before_it_was_signed_for() {
-    let (_, first, _) = play_marked(policy(""), 1);
+in_both_modes!(neither_party_can_tell_who_released_a_slot_before_it_was_signed_for);
+fn neither_party_can_tell_who_released_a_slot_before_it_was_signed_for(export: ExportMode) {
+    let (_, first, _) = play_marked(export, policy(""), 1);
     for later in [holding(&[MEMBERS]), holding(&[])] {
-        let (_, shapes, _) = play_marked(later, 1);
+        let (_, shapes, _) = play_marked(export, later, 1);
         let differs = first.iter().zip(&shapes).position(|(a, b)| a != b);
         assert_eq!(differs.map(|at| (first[at], shapes[at])), None);
         assert_eq!(first.len(), shapes.len());

@@ -1,9 +1,10 @@
 //! An exchange in which work and links cost time: it survives long rounds, large tables and slow links.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
 use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
 use wayleave_lab::sim::bad::Forger;
@@ -12,13 +13,14 @@ use wayleave_lab::sim::{Node, PARTIES, Setup, Sim, member_key};
 use wayleave_route_server::credit;
 use wayleave_route_server::frames::{FromMember, Refusal};
 use wayleave_route_server::member::MemberEvent;
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind};
+use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Handle, Header, Kind};
+use wayleave_route_server::object_table::{ObjectEntry, ObjectTable, Part};
 use wayleave_route_server::party::PartyEvent;
 
 const TICK: Duration = Duration::from_millis(50);
 
-fn with_costs(members: usize, costs: Costs) -> Exchange {
-    Exchange::new(Setup { members, tick: TICK, costs: Some(costs), ..Setup::default() })
+fn with_costs(members: usize, export: ExportMode, costs: Costs) -> Exchange {
+    Exchange::new(Setup { members, tick: TICK, export, costs: Some(costs), ..Setup::default() })
 }
 
 /// A route whose attributes take about `octets`: large communities of other systems, which nobody removes.
@@ -32,12 +34,12 @@ fn first_as(sim: &Sim, slot: u32, prefix: Prefix) -> Option<u32> {
     sim.tables[&slot].get(&prefix).and_then(|attributes| attributes.as_path().first_asn()).map(|asn| asn.0)
 }
 
-#[test]
-fn work_and_links_take_their_time() {
+in_both_modes!(work_and_links_take_their_time);
+fn work_and_links_take_their_time(export: ExportMode) {
     // A second for each octet's worth of a megabit, and half a second of delay.
     let far = Wire { bytes_per_second: 125_000, delay: Duration::from_millis(500), ..Wire::LAN };
     let latency = |costs: Costs| {
-        let mut exchange = with_costs(3, costs);
+        let mut exchange = with_costs(3, export, costs);
         let begin = exchange.sim.now().instant;
         exchange.announce(0, &[nlri("20.0.0.0/16")], &route(0, &[64500], &[]));
         while first_as(&exchange.sim, 1, nlri("20.0.0.0/16").prefix).is_none() {
@@ -57,11 +59,11 @@ fn work_and_links_take_their_time() {
     assert!(slow > near + Duration::from_nanos(MEASURED.announced * 5_000), "{slow:?}");
 }
 
-#[test]
-fn a_round_longer_than_ten_seconds_ends_and_nobody_asks_again() {
+in_both_modes!(a_round_longer_than_ten_seconds_ends_and_nobody_asks_again);
+fn a_round_longer_than_ten_seconds_ends_and_nobody_asks_again(export: ExportMode) {
     // The parties are far from each other, over a line that others use too.
     let between = Wire { bytes_per_second: 20_000, delay: Duration::from_millis(150), ..Wire::LAN };
-    let mut exchange = with_costs(10, Costs { between_parties: between, ..Costs::default() });
+    let mut exchange = with_costs(10, export, Costs { between_parties: between, ..Costs::default() });
     // Prefixes with two to five routes, so that there are several evaluations.
     for prefix in 0..30 {
         for slot in 0..2 + prefix % 4 {
@@ -123,9 +125,9 @@ fn most_on_the_way(sim: &Sim) -> (usize, usize) {
     (to_members, between[0].max(between[1]))
 }
 
-#[test]
-fn routes_larger_than_agreed_are_not_announced_and_their_member_is_told() {
-    let mut exchange = with_costs(4, Costs { to_members: tight(Wire::LAN), ..Costs::default() });
+in_both_modes!(routes_larger_than_agreed_are_not_announced_and_their_member_is_told);
+fn routes_larger_than_agreed_are_not_announced_and_their_member_is_told(export: ExportMode) {
+    let mut exchange = with_costs(4, export, Costs { to_members: tight(Wire::LAN), ..Costs::default() });
     small_routes(&mut exchange, 1..4);
     let large = long_route(0, LARGE);
     for prefix in large_prefixes() {
@@ -149,9 +151,9 @@ fn closed(sim: &Sim, joined: u32) -> Vec<(Node, Node, String)> {
     sim.closed.iter().filter(is_other).cloned().collect()
 }
 
-#[test]
-fn a_member_that_sends_larger_blobs_all_the_same_is_refused_by_name() {
-    let mut exchange = with_costs(4, Costs::default());
+in_both_modes!(a_member_that_sends_larger_blobs_all_the_same_is_refused_by_name);
+fn a_member_that_sends_larger_blobs_all_the_same_is_refused_by_name(export: ExportMode) {
+    let mut exchange = with_costs(4, export, Costs::default());
     small_routes(&mut exchange, 1..4);
     exchange.check();
     exchange.sim.play_member(0);
@@ -175,8 +177,8 @@ fn a_member_that_sends_larger_blobs_all_the_same_is_refused_by_name() {
 }
 
 /// An exchange whose operators agreed to blobs of 64 KiB, with one member that announces as much as it can.
-fn with_large_routes(members: usize, costs: Costs) -> Exchange {
-    let setup = Setup { members, tick: TICK, max_blob: 65_536, costs: Some(costs), ..Setup::default() };
+fn with_large_routes(members: usize, export: ExportMode, costs: Costs) -> Exchange {
+    let setup = Setup { members, tick: TICK, max_blob: 65_536, export, costs: Some(costs), ..Setup::default() };
     let mut exchange = Exchange::new(setup);
     let large = long_route(0, LARGE);
     for prefix in large_prefixes() {
@@ -187,10 +189,10 @@ fn with_large_routes(members: usize, costs: Costs) -> Exchange {
     exchange
 }
 
-#[test]
-fn where_large_routes_are_agreed_members_join_and_return_all_the_same() {
+in_both_modes!(where_large_routes_are_agreed_members_join_and_return_all_the_same);
+fn where_large_routes_are_agreed_members_join_and_return_all_the_same(export: ExportMode) {
     let costs = Costs { to_members: tight(Wire::LAN), between_parties: tight(Wire::LAN), ..Costs::default() };
-    let mut exchange = with_large_routes(4, costs);
+    let mut exchange = with_large_routes(4, export, costs);
     let stored: usize = {
         let party = exchange.sim.party(PARTIES[0]).expect("it runs");
         party.routes(usize::MAX, false).iter().filter_map(|route| route.blob_bytes).sum()
@@ -213,12 +215,12 @@ fn where_large_routes_are_agreed_members_join_and_return_all_the_same() {
     assert!(to_members as u64 <= credit::TO_MEMBER / 2, "{to_members} octets on the way to a member");
 }
 
-#[test]
-fn everything_reaches_a_member_behind_a_slow_link_and_nobody_waits_for_it() {
+in_both_modes!(everything_reaches_a_member_behind_a_slow_link_and_nobody_waits_for_it);
+fn everything_reaches_a_member_behind_a_slow_link_and_nobody_waits_for_it(export: ExportMode) {
     const SLOW: u32 = 4;
     let far = Wire { bytes_per_second: 2_000_000, delay: Duration::from_millis(40), ..tight(Wire::LAN) };
     let wires = PARTIES.map(|party| ((party, Node::Member(SLOW)), far)).into();
-    let mut exchange = with_large_routes(5, Costs { to_members: tight(Wire::LAN), wires, ..Costs::default() });
+    let mut exchange = with_large_routes(5, export, Costs { to_members: tight(Wire::LAN), wires, ..Costs::default() });
     exchange.sim.forget_events();
     exchange.sim.kill(Node::Member(SLOW));
     exchange.sim.pass(Duration::from_secs(1));
@@ -250,9 +252,9 @@ fn everything_reaches_a_member_behind_a_slow_link_and_nobody_waits_for_it() {
     assert!(latencies[15] < Duration::from_millis(150), "{latencies:?}");
 }
 
-#[test]
-fn few_members_are_sent_everything_at_a_time_and_the_others_are_told_to_wait() {
-    let mut exchange = with_costs(30, Costs::default());
+in_both_modes!(few_members_are_sent_everything_at_a_time_and_the_others_are_told_to_wait);
+fn few_members_are_sent_everything_at_a_time_and_the_others_are_told_to_wait(export: ExportMode) {
+    let mut exchange = with_costs(30, export, Costs::default());
     // A slice is not enough for everything.
     let attributes = |slot: u32| long_route(slot, 1_500);
     for i in 0..400 {
@@ -271,7 +273,8 @@ fn few_members_are_sent_everything_at_a_time_and_the_others_are_told_to_wait() {
         most = most.max(exchange.sim.party(PARTIES[0]).expect("it runs").status().synchronising.len());
     }
     exchange.check();
-    assert!((1..=8).contains(&most), "{most} at a time");
+    // Eight with each batch; while some of them have not taken up their slice, others begin.
+    assert!((1..=12).contains(&most), "{most} at a time");
     let told: BTreeSet<u32> = exchange
         .sim
         .member_events
@@ -280,6 +283,84 @@ fn few_members_are_sent_everything_at_a_time_and_the_others_are_told_to_wait() {
         .map(|(slot, _)| *slot)
         .collect();
     assert!(told.len() >= 20, "{told:?}");
+}
+
+in_both_modes!(a_join_costs_what_it_delivers);
+fn a_join_costs_what_it_delivers(export: ExportMode) {
+    const MEMBERS: u32 = 60;
+    const OBJECTS: u32 = 1_000;
+    // Two announce; all others but one take and discard.
+    let (members, sinks) = (MEMBERS as usize, (3..MEMBERS).collect());
+    let mut exchange = Exchange::new(Setup { members, sinks, tick: TICK, export, ..Setup::default() });
+    for i in 0..OBJECTS {
+        exchange.announce(i % 2, &[nlri(&format!("20.{}.{}.0/24", i / 250, i % 250))], &route(i % 2, &[64500], &[]));
+    }
+    exchange.check();
+    let counters = |exchange: &Exchange| PARTIES.map(|p| exchange.sim.party(p).expect("it runs").counters().clone());
+    let before = counters(&exchange);
+    exchange.join();
+    exchange.check();
+    for (before, after) in before.into_iter().zip(counters(&exchange)) {
+        let (scanned, delivered) = (after.scanned - before.scanned, after.delivered - before.delivered);
+        assert!(delivered >= u64::from(OBJECTS), "each object is opened to the new slot: {delivered}");
+        // Nothing for those who had all before.
+        assert!(
+            scanned <= delivered + u64::from(OBJECTS + MEMBERS),
+            "{scanned} were looked at for {delivered} deliveries"
+        );
+    }
+}
+
+in_both_modes!(what_the_parties_do_takes_its_time_whether_or_not_something_comes_of_it);
+fn what_the_parties_do_takes_its_time_whether_or_not_something_comes_of_it(export: ExportMode) {
+    let with = |operations: Operations| with_costs(4, export, Costs { operations, ..Costs::default() });
+    // From a change at member 1 to its arrival at member 2.
+    let latency = |exchange: &mut Exchange| {
+        let (begin, prefix) = (exchange.sim.now().instant, nlri("21.0.0.0/16"));
+        exchange.announce(1, &[prefix], &route(1, &[64500], &[]));
+        while first_as(&exchange.sim, 2, prefix.prefix).is_none() {
+            assert!(exchange.sim.step(LIMIT));
+        }
+        exchange.sim.now().instant - begin
+    };
+    let usual = latency(&mut with(MEASURED));
+    // Policy and key are multiplied for each of four receivers by the parties, if they do that.
+    let second = 1_000_000_000;
+    let slow = latency(&mut with(Operations { exported: second, ..MEASURED }));
+    match export {
+        ExportMode::Direct => assert_eq!(slow, usual),
+        ExportMode::Mpc => assert!(slow >= 4 * Duration::from_secs(1), "{slow:?}, {usual:?}"),
+    }
+    // Signatures of objects that are refused for them.
+    let mut exchange = with(Operations { checked: second / 10, ..MEASURED });
+    exchange.sim.play_member(3);
+    exchange.sim.run_for(Duration::from_millis(10));
+    let mut forger = Forger::new(1, 3);
+    forger.greet(&mut exchange.sim, false);
+    exchange.sim.run_for(Duration::from_secs(1));
+    for _ in 0..50 {
+        let mut draft = forger.draft(&exchange.sim, &[nlri("30.0.0.0/24")], &route(3, &[64500], &[]));
+        draft.header_signer = 2;
+        let object = forger.seal(&draft);
+        forger.submit(&mut exchange.sim, &object);
+    }
+    let slow = latency(&mut exchange);
+    let refused = exchange.sim.party(PARTIES[0]).expect("it runs").counters().refused;
+    assert!(refused == 50 && slow >= Duration::from_secs(5), "{refused} refused, {slow:?}");
+    // What members hold is compared when they come back.
+    let return_of = |operations| {
+        let mut exchange = with(operations);
+        for i in 0..50 {
+            exchange.announce(1, &[nlri(&format!("20.{i}.0.0/16"))], &route(1, &[64500], &[]));
+        }
+        exchange.check();
+        let begin = exchange.sim.now().instant;
+        exchange.sim.cut_member(2);
+        exchange.check();
+        exchange.sim.now().instant - begin
+    };
+    let (usual, slow) = (return_of(MEASURED), return_of(Operations { hashed: second / 10, ..MEASURED }));
+    assert!(slow >= usual + Duration::from_secs(5), "{slow:?}, {usual:?}");
 }
 
 /// Nanoseconds of `work`, the median of five turns.
@@ -294,6 +375,43 @@ fn nanoseconds(times: u32, mut work: impl FnMut()) -> u64 {
         .collect();
     turns.sort_unstable();
     turns[2]
+}
+
+/// Nanoseconds of party 2's work for each object and receiver, and how many there were, with correlations at hand.
+fn work_for_deliveries(export: ExportMode) -> (u64, u64) {
+    const MEMBERS: u32 = 100;
+    let setup =
+        Setup { members: MEMBERS as usize, tick: TICK, sinks: (1..MEMBERS).collect(), export, ..Setup::default() };
+    let mut sim = Sim::new(setup);
+    assert!(sim.settle(LIMIT));
+    sim.fill_pools();
+    sim.hold_setup();
+    sim.work = Some(std::collections::BTreeMap::new());
+    for i in 0..100 {
+        sim.announce(0, &[nlri(&format!("20.{i}.0.0/16"))], &route(0, &[64500], &[]));
+    }
+    sim.run_for(Duration::from_secs(2));
+    let work = sim.work.take().unwrap_or_default()[&PARTIES[1]];
+    let counters = sim.party(PARTIES[1]).expect("it runs").counters();
+    (u64::try_from(work.as_nanos()).expect("short") / counters.delivered, counters.exports)
+}
+
+/// Nanoseconds for each object that is hashed, of a table of so many.
+#[expect(clippy::disallowed_methods, reason = "a measurement")]
+fn work_for_digests(header: &Arc<Header>, objects: u64) -> u64 {
+    let mut table = ObjectTable::new();
+    for version in 0..objects {
+        let mut handle = Handle([0; 32]);
+        handle.0[..8].copy_from_slice(&(version.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_be_bytes());
+        let mut header = Header::clone(header);
+        header.description.version = version + 1;
+        let (header, part) = (Arc::new(header), Part::Two { row: Vec::new() });
+        let (mode, dead) = (ExportMode::Direct, BTreeSet::new());
+        table.restore(ObjectEntry { header, digest: [0; 32], handle, mode, width: 4, dead, part });
+    }
+    let begin = Instant::now();
+    table.roots(0);
+    u64::try_from(begin.elapsed().as_nanos()).expect("short") / table.hashed()
 }
 
 #[test]
@@ -330,8 +448,21 @@ fn operations_cost_what_the_table_says() {
     let delivery = nanoseconds(20_000, || {
         black_box(sealed.one.key_share(None, 3));
     });
+    let places: BTreeSet<u64> = (0..10_000).collect();
+    let scanned = nanoseconds(100, || {
+        black_box(places.iter().take_while(|place| **place < 9_999).copied().collect::<Vec<_>>());
+    }) / 10_000;
+    // Party 2 only copies in mode `direct`.
+    let (([copied, _], [multiplied, lanes]), hashed) = (
+        (work_for_deliveries(ExportMode::Direct).into(), work_for_deliveries(ExportMode::Mpc).into()),
+        work_for_digests(&Arc::new(sealed.header.clone()), 50_000),
+    );
+    assert!(lanes > 5_000, "{lanes} lanes");
+    let exported = multiplied.saturating_sub(copied);
     let Operations { announced: a, opened: o, checked: c, delivery: d, .. } = MEASURED;
+    let Operations { scanned: s, exported: e, hashed: h, .. } = MEASURED;
     eprintln!(
-        "announced {announced} ({a}), opened without a signature {opened} ({o}), checked {checked} ({c}), delivery {delivery} ({d})"
+        "announced {announced} ({a}), opened without a signature {opened} ({o}), checked {checked} ({c}), delivery {delivery} ({d}), \
+         scanned {scanned} ({s}), exported {exported} ({e}), hashed {hashed} ({h})"
     );
 }

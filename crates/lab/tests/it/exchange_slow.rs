@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::frames::FromMember;
+use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
 
-use crate::common::{LIMIT, nlri, route};
+use crate::common::{LIMIT, in_both_modes, nlri, route};
 
 /// The member that misbehaves, and those that announce and receive.
 const BAD: u32 = 3;
 const TICK: Duration = Duration::from_millis(50);
 
 /// Four members in rounds of [`TICK`], two of which announce the same prefix.
-fn exchange() -> Sim {
-    let mut sim = Sim::new(Setup { tick: TICK, ..Setup::default() });
+fn exchange(export: ExportMode) -> Sim {
+    let mut sim = Sim::new(Setup { tick: TICK, export, ..Setup::default() });
     assert!(sim.settle(LIMIT));
     for slot in [0, 1] {
         sim.announce(slot, &[nlri("192.0.2.0/24")], &route(slot, &[64500], &[]));
@@ -56,9 +57,9 @@ fn latency(sim: &mut Sim, change: u32) -> Duration {
     took
 }
 
-#[test]
-fn a_member_that_does_not_rank_delays_two_rounds_and_no_more() {
-    let mut sim = exchange();
+in_both_modes!(a_member_that_does_not_rank_delays_two_rounds_and_no_more);
+fn a_member_that_does_not_rank_delays_two_rounds_and_no_more(export: ExportMode) {
+    let mut sim = exchange(export);
     let quiet = (1..5).map(|change| latency(&mut sim, change)).max().expect("four");
     let silent = silence(&mut sim);
     silent.lock().expect("one thread").extend(PARTIES);
@@ -89,9 +90,9 @@ fn a_member_that_does_not_rank_delays_two_rounds_and_no_more() {
     assert_eq!(sim.tables[&BAD], sim.tables[&2]);
 }
 
-#[test]
-fn a_member_that_goes_in_the_middle_of_a_round_is_not_waited_for() {
-    let mut sim = exchange();
+in_both_modes!(a_member_that_goes_in_the_middle_of_a_round_is_not_waited_for);
+fn a_member_that_goes_in_the_middle_of_a_round_is_not_waited_for(export: ExportMode) {
+    let mut sim = exchange(export);
     let quiet = (1..5).map(|change| latency(&mut sim, change)).max().expect("four");
     let silent = silence(&mut sim);
     silent.lock().expect("one thread").extend(PARTIES);
@@ -110,9 +111,9 @@ fn a_member_that_goes_in_the_middle_of_a_round_is_not_waited_for() {
     assert!(took <= 2 * quiet, "{took:?}, and {quiet:?} before");
 }
 
-#[test]
-fn while_select_best_runs_the_next_best_route_takes_the_place_of_one_that_went() {
-    let mut sim = exchange();
+in_both_modes!(while_select_best_runs_the_next_best_route_takes_the_place_of_one_that_went);
+fn while_select_best_runs_the_next_best_route_takes_the_place_of_one_that_went(export: ExportMode) {
+    let mut sim = exchange(export);
     sim.announce(2, &[nlri("192.0.2.0/24")], &route(2, &[64500, 64501], &[]));
     assert!(sim.settle(LIMIT));
     let prefix = nlri("192.0.2.0/24");
@@ -131,9 +132,9 @@ fn while_select_best_runs_the_next_best_route_takes_the_place_of_one_that_went()
     assert!(!sim.tables[&BAD].contains_key(&prefix.prefix));
 }
 
-#[test]
-fn a_table_is_announced_with_few_decisions_about_each_route() {
-    let mut sim = Sim::new(Setup { members: 3, tick: TICK, ..Setup::default() });
+in_both_modes!(a_table_is_announced_with_few_decisions_about_each_route);
+fn a_table_is_announced_with_few_decisions_about_each_route(export: ExportMode) {
+    let mut sim = Sim::new(Setup { members: 3, tick: TICK, export, ..Setup::default() });
     assert!(sim.settle(LIMIT));
     let routes = 2_000u32;
     for number in 0..routes {

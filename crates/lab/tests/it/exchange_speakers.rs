@@ -7,10 +7,11 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Exchange, LIMIT, nlri, route};
+use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
 use wayleave_core::Afi;
 use wayleave_lab::sim::Setup;
 use wayleave_lab::trace::{self, TraceUpdate};
+use wayleave_route_server::object::ExportMode;
 
 fn load(name: &str, most_prefixes: usize) -> Vec<TraceUpdate> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp").join(name);
@@ -18,8 +19,8 @@ fn load(name: &str, most_prefixes: usize) -> Vec<TraceUpdate> {
     trace::load(file, most_prefixes).expect("a readable trace")
 }
 
-fn exchange(members: usize, seed: u64) -> Exchange {
-    Exchange::new(Setup { members, seed, speakers: true, ..Setup::default() })
+fn exchange(members: usize, seed: u64, export: ExportMode) -> Exchange {
+    Exchange::new(Setup { members, seed, export, speakers: true, ..Setup::default() })
 }
 
 /// The router of `slot` sends an UPDATE of a trace as its own.
@@ -61,21 +62,27 @@ fn flaps(exchange: &Exchange) -> u64 {
 }
 
 /// The part of a trace that `members` replay. Work grows with members times UPDATEs: beyond ten members a quarter of the trace
-/// is enough to see what many members change, and `make soak` (`WAYLEAVE_SIM_FACTOR`) replays all of it.
-fn part_of(mut updates: Vec<TraceUpdate>, members: usize) -> Vec<TraceUpdate> {
-    if members > 10 && crate::common::factor() == 1 {
-        updates.truncate(updates.len() / 4);
+/// is enough to see what many members change, in mode `mpc` a part of that, and `make soak` (`WAYLEAVE_SIM_FACTOR`) replays all of it.
+fn part_of(mut updates: Vec<TraceUpdate>, members: usize, export: ExportMode) -> Vec<TraceUpdate> {
+    let parts = match export {
+        ExportMode::Direct if members > 10 => 4,
+        ExportMode::Direct => 1,
+        ExportMode::Mpc if members > 10 => 24,
+        ExportMode::Mpc => 8,
+    };
+    if crate::common::factor() == 1 {
+        updates.truncate(updates.len() / parts);
     }
     updates
 }
 
 /// Replays a trace of many peers, each peer a member, with a random change of policy, recommendation, membership or
 /// session now and then.
-fn replay(members: usize, burst: usize) {
+fn replay(members: usize, burst: usize, export: ExportMode) {
     let updates = load("routeviews.2013-12-01.updates.bz2", usize::MAX);
     assert_eq!(updates.len(), 44_834, "of the trace's 45,062 UPDATEs, those that name a prefix");
-    let updates = part_of(updates, members);
-    let mut exchange = exchange(members, 7);
+    let updates = part_of(updates, members, export);
+    let mut exchange = exchange(members, 7, export);
     let mut given = 0;
     for (i, burst) in updates.chunks(burst).enumerate() {
         for update in burst {
@@ -101,10 +108,10 @@ fn replay(members: usize, burst: usize) {
 
 /// A full table, announced by several members: the first by its own path, others by a longer one. Halfway a session
 /// ends, and at the end a member joins and one leaves.
-fn table(members: usize) {
-    let updates = part_of(load("ris.2015-10-23.first-50000-prefixes.updates.bz2", 50_000), members);
+fn table(members: usize, export: ExportMode) {
+    let updates = part_of(load("ris.2015-10-23.first-50000-prefixes.updates.bz2", 50_000), members, export);
     let prefixes: usize = updates.iter().map(|update| update.announced.len()).sum();
-    let mut exchange = exchange(members, 8);
+    let mut exchange = exchange(members, 8, export);
     for (burst_number, burst) in updates.chunks(400).enumerate() {
         for (i, update) in burst.iter().enumerate() {
             for copy in 0..1 + i % 3 {
@@ -135,10 +142,10 @@ fn leave(exchange: &mut Exchange, slot: u32) {
     exchange.leave(slot);
 }
 
-#[test]
-fn routers_learn_the_right_tables_through_kills_and_ended_sessions() {
+in_both_modes!(routers_learn_the_right_tables_through_kills_and_ended_sessions);
+fn routers_learn_the_right_tables_through_kills_and_ended_sessions(export: ExportMode) {
     for seed in 900..900 + 2 * crate::common::factor() as u64 {
-        let mut exchange = exchange(5, seed);
+        let mut exchange = exchange(5, seed, export);
         for round in 0..24 {
             exchange.random_change(true);
             match round % 6 {
@@ -156,9 +163,9 @@ fn routers_learn_the_right_tables_through_kills_and_ended_sessions() {
     }
 }
 
-#[test]
-fn a_silent_routers_routes_are_gone_after_the_hold_time_and_back_with_it() {
-    let mut exchange = exchange(4, 910);
+in_both_modes!(a_silent_routers_routes_are_gone_after_the_hold_time_and_back_with_it);
+fn a_silent_routers_routes_are_gone_after_the_hold_time_and_back_with_it(export: ExportMode) {
+    let mut exchange = exchange(4, 910, export);
     for slot in 0..4 {
         exchange.announce(slot, &[nlri("20.1.0.0/16")], &route(slot, &[64_510], &[]));
         exchange.announce(slot, &[nlri(&format!("20.{}.0.0/16", 10 + slot))], &route(slot, &[], &[]));
@@ -181,9 +188,9 @@ fn a_silent_routers_routes_are_gone_after_the_hold_time_and_back_with_it() {
     assert_eq!(exchange.sim.router_counters(2).expect("a router").established, 2);
 }
 
-#[test]
-fn a_router_that_asks_for_its_routes_again_gets_each() {
-    let mut exchange = exchange(3, 920);
+in_both_modes!(a_router_that_asks_for_its_routes_again_gets_each);
+fn a_router_that_asks_for_its_routes_again_gets_each(export: ExportMode) {
+    let mut exchange = exchange(3, 920, export);
     for slot in 0..3 {
         let prefixes: Vec<_> = (0..50).map(|n| nlri(&format!("20.{slot}.{n}.0/24"))).collect();
         exchange.announce(slot, &prefixes, &route(slot, &[], &[]));
@@ -200,7 +207,7 @@ fn a_router_that_asks_for_its_routes_again_gets_each() {
 
 #[test]
 fn keepalives_hold_idle_sessions_for_an_hour() {
-    let mut exchange = exchange(3, 930);
+    let mut exchange = exchange(3, 930, ExportMode::Direct);
     exchange.announce(0, &[nlri("20.1.0.0/16")], &route(0, &[], &[]));
     exchange.check();
     exchange.sim.pass(Duration::from_secs(3600));
@@ -214,22 +221,22 @@ fn keepalives_hold_idle_sessions_for_an_hour() {
 
 // Those of fifty routers take longest, and begin first by their names: others run beside them.
 
-#[test]
-fn ten_routers_replay_routeviews_2013() {
-    replay(10, 500);
+in_both_modes!(ten_routers_replay_routeviews_2013);
+fn ten_routers_replay_routeviews_2013(export: ExportMode) {
+    replay(10, 500, export);
 }
 
-#[test]
-fn fifty_routers_replay_routeviews_2013() {
-    replay(50, 1000);
+in_both_modes!(fifty_routers_replay_routeviews_2013);
+fn fifty_routers_replay_routeviews_2013(export: ExportMode) {
+    replay(50, 1000, export);
 }
 
-#[test]
-fn ten_routers_learn_a_table_of_ris_2015() {
-    table(10);
+in_both_modes!(ten_routers_learn_a_table_of_ris_2015);
+fn ten_routers_learn_a_table_of_ris_2015(export: ExportMode) {
+    table(10, export);
 }
 
-#[test]
-fn fifty_routers_learn_a_table_of_ris_2015() {
-    table(50);
+in_both_modes!(fifty_routers_learn_a_table_of_ris_2015);
+fn fifty_routers_learn_a_table_of_ris_2015(export: ExportMode) {
+    table(50, export);
 }

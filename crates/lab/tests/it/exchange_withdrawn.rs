@@ -8,8 +8,9 @@ use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::Instant;
 use wayleave_lab::sim::costs::Costs;
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
+use wayleave_route_server::object::ExportMode;
 
-use crate::common::{LIMIT, nlri, route};
+use crate::common::{LIMIT, in_both_modes, nlri, route};
 
 const ANNOUNCER: u32 = 0;
 const RECEIVERS: std::ops::Range<u32> = 1..4;
@@ -22,8 +23,8 @@ fn prefix() -> Nlri {
 }
 
 /// Four members at rest, one of which announces a worse route to the prefix.
-fn exchange(seed: u64) -> Sim {
-    let mut sim = Sim::new(Setup { tick: TICK, seed, costs: Some(Costs::default()), ..Setup::default() });
+fn exchange(export: ExportMode, seed: u64) -> Sim {
+    let mut sim = Sim::new(Setup { tick: TICK, seed, export, costs: Some(Costs::default()), ..Setup::default() });
     assert!(sim.settle(LIMIT));
     sim.announce(3, &[prefix()], &worse());
     assert!(sim.settle(LIMIT));
@@ -101,13 +102,13 @@ impl End {
     }
 }
 
-#[test]
-fn what_ends_at_once_is_seen_for_a_batch_at_most() {
+in_both_modes!(what_ends_at_once_is_seen_for_a_batch_at_most);
+fn what_ends_at_once_is_seen_for_a_batch_at_most(export: ExportMode) {
     let mut seen = 0;
     for end in End::ALL {
         // The same instant, then later and later within two ticks.
         for (run, later) in (0..24).zip([0u64, 0, 1, 2, 5, 10, 20, 40, 60, 80, 100].into_iter().cycle()) {
-            let mut sim = exchange(run);
+            let mut sim = exchange(export, run);
             let version = route(ANNOUNCER, &[64600], &[]);
             let (mut watch, phase) = (Watch::default(), sim.choose(100));
             sim.run_for(Duration::from_millis(phase as u64));
@@ -127,15 +128,15 @@ fn what_ends_at_once_is_seen_for_a_batch_at_most() {
     assert!(seen > 10, "some of them were delivered before they ended: {seen}");
 }
 
-#[test]
-fn what_ends_while_a_process_is_killed_goes_once_all_are_connected_again_and_stays_away() {
+in_both_modes!(what_ends_while_a_process_is_killed_goes_once_all_are_connected_again_and_stays_away);
+fn what_ends_while_a_process_is_killed_goes_once_all_are_connected_again_and_stays_away(export: ExportMode) {
     let nodes = [PARTIES[0], PARTIES[1], Node::Member(ANNOUNCER)];
     let down = Duration::from_millis(700);
     for end in End::ALL {
         for node in nodes {
             // At moments all over the two batches.
-            for at in (0..120u64).step_by(10) {
-                let mut sim = exchange(at);
+            for at in (0..120u64).step_by(if export == ExportMode::Direct { 10 } else { 30 }) {
+                let mut sim = exchange(export, at);
                 let version = route(ANNOUNCER, &[64600], &[]);
                 let mut watch = Watch::default();
                 sim.announce(ANNOUNCER, &[prefix()], &version);

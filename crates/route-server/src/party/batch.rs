@@ -2,11 +2,11 @@
 //! them durable and deliver.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 use wayleave_core::{Now, Prefix};
 
+use super::deliveries::Deliveries;
 use super::relist::Relist;
 use super::role::Role;
 use super::round::{Group, Round};
@@ -16,7 +16,7 @@ use super::{Party, PartyNumber, PartyOutput, PersistId, store, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember};
-use crate::object::{ExportMode, Handle, Kind};
+use crate::object::{ExportMode, Kind};
 use crate::object_table::{Effects, ObjectEntry};
 
 /// A batch that this party has applied.
@@ -227,7 +227,7 @@ impl State {
         let mut groups: BTreeMap<Listing, Group> = BTreeMap::new();
         let active: Vec<(u32, ActiveMember)> =
             self.active.iter().map(|(slot, active)| (*slot, active.clone())).collect();
-        let deliverable = deliverable(&applied.effects);
+        let deliveries = Deliveries::of(&self.table, &applied.effects);
         // In mode `mpc` the shares in them are still to be computed.
         let mut unfinished = Vec::new();
         let mut without_tick = BTreeSet::new();
@@ -237,8 +237,7 @@ impl State {
             let taken =
                 slice.map(|((objects, _), cursor)| sync::take(&self.table, slot, cursor, &active.lacks, *objects));
             let ends = taken.as_ref().is_some_and(|taken| taken.after.is_none()).then(|| self.table.roots(slot));
-            let is_new = applied.effects.widened.iter().any(|(_, _, from, to)| (*from..*to).contains(&slot));
-            let listing = Listing::new(is_new, active.complete, active.cursor, taken.as_ref());
+            let listing = Listing::new(deliveries.widens(slot), active.complete, active.cursor, taken.as_ref());
             let group = groups.entry(listing.clone()).or_insert_with(|| {
                 let instances = |prefixes: BTreeSet<Prefix>| {
                     prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
@@ -259,14 +258,13 @@ impl State {
                 rank,
                 ..Tick::default()
             };
-            let for_slot = deliverable.iter().filter(|object| object.is_for(slot)).map(|object| object.key);
-            let new = for_slot.filter_map(|(slot, version)| self.table.entry(slot, version));
-            let mut entries: Vec<&ObjectEntry> = new.filter(|entry| listing.has(entry.place())).collect();
+            let (places, scanned) = deliveries.to(slot, &listing);
+            self.counters.scanned += scanned;
+            let mut objects: Vec<(u32, u64)> = places.into_iter().map(|(_, slot, version)| (slot, version)).collect();
             let mut cursor = active.cursor;
             if let Some(taken) = taken {
-                let new: BTreeSet<Handle> = entries.iter().map(|entry| entry.handle).collect();
-                let of_slice = taken.objects.iter().filter_map(|(slot, version)| self.table.entry(*slot, *version));
-                entries.extend(of_slice.filter(|entry| !new.contains(&entry.handle)));
+                let new: BTreeSet<(u32, u64)> = objects.iter().copied().collect();
+                objects.extend(taken.objects.iter().filter(|object| !new.contains(object)));
                 let begins = begins.then(|| active.lacks.differs.clone());
                 if let Some(since) = begins.as_ref().and_then(|differs| differs.since) {
                     (tick.dead, tick.gone) = self.recent.dead_since(since.objects);
@@ -275,7 +273,8 @@ impl State {
                 tick.slice = Some(Slice { begins, ends, own: taken.own, own_ends });
                 cursor = taken.after;
             }
-            tick.deliver = entries.into_iter().filter_map(|entry| self.delivery(slot, entry)).collect();
+            let entries = objects.into_iter().filter_map(|(slot, version)| self.table.entry(slot, version));
+            tick.deliver = entries.filter_map(|entry| self.delivery(slot, entry)).collect();
             if let Some(active) = self.active.get_mut(&slot) {
                 active.complete |= cursor.is_none();
                 active.cursor = cursor;
@@ -331,30 +330,4 @@ impl State {
     fn instance(&self, prefix: &Prefix) -> Instance {
         self.table.candidates(prefix, MAX_CANDIDATES).into()
     }
-}
-
-/// An object that a batch brings to some slots.
-struct Deliverable {
-    /// Its announcer's slot, and version.
-    key: (u32, u64),
-    /// All slots if it is new, otherwise those that columns opened it to.
-    to: Vec<Range<u32>>,
-}
-
-impl Deliverable {
-    fn is_for(&self, slot: u32) -> bool {
-        self.to.iter().any(|slots| slots.contains(&slot))
-    }
-}
-
-/// Objects that someone gets from a batch, in order: found once for all receivers.
-fn deliverable(effects: &Effects) -> Vec<Deliverable> {
-    let mut objects: BTreeMap<(u32, u64), Vec<Range<u32>>> = BTreeMap::new();
-    for key in &effects.added {
-        objects.entry(*key).or_default().push(0..u32::MAX);
-    }
-    for (slot, version, from, to) in &effects.widened {
-        objects.entry((*slot, *version)).or_default().push(*from..*to);
-    }
-    objects.into_iter().map(|(key, to)| Deliverable { key, to }).collect()
 }

@@ -14,6 +14,7 @@
 mod batch;
 mod budget;
 mod compare;
+mod deliveries;
 mod engine;
 mod export;
 mod follower;
@@ -518,6 +519,7 @@ impl Party {
             self.state.close_overrun();
             self.settle_departures();
         }
+        self.state.counters.hashed = self.state.table.hashed();
     }
 
     /// Takes the round as far as it can go, and setup beside it.

@@ -504,6 +504,9 @@ impl Sequencer {
             party.take_pending(*slot, *version);
             self.peer_holds.remove(&(*slot, *version));
             party.refuse(*slot, *version, *reason);
+            if matches!(reason, Refusal::MaxPrefix | Refusal::Stored) {
+                party.overspent.insert(*slot, party.clocks.instant);
+            }
         }
         party.send_to_peer(&PartyFrame::Drop { objects: objects.into_iter().map(|(object, _)| object).collect() });
     }

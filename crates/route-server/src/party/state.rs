@@ -594,7 +594,8 @@ impl State {
             self.refuse(slot, version, Refusal::Budget);
             return None;
         }
-        if let Err(reason) = self.check(slot, &header, part.as_ref(), column.as_deref()) {
+        let fits = self.check(slot, &header, part.as_ref(), column.as_deref());
+        if let Err(reason) = fits.and_then(|()| self.check_signature(slot, &header)) {
             self.refuse(slot, version, reason);
             return None;
         }
@@ -663,7 +664,12 @@ impl State {
             }
             _ => return Err(Refusal::Size),
         }
+        Ok(())
+    }
+
+    fn check_signature(&mut self, slot: u32, header: &Header) -> Result<(), Refusal> {
         let key = self.keys.get(slot as usize).and_then(Option::as_ref).ok_or(Refusal::Proof)?;
+        self.counters.verified += 1;
         if header.is_signed_by(&self.config.exchange, key) { Ok(()) } else { Err(Refusal::Proof) }
     }
 

@@ -15,6 +15,8 @@ use crate::object_table::Part;
 pub struct Counters {
     pub objects: u64,
     pub refused: u64,
+    /// Signatures of objects that were checked, of refused ones too.
+    pub verified: u64,
     /// Frames that broke the protocol.
     pub bad_frames: u64,
     pub batches: u64,
@@ -26,6 +28,10 @@ pub struct Counters {
     pub exports: u64,
     /// Shares of objects' keys that were derived for receivers.
     pub delivered: u64,
+    /// Objects of batches that were looked at to find what each receiver gets.
+    pub scanned: u64,
+    /// Objects, instances and buckets that were hashed to compare what members hold.
+    pub hashed: u64,
     /// Candidates that were listed to members.
     pub listed: u64,
     /// Comparators times lanes evaluated.
@@ -121,7 +127,8 @@ pub struct PartyStatus {
     pub waiting: Vec<u32>,
     /// At party 1, slots that get nothing until they have taken up what is on the way.
     pub behind: Vec<u32>,
-    /// Slots of members that sent more than their budgets in the last minute, or asked for everything too often.
+    /// Slots of members that sent more than their budgets in the last minute, would have more stored than theirs, or asked for
+    /// everything too often.
     pub over_budget: Vec<u32>,
     /// Slots of members that sent a frame that breaks the protocol in the last minute, for which their links were closed.
     pub misbehaving: Vec<u32>,

@@ -263,18 +263,19 @@ impl Listing {
         Self { is_slice, differing: differing.unwrap_or_default(), is_new, gets_all, before, after }
     }
 
-    /// Whether the member gets an object that is new.
-    pub(super) fn has(&self, place: Option<Place>) -> bool {
-        self.gets_all || self.before.zip(place).is_some_and(|(before, place)| before.has(&place))
+    /// Whether the member gets an object that is new: all, or those below some place.
+    pub(super) fn has(&self, place: &Place) -> bool {
+        self.gets_all || self.before.is_some_and(|before| before.has(place))
     }
 
     /// The prefixes that changed just now, and those that are evaluated again, each in order.
     pub(super) fn prefixes(&self, table: &ObjectTable, effects: &Effects) -> [BTreeSet<Prefix>; 2] {
+        // What it has been sent of everything is all below some prefix: nothing behind that is looked at.
         let is_known = |prefix: &&Prefix| self.gets_all || self.before.is_some_and(|before| before.lists(prefix));
-        let live: BTreeSet<Prefix> = effects.touched.iter().filter(is_known).copied().collect();
-        let mut later: BTreeSet<Prefix> = effects.relisted.iter().filter(is_known).copied().collect();
+        let live: BTreeSet<Prefix> = effects.touched.iter().take_while(is_known).copied().collect();
+        let mut later: BTreeSet<Prefix> = effects.relisted.iter().take_while(is_known).copied().collect();
         if self.is_new {
-            later.extend(effects.opened.iter().filter(is_known));
+            later.extend(effects.opened.iter().take_while(is_known));
         }
         if self.is_slice {
             let from = self.before.and_then(|before| before.place()).map(|(prefix, ..)| prefix);

@@ -190,7 +190,8 @@ impl Exchange {
         }
     }
 
-    fn random_announcement(&mut self, slot: u32) {
+    /// The router in `slot` announces random routes, which communities may keep from others.
+    pub fn random_announcement(&mut self, slot: u32) {
         let count = 1 + self.sim.choose(3);
         let prefixes = self.random_prefixes(count);
         let tail: Vec<u32> = (0..=self.sim.choose(3)).map(|i| 64_500 + u32::try_from(i).expect("few")).collect();
@@ -206,14 +207,16 @@ impl Exchange {
         self.announce(slot, &prefixes, &attributes);
     }
 
-    fn random_prefixes(&mut self, count: usize) -> Vec<Nlri> {
+    /// At most so many different ones.
+    pub fn random_prefixes(&mut self, count: usize) -> Vec<Nlri> {
         let mut prefixes: Vec<Nlri> = (0..count).map(|_| nlri(&format!("20.{}.0.0/16", self.sim.choose(12)))).collect();
         prefixes.sort_unstable();
         prefixes.dedup();
         prefixes
     }
 
-    fn random_policy(&mut self) -> Policy {
+    /// One with at most one rule, of export or import.
+    pub fn random_policy(&mut self) -> Policy {
         let (a, b) = (65_000 + self.sim.choose(6), self.sim.choose(12));
         policy(&match self.sim.choose(5) {
             0 => String::new(),
