@@ -268,6 +268,49 @@ pub enum ToMember {
     },
     /// From party 1: asks for [`FromMember::Buckets`].
     Compare,
+    /// From party 1, as it sends the member what it lacks: what the member may cost, and what of that is left.
+    Budget(BudgetLeft),
+}
+
+/// What a member may cost party 1, and what it has spent: of that member alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BudgetLeft {
+    /// Route objects a second.
+    pub objects: u32,
+    /// Octets a second.
+    pub octets: u32,
+    /// Prefixes that it may announce.
+    pub prefixes: u32,
+    /// Octets of its blobs that party 1 stores, and that it stores at most.
+    pub stored: u64,
+    pub max_stored: u64,
+    /// How often in an hour it is sent everything, and how often it may be at once from now on.
+    pub syncs: u32,
+    pub syncs_left: u32,
+    /// How often in an hour Select-Best chooses among that, and how often it may at once from now on.
+    pub choices: u32,
+    pub choices_left: u32,
+}
+
+impl BudgetLeft {
+    fn write(&self, w: &mut Writer) {
+        w.u32(self.objects).u32(self.octets).u32(self.prefixes).u64(self.stored).u64(self.max_stored);
+        w.u32(self.syncs).u32(self.syncs_left).u32(self.choices).u32(self.choices_left);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            objects: r.u32()?,
+            octets: r.u32()?,
+            prefixes: r.u32()?,
+            stored: r.u64()?,
+            max_stored: r.u64()?,
+            syncs: r.u32()?,
+            syncs_left: r.u32()?,
+            choices: r.u32()?,
+            choices_left: r.u32()?,
+        })
+    }
 }
 
 /// Why a party does not take the hello of a member that its certificate has proved. It says nothing that the member set, which
@@ -422,6 +465,10 @@ pub enum PartyFrame {
         export: ExportMode,
         /// Octets of the largest blob that this party's operator agrees to; the lower of the two counts.
         max_blob: u32,
+        /// The last batch in this party's store.
+        stored: Seq,
+        /// The last batch that it knows to be in the peer party's.
+        agreed: Seq,
     },
     Inventory {
         rows: Vec<InventoryRow>,
@@ -807,6 +854,10 @@ impl ToMember {
             Self::Compare => {
                 w.u8(14);
             }
+            Self::Budget(left) => {
+                w.u8(15);
+                left.write(&mut w);
+            }
         }
         w.finish()
     }
@@ -841,6 +892,7 @@ impl ToMember {
             12 => Self::Deferred { seconds: r.u32()? },
             13 => Self::OwnOrder { seconds: r.u32()? },
             14 => Self::Compare,
+            15 => Self::Budget(BudgetLeft::read(&mut r)?),
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;
@@ -914,10 +966,23 @@ impl PartyFrame {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         match self {
-            Self::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob } => {
+            Self::Hello {
+                protocol,
+                exchange,
+                party,
+                nonce,
+                epoch,
+                seq,
+                set,
+                tick_ms,
+                export,
+                max_blob,
+                stored,
+                agreed,
+            } => {
                 w.u8(1).u16(*protocol).blob(exchange.as_bytes()).u8(*party).bytes(nonce);
                 w.u64(*epoch).u64(*seq).blob(set);
-                w.u32(*tick_ms).u8(export.code()).u32(*max_blob);
+                w.u32(*tick_ms).u8(export.code()).u32(*max_blob).u64(*stored).u64(*agreed);
             }
             Self::Inventory { rows, high_water, more } => {
                 w.u8(2).list(rows, |w, row| {
@@ -1012,6 +1077,8 @@ impl PartyFrame {
                 tick_ms: r.u32()?,
                 export: export(&mut r)?,
                 max_blob: r.u32()?,
+                stored: r.u64()?,
+                agreed: r.u64()?,
             },
             2 => Self::Inventory {
                 rows: r.list(52, MAX_LIST, |r| {

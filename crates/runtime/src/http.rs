@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use axum::Router;
 use axum::extract::{Query, Request};
@@ -16,7 +17,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{self, Registry};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -121,13 +123,18 @@ impl Unit {
     }
 }
 
+/// Names and values of a sample's labels. Values may hold any characters: they are escaped where they are written.
+pub type Labels = Vec<(&'static str, String)>;
+
 /// The kind and value of a metric.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 enum Sample {
     /// Only rises; its name ends in `_total`.
     Counter(u64),
     /// Rises and falls.
     Gauge(f64),
+    /// One value for each set of labels.
+    Gauges(Vec<(Labels, f64)>),
 }
 
 /// One metric of a role. Its name follows from its thing and its unit, see [`Unit`].
@@ -151,6 +158,12 @@ impl Metric {
     #[must_use]
     pub fn gauge(thing: &str, unit: Unit, help: &'static str, value: f64) -> Self {
         Self::new(thing, unit, help, Sample::Gauge(value))
+    }
+
+    /// Values of this moment, told apart by labels; without any the metric is not on the page.
+    #[must_use]
+    pub fn gauges(thing: &str, unit: Unit, help: &'static str, values: Vec<(Labels, f64)>) -> Self {
+        Self::new(thing, unit, help, Sample::Gauges(values))
     }
 
     /// Whether something is up.
@@ -301,9 +314,17 @@ fn open_metrics(role: &str, metrics: &[Metric]) -> String {
     let mut registry = Registry::with_prefix(format!("wayleave_{role}"));
     for Metric { thing, unit, help, sample } in metrics {
         let unit = registry::Unit::Other(unit.name().to_owned());
-        match *sample {
-            Sample::Counter(value) => registry.register_with_unit(thing, *help, unit, ConstCounter::new(value)),
-            Sample::Gauge(value) => registry.register_with_unit(thing, *help, unit, ConstGauge::new(value)),
+        match sample {
+            Sample::Counter(value) => registry.register_with_unit(thing, *help, unit, ConstCounter::new(*value)),
+            Sample::Gauge(value) => registry.register_with_unit(thing, *help, unit, ConstGauge::new(*value)),
+            Sample::Gauges(values) if values.is_empty() => {}
+            Sample::Gauges(values) => {
+                let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+                for (labels, value) in values {
+                    family.get_or_create(labels).set(*value);
+                }
+                registry.register_with_unit(thing, *help, unit, family);
+            }
         }
     }
     let mut text = String::new();
@@ -328,6 +349,20 @@ mod tests {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("answered");
         answer
+    }
+
+    #[test]
+    fn whatever_a_label_holds_stays_within_its_quotes() {
+        let labels = |member: &str| vec![("slot", "7".to_owned()), ("member", member.to_owned())];
+        let hostile = "a\"} 1\nwayleave_rs_connected_members 0\\";
+        let values = vec![(labels("alpha"), 1.0), (labels(hostile), 2.0)];
+        let page = open_metrics("rs", &[Metric::gauges("reported", Unit::Members, "Members", values)]);
+        assert!(page.contains("\nwayleave_rs_reported_members{slot=\"7\",member=\"alpha\"} 1"), "{page}");
+        let escaped = r#"{slot="7",member="a\"} 1\nwayleave_rs_connected_members 0\\"} 2"#;
+        assert!(page.contains(escaped), "{page}");
+        assert!(!page.lines().any(|line| line.starts_with("wayleave_rs_connected")), "{page}");
+        let none = open_metrics("rs", &[Metric::gauges("reported", Unit::Members, "Members", Vec::new())]);
+        assert_eq!(none, "# EOF\n");
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
+use wayleave_route_server::credit;
 use wayleave_route_server::digests::{Roots, Through};
 use wayleave_route_server::frames::{
     EngineStream, FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember,
@@ -102,7 +103,15 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
             After::Closed,
         ),
         ("buckets that nobody asked for", buckets.encode(), After::Closed),
+        ("a frame beyond its credit", beyond(credit::FROM_MEMBER), After::Closed),
+        ("credit for what was not sent", FromMember::Credit { limit: u64::MAX }.encode(), After::Closed),
+        ("credit that it gave before", FromMember::Credit { limit: 0 }.encode(), After::Closed),
     ]
+}
+
+/// A frame for which a window has no credit, whatever is in it.
+fn beyond(window: u64) -> Vec<u8> {
+    vec![255; usize::try_from(window - credit::FRAME_COST).expect("it fits") + 1]
 }
 
 fn header_only(submission: &[u8]) -> Vec<u8> {
@@ -207,6 +216,10 @@ fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
         ("a part that is no frame", part(vec![9, 9, 9], true)),
         ("a member's hello", Forger::new(SEED, BAD).hello([0; 16], true)),
         ("a member's resync", FromMember::Resync.encode()),
+        ("a frame beyond its credit", beyond(credit::TO_MEMBER)),
+        ("credit for what was not sent", ToMember::Credit { limit: u64::MAX }.encode()),
+        ("credit that it gave before", ToMember::Credit { limit: 0 }.encode()),
+        ("credit in a part", part(ToMember::Credit { limit: u64::MAX }.encode(), true)),
     ]
 }
 
@@ -311,7 +324,22 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         let set = [].into();
         let (epoch, export) = (1, ExportMode::Direct);
         let (nonce, tick_ms, max_blob) = ([3; 16], 0, 8192);
-        PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob }.encode()
+        let (stored, agreed) = (0, 0);
+        PartyFrame::Hello {
+            protocol,
+            exchange,
+            party,
+            nonce,
+            epoch,
+            seq,
+            set,
+            tick_ms,
+            export,
+            max_blob,
+            stored,
+            agreed,
+        }
+        .encode()
     };
     let good = hello(PROTOCOL, EXCHANGE, from_number, 0);
     let engine = |stream, step| PartyFrame::Engine { stream, step, bytes: vec![] }.encode();
@@ -354,7 +382,79 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
             }
             .encode(),
         ),
+        ("a frame beyond its credit", beyond(credit::BETWEEN_PARTIES)),
+        ("credit for what was not sent", PartyFrame::Credit { limit: u64::MAX }.encode()),
+        ("credit that it gave before", PartyFrame::Credit { limit: 0 }.encode()),
     ]
+}
+
+/// What is said of a frame beyond credit, of credit for what was not sent, and of credit that is no more than before.
+const OF_CREDIT: [&str; 3] = [
+    "a frame beyond the credit that it was given",
+    "a grant of credit for more than was sent",
+    "a grant of credit that is no step",
+];
+
+#[test]
+fn who_sends_beyond_its_credit_or_grants_what_is_not_so_is_named_with_the_reason() {
+    let grants = |encode: fn(u64) -> Vec<u8>| [encode(u64::MAX), encode(0)];
+    let of_member = grants(|limit| FromMember::Credit { limit }.encode());
+    let to_member = grants(|limit| ToMember::Credit { limit }.encode());
+    let between = grants(|limit| PartyFrame::Credit { limit }.encode());
+    let frames = |window, [more, less]: [Vec<u8>; 2]| [beyond(window), more, less];
+    let (two, one, bad, honest) = (PARTIES[1], PARTIES[0], Node::Member(BAD), Node::Member(2));
+    for (from, to, frames) in [
+        (bad, one, frames(credit::FROM_MEMBER, of_member.clone())),
+        (bad, two, frames(credit::FROM_MEMBER, of_member)),
+        (one, honest, frames(credit::TO_MEMBER, to_member.clone())),
+        (two, honest, frames(credit::TO_MEMBER, to_member)),
+        (one, two, frames(credit::BETWEEN_PARTIES, between.clone())),
+        (two, one, frames(credit::BETWEEN_PARTIES, between)),
+    ] {
+        for (bytes, what) in frames.into_iter().zip(OF_CREDIT) {
+            let (mut exchange, _) = bring_to(State::Synced, one);
+            exchange.sim.inject(from, to, &bytes);
+            exchange.sim.run_for(Duration::from_millis(100));
+            let closed = exchange.sim.closed.iter().map(|(by, of, why)| (*by, *of, why.as_str())).collect::<Vec<_>>();
+            assert_eq!(closed.first(), Some(&(to, from, what)), "{from:?} to {to:?}");
+            let slot = (from == bad).then_some(BAD);
+            let named: Vec<_> =
+                exchange.sim.party_events.iter().filter(|(_, e)| matches!(e, PartyEvent::BadFrame { .. })).collect();
+            if to == honest {
+                let suspect = Suspect::Party(if from == one { 1 } else { 2 });
+                let mut alarms = exchange.sim.alarms(2);
+                assert!(alarms.any(|alarm| alarm.what.contains(what) && alarm.suspects == [suspect.clone()]), "{what}");
+            } else {
+                assert_eq!(named, [&(to, PartyEvent::BadFrame { slot, what: what.to_owned() })], "{from:?} to {to:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_that_takes_up_nothing_for_a_minute_loses_its_link_and_is_named() {
+    let (mut exchange, _) = bring_to(State::Synced, PARTIES[0]);
+    let begin = exchange.sim.now().instant;
+    // Of more than two steps of credit it gives none back.
+    for prefix in 0..600 {
+        let prefix = nlri(&format!("30.{}.{}.0/24", prefix / 256, prefix % 256));
+        exchange.sim.announce(1, &[prefix], &route(1, &[64500], &[]));
+        exchange.sim.run_for(Duration::from_millis(5));
+    }
+    let end = exchange.sim.now().instant;
+    let stalled = |exchange: &Exchange| -> Vec<(Node, PartyEvent)> {
+        let is_stalled = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::Stalled { .. });
+        exchange.sim.party_events.iter().filter(is_stalled).cloned().collect()
+    };
+    exchange.sim.run_for((begin + credit::STALLED).since(end) - Duration::from_secs(1));
+    assert_eq!(stalled(&exchange), []);
+    assert!(exchange.sim.has_link(PARTIES[0], Node::Member(BAD)), "{:?}", exchange.sim.closed);
+    let last = (end + credit::STALLED).since(exchange.sim.now().instant) + Duration::from_secs(1);
+    exchange.sim.run_for(last);
+    assert_eq!(stalled(&exchange), [(PARTIES[0], PartyEvent::Stalled { slot: Some(BAD) })]);
+    let reason = "it takes up nothing of what is sent to it".to_owned();
+    assert!(exchange.sim.closed.contains(&(PARTIES[0], Node::Member(BAD), reason)), "{:?}", exchange.sim.closed);
+    assert_eq!(exchange.sim.tables[&2].len(), 601, "others have had everything meanwhile");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::common::{Exchange, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, member_address};
-use wayleave_route_server::frames::PartyFrame;
+use wayleave_route_server::frames::{FromMember, PartyFrame, ToMember};
+use wayleave_route_server::party::MemberBudget;
 
 fn prefixes(numbers: std::ops::Range<u8>) -> Vec<Nlri> {
     numbers.map(|n| nlri(&format!("20.{n}.0.0/16"))).collect()
@@ -121,6 +122,42 @@ fn a_member_that_flaps_after_a_quiet_time_keeps_its_routes() {
     assert!(exchange.sim.tables[&1].is_empty(), "past it");
     exchange.sim.start(Node::Member(0));
     exchange.check();
+}
+
+#[test]
+fn a_member_learns_its_own_budget_and_the_parties_show_everybodys() {
+    let mut exchange = Exchange::new(Setup { max_prefix: 9, ..Setup::default() });
+    exchange.announce(0, &prefixes(0..2), &route(0, &[64500], &[]));
+    exchange.announce(1, &prefixes(2..5), &route(1, &[64500], &[]));
+    exchange.check();
+    let own =
+        |exchange: &Exchange, slot| exchange.sim.member(slot).expect("it runs").status().budget.expect("it is told");
+    let budgets = |exchange: &Exchange, party: Node| exchange.sim.party(party).expect("it runs").status().budgets;
+    let before = own(&exchange, 0);
+    assert_eq!(
+        (before.prefixes, before.max_prefixes, before.resyncs_per_hour, before.choices_per_hour),
+        (2, 9, 720, 32)
+    );
+    assert_eq!((own(&exchange, 1).prefixes, own(&exchange, 1).max_stored), (3, 4 << 20));
+    exchange.sim.recording = Some(Vec::new());
+    exchange.sim.inject(Node::Member(0), PARTIES[0], &FromMember::Resync.encode());
+    exchange.check();
+    let after = own(&exchange, 0);
+    assert_eq!((after.resyncs_left, after.choices_left), (before.resyncs_left - 1, before.choices_left - 1));
+    assert_eq!(after.stored, 2 * 512, "two objects of the smallest size");
+    // Who did not ask is not told, and party 2 says nothing of it.
+    let said: Vec<(Node, Node)> = (exchange.sim.recording.take().expect("it records").iter())
+        .filter(|frame| matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Budget(_))))
+        .map(|frame| (frame.from, frame.to))
+        .collect();
+    assert_eq!(said, [(PARTIES[0], Node::Member(0))]);
+    let shown = budgets(&exchange, PARTIES[0]);
+    let of = |budget: &MemberBudget| (budget.slot, budget.prefixes, budget.max_prefixes);
+    assert_eq!(shown.iter().map(of).collect::<Vec<_>>(), [(0, 2, 9), (1, 3, 9), (2, 0, 9), (3, 0, 9)]);
+    let left = (Some(after.stored), Some(after.resyncs_left), Some(after.choices_left));
+    assert_eq!((shown[0].stored, shown[0].resyncs_left, shown[0].choices_left), left);
+    let of_two = &budgets(&exchange, PARTIES[1])[0];
+    assert_eq!((of_two.prefixes, of_two.stored, of_two.resyncs_left), (2, None, None));
 }
 
 #[test]

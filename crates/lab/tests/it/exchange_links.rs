@@ -298,8 +298,21 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
                 true,
                 Ok(PartyFrame::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, export, max_blob, .. }),
             ) => {
-                let hello =
-                    PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob };
+                let (stored, agreed) = (0, 0);
+                let hello = PartyFrame::Hello {
+                    protocol,
+                    exchange,
+                    party,
+                    nonce,
+                    epoch,
+                    seq,
+                    set,
+                    tick_ms,
+                    export,
+                    max_blob,
+                    stored,
+                    agreed,
+                };
                 Some(FrameAction::Change(hello.encode()))
             }
             _ => None,

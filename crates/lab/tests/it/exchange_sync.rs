@@ -8,7 +8,7 @@ use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::digests::{Digest, Roots, Through};
 use wayleave_route_server::frames::{FromMember, ToMember};
 use wayleave_route_server::object::ExportMode;
-use wayleave_route_server::party::PartyEvent;
+use wayleave_route_server::party::{OlderStore, PartyEvent};
 
 /// What a member says that has had nothing.
 const NEVER: Through = Through { objects: 0, results: 0 };
@@ -323,19 +323,47 @@ fn a_flood_of_digests_has_the_budget_of_requests_and_its_sender_is_named() {
 }
 
 #[test]
-fn a_party_with_an_older_store_loses_nobody_anything_for_good() {
-    for party in PARTIES {
-        let mut exchange = with_routes(5, ExportMode::Direct, 20);
+fn a_party_with_an_older_store_is_named_by_both_and_loses_nobody_anything_for_good() {
+    let modes = [ExportMode::Direct, ExportMode::Mpc];
+    for (party, mode) in PARTIES.into_iter().flat_map(|party| modes.map(|mode| (party, mode))) {
+        let mut exchange = with_routes(5, mode, 20);
         let older = exchange.sim.store(party).clone();
         for prefix in 10..30 {
             announce(&mut exchange, prefix, 64501);
         }
         exchange.withdraw(1, &[nlri("20.0.3.0/24")]);
         exchange.check();
+        // A party that comes back with its own store is no news.
+        exchange.sim.kill(party);
+        exchange.sim.start(party);
+        exchange.check();
+        let named = |exchange: &Exchange| -> Vec<(Node, OlderStore)> {
+            let older = |(by, event): &(Node, PartyEvent)| match event {
+                PartyEvent::OlderStore(older) => Some((*by, older.clone())),
+                _ => None,
+            };
+            exchange.sim.party_events.iter().filter_map(older).collect()
+        };
+        assert_eq!(named(&exchange), []);
         exchange.sim.kill(party);
         *exchange.sim.store(party) = older;
         exchange.sim.start(party);
         exchange.check();
+        let number = if party == PARTIES[0] { 1 } else { 2 };
+        let by = named(&exchange);
+        assert!(by.iter().all(|(_, older)| older.party == number && older.holds < older.agreed), "{by:?}");
+        for by_party in PARTIES {
+            assert_eq!(by.iter().filter(|(by, _)| *by == by_party).count(), 1, "{party:?}: {by:?}");
+            let status = exchange.sim.party(by_party).expect("it runs").status();
+            assert_eq!(status.older_store.map(|older| older.party), Some(number));
+            assert_eq!(status.counters.older_stores, 1);
+        }
+        // Once both stores are alike again, a new session says nothing of it.
+        exchange.sim.cut_parties();
+        exchange.sim.connect_all();
+        announce(&mut exchange, 31, 64501);
+        exchange.check();
+        assert_eq!(named(&exchange).len(), 2);
         let slots: Vec<u32> = exchange.sim.tables.keys().copied().collect();
         let alarms: u64 = slots.iter().map(|slot| exchange.sim.member(*slot).expect("runs").counters().alarms).sum();
         assert_eq!(alarms, 0, "{party:?}");

@@ -25,7 +25,7 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
 use crate::credit::{self, Receiving, Sending};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
-use crate::frames::{FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember};
+use crate::frames::{BudgetLeft, FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::object::{ExportMode, Handle, MAX_PREFIXES};
 use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -34,7 +34,8 @@ use crate::policy::validate::Martians;
 use crate::rng::Rng;
 
 pub use status::{
-    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnRoute, Reason, Suspect, Why, WhyRoute,
+    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnBudget, OwnRoute, Reason, Suspect,
+    Why, WhyRoute,
 };
 
 use announce::Announcements;
@@ -255,6 +256,8 @@ pub struct Member {
     ahead: Option<u32>,
     /// Seconds after which everything is sent again, as party 1 said, while this member waits for that.
     deferred: Option<u32>,
+    /// What this member may cost, and what was left of it, as party 1 last said.
+    budget: Option<BudgetLeft>,
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     last_seq: u64,
@@ -328,6 +331,7 @@ impl Member {
             sync: None,
             ahead: None,
             deferred: None,
+            budget: None,
             announcements: Announcements::new(used, now.instant),
             halves: BTreeMap::new(),
             last_seq: 0,
@@ -649,6 +653,8 @@ impl Member {
                 self.deferred = Some(seconds);
                 self.event(MemberEvent::Deferred { seconds });
             }
+            Ok(ToMember::Budget(left)) if party == PartyNumber::One => self.budget = Some(left),
+            Ok(ToMember::Budget(_)) => self.fail(party, "a frame that only party 1 sends".to_owned(), now),
             Ok(ToMember::OwnOrder { seconds }) => self.event(MemberEvent::OwnOrder { seconds }),
             Ok(ToMember::Compare) if party == PartyNumber::One => self.saying = Some(Saying::Buckets),
             Ok(ToMember::Compare) => self.fail(party, "a frame that only party 1 sends".to_owned(), now),

@@ -11,7 +11,7 @@ use super::Member;
 use super::announce::{Bar, OwnState};
 use super::receive::{OpenRoute, Validation};
 use crate::directory::Slot;
-use crate::frames::{self, Candidate, Refusal};
+use crate::frames::{self, BudgetLeft, Candidate, Refusal};
 use crate::object::Handle;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, validate, validate_for};
 use crate::policy::{Imported, Rejection};
@@ -193,6 +193,8 @@ pub struct MemberStatus {
     pub ahead: Option<u32>,
     /// In how many seconds, as party 1 last said, everything is sent again, where this member asked or connected too often.
     pub deferred: Option<u32>,
+    /// What this member may cost the exchange; none before party 1 has said so.
+    pub budget: Option<OwnBudget>,
     /// The last batch.
     pub batch: u64,
     /// Routes that the router announces.
@@ -221,6 +223,25 @@ pub struct MemberStatus {
     /// The number of the member set in force; none before both parties have shown one.
     pub member_set: Option<u64>,
     pub counters: MemberCounters,
+}
+
+/// What this member may cost the exchange, as party 1 said when it last sent this member what it lacked, and what was left then.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct OwnBudget {
+    /// Prefixes that this member announces now.
+    pub prefixes: usize,
+    pub max_prefixes: u32,
+    /// Octets of its sealed routes that party 1 stored then.
+    pub stored: u64,
+    pub max_stored: u64,
+    pub objects_per_second: u32,
+    pub octets_per_second: u32,
+    /// How often it is sent all routes, and how often it might be at once from then on.
+    pub resyncs_per_hour: u32,
+    pub resyncs_left: u32,
+    /// How often Select-Best chooses among those, and how often it might at once from then on.
+    pub choices_per_hour: u32,
+    pub choices_left: u32,
 }
 
 /// A route of the own router that is not announced.
@@ -381,6 +402,7 @@ impl Member {
             synced: self.synced && self.sync.is_none(),
             ahead: self.ahead,
             deferred: self.deferred,
+            budget: self.budget.map(|left| self.own_budget(&left)),
             batch: self.last_seq,
             router_routes: self.announcements.router_routes(),
             not_announced,
@@ -482,6 +504,21 @@ impl Member {
         let own = self.own_reasons(&prefix);
         let summary = self.summary(&prefix, winner.is_some(), &routes, !own.is_empty());
         Why { prefix: prefix.to_string(), summary, routes, own }
+    }
+
+    fn own_budget(&self, left: &BudgetLeft) -> OwnBudget {
+        OwnBudget {
+            prefixes: self.announcements.at_parties(),
+            max_prefixes: left.prefixes,
+            stored: left.stored,
+            max_stored: left.max_stored,
+            objects_per_second: left.objects,
+            octets_per_second: left.octets,
+            resyncs_per_hour: left.syncs,
+            resyncs_left: left.syncs_left,
+            choices_per_hour: left.choices,
+            choices_left: left.choices_left,
+        }
     }
 
     /// The member in a slot.

@@ -46,6 +46,7 @@ impl Party {
         match std::mem::replace(&mut self.state.stage, Stage::Idle) {
             Stage::Persisting { seq, id: awaited, applied } if awaited == id => {
                 self.state.heard = now.instant;
+                self.state.store.stored = seq;
                 self.role.batch_persisted(&mut self.state, seq, applied, now);
             }
             stage => self.state.stage = stage,

@@ -42,10 +42,14 @@ impl Default for Budget {
     }
 }
 
+/// Prefixes that a member with this limit in the member set may announce; where it states none, a very high number.
+pub(super) fn prefixes_allowed(max_prefix: u32) -> u32 {
+    if max_prefix == 0 { UNSTATED_PREFIXES } else { max_prefix }
+}
+
 /// Octets of blobs that a member with this prefix limit may have stored.
 pub(super) fn octets_stored(max_prefix: u32) -> u64 {
-    let prefixes = if max_prefix == 0 { UNSTATED_PREFIXES } else { max_prefix };
-    (u64::from(prefixes) * OCTETS_EACH).max(OCTETS_LEAST)
+    (u64::from(prefixes_allowed(max_prefix)) * OCTETS_EACH).max(OCTETS_LEAST)
 }
 
 /// Until when what a member sent is paid for. It outlives links: whoever connects again has spent what it has spent.
@@ -90,6 +94,13 @@ impl Turns {
         if ahead > at_once { now + (ahead - at_once) } else { now }
     }
 
+    /// How many it may have at once.
+    pub(super) fn left(&self, per_hour: u32, now: Instant) -> u32 {
+        let interval = Self::interval(per_hour);
+        let at_once = (interval * TURNS_AT_ONCE).saturating_sub(self.0.since(now));
+        u32::try_from(at_once.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u32::MAX)
+    }
+
     /// It has one.
     pub(super) fn take(&mut self, per_hour: u32, now: Instant) {
         self.0 = self.0.max(now) + Self::interval(per_hour);
@@ -121,10 +132,12 @@ mod tests {
     #[test]
     fn everything_is_sent_some_times_at_once_and_then_at_intervals() {
         let mut turns = Turns::new(ms(0));
-        for _ in 0..TURNS_AT_ONCE {
+        for taken in 0..TURNS_AT_ONCE {
             assert_eq!(turns.next(BUDGET.syncs, ms(0)), ms(0));
+            assert_eq!(turns.left(BUDGET.syncs, ms(0)), TURNS_AT_ONCE - taken);
             turns.take(BUDGET.syncs, ms(0));
         }
+        assert_eq!([0, 9_999, 10_000, 25_000].map(|at| turns.left(BUDGET.syncs, ms(at))), [0, 0, 1, 2]);
         assert_eq!(turns.next(BUDGET.syncs, ms(0)), ms(10_000));
         assert_eq!(turns.next(BUDGET.syncs, ms(10_000)), ms(10_000));
     }

@@ -296,6 +296,8 @@ impl Follower {
 fn deliver_accepted(party: &mut State, seq: u64, now: Now) -> Result<(), &'static str> {
     match std::mem::replace(&mut party.stage, Stage::Idle) {
         Stage::Accepted { seq: accepted, applied } if accepted == seq => {
+            // Party 1 says go once it is durable there.
+            party.store.agreed = seq;
             party.deliver(seq, &applied, now);
             Ok(())
         }

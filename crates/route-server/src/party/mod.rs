@@ -47,7 +47,7 @@ use crate::object_table::Part;
 use crate::rng::Rng;
 
 pub use budget::Budget;
-pub use status::{Counters, PartyEvent, PartyStatus, RouteView};
+pub use status::{Counters, MemberBudget, OlderStore, PartyEvent, PartyStatus, RouteView};
 pub use store::{Change, META, StoredRecord};
 pub use supply::{SetupDone, SetupJob};
 
@@ -202,6 +202,8 @@ impl Party {
             epoch: loaded.epoch.max(1),
             epoch_began: None,
             seq: loaded.seq.max(now.unix.0),
+            store: loaded.store,
+            older_store: None,
             table: loaded.table,
             pending: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -431,9 +433,33 @@ impl Party {
     fn peer_frame(&mut self, frame: PartyFrame, now: Now) {
         self.state.heard = now.instant;
         let taken = match frame {
-            PartyFrame::Hello { protocol, exchange, party, nonce, epoch, seq, set, tick_ms, export, max_blob } => {
-                let hello =
-                    reconcile::PeerHello { protocol, exchange, party, nonce, epoch, set, tick_ms, export, max_blob };
+            PartyFrame::Hello {
+                protocol,
+                exchange,
+                party,
+                nonce,
+                epoch,
+                seq,
+                set,
+                tick_ms,
+                export,
+                max_blob,
+                stored,
+                agreed,
+            } => {
+                let store = reconcile::StoreState { stored, agreed };
+                let hello = reconcile::PeerHello {
+                    protocol,
+                    exchange,
+                    party,
+                    nonce,
+                    epoch,
+                    set,
+                    tick_ms,
+                    export,
+                    max_blob,
+                    store,
+                };
                 self.state.peer_hello(hello, seq)
             }
             PartyFrame::Credit { limit } => {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::state::{Stage, State};
-use super::{PartyEvent, PartyNumber, store};
+use super::{OlderStore, PartyEvent, PartyNumber, store};
 use crate::directory::{ChainError, Directory, Succession};
 use crate::frames::{InventoryRow, PROTOCOL, PartyFrame};
 use crate::object::ExportMode;
@@ -19,6 +19,16 @@ use crate::object_table::Effects;
 
 /// Rows of one inventory frame.
 pub(super) const CHUNK: usize = 16_384;
+
+/// Batches that are durable: what tells whether a store was replaced by an older copy. A party says that it has stored a batch
+/// only once it has, so that its store, if it is its own, holds no less than the peer party knows of.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct StoreState {
+    /// The last one in the party's own store.
+    pub stored: u64,
+    /// The last one that it knows to be in the peer party's.
+    pub agreed: u64,
+}
 
 /// The peer party's hello.
 pub(super) struct PeerHello {
@@ -31,6 +41,7 @@ pub(super) struct PeerHello {
     pub tick_ms: u32,
     pub export: ExportMode,
     pub max_blob: u32,
+    pub store: StoreState,
 }
 
 impl State {
@@ -48,8 +59,26 @@ impl State {
             tick_ms: u32::try_from(self.config.tick.as_millis()).unwrap_or(u32::MAX),
             export: self.config.export,
             max_blob: self.config.max_blob,
+            stored: self.store.stored,
+            agreed: self.store.agreed,
         };
         self.send_to_peer(&hello);
+    }
+
+    /// Reports a store that holds less than the two had agreed on: the peer party's, or this party's own. What it lacks both
+    /// drop, and members send it again.
+    fn compare_stores(&mut self, party: u8, theirs: StoreState) {
+        let own = if self.config.number == PartyNumber::One { 1 } else { 2 };
+        for (party, holds, agreed) in
+            [(party, theirs.stored, self.store.agreed), (own, self.store.stored, theirs.agreed)]
+        {
+            if holds < agreed {
+                let older = OlderStore { party, holds, agreed };
+                self.counters.older_stores += 1;
+                self.older_store = Some((older.clone(), self.clocks.instant));
+                self.event(PartyEvent::OlderStore(older));
+            }
+        }
     }
 
     /// Takes the peer party's hello; `seq` is its last batch.
@@ -84,6 +113,8 @@ impl State {
         if peer.hello.is_some() {
             return Err("a second hello");
         }
+        self.compare_stores(expected, hello.store);
+        let peer = self.peer.as_mut().ok_or("a hello without a link")?;
         let (one, two) = if expected == 2 { (peer.nonce, hello.nonce) } else { (hello.nonce, peer.nonce) };
         let seed = self.rng.draw(&[b"engine", &one, &two]).bytes();
         self.engine = Some(Engine::new(self.config.number, peer.link, [one, two], seed));

@@ -9,7 +9,7 @@ use super::batch::Applied;
 use super::compare::Holding;
 use super::state::{Departure, PendingObject, Stage, State};
 use crate::directory::Directory;
-use crate::frames::{PartyFrame, SessionId};
+use crate::frames::{BudgetLeft, PartyFrame, SessionId};
 
 /// A party's part in the protocol between the two. Each method that does nothing by default concerns one party only.
 pub(super) trait Role: Send {
@@ -59,6 +59,16 @@ pub(super) trait Role: Send {
     /// Slots that get nothing until they have caught up.
     fn behind(&self) -> Vec<u32> {
         Vec::new()
+    }
+
+    /// Slots of members that asked for everything too often, and get it later.
+    fn deferred(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// At party 1, what a member may cost, and what is left of that.
+    fn budget_of(&self, _party: &State, _slot: u32) -> Option<BudgetLeft> {
+        None
     }
 
     /// A member requested everything again.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
-use super::budget::{Turns, UNSTATED_PREFIXES, octets_stored};
+use super::budget::{Turns, octets_stored, prefixes_allowed};
 use super::compare::{Comparisons, Holding};
 use super::engine::Engine;
 use super::probation::{Missed, Punctuality};
@@ -22,7 +22,7 @@ use super::sync::{Cursor, Lack};
 use super::{PartyEvent, engine, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
-use crate::frames::{InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::Kind;
 use crate::object_table::{Effects, Part};
 
@@ -328,6 +328,13 @@ impl Sequencer {
 
     /// A member is sent what it lacks. Returns whether Select-Best may choose for it among that; `asks`: whether it is to.
     fn take_turn(&mut self, party: &mut State, slot: u32, asks: bool) -> bool {
+        let chooses = self.spend_turn(party, slot, asks);
+        let left = self.budget_left(party, slot);
+        party.offer_to_member(slot, &ToMember::Budget(left));
+        chooses
+    }
+
+    fn spend_turn(&mut self, party: &mut State, slot: u32, asks: bool) -> bool {
         if self.excused.remove(&slot) {
             return true;
         }
@@ -347,6 +354,25 @@ impl Sequencer {
         party.event(PartyEvent::OwnOrder { slot, seconds });
         party.offer_to_member(slot, &ToMember::OwnOrder { seconds });
         false
+    }
+
+    /// What a member may cost, and what is left of that.
+    fn budget_left(&self, party: &State, slot: u32) -> BudgetLeft {
+        let (now, budget) = (party.clocks.instant, party.config.budget);
+        let max_prefix = party.set.slot(slot).map_or(0, |of| of.max_prefix);
+        let left =
+            |turns: Option<&Turns>, per_hour| turns.copied().unwrap_or_else(|| Turns::new(now)).left(per_hour, now);
+        BudgetLeft {
+            objects: budget.objects,
+            octets: budget.octets,
+            prefixes: prefixes_allowed(max_prefix),
+            stored: party.table.octets_of(slot),
+            max_stored: octets_stored(max_prefix),
+            syncs: budget.syncs,
+            syncs_left: left(self.turns.get(&slot), budget.syncs),
+            choices: budget.choices,
+            choices_left: left(self.choices.get(&slot), budget.choices),
+        }
     }
 
     /// The steps after which members that take up too little get nothing more.
@@ -588,6 +614,8 @@ impl Sequencer {
             NotProposed::Nothing => "an acceptance of nothing",
             NotProposed::Another => "an acceptance of another batch",
         })?;
+        // It was durable there before it was accepted.
+        party.store.agreed = seq;
         party.apply(self, seq, &steps, now)?;
         if party.table.view() == view { Ok(()) } else { Err("its view differs from ours") }
     }
@@ -862,6 +890,14 @@ impl Role for Sequencer {
         self.paused.iter().copied().collect()
     }
 
+    fn deferred(&self) -> Vec<u32> {
+        self.deferred.iter().copied().collect()
+    }
+
+    fn budget_of(&self, party: &State, slot: u32) -> Option<BudgetLeft> {
+        Some(self.budget_left(party, slot))
+    }
+
     fn resync(&mut self, party: &mut State, slot: u32) {
         party.members.entry(slot).and_modify(|member| member.told = true);
         self.comparisons.request_everything(slot);
@@ -1107,10 +1143,7 @@ fn new_prefixes(party: &State, slot: u32, kind: &Kind) -> usize {
 
 /// Prefixes that a member may announce beyond those it does; where the member set states no limit, it is a very high one.
 fn prefixes_left(party: &State, slot: u32) -> usize {
-    let most = match party.set.slot(slot).map_or(0, |s| s.max_prefix) {
-        0 => UNSTATED_PREFIXES,
-        most => most,
-    };
+    let most = prefixes_allowed(party.set.slot(slot).map_or(0, |s| s.max_prefix));
     (most as usize).saturating_sub(party.table.prefixes_of(slot))
 }
 

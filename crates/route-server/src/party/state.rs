@@ -12,11 +12,13 @@ use super::budget::Pace;
 use super::engine::Engine;
 use super::export::Exporting;
 use super::recent::RecentChanges;
-use super::reconcile::PeerHello;
+use super::reconcile::{PeerHello, StoreState};
 use super::relist::{Relist, Relisted};
 use super::round::Round;
 use super::sync::{Cursor, Lack};
-use super::{Counters, LinkId, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store};
+use super::{
+    Counters, LinkId, OlderStore, PartyConfig, PartyEvent, PartyNumber, PartyOutput, PeerId, PersistId, batch, store,
+};
 use crate::credit::{self, Receiving, Sending};
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
@@ -167,6 +169,10 @@ pub(super) struct State {
     /// When it began, if that was in this life.
     pub epoch_began: Option<Instant>,
     pub seq: u64,
+    /// What this party's store holds, and what the peer party's does at least.
+    pub store: StoreState,
+    /// The last time one of the two came with an older one.
+    pub older_store: Option<(OlderStore, Instant)>,
     pub tick: Duration,
     /// Slots of each member set so far.
     pub widths: BTreeMap<u64, u32>,
@@ -445,6 +451,7 @@ impl State {
         if !std::mem::replace(&mut self.set_is_stored, true) {
             changes.push(store::set_change(&self.set_bytes));
         }
+        changes.push(store::agreed_change(self.store.agreed));
         let id = self.next_persist;
         self.output.push_back(PartyOutput::Persist { id, changes });
         id

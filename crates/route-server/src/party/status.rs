@@ -1,9 +1,11 @@
 //! A party's status and events. Nothing here depends on a policy, a ranking, a route or a result.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
+use super::budget::prefixes_allowed;
 use super::state::Stage;
 use super::{Party, PartyNumber};
 use crate::frames::Refusal;
@@ -40,6 +42,8 @@ pub struct Counters {
     pub correlations: u64,
     /// Rankings that came too late.
     pub missed_rankings: u64,
+    /// Sessions with the peer party in which one of the two came with an older store.
+    pub older_stores: u64,
     pub engine_messages: u64,
     pub engine_bytes: u64,
     pub bytes_received: u64,
@@ -92,11 +96,43 @@ pub enum PartyEvent {
     /// Stored objects that were shared for another `export` than is configured now: they are removed, and their announcers, who
     /// learn the mode when they connect, send them again.
     OtherExport { objects: usize },
+    /// A party's store holds less than the two had agreed on, as when it was replaced by an older copy.
+    OlderStore(OlderStore),
     /// A member set that was not taken: not signed by both operators, or it does not follow what is in force.
     MembersRefused { why: String },
     /// The peer party's message does not fit the state of the two-party evaluation.
     Engine { what: String },
 }
+
+/// A store that holds less than it did.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct OlderStore {
+    /// Whose it is: 1 or 2.
+    pub party: u8,
+    /// The last batch in it.
+    pub holds: u64,
+    /// The last batch that the peer party knows to have been in it.
+    pub agreed: u64,
+}
+
+/// What a member has spent of its budget at this party, and what is left.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct MemberBudget {
+    pub slot: u32,
+    pub prefixes: usize,
+    pub max_prefixes: u32,
+    /// Route objects a second.
+    pub max_objects: u32,
+    /// Octets of sealed routes, which party 1 stores.
+    pub stored: Option<u64>,
+    pub max_stored: Option<u64>,
+    /// At party 1, how often at once it may still be sent all routes, and have Select-Best choose among them.
+    pub resyncs_left: Option<u32>,
+    pub choices_left: Option<u32>,
+}
+
+/// For how long the status shows that a party came with an older store.
+const OLDER_STORE_SHOWN: Duration = Duration::from_secs(3600);
 
 fn as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
@@ -127,11 +163,17 @@ pub struct PartyStatus {
     pub waiting: Vec<u32>,
     /// At party 1, slots that get nothing until they have taken up what is on the way.
     pub behind: Vec<u32>,
+    /// At party 1, slots that asked for everything, or connected, too often, and are sent it later.
+    pub deferred: Vec<u32>,
     /// Slots of members that sent more than their budgets in the last minute, would have more stored than theirs, or asked for
     /// everything too often.
     pub over_budget: Vec<u32>,
     /// Slots of members that sent a frame that breaks the protocol in the last minute, for which their links were closed.
     pub misbehaving: Vec<u32>,
+    /// What each member that is connected, or has routes, has spent of its budget.
+    pub budgets: Vec<MemberBudget>,
+    /// If a party came with an older store in the last hour, the last one.
+    pub older_store: Option<OlderStore>,
     /// Octets of the objects that wait to be applied, of the member with the most.
     pub octets_waiting: usize,
     /// What the party is doing with the last batch.
@@ -179,8 +221,11 @@ impl Party {
             synchronising: self.state.synchronising().collect(),
             waiting: self.role.waiting(),
             behind: self.role.behind(),
+            deferred: self.role.deferred(),
             over_budget: self.state.over_budget(),
             misbehaving: self.state.misbehaving(),
+            budgets: self.budgets(),
+            older_store: self.older_store(),
             octets_waiting: self.state.pending.keys().map(|slot| self.state.octets_waiting(*slot)).max().unwrap_or(0),
             stage: match self.state.stage {
                 Stage::Idle => "idle",
@@ -192,6 +237,33 @@ impl Party {
             rounds: self.state.rounds.len(),
             counters: self.state.counters.clone(),
         }
+    }
+
+    fn older_store(&self) -> Option<OlderStore> {
+        let (older, at) = self.state.older_store.as_ref()?;
+        (self.state.clocks.instant.since(*at) < OLDER_STORE_SHOWN).then(|| older.clone())
+    }
+
+    fn budgets(&self) -> Vec<MemberBudget> {
+        let state = &self.state;
+        let slots = state
+            .set
+            .iter()
+            .filter(|(slot, of)| of.active && (state.members.contains_key(slot) || state.table.prefixes_of(*slot) > 0));
+        let budget = |(slot, of): (u32, &crate::directory::Slot)| {
+            let left = self.role.budget_of(state, slot);
+            MemberBudget {
+                slot,
+                prefixes: state.table.prefixes_of(slot),
+                max_prefixes: prefixes_allowed(of.max_prefix),
+                max_objects: state.config.budget.objects,
+                stored: left.map(|left| left.stored),
+                max_stored: left.map(|left| left.max_stored),
+                resyncs_left: left.map(|left| left.syncs_left),
+                choices_left: left.map(|left| left.choices_left),
+            }
+        };
+        slots.map(budget).collect()
     }
 
     /// Counts since start.

@@ -1,16 +1,17 @@
-//! What a party keeps over a restart: live objects, their dead prefixes, the highest version of each slot, epoch and batch
-//! number.
+//! What a party keeps over a restart: live objects, their dead prefixes, the highest version of each slot, epoch, batch
+//! number, and the last batch that the peer party has.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::PartyNumber;
+use super::reconcile::StoreState;
 use crate::object::{ExportMode, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
 use crate::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::secret::Seed;
 
-/// Table of what there is one of: `epoch`, `seq`, the directory in force (`set`).
+/// Table of what there is one of: `epoch`, `seq`, `agreed`, the directory in force (`set`).
 pub const META: &str = "meta";
 /// The key of the directory in force.
 const SET: &[u8] = b"set";
@@ -39,10 +40,19 @@ pub struct StoredRecord {
     pub value: Vec<u8>,
 }
 
+/// The key of the last batch that the peer party is known to have stored.
+const AGREED: &[u8] = b"agreed";
+
+/// The last batch that the peer party is known to have stored.
+pub(super) fn agreed_change(seq: u64) -> Change {
+    Change { table: META, key: AGREED.to_vec(), value: Some(seq.to_be_bytes().to_vec()) }
+}
+
 /// What was read back.
 pub(super) struct Loaded {
     pub epoch: u64,
     pub seq: u64,
+    pub store: StoreState,
     pub table: ObjectTable,
     /// What removes the objects that were shared for another mode of export.
     pub outdated: Vec<Change>,
@@ -145,7 +155,14 @@ pub(super) fn load(
     exchange: &str,
     stored: Vec<StoredRecord>,
 ) -> Result<Loaded, Malformed> {
-    let mut loaded = Loaded { epoch: 0, seq: 0, table: ObjectTable::new(), outdated: Vec::new(), set: None };
+    let mut loaded = Loaded {
+        epoch: 0,
+        seq: 0,
+        store: StoreState::default(),
+        table: ObjectTable::new(),
+        outdated: Vec::new(),
+        set: None,
+    };
     let mut entries = std::collections::BTreeMap::new();
     let mut marks = std::collections::BTreeMap::new();
     for record in stored {
@@ -155,7 +172,8 @@ pub(super) fn load(
                 let value = Reader::new(&record.value).u64()?;
                 match record.key.as_slice() {
                     b"epoch" => loaded.epoch = value,
-                    b"seq" => loaded.seq = value,
+                    b"seq" => (loaded.seq, loaded.store.stored) = (value, value),
+                    AGREED => loaded.store.agreed = value,
                     _ => {}
                 }
             }

@@ -173,6 +173,9 @@ fn status(mut value: Value) -> String {
     links_in_words(&mut value);
     further_slots_in_words(&mut value);
     few_time_keys_in_words(&mut value);
+    budget_in_words(&mut value);
+    remove(&mut value, "older_store"); // It stands under the problems.
+    let budgets = budgets(&mut value);
     let problems = value.as_object_mut().and_then(|fields| fields.remove("problems"));
     let problems: String = problems
         .iter()
@@ -180,7 +183,7 @@ fn status(mut value: Value) -> String {
         .map(|problem| format!("\nproblem: {}\n", cell(problem)))
         .collect();
     let Some(pairs) = value.as_object_mut().and_then(|fields| fields.remove("pairs")) else {
-        return fields(&value) + &problems;
+        return fields(&value) + &budgets + &problems;
     };
     let rows: Vec<Value> = pairs
         .as_array()
@@ -197,6 +200,58 @@ fn status(mut value: Value) -> String {
         .collect();
     let columns = ["pair", "inside", "outside", "offered", "in", "out", "inside_protection", "outside_protection"];
     format!("{}\n{}", fields(&value), objects(&rows, &columns))
+}
+
+fn remove(value: &mut Value, field: &str) -> Option<Value> {
+    value.as_object_mut().and_then(|fields| fields.remove(field))
+}
+
+/// What a member may cost the exchange, and what is left of it.
+fn budget_in_words(value: &mut Value) {
+    let Some(budget) = remove(value, "budget") else { return };
+    let of = |name: &str| cell(&budget[name]);
+    let kib = |name: &str| budget[name].as_u64().unwrap_or(0) >> 10;
+    value["budget"] = if budget.is_null() {
+        "not known yet".into()
+    } else {
+        format!(
+            "prefixes {} of {}; stored {} of {} KiB; {} objects and {} KiB a second; all routes {} times at once, {} an hour; choices {} \
+             at once, {} an hour",
+            of("prefixes"),
+            of("max_prefixes"),
+            kib("stored"),
+            kib("max_stored"),
+            of("objects_per_second"),
+            kib("octets_per_second"),
+            of("resyncs_left"),
+            of("resyncs_per_hour"),
+            of("choices_left"),
+            of("choices_per_hour"),
+        )
+        .into()
+    };
+}
+
+/// What members have spent of their budgets at a party, as a table.
+fn budgets(value: &mut Value) -> String {
+    let Some(Value::Array(rows)) = remove(value, "budgets") else {
+        return String::new();
+    };
+    if rows.is_empty() {
+        return String::new();
+    }
+    let of = |row: &Value, name: &str, most: &str| format!("{} of {}", cell(&row[name]), cell(&row[most]));
+    let kib = |row: &Value, name: &str| row[name].as_u64().map(|octets| octets >> 10);
+    let row = |row: &Value| {
+        let stored = kib(row, "stored").zip(kib(row, "max_stored")).map(|(used, most)| format!("{used} of {most}"));
+        serde_json::json!({
+            "slot": row["slot"], "prefixes": of(row, "prefixes", "max_prefixes"), "stored_kib": stored,
+            "objects_per_second": row["max_objects"], "resyncs_left": row["resyncs_left"], "choices_left": row["choices_left"],
+        })
+    };
+    let rows: Vec<Value> = rows.iter().map(row).collect();
+    let columns = ["slot", "prefixes", "stored_kib", "objects_per_second", "resyncs_left", "choices_left"];
+    format!("\n{}", objects(&rows, &columns))
 }
 
 /// A route's waypoints, each with the route's name.

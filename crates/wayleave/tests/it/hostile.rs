@@ -21,6 +21,7 @@ use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_lab::demo::exchange::DemoExchange;
+use wayleave_lab::demo::http::get;
 use wayleave_lab::demo::layout::{Layout, MemberLayout, ProcessLayout, Software};
 use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::ports::free_address;
@@ -36,20 +37,22 @@ const HONEST: usize = 20;
 /// Changes that are measured for each hostile member, if the environment does not say.
 const CHANGES: usize = 32;
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// A latency below which nothing is concluded: other processes share this machine.
-const NOISE: Duration = Duration::from_millis(300);
+/// The least that counts as the quiet latency where few changes are measured, of which the worst decides: other processes share
+/// this machine. With a thousand changes (`make soak`) there is no such floor.
+const NOISE: Duration = Duration::from_millis(150);
 /// By how much a party's memory may grow while it is attacked: credit and pools.
 const GROWTH_KIB: u64 = 128 << 10;
 
-/// What hostile members do, in the order of their slots.
-const ATTACKS: [(&str, &str, Attack); 7] = [
-    ("mute", "on_probation", mute),
-    ("slow reader", "on_probation", read_nothing),
-    ("resynchronisations", "over_budget", ask_for_everything),
-    ("flapping", "over_budget", flap),
-    ("wrong rankings", "misbehaving", rank_wrongly),
-    ("updates", "over_budget", flood),
-    ("padded blobs", "over_budget", pad),
+/// What hostile members do, in the order of their slots: the list that names them, at which party, and the beginning of what its
+/// operator reads of it.
+const ATTACKS: [(&str, (&str, usize, &str), Attack); 7] = [
+    ("mute", ("on_probation", 0, "does not rank in time"), mute),
+    ("deaf", ("on_probation", 0, "does not rank in time"), read_nothing),
+    ("resynchronisations", ("over_budget", 0, "sends more, or asks"), ask_for_everything),
+    ("flapping", ("over_budget", 0, "sends more, or asks"), flap),
+    ("wrong rankings", ("misbehaving", 1, "sends frames that break the protocol"), rank_wrongly),
+    ("updates", ("over_budget", 0, "sends more, or asks"), flood),
+    ("padded blobs", ("over_budget", 0, "sends more, or asks"), pad),
 ];
 type Attack = fn(&Hostile, &AtomicBool);
 
@@ -173,6 +176,22 @@ impl Hostile {
 }
 
 impl Session {
+    /// Takes what has come; returns the batches of which rankings are awaited. `None` once a link is down.
+    fn awaited_rankings(&mut self) -> Option<Vec<u64>> {
+        let mut awaited = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                LinkEvent::Down { .. } => return None,
+                LinkEvent::Frame { bytes, .. } => match ToMember::decode(&bytes) {
+                    Ok(ToMember::Tick(tick)) if tick.rank => awaited.push(tick.seq),
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+        Some(awaited)
+    }
+
     /// Takes what has come. `false` once a link is down.
     fn drain(&mut self) -> bool {
         let mut is_up = true;
@@ -237,20 +256,20 @@ fn flap(hostile: &Hostile, ends: &AtomicBool) {
     }
 }
 
-/// Ranks what nobody asked it to rank, twice and in wrong lengths, and frames that are none; connects again when it is cut.
+/// Ranks the batches of the moment at party 2 in a wrong length, and those of the past; connects again when it is cut.
 fn rank_wrongly(hostile: &Hostile, ends: &AtomicBool) {
     let mut session = hostile.connect();
     while !ends.load(Ordering::Relaxed) {
         let begin = Instant::now();
-        if session.as_mut().is_none_or(|session| !session.drain()) {
-            session = hostile.connect();
-        }
-        if let Some(open) = &session {
-            for seq in 0..20 {
-                let rank = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 3] };
-                open.links.send(open.up[1], rank.encode().into());
+        let awaited = session.as_mut().and_then(Session::awaited_rankings);
+        match (&session, awaited) {
+            (Some(open), Some(awaited)) => {
+                for seq in awaited.into_iter().chain(0..20) {
+                    let rank = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 4_099] };
+                    open.links.send(open.up[1], rank.encode().into());
+                }
             }
-            open.links.send(open.up[0], vec![4, 9].into());
+            _ => session = hostile.connect(),
         }
         rest(begin);
     }
@@ -344,6 +363,13 @@ impl Running {
         self.exchange.parties[party].ask("/api/v1/status").expect("it runs")
     }
 
+    /// What a party's operator sees: `show status` and the page of metrics.
+    fn shown(&self, party: usize) -> (String, String) {
+        let at = &self.exchange.parties[party].at.process;
+        let text = self.exchange.files.tool(&["show", "status", "--url", &at.status.to_string()]).expect("shown");
+        (text, get(&at.namespace, at.status, "/metrics").expect("a page"))
+    }
+
     /// A member announces a new version of each of these; returns its mark.
     fn change(&mut self, member: usize, prefixes: &[Prefix]) -> LargeCommunity {
         self.changes += 1;
@@ -385,12 +411,12 @@ impl Running {
         latencies[changes * 99 / 100]
     }
 
-    /// Resident memory of both parties, in KiB.
+    /// The most resident memory that each party has had, in KiB.
     fn memory(&self) -> [u64; 2] {
         self.exchange.parties.each_ref().map(|party| {
             let status = party.role.id().and_then(|id| fs::read_to_string(format!("/proc/{id}/status")).ok());
             let of = |text: String| {
-                let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().to_owned();
+                let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().to_owned();
                 line.split(' ').next()?.parse().ok()
             };
             status.and_then(of).expect("it runs")
@@ -440,9 +466,10 @@ fn no_hostile_member_sets_the_others_latency_or_memory() {
     let changes = std::env::var("WAYLEAVE_HOSTILE_CHANGES").ok().and_then(|text| text.parse().ok());
     let changes = changes.unwrap_or(CHANGES);
     let mut running = Running::start(&state);
-    let quiet = running.p99(changes);
-    for (number, (name, list, attack)) in ATTACKS.into_iter().enumerate() {
-        let (slot, before) = (HONEST + number, running.memory());
+    // Few changes do not make a percentile: then noise has a floor.
+    let floor = if changes < 1000 { NOISE } else { Duration::ZERO };
+    for (number, (name, (list, party, words), attack)) in ATTACKS.into_iter().enumerate() {
+        let (slot, before, quiet) = (HONEST + number, running.memory(), running.p99(changes));
         let (hostile, ends) = (running.hostile(number), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| attack(&hostile, &ends));
@@ -451,14 +478,24 @@ fn no_hostile_member_sets_the_others_latency_or_memory() {
             let named = wait_until(TIMEOUT, || {
                 turns += 1;
                 running.p99(2);
-                has(&running.status(0), list, slot).then_some(())
+                let status = running.status(party);
+                has(&status, list, slot).then(|| running.shown(party))
             });
-            let during = named.map(|()| running.p99(changes));
+            let during = named.as_ref().map(|_| running.p99(changes));
             ends.store(true, Ordering::Relaxed);
-            let status = running.status(0);
-            let during = during.unwrap_or_else(|| panic!("{name}: never under {list}: {status:#}"));
+            let status = running.status(party);
+            let (Some((text, page)), Some(during)) = (named, during) else {
+                panic!("{name}: never under {list}: {status:#}")
+            };
             println!("{name}: p99 {during:?}, quiet {quiet:?}, named after {turns} turns");
-            assert!(during < 2 * quiet.max(NOISE / 2), "{name}: {during:?}, {quiet:?} when quiet");
+            let of = &running.exchange.members[slot].at;
+            let problem = format!("problem: the member in slot {slot} ({}, {}) {words}", of.name, of.asn);
+            assert!(text.contains(&problem), "{name}: {problem}: {text}");
+            let why = list.replace('_', "-");
+            let sample =
+                format!("\nwayleave_rs_reported_members{{slot=\"{slot}\",member=\"{}\",why=\"{why}\"}} 1", of.name);
+            assert!(page.contains(&sample), "{name}: {sample}: {page}");
+            assert!(during < 2 * quiet.max(floor), "{name}: {during:?}, {quiet:?} when quiet");
             for (before, after) in before.into_iter().zip(running.memory()) {
                 assert!(after < before + GROWTH_KIB, "{name}: from {before} to {after} KiB");
             }
@@ -468,16 +505,6 @@ fn no_hostile_member_sets_the_others_latency_or_memory() {
     assert!((0..HONEST).all(|slot| has(&status, "members", slot)), "{status:#}");
     for list in ["on_probation", "over_budget", "behind"] {
         assert!((0..HONEST).all(|slot| !has(&status, list, slot)), "honest members are not named: {status:#}");
-    }
-    let shown = running.exchange.files.tool(&[
-        "show",
-        "status",
-        "--url",
-        &running.exchange.parties[0].at.process.status.to_string(),
-    ]);
-    let shown = shown.expect("shown");
-    for slot in HONEST + 2..HONEST + ATTACKS.len() {
-        assert!(shown.contains(&format!("problem: the member in slot {slot}")), "{shown}");
     }
     let refused = running.status(0)["counters"]["refused"].as_u64().unwrap_or(0);
     assert!(refused > 0, "the flood is refused by name: {status:#}");

@@ -13,14 +13,15 @@ use std::time::Duration;
 use serde_json::Value;
 use wayleave_core::Asn;
 use wayleave_lab::demo::exchange::{DemoExchange, RoleProcess};
+use wayleave_lab::demo::http::get;
 use wayleave_lab::demo::layout::Layout;
 use wayleave_lab::history::History;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::relay::Relay;
 use wayleave_lab::table::Announcement;
 
-/// Faults of each kind, if the environment does not say.
-const KILLS: usize = 30;
+/// Faults of each kind in each mode of export, if the environment does not say.
+const KILLS: usize = 20;
 const CUTS: usize = 10;
 /// The exchange is to settle each time after so many faults.
 const SETTLE_EACH: usize = 6;
@@ -59,7 +60,10 @@ struct Faults {
 }
 
 impl Faults {
-    fn start(state: &Path, seed: u64) -> Self {
+    fn start(name: &str, export: &str, seed: u64) -> Self {
+        let state = &Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{export}"));
+        let _ = fs::remove_dir_all(state);
+        fs::create_dir_all(state).expect("a folder");
         let layout = Layout::simulated(state).expect("free ports");
         let (parties, link) = (layout.parties.clone(), layout.link);
         let binary = Path::new(env!("CARGO_BIN_EXE_wayleave"));
@@ -69,6 +73,7 @@ impl Faults {
             let path = exchange.files.party(number);
             let text = fs::read_to_string(&path).expect("a configuration");
             let budget = "[budget]\nresyncs_per_hour = 100000\nchoices_per_hour = 100000\n";
+            let text = text.replacen("[link]", &format!("export = \"{export}\"\n[link]"), 1);
             fs::write(path, format!("{text}\n{budget}")).expect("written");
         }
         let mut links = vec![relayed(&exchange.files.party(2), link)];
@@ -232,14 +237,10 @@ fn count(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-#[test]
-fn after_kills_and_partitions_no_route_is_lost_resurrected_or_forbidden() {
-    let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kill-nine");
-    let _ = fs::remove_dir_all(&state);
-    fs::create_dir_all(&state).expect("a folder");
+fn kills_and_partitions(export: &str) {
     let seed = count("WAYLEAVE_FAULT_SEED", 20_131_201) as u64;
     let (mut kills, mut cuts) = (count("WAYLEAVE_EXCHANGE_KILLS", KILLS), count("WAYLEAVE_EXCHANGE_CUTS", CUTS));
-    let mut faults = Faults::start(&state, seed);
+    let mut faults = Faults::start("kill-nine", export, seed);
     for number in 1.. {
         let left = kills + cuts;
         if left == 0 {
@@ -259,10 +260,63 @@ fn after_kills_and_partitions_no_route_is_lost_resurrected_or_forbidden() {
         };
         faults.observe();
         if number % SETTLE_EACH == 0 {
-            faults.settle(&format!("seed {seed}, after fault {number} ({what})"));
+            faults.settle(&format!("{export}, seed {seed}, after fault {number} ({what})"));
         }
     }
     faults.settle("in the end");
     assert!(faults.exchange.exited().is_empty(), "{:?}", faults.exchange.exited());
-    println!("{} routes observed", faults.history.observations());
+    // Processes that were killed come back with their own stores.
+    for party in &faults.exchange.parties {
+        let status = party.ask("/api/v1/status").expect("it runs");
+        assert_eq!((&status["export"], &status["older_store"]), (&export.into(), &Value::Null), "{status:#}");
+    }
+    println!("{export}: {} routes observed", faults.history.observations());
+}
+
+#[test]
+fn after_kills_and_partitions_no_route_is_lost_resurrected_or_forbidden() {
+    kills_and_partitions("direct");
+}
+
+#[test]
+fn after_kills_and_partitions_no_route_is_lost_resurrected_or_forbidden_where_the_parties_multiply() {
+    kills_and_partitions("mpc");
+}
+
+#[test]
+fn a_party_whose_store_was_replaced_by_an_older_copy_is_named_by_both_and_brings_nothing_back() {
+    for (export, number) in [("direct", 2), ("mpc", 1)] {
+        let mut faults = Faults::start("older-store", export, number);
+        let index = usize::try_from(number).expect("1 or 2") - 1;
+        let store = faults.exchange.files.path(&format!("../party{number}.redb"));
+        let copy = format!("{store}.copy");
+        let changed = |faults: &mut Faults, after: &str| {
+            (0..12).for_each(|_| faults.change());
+            faults.settle(after);
+        };
+        let stopped = |faults: &mut Faults, from: &str, to: &str| {
+            assert!(faults.exchange.parties[index].role.stop(TIMEOUT), "party {number} stops");
+            fs::copy(from, to).expect("copied");
+            faults.exchange.parties[index].role.start().expect("it starts again");
+        };
+        changed(&mut faults, "before the copy");
+        stopped(&mut faults, &store, &copy);
+        changed(&mut faults, "after the copy");
+        for party in &faults.exchange.parties {
+            assert_eq!(party.ask("/api/v1/status").expect("it runs")["older_store"], Value::Null);
+        }
+        stopped(&mut faults, &copy, &store);
+        faults.settle("with the copy");
+        for party in &faults.exchange.parties {
+            let at = &party.at.process;
+            let status = party.ask("/api/v1/status").expect("it runs");
+            let older = &status["older_store"];
+            assert!(older["party"] == number && older["holds"].as_u64() < older["agreed"].as_u64(), "{status:#}");
+            let shown = faults.exchange.files.tool(&["show", "status", "--url", &at.status.to_string()]);
+            let problem = format!("problem: party {number} came with an older store");
+            assert!(shown.as_ref().is_ok_and(|shown| shown.contains(&problem)), "{shown:?}");
+            let page = get(&at.namespace, at.status, "/metrics").expect("a page");
+            assert!(page.contains("\nwayleave_rs_older_store_sessions_total 1\n"), "{page}");
+        }
+    }
 }

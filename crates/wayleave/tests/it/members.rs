@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use wayleave_core::Prefix;
 use wayleave_lab::demo::exchange::DemoExchange;
-use wayleave_lab::demo::layout::Layout;
+use wayleave_lab::demo::http::get;
+use wayleave_lab::demo::layout::{Layout, ProcessLayout};
 use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 
@@ -115,6 +116,44 @@ fn a_proposed_and_countersigned_member_gets_routes_and_one_operator_alone_remove
     eventually("what was in force is in force again", &mut exchange, |exchange| {
         (0..2).all(|party| number(exchange, party) == Some(3) && connected(exchange, party) == [0, 1])
     });
+}
+
+#[test]
+fn operators_see_what_members_may_cost_and_have_spent() {
+    let mut exchange = exchange("budgets");
+    start(&mut exchange, &[0, 1]);
+    let name = exchange.members[0].at.name.clone();
+    exchange.announce(&name, &[Announcement::of(PREFIX.parse().expect("a prefix"))]).expect("taken");
+    eventually("the other member has the route", &mut exchange, |exchange| has(exchange, 1));
+    let shown = |at: &ProcessLayout, more: &[&str]| {
+        let address = at.status.to_string();
+        let arguments = [&["show", "status", "--url", &address], more].concat();
+        exchange.files.tool(&arguments).expect("shown")
+    };
+    let json = |at| serde_json::from_str::<Value>(&shown(at, &["--json"])).expect("JSON");
+    let of_member = &exchange.members[0].at.proxy;
+    let budget = &json(of_member)["budget"];
+    assert_eq!((&budget["prefixes"], &budget["resyncs_per_hour"]), (&1.into(), &720.into()), "{budget}");
+    let text = shown(of_member, &[]);
+    let line = text.lines().find(|line| line.starts_with("budget ")).unwrap_or_default();
+    assert!(line.contains("prefixes 1 of ") && line.contains("2000 objects and 32768 KiB a second"), "{text}");
+    let page = get(&of_member.namespace, of_member.status, "/metrics").expect("a page");
+    assert!(
+        page.contains("\nwayleave_member_announced_prefixes 1")
+            && page.contains("\nwayleave_member_resyncs_left_number ")
+    );
+    for (party, stored) in [(0, true), (1, false)] {
+        let at = &exchange.parties[party].at.process;
+        let budgets = &json(at)["budgets"];
+        assert_eq!(
+            (&budgets[0]["slot"], &budgets[0]["prefixes"], &budgets[1]["prefixes"]),
+            (&0.into(), &1.into(), &0.into())
+        );
+        assert_eq!(budgets[0]["stored"].is_u64() && budgets[0]["choices_left"].is_u64(), stored, "{budgets}");
+        let text = shown(at, &[]);
+        let row = text.lines().skip_while(|line| !line.starts_with("SLOT")).nth(1).unwrap_or_default();
+        assert!(row.starts_with("0 ") && row.contains(" 1 of "), "{text}");
+    }
 }
 
 #[test]

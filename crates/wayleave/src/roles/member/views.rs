@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use wayleave_attestation::member;
 use wayleave_core::Prefix;
 use wayleave_member::MemberProxy;
-use wayleave_route_server::member::MemberStatus;
+use wayleave_route_server::member::{MemberStatus, OwnBudget};
 use wayleave_runtime::http::{Metric, Unit, ViewError};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::Links;
@@ -162,6 +162,7 @@ impl View for MemberView {
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let (status, attestation) = self.proxy().await.ok()?;
         let mut all = metrics(&status, &self.links, &self.router.json());
+        all.extend(status.budget.iter().flat_map(of_budget));
         all.extend(attestation.iter().flat_map(attestation::metrics));
         Some(all)
     }
@@ -212,6 +213,29 @@ fn too_large(status: &MemberStatus) -> Option<String> {
              under `withheld`: announce them with fewer communities, or ask both operators for a larger `max_blob`"
         )
     })
+}
+
+/// What this member may cost the exchange, and what it has spent.
+fn of_budget(budget: &OwnBudget) -> [Metric; 6] {
+    let gauge = |thing: &str, unit, help, value: f64| Metric::gauge(thing, unit, help, value);
+    [
+        gauge("announced", Unit::Prefixes, "Prefixes that this member announces", budget.prefixes as f64),
+        gauge("allowed", Unit::Prefixes, "Prefixes that this member may announce", f64::from(budget.max_prefixes)),
+        gauge("stored", Unit::Bytes, "This member's sealed routes at party 1, as it last said", budget.stored as f64),
+        gauge("storable", Unit::Bytes, "What party 1 stores of them at most", budget.max_stored as f64),
+        gauge(
+            "resyncs_left",
+            Unit::Number,
+            "How often this member could be sent all routes at once, as party 1 last said",
+            f64::from(budget.resyncs_left),
+        ),
+        gauge(
+            "choices_left",
+            Unit::Number,
+            "How often Select-Best could choose among those, as party 1 last said",
+            f64::from(budget.choices_left),
+        ),
+    ]
 }
 
 fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> {

@@ -193,6 +193,7 @@ fn kind(event: &PartyEvent) -> Option<(&'static str, u32)> {
         PartyEvent::EpochLater { .. } => Some(("epoch-later", u32::MAX)),
         PartyEvent::Stalled { slot } => Some(("stalled", slot.unwrap_or(u32::MAX))),
         PartyEvent::Expired { slot } => Some(("expired", *slot)),
+        PartyEvent::OlderStore(older) => Some(("older-store", u32::from(older.party))),
         _ => None,
     }
 }
@@ -284,6 +285,16 @@ fn log(event: &PartyEvent, suppressed: Option<u64>) {
             warn!(
                 objects,
                 "`export` has changed: {objects} stored route objects were shared for the other mode and are removed; their members send them again"
+            );
+        }
+        PartyEvent::OlderStore(older) => {
+            warn!(
+                party = older.party,
+                holds = older.holds,
+                agreed = older.agreed,
+                suppressed,
+                "the store of party {} holds less than the parties had agreed on, as when it was replaced by an older copy: what it lacks is dropped at both, and members send it again; find out who put it there",
+                older.party
             );
         }
         PartyEvent::MembersRefused { why } => {

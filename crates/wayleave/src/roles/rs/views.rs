@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use wayleave_route_server::directory::MemberSet;
-use wayleave_route_server::party::{Party, PartyStatus};
-use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_route_server::party::{OlderStore, Party, PartyStatus};
+use wayleave_runtime::http::{Labels, Metric, Unit, ViewError};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::Links;
 use wayleave_runtime::store::FileStore;
@@ -126,6 +126,7 @@ impl View for PartyView {
         let status = self.party().await?;
         let mut value = json!(status);
         let mut problems = self.troubles.list();
+        problems.extend(older_store(&status));
         problems.extend(of_members(&status, &self.set.borrow()));
         value["problems"] = json!(problems);
         value["certificates_refused"] = json!(read(&self.links.counters().refused));
@@ -133,7 +134,10 @@ impl View for PartyView {
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
-        Some(metrics(&self.party().await.ok()?, &self.links))
+        let status = self.party().await.ok()?;
+        let mut all = metrics(&status, &self.links);
+        all.push(reported(&status, &self.set.borrow()));
+        Some(all)
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {
@@ -155,28 +159,73 @@ impl View for PartyView {
     }
 }
 
-/// What members do that their operators, or this party's, should know of.
+/// That a party came with a store that holds less than it did.
+fn older_store(status: &PartyStatus) -> Option<String> {
+    let OlderStore { party, holds, agreed } = status.older_store.as_ref()?;
+    Some(format!(
+        "party {party} came with an older store: it held batch {holds}, and had stored batch {agreed}. What it lacked was dropped at \
+         both parties, and members sent it again; find out who replaced the store"
+    ))
+}
+
+/// A state of members that their operators, or this party's, should know of.
+struct Reported {
+    /// As it stands in the metric's label.
+    why: &'static str,
+    slots: fn(&PartyStatus) -> &[u32],
+    /// What a member in this state does, and what follows.
+    words: &'static str,
+}
+
+const REPORTED: [Reported; 5] = [
+    Reported {
+        why: "behind",
+        slots: |status| &status.behind,
+        words: "takes up what is sent to it too slowly, and gets nothing until it has caught up",
+    },
+    Reported {
+        why: "over-budget",
+        slots: |status| &status.over_budget,
+        words: "sends more, or asks for all routes more often, than its budget",
+    },
+    Reported {
+        why: "misbehaving",
+        slots: |status| &status.misbehaving,
+        words: "sends frames that break the protocol, for which its links are closed; `wayleave show events` has what",
+    },
+    Reported {
+        why: "on-probation",
+        slots: |status| &status.on_probation,
+        words: "does not rank in time: nobody waits for it, and its own order decides for it until it has been in time for a while",
+    },
+    Reported {
+        why: "deferred",
+        slots: |status| &status.deferred,
+        words: "asked for all routes, or connected, more often than its budget, and is sent them later",
+    },
+];
+
+/// A problem for each member and state.
 fn of_members(status: &PartyStatus, set: &MemberSet) -> Vec<String> {
-    let name = |slot: u32| set.slot(slot).map_or(String::new(), |of| format!(" ({}, {})", of.name, of.asn));
-    let behind = status.behind.iter().map(|slot| {
-        format!(
-            "the member in slot {slot}{} takes up what is sent to it too slowly, and gets nothing until it has caught up",
-            name(*slot)
-        )
-    });
-    let over = status.over_budget.iter().map(|slot| {
-        format!(
-            "the member in slot {slot}{} sends more, or asks for all routes more often, than its budget",
-            name(*slot)
-        )
-    });
-    let misbehaving = status.misbehaving.iter().map(|slot| {
-        format!(
-            "the member in slot {slot}{} sends frames that break the protocol, for which its links are closed; `wayleave show events` has what",
-            name(*slot)
-        )
-    });
-    behind.chain(over).chain(misbehaving).collect()
+    let problem = |slot: &u32, words: &str| match set.slot(*slot) {
+        Some(of) => format!("the member in slot {slot} ({}, {}) {words}", of.name, of.asn),
+        None => format!("the member in slot {slot} {words}"),
+    };
+    let of_state =
+        |state: &Reported| (state.slots)(status).iter().map(|slot| problem(slot, state.words)).collect::<Vec<_>>();
+    REPORTED.iter().flat_map(of_state).collect()
+}
+
+/// Each member in such a state, and why. All of it is public to both parties: no label follows from a policy.
+fn reported(status: &PartyStatus, set: &MemberSet) -> Metric {
+    let labels = |slot: &u32, why: &str| -> Labels {
+        let member = set.slot(*slot).map_or(String::new(), |of| of.name.clone());
+        vec![("slot", slot.to_string()), ("member", member), ("why", why.to_owned())]
+    };
+    let of_state =
+        |state: &Reported| (state.slots)(status).iter().map(|slot| (labels(slot, state.why), 1.0)).collect::<Vec<_>>();
+    let values = REPORTED.iter().flat_map(of_state).collect();
+    Metric::gauges("reported", Unit::Members, "Members that do what their operators should know of, and why", values)
 }
 
 fn read(counter: &AtomicU64) -> u64 {
@@ -221,6 +270,12 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
             "Members that sent frames that break the protocol in the last minute",
             status.misbehaving.len() as f64,
         ),
+        gauge(
+            "deferred",
+            Unit::Members,
+            "Members that asked for everything too often, and get it later",
+            status.deferred.len() as f64,
+        ),
         gauge("stored", Unit::Objects, "Route objects stored", status.objects as f64),
         gauge("live", Unit::Prefixes, "Prefixes with a live route", status.prefixes as f64),
         gauge("member_set", Unit::Number, "Number of the member set in force", status.member_set as f64),
@@ -232,6 +287,12 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
         counter("select_best", Unit::Evaluations, "Members times prefixes evaluated", counters.lanes),
         counter("export_all", Unit::Evaluations, "Objects times receivers multiplied by the parties", counters.exports),
         counter("missed", Unit::Rankings, "Rankings that came too late", counters.missed_rankings),
+        counter(
+            "older_store",
+            Unit::Sessions,
+            "Sessions with the peer party in which one of the two came with an older store",
+            counters.older_stores,
+        ),
         counter("engine_sent", Unit::Messages, "Messages of the computation sent", counters.engine_messages),
         counter("engine_sent", Unit::Bytes, "Sent by the computation", counters.engine_bytes),
         counter("link_received", Unit::Bytes, "Received in frames", counters.bytes_received),

@@ -161,6 +161,13 @@ fn check_names_each_mistake_at_a_party() {
         mistake("[link]", "stale_secs = 0\n[link]", "0 is out of range", "1 to 86400 seconds"),
         mistake("[link]", "epoch_secs = 60\n[link]", "60 is out of range", "900 to 31536000 seconds"),
         mistake("[link]", "rank_wait_ms = 0\n[link]", "0 is out of range", "1 to 60000 milliseconds"),
+        mistake(
+            "[link]",
+            "[budget]\nobjects_per_minute = 5\n[link]",
+            "unknown field `objects_per_minute`",
+            "`objects_per_second`",
+        ),
+        mistake("[link]", "[budget]\nobjects_per_second = 0\n[link]", "0 is out of range", "objects a second"),
         mistake("{link}\n", "", "both or neither of `listen` and `connect`", "one party listens"),
         mistake("{link}\n", "{link}\nconnect = \"127.0.0.2:1\"\n", "both or neither of `listen` and `connect`", "one"),
         mistake("{link}\n", "listen = \"{members}\"\n", "members connect to", "of its own"),
