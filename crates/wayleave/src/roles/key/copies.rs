@@ -94,7 +94,7 @@ impl Copies {
         Some(match ChannelMessage::decode(octets) {
             Ok(ChannelMessage::Holds { snapshot }) => {
                 copier.offered = Some(snapshot);
-                Ok(copier.due((self.end)().0))
+                Ok(copier.due((self.end)().0).into_iter().collect())
             }
             Ok(ChannelMessage::Copy { after }) => Ok(copier.copy(after, (self.end)())),
             Ok(ChannelMessage::Fetch { number, piece }) => copier.piece(number, piece),
@@ -138,34 +138,32 @@ impl Copier {
         due
     }
 
-    /// A snapshot that is later than the one it has; and the next changes, if it waits for some and there are any, `end` at most.
-    fn due(&mut self, end: u64) -> Vec<Vec<u8>> {
+    /// The next changes, if it waits for some and there are any, `end` at most. Once it has all, a snapshot that is later than the one
+    /// that it has.
+    fn due(&mut self, end: u64) -> Option<Vec<u8>> {
         if let Err(failure) = self.reader.follow() {
             error!("the records cannot be read for a replica: {failure}");
-            return Vec::new();
+            return None;
         }
-        let mut due = Vec::new();
         let portion = Portion { changes: MAX_CHANGES, octets: CHANGES, up_to: end };
-        let changes = match self.waits {
-            Some(after) => self.reader.next(after, portion),
-            None => Ok(Next::Nothing),
-        };
-        match changes {
-            Ok(Next::Nothing) => {}
+        match self.reader.next(self.waits?, portion) {
+            Ok(Next::Nothing) => self.offer(),
             Ok(Next::Changes(changes)) => {
                 self.waits = None;
-                due.push(ChannelMessage::Changes(changes).encode());
+                Some(ChannelMessage::Changes(changes).encode())
             }
             // What follows the snapshot that it fetches is in the files that are open.
-            Ok(Next::Compacted) if self.fetches.is_some() => {}
+            Ok(Next::Compacted) if self.fetches.is_some() => None,
             Ok(Next::Compacted) => {
                 self.offered.get_or_insert(0);
                 self.reader.skip();
+                self.offer()
             }
-            Err(error) => error!("the records cannot be read for a replica: {error}"),
+            Err(error) => {
+                error!("the records cannot be read for a replica: {error}");
+                None
+            }
         }
-        due.extend(self.offer());
-        due
     }
 
     /// The head of a snapshot that it was not offered.

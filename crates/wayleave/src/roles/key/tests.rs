@@ -1,14 +1,21 @@
-//! A replica that is behind, at a writer that compacts its records all the time.
+//! A replica that is behind, at a writer that compacts its records all the time; and a panic with the server in hand.
 
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc;
 use wayleave_control::capability::{ChannelMessage, KeyServer};
 use wayleave_control::signed::Signed;
 use wayleave_core::IdentityKey;
+use wayleave_runtime::Clock;
 
 use super::copies::Copies;
+use super::core::{Core, lock};
 use super::fetching::{Fault, Fetching};
+use super::follow_records;
 use crate::key_files::changes::Changes;
 use crate::key_files::compaction::compact;
 use crate::key_files::testing::{NOW, Provider};
+use crate::roles::Events;
 
 const LINK: u64 = 1;
 const REPLICA: IdentityKey = IdentityKey([3; 32]);
@@ -211,4 +218,22 @@ fn a_replica_learns_with_the_first_answer_that_the_writer_was_set_back() {
     }
     let Err(Fault::Peer(why)) = first(&mut replica, &writer) else { panic!("not refused") };
     assert!(why.contains("does not continue change 8"), "{why}");
+}
+
+#[tokio::test]
+async fn a_panic_with_the_server_in_hand_ends_the_role() {
+    let provider = Provider::new("poisoned");
+    let (config, source) = provider.config();
+    let clock = Clock::start();
+    let (core, _) = Core::open(&config, &source, clock, Events::default()).expect("opened");
+    let core = Arc::new(Mutex::new(core));
+    let in_hand = Arc::clone(&core);
+    let thread = std::thread::spawn(move || {
+        let _server = lock(&in_hand);
+        panic!("a bug");
+    });
+    assert!(thread.join().is_err());
+    let (failed, mut failures) = mpsc::channel(1);
+    follow_records(core, clock, None, failed).await;
+    assert!(failures.try_recv().expect("reported").to_string().contains("`state` of the key server stopped"));
 }

@@ -52,8 +52,7 @@ fn orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_s
     }
     let mut world = on_a_small_disk();
     let writer = world.running.status("writer").as_str().expect("a key").to_owned();
-    let line = world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));
-    assert!(line["number"].is_u64(), "{line}");
+    world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));
     let granted = world.done("POST", "/v1/grants", Some(&json!({ "principal": 7, "waypoint": WAYPOINT })));
     world.folder.write("own.line", granted["capability"].as_str().expect("a line"));
     let invited = world.done(
