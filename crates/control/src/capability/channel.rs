@@ -106,6 +106,12 @@ pub enum ChannelMessage {
         piece: u16,
         octets: Vec<u8>,
     },
+    /// The last change of the records that a replica copies, and its digest: what comes first on a link, so that the replica sees whether
+    /// these records were set back.
+    End {
+        number: u64,
+        last: [u8; 32],
+    },
 }
 
 impl ChannelMessage {
@@ -165,6 +171,9 @@ impl ChannelMessage {
             Self::SnapshotPiece { number, piece, octets } => {
                 out.u64(*number).u16(*piece).blob(octets);
             }
+            Self::End { number, last } => {
+                out.u64(*number).bytes(last);
+            }
         }
         out.finish()
     }
@@ -185,6 +194,7 @@ impl ChannelMessage {
             Self::Snapshot(_) => 12,
             Self::Fetch { .. } => 13,
             Self::SnapshotPiece { .. } => 14,
+            Self::End { .. } => 15,
         }
     }
 
@@ -237,6 +247,7 @@ impl ChannelMessage {
                 let (number, piece) = (from.u64()?, read_index(&mut from)?);
                 Self::SnapshotPiece { number, piece, octets: from.blob(MAX_PIECE)?.to_vec() }
             }
+            15 => Self::End { number: from.u64()?, last: from.array()? },
             _ => return Err(Malformed::Value("a message's type")),
         };
         from.end()?;

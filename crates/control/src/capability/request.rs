@@ -183,10 +183,13 @@ pub enum Status {
     NotAllowed,
     #[error("the provider's records are full; ask the provider")]
     Full,
+    /// The server's disk is full or broken.
+    #[error("the key server cannot write to its disk, and nothing was changed; repeat it later, or ask the provider")]
+    Unwritten,
 }
 
 impl Status {
-    const ALL: [Self; 4] = [Self::Done, Self::Clock, Self::NotAllowed, Self::Full];
+    const ALL: [Self; 5] = [Self::Done, Self::Clock, Self::NotAllowed, Self::Full, Self::Unwritten];
 
     fn code(self) -> u8 {
         match self {
@@ -194,6 +197,7 @@ impl Status {
             Self::Clock => 1,
             Self::NotAllowed => 2,
             Self::Full => 3,
+            Self::Unwritten => 4,
         }
     }
 }

@@ -210,7 +210,8 @@ impl RouterClient {
             | ChannelMessage::Holds { .. }
             | ChannelMessage::Snapshot(_)
             | ChannelMessage::Fetch { .. }
-            | ChannelMessage::SnapshotPiece { .. } => Err(ServerFault::Unexpected),
+            | ChannelMessage::SnapshotPiece { .. }
+            | ChannelMessage::End { .. } => Err(ServerFault::Unexpected),
         }
     }
 

@@ -115,6 +115,12 @@ pub enum RouterEvent {
         router: RouterNumber,
         rate: SharedRate,
     },
+    /// The router has a later list of revocations than this server: its records were set back.
+    Ahead {
+        router: RouterNumber,
+        has: u64,
+        own: u64,
+    },
 }
 
 /// A router as the server sees it.
@@ -126,6 +132,8 @@ pub struct RouterStanding {
     pub list: Option<u64>,
     /// Whether it wants lists.
     pub follows: bool,
+    /// Whether its list was later than this server's at some time: the server's records were set back. It is sent no other list.
+    pub is_ahead: bool,
     /// Reports that were taken since the server's start, and refused ones.
     pub reports: u64,
     pub refused: u64,
@@ -373,10 +381,19 @@ impl RouterServer {
         let (Some((number, list)), Some(standing)) = (self.list.clone(), self.standing.get_mut(&router)) else {
             return;
         };
-        let Some(link) = standing.link.filter(|_| standing.follows && standing.list.is_none_or(|has| has < number))
-        else {
+        let Some(link) = standing.link.filter(|_| standing.follows) else { return };
+        // A list of records that were set back lacks revocations, also once its number is higher: the router keeps the one that it has.
+        if standing.is_ahead {
             return;
-        };
+        }
+        match standing.list {
+            Some(has) if has > number => {
+                standing.is_ahead = true;
+                return self.event(RouterEvent::Ahead { router, has, own: number });
+            }
+            Some(has) if has == number => return,
+            _ => {}
+        }
         standing.list = Some(number);
         let length = list.len() as u32; // at most MAX_LIST
         for (piece, octets) in list.chunks(PIECE).enumerate() {

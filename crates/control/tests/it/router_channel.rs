@@ -208,6 +208,35 @@ fn a_list_goes_once_to_whoever_follows_and_has_an_older_one_and_in_pieces() {
 }
 
 #[test]
+fn a_router_with_a_later_list_than_the_server_shows_that_it_was_set_back_and_is_sent_no_list() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let list: Arc<[u8]> = Arc::from([9_u8; 100]);
+    server.connect(1, 1);
+    server.connect(2, 2);
+    server.frame(1, &ChannelMessage::Follow { list: Some(8) }, 0);
+    server.frame(2, &ChannelMessage::Follow { list: Some(5) }, 0);
+    server.events.clear();
+    server.input(RouterServerInput::List { number: 6, octets: Arc::clone(&list) }, 0);
+    assert_eq!(server.events, [RouterEvent::Ahead { router: 10, has: 8, own: 6 }]);
+    let links = |server: &mut Server| server.sent().iter().map(|(link, _)| *link).collect::<Vec<_>>();
+    assert_eq!(links(&mut server), [2]);
+    // Also once the number is higher, since the list lacks what was lost; the other router was never ahead.
+    server.input(RouterServerInput::List { number: 9, octets: Arc::clone(&list) }, 0);
+    assert_eq!(links(&mut server), [2]);
+    server.input(RouterServerInput::Disconnected { link: 1 }, 0);
+    server.connect(3, 1);
+    server.frame(3, &ChannelMessage::Follow { list: Some(8) }, 0);
+    assert!(links(&mut server).is_empty());
+    let standing = |server: &Server| server.machine.standing().values().map(|of| of.is_ahead).collect::<Vec<_>>();
+    assert_eq!(standing(&server), [true, false]);
+    assert_eq!(server.events.iter().filter(|event| matches!(event, RouterEvent::Ahead { .. })).count(), 1);
+    // Its usage and its shares of rates do not depend on lists.
+    server.frame(3, &report(1, vec![(account(1), usage(5))]), 0);
+    server.sync(0);
+    assert_eq!(server.sent().len(), 1);
+}
+
+#[test]
 fn routers_share_a_rate_and_whoever_reckons_with_another_keeps_to_its_floor() {
     let mut server = Server::new(BTreeMap::new(), 0);
     let shared = |rate, routers| SharedRate { payer: payer(None), rate, routers };
@@ -464,6 +493,7 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         (any::<u64>(), 0..MAX_PIECES as u16).prop_map(|(number, piece)| ChannelMessage::Fetch { number, piece }),
         (any::<u64>(), 0..MAX_PIECES as u16, prop::collection::vec(any::<u8>(), 0..90))
             .prop_map(|(number, piece, octets)| ChannelMessage::SnapshotPiece { number, piece, octets }),
+        (any::<u64>(), any::<[u8; 32]>()).prop_map(|(number, last)| ChannelMessage::End { number, last }),
     ]
 }
 

@@ -367,8 +367,22 @@ fn who_follows_never_goes_back_and_notices_a_writer_that_was_set_back() {
     assert_eq!(behind.is_continued_by(&true_one), Ok(()));
     assert_eq!(fresh().is_continued_by(&true_one), Ok(()), "a new replica begins anywhere");
     open(&mut writer, 9_999, 0);
-    let later = restore(&replica, &snapshot(&writer, unix(NOW))).expect("well made");
-    assert_eq!(behind.is_continued_by(&later), Err(SnapshotError::TooFar { held: 30, first: 31 }));
+    // What the head shows by itself is seen before a piece is fetched.
+    let made = snapshot(&writer, unix(NOW));
+    let later = restore(&fresh(), &made).expect("well made");
+    let too_far = SnapshotError::TooFar { held: 30, first: 31 };
+    assert_eq!(behind.is_continued_by(&later), Err(too_far));
+    let of_head = |state: &State, made: &Made| state.restoring(made.0.clone(), &signer().verifying_key()).err();
+    assert_eq!(of_head(&behind, &made), Some(too_far));
+    assert_eq!(of_head(&forked, &snapshot(&replica, unix(NOW))), Some(SnapshotError::Fork(30)));
+    assert_eq!(of_head(&later, &snapshot(&true_one, unix(NOW))), None);
+    // And where the other's records end.
+    let end = |state: &State| (state.number(), state.digest_of(state.number()).unwrap_or_default());
+    let within = |state: &State, (number, last): (u64, [u8; 32])| state.is_within(number, &last);
+    assert_eq!(within(&later, end(&replica)), Err(SnapshotError::Older { held: later.number(), got: 30 }));
+    assert_eq!(within(&replica, (30, [7; 32])), Err(SnapshotError::Fork(30)));
+    assert_eq!(within(&replica, end(&behind)), Ok(()));
+    assert_eq!((within(&replica, end(&later)), within(&fresh(), end(&fresh()))), (Ok(()), Ok(())));
     // And a change behind a snapshot has to follow it.
     let mut follower = restore(&fresh(), &snapshot(&writer, unix(NOW))).expect("well made");
     let next = open(&mut writer, 10_000, 0);

@@ -95,7 +95,8 @@ impl Changes {
                 self.file.sync_data()
             };
             if let Err(error) = write() {
-                let _ = self.file.set_len(at);
+                // Also what was written and could not be made durable is cut off, or a change that was refused would count later.
+                let _ = self.file.set_len(at).and_then(|()| self.file.sync_data());
                 return Err(self.system(&error));
             }
             self.offset = at + record.len() as u64;
@@ -178,81 +179,6 @@ impl Changes {
                 self.path.display()
             ))
             .help("restore the file from the last backup; revocations that routers have may be missing in this one")),
-        }
-    }
-}
-
-/// What there is for a replica.
-#[derive(Debug)]
-pub enum Next {
-    Nothing,
-    Changes(Vec<Vec<u8>>),
-    /// The changes that it wants are no longer there one by one.
-    Compacted,
-}
-
-/// Reads the file for somebody else, while others append to it.
-#[derive(Debug)]
-pub struct ChangesReader {
-    path: PathBuf,
-    file: File,
-    offset: u64,
-    base: Option<Base>,
-}
-
-impl ChangesReader {
-    pub fn open(path: &Path) -> Result<Self, Failure> {
-        let file = File::open(path).map_err(|error| Failure::system(path.display(), &error))?;
-        let Layout { base, changes_at } = Layout::read(&file, path)?;
-        Ok(Self { path: path.to_owned(), file, offset: changes_at, base })
-    }
-
-    /// Looks whether the file was replaced.
-    pub fn follow(&mut self) -> Result<(), Failure> {
-        let in_place = is_in_place(&self.file, &self.path);
-        if !in_place.map_err(|error| Failure::system(self.path.display(), &error))? {
-            *self = Self::open(&self.path)?;
-        }
-        Ok(())
-    }
-
-    /// The snapshot that the file begins with.
-    pub fn base(&self) -> Option<&Base> {
-        self.base.as_ref()
-    }
-
-    /// The next changes after the number `after`, whole, at most `most` of them and about `octets` octets.
-    pub fn next(&mut self, after: u64, (most, octets): (usize, usize)) -> Result<Next, std::io::Error> {
-        /// Octets that are read at once.
-        const BLOCK: u64 = 4 << 20;
-        if self.base.as_ref().is_some_and(|base| base.number() > after) {
-            return Ok(Next::Compacted);
-        }
-        let (mut changes, mut length) = (Vec::new(), 0);
-        loop {
-            let mut block = Vec::new();
-            self.file.seek(SeekFrom::Start(self.offset))?;
-            (&self.file).take(BLOCK).read_to_end(&mut block)?;
-            let mut rest = &block[..];
-            while changes.len() < most && length < octets {
-                let Some((own, behind)) = rest.split_first_chunk::<LENGTH>() else { break };
-                let own = usize::from(u16::from_be_bytes(*own));
-                let Some((change, behind)) = behind.split_at_checked(own) else { break };
-                // What is being written, or was interrupted, is read once it is whole.
-                let Ok(read) = Signed::<Change>::decode(change) else { break };
-                self.offset += (LENGTH + change.len()) as u64;
-                if read.object().number > after {
-                    length += change.len();
-                    changes.push(change.to_vec());
-                }
-                rest = behind;
-            }
-            if !changes.is_empty() {
-                return Ok(Next::Changes(changes));
-            }
-            if (block.len() as u64) < BLOCK {
-                return Ok(Next::Nothing);
-            }
         }
     }
 }

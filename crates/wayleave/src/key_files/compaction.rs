@@ -145,8 +145,36 @@ impl NewRecords {
     /// # Errors
     /// If the records do not continue the snapshot, or have a later one; or what the system said. The file in use is as before.
     pub fn finish(mut self, mut changes: Changes) -> Result<u64, Failure> {
+        let copied = self.copy_ahead(&mut changes)?;
+        self.place(&mut changes, copied)
+    }
+
+    /// Copies the changes that the file in use has by now, and makes all of this one durable. Others may append meanwhile: the file in
+    /// use is locked only while it is read, so that no change is copied whose writer takes it back.
+    fn copy_ahead(&mut self, changes: &mut Changes) -> Result<Copied, Failure> {
+        let begin = self.file.stream_position().map_err(|error| self.system(&error))?;
         let in_use = changes.lock()?;
-        self.copy_changes()?;
+        let unread = self.unread()?;
+        drop(in_use);
+        let copied = self.copy(unread, begin)?;
+        self.file.sync_all().map_err(|error| self.system(&error))?;
+        Ok(copied)
+    }
+
+    /// Copies what was appended since, and puts this file in the place of the one in use, which is locked: servers and commands wait.
+    fn place(mut self, changes: &mut Changes, copied: Copied) -> Result<u64, Failure> {
+        let in_use = changes.lock()?;
+        let is_same = is_in_place(&copied.from, &self.path).map_err(|error| self.system(&error))?;
+        let (unread, begin) = if is_same {
+            let begin = copied.begin;
+            (copied.rest().map_err(|error| Failure::system(self.path.display(), &error))?, begin)
+        } else {
+            // Another compaction was faster: all changes are those of its file.
+            let again = self.file.set_len(copied.begin).and_then(|()| self.file.seek(SeekFrom::Start(copied.begin)));
+            again.map_err(|error| self.system(&error))?;
+            (self.unread()?, copied.begin)
+        };
+        self.copy(unread, begin)?;
         let length = self.file.sync_all().and_then(|()| self.file.metadata());
         let length = length.map_err(|error| self.system(&error))?.len();
         fs::rename(&self.new, &self.path).map_err(|error| self.system(&error))?;
@@ -157,20 +185,24 @@ impl NewRecords {
         Ok(length)
     }
 
-    /// Copies what follows the snapshot from the file in use, which is locked.
-    fn copy_changes(&mut self) -> Result<(), Failure> {
+    /// All changes of the file in use, which is locked.
+    fn unread(&self) -> Result<Unread, Failure> {
         let system = |error: io::Error| Failure::system(self.path.display(), &error);
-        let mut old = File::open(&self.path).map_err(system)?;
-        let Layout { base, changes_at } = Layout::read(&old, &self.path)?;
+        let from = File::open(&self.path).map_err(system)?;
+        let Layout { base, changes_at } = Layout::read(&from, &self.path)?;
         let SnapshotHead { number, last, .. } = *self.head.object();
         if let Some(base) = base.filter(|base| base.number() > number) {
             let message = format!("{} was compacted up to change {} meanwhile", self.path.display(), base.number());
             return Err(Failure::new(message));
         }
-        let mut octets = Vec::new();
-        old.seek(SeekFrom::Start(changes_at)).and_then(|_| old.read_to_end(&mut octets)).map_err(system)?;
-        let mut previous = last;
-        for change in split_changes(&octets).0.into_iter().filter(|change| change.object().number > number) {
+        Unread::read(from, changes_at, last).map_err(system)
+    }
+
+    /// Copies the changes that follow the snapshot. `begin` is where they begin in this file.
+    fn copy(&mut self, Unread { from, at, octets, mut previous }: Unread, begin: u64) -> Result<Copied, Failure> {
+        let number = self.head.object().number;
+        let (changes, length) = split_changes(&octets);
+        for change in changes.into_iter().filter(|change| change.object().number > number) {
             if change.object().previous != previous {
                 let message = format!(
                     "{} does not continue the snapshot of change {number}: they are of different histories",
@@ -181,6 +213,110 @@ impl NewRecords {
             previous = change.digest();
             self.file.write_all(&record(&change)).map_err(|error| self.system(&error))?;
         }
-        Ok(())
+        Ok(Copied { from, at: at + length as u64, previous, begin })
+    }
+}
+
+/// Octets of the file in use that are to be copied.
+struct Unread {
+    from: File,
+    /// Where they are in it.
+    at: u64,
+    octets: Vec<u8>,
+    /// The digest of the change before.
+    previous: [u8; 32],
+}
+
+impl Unread {
+    fn read(mut from: File, at: u64, previous: [u8; 32]) -> io::Result<Self> {
+        let mut octets = Vec::new();
+        from.seek(SeekFrom::Start(at))?;
+        from.read_to_end(&mut octets)?;
+        Ok(Self { from, at, octets, previous })
+    }
+}
+
+/// How much of the file in use was copied.
+struct Copied {
+    from: File,
+    at: u64,
+    /// The digest of the last change that was copied.
+    previous: [u8; 32],
+    /// Where the changes begin in the new file.
+    begin: u64,
+}
+
+impl Copied {
+    /// What was appended since.
+    fn rest(self) -> io::Result<Unread> {
+        Unread::read(self.from, self.at, self.previous)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{NOW, Provider};
+    use super::*;
+
+    /// A compaction of the records as they are, up to where it would lock them.
+    fn begun(provider: &Provider) -> (NewRecords, Changes) {
+        let (config, source) = provider.config();
+        let (server, changes) = config.server(&source).expect("records");
+        let signer = config.signer(&source).expect("a key").expect("a writer");
+        let head = head_of(server.state(), &signer, NOW).expect("a head");
+        let mut new = NewRecords::begin(&provider.records(), &head).expect("begun");
+        let written = server.state().snapshot(&signer, NOW, |piece| new.piece(piece)).expect("written");
+        assert_eq!(written, Some(head));
+        (new, changes)
+    }
+
+    fn number(provider: &Provider) -> u64 {
+        provider.server().0.state().number()
+    }
+
+    #[test]
+    fn changes_are_copied_while_others_append_and_only_the_rest_under_the_lock() {
+        let provider = Provider::new("compaction-lock");
+        provider.open_accounts(50);
+        let (mut new, mut changes) = begun(&provider);
+        provider.open_accounts(30);
+        let copied = new.copy_ahead(&mut changes).expect("copied");
+        let (octets, base) = (fs::metadata(&new.new).expect("there").len(), copied.begin);
+        assert!(octets > base + 30 * 100, "{octets} {base}");
+        // Whoever appends now does not wait.
+        drop(Lock::take(&File::open(provider.records()).expect("there")).expect("nobody has the lock"));
+        provider.append();
+        let from = copied.from.try_clone().expect("a file");
+        let Unread { octets: rest, .. } = Unread::read(from, copied.at, copied.previous).expect("read");
+        assert_eq!(split_changes(&rest).0.len(), 1, "the rest is what came meanwhile");
+        let length = new.place(&mut changes, copied).expect("placed");
+        assert_eq!(length, octets + rest.len() as u64);
+        assert_eq!(number(&provider), 81);
+        provider.append();
+        assert_eq!(number(&provider), 82);
+    }
+
+    #[test]
+    fn a_compaction_that_another_overtook_copies_what_that_one_has_or_fails() {
+        let provider = Provider::new("compaction-overtaken");
+        provider.open_accounts(20);
+        let (mut new, mut changes) = begun(&provider);
+        let copied = new.copy_ahead(&mut changes).expect("copied");
+        // The same file again in another inode, with one change more.
+        provider.append();
+        let again = provider.folder.join("again");
+        fs::copy(provider.records(), &again).expect("copied");
+        fs::rename(&again, provider.records()).expect("put in place");
+        provider.append();
+        new.place(&mut changes, copied).expect("placed");
+        assert_eq!(number(&provider), 22);
+        let (new, changes) = begun(&provider);
+        fs::rename(&new.new, provider.folder.join("held")).expect("moved");
+        provider.append();
+        let (config, source) = provider.config();
+        assert_eq!(compact(&config, &source, NOW).expect("compacted").number, 23);
+        let failure = new.finish(changes).expect_err("overtaken");
+        assert!(failure.to_string().contains("was compacted up to change 23 meanwhile"), "{failure}");
+        assert_eq!(number(&provider), 23);
     }
 }

@@ -3,6 +3,7 @@
 pub mod attestation;
 pub mod capability;
 pub mod changes;
+pub mod changes_reader;
 pub mod compaction;
 pub mod forwarding;
 pub mod ledger;
@@ -15,6 +16,8 @@ pub mod records;
 pub mod revocation;
 pub mod router_keys;
 pub mod signed_steps;
+#[cfg(test)]
+pub mod testing;
 
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;

@@ -81,9 +81,15 @@ pub fn put(path: &Path, parts: &[&[u8]]) -> Outcome {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     let temporary = path.with_file_name(name);
-    let system = |error| Failure::system(temporary.display(), &error);
-    let mut file = File::create(&temporary).map_err(system)?;
-    parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| file.sync_all()).map_err(system)?;
+    let written = File::create(&temporary).and_then(|mut file| {
+        parts.iter().try_for_each(|part| file.write_all(part))?;
+        file.sync_all()
+    });
+    if let Err(error) = written {
+        // It would take what is left of a full disk from the records.
+        let _ = fs::remove_file(&temporary);
+        return Err(Failure::system(temporary.display(), &error).into());
+    }
     fs::rename(&temporary, path).map_err(|error| Failure::system(path.display(), &error))?;
     private::sync_folder(path)
 }

@@ -7,8 +7,12 @@ mod copies;
 mod core;
 pub mod dns;
 mod fetching;
+mod listing;
 mod operator;
+mod parts;
 pub mod routers;
+#[cfg(test)]
+mod tests;
 mod views;
 
 use std::net::UdpSocket;
@@ -17,12 +21,13 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tracing::info;
+use wayleave_runtime::Clock;
 
 use self::api::RunningApi;
 use self::api::counts::ApiCounts;
 use self::core::{Core, lock};
+use self::parts::{Parts, stopped};
 use super::daemon::{Daemon, Role};
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -41,8 +46,7 @@ pub struct KeyRole {
     routers: Option<Routers>,
     view: KeyView,
     api: Option<RunningApi>,
-    /// Ends its tasks when it is dropped.
-    _tasks: JoinSet<()>,
+    parts: Parts,
     _datagrams: dns::Datagrams,
 }
 
@@ -79,7 +83,7 @@ impl Role for KeyRole {
         if !source.resolve(config.key.accounts.get_ref()).exists() {
             return Err(examples_left().into());
         }
-        let core = Core::open(&config, source, *clock, log.clone())?;
+        let (core, list_writer) = Core::open(&config, source, *clock, log.clone())?;
         let at = config.key.listen.get_ref().0;
         let failed = |error| Failure::system(format!("cannot listen for questions at {at}"), &error);
         let udp = UdpSocket::bind(at).map_err(failed)?;
@@ -89,46 +93,29 @@ impl Role for KeyRole {
             zone = %config.zone(), listen = %address, accounts = core.server.state().accounts(),
             number = core.server.state().number(), is_writer = config.key.writer_key.is_some(), "answering questions"
         );
-        let routers = Routers::start(&config, source, *clock, log.clone()).await?;
         let core = Arc::new(Mutex::new(core));
+        let routers = Routers::start(&config, source, &core, *clock, log.clone()).await?;
         let (to, failures) = mpsc::channel(1);
-        let mut tasks = JoinSet::new();
+        let mut parts = Parts::default();
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
-        tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
-        tasks.spawn(compacting::compact_when_due(config.clone(), source.clone(), *clock, log.clone()));
-        let to_api = to.clone();
+        parts.spawn("dns by TCP", dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
+        if let Some(writer) = list_writer {
+            parts.spawn("list of revocations", writer.run(Arc::clone(&core), *clock));
+        }
+        if config.key.writer_key.is_some() {
+            let compacting = compacting::compact_when_due(config.clone(), source.clone(), *clock, log.clone());
+            parts.spawn("compaction", compacting);
+        }
         let following =
-            copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut tasks)?;
-        let (followed, clock) = (Arc::clone(&core), *clock);
+            copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut parts)?;
         let listeners = routers.as_ref().map(|routers| routers.running.events.clone());
-        tasks.spawn(async move {
-            let mut told = 0;
-            loop {
-                let (outcome, list) = {
-                    let mut core = lock(&followed);
-                    (core.follow(clock.now()), core.list())
-                };
-                if let Err(failure) = outcome {
-                    let _ = to.send(failure).await; // fails if the role has stopped
-                    return;
-                }
-                if let (Some((number, octets)), Some(listeners)) =
-                    (list.filter(|(number, _)| *number != told), &listeners)
-                {
-                    told = number;
-                    let _ = listeners.send(routers::Event::List(number, octets)).await; // fails if the role has stopped
-                }
-                if let Some(listeners) = &listeners {
-                    let _ = listeners.try_send(routers::Event::Sweep); // with a full queue, at the next look
-                }
-                tokio::time::sleep(FOLLOW).await;
-            }
-        });
+        let clock = *clock;
+        parts.spawn("records", follow_records(Arc::clone(&core), clock, listeners, to.clone()));
         let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
         let view = KeyView::new(&core, &config, routers.as_ref(), following, counts.clone());
         let of_api = (Arc::clone(&core), view.clone());
-        let api = RunningApi::start(&config, source, of_api, clock, counts.unwrap_or_default(), to_api).await?;
-        Ok(Self { core, failures, routers, view, api, _tasks: tasks, _datagrams: datagrams })
+        let api = RunningApi::start(&config, source, of_api, clock, counts.unwrap_or_default(), to).await?;
+        Ok(Self { core, failures, routers, view, api, parts, _datagrams: datagrams })
     }
 
     fn view(&self) -> KeyView {
@@ -154,11 +141,14 @@ impl Role for KeyRole {
             }
         };
         tokio::select! {
+            // What a task reports comes before that it has ended.
+            biased;
             failure = self.failures.recv() => match failure {
                 Some(failure) => failure,
                 None => std::future::pending().await,
             },
             failure = routers => failure,
+            failure = self.parts.failed() => failure,
         }
     }
 
@@ -170,5 +160,33 @@ impl Role for KeyRole {
         if let Some(routers) = self.routers {
             routers.running.stop(routers::Event::Stop).await;
         }
+    }
+}
+
+/// Takes over what commands append to the records, and lets routers and replicas have what is new.
+async fn follow_records(
+    core: Arc<Mutex<Core>>,
+    clock: Clock,
+    listeners: Option<mpsc::Sender<routers::Event>>,
+    failed: mpsc::Sender<Failure>,
+) {
+    let list = lock(&core).list();
+    let mut sent = 0;
+    loop {
+        // Whoever panicked with the server in hand may have left a change half done; the records are whole.
+        let outcome = if core.is_poisoned() { Err(stopped("state")) } else { lock(&core).follow(clock.now()) };
+        if let Err(failure) = outcome {
+            let _ = failed.send(failure).await; // fails if the role has stopped
+            return;
+        }
+        if let Some(listeners) = &listeners {
+            let written = list.as_ref().and_then(|list| list.written().list);
+            if let Some((number, octets)) = written.filter(|(number, _)| *number != sent) {
+                sent = number;
+                let _ = listeners.send(routers::Event::List(number, octets)).await; // fails if the role has stopped
+            }
+            let _ = listeners.try_send(routers::Event::Sweep); // with a full queue, at the next look
+        }
+        tokio::time::sleep(FOLLOW).await;
     }
 }

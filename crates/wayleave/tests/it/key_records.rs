@@ -265,3 +265,70 @@ fn replicas_take_the_writers_snapshot_over_and_never_one_of_another_history() {
     replica.resume();
     assert_eq!(number(&replica), (706, 703));
 }
+
+#[test]
+fn a_replica_that_is_too_far_behind_fetches_nothing_and_says_what_to_do() {
+    let mut writer = Server::new("far-behind");
+    let (mut replica, _) = replica_of(&mut writer);
+    churn(&writer, 2);
+    eventually("the replica follows", || replica.count("number") == 2);
+    replica.kill();
+    churn(&writer, 4_200);
+    compact(&writer);
+    replica.resume();
+    let following = |replica: &Running| replica.status("following");
+    let refusals = |replica: &Running| replica.show("events", &[]).to_string().matches("copy-refused").count();
+    eventually("it was refused twice", || refusals(&replica) >= 2);
+    let standing = following(&replica);
+    assert_eq!((&standing["pieces"], replica.count("number")), (&Value::from(0), 2), "{standing}");
+    let problem = standing["problem"].as_str().expect("a problem");
+    assert!(problem.contains("stop this replica, copy the writer's file"), "{problem}");
+    // As it says. One that begins with nothing has all after one transfer.
+    replica.kill();
+    fs::copy(writer.folder.0.join("server/records"), writer.folder.0.join("replica/records")).expect("copied");
+    replica.resume();
+    writer.grant("own.line", &["--principal", "7"]);
+    eventually("the replica follows", || replica.count("number") == 4_204);
+    assert_eq!(following(&replica)["pieces"], 0);
+    replica.kill();
+    fs::write(writer.folder.0.join("replica/records"), b"wayleave-key-records-v1\n").expect("written");
+    replica.resume();
+    eventually("the replica has all", || replica.count("number") == 4_204);
+    assert_eq!((&following(&replica)["pieces"], following(&replica)["problem"].is_null()), (&Value::from(1), true));
+}
+
+/// The writer is restored from a backup: the replica has more than it, and neither has a change to send.
+#[test]
+fn a_replica_and_its_writer_see_at_once_that_the_writer_was_set_back() {
+    let mut writer = Server::new("set-back");
+    let (replica, _) = replica_of(&mut writer);
+    writer.grant("own.line", &["--principal", "7"]);
+    let old = fs::read(writer.folder.0.join("server/records")).expect("there");
+    // An account, its rate of grants and no revocation: what the list of revocations does not show.
+    writer.grant("other.line", &["--principal", "8"]);
+    eventually("the replica follows", || replica.count("number") == 4);
+    let last = fs::read(writer.folder.0.join("server/records")).expect("there");
+    writer.running.kill();
+    fs::write(writer.folder.0.join("server/records"), &old).expect("set back");
+    fs::remove_file(writer.folder.0.join("server/revoked")).expect("there");
+    writer.running.resume();
+    let problem = || replica.status("following")["problem"].as_str().unwrap_or_default().to_owned();
+    eventually("the replica sees it", || problem().contains("end with change 2"));
+    assert!(problem().contains("restore the writer's from its last backup"), "{}", problem());
+    let log = writer.running.log();
+    assert!(log.contains("a replica has change 4, and these records end with change 2"), "{log}");
+    // It goes on to the same number by other changes.
+    writer.grant("third.line", &["--principal", "9"]);
+    eventually("the writer follows", || writer.running.count("number") == 4);
+    writer.running.kill();
+    writer.running.resume();
+    eventually("the replica sees it", || problem().contains("does not continue change 4"));
+    assert_eq!((replica.count("number"), replica.count("accounts")), (4, 2));
+    // The replica's file is the last backup of all.
+    writer.running.kill();
+    fs::copy(writer.folder.0.join("replica/records"), writer.folder.0.join("server/records")).expect("copied");
+    assert!(fs::read(writer.folder.0.join("server/records")).expect("there") == last);
+    fs::remove_file(writer.folder.0.join("server/revoked")).expect("there");
+    writer.running.resume();
+    eventually("the replica follows again", || problem().is_empty());
+}

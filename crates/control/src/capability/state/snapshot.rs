@@ -6,6 +6,7 @@
 //!
 //! A further kind of record gets the next number in `Kind`, a place in `State::records`, and one in `Restoring::record`.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use wayleave_core::UnixTime;
@@ -117,7 +118,7 @@ pub enum SnapshotError {
     Order(usize),
     #[error("piece {index} of the snapshot: {what}")]
     Content { index: usize, what: &'static str },
-    #[error("the snapshot ends with change {got}, and {held} changes are held: it is an old copy")]
+    #[error("the records end with change {got}, and {held} changes are held: they are an old copy")]
     Older { held: u64, got: u64 },
     #[error(
         "the snapshot does not continue change {0}, which is held: the writer's records were set back to an old copy, or are forged"
@@ -242,13 +243,34 @@ impl State {
         }
     }
 
+    /// Whether records that end with this change have what this state has, as far as can be seen: they have its last change, or later
+    /// ones.
+    ///
+    /// # Errors
+    /// If they are an old copy, or of another history.
+    pub fn is_within(&self, number: u64, last: &[u8; 32]) -> Result<(), SnapshotError> {
+        match number.cmp(&self.number) {
+            Ordering::Less => Err(SnapshotError::Older { held: self.number, got: number }),
+            Ordering::Equal if *last != self.last => Err(SnapshotError::Fork(number)),
+            Ordering::Equal | Ordering::Greater => Ok(()),
+        }
+    }
+
     /// Takes a snapshot over piece by piece, for the same provider.
     ///
     /// # Errors
-    /// If the head is not signed by `writer`.
+    /// If the head is not signed by `writer`, or shows by itself that the snapshot does not continue this state or that this could not
+    /// be seen: then nobody need fetch the pieces.
     pub fn restoring(&self, head: Signed<SnapshotHead>, writer: &VerifyingKey) -> Result<Restoring, SnapshotError> {
-        let number = head.object().number;
+        let &SnapshotHead { number, last, .. } = head.object();
         head.verify(&writer.to_bytes()).map_err(|_| SnapshotError::Signature(number))?;
+        if self.digest_of(number).is_some_and(|held| held != last) {
+            return Err(SnapshotError::Fork(number));
+        }
+        let (held, first) = (self.number, number.saturating_sub(PAST as u64) + 1);
+        if held > 0 && held < first {
+            return Err(SnapshotError::TooFar { held, first });
+        }
         Ok(Restoring::new(head, Self::new(self.provider.clone())))
     }
 }

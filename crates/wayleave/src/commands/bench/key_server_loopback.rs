@@ -36,7 +36,7 @@ pub fn seconds_per_answer(server: &mut KeyServer, questions: &[Vec<u8>], count: 
             if port.receive(&mut batch.questions).unwrap_or(0) == 0 {
                 continue;
             }
-            batch.answer(|octets, client| match server.serve(octets, client, now) {
+            batch.answer(|octets, client, _| match server.serve(octets, client, now) {
                 Served::Reply(answer) => {
                     sent += 1;
                     Some(answer)

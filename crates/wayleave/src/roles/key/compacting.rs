@@ -15,11 +15,8 @@ use crate::roles::Events;
 const LOOK: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(3_600);
 
-/// Compacts the records of a writer for as long as it runs; of a replica, which has no key, nothing.
+/// Compacts the records of a writer for as long as it runs.
 pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log: Events) {
-    if config.key.writer_key.is_none() {
-        return;
-    }
     let path = source.resolve(config.key.records.get_ref());
     loop {
         let (config, source, path) = (config.clone(), source.clone(), path.clone());
@@ -41,7 +38,12 @@ pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log
                     error!("the records are not compacted, and go on as they are: {failure}");
                 }
             }
-            Ok(Ok(None)) | Err(_) => {}
+            Ok(Ok(None)) => {}
+            // It has nothing in hand that others use: the file in use is as before.
+            Err(_) => {
+                pause = RETRY;
+                error!("a compaction stopped, and the records go on as they are: a bug, please report it with the lines above");
+            }
         }
         tokio::time::sleep(pause).await;
     }

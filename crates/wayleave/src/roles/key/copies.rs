@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 use wayleave_control::capability::{CHANGES, Change, ChannelMessage, MAX_CHANGES, MAX_MESSAGE};
 use wayleave_control::signed::Signed;
@@ -18,37 +17,48 @@ use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::core::{Core, lock};
 use super::fetching::{Fault, Fetching};
+use super::parts::Parts;
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
-use crate::key_files::changes::{Changes, ChangesReader, Next};
+use crate::key_files::changes::Changes;
+use crate::key_files::changes_reader::{ChangesReader, Next, Portion};
 use crate::key_files::node::{self, KeyKind};
+use crate::key_files::records::Base;
 use crate::roles::Events;
 use crate::roles::daemon::QUEUE;
 
 /// Octets that may wait for the writer: a few requests.
 const LINK_QUEUE: usize = 1 << 20;
 
+/// The last change of the records, and its digest: all up to it are durable.
+pub type End = Box<dyn Fn() -> (u64, [u8; 32]) + Send>;
+
 /// Replicas that are connected, at the server whose records they copy.
 pub struct Copies {
     records: PathBuf,
     replicas: BTreeSet<IdentityKey>,
     links: HashMap<u64, Copier>,
+    end: End,
 }
 
 /// One of them.
 struct Copier {
     peer: IdentityKey,
     reader: ChangesReader,
+    /// Whether it knows where the records end.
+    knows_end: bool,
     /// Up to which number it has the changes, if it waits for more.
     waits: Option<u64>,
     /// The snapshot that it has or was offered; `None` until it says so.
     offered: Option<u64>,
+    /// The snapshot that it fetches. It is offered no other until it has this one whole, or it might never have any.
+    fetches: Option<Base>,
 }
 
 impl Copies {
-    pub fn new(records: PathBuf, replicas: BTreeSet<IdentityKey>) -> Self {
-        Self { records, replicas, links: HashMap::new() }
+    pub fn new(records: PathBuf, replicas: BTreeSet<IdentityKey>, end: End) -> Self {
+        Self { records, replicas, links: HashMap::new(), end }
     }
 
     /// Other replicas are configured. Returns the links of those that are gone.
@@ -65,7 +75,7 @@ impl Copies {
         }
         match ChangesReader::open(&self.records) {
             Ok(reader) => {
-                self.links.insert(link, Copier { peer: *peer, reader, waits: None, offered: None });
+                self.links.insert(link, Copier::new(*peer, reader));
                 info!(replica = %peer, "a replica is connected");
             }
             Err(failure) => error!("a replica is not served: {failure}"),
@@ -84,12 +94,9 @@ impl Copies {
         Some(match ChannelMessage::decode(octets) {
             Ok(ChannelMessage::Holds { snapshot }) => {
                 copier.offered = Some(snapshot);
-                Ok(copier.due())
+                Ok(copier.due((self.end)().0).into_iter().collect())
             }
-            Ok(ChannelMessage::Copy { after }) => {
-                copier.waits = Some(after);
-                Ok(copier.due())
-            }
+            Ok(ChannelMessage::Copy { after }) => Ok(copier.copy(after, (self.end)())),
             Ok(ChannelMessage::Fetch { number, piece }) => copier.piece(number, piece),
             Ok(_) => Err("a message that replicas do not send"),
             Err(_) => Err("a malformed message"),
@@ -98,63 +105,98 @@ impl Copies {
 
     /// What there is for replicas, by their links.
     pub fn sweep(&mut self) -> Vec<(u64, Vec<u8>)> {
+        let (end, _) = (self.end)();
         let due = |(link, copier): (&u64, &mut Copier)| {
             let link = *link;
-            copier.due().into_iter().map(move |octets| (link, octets))
+            copier.due(end).into_iter().map(move |octets| (link, octets))
         };
         self.links.iter_mut().flat_map(due).collect()
     }
 }
 
 impl Copier {
-    /// A snapshot that is later than the one it has; and the next changes, if it waits for some and there are any.
-    fn due(&mut self) -> Vec<Vec<u8>> {
-        if let Err(failure) = self.reader.follow() {
-            error!("the records cannot be read for a replica: {failure}");
-            return Vec::new();
+    fn new(peer: IdentityKey, reader: ChangesReader) -> Self {
+        Self { peer, reader, knows_end: false, waits: None, offered: None, fetches: None }
+    }
+
+    /// It has the changes up to `after`, and wants more.
+    fn copy(&mut self, after: u64, (number, last): (u64, [u8; 32])) -> Vec<Vec<u8>> {
+        self.waits = Some(after);
+        if after > number {
+            error!(
+                replica = %self.peer,
+                "a replica has change {after}, and these records end with change {number}: they were set back to an old copy, and what \
+                 was revoked since may work again; stop this server and restore them from the last backup, or from that replica"
+            );
         }
         let mut due = Vec::new();
-        let changes = match self.waits {
-            Some(after) => self.reader.next(after, (MAX_CHANGES, CHANGES)),
-            None => Ok(Next::Nothing),
-        };
-        match changes {
-            Ok(Next::Nothing) => {}
+        if !self.knows_end {
+            self.knows_end = true;
+            due.push(ChannelMessage::End { number, last }.encode());
+        }
+        due.extend(self.due(number));
+        due
+    }
+
+    /// The next changes, if it waits for some and there are any, `end` at most. Once it has all, a snapshot that is later than the one
+    /// that it has.
+    fn due(&mut self, end: u64) -> Option<Vec<u8>> {
+        if let Err(failure) = self.reader.follow() {
+            error!("the records cannot be read for a replica: {failure}");
+            return None;
+        }
+        let portion = Portion { changes: MAX_CHANGES, octets: CHANGES, up_to: end };
+        match self.reader.next(self.waits?, portion) {
+            Ok(Next::Nothing) => self.offer(),
             Ok(Next::Changes(changes)) => {
                 self.waits = None;
-                due.push(ChannelMessage::Changes(changes).encode());
+                Some(ChannelMessage::Changes(changes).encode())
             }
+            // What follows the snapshot that it fetches is in the files that are open.
+            Ok(Next::Compacted) if self.fetches.is_some() => None,
             Ok(Next::Compacted) => {
                 self.offered.get_or_insert(0);
+                self.reader.skip();
+                self.offer()
             }
-            Err(error) => error!("the records cannot be read for a replica: {error}"),
+            Err(error) => {
+                error!("the records cannot be read for a replica: {error}");
+                None
+            }
         }
-        due.extend(self.offer());
-        due
     }
 
     /// The head of a snapshot that it was not offered.
     fn offer(&mut self) -> Option<Vec<u8>> {
+        if self.fetches.is_some() {
+            return None;
+        }
         let base = self.reader.base()?;
         let offered = self.offered.as_mut().filter(|offered| **offered < base.number())?;
         *offered = base.number();
+        // One without pieces is there with its head.
+        self.fetches = Some(base.clone()).filter(|base| !base.head.object().pieces.is_empty());
         Some(ChannelMessage::Snapshot(base.head.octets().to_vec()).encode())
     }
 
-    /// A piece of a snapshot; the head of a later one, if there is one by now.
+    /// A piece of the snapshot that it was offered.
     fn piece(&mut self, number: u64, piece: u16) -> Result<Vec<Vec<u8>>, &'static str> {
-        let _ = self.reader.follow(); // what is open can be read all the same
-        match self.reader.base() {
-            Some(base) if base.number() == number => match base.piece(piece.into()) {
-                Ok(Some(octets)) => Ok(vec![ChannelMessage::SnapshotPiece { number, piece, octets }.encode()]),
-                Ok(None) => Err("a piece that the snapshot does not have"),
-                Err(error) => {
-                    error!("the records cannot be read for a replica: {error}");
-                    Err("the snapshot cannot be read now")
+        let Some(base) = self.fetches.as_ref().filter(|base| base.number() == number) else {
+            return Err("a piece of a snapshot that was not offered");
+        };
+        let is_last = usize::from(piece) + 1 == base.head.object().pieces.len();
+        match base.piece(piece.into()) {
+            Ok(Some(octets)) => {
+                if is_last {
+                    self.fetches = None;
                 }
-            },
-            Some(base) if base.number() > number => Ok(self.offer().into_iter().collect()),
-            _ => Err("a piece of a snapshot that this server does not have"),
+                Ok(vec![ChannelMessage::SnapshotPiece { number, piece, octets }.encode()])
+            }
+            Ok(None) => Err("a piece that the snapshot does not have"),
+            Err(error) => {
+                error!("the records cannot be read for a replica: {error}");
+                Err("the snapshot cannot be read now")
+            }
         }
     }
 }
@@ -170,17 +212,24 @@ struct Standing {
     problem: Option<String>,
     /// Why the last changes were not taken, until some are.
     refused: Option<String>,
+    /// Pieces of snapshots that came since the start.
+    pieces: u64,
 }
 
 impl Following {
     pub fn json(&self) -> Value {
         let standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        json!({ "connected": standing.is_connected, "problem": standing.refused.as_ref().or(standing.problem.as_ref()) })
+        let problem = standing.refused.as_ref().or(standing.problem.as_ref());
+        json!({ "connected": standing.is_connected, "problem": problem, "pieces": standing.pieces })
     }
 
     fn set(&self, is_connected: bool, problem: Option<String>) {
         let mut standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (standing.is_connected, standing.problem) = (is_connected, problem);
+    }
+
+    fn count_piece(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pieces += 1;
     }
 
     fn set_refused(&self, why: Option<String>) {
@@ -195,7 +244,7 @@ pub fn follow(
     core: Arc<Mutex<Core>>,
     (clock, log): (Clock, Events),
     failed: mpsc::Sender<Failure>,
-    tasks: &mut JoinSet<()>,
+    parts: &mut Parts,
 ) -> Outcome<Option<Following>> {
     let Some(section) = config.key.follow.as_ref().map(toml::Spanned::get_ref) else { return Ok(None) };
     let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
@@ -217,7 +266,7 @@ pub fn follow(
         fetching: None,
         _connecting: connecting,
     };
-    tasks.spawn(async move {
+    parts.spawn("replication", async move {
         if let Err(failure) = follower.run(inbox).await {
             let _ = failed.send(failure).await; // fails if the role has stopped
         }
@@ -281,7 +330,18 @@ impl Follower {
                     .and_then(|()| self.fetch(link))
                     .or_else(|fault| self.fail(link, fault))
             }
+            Ok(ChannelMessage::End { number, last }) => {
+                let (own, within) = {
+                    let core = lock(&self.core);
+                    (core.end(), core.server.state().is_within(number, &last))
+                };
+                if own == (number, last) {
+                    self.following.set_refused(None);
+                }
+                within.or_else(|error| self.fail(link, error.into()))
+            }
             Ok(ChannelMessage::SnapshotPiece { number, piece, octets }) => {
+                self.following.count_piece();
                 let fetching = self.fetching.as_mut();
                 let Some(fetching) = fetching.filter(|own| own.number() == number && own.next() == Some(piece)) else {
                     return self.refuse(link, "a piece of a snapshot that was not asked for".to_owned());

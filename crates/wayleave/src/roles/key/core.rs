@@ -1,35 +1,28 @@
-//! The key server with its records and the list of revocations that it writes.
+//! The key server with its records.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 use tracing::{error, info};
 use wayleave_control::budget::Budget;
 use wayleave_control::capability::{Change, Client, KeyServer, PendingOrder, Served, Status};
 use wayleave_control::signed::Signed;
-use wayleave_core::{Instant, Now};
-use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
+use wayleave_core::Now;
+use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::Clock;
 
+use super::listing::{ListHandle, ListWriter};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::changes::Changes;
 use crate::key_files::records::{Base, News};
-use crate::key_files::revocation;
 use crate::roles::Events;
 
 /// Handles that are made at a time while questions wait, and at start.
 const HANDLES: u32 = 20_000;
 /// Orders in a second, and at once: each is written to the disk.
 const ORDERS: (u32, u32) = (200, 400);
-/// The list is signed anew this often, so that a router without a record of the last one takes it (`recent_secs`).
-const RENEWAL: Duration = Duration::from_secs(3_600);
-/// After a failure to write the list.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// Attempts at an order while commands append others.
 const ATTEMPTS: usize = 8;
@@ -38,27 +31,23 @@ const ATTEMPTS: usize = 8;
 pub struct Core {
     pub server: KeyServer,
     pub(super) changes: Changes,
-    list: Option<RevocationList>,
+    list: Option<ListHandle>,
     orders: Budget,
     pub(super) log: Events,
     clock: Clock,
     is_prepared: bool,
 }
 
-/// The list of revocations for routers.
-struct RevocationList {
-    path: PathBuf,
-    signer: SigningKey,
-    /// The number of the last list, of earlier runs too.
-    last: u64,
-    /// The number of the state that it was made of in this run.
-    made_of: Option<u64>,
-    /// The last list that was written, behind its signature.
-    octets: Arc<[u8]>,
-    /// When it is signed anew though nothing has changed.
-    renewal: Instant,
-    /// Not before this, after a failure.
-    not_before: Instant,
+/// What there is to answer.
+pub enum Response {
+    /// The message deserves no answer.
+    Nothing,
+    Ready(Vec<u8>),
+    /// An acknowledgement, to be sent once the list for routers has all changes up to this one.
+    Listed {
+        octets: Vec<u8>,
+        change: u64,
+    },
 }
 
 /// Locks the server; a panic elsewhere has left it between two messages.
@@ -67,37 +56,21 @@ pub fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
 }
 
 impl Core {
-    /// Takes the records over, makes the handles of the current epochs, and writes the list.
-    pub fn open(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<Self> {
+    /// Takes the records over, makes the handles of the current epochs, and writes the list. Returns who writes the later ones, if
+    /// there is a list.
+    pub fn open(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<(Self, Option<ListWriter>)> {
         let (mut server, changes) = config.server(source)?;
         let now = clock.now();
         while !server.prepare(now.unix, HANDLES) {}
-        let list = match (&config.key.revocations, config.signer(source)?) {
-            (Some(named), Some(signer)) => {
-                let path = source.resolve(named.get_ref());
-                let before = revocation::open(&path, &signer.verifying_key())?.map(|list| list.sequence);
-                // The upper half of a list's number is that of the state: an old copy of the records has a lower one.
-                if let Some(before) = before.filter(|before| before >> 32 > server.state().number()) {
-                    let message = format!(
-                        "{} was made of change {}, and the records end with change {}: they are an old copy",
-                        path.display(),
-                        before >> 32,
-                        server.state().number()
-                    );
-                    return Err(Failure::new(message)
-                        .help("restore the records from the last backup; revocations that routers have are missing in them")
-                        .into());
-                }
-                let (last, start) = (before.unwrap_or(0), now.instant);
-                let octets = Arc::from([]);
-                Some(RevocationList { path, signer, last, made_of: None, octets, renewal: start, not_before: start })
-            }
-            _ => None,
-        };
+        let number = server.state().number();
+        let mut writer = ListWriter::open(config, source, number, now.instant)?;
+        let list = writer.as_ref().map(ListWriter::handle);
         let orders = Budget::new(ORDERS.0, ORDERS.1);
-        let mut core = Self { server, changes, list, orders, log, clock, is_prepared: true };
-        core.write_list(now);
-        Ok(core)
+        let core = Self { server, changes, list, orders, log, clock, is_prepared: true };
+        if let Some(writer) = &mut writer {
+            writer.write(number, &core.revocations(now), now);
+        }
+        Ok((core, writer))
     }
 
     /// Whether the handles of all current epochs are made.
@@ -105,15 +78,27 @@ impl Core {
         self.is_prepared
     }
 
-    /// The list in force with its signature, and its number.
-    pub fn list(&self) -> Option<(u64, Arc<[u8]>)> {
-        let list = self.list.as_ref().filter(|list| list.made_of.is_some())?;
-        Some((list.last, Arc::clone(&list.octets)))
+    /// The list for routers, if there is one.
+    pub fn list(&self) -> Option<ListHandle> {
+        self.list.clone()
     }
 
-    /// The number of the list that routers read.
-    pub fn list_number(&self) -> Option<u64> {
-        self.list.as_ref().filter(|list| list.made_of.is_some()).map(|list| list.last)
+    /// The revocations that have not expired.
+    pub(super) fn revocations(&self, now: Now) -> Vec<Revocation> {
+        let second = now.unix.secs();
+        let in_force = |entry: &&Revocation| entry.expires_at().is_none_or(|expiry| expiry > second);
+        self.server.state().revocations().filter(in_force).copied().collect()
+    }
+
+    /// The list for routers is written, if something has changed.
+    pub(super) fn announce(&self) {
+        self.list.iter().for_each(ListHandle::announce);
+    }
+
+    /// The last change, and its digest.
+    pub fn end(&self) -> (u64, [u8; 32]) {
+        let state = self.server.state();
+        (state.number(), state.digest_of(state.number()).unwrap_or_default())
     }
 
     /// The change of the snapshot that the records begin with; zero without one.
@@ -126,7 +111,7 @@ impl Core {
         let news = self.changes.news()?;
         self.take(news)?;
         self.prepare(now);
-        self.write_list(now);
+        self.announce();
         Ok(())
     }
 
@@ -178,82 +163,54 @@ impl Core {
         Ok(())
     }
 
-    /// The answer to a message, if it deserves one. An order is on the disk before it is acknowledged.
-    pub fn answer(&mut self, octets: &[u8], client: Client, now: Now) -> Result<Option<Vec<u8>>, Failure> {
+    /// The answer to a message. An order is on the disk before it is acknowledged.
+    ///
+    /// # Errors
+    /// If the records and the state part: the role ends.
+    pub fn answer(&mut self, octets: &[u8], client: Client, now: Now) -> Result<Response, Failure> {
         // A command may append between a look at the records and the order: then the order is looked at again.
         for _ in 0..ATTEMPTS {
             let order = match self.server.serve(octets, client, now) {
-                Served::Reply(answer) => return Ok(Some(answer)),
-                Served::Nothing => return Ok(None),
+                Served::Reply(answer) => return Ok(Response::Ready(answer)),
+                Served::Nothing => return Ok(Response::Nothing),
                 Served::Order(order) => order,
             };
             if !self.orders.take(now.instant) {
-                return Ok(None);
+                return Ok(Response::Nothing);
             }
-            let Some(change) = &order.change else { return Ok(Some(self.server.acknowledge(&order, Ok(()), now))) };
+            // Done before; perhaps just now.
+            let Some(change) = &order.change else { return Ok(self.acknowledge(&order, now)) };
             let news = match self.changes.append(change) {
                 Ok(news) => news,
                 Err(failure) => {
                     error!("an order was not carried out: {failure}; check the disk");
-                    return Ok(None);
+                    return Ok(Response::Ready(self.server.acknowledge(&order, Err(Status::Unwritten), now)));
                 }
             };
             if news.is_empty() {
-                return self.carry_out(&order, now).map(Some);
+                self.carry_out(change)?;
+                return Ok(self.acknowledge(&order, now));
             }
             self.take(news)?;
         }
-        Ok(None)
+        Ok(Response::Nothing)
     }
 
-    fn carry_out(&mut self, order: &PendingOrder, now: Now) -> Result<Vec<u8>, Failure> {
-        let outcome = match &order.change {
-            Some(change) => match self.server.apply(change) {
-                Ok(()) => {
-                    let object = change.object();
-                    info!(number = object.number, "order of a holder carried out: {:?}", object.body);
-                    self.log.note(&json!({ "event": "order", "number": object.number }));
-                    Ok(())
-                }
-                Err(error) => return Err(Failure::new(format!("a change that was just signed is refused: {error}"))),
-            },
-            None => Err(Status::NotAllowed),
-        };
-        self.write_list(now);
-        Ok(self.server.acknowledge(order, outcome, now))
+    fn carry_out(&mut self, change: &Signed<Change>) -> Result<(), Failure> {
+        let applied = self.server.apply(change);
+        applied.map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
+        let object = change.object();
+        info!(number = object.number, "order of a holder carried out: {:?}", object.body);
+        self.log.note(&json!({ "event": "order", "number": object.number }));
+        self.announce();
+        Ok(())
     }
 
-    /// Signs the list of revocations if the state has changed, or if it was last signed an hour ago.
-    pub(super) fn write_list(&mut self, now: Now) {
-        let Some(list) = &mut self.list else { return };
-        let state = self.server.state().number();
-        let is_due = list.made_of != Some(state) || now.instant >= list.renewal;
-        if !is_due || now.instant < list.not_before {
-            return;
-        }
-        let second = now.unix.secs();
-        let entries: Vec<Revocation> = self
-            .server
-            .state()
-            .revocations()
-            .filter(|entry| entry.expires_at().is_none_or(|expiry| expiry > second))
-            .copied()
-            .collect();
-        let number = (state << 32 | second & 0xffff_ffff).max(list.last + 1);
-        let (octets, signature) = sign_list(&list.signer, number, now.unix, ListKind::Whole, &entries);
-        let written = revocation::put(&list.path, &[&signature, &octets]);
-        match written {
-            Ok(()) => {
-                (list.last, list.made_of, list.renewal) = (number, Some(state), now.instant + RENEWAL);
-                list.octets = [&signature[..], &octets].concat().into();
-                info!(number, entries = entries.len(), "list of revocations written");
-            }
-            Err(failures) => {
-                for failure in failures.0 {
-                    error!("routers do not learn of revocations: {failure}");
-                }
-                list.not_before = now.instant + RETRY;
-            }
+    fn acknowledge(&mut self, order: &PendingOrder, now: Now) -> Response {
+        let octets = self.server.acknowledge(order, Ok(()), now);
+        match &self.list {
+            Some(_) => Response::Listed { octets, change: self.server.state().number() },
+            None => Response::Ready(octets),
         }
     }
 }

@@ -8,14 +8,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use wayleave_control::capability::{Client, Transport};
+use wayleave_core::Now;
 use wayleave_runtime::Clock;
 use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
-use super::core::{Core, lock};
+use super::core::{Core, Response, lock};
+use super::listing::ListHandle;
+use super::parts::start_thread;
 use crate::failure::Failure;
 
 /// Octets of a question.
@@ -49,41 +53,75 @@ pub fn answer_datagrams(
     clock: Clock,
     failed: mpsc::Sender<Failure>,
 ) -> std::io::Result<Datagrams> {
+    let acknowledging =
+        Acknowledging { socket: Arc::new(socket.try_clone()?), list: lock(&core).list(), runtime: Handle::current() };
     let mut port = Udp::of(socket)?;
     let is_over = Arc::new(AtomicBool::new(false));
     let over = Arc::clone(&is_over);
+    let report = failed.clone();
     let answer = move || {
         let mut batch = Batch::default();
         while !over.load(Ordering::Relaxed) {
             if let Err(error) = wait(std::iter::once(&port as &dyn Port), LOOK) {
-                let _ = failed.try_send(Failure::system("cannot wait for questions", &error)); // fails if another is reported
+                let _ = report.try_send(Failure::system("cannot wait for questions", &error)); // fails if another is reported
                 return;
             }
             // An error is that of an answer that could not be delivered.
             if port.receive(&mut batch.questions).unwrap_or(0) == 0 {
                 continue;
             }
-            let mut failure = None;
-            {
-                let mut core = lock(&core);
-                let now = clock.now();
-                batch.answer(|octets, client| match core.answer(octets, client, now) {
-                    Ok(answer) => answer,
-                    Err(error) => {
-                        failure = Some(error);
-                        None
-                    }
-                });
-            }
-            batch.send(&mut port);
-            if let Some(failure) = failure {
-                let _ = failed.try_send(failure); // fails if another is reported
+            if let Err(failure) = answer_batch(&mut batch, &core, clock.now(), &acknowledging) {
+                let _ = report.try_send(failure); // fails if another is reported
                 return;
             }
+            batch.send(&mut port);
         }
     };
-    let thread = std::thread::Builder::new().name("dns".to_owned()).spawn(answer)?;
+    let thread = start_thread("dns", failed, answer)?;
     Ok(Datagrams { is_over, thread: Some(thread) })
+}
+
+/// Answers what came together. Acknowledgements that wait for the list leave by themselves.
+fn answer_batch(
+    batch: &mut Batch,
+    core: &Mutex<Core>,
+    now: Now,
+    acknowledging: &Acknowledging,
+) -> Result<(), Failure> {
+    let mut outcome = Ok(());
+    let mut core = lock(core);
+    batch.answer(|octets, client, from| match core.answer(octets, client, now) {
+        Ok(Response::Ready(answer)) => Some(answer),
+        Ok(Response::Nothing) => None,
+        Ok(Response::Listed { octets, change }) => {
+            acknowledging.send(octets, from, change);
+            None
+        }
+        Err(failure) => {
+            outcome = Err(failure);
+            None
+        }
+    });
+    outcome
+}
+
+/// Sends acknowledgements of orders once routers can read what was ordered, while other questions are answered.
+struct Acknowledging {
+    socket: Arc<UdpSocket>,
+    list: Option<ListHandle>,
+    runtime: Handle,
+}
+
+impl Acknowledging {
+    fn send(&self, octets: Vec<u8>, to: SocketAddr, change: u64) {
+        let (socket, list) = (Arc::clone(&self.socket), self.list.clone());
+        self.runtime.spawn(async move {
+            if let Some(list) = list {
+                list.has(change).await;
+            }
+            let _ = socket.send_to(&octets, to); // who gets none repeats the order
+        });
+    }
 }
 
 /// Questions that came together, and their answers.
@@ -96,14 +134,14 @@ pub struct Batch {
 
 impl Batch {
     /// Asks for the answer to each question, in order.
-    pub fn answer(&mut self, mut answer: impl FnMut(&[u8], Client) -> Option<Vec<u8>>) {
+    pub fn answer(&mut self, mut answer: impl FnMut(&[u8], Client, SocketAddr) -> Option<Vec<u8>>) {
         self.answers.clear();
         self.out.clear();
         for question in 0..self.questions.len() {
             let from = self.questions.from(question);
             let octets = self.questions.octets(question);
             let client = Client { address: from.ip().to_canonical(), transport: Transport::Udp };
-            let Some(octets) = answer(&octets[..octets.len().min(LONGEST)], client) else { continue };
+            let Some(octets) = answer(&octets[..octets.len().min(LONGEST)], client, from) else { continue };
             let packet = self.answers.len() as u32; // at most as many as questions
             if self.answers.push(&octets, from) {
                 self.out.push(Outgoing { packet, to: from });
@@ -160,8 +198,20 @@ async fn answer_stream(
             Some(length)
         });
         let length = question.await.ok().flatten().ok_or(None)?;
-        let answer = lock(core).answer(&octets[..length], client, clock.now());
-        let Some(answer) = answer.map_err(Some)? else { return Ok(()) };
+        let (response, list) = {
+            let mut core = lock(core);
+            (core.answer(&octets[..length], client, clock.now()), core.list())
+        };
+        let answer = match response.map_err(Some)? {
+            Response::Nothing => return Ok(()),
+            Response::Ready(answer) => answer,
+            Response::Listed { octets, change } => {
+                if let Some(list) = list {
+                    list.has(change).await;
+                }
+                octets
+            }
+        };
         let mut whole = (answer.len() as u16).to_be_bytes().to_vec(); // at most 65,535
         whole.extend_from_slice(&answer);
         let written = timeout(PATIENCE, stream.write_all(&whole)).await;

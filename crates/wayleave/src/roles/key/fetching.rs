@@ -27,9 +27,10 @@ impl From<SnapshotError> for Fault {
     fn from(error: SnapshotError) -> Self {
         let mend = match error {
             SnapshotError::Older { .. } | SnapshotError::Fork(_) => {
-                "; restore the writer's records from its last backup, or copy the writer's file to this replica if they are right"
+                "; the records of this replica and of the writer differ: restore the writer's from its last backup, or copy those of \
+                 this replica to it; only if the writer's are right, stop this replica and copy the writer's file to it"
             }
-            SnapshotError::TooFar { .. } => "; copy the writer's file of records to this replica",
+            SnapshotError::TooFar { .. } => "; stop this replica, copy the writer's file of records to it, and start it again",
             _ => "",
         };
         Self::Peer(format!("{error}{mend}"))

@@ -57,7 +57,7 @@ impl Core {
             info!(number, by, "change by the API: {what}");
             self.log.note(&json!({ "event": "api-change", "number": number, "by": by, "what": what }));
             self.prepare(now);
-            self.write_list(now);
+            self.announce();
             return Ok(Ok(number));
         }
         Ok(Err(Problem::new(ProblemKind::Busy, "other changes come all the time")))
@@ -66,5 +66,6 @@ impl Core {
 
 fn disk(failure: &Failure) -> Problem {
     error!("a change by the API was not made: {failure}; check the disk");
-    Problem::new(ProblemKind::Disk, "the change could not be written; nothing has changed")
+    Problem::new(ProblemKind::Disk, "the change could not be written to the server's disk; nothing has changed")
+        .help("the server's log has the cause; once the disk has space, send the request again")
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -21,6 +21,7 @@ use wayleave_runtime::store::{Change, FileStore, Record, Store, StoreError};
 use wayleave_runtime::tls::Role;
 
 use super::copies::Copies;
+use super::core::{Core, lock};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
@@ -71,7 +72,13 @@ pub struct Routers {
 
 impl Routers {
     /// Listens for routers; `None` if the configuration has none.
-    pub async fn start(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<Option<Self>> {
+    pub async fn start(
+        config: &KeyFile,
+        source: &Source,
+        core: &Arc<Mutex<Core>>,
+        clock: Clock,
+        log: Events,
+    ) -> Outcome<Option<Self>> {
         let Some(section) = &config.key.routers else { return Ok(None) };
         let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
         let identity = NodeIdentity::from_seed(seed.expose())?;
@@ -96,7 +103,9 @@ impl Routers {
             listening.map_err(|error| Failure::system(format!("cannot listen for routers at {at}"), &error))?;
         info!(identity = %identity.identity(), listen = %listening.address, routers = config.key.router.len(), "listening for routers");
         let names = config.router_names();
-        let copies = Copies::new(source.resolve(config.key.records.get_ref()), config.replicas());
+        let core = Arc::clone(core);
+        let end = move || lock(&core).end();
+        let copies = Copies::new(source.resolve(config.key.records.get_ref()), config.replicas(), Box::new(end));
         let io = RouterIo {
             copies,
             closing: closing(&path),
@@ -261,6 +270,7 @@ impl RouterIo {
             RouterEvent::Refused { router, .. } => ("usage-refused", *router),
             RouterEvent::Behind(router) => ("router-behind", *router),
             RouterEvent::Differs { router, .. } => ("rate-differs", *router),
+            RouterEvent::Ahead { router, .. } => ("router-ahead", *router),
             RouterEvent::Closed(_) => ("usage-closed", 0),
         };
         let Some(Line { suppressed }) = self.log.admit(kind, of.into()) else { return };
@@ -289,6 +299,12 @@ impl RouterIo {
                 "the router's totals are older than those that it reported: its state was put back; it goes on counting from there, \
                  and what it forwarded between is on no bill twice"
             ),
+            RouterEvent::Ahead { has, own, .. } => error!(
+                router,
+                suppressed,
+                "the router has list {has} of revocations, and these records make list {own}: they were set back to an old copy; the \
+                 router keeps its list and is sent none; restore the records from the last backup, or from a replica, and start again"
+            ),
             RouterEvent::Differs { rate, .. } => warn!(
                 router,
                 suppressed,
@@ -297,6 +313,13 @@ impl RouterIo {
                 routers = rate.routers,
                 "the router reckons with another rate or number of routers: it keeps to its floor until both configurations say the same"
             ),
+        }
+        if let RouterEvent::Ahead { has, own, .. } = event {
+            error!(
+                router,
+                suppressed,
+                "the router has list {has} of revocations, and these records make list {own}: they were set back to an old copy; the                  router keeps its list and is sent none; restore the records from the last backup, or from a replica, and start again"
+            );
         }
         let mut line = json!({ "event": kind, "router": router });
         match event {
@@ -316,6 +339,7 @@ pub fn standing(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -
             "name": names.get(number),
             "connected": standing.link.is_some(),
             "list": standing.list,
+            "ahead": standing.is_ahead,
             "reports": standing.reports,
             "refused": standing.refused,
         })

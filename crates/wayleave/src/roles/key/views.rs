@@ -89,6 +89,7 @@ impl View for KeyView {
     async fn status(&self) -> Result<Value, ViewError> {
         let routers = self.routers().await?;
         let core = lock(&self.core);
+        let list = core.list().map(|list| list.written());
         let (server, state) = (&core.server, core.server.state());
         let counters: Map<String, Value> =
             server.counters().all().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
@@ -100,7 +101,8 @@ impl View for KeyView {
             "accounts": state.accounts(),
             "grants": state.grants(),
             "revocations": state.revocations().len(),
-            "list": core.list_number(),
+            "list": list.as_ref().and_then(|written| Some(written.list.as_ref()?.0)),
+            "list_problem": list.and_then(|written| written.problem),
             "load": server.load(),
             "octets": server.memory(),
             "answers": counters,
@@ -179,7 +181,13 @@ impl View for KeyView {
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {
-        let is_prepared = lock(&self.core).is_prepared();
+        let (is_prepared, list) = {
+            let core = lock(&self.core);
+            (core.is_prepared(), core.list())
+        };
+        if let Some(problem) = list.and_then(|list| list.written().problem) {
+            return Some(Err(format!("routers do not learn of revocations: {problem}")));
+        }
         Some(if is_prepared { Ok(()) } else { Err("handles of the next key epoch are being made".to_owned()) })
     }
 

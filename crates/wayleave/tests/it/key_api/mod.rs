@@ -1,8 +1,10 @@
 //! The HTTPS API of a key server, and invitations, as processes.
 
 mod description;
+mod full_disk;
 mod hostile;
 mod invitations;
+mod listing;
 mod operators;
 mod remote;
 mod replica;

@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use wayleave_control::capability::{ApiUrl, ChangeBody, RateLimit, State, Verdict};
 use wayleave_crypto::hash::sha256;
 use wayleave_crypto::secret::{Key128, Seed};
@@ -289,12 +290,16 @@ impl Api {
                 // It may wait for the disk.
                 let api = Arc::clone(self);
                 let done = tokio::task::spawn_blocking(move || handler(&api, &call)).await;
-                done.unwrap_or_else(|_| Err(Problem::new(ProblemKind::Stopping, "the request was not finished")))
+                done.unwrap_or_else(|_| {
+                    // Of a panic with the server in hand, the role ends by itself.
+                    error!("a request to the API was not finished: a bug, please report it with the lines above");
+                    Err(Problem::new(ProblemKind::Stopping, "the request was not finished"))
+                })
             }
         }
     }
 
-    /// Makes a change; the role ends if the records and the state part.
+    /// Makes a change, and waits until routers can read it; the role ends if the records and the state part.
     fn change(
         &self,
         call: &Call,
@@ -308,6 +313,8 @@ impl Api {
         });
         match outcome {
             Ok(Ok(number)) => {
+                let list = lock(&self.core).list();
+                list.into_iter().for_each(|list| Handle::current().block_on(list.has(number)));
                 if is_change {
                     count(&self.counts.changes);
                 }

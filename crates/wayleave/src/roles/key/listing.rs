@@ -1,0 +1,161 @@
+//! The list of revocations for routers. It is signed and written beside the server, which answers meanwhile: one list at a time, and
+//! changes that come while one is written are in the next.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tracing::{error, info};
+use wayleave_core::{Instant, Now};
+use wayleave_crypto::sign::SigningKey;
+use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
+use wayleave_runtime::Clock;
+
+use super::core::{Core, lock};
+use crate::config::Source;
+use crate::config::key::KeyFile;
+use crate::failure::{Failure, Outcome};
+use crate::key_files::revocation;
+
+/// The list is signed anew this often, so that a router without a record of the last one takes it (`recent_secs`).
+const RENEWAL: Duration = Duration::from_secs(3_600);
+/// After a failure to write the list.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What was written last.
+#[derive(Clone, Default)]
+pub struct WrittenList {
+    /// Its number, and its octets behind the signature; none before the first of this run.
+    pub list: Option<(u64, Arc<[u8]>)>,
+    /// It has the revocations up to this change.
+    made_of: Option<u64>,
+    /// Why the last attempt failed, until one succeeds.
+    pub problem: Option<String>,
+}
+
+/// The server's end: who changes something says so here, and may wait until routers can read it.
+#[derive(Clone)]
+pub struct ListHandle {
+    due: Arc<Notify>,
+    written: watch::Receiver<WrittenList>,
+}
+
+impl ListHandle {
+    /// Something may have changed. A list that is being written now is followed by another one.
+    pub fn announce(&self) {
+        self.due.notify_one();
+    }
+
+    /// What was written last.
+    pub fn written(&self) -> WrittenList {
+        self.written.borrow().clone()
+    }
+
+    /// Waits until the list has all changes up to this one. If it cannot be written, nobody waits for it: that was reported, and the
+    /// changes are durable without it.
+    pub async fn has(mut self, change: u64) {
+        let is_there = |written: &WrittenList| written.made_of >= Some(change) || written.problem.is_some();
+        let _ = self.written.wait_for(is_there).await; // fails if the role has stopped
+    }
+}
+
+/// Writes the list.
+pub struct ListWriter {
+    path: PathBuf,
+    signer: SigningKey,
+    /// The number of the last list, of earlier runs too.
+    last: u64,
+    /// When it is signed anew though nothing has changed.
+    renewal: Instant,
+    /// Not before this, after a failure.
+    not_before: Instant,
+    due: Arc<Notify>,
+    written: watch::Sender<WrittenList>,
+}
+
+impl ListWriter {
+    /// Reads which list was written last; `None` if the configuration names none. `number` is that of the state.
+    ///
+    /// # Errors
+    /// If the last list is damaged, or was made of later records.
+    pub fn open(config: &KeyFile, source: &Source, number: u64, now: Instant) -> Outcome<Option<Self>> {
+        let (Some(named), Some(signer)) = (&config.key.revocations, config.signer(source)?) else { return Ok(None) };
+        let path = source.resolve(named.get_ref());
+        let before = revocation::open(&path, &signer.verifying_key())?.map(|list| list.sequence);
+        // The upper half of a list's number is that of the state: an old copy of the records has a lower one.
+        if let Some(before) = before.filter(|before| before >> 32 > number) {
+            let message = format!(
+                "{} was made of change {}, and the records end with change {number}: they are an old copy",
+                path.display(),
+                before >> 32,
+            );
+            return Err(Failure::new(message)
+                .help("restore the records from the last backup; revocations that routers have are missing in them")
+                .into());
+        }
+        let (due, written) = (Arc::new(Notify::new()), watch::Sender::new(WrittenList::default()));
+        Ok(Some(Self { path, signer, last: before.unwrap_or(0), renewal: now, not_before: now, due, written }))
+    }
+
+    /// The server's end.
+    pub fn handle(&self) -> ListHandle {
+        ListHandle { due: Arc::clone(&self.due), written: self.written.subscribe() }
+    }
+
+    /// Writes a list whenever one is due, for as long as the role runs.
+    pub async fn run(mut self, core: Arc<Mutex<Core>>, clock: Clock) {
+        loop {
+            self.due.notified().await;
+            let core = Arc::clone(&core);
+            let work = move || {
+                self.look(&core, clock.now());
+                self
+            };
+            match tokio::task::spawn_blocking(work).await {
+                Ok(writer) => self = writer,
+                // A panic; the role ends with this task.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Writes the list if the state has changed, or if it was last signed an hour ago. The server is locked only while its revocations
+    /// are copied.
+    fn look(&mut self, core: &Mutex<Core>, now: Now) {
+        if now.instant < self.not_before {
+            return;
+        }
+        let made_of = self.written.borrow().made_of;
+        let (state, entries) = {
+            let core = lock(core);
+            let state = core.server.state().number();
+            if made_of == Some(state) && now.instant < self.renewal {
+                return;
+            }
+            (state, core.revocations(now))
+        };
+        self.write(state, &entries, now);
+    }
+
+    /// Signs and writes the list of these entries, which are in force after the change `state`.
+    pub fn write(&mut self, state: u64, entries: &[Revocation], now: Now) {
+        let number = (state << 32 | now.unix.secs() & 0xffff_ffff).max(self.last + 1);
+        let (octets, signature) = sign_list(&self.signer, number, now.unix, ListKind::Whole, entries);
+        match revocation::put(&self.path, &[&signature, &octets]) {
+            Ok(()) => {
+                (self.last, self.renewal) = (number, now.instant + RENEWAL);
+                let list = Some((number, [&signature[..], &octets].concat().into()));
+                self.written.send_replace(WrittenList { list, made_of: Some(state), problem: None });
+                info!(number, entries = entries.len(), "list of revocations written");
+            }
+            Err(failures) => {
+                self.not_before = now.instant + RETRY;
+                self.written.send_modify(|written| written.problem = Some(failures.to_string()));
+                for failure in failures.0 {
+                    error!("routers do not learn of revocations: {failure}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The disk of the writer's records is full.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use wayleave_lab::netns::enter_for_test;
+
+use super::world::{Answer, WAYPOINT, World};
+use crate::common::{eventually, text};
+
+/// A world whose records and list are on a disk of 256 KiB.
+fn on_a_small_disk() -> World {
+    assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("ip runs").success());
+    let mut world = World::new("full-disk");
+    world.running.kill();
+    let server = world.folder.0.join("server");
+    fs::create_dir(server.join("disk")).expect("a folder");
+    // The mount is that of this test's own namespace, and ends with it.
+    let mount = ["-t", "tmpfs", "-o", "size=256k", "tmpfs", "disk"];
+    assert!(Command::new("mount").args(mount).current_dir(&server).status().expect("mount runs").success());
+    for file in ["records", "revoked"] {
+        fs::copy(server.join(file), server.join("disk").join(file)).expect("copied");
+    }
+    let text = fs::read_to_string(server.join("key.toml")).expect("there");
+    let text = text.replace("\"records\"", "\"disk/records\"").replace("\"revoked\"", "\"disk/revoked\"");
+    fs::write(server.join("key.toml"), text).expect("written");
+    world.running.resume();
+    world
+}
+
+fn fill(world: &World) {
+    let mut file = File::create(world.folder.0.join("server/disk/other")).expect("created");
+    let full = loop {
+        if let Err(error) = file.write_all(&[7; 4_096]) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::StorageFull);
+}
+
+fn revoke(world: &World, principal: u32) -> Answer {
+    world.call(Some(&world.full), "POST", "/v1/revocations", Some(&json!({ "entry": principal.to_string() })))
+}
+
+#[test]
+fn orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_space() {
+    let name = "key_api::full_disk::orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_space";
+    if enter_for_test(name).is_none() {
+        return;
+    }
+    let mut world = on_a_small_disk();
+    let writer = world.running.status("writer").as_str().expect("a key").to_owned();
+    world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));
+    let granted = world.done("POST", "/v1/grants", Some(&json!({ "principal": 7, "waypoint": WAYPOINT })));
+    world.folder.write("own.line", granted["capability"].as_str().expect("a line"));
+    let invited = world.done(
+        "POST",
+        "/v1/invitations",
+        Some(&json!({ "principal": 9, "name": "guest", "waypoints": [WAYPOINT] })),
+    );
+    world.folder.write("guest", invited["invitation"].as_str().expect("a line"));
+
+    fill(&world);
+    // What is left of the last block of the records takes a few.
+    let mut taken = 0;
+    let refused = loop {
+        let answer = revoke(&world, 1_000 + taken);
+        if answer.status != 200 && answer.status != 201 {
+            break answer;
+        }
+        taken += 1;
+        assert!(taken < 60, "the disk is not full");
+    };
+    assert!(refused.is("disk") && refused.status == 500, "{refused:?}");
+    assert!(refused.body.contains("nothing has changed") && refused.body.contains("disk"), "{refused:?}");
+    let number = world.running.count("number");
+    let records = fs::read(world.folder.0.join("server/disk/records")).expect("there");
+    let nothing_changed = |world: &World| {
+        assert_eq!(world.running.count("number"), number);
+        assert!(fs::read(world.folder.0.join("server/disk/records")).expect("there") == records);
+        assert_eq!(world.running.count("revocations"), u64::from(taken));
+    };
+    // By the API, by a holder's order over DNS, by an invitation, and by the operator's command at the records: each says that it is the
+    // disk.
+    let order = |world: &World, id: &str| {
+        world.folder.run(&["cap", "revoke", "--line", "own.line", "--delegation", id, "--server", &world.listen])
+    };
+    for round in 0..3 {
+        assert!(revoke(&world, 2_000 + round).is("disk"));
+        let account = json!({ "principal": 50 + round, "name": "x".repeat(64) });
+        assert!(world.call(Some(&world.full), "POST", "/v1/accounts", Some(&account)).is("disk"));
+        let said = text(&order(&world, "4").stderr);
+        assert!(said.contains("cannot write to its disk") && said.contains("nothing was changed"), "{said}");
+        let of_eight = ["--principal", "8", "--waypoint", WAYPOINT, "--config", "server/key.toml"];
+        let said = text(&world.folder.run(&[&["cap", "grant"], &of_eight[..]].concat()).stderr);
+        assert!(said.contains("No space left on device") && said.contains("records"), "{said}");
+        let said = text(&world.folder.run(&["cap", "accept", "guest", "--out", "guest.lines"]).stderr);
+        assert!(said.contains("disk"), "{said}");
+        nothing_changed(&world);
+    }
+    let log = world.running.log();
+    assert!(log.contains("a change by the API was not made") && log.contains("an order was not carried out"), "{log}");
+    assert!(log.contains("No space left on device"), "{log}");
+    // Questions are answered, and a restart finds what was acknowledged.
+    world.folder.ok(&["cap", "lookup", "--line", "own.line", "--server", &world.listen]);
+    world.running.kill();
+    world.running.resume();
+    nothing_changed(&world);
+    let compacted = world.folder.run(&["cap", "compact", "--config", "server/key.toml"]);
+    assert!(text(&compacted.stderr).contains("No space left on device"), "{compacted:?}");
+    let left = fs::read_dir(world.folder.0.join("server/disk")).expect("a folder").count();
+    assert_eq!(left, 3, "records, the list and what fills the disk");
+    nothing_changed(&world);
+
+    // With space, all of it works again in the same process.
+    fs::remove_file(world.folder.0.join("server/disk/other")).expect("removed");
+    assert_eq!(revoke(&world, 2_000).status / 100, 2);
+    assert!(order(&world, "4").status.success());
+    world.folder.ok(&["cap", "accept", "guest", "--out", "guest.lines"]);
+    assert_eq!(world.running.count("number"), number + 3);
+    eventually("routers learn of all", || {
+        let list = world.folder.ok(&["cap", "revoked", "server/disk/revoked", "--key", &writer, "--json"]);
+        let list: Value = serde_json::from_str(&list).expect("JSON");
+        list["entries"].as_array().map(Vec::len) == Some(taken as usize + 2)
+    });
+    assert!(world.running.status("list_problem").is_null());
+}
