@@ -102,11 +102,13 @@ impl Role for KeyRole {
         let (followed, clock) = (Arc::clone(&core), *clock);
         let listeners = routers.as_ref().map(|routers| routers.running.events.clone());
         tasks.spawn(async move {
-            let mut told = 0;
+            let (mut told, mut reopened) = (0, 0);
             loop {
-                let (outcome, list) = {
+                let (outcome, list, reopenings) = {
                     let mut core = lock(&followed);
-                    (core.follow(clock.now()), core.list())
+                    let outcome = core.follow(clock.now());
+                    let reopenings = core.server.state().reopened().get(reopened..).unwrap_or_default().to_vec();
+                    (outcome, core.list(), reopenings)
                 };
                 if let Err(failure) = outcome {
                     let _ = to.send(failure).await; // fails if the role has stopped
@@ -118,7 +120,11 @@ impl Role for KeyRole {
                     told = number;
                     let _ = listeners.send(routers::Event::List(number, octets)).await; // fails if the role has stopped
                 }
+                reopened += reopenings.len();
                 if let Some(listeners) = &listeners {
+                    for reopening in reopenings {
+                        let _ = listeners.send(routers::Event::Reopened(reopening)).await; // fails if the role has stopped
+                    }
                     let _ = listeners.try_send(routers::Event::Sweep); // with a full queue, at the next look
                 }
                 tokio::time::sleep(FOLLOW).await;
