@@ -1,5 +1,5 @@
-//! A router that reports anything to a key server that closes and folds time and starts again from its store: no total falls, what is
-//! closed never changes, and store and memory agree.
+//! Routers that report and confirm anything to a key server that closes and folds time and starts again from its store: no total falls,
+//! what is closed never changes, and store and memory agree.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -9,8 +9,9 @@ use wayleave_control::capability::{ChargedAccount, Fold, JournalId, Ledger, Usag
 
 type Stored = BTreeMap<(u16, JournalId, ChargedAccount), Usage>;
 
-fn restored(stored: &Stored, closed: u64) -> Ledger<ChargedAccount> {
+fn restored(stored: &Stored, closed: u64, confirmed: &BTreeMap<u16, u64>) -> Ledger<ChargedAccount> {
     let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, closed);
+    confirmed.iter().for_each(|(router, second)| ledger.restore_confirmed(*router, *second));
     for ((router, journal, account), total) in stored {
         ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
     }
@@ -21,15 +22,15 @@ fn restored(stored: &Stored, closed: u64) -> Ledger<ChargedAccount> {
 fn bills(ledger: &Ledger<ChargedAccount>) -> BTreeMap<ChargedAccount, u128> {
     let mut bills = BTreeMap::new();
     for (account, sum) in ledger.sums() {
-        let bill: &mut u128 = bills.entry(account.sum()).or_default();
+        let bill: &mut u128 = bills.entry(account.sum(0)).or_default();
         *bill = bill.saturating_add(sum.packets);
     }
     bills
 }
 
 fuzz_target!(|data: &[u8]| {
-    let (mut stored, mut closed) = (Stored::new(), 0);
-    let mut ledger = restored(&stored, closed);
+    let (mut stored, mut closed, mut confirmed) = (Stored::new(), 0, BTreeMap::new());
+    let mut ledger = restored(&stored, closed, &confirmed);
     for step in data.chunks_exact(12) {
         let before = bills(&ledger);
         match step[0] % 8 {
@@ -48,24 +49,29 @@ fuzz_target!(|data: &[u8]| {
                 let router = u16::from(step[11] % 2);
                 if let Ok(taken) = ledger.take(router, &report) {
                     for UsageRecord { router, journal, account, total } in taken.changed {
-                        assert!(account.month().is_none(), "no router has a sum");
                         assert!(account.ended_at().is_none_or(|end| end > closed), "closed");
+                        assert!(taken.is_late || account.late_since().is_none(), "late");
                         let kept = stored.entry((router, journal, account)).or_default();
                         assert!(total.packets >= kept.packets && total.octets >= kept.octets);
                         *kept = total;
+                    }
+                    for key in taken.removed {
+                        assert!(stored.remove(&key).is_some());
                     }
                 }
             }
             5 => {
                 let second = u64::from(u32::from_be_bytes([0, step[1], step[2], step[3]])) << (step[4] % 16);
-                if ledger.close(second) {
-                    closed = second;
+                if step[5] % 4 == 0 && ledger.confirm(u16::from(step[6] % 2), second) {
+                    confirmed = ledger.confirmed().clone();
+                } else if ledger.close(second, 0..u16::from(step[7] % 3)) {
+                    (closed, confirmed) = (second, ledger.confirmed().clone());
                 }
                 assert_eq!(ledger.closed(), closed);
             }
             6 => {
-                if let Some(Fold { sums, removed }) = ledger.fold(usize::from(step[1]) + 1) {
-                    for UsageRecord { router, journal, account, total } in sums {
+                if let Some(Fold { changed, removed }) = ledger.fold(usize::from(step[1]) + 1) {
+                    for UsageRecord { router, journal, account, total } in changed {
                         stored.insert((router, journal, account), total);
                     }
                     for key in removed {
@@ -75,7 +81,7 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(bills(&ledger), before, "folding changes no bill");
             }
             _ => {
-                ledger = restored(&stored, closed);
+                ledger = restored(&stored, closed, &confirmed);
                 assert_eq!(bills(&ledger), before, "the store has all of it");
             }
         }

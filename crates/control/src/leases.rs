@@ -29,6 +29,8 @@ const RECKONED: Duration = Duration::from_millis(570);
 const FLOORS: u64 = 100;
 /// Routers that share a rate, at most.
 pub const MAX_ROUTERS: usize = 256;
+/// Leases of a router that may be in use, at most: one that asks every [`INTERVAL`] has six.
+const MAX_GIVEN: usize = 64;
 
 /// A router of those that share a rate, by its index in the configuration.
 pub type RouterIndex = u16;
@@ -84,9 +86,15 @@ struct Lessee {
 }
 
 impl Lessee {
-    /// The greatest share that the router may use at `now` or later.
-    fn outstanding(&self, now: Instant) -> u64 {
-        self.given.iter().filter(|given| given.ends > now).map(|given| given.share).max().unwrap_or(0)
+    /// The greatest share that the router may use at `now` or later, without what its process `asking` has. Processes that run side by
+    /// side with one identity, as of a machine that was copied, have shares of their own.
+    fn outstanding(&self, now: Instant, asking: Option<u64>) -> u64 {
+        let in_use = || self.given.iter().filter(|given| given.ends > now && Some(given.session) != asking);
+        let is_greatest = |given: &&Given| {
+            let mut alike = in_use().filter(|other| other.session == given.session);
+            alike.all(|other| (other.share, other.number) <= (given.share, given.number))
+        };
+        in_use().filter(is_greatest).map(|given| given.share).sum()
     }
 }
 
@@ -110,7 +118,7 @@ impl Lessor {
         Self { pool, quiet_until: now + RECKONED, routers: BTreeMap::new(), count }
     }
 
-    /// Answers a router's request, unless it is a stranger's, or older than one that was answered.
+    /// Answers a router's request, unless it is a stranger's, or older than one that was answered, or one of very many.
     pub fn handle(&mut self, router: RouterIndex, request: &LeaseRequest, now: Instant) -> Option<LeaseAnswer> {
         if usize::from(router) >= self.count {
             return None;
@@ -126,9 +134,15 @@ impl Lessor {
             // Answers to requests before the one whose answer is in use are never used again.
             lessee.given.retain(|given| given.session != request.session || given.number >= request.uses);
         }
+        let is_repeated =
+            lessee.given.iter().any(|given| (given.session, given.number) == (request.session, request.number));
+        if is_repeated || lessee.given.len() >= MAX_GIVEN {
+            return None;
+        }
         (lessee.session, lessee.number) = (request.session, request.number);
-        (lessee.demand, lessee.heard) = (request.demand, Some(now));
-        let share = if now < self.quiet_until { 0 } else { self.share(router, now) };
+        // Nobody can use more than the pool: a router that claims more draws no more of it.
+        (lessee.demand, lessee.heard) = (request.demand.min(self.pool), Some(now));
+        let share = if now < self.quiet_until { 0 } else { self.share(router, request.session, now) };
         let given = Given { session: request.session, number: request.number, share, ends: now + RECKONED };
         if let Some(lessee) = self.routers.get_mut(&router) {
             lessee.given.push(given);
@@ -136,8 +150,8 @@ impl Lessor {
         Some(LeaseAnswer { session: request.session, number: request.number, share })
     }
 
-    /// A router's part of the pool by demand, as far as the others do not use it yet.
-    fn share(&self, router: RouterIndex, now: Instant) -> u64 {
+    /// A router's part of the pool by demand, as far as the others, and other processes of the same router, do not use it yet.
+    fn share(&self, router: RouterIndex, session: u64, now: Instant) -> u64 {
         let demand = |lessee: &Lessee| match lessee.heard {
             Some(heard) if now.since(heard) < RECKONED => lessee.demand,
             _ => 0,
@@ -145,9 +159,9 @@ impl Lessor {
         let all: u128 = self.routers.values().map(|lessee| u128::from(demand(lessee))).sum();
         let own = self.routers.get(&router).map_or(0, demand);
         let part = (u128::from(self.pool) * u128::from(own)).checked_div(all).unwrap_or(0);
-        let others = self.routers.iter().filter(|(index, _)| **index != router);
-        let used: u64 = others.map(|(_, lessee)| lessee.outstanding(now)).sum();
-        // No more than the pool, since each other router's outstanding share was given within it.
+        let asking = |index: RouterIndex| (index == router).then_some(session);
+        let used: u64 = self.routers.iter().map(|(index, lessee)| lessee.outstanding(now, asking(*index))).sum();
+        // No more than the pool, since each other outstanding share was given within it.
         u64::try_from(part).unwrap_or(u64::MAX).min(self.pool.saturating_sub(used))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use wayleave_control::capability::{ChargedAccount, Month, RouterNumber, Usage};
+use wayleave_control::capability::{ChargedAccount, Month, RouterNumber, Tenancies, Usage};
 use wayleave_dataplane::platypus::record;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::mint::epoch::epoch_begin;
@@ -15,10 +15,21 @@ pub fn lines(
     totals: &BTreeMap<(ChargedAccount, RouterNumber), Usage>,
     principal: Option<u32>,
     account: &dyn Fn(Principal) -> Option<String>,
+    tenancies: &Tenancies,
     routers: &BTreeMap<RouterNumber, String>,
 ) -> Vec<Value> {
+    let owner = |key: &ChargedAccount, principal: Principal| {
+        let number = principal.number();
+        let at = |begins| tenancies.at(number, begins);
+        let tenancy = key.tenancy().or_else(|| key.begins_at().map(at)).unwrap_or_else(|| tenancies.latest(number));
+        match tenancies.former(number, tenancy) {
+            // No account has a name that is not ASCII.
+            Some(generation) => Some(format!("closed account – keys of generation {generation}")),
+            None => account(principal),
+        }
+    };
     let line = |((key, router), total): (&(ChargedAccount, RouterNumber), &Usage)| {
-        let month = key.month();
+        let (month, late) = (key.month(), key.late_since());
         let charge = record::decode(&key.0)?;
         if principal.is_some_and(|principal| principal != charge.principal.number()) {
             return None;
@@ -26,11 +37,12 @@ pub fn lines(
         let begins = |epoch: u32| charge.interval.map(|interval| epoch_begin(interval, epoch));
         Some(json!({
             "principal": charge.principal.number(),
-            "account": account(charge.principal),
+            "account": owner(key, charge.principal),
             "delegation": charge.delegation.map(|(id, _)| id.number()),
             "sub_delegation": charge.delegation.and_then(|(_, sub)| sub).map(DelegationId::number),
-            "epoch": month.is_none().then_some(charge.epoch),
-            "begins": month.map(Month::begin).or_else(|| begins(charge.epoch)),
+            "late": late.is_some(),
+            "epoch": key.tenancy().is_none().then_some(charge.epoch),
+            "begins": late.or_else(|| month.map(Month::begin)).or_else(|| begins(charge.epoch)),
             "ends": month.map(|month| month.next().begin()).or_else(|| charge.epoch.checked_add(1).and_then(begins)),
             "router": router,
             "router_name": routers.get(router),
@@ -69,7 +81,7 @@ impl By {
 
     /// All columns of a statement.
     pub fn all_columns(self) -> Vec<&'static str> {
-        self.columns().iter().copied().chain(["packets", "octets"]).collect()
+        self.columns().iter().copied().chain(["late", "packets", "octets"]).collect()
     }
 
     /// The columns that tell lines apart.
@@ -115,10 +127,11 @@ pub fn statement<'a>(lines: impl Iterator<Item = &'a Value>, by: By) -> Statemen
     let part = |value: &Value| match value {
         Value::Number(number) => (number.as_u64().unwrap_or(u64::MAX).saturating_add(1), String::new()),
         Value::String(text) => (u64::MAX, text.clone()),
+        Value::Bool(is_set) => ((*is_set).into(), String::new()),
         _ => (0, String::new()),
     };
     for line in lines {
-        let key = by.columns().iter().map(|column| part(&line[*column])).collect();
+        let key = by.columns().iter().chain(&["late"]).map(|column| part(&line[*column])).collect();
         let number = |of: &str| line[of].as_str().and_then(|text| text.parse::<u128>().ok()).unwrap_or(0);
         let (_, packets, octets) = sums.entry(key).or_insert_with(|| (line.clone(), 0, 0));
         *packets = packets.saturating_add(number("packets"));
@@ -133,6 +146,7 @@ pub fn statement<'a>(lines: impl Iterator<Item = &'a Value>, by: By) -> Statemen
             };
             out.insert((*column).to_owned(), value);
         }
+        out.insert("late".to_owned(), line["late"].clone());
         out.insert("packets".to_owned(), packets.to_string().into());
         out.insert("octets".to_owned(), octets.to_string().into());
         Value::Object(out)
@@ -164,6 +178,7 @@ fn field(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use wayleave_control::capability::Reopening;
     use wayleave_packet::platypus::header::Interval;
     use wayleave_packet::platypus::verify::Charge;
 
@@ -172,13 +187,13 @@ mod tests {
     #[test]
     fn a_folded_month_is_a_line_of_its_own_time_and_keeps_every_other_sum() {
         let usage = |packets: u128| Usage { packets, octets: packets };
-        let folded = |principal, delegation, epoch| key(principal, delegation, epoch).sum();
+        let folded = |principal, delegation, epoch| key(principal, delegation, epoch).sum(0);
         let totals = BTreeMap::from([
             ((folded(7, None, 400_000), 1), usage(1)),
             ((key(7, None, 400_700), 1), usage(2)),
             ((folded(7, Some(9), 400_000), 2), usage(4)),
         ]);
-        let all = lines(&totals, None, &|_| None, &BTreeMap::new());
+        let all = lines(&totals, None, &|_| None, &Tenancies::default(), &BTreeMap::new());
         let month = Month::of(400_000 << 12);
         let (begin, end) = (month.begin(), month.next().begin());
         let of = |from, to| {
@@ -195,6 +210,42 @@ mod tests {
         assert_eq!(epochs.lines.len(), 3);
         assert_eq!(epochs.lines[0]["epoch"], Value::Null);
         assert_eq!(epochs.lines[0]["begins"], utc(begin));
+    }
+
+    #[test]
+    fn usage_of_a_closed_account_is_on_no_line_of_whoever_has_its_number_now() {
+        let usage = |packets: u128| Usage { packets, octets: packets };
+        let mut tenancies = Tenancies::default();
+        let at = 400_700_u64 << 12;
+        tenancies.insert(Reopening { principal: 7, at, generation: 3 });
+        let totals = BTreeMap::from([
+            ((key(7, None, 400_600), 1), usage(1)),
+            ((key(7, None, 400_699), 2), usage(2)),
+            ((key(7, None, 400_700), 1), usage(4)),
+            ((key(7, None, 400_650).sum(0), 1), usage(8)),
+            ((key(7, None, 400_710).sum(1), 1), usage(16)),
+            ((key(7, None, 400_650).late(0, at), 1), usage(32)),
+            ((key(8, None, 400_600), 1), usage(64)),
+        ]);
+        let account = |_: Principal| Some("desk".to_owned());
+        let all = lines(&totals, None, &account, &tenancies, &BTreeMap::new());
+        let former = "closed account – keys of generation 3";
+        for by in [By::Principal, By::Delegation, By::Router, By::Epoch] {
+            let mut sums: BTreeMap<(u64, String, bool), u64> = BTreeMap::new();
+            for line in statement(all.iter(), by).lines {
+                let text = |of: &str| line[of].as_str().expect("a text").to_owned();
+                let of = (line["principal"].as_u64().expect("a number"), text("account"), line["late"] == true);
+                *sums.entry(of).or_default() += text("packets").parse::<u64>().expect("a number");
+            }
+            let expected =
+                [((7, former, false), 11), ((7, former, true), 32), ((7, "desk", false), 20), ((8, "desk", false), 64)];
+            let expected = expected.map(|((number, name, late), sum)| ((number, name.to_owned(), late), sum));
+            assert_eq!(sums, BTreeMap::from(expected), "{by:?}");
+        }
+        // What came late is of the time after the closing, in which it is billed.
+        let late = |from, to| all.iter().filter(|line| line["late"] == true && is_within(line, from, to)).count();
+        assert_eq!((late(Some(at), None), late(None, Some(at))), (1, 0));
+        assert!(!is_cut(&all[all.len() - 1..], Some(at + 1), None));
     }
 
     fn key(principal: u32, delegation: Option<u32>, epoch: u32) -> ChargedAccount {
@@ -217,7 +268,7 @@ mod tests {
         ]);
         let names = BTreeMap::from([(1, "fra1".to_owned())]);
         let account = |principal: Principal| (principal.number() == 7).then(|| "=1+1,\"x\"".to_owned());
-        lines(&totals, None, &account, &names)
+        lines(&totals, None, &account, &Tenancies::default(), &names)
     }
 
     #[test]
@@ -251,7 +302,7 @@ mod tests {
         let text = csv(&statement(all.iter(), By::Principal));
         let octets = |packets: u128| packets * u128::from(u64::MAX);
         let expected = format!(
-            "principal,account,packets,octets\r\n7,\"'=1+1,\"\"x\"\"\",7,{}\r\n10,,8,{}\r\n",
+            "principal,account,late,packets,octets\r\n7,\"'=1+1,\"\"x\"\"\",false,7,{}\r\n10,,false,8,{}\r\n",
             octets(7),
             octets(8)
         );

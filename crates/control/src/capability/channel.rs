@@ -61,6 +61,10 @@ pub struct SharedRate {
 pub enum ChannelMessage {
     /// A router reports totals.
     Report(UsageReport<ChargedAccount>),
+    /// The server has everything that the router counted up to this Unix second by the router's clock.
+    Confirm {
+        through: u64,
+    },
     /// The totals of a report are durable.
     Answer(UsageAnswer),
     /// The report with this number is not taken.
@@ -125,6 +129,9 @@ impl ChannelMessage {
                 out.bytes(&report.journal.0).u64(report.number).list(&report.entries, |out, (account, total)| {
                     out.bytes(&account.0).bytes(&total.packets.to_be_bytes()).bytes(&total.octets.to_be_bytes());
                 });
+            }
+            Self::Confirm { through } => {
+                out.u64(*through);
             }
             Self::Answer(answer) => {
                 out.u64(answer.number).bool(answer.is_behind);
@@ -195,6 +202,7 @@ impl ChannelMessage {
             Self::Fetch { .. } => 13,
             Self::SnapshotPiece { .. } => 14,
             Self::End { .. } => 15,
+            Self::Confirm { .. } => 16,
         }
     }
 
@@ -248,6 +256,7 @@ impl ChannelMessage {
                 Self::SnapshotPiece { number, piece, octets: from.blob(MAX_PIECE)?.to_vec() }
             }
             15 => Self::End { number: from.u64()?, last: from.array()? },
+            16 => Self::Confirm { through: from.u64()? },
             _ => return Err(Malformed::Value("a message's type")),
         };
         from.end()?;

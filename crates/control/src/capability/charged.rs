@@ -1,15 +1,19 @@
-//! The time of an account as routers store it (`dataplane::platypus::record`), and the account that has the sum of its month.
+//! The time of an account as routers store it (`dataplane::platypus::record`), and the accounts of the ledger itself: sums of months,
+//! sums of what came late, and how much of an account is in them.
 
 use super::channel::ChargedAccount;
 use super::usage::Calendar;
 use wayleave_packet::platypus::header::Interval;
 
-/// Flags: there is an interval; the account is the sum of a month.
+/// Flags: there is an interval; the account is a sum; it is what has gone into sums; it is a sum of what came late.
 const INTERVAL: u8 = 4;
 const SUM: u8 = 8;
+const FOLDED: u8 = 16;
+const LATE: u8 = 32;
 /// Those of accounts that routers have.
 const KNOWN: u8 = 7;
-/// Where the flags lie, the exponent of the interval, and the epoch.
+/// Where the flags lie, the exponent of the interval (of a sum: the tenancy), and the epoch (of a sum: the month, or when time was
+/// closed).
 const FLAGS: usize = 3;
 const EXPONENT: usize = 10;
 const EPOCH: usize = 11;
@@ -54,12 +58,30 @@ impl Month {
 }
 
 impl ChargedAccount {
-    /// Ends of accounts, and sums of months.
-    pub const CALENDAR: Calendar<Self> =
-        Calendar { ended_at: Self::ended_at, sum: Self::sum, is_sum: |account| account.0[FLAGS] & SUM != 0 };
+    /// Times of accounts, and the ledger's own ones.
+    pub const CALENDAR: Calendar<Self> = Calendar {
+        payer: Self::principal,
+        begins_at: Self::begins_at,
+        ended_at: Self::ended_at,
+        sum: Self::sum,
+        late: Self::late,
+        folded: Self::folded,
+        unfolded: Self::unfolded,
+        is_own: Self::is_own,
+    };
+
+    fn principal(&self) -> u32 {
+        u32::from_be_bytes([0, self.0[0], self.0[1], self.0[2]])
+    }
 
     fn epoch(&self) -> u32 {
         u32::from_be_bytes([self.0[EPOCH], self.0[EPOCH + 1], self.0[EPOCH + 2], self.0[EPOCH + 3]])
+    }
+
+    /// The Unix second at which its key epoch begins; `None` if it has none.
+    #[must_use]
+    pub fn begins_at(&self) -> Option<u64> {
+        Some(u64::from(self.epoch()) << self.interval()?.exponent())
     }
 
     /// The Unix second from which on nothing is charged to it; `None` if its time has no end, or it is of a kind that is not known.
@@ -70,26 +92,69 @@ impl ChargedAccount {
     }
 
     fn interval(&self) -> Option<Interval> {
-        let flags = self.0[FLAGS];
-        if flags & INTERVAL == 0 || flags & !KNOWN != 0 { None } else { Interval::new(self.0[EXPONENT]) }
+        if self.0[FLAGS] & INTERVAL == 0 || self.is_own() { None } else { Interval::new(self.0[EXPONENT]) }
     }
 
-    /// The account with the sum of the month in which its epoch begins; itself if it has no epoch.
+    /// Whether it is one of the ledger's own accounts, which no router has.
     #[must_use]
-    pub fn sum(&self) -> Self {
-        let Some(interval) = self.interval() else { return *self };
-        let month = Month::of(u64::from(self.epoch()) << interval.exponent());
+    pub fn is_own(&self) -> bool {
+        self.0[FLAGS] & !KNOWN != 0
+    }
+
+    /// A sum of the same payer.
+    fn sum_of(&self, kind: u8, tenancy: u8, time: u32) -> Self {
         let mut sum = *self;
-        sum.0[FLAGS] = self.0[FLAGS] & !INTERVAL | SUM;
-        sum.0[EXPONENT] = 0;
-        sum.0[EPOCH..].copy_from_slice(&month.0.to_be_bytes());
+        sum.0[FLAGS] = self.0[FLAGS] & !INTERVAL | kind;
+        sum.0[EXPONENT] = tenancy;
+        sum.0[EPOCH..].copy_from_slice(&time.to_be_bytes());
         sum
     }
 
-    /// The month, if it is a sum.
+    /// The account with the sum of the month in which its epoch begins, when the principal's number had its owner of this tenancy;
+    /// itself if it has no epoch.
+    #[must_use]
+    pub fn sum(&self, tenancy: u8) -> Self {
+        self.begins_at().map_or(*self, |begins| self.sum_of(SUM, tenancy, Month::of(begins).0))
+    }
+
+    /// The account with the sum of what was reported late, since time was closed up to this Unix second (until the year 2106).
+    #[must_use]
+    pub fn late(&self, tenancy: u8, closed: u64) -> Self {
+        self.sum_of(SUM | LATE, tenancy, u32::try_from(closed).unwrap_or(u32::MAX))
+    }
+
+    /// The account that says how much of this one is in sums.
+    #[must_use]
+    pub fn folded(&self) -> Self {
+        let mut folded = *self;
+        folded.0[FLAGS] |= FOLDED;
+        folded
+    }
+
+    /// The account of which this one says how much is in sums, if it is such a one.
+    #[must_use]
+    pub fn unfolded(&self) -> Option<Self> {
+        let mut account = *self;
+        account.0[FLAGS] &= !FOLDED;
+        (self.0[FLAGS] & FOLDED != 0).then_some(account)
+    }
+
+    /// The month, if it is the sum of one.
     #[must_use]
     pub fn month(&self) -> Option<Month> {
-        (self.0[FLAGS] & SUM != 0).then(|| Month(self.epoch()))
+        (self.0[FLAGS] & (SUM | LATE) == SUM).then(|| Month(self.epoch()))
+    }
+
+    /// The Unix second at which time was closed when this came late, if it is such a sum.
+    #[must_use]
+    pub fn late_since(&self) -> Option<u64> {
+        (self.0[FLAGS] & LATE != 0).then(|| self.epoch().into())
+    }
+
+    /// Which of the owners that its number had one after the other, if it is a sum.
+    #[must_use]
+    pub fn tenancy(&self) -> Option<u8> {
+        (self.0[FLAGS] & SUM != 0).then_some(self.0[EXPONENT])
     }
 }
 
@@ -132,14 +197,27 @@ mod tests {
         assert_eq!(account(1, 0, 400_000).ended_at(), None, "version 0");
         assert_eq!(account(5, 3, 400_000).ended_at(), None, "no interval");
         assert_eq!(account(4, 24, u32::MAX).ended_at(), Some((u64::from(u32::MAX) + 3) << 24));
-        let (first, last) = (account(5, 12, 400_000).sum(), account(5, 12, 400_001).sum());
+        let (first, last) = (account(5, 12, 400_000).sum(0), account(5, 12, 400_001).sum(0));
         assert_eq!(first, last);
         assert!(
             first.month().is_some_and(|month| month.begin() <= 400_000 << 12 && month.next().begin() > 400_001 << 12)
         );
-        assert_eq!((first.ended_at(), first.sum()), (None, first));
-        assert_ne!(account(4, 12, 400_000).sum(), first, "another payer");
+        assert_eq!((first.ended_at(), first.sum(0)), (None, first));
+        assert_ne!(account(4, 12, 400_000).sum(0), first, "another payer");
+        assert_ne!(account(5, 12, 400_000).sum(1), first, "another owner of the number");
         assert_eq!(account(5, 12, 400_000).month(), None);
-        assert_eq!(account(0, 0, 1).sum(), account(0, 0, 1));
+        assert_eq!(account(0, 0, 1).sum(0), account(0, 0, 1));
+    }
+
+    #[test]
+    fn the_ledgers_own_accounts_are_told_apart_and_have_no_end() {
+        let plain = ChargedAccount([0, 0, 7, 5, 0, 0, 3, 0, 0, 0, 12, 0, 6, 26, 128]);
+        let (sum, late, folded) = (plain.sum(2), plain.late(2, 1_800_000_000), plain.folded());
+        assert!(!plain.is_own() && [sum, late, folded].iter().all(ChargedAccount::is_own));
+        assert!([sum, late, folded].iter().all(|account| account.ended_at().or(account.begins_at()).is_none()));
+        assert_eq!((late.late_since(), late.month(), late.tenancy()), (Some(1_800_000_000), None, Some(2)));
+        assert_eq!((sum.late_since(), sum.month().is_some(), sum.tenancy()), (None, true, Some(2)));
+        assert_eq!((folded.late_since(), folded.month(), folded.tenancy()), (None, None, None));
+        assert_eq!([folded, plain, sum, late].map(|account| account.unfolded()), [Some(plain), None, None, None]);
     }
 }

@@ -67,7 +67,7 @@ pub use state::{
     MAX_WAYPOINTS, PAST, Restoring, SnapshotError, SnapshotHead, State,
 };
 pub use usage::{
-    Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, RouterNumber, Taken, Usage, UsageAnswer,
-    UsageRecord, UsageRefusal, UsageReport,
+    Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, Reporter, RouterNumber, Taken, Tenancies,
+    Usage, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
 };
 pub use zone::{MAX_ZONE, Zone, ZoneError};

@@ -13,6 +13,11 @@ use crate::wire::Malformed;
 
 /// How long a report waits for its answer before the same totals are reported again.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is seen what the server may be told to have; and by how much that has to have grown, in seconds.
+const CONFIRM: Duration = Duration::from_secs(1);
+const CONFIRM_STEP: u64 = 60;
+/// By how many seconds a clock may go back: what ended before that is charged no more.
+const CLOCK_MARGIN: u64 = 300;
 /// How long a report that was refused is not repeated.
 const REFUSED: Duration = Duration::from_secs(30);
 
@@ -56,6 +61,11 @@ pub struct RouterClient {
     refused_until: Option<Instant>,
     /// A new identity is not durable yet: nothing is reported.
     is_held: bool,
+    /// The Unix second until which everything counted is durable here; what the server was told on this link to have; when that was seen
+    /// last.
+    counted_until: Option<u64>,
+    confirmed: Option<u64>,
+    looked: Option<Instant>,
     list: Option<u64>,
     /// Octets of the list that is on its way, and its length.
     pieces: Option<(u32, Vec<u8>)>,
@@ -72,6 +82,9 @@ impl RouterClient {
             reported: None,
             refused_until: None,
             is_held: false,
+            counted_until: None,
+            confirmed: None,
+            looked: None,
             list,
             pieces: None,
             shares: Vec::new(),
@@ -96,9 +109,15 @@ impl RouterClient {
         self.reporter.durable(account, total);
     }
 
-    /// Forgets an account to which nothing more is charged, if the server has its total. Returns whether it did.
-    pub fn forget(&mut self, account: &ChargedAccount) -> bool {
-        self.is_up && !self.is_held && self.reporter.forget(account)
+    /// Whether an account to which nothing more is charged may leave the store, since the server has its total.
+    #[must_use]
+    pub fn is_forgettable(&self, account: &ChargedAccount) -> bool {
+        self.is_up && !self.is_held && self.reporter.is_forgettable(account)
+    }
+
+    /// Forgets such an account, once the store has taken the removal of its total and of its base.
+    pub fn forget(&mut self, account: &ChargedAccount) {
+        self.reporter.forget(account);
     }
 
     /// What was offered to this router under a rate since the last request, in octets a second.
@@ -126,6 +145,7 @@ impl RouterClient {
     /// A link to the server is up. Returns what to send.
     pub fn connected(&mut self) -> Vec<u8> {
         (self.is_up, self.pieces, self.reported) = (true, None, None);
+        (self.confirmed, self.looked) = (None, None);
         self.reporter.connected();
         ChannelMessage::Follow { list: self.list }.encode()
     }
@@ -163,6 +183,27 @@ impl RouterClient {
         let report = self.reporter.report()?;
         self.reported = Some(now);
         Some(ChannelMessage::Report(report).encode())
+    }
+
+    /// Everything that was counted up to this Unix second is durable, and was said to be by [`RouterClient::durable`].
+    pub fn counted_until(&mut self, second: u64) {
+        self.counted_until = Some(second);
+    }
+
+    /// Tells the server up to when it has everything, if that is news. What is not there yet and has ended holds it back.
+    pub fn confirm(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if !self.is_up || self.is_held || self.looked.is_some_and(|at| now.since(at) < CONFIRM) {
+            return None;
+        }
+        self.looked = Some(now);
+        let counted = self.counted_until?.saturating_sub(CLOCK_MARGIN);
+        let ends = self.reporter.unknown().filter_map(ChargedAccount::ended_at);
+        let through = ends.map(|end| end.saturating_sub(1)).fold(counted, u64::min);
+        if self.confirmed.is_some_and(|confirmed| through < confirmed.saturating_add(CONFIRM_STEP)) {
+            return None;
+        }
+        self.confirmed = Some(through);
+        Some(ChannelMessage::Confirm { through }.encode())
     }
 
     /// The request for shares, to be sent every [`leases::INTERVAL`]; none without a link, or without shared rates.
@@ -203,6 +244,7 @@ impl RouterClient {
             }
             ChannelMessage::Differs(rate) => Ok(vec![RouterClientEvent::Differs(rate)]),
             ChannelMessage::Report(_)
+            | ChannelMessage::Confirm { .. }
             | ChannelMessage::Follow { .. }
             | ChannelMessage::Ask(_)
             | ChannelMessage::Copy { .. }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
-use super::usage::{Fold, JournalId, Ledger, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal};
+use super::usage::{Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal};
 use crate::leases::{LeaseRequest, Lessor};
 use crate::wire::Malformed;
 
@@ -56,6 +56,8 @@ pub enum RouterServerInput {
     Settle {
         closed: u64,
     },
+    /// The number of an account that was closed has another owner.
+    Reopened(Reopening),
     /// Other routers or rates are configured.
     Configure {
         routers: BTreeMap<IdentityKey, RouterNumber>,
@@ -87,6 +89,9 @@ pub struct UsageBatch {
     pub removed: Vec<(RouterNumber, JournalId, ChargedAccount)>,
     /// Time is closed up to this Unix second.
     pub closed: Option<u64>,
+    /// Up to when routers have reported everything.
+    pub confirmed: Vec<(RouterNumber, u64)>,
+    pub reopened: Option<Reopening>,
 }
 
 /// What the operator should know.
@@ -108,8 +113,10 @@ pub enum RouterEvent {
     },
     /// The usage of key epochs that had ended at this Unix second is closed.
     Closed(u64),
-    /// The router's totals are older than those that it reported before.
+    /// The router's totals are older than those that it reported before, or another router's.
     Behind(RouterNumber),
+    /// The router reported usage of closed time, which is on the next statement.
+    Late(RouterNumber),
     /// The router reckons with another rate.
     Differs {
         router: RouterNumber,
@@ -283,6 +290,7 @@ impl RouterServer {
         };
         match message {
             ChannelMessage::Report(report) => self.report(link, router, &report),
+            ChannelMessage::Confirm { through } => self.confirm(router, through, now),
             ChannelMessage::Follow { list } => {
                 if let Some(standing) = self.standing.get_mut(&router) {
                     (standing.follows, standing.list) = (true, list);
@@ -317,13 +325,31 @@ impl RouterServer {
         if taken.is_behind {
             self.event(RouterEvent::Behind(router));
         }
+        if taken.is_late {
+            self.event(RouterEvent::Late(router));
+        }
         if !taken.changed.is_empty() {
-            self.persist(UsageBatch { records: taken.changed, ..UsageBatch::default() });
+            self.persist(UsageBatch { records: taken.changed, removed: taken.removed, ..UsageBatch::default() });
         }
         // Totals that changed nothing may be those of a batch that is not durable yet.
         let answer = UsageAnswer { number: report.number, is_behind: taken.is_behind };
         self.waiting.push_back(Waiting { persisted: self.submitted, link, answer });
         self.answer();
+    }
+
+    /// A router whose clock is ahead confirms nothing that has not passed here.
+    fn confirm(&mut self, router: RouterNumber, through: u64, now: Now) {
+        let through = through.min(now.unix.secs());
+        if !self.is_store_behind() && self.ledger.confirm(router, through) {
+            let confirmed = self.ledger.confirmed().get(&router).map(|second| (router, *second));
+            self.persist(UsageBatch { confirmed: confirmed.into_iter().collect(), ..UsageBatch::default() });
+        }
+    }
+
+    fn reopened(&mut self, reopening: Reopening) {
+        if let Some(reopening) = self.ledger.reopen(reopening) {
+            self.persist(UsageBatch { reopened: Some(reopening), ..UsageBatch::default() });
+        }
     }
 
     fn persist(&mut self, batch: UsageBatch) {
@@ -342,16 +368,17 @@ impl RouterServer {
         let latest = self.ledger.latest().unwrap_or(0).min(now.unix.secs());
         let old = latest.saturating_sub(KEPT_SECS) / DAY_SECS * DAY_SECS;
         // A clock that is wrong closes nothing that has not ended.
-        if self.ledger.close(old.max(operator.min(now.unix.secs()))) {
+        if self.ledger.close(old.max(operator.min(now.unix.secs())), self.routers.values().copied()) {
             let closed = self.ledger.closed();
-            self.persist(UsageBatch { closed: Some(closed), ..UsageBatch::default() });
+            let confirmed = self.ledger.confirmed().iter().map(|(router, second)| (*router, *second)).collect();
+            self.persist(UsageBatch { closed: Some(closed), confirmed, ..UsageBatch::default() });
             self.event(RouterEvent::Closed(closed));
         }
         if self.is_store_behind() {
             return;
         }
-        if let Some(Fold { sums, removed }) = self.ledger.fold(FOLDED).filter(|fold| !fold.removed.is_empty()) {
-            self.persist(UsageBatch { records: sums, removed, ..UsageBatch::default() });
+        if let Some(Fold { changed, removed }) = self.ledger.fold(FOLDED).filter(|fold| !fold.removed.is_empty()) {
+            self.persist(UsageBatch { records: changed, removed, ..UsageBatch::default() });
         }
     }
 
@@ -435,6 +462,7 @@ impl Machine for RouterServer {
             RouterServerInput::Disconnected { link } => self.disconnected(link),
             RouterServerInput::Persisted(id) => self.persisted(id),
             RouterServerInput::Settle { closed } => self.settle(closed, now),
+            RouterServerInput::Reopened(reopening) => self.reopened(reopening),
             RouterServerInput::List { number, octets } => self.set_list(number, octets),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),
         }

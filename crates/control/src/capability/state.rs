@@ -20,6 +20,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 use super::credential::Terms;
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStanding, Invitations};
 use super::keys::{MasterKey, ProviderKey};
+use super::usage::Reopening;
 use crate::signed::{Object, SIGNATURE, Signed};
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -260,6 +261,8 @@ pub struct State {
     accounts: HashMap<u32, Account>,
     /// Accounts that were closed, and the generation of their keys: whoever opens one anew takes a higher one.
     closed: HashMap<u32, u32>,
+    /// Those that were opened anew, by the changes that this process has seen.
+    reopened: Vec<Reopening>,
     entries: Vec<Vec<Entry>>,
     free: u32,
     grants: usize,
@@ -284,6 +287,7 @@ impl State {
             past: VecDeque::new(),
             accounts: HashMap::new(),
             closed: HashMap::new(),
+            reopened: Vec::new(),
             entries: Vec::new(),
             free: NONE,
             grants: 0,
@@ -368,6 +372,12 @@ impl State {
     #[must_use]
     pub fn account(&self, principal: Principal) -> Option<(&str, u32)> {
         self.accounts.get(&principal.number()).map(|account| (&*account.name, account.generation))
+    }
+
+    /// Numbers of closed accounts that changes since the snapshot gave to somebody else, in order: usage of before is not theirs.
+    #[must_use]
+    pub fn reopened(&self) -> &[Reopening] {
+        &self.reopened
     }
 
     /// The generation of the keys that an account gets with the next change, whether it is opened or they are replaced: no keys of
@@ -604,7 +614,9 @@ impl State {
                 let first = self.accounts.get(&principal.number()).map_or(NONE, |account| account.first);
                 let account = Account { name: name.as_str().into(), generation: *generation, first };
                 self.accounts.insert(principal.number(), account);
-                self.closed.remove(&principal.number());
+                if let Some(generation) = self.closed.remove(&principal.number()) {
+                    self.reopened.push(Reopening { principal: principal.number(), at: issued, generation });
+                }
                 let slots: Vec<u32> = self.slots_of(*principal).collect();
                 let keys = self.provider.account(*principal, *generation);
                 for slot in slots {

@@ -9,15 +9,18 @@
 //! A router whose memory was put back (an old backup) reports less than the server has. The server says so, and the router goes on
 //! under a new identity from where its totals stand: what it counted in between is lost to the bill, and nothing is billed twice.
 //!
-//! Totals are not kept for ever. The server closes the time before some second: totals of key epochs that had ended by then are never
-//! taken again, and are folded into sums of whole months. So a total that is reported late, or again, is on no bill twice. A router
-//! forgets totals that the server has, long after their epoch.
+//! Totals are not kept for ever. The server closes the time before some second: totals of key epochs that had ended by then are folded
+//! into sums of whole months. A router confirms up to which second it has reported everything: of closed time that it has confirmed
+//! nothing is taken again, and what it reports of other closed time is on the next statement, as late. So a total that is reported late,
+//! or again, is on no bill twice. A router forgets totals that the server has, long after their epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 mod folding;
+mod tenancy;
 
 pub use folding::{Calendar, Fold};
+pub use tenancy::{Reopening, Tenancies};
 
 /// Entries of one report, at most.
 pub const MAX_ENTRIES: usize = 512;
@@ -166,15 +169,20 @@ impl<A: Copy + Ord> Reporter<A> {
         &self.base
     }
 
-    /// Forgets an account whose total the server has and to which nothing more is charged. Returns whether it did.
-    pub fn forget(&mut self, account: &A) -> bool {
+    /// Whether an account to which nothing more is charged may leave: the server has its total, and no answer is awaited about it.
+    #[must_use]
+    pub fn is_forgettable(&self, account: &A) -> bool {
         let is_asked =
             self.asked.as_ref().is_some_and(|report| report.entries.iter().any(|(other, _)| other == account));
-        if is_asked || !self.is_known(account) {
-            return false;
-        }
+        !is_asked && self.totals.contains_key(account) && self.is_known(account)
+    }
+
+    /// Forgets such an account, once the store has taken the removal of its total and of its base. Before, the account has to stay:
+    /// the base of a new identity would lack it, and a total that the store still has would be reported in full under that identity.
+    pub fn forget(&mut self, account: &A) {
         self.base.remove(account);
-        self.totals.remove(account).is_some()
+        self.totals.remove(account);
+        self.unknown.remove(account);
     }
 
     /// The accounts whose totals are held here.
@@ -192,6 +200,11 @@ impl<A: Copy + Ord> Reporter<A> {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.unknown.len()
+    }
+
+    /// Those accounts.
+    pub fn unknown(&self) -> impl Iterator<Item = &A> {
+        self.unknown.iter()
     }
 }
 
@@ -218,10 +231,20 @@ pub struct UsageRecord<A> {
 /// What a report did to the ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Taken<A> {
-    /// To be durable before the answer goes out.
+    /// To be durable before the answer goes out, at once with what is removed. Of an account that is here twice, the last counts.
     pub changed: Vec<UsageRecord<A>>,
-    /// Some totals are below those that the ledger has.
+    /// Totals of closed time that are in sums now.
+    pub removed: Vec<(RouterNumber, JournalId, A)>,
+    /// Some totals are below those that the ledger has, or the journal is another router's: the router's memory is a copy.
     pub is_behind: bool,
+    /// Some of it is of closed time.
+    pub is_late: bool,
+}
+
+impl<A> Default for Taken<A> {
+    fn default() -> Self {
+        Self { changed: Vec::new(), removed: Vec::new(), is_behind: false, is_late: false }
+    }
 }
 
 /// The key server's side: the greatest total of each account of each journal of each router.
@@ -231,8 +254,11 @@ pub struct Ledger<A> {
     count: usize,
     limit: usize,
     calendar: Option<Calendar<A>>,
-    /// Unix seconds: totals of epochs that had ended by then are not taken any more.
+    /// Unix seconds: the time before is closed.
     closed: u64,
+    /// The Unix second up to which a router has reported everything.
+    confirmed: BTreeMap<RouterNumber, u64>,
+    tenancies: Tenancies,
     /// When the latest account ended or ends.
     latest: Option<u64>,
     /// Where folding goes on; `None` if all that is closed is folded.
@@ -243,7 +269,33 @@ impl<A: Copy + Ord> Ledger<A> {
     /// A ledger that keeps at most `limit` totals.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { journals: BTreeMap::new(), count: 0, limit, calendar: None, closed: 0, latest: None, folding: None }
+        Self {
+            journals: BTreeMap::new(),
+            count: 0,
+            limit,
+            calendar: None,
+            closed: 0,
+            confirmed: BTreeMap::new(),
+            tenancies: Tenancies::default(),
+            latest: None,
+            folding: None,
+        }
+    }
+
+    /// Takes a stored confirmation in, before any report.
+    pub fn restore_confirmed(&mut self, router: RouterNumber, second: u64) {
+        self.confirmed.insert(router, second);
+    }
+
+    /// A principal's number has another owner: what began before goes into other sums. Returns what is to be stored, if it is news.
+    pub fn reopen(&mut self, reopening: Reopening) -> Option<Reopening> {
+        self.tenancies.insert(reopening)
+    }
+
+    /// Who had a principal's number when.
+    #[must_use]
+    pub fn tenancies(&self) -> &Tenancies {
+        &self.tenancies
     }
 
     /// Takes a stored total in, before any report.
@@ -262,12 +314,15 @@ impl<A: Copy + Ord> Ledger<A> {
         if report.entries.len() > MAX_ENTRIES {
             return Err(UsageRefusal::TooLong);
         }
+        let entries: Vec<(A, Usage)> =
+            report.entries.iter().filter(|(account, _)| !self.is_final(router, account)).copied().collect();
+        if entries.is_empty() {
+            return Ok(Taken::default());
+        }
         let journals = self.journals.get(&router);
         let known = journals.and_then(|journals| journals.get(&report.journal));
-        let entries: Vec<(A, Usage)> =
-            report.entries.iter().filter(|(account, _)| !self.is_closed(account)).copied().collect();
-        if entries.is_empty() {
-            return Ok(Taken { changed: Vec::new(), is_behind: false });
+        if known.is_none() && self.is_of_another(router, report.journal) {
+            return Ok(Taken { is_behind: true, ..Taken::default() });
         }
         let count = journals.map_or(0, |journals| journals.keys().filter(|journal| **journal != folding::SUMS).count());
         if known.is_none() && count >= MAX_JOURNALS {
@@ -279,20 +334,37 @@ impl<A: Copy + Ord> Ledger<A> {
         if self.count + fresh.len() > self.limit {
             return Err(UsageRefusal::NoRoom);
         }
-        self.count += fresh.len();
-        let journal = self.journals.entry(router).or_default().entry(report.journal).or_default();
-        let mut taken = Taken { changed: Vec::new(), is_behind: false };
+        let mut taken = Taken::default();
         for (account, total) in &entries {
-            self.latest = folding::later(self.calendar, self.latest, account);
-            let known = journal.entry(*account).or_default();
-            taken.is_behind |= !total.covers(*known);
-            let greatest = known.greatest(*total);
-            if greatest != *known || fresh.contains(account) {
-                *known = greatest;
-                taken.changed.push(UsageRecord { router, journal: report.journal, account: *account, total: greatest });
+            self.note(account);
+            match self.calendar.filter(|_| self.has_ended(account, self.closed)) {
+                Some(calendar) => {
+                    self.take_late(calendar, (router, report.journal), (*account, *total), &mut taken);
+                }
+                None => self.take_total((router, report.journal), (*account, *total), &mut taken),
             }
         }
         Ok(taken)
+    }
+
+    fn take_total(
+        &mut self,
+        (router, journal): (RouterNumber, JournalId),
+        (account, total): (A, Usage),
+        taken: &mut Taken<A>,
+    ) {
+        let known = self.journals.get(&router).and_then(|journals| journals.get(&journal)?.get(&account)).copied();
+        let greatest = known.unwrap_or_default().greatest(total);
+        taken.is_behind |= !total.covers(known.unwrap_or_default());
+        if known != Some(greatest) {
+            self.set(UsageRecord { router, journal, account, total: greatest }, taken);
+        }
+    }
+
+    /// Whether another router has this journal: a router's state was copied to a second one, or a router got another number. Its totals
+    /// are on the first one's bill.
+    fn is_of_another(&self, router: RouterNumber, journal: JournalId) -> bool {
+        self.journals.iter().any(|(other, journals)| *other != router && journals.contains_key(&journal))
     }
 
     /// What each router reported for each account, over all of its journals.
@@ -300,7 +372,7 @@ impl<A: Copy + Ord> Ledger<A> {
     pub fn by_router(&self) -> BTreeMap<(A, RouterNumber), Usage> {
         let mut sums = BTreeMap::new();
         for (router, journals) in &self.journals {
-            for (account, total) in journals.values().flatten() {
+            for (account, total) in journals.values().flatten().filter(|(account, _)| !self.is_folded(account)) {
                 let sum: &mut Usage = sums.entry((*account, *router)).or_default();
                 *sum = sum.plus(*total);
             }

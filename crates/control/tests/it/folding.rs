@@ -1,18 +1,27 @@
 //! Totals that are folded into sums of months: with crashes at every step, late and repeated reports, routers that forget, old copies
-//! of either side, no packet is ever billed twice; and without losses every packet that was reported in time is billed once.
+//! of either side, no packet is ever billed twice; and without losses every packet is billed once, in its month or late, and what is
+//! closed does not change.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wayleave_control::capability::*;
 
-/// A payer in an epoch; the sum of a payer's month of ten epochs has the month instead, and a thousand more.
+/// A payer in an epoch; the sum of a payer's month of ten epochs has the month instead, and a thousand more; that of what came late,
+/// when time was closed, and two thousand; what says how much of an account is in sums, three thousand.
 type Account = (u32, u64);
 const SUMS: u32 = 1_000;
+const LATE: u32 = 2_000;
+const FOLDED: u32 = 3_000;
 
 const CALENDAR: Calendar<Account> = Calendar {
+    payer: |(payer, _)| *payer,
+    begins_at: |(_, epoch)| Some(*epoch),
     ended_at: |(payer, epoch)| (*payer < SUMS).then_some(*epoch + 3),
-    sum: |(payer, epoch)| (payer + SUMS, epoch / 10),
-    is_sum: |(payer, _)| *payer >= SUMS,
+    sum: |(payer, epoch), _| (payer + SUMS, epoch / 10),
+    late: |(payer, _), _, closed| (payer + LATE, closed),
+    folded: |(payer, epoch)| (payer + FOLDED, *epoch),
+    unfolded: |(payer, epoch)| (*payer >= FOLDED).then(|| (payer - FOLDED, *epoch)),
+    is_own: |(payer, _)| *payer >= SUMS,
 };
 
 struct Random(u64);
@@ -85,9 +94,16 @@ impl Router {
     }
 
     fn forget(&mut self, before: u64) {
+        let mut is_busy = before.is_multiple_of(2);
         let over: Vec<Account> = self.totals.keys().filter(|(_, epoch)| epoch + 3 <= before).copied().collect();
         for account in over {
-            if self.disk.totals.get(&account) == self.totals.get(&account) && self.reporter.forget(&account) {
+            if self.disk.totals.get(&account) == self.totals.get(&account) && self.reporter.is_forgettable(&account) {
+                // A store that is busy takes nothing, and all stays as it was.
+                is_busy = !is_busy;
+                if is_busy {
+                    continue;
+                }
+                self.reporter.forget(&account);
                 self.totals.remove(&account);
                 self.disk.totals.remove(&account);
                 self.disk.base.remove(&account);
@@ -101,6 +117,7 @@ impl Router {
 struct Stored {
     totals: BTreeMap<(u16, JournalId, Account), Usage>,
     closed: u64,
+    confirmed: BTreeMap<u16, u64>,
 }
 
 struct World {
@@ -112,6 +129,9 @@ struct World {
     backups: Vec<Stored>,
     forwarded: BTreeMap<(u32, u64), u128>,
     folds: u64,
+    lates: u64,
+    /// The bill of closed time, since it was closed.
+    closed_bill: u128,
 }
 
 impl World {
@@ -120,7 +140,7 @@ impl World {
         let routers = (0..3).map(|_| Router::new(&mut random)).collect();
         let ledger = Ledger::new(10_000).with_calendar(CALENDAR, 0);
         let (stored, backups, forwarded) = (Stored::default(), Vec::new(), BTreeMap::new());
-        Self { random, time: 10, routers, ledger, stored, backups, forwarded, folds: 0 }
+        Self { random, time: 10, routers, ledger, stored, backups, forwarded, folds: 0, lates: 0, closed_bill: 0 }
     }
 
     /// The server starts on what its disk has, and routers connect again.
@@ -130,12 +150,18 @@ impl World {
             let (router, journal, account, total) = (*router, *journal, *account, *total);
             self.ledger.restore(&UsageRecord { router, journal, account, total });
         }
+        for (router, second) in &self.stored.confirmed {
+            self.ledger.restore_confirmed(*router, *second);
+        }
         self.routers.iter_mut().for_each(Router::cut);
     }
 
-    fn keep(&mut self, records: Vec<UsageRecord<Account>>) {
-        for UsageRecord { router, journal, account, total } in records {
+    fn keep(&mut self, changed: Vec<UsageRecord<Account>>, removed: &[(u16, JournalId, Account)]) {
+        for UsageRecord { router, journal, account, total } in changed {
             self.stored.totals.insert((router, journal, account), total);
+        }
+        for key in removed {
+            self.stored.totals.remove(key);
         }
     }
 
@@ -145,7 +171,8 @@ impl World {
         if !is_kept {
             return self.restart();
         }
-        self.keep(taken.changed);
+        self.lates += u64::from(taken.is_late);
+        self.keep(taken.changed, &taken.removed);
         let answer = UsageAnswer { number: report.number, is_behind: taken.is_behind };
         let router = &mut self.routers[place];
         router.answers.push_back(answer);
@@ -164,27 +191,54 @@ impl World {
 
     /// Closes time and folds a part; the server may die before either is durable.
     fn fold(&mut self, until: u64, is_kept: [bool; 2]) {
-        if self.ledger.close(until) {
+        if self.ledger.close(until, 0..3) {
             if !is_kept[0] {
                 return self.restart();
             }
-            self.stored.closed = until;
+            (self.stored.closed, self.stored.confirmed) = (until, self.ledger.confirmed().clone());
+            self.closed_bill = self.bill_of_closed();
         }
         let most = 1 + self.random.below(30) as usize;
-        let Some(Fold { sums, removed }) = self.ledger.fold(most) else { return };
+        let Some(Fold { changed, removed }) = self.ledger.fold(most) else { return };
         if !is_kept[1] {
             return self.restart();
         }
         self.folds += removed.len() as u64;
-        self.keep(sums);
-        for key in &removed {
-            self.stored.totals.remove(key);
+        self.keep(changed, &removed);
+    }
+
+    /// A router says up to when the server has everything that it counted: what ended by then, it charges no more.
+    fn confirm(&mut self, place: usize, is_kept: bool) {
+        let router = &self.routers[place];
+        if router.totals != router.disk.totals {
+            return;
         }
+        let ends = router.reporter.unknown().map(|(_, epoch)| epoch + 2);
+        let through = ends.fold(self.time, u64::min);
+        if self.ledger.confirm(place as u16, through) {
+            if !is_kept {
+                return self.restart();
+            }
+            self.stored.confirmed = self.ledger.confirmed().clone();
+        }
+    }
+
+    /// What is billed of closed time, without what came late.
+    fn bill_of_closed(&self) -> u128 {
+        let is_closed = |(payer, time): &Account| match *payer {
+            0..SUMS => time + 3 <= self.ledger.closed(),
+            payer => payer < LATE,
+        };
+        self.ledger.sums().iter().filter(|(account, _)| is_closed(account)).map(|(_, sum)| sum.packets).sum()
     }
 
     fn step(&mut self, is_harsh: bool) {
         let place = self.random.below(3) as usize;
         let what = self.random.below(if is_harsh { 130 } else { 110 });
+        if self.random.below(20) == 0 {
+            let is_kept = self.random.below(4) > 0;
+            self.confirm(place, is_kept);
+        }
         let count = u128::from(self.random.below(1_000));
         let pick = self.random.below(1 << 40) as usize;
         let account = (self.random.below(3) as u32, self.time - self.random.below(3));
@@ -212,11 +266,8 @@ impl World {
             }
             96..98 => self.restart(),
             98..102 => {
-                // Long ago for those that lose nothing: everything that old was reported.
-                let until = self.time.saturating_sub(if is_harsh { self.random.below(12) } else { 40 });
-                if is_harsh || self.is_all_reported(until) {
-                    self.fold(until, kept);
-                }
+                let until = self.time.saturating_sub(self.random.below(12));
+                self.fold(until, kept);
             }
             102..105 => {
                 let before = self.time.saturating_sub(6);
@@ -226,7 +277,7 @@ impl World {
             105..110 if !self.routers[place].old_reports.is_empty() => {
                 let report = self.routers[place].old_reports[pick % self.routers[place].old_reports.len()].clone();
                 let taken = self.ledger.take(place as u16, &report).expect("within every limit");
-                self.keep(taken.changed);
+                self.keep(taken.changed, &taken.removed);
             }
             110..113 => {
                 let copy = self.routers[place].disk.clone();
@@ -241,6 +292,7 @@ impl World {
             119 | 120 if !self.backups.is_empty() => {
                 self.stored = self.backups[pick % self.backups.len()].clone();
                 self.restart();
+                self.closed_bill = self.bill_of_closed();
             }
             121 => {
                 let fresh = Disk { journal: self.random.journal(), base: BTreeMap::new(), totals: BTreeMap::new() };
@@ -250,31 +302,32 @@ impl World {
         }
     }
 
-    /// Whether the server has every total of epochs that had ended by then.
-    fn is_all_reported(&self, until: u64) -> bool {
-        self.routers.iter().all(|router| {
-            let ended = router.totals.iter().filter(|((_, epoch), _)| epoch + 3 <= until);
-            ended.into_iter().all(|(account, total)| {
-                router.disk.totals.get(account) == Some(total) && router.reporter.is_known(account)
-            })
-        })
-    }
-
-    /// What is billed to each payer in each month.
-    fn bills(&self) -> BTreeMap<(u32, u64), u128> {
-        let mut bills = BTreeMap::new();
+    /// What is billed to each payer in each month, and late.
+    fn bills(&self) -> (BTreeMap<(u32, u64), u128>, BTreeMap<u32, u128>) {
+        let (mut bills, mut late) = (BTreeMap::new(), BTreeMap::new());
         for ((payer, time), sum) in self.ledger.sums() {
-            let key = if payer >= SUMS { (payer - SUMS, time) } else { (payer, time / 10) };
-            *bills.entry(key).or_default() += sum.packets;
+            match payer {
+                0..SUMS => *bills.entry((payer, time / 10)).or_default() += sum.packets,
+                SUMS..LATE => *bills.entry((payer - SUMS, time)).or_default() += sum.packets,
+                LATE..FOLDED => *late.entry(payer - LATE).or_default() += sum.packets,
+                _ => panic!("no usage"),
+            }
             assert_eq!(sum.octets, sum.packets * 100);
         }
-        bills
+        (bills, late)
     }
 
     fn check(&self) {
-        for (key, billed) in self.bills() {
+        let (bills, mut whole) = self.bills();
+        for (key, billed) in bills {
             let forwarded = self.forwarded.get(&key).copied().unwrap_or_default();
             assert!(billed <= forwarded, "{key:?}: {billed} of {forwarded}");
+            *whole.entry(key.0).or_default() += billed;
+        }
+        assert_eq!(self.bill_of_closed(), self.closed_bill, "what is closed does not change");
+        for (payer, billed) in whole {
+            let all: u128 = self.forwarded.iter().filter(|((of, _), _)| *of == payer).map(|(_, count)| count).sum();
+            assert!(billed <= all, "{payer}: {billed} of {all}");
         }
     }
 
@@ -295,9 +348,11 @@ fn no_packet_is_billed_twice_whatever_is_folded_lost_forgotten_repeated_or_put_b
     let mut folds = 0;
     for seed in 0..150 {
         let mut world = World::new(seed);
-        for _ in 0..1_500 {
+        for step in 0..1_500 {
             world.step(true);
-            world.check();
+            if step % 8 == 0 {
+                world.check();
+            }
         }
         world.settle();
         world.check();
@@ -307,34 +362,39 @@ fn no_packet_is_billed_twice_whatever_is_folded_lost_forgotten_repeated_or_put_b
 }
 
 #[test]
-fn without_losses_every_packet_is_billed_once_in_its_month_and_the_ledger_stays_small() {
-    let mut folds = 0;
+fn without_losses_every_packet_is_billed_once_in_its_month_or_late_and_the_ledger_stays_small() {
+    let (mut folds, mut lates) = (0, 0);
     for seed in 0..150 {
         let mut world = World::new(10_000 + seed);
-        for _ in 0..3_000 {
+        for step in 0..3_000 {
             world.step(false);
-            world.check();
+            if step % 8 == 0 {
+                world.check();
+            }
         }
         world.settle();
-        let bills = world.bills();
-        // What a crash of a router took from it was on no disk; all else is billed.
-        let mut expected: BTreeMap<(u32, u64), u128> = BTreeMap::new();
-        for ((payer, epoch), total) in world.routers.iter().flat_map(|router| &router.durable) {
-            *expected.entry((*payer, epoch / 10)).or_default() += total;
+        let (bills, late) = world.bills();
+        // What a crash of a router took from it was on no disk; all else is billed, once.
+        let mut expected: BTreeMap<u32, u128> = BTreeMap::new();
+        for ((payer, _), total) in world.routers.iter().flat_map(|router| &router.durable) {
+            *expected.entry(*payer).or_default() += total;
         }
-        assert_eq!(bills, expected, "seed {seed}");
-        folds += world.folds;
-        let before: u128 = bills.values().sum();
+        let mut whole = late.clone();
+        bills.iter().for_each(|((payer, _), billed)| *whole.entry(*payer).or_default() += billed);
+        assert_eq!(whole, expected, "seed {seed}");
+        (folds, lates) = (folds + world.folds, lates + world.lates);
         world.time += 1_000;
-        while world.ledger.close(world.time) || world.ledger.fold(1_000).is_some() {}
-        assert_eq!(world.bills(), bills, "folding all changes no bill");
-        assert_eq!(world.bills().values().sum::<u128>(), before);
-        // A sum for each payer, month and router is left.
-        let months = world.time / 10 + 1;
-        assert!(world.ledger.len() as u64 <= 3 * 3 * months, "{}", world.ledger.len());
-        assert!(world.ledger.sums().keys().all(|(payer, _)| *payer >= SUMS));
+        (0..3).for_each(|place| world.confirm(place, true));
+        while world.ledger.close(world.time, 0..3) || world.ledger.fold(1_000).is_some() {}
+        assert_eq!(world.bills(), (bills, late), "folding all changes no bill");
+        // A sum for each payer, month and router is left, and for each time at which something came late.
+        let (months, closings) = (world.time / 10 + 1, world.time);
+        assert!(world.ledger.len() as u64 <= 3 * 3 * (months + closings), "{}", world.ledger.len());
+        let own: BTreeSet<u32> = world.ledger.by_router().keys().map(|((payer, _), _)| payer / SUMS).collect();
+        assert!(own.iter().all(|kind| [1, 2].contains(kind)), "{own:?}");
+        assert_eq!(world.ledger.by_router().len(), world.ledger.len(), "what says how much is folded is gone");
     }
-    assert!(folds > 1_000, "{folds}");
+    assert!(folds > 1_000 && lates > 1_000, "{folds} {lates}");
 }
 
 #[test]
@@ -355,7 +415,8 @@ fn durable_totals_are_billed_exactly_although_old_ones_are_folded_and_forgotten(
             let taken = ledger.take(0, &report).expect("there is room");
             router.reporter.answered(UsageAnswer { number: report.number, is_behind: taken.is_behind });
         }
-        ledger.close(time.saturating_sub(20));
+        ledger.confirm(0, time);
+        ledger.close(time.saturating_sub(20), [0]);
         while ledger.fold(1_000).is_some() {}
         router.forget(time.saturating_sub(10));
         // Sums of long ago are three a month.
@@ -372,6 +433,6 @@ fn durable_totals_are_billed_exactly_although_old_ones_are_folded_and_forgotten(
     let taken = ledger.take(0, &report).expect("taken");
     assert!(taken.changed.is_empty() && !taken.is_behind);
     assert_eq!(ledger.sums(), sums);
-    assert!(!ledger.close(10), "never back");
+    assert!(!ledger.close(10, [0]), "never back");
     assert_eq!(ledger.closed(), 480);
 }

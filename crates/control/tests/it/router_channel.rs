@@ -48,6 +48,7 @@ struct Server {
     events: Vec<RouterEvent>,
     /// The second up to which time is closed, in the store.
     closed_up_to: u64,
+    confirmed: BTreeMap<u16, u64>,
 }
 
 impl Server {
@@ -67,6 +68,7 @@ impl Server {
             closed: Vec::new(),
             events: Vec::new(),
             closed_up_to: 0,
+            confirmed: BTreeMap::new(),
         }
     }
 
@@ -100,8 +102,32 @@ impl Server {
                 self.stored.remove(total);
             }
             self.closed_up_to = batch.closed.unwrap_or(self.closed_up_to);
+            self.confirmed.extend(batch.confirmed);
             self.input(RouterServerInput::Persisted(batch.id), millis);
         }
+    }
+
+    fn settle(&mut self, closed: u64, second: u64) {
+        let unix = UnixTime(second * 1_000_000);
+        self.machine.handle(RouterServerInput::Settle { closed }, Now { instant: Instant(0), unix });
+        while let Some(output) = self.machine.poll() {
+            match output {
+                RouterServerOutput::Persist(batch) => self.pending.push(batch),
+                RouterServerOutput::Event(event) => self.events.push(event),
+                other => panic!("{other:?}"),
+            }
+        }
+        self.sync(0);
+    }
+
+    /// What a new process has, which starts on what is stored.
+    fn restored(&self) -> Ledger<ChargedAccount> {
+        let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, self.closed_up_to);
+        for ((router, journal, account), total) in &self.stored {
+            ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
+        }
+        self.confirmed.iter().for_each(|(router, second)| ledger.restore_confirmed(*router, *second));
+        ledger
     }
 
     fn sent(&mut self) -> Vec<(u64, ChannelMessage)> {
@@ -406,52 +432,127 @@ fn time_is_closed_by_the_operator_or_after_four_hundred_days_and_never_by_a_cloc
     const DAY: u64 = 86_400;
     let mut server = Server::new(BTreeMap::new(), 0);
     server.connect(1, 1);
-    let settle = |server: &mut Server, closed: u64, second: u64| {
-        let unix = UnixTime(second * 1_000_000);
-        server.machine.handle(RouterServerInput::Settle { closed }, Now { instant: Instant(0), unix });
-        while let Some(output) = server.machine.poll() {
-            match output {
-                RouterServerOutput::Persist(batch) => server.pending.push(batch),
-                RouterServerOutput::Event(event) => server.events.push(event),
-                other => panic!("{other:?}"),
-            }
-        }
-        server.sync(0);
-    };
     let (first, second) = (400_000_u32, 400_000 + 402 * DAY as u32 / 4_096);
     let all = vec![(in_epoch(first), usage(5)), (in_epoch(first + 1), usage(6)), (in_epoch(second), usage(7))];
     server.frame(1, &report(1, all.clone()), 0);
+    // A router whose clock is ahead confirms no more than what has passed here.
+    server.frame(1, &ChannelMessage::Confirm { through: u64::MAX }, 0);
     server.sync(0);
+    assert_eq!(server.confirmed, BTreeMap::from([(10, now(0).unix.secs())]));
     let begin = u64::from(first) << 12;
     // A clock that is wrong closes nothing: routers have nothing of that time.
-    settle(&mut server, 0, begin + 100_000 * DAY);
+    server.settle(0, begin + 100_000 * DAY);
     assert_eq!(server.machine.ledger().sums().len(), 2, "one sum, and what is younger than 400 days before the last");
     assert!(server.closed_up_to < (u64::from(second) << 12) - 399 * DAY);
     assert_eq!(server.stored.len(), 2);
-    assert_eq!(server.machine.ledger().sums()[&in_epoch(first).sum()], usage(11));
+    assert_eq!(server.machine.ledger().sums()[&in_epoch(first).sum(0)], usage(11));
     assert!(matches!(server.events[..], [RouterEvent::Connected(_), RouterEvent::Closed(_)]), "{:?}", server.events);
     // The router reports all of it again: it is acknowledged, and billed once.
     server.sent.clear();
     server.frame(1, &report(2, all), 0);
     assert_eq!(server.sent(), [(1, ChannelMessage::Answer(UsageAnswer { number: 2, is_behind: false }))]);
-    assert_eq!(server.machine.ledger().sums()[&in_epoch(first).sum()], usage(11));
+    assert_eq!(server.machine.ledger().sums()[&in_epoch(first).sum(0)], usage(11));
     // The operator closes more; nothing that has not ended by this clock, and never back.
     let end = (u64::from(second) + 3) << 12;
-    settle(&mut server, u64::MAX, end - 1);
+    server.settle(u64::MAX, end - 1);
     assert_eq!(server.closed_up_to, end - 1);
     assert_eq!(server.machine.ledger().sums()[&in_epoch(second)], usage(7));
-    settle(&mut server, end, end);
-    assert_eq!(server.machine.ledger().sums()[&in_epoch(second).sum()], usage(7));
+    server.settle(end, end);
+    assert_eq!(server.machine.ledger().sums()[&in_epoch(second).sum(0)], usage(7));
     assert_eq!(server.stored.len(), 2);
-    settle(&mut server, 5, end + DAY);
+    server.settle(5, end + DAY);
     assert_eq!(server.closed_up_to, end);
     // A new process goes on from what is stored.
-    let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, server.closed_up_to);
-    for ((router, journal, account), total) in &server.stored {
-        ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
-    }
+    let mut ledger = server.restored();
     assert_eq!(ledger.sums(), server.machine.ledger().sums());
     assert!(ledger.fold(100).is_some_and(|fold| fold.removed.is_empty()));
+}
+
+#[test]
+fn usage_of_closed_time_that_a_router_had_not_confirmed_is_billed_once_as_late() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    server.connect(2, 2);
+    let epoch = 400_000;
+    let end = (u64::from(epoch) + 3) << 12;
+    let (plain, month) = (in_epoch(epoch), in_epoch(epoch).sum(0));
+    let late = |since: u64| plain.late(0, since);
+    server.frame(1, &report(1, vec![(plain, usage(10))]), 0);
+    server.frame(2, &ChannelMessage::Confirm { through: end }, 0);
+    server.settle(end, end + 1);
+    assert_eq!(server.confirmed, BTreeMap::from([(10, 0), (20, end)]), "the first one owes something");
+    assert_eq!(server.machine.ledger().sums(), BTreeMap::from([(month, usage(10))]));
+    // It comes twice, and in parts; the bill of the closed time stays what it was.
+    for (number, total, so_far) in [(2, 15, 5), (3, 15, 5), (4, 17, 7)] {
+        server.frame(1, &report(number, vec![(plain, usage(total))]), 0);
+        server.sync(0);
+        let sums = BTreeMap::from([(month, usage(10)), (late(end), usage(so_far))]);
+        assert_eq!((server.machine.ledger().sums(), server.restored().sums()), (sums.clone(), sums));
+    }
+    assert_eq!(server.events.iter().filter(|event| **event == RouterEvent::Late(10)).count(), 2);
+    // After the next closing it is late for the statement after that.
+    server.settle(end + 100, end + 101);
+    server.frame(1, &report(5, vec![(plain, usage(20))]), 0);
+    server.sync(0);
+    let sums = BTreeMap::from([(month, usage(10)), (late(end), usage(7)), (late(end + 100), usage(3))]);
+    assert_eq!(server.machine.ledger().sums(), sums);
+    // An old copy of its memory is told apart, as ever.
+    server.sent.clear();
+    server.frame(1, &report(6, vec![(plain, usage(19))]), 0);
+    server.sync(0);
+    assert_eq!(server.sent(), [(1, ChannelMessage::Answer(UsageAnswer { number: 6, is_behind: true }))]);
+    // From whoever has confirmed, and from a router that was not there when time was closed, nothing of it is taken.
+    server.frame(1, &ChannelMessage::Confirm { through: end + 100 }, 0);
+    for (link, number) in [(1, 7), (2, 1)] {
+        server.frame(link, &report(number, vec![(plain, usage(50))]), 0);
+    }
+    let routers = BTreeMap::from([(router(1), 10), (router(3), 30)]);
+    server.input(RouterServerInput::Configure { routers, rates: BTreeMap::new() }, 0);
+    server.connect(3, 3);
+    let copy = UsageReport { journal: JournalId([9; 16]), number: 1, entries: vec![(plain, usage(50))] };
+    server.frame(3, &ChannelMessage::Report(copy), 0);
+    server.sync(0);
+    server.settle(0, end + 200);
+    assert_eq!((server.machine.ledger().sums(), server.restored().sums()), (sums.clone(), sums));
+    assert_eq!(server.stored.len(), 3, "how much was folded is known no more");
+}
+
+#[test]
+fn a_router_confirms_what_the_server_has_and_is_held_back_by_what_it_has_not() {
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    let at = |second: u64| Instant(second * 1_000_000_000);
+    let ends = (400_000 + 3) << 12;
+    let through = |octets: Option<Vec<u8>>| match octets.map(|octets| ChannelMessage::decode(&octets)) {
+        Some(Ok(ChannelMessage::Confirm { through })) => Some(through),
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    client.connected();
+    assert_eq!(client.confirm(at(1)), None, "nothing is known to be durable");
+    client.durable(in_epoch(400_000), usage(1));
+    client.counted_until(ends + 1_000);
+    assert_eq!(client.confirm(at(1)), None, "it was seen just now");
+    assert_eq!(through(client.confirm(at(3))), Some(ends - 1));
+    // A key epoch that has not ended holds nothing back, and the clock may go back by five minutes.
+    client.durable(in_epoch(400_010), usage(1));
+    let ChannelMessage::Report(report) =
+        ChannelMessage::decode(&client.report(at(3)).expect("two")).expect("well formed")
+    else {
+        panic!("no report")
+    };
+    let answer = ChannelMessage::Answer(UsageAnswer { number: report.number, is_behind: false });
+    assert_eq!(client.frame(&answer.encode(), at(4)), Ok(Vec::new()));
+    client.durable(in_epoch(400_010), usage(2));
+    assert_eq!(through(client.confirm(at(5))), Some(ends + 700));
+    client.counted_until(ends + 1_059);
+    assert_eq!(client.confirm(at(6)), None, "hardly more");
+    client.counted_until(ends + 1_060);
+    assert_eq!(through(client.confirm(at(7))), Some(ends + 760));
+    // A server that has started again is told again; all totals are reported to it first.
+    client.disconnected();
+    assert_eq!(client.confirm(at(9)), None);
+    client.connected();
+    assert_eq!(through(client.confirm(at(9))), Some(ends - 1));
 }
 
 fn messages() -> impl Strategy<Value = ChannelMessage> {
@@ -487,6 +588,7 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         prop::collection::vec(answers, 0..5).prop_map(ChannelMessage::Leased),
         rates.prop_map(ChannelMessage::Differs),
         any::<u64>().prop_map(|after| ChannelMessage::Copy { after }),
+        any::<u64>().prop_map(|through| ChannelMessage::Confirm { through }),
         prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..5).prop_map(ChannelMessage::Changes),
         any::<u64>().prop_map(|snapshot| ChannelMessage::Holds { snapshot }),
         prop::collection::vec(any::<u8>(), 0..90).prop_map(ChannelMessage::Snapshot),

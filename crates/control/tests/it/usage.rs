@@ -236,10 +236,33 @@ fn a_report_repeated_or_late_changes_nothing_and_a_memory_put_back_is_told_so() 
     assert_eq!((again.changed.len(), again.is_behind), (0, false));
     let back = ledger.take(0, &report(2, 3)).expect("taken");
     assert_eq!((back.changed.len(), back.is_behind), (0, true));
-    // Another router with the same identity is another memory.
-    ledger.take(1, &report(1, 2)).expect("taken");
-    assert_eq!(ledger.sums(), BTreeMap::from([(7, usage(7))]));
-    assert_eq!(ledger.by_router(), BTreeMap::from([((7, 0), usage(5)), ((7, 1), usage(2))]));
+    assert_eq!(ledger.by_router(), BTreeMap::from([((7, 0), usage(5))]));
+}
+
+/// A router's state is copied to another machine, or the router gets another number: its totals are billed already.
+#[test]
+fn a_memory_that_another_router_has_reported_is_on_no_bill_twice() {
+    let mut random = Random(7);
+    let mut ledger = Ledger::new(100);
+    let mut disk = Disk::empty(&mut random);
+    disk.totals.insert(7, 500);
+    let mut reporter = disk.reporter();
+    let report = reporter.report().expect("there is usage");
+    ledger.take(0, &report).expect("taken");
+    let mut copy = disk.reporter();
+    let report = copy.report().expect("the same");
+    let taken = ledger.take(1, &report).expect("taken");
+    assert_eq!((taken.changed.len(), taken.is_behind), (0, true));
+    assert!(copy.answered(UsageAnswer { number: report.number, is_behind: true }));
+    // It counts on under an identity of its own.
+    copy.begin(random.journal());
+    assert_eq!(copy.report(), None);
+    copy.durable(7, usage(530));
+    ledger.take(1, &copy.report().expect("more")).expect("taken");
+    reporter.durable(7, usage(510));
+    reporter.answered(UsageAnswer { number: 1, is_behind: false });
+    ledger.take(0, &reporter.report().expect("more")).expect("taken");
+    assert_eq!(ledger.by_router(), BTreeMap::from([((7, 0), usage(510)), ((7, 1), usage(30))]));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! `cap`: capabilities that people hold. The provider grants, lists and revokes; a holder delegates, revokes and looks secrets up.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -10,8 +9,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, Ordering, State, Status, Terms, Usage,
-    Zone, delegated,
+    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, Ordering, State, Status, Terms, Zone,
+    delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::mint::epoch;
@@ -43,7 +42,7 @@ use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
 use crate::provider::tree::{self, AccountGrants};
-use crate::roles::usage_store::{TABLE, closed_by_operator, closing, stored};
+use crate::roles::usage_store::{TABLE, closed_by_operator, closing, ledger};
 use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
@@ -238,11 +237,15 @@ pub struct UsageOf {
     /// Comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// Close the time before this day, which has to be past: totals of key epochs that had ended by then are folded into months, and
-    /// whatever routers report of them later is on no bill. Cannot be undone.
+    /// Close the time before this day, which has to be past: totals of key epochs that had ended by then are folded into months. All
+    /// routers must have confirmed that they have reported it. Cannot be undone.
     #[arg(long, value_name = "DAY", value_parser = seconds_of, conflicts_with_all = ["principal", "by", "from", "to", "csv"])]
     pub close: Option<u64>,
-    /// Close although a router is not connected: what it has not reported is on no bill.
+    /// Close although this router, by its name or number, has not confirmed that it has reported everything: what it reports later is
+    /// on the next statement, marked as late.
+    #[arg(long, value_name = "ROUTER", requires = "close")]
+    pub without: Vec<String>,
+    /// Close whatever routers have confirmed, also while no key server runs.
     #[arg(long, requires = "close")]
     pub force: bool,
     #[command(flatten)]
@@ -584,20 +587,19 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
     let path = usage_file(&source, &file)?;
     let kept = match store::peek(&path, TABLE)? {
         // After a crash the file has to be repaired, which whoever opens it does.
-        None if path.exists() && !store::is_open(&path)? => Some(FileStore::open(&path)?.load(TABLE)?),
-        kept => kept,
+        None if path.exists() && !store::is_open(&path)? => {
+            let store = FileStore::open(&path)?;
+            Some(ledger(|table| store.load(table))?)
+        }
+        None => None,
+        Some(_) => Some(ledger(|table| Ok(store::peek(&path, table)?.unwrap_or_default()))?),
     };
     let lines = match kept {
-        Some(records) => {
+        Some(ledger) => {
             let (server, _) = file.server(&source)?;
-            let mut totals: BTreeMap<_, Usage> = BTreeMap::new();
-            for record in stored(records)? {
-                let sum = totals.entry((record.account, record.router)).or_default();
-                sum.packets = sum.packets.saturating_add(record.total.packets);
-                sum.octets = sum.octets.saturating_add(record.total.octets);
-            }
             let account = |principal| server.state().account(principal).map(|(name, _)| name.to_owned());
-            usage::lines(&totals, command.principal, &account, &file.router_names())
+            let (totals, names) = (ledger.by_router(), file.router_names());
+            usage::lines(&totals, command.principal, &account, ledger.tenancies(), &names)
         }
         None if path.exists() => {
             let target = Target { url: None, config: Some(config.to_owned()) };
@@ -639,14 +641,7 @@ fn close_usage(command: &UsageOf, config: &Path, second: u64) -> Outcome {
                 .help("start the key server, or add --force")
         })?;
         let routers = status["routers"].as_array().cloned().unwrap_or_default();
-        if let Some(absent) = routers.iter().find(|router| router["connected"] != true) {
-            let name = absent["name"].as_str().map_or_else(|| absent["number"].to_string(), str::to_owned);
-            return Err(Failure::new(format!(
-                "router {name} is not connected: what it has not reported would be on no bill"
-            ))
-            .help("wait until it is, or add --force")
-            .into());
-        }
+        check_confirmed(&routers, second, &command.without)?;
     }
     let before = closed_by_operator(&file);
     if before < second {
@@ -654,6 +649,37 @@ fn close_usage(command: &UsageOf, config: &Path, second: u64) -> Outcome {
     }
     report(json!({ "closed_before": utc(second.max(before)) }), command.json);
     Ok(())
+}
+
+/// Checks that all routers of a key server's status have confirmed that they reported what ended before a Unix second, but for those
+/// that are named.
+fn check_confirmed(routers: &[Value], second: u64, without: &[String]) -> Result<(), Failure> {
+    let name = |router: &Value| router["name"].as_str().map_or_else(|| router["number"].to_string(), str::to_owned);
+    let is_named = |router: &Value, named: &String| *named == name(router) || *named == router["number"].to_string();
+    if let Some(named) = without.iter().find(|named| !routers.iter().any(|router| is_named(router, named))) {
+        return Err(Failure::usage(format!("the key server has no router {named}")));
+    }
+    let lacks = |router: &&Value| {
+        let has_confirmed = router["confirmed"].as_u64().is_some_and(|through| through >= second);
+        !has_confirmed && !without.iter().any(|named| is_named(router, named))
+    };
+    let lacking: Vec<String> = routers
+        .iter()
+        .filter(lacks)
+        .map(|router| {
+            let is_up = router["connected"] == true;
+            let through = router["confirmed"]
+                .as_u64()
+                .map_or_else(|| "nothing".to_owned(), |second| format!("up to {}", utc(second)));
+            format!("{} (confirmed: {through}; {})", name(router), if is_up { "connected" } else { "not connected" })
+        })
+        .collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let routers = lacking.join(", ");
+    Err(Failure::new(format!("not all usage before {} is reported, by what these routers have confirmed: {routers}", utc(second)))
+        .help("wait until they have; or add --without ROUTER, and what it reports later is on the next statement, marked as late"))
 }
 
 /// The capability in a file. A line is a secret, so that it is no argument, which other users could see.

@@ -171,7 +171,7 @@ async fn follow_records(
     failed: mpsc::Sender<Failure>,
 ) {
     let list = lock(&core).list();
-    let mut sent = 0;
+    let (mut sent, mut reopened) = (0, 0);
     loop {
         // Whoever panicked with the server in hand may have left a change half done; the records are whole.
         let outcome = if core.is_poisoned() { Err(stopped("state")) } else { lock(&core).follow(clock.now()) };
@@ -184,6 +184,11 @@ async fn follow_records(
             if let Some((number, octets)) = written.filter(|(number, _)| *number != sent) {
                 sent = number;
                 let _ = listeners.send(routers::Event::List(number, octets)).await; // fails if the role has stopped
+            }
+            let reopenings = lock(&core).server.state().reopened().get(reopened..).unwrap_or_default().to_vec();
+            reopened += reopenings.len();
+            for reopening in reopenings {
+                let _ = listeners.send(routers::Event::Reopened(reopening)).await; // fails if the role has stopped
             }
             let _ = listeners.try_send(routers::Event::Sweep); // with a full queue, at the next look
         }

@@ -1,13 +1,16 @@
 //! The ledger closes what is long over: totals of ended key epochs become sums of months, which bills need no finer.
 //!
-//! First the second up to which time is closed is made durable; from then on nothing of it is taken, whoever reports it. Then totals
-//! leave part by part, each part with the sums that it went into in one batch. Wherever that is cut off, every packet is in a total
-//! or in a sum, and not in both.
+//! First the second up to which time is closed is made durable. Then totals leave part by part, each part with the sums that it went
+//! into in one batch. Wherever that is cut off, every packet is in a total or in a sum, and not in both.
+//!
+//! A router *confirms* up to which second the server has all that it counted. Of closed time that it has confirmed, nothing is taken from
+//! it any more. Of closed time that it has not, the ledger keeps how much of each total is in sums; what exceeds that comes late, and
+//! goes into a sum of its own, whose time is that of the closing: so it is on the next statement, once.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::{JournalId, Ledger, RouterNumber, Usage, UsageRecord};
+use super::{JournalId, Ledger, RouterNumber, Taken, Usage, UsageRecord};
 
 /// The journal under which sums are kept; routers' own are random.
 pub(super) const SUMS: JournalId = JournalId([0xff; 16]);
@@ -15,12 +18,21 @@ pub(super) const SUMS: JournalId = JournalId([0xff; 16]);
 /// What the ledger has to know of its accounts' time.
 #[derive(Debug)]
 pub struct Calendar<A> {
-    /// The Unix second from which on nothing more is charged to an account; `None` if there is none.
+    /// The number of whoever pays.
+    pub payer: fn(&A) -> u32,
+    /// The Unix second at which the account's key epoch begins, and that from which on nothing more is charged to it; `None` if there
+    /// is none.
+    pub begins_at: fn(&A) -> Option<u64>,
     pub ended_at: fn(&A) -> Option<u64>,
-    /// The account of the same payer that has the sum of the month.
-    pub sum: fn(&A) -> A,
-    /// Whether an account is such a one.
-    pub is_sum: fn(&A) -> bool,
+    /// The account of the same payer that has the sum of the month, for this owner of the payer's number.
+    pub sum: fn(&A, u8) -> A,
+    /// That which has the sum of what came late, since time was closed up to a second.
+    pub late: fn(&A, u8, u64) -> A,
+    /// That which says how much of the account is in sums, and the way back.
+    pub folded: fn(&A) -> A,
+    pub unfolded: fn(&A) -> Option<A>,
+    /// Whether an account is one of these, which no router has.
+    pub is_own: fn(&A) -> bool,
 }
 
 impl<A> Clone for Calendar<A> {
@@ -34,10 +46,19 @@ impl<A> Copy for Calendar<A> {}
 /// What changes at once when totals are folded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fold<A> {
-    /// Sums, as they are now.
-    pub sums: Vec<UsageRecord<A>>,
+    /// Sums, as they are now, and how much of totals is in them.
+    pub changed: Vec<UsageRecord<A>>,
     /// Totals that leave.
     pub removed: Vec<(RouterNumber, JournalId, A)>,
+}
+
+/// What folding does with a total.
+#[derive(Clone, Copy)]
+enum Folding {
+    /// It goes into the sum of its month; `is_owed`: the router may report more of it.
+    Sum { is_owed: bool },
+    /// How much of it is in sums matters no more.
+    Drop,
 }
 
 /// The later one of a second, and of that at which an account ends.
@@ -76,18 +97,53 @@ impl<A: Copy + Ord> Ledger<A> {
         self.count == 0
     }
 
-    /// Whether nothing of the account is taken any more: its time is closed, or it is a sum, which no router has.
-    pub(super) fn is_closed(&self, account: &A) -> bool {
+    /// Up to which Unix second each router has confirmed that all it counted is here.
+    #[must_use]
+    pub fn confirmed(&self) -> &BTreeMap<RouterNumber, u64> {
+        &self.confirmed
+    }
+
+    /// Takes a router's confirmation over; never back. Returns whether it is news, which has to be durable.
+    pub fn confirm(&mut self, router: RouterNumber, second: u64) -> bool {
+        let before = self.settled(router);
+        if self.confirmed.get(&router).is_some_and(|confirmed| second <= *confirmed) {
+            return false;
+        }
+        // What the router owed of closed time is complete.
+        if before < self.closed {
+            self.folding = Some(Self::beginning());
+        }
+        self.confirmed.insert(router, second.max(before));
+        true
+    }
+
+    /// Up to which Unix second nothing more comes of a router. One that was not known when time was closed owes none of it.
+    fn settled(&self, router: RouterNumber) -> u64 {
+        self.confirmed.get(&router).copied().unwrap_or(self.closed)
+    }
+
+    pub(super) fn has_ended(&self, account: &A, second: u64) -> bool {
+        let ended = self.calendar.and_then(|calendar| (calendar.ended_at)(account));
+        ended.is_some_and(|end| end <= second)
+    }
+
+    /// Whether nothing of the account is taken from a router any more: its time is closed and confirmed, or it is one of the ledger's
+    /// own, which no router has.
+    pub(super) fn is_final(&self, router: RouterNumber, account: &A) -> bool {
         self.calendar.is_some_and(|calendar| {
-            (calendar.is_sum)(account) || (calendar.ended_at)(account).is_some_and(|end| end <= self.closed)
+            (calendar.is_own)(account) || self.has_ended(account, self.closed.min(self.settled(router)))
         })
     }
 
-    /// Closes the time up to this Unix second; never back. Returns whether that is news, which has to be durable before anything
-    /// that [`Self::fold`] returns.
-    pub fn close(&mut self, second: u64) -> bool {
+    /// Closes the time up to this Unix second; never back. `routers` are those that there are: what they have not confirmed, they may
+    /// report late. Returns whether that is news, which has to be durable, with [`Self::confirmed`], before anything that
+    /// [`Self::fold`] returns.
+    pub fn close(&mut self, second: u64, routers: impl IntoIterator<Item = RouterNumber>) -> bool {
         if self.calendar.is_none() || second <= self.closed {
             return false;
+        }
+        for router in routers.into_iter().chain(self.journals.keys().copied()) {
+            self.confirmed.entry(router).or_insert(self.closed);
         }
         self.closed = second;
         self.folding = Some(Self::beginning());
@@ -104,12 +160,26 @@ impl<A: Copy + Ord> Ledger<A> {
         self.latest = later(self.calendar, self.latest, account);
     }
 
+    /// Whether an account is no usage of its own, but says how much of one is in sums.
+    pub(super) fn is_folded(&self, account: &A) -> bool {
+        self.calendar.is_some_and(|calendar| (calendar.unfolded)(account).is_some())
+    }
+
+    fn folding_of(&self, calendar: Calendar<A>, router: RouterNumber, account: &A) -> Option<Folding> {
+        let settled = self.settled(router);
+        if let Some(account) = (calendar.unfolded)(account) {
+            return self.has_ended(&account, settled).then_some(Folding::Drop);
+        }
+        let is_due = !(calendar.is_own)(account) && self.has_ended(account, self.closed);
+        is_due.then(|| Folding::Sum { is_owed: !self.has_ended(account, settled) })
+    }
+
     /// Folds what is closed, as far as at most `most` further totals are looked at. Returns what changes, to be stored at once;
     /// `None` if all of it is folded.
     pub fn fold(&mut self, most: usize) -> Option<Fold<A>> {
         let (calendar, cursor) = (self.calendar?, self.folding?);
         let mut left = most.max(1);
-        let mut found: Vec<(RouterNumber, JournalId, A, Usage)> = Vec::new();
+        let mut found: Vec<(UsageRecord<A>, Folding)> = Vec::new();
         let mut next = None;
         'all: for (router, journals) in self.journals.range(cursor.0..) {
             for (journal, accounts) in journals {
@@ -125,40 +195,88 @@ impl<A: Copy + Ord> Ledger<A> {
                     }
                     left -= 1;
                     next = Some((*router, *journal, Some(*account)));
-                    if !(calendar.is_sum)(account) && (calendar.ended_at)(account).is_some_and(|end| end <= self.closed)
-                    {
-                        found.push((*router, *journal, *account, *total));
-                    }
+                    let record = UsageRecord { router: *router, journal: *journal, account: *account, total: *total };
+                    found.extend(self.folding_of(calendar, *router, account).map(|folding| (record, folding)));
                 }
             }
         }
         self.folding = next.filter(|_| left == 0);
-        Some(self.move_into_sums(calendar, found))
+        let mut taken = Taken::default();
+        for (record, folding) in found {
+            match folding {
+                Folding::Sum { is_owed } => self.move_into_sum(calendar, &record, is_owed, &mut taken),
+                Folding::Drop => self.remove(record.router, record.journal, &record.account, &mut taken),
+            }
+        }
+        Some(Fold { changed: taken.changed, removed: taken.removed })
     }
 
-    fn move_into_sums(&mut self, calendar: Calendar<A>, found: Vec<(RouterNumber, JournalId, A, Usage)>) -> Fold<A> {
-        let mut sums: BTreeMap<(RouterNumber, A), Usage> = BTreeMap::new();
-        let mut removed = Vec::new();
-        for (router, journal, account, total) in found {
-            let Some(journals) = self.journals.get_mut(&router) else { continue };
-            if let Some(accounts) = journals.get_mut(&journal) {
-                accounts.remove(&account);
-                // A router that has lost its memory often has room for new ones again.
-                if accounts.is_empty() {
-                    journals.remove(&journal);
-                }
-            }
-            self.count -= 1;
-            let of_month = journals.entry(SUMS).or_default();
-            let before = of_month.len();
-            let sum = of_month.entry((calendar.sum)(&account)).or_default();
-            *sum = sum.plus(total);
-            sums.insert((router, (calendar.sum)(&account)), *sum);
-            self.count += of_month.len() - before;
-            removed.push((router, journal, account));
+    /// Who had the payer's number when the account's key epoch began.
+    fn tenancy(&self, calendar: Calendar<A>, account: &A) -> u8 {
+        self.tenancies.at((calendar.payer)(account), (calendar.begins_at)(account).unwrap_or(0))
+    }
+
+    fn move_into_sum(&mut self, calendar: Calendar<A>, record: &UsageRecord<A>, is_owed: bool, taken: &mut Taken<A>) {
+        let UsageRecord { router, journal, account, total } = *record;
+        self.remove(router, journal, &account, taken);
+        let sum = (calendar.sum)(&account, self.tenancy(calendar, &account));
+        self.add_to_sum(router, sum, total, taken);
+        if is_owed {
+            self.set(UsageRecord { router, journal, account: (calendar.folded)(&account), total }, taken);
         }
-        let sums =
-            sums.into_iter().map(|((router, account), total)| UsageRecord { router, journal: SUMS, account, total });
-        Fold { sums: sums.collect(), removed }
+    }
+
+    /// Takes a total of closed time that its router has not confirmed: what is in no sum yet comes late.
+    pub(super) fn take_late(
+        &mut self,
+        calendar: Calendar<A>,
+        (router, journal): (RouterNumber, JournalId),
+        (account, total): (A, Usage),
+        taken: &mut Taken<A>,
+    ) {
+        let held = |ledger: &Self, account: &A| ledger.journals.get(&router)?.get(&journal)?.get(account).copied();
+        if let Some(total) = held(self, &account) {
+            self.move_into_sum(calendar, &UsageRecord { router, journal, account, total }, true, taken);
+        }
+        let folded = (calendar.folded)(&account);
+        let known = held(self, &folded);
+        let before = known.unwrap_or_default();
+        let greatest = before.greatest(total);
+        taken.is_behind |= !total.covers(before);
+        if known == Some(greatest) {
+            return;
+        }
+        self.set(UsageRecord { router, journal, account: folded, total: greatest }, taken);
+        let more = greatest.above(before);
+        if more != Usage::default() {
+            taken.is_late = true;
+            let late = (calendar.late)(&account, self.tenancy(calendar, &account), self.closed);
+            self.add_to_sum(router, late, more, taken);
+        }
+    }
+
+    fn add_to_sum(&mut self, router: RouterNumber, account: A, more: Usage, taken: &mut Taken<A>) {
+        let sums = self.journals.get(&router).and_then(|journals| journals.get(&SUMS));
+        let total = sums.and_then(|sums| sums.get(&account)).copied().unwrap_or_default().plus(more);
+        self.set(UsageRecord { router, journal: SUMS, account, total }, taken);
+    }
+
+    /// Sets a total, which is to be stored.
+    pub(super) fn set(&mut self, record: UsageRecord<A>, taken: &mut Taken<A>) {
+        let journal = self.journals.entry(record.router).or_default().entry(record.journal).or_default();
+        self.count += usize::from(journal.insert(record.account, record.total).is_none());
+        taken.changed.push(record);
+    }
+
+    fn remove(&mut self, router: RouterNumber, journal: JournalId, account: &A, taken: &mut Taken<A>) {
+        let Some(journals) = self.journals.get_mut(&router) else { return };
+        if let Some(accounts) = journals.get_mut(&journal) {
+            self.count -= usize::from(accounts.remove(account).is_some());
+            // A router that has lost its memory often has room for new ones again.
+            if accounts.is_empty() {
+                journals.remove(&journal);
+            }
+        }
+        taken.removed.push((router, journal, *account));
     }
 }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_control::capability::{
-    ChargedAccount, JournalId, Ledger, MAX_MESSAGE, RouterEvent, RouterNumber, RouterServer, RouterServerConfig,
-    RouterServerInput, RouterServerOutput, Usage, UsageBatch, UsageRecord,
+    ChargedAccount, JournalId, Ledger, MAX_MESSAGE, Reopening, RouterEvent, RouterNumber, RouterServer,
+    RouterServerConfig, RouterServerInput, RouterServerOutput, Usage, UsageBatch, UsageRecord,
 };
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
@@ -33,9 +33,12 @@ use crate::roles::daemon::{QUEUE, Running};
 const TOTALS: usize = 4 << 20;
 /// Octets that may wait for one router: a whole list of revocations, and answers.
 const LINK_QUEUE: usize = 96 << 20;
-/// The table of totals, and that of the second up to which time is closed, under an empty key.
+/// The table of totals; that of the second up to which time is closed, under an empty key; those of seconds up to which routers have
+/// reported everything, by their numbers; those at which numbers of closed accounts got another owner, by number and generation.
 pub const TABLE: &str = "usage";
 const CLOSED: &str = "usage-closed";
+const CONFIRMED: &str = "usage-confirmed";
+const OWNERS: &str = "usage-owners";
 /// Octets of a total's key: router, journal, account.
 const KEY: usize = 2 + 16 + ChargedAccount::LENGTH;
 
@@ -44,6 +47,7 @@ pub enum Event {
     Link(LinkEvent),
     Persisted(u64),
     List(u64, Arc<[u8]>),
+    Reopened(Reopening),
     /// Time to see what there is for replicas.
     Sweep,
     Configure(Box<KeyFile>),
@@ -85,12 +89,7 @@ impl Routers {
         drop(seed);
         let path = source.resolve(section.usage.get_ref());
         let store = Arc::new(FileStore::open(&path)?);
-        let closed = store.load(CLOSED)?.first().and_then(|(_, value)| value.as_slice().try_into().ok());
-        let closed = closed.map_or(0, u64::from_be_bytes);
-        let mut ledger = Ledger::new(TOTALS).with_calendar(ChargedAccount::CALENDAR, closed);
-        for record in stored(store.load(TABLE)?)? {
-            ledger.restore(&record);
-        }
+        let ledger = ledger(|table| store.load(table))?;
         let machine = RouterServer::new(
             RouterServerConfig { routers: config.routers(), rates: config.rates(), ledger },
             clock.now().instant,
@@ -120,8 +119,33 @@ impl Routers {
     }
 }
 
+/// What a store has, which is read by `load`.
+///
+/// # Errors
+/// What is wrong with the store.
+pub fn ledger(
+    load: impl Fn(&'static str) -> Result<Vec<Record>, StoreError>,
+) -> Result<Ledger<ChargedAccount>, StoreError> {
+    let second = |value: &[u8]| value.try_into().ok().map(u64::from_be_bytes);
+    let closed = load(CLOSED)?.first().and_then(|(_, value)| second(value)).unwrap_or(0);
+    let mut ledger = Ledger::new(TOTALS).with_calendar(ChargedAccount::CALENDAR, closed);
+    for (key, value) in load(CONFIRMED)? {
+        if let (Ok(router), Some(second)) = (key.try_into(), second(&value)) {
+            ledger.restore_confirmed(u16::from_be_bytes(router), second);
+        }
+    }
+    for (key, value) in load(OWNERS)? {
+        if let ([a, b, c, d, generation @ ..], Some(at)) = (&key[..], second(&value)) {
+            let Ok(generation) = generation.try_into().map(u32::from_be_bytes) else { continue };
+            ledger.reopen(Reopening { principal: u32::from_be_bytes([*a, *b, *c, *d]), at, generation });
+        }
+    }
+    stored(load(TABLE)?).iter().for_each(|record| ledger.restore(record));
+    Ok(ledger)
+}
+
 /// The totals of a store.
-pub fn stored(records: Vec<Record>) -> Result<Vec<UsageRecord<ChargedAccount>>, StoreError> {
+fn stored(records: Vec<Record>) -> Vec<UsageRecord<ChargedAccount>> {
     let read = |(key, value): &Record| {
         let key: &[u8; KEY] = key.as_slice().try_into().ok()?;
         let value: &[u8; 32] = value.as_slice().try_into().ok()?;
@@ -145,7 +169,7 @@ pub fn stored(records: Vec<Record>) -> Result<Vec<UsageRecord<ChargedAccount>>, 
             "the file of usage has records of another version: they stay there, unchanged, and are in no statement"
         );
     }
-    Ok(all)
+    all
 }
 
 /// What changes at once in the store.
@@ -164,8 +188,19 @@ fn changes(batch: &UsageBatch) -> Vec<Change> {
         value: None,
     };
     let closed = |second: u64| Change { table: CLOSED, key: Vec::new(), value: Some(second.to_be_bytes().to_vec()) };
+    let confirmed = |(router, second): &(RouterNumber, u64)| Change {
+        table: CONFIRMED,
+        key: router.to_be_bytes().to_vec(),
+        value: Some(second.to_be_bytes().to_vec()),
+    };
+    let reopened = |reopening: &Reopening| Change {
+        table: OWNERS,
+        key: [reopening.principal.to_be_bytes(), reopening.generation.to_be_bytes()].concat(),
+        value: Some(reopening.at.to_be_bytes().to_vec()),
+    };
     let totals = batch.records.iter().map(total).chain(batch.removed.iter().map(removed));
-    totals.chain(batch.closed.map(closed)).collect()
+    let routers = batch.confirmed.iter().map(confirmed).chain(batch.reopened.iter().map(reopened));
+    totals.chain(batch.closed.map(closed)).chain(routers).collect()
 }
 
 /// Where an operator's command says up to when time is closed: beside the file of usage.
@@ -229,6 +264,7 @@ impl Io<RouterServer> for RouterIo {
             Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
             Event::Persisted(id) => RouterServerInput::Persisted(id),
             Event::List(number, octets) => RouterServerInput::List { number, octets },
+            Event::Reopened(reopening) => RouterServerInput::Reopened(reopening),
             Event::Configure(config) => {
                 self.names = config.router_names();
                 for link in self.copies.configure(config.replicas()) {
@@ -269,6 +305,7 @@ impl RouterIo {
             RouterEvent::Malformed { router, .. } | RouterEvent::Unexpected(router) => ("router-erred", *router),
             RouterEvent::Refused { router, .. } => ("usage-refused", *router),
             RouterEvent::Behind(router) => ("router-behind", *router),
+            RouterEvent::Late(router) => ("usage-late", *router),
             RouterEvent::Differs { router, .. } => ("rate-differs", *router),
             RouterEvent::Ahead { router, .. } => ("router-ahead", *router),
             RouterEvent::Closed(_) => ("usage-closed", 0),
@@ -296,8 +333,12 @@ impl RouterIo {
             RouterEvent::Behind(_) => warn!(
                 router,
                 suppressed,
-                "the router's totals are older than those that it reported: its state was put back; it goes on counting from there, \
-                 and what it forwarded between is on no bill twice"
+                "the router's totals are older than those that it reported, or another router's: its state was put back, or copied; it \
+                 goes on counting from there, and what it forwarded between is on no bill twice"
+            ),
+            RouterEvent::Late(_) => warn!(
+                router,
+                suppressed, "the router reported usage of closed time: it is on the next statement, marked as late"
             ),
             RouterEvent::Ahead { has, own, .. } => error!(
                 router,
@@ -342,6 +383,7 @@ pub fn standing(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -
             "ahead": standing.is_ahead,
             "reports": standing.reports,
             "refused": standing.refused,
+            "confirmed": server.ledger().confirmed().get(number),
         })
     };
     server.standing().iter().map(router).collect()

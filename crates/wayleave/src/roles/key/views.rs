@@ -71,7 +71,8 @@ impl KeyView {
         let Some((events, _)) = &self.routers else {
             return Err(ViewError::Request("this key server has no [key.routers]: nobody reports usage".to_owned()));
         };
-        let totals = daemon::query(events, |server: &mut RouterServer| server.ledger().by_router()).await?;
+        let read = |server: &mut RouterServer| (server.ledger().by_router(), server.ledger().tenancies().clone());
+        let (totals, tenancies) = daemon::query(events, read).await?;
         let router = self.names();
         // Questions wait while the server is locked: only names are taken there.
         let names: BTreeMap<_, _> = {
@@ -80,7 +81,8 @@ impl KeyView {
             let of = |principal| Some((principal, state.account(principal)?.0.to_owned()));
             usage::principals(&totals).into_iter().filter_map(of).collect()
         };
-        let lines = usage::lines(&totals, principal, &|principal| names.get(&principal).cloned(), &router);
+        let account = |principal| names.get(&principal).cloned();
+        let lines = usage::lines(&totals, principal, &account, &tenancies, &router);
         Ok(json!({ "version": 1, "usage": lines }))
     }
 }

@@ -149,13 +149,17 @@ pub trait Control<F: Format>: Sized {
         false
     }
 
-    /// These totals of accounts, over all threads, are durable.
-    fn counted(&mut self, _totals: Vec<(F::Account, Total)>) {}
+    /// These totals of accounts, over all threads, are durable; and with them everything that was counted until `_complete`.
+    fn counted(&mut self, _totals: Vec<(F::Account, Total)>, _complete: Option<UnixTime>) {}
 
-    /// Forgets those of these accounts, which ended long ago, whose totals are elsewhere too. Returns them, and what has to leave the
-    /// store together with their records.
-    fn forget(&mut self, _accounts: Vec<F::Account>) -> (Vec<F::Account>, Vec<Change>) {
-        (Vec::new(), Vec::new())
+    /// Forgets those of these accounts, which ended long ago, whose totals are elsewhere too. `remove` takes their records out of the
+    /// store, together with the changes that it is given; if it returns `false`, nothing has changed. Returns how many are forgotten.
+    fn forget(
+        &mut self,
+        _accounts: Vec<F::Account>,
+        _remove: impl FnOnce(&[F::Account], Vec<Change>) -> bool,
+    ) -> usize {
+        0
     }
 
     /// Does what is due; called once a second.

@@ -73,6 +73,12 @@ pub struct Total {
     pub octets: u128,
 }
 
+impl Total {
+    fn plus(self, other: Self) -> Self {
+        Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
+    }
+}
+
 /// The total that one thread counted for an account.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Record<A> {
@@ -106,6 +112,10 @@ impl<A: Account> Record<A> {
 pub struct Totals<A>(Arc<Mutex<BTreeMap<Vec<u8>, Record<A>>>>);
 
 impl<A: Account> Totals<A> {
+    fn get(&self, key: &[u8]) -> Option<Total> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).map(|record| record.total)
+    }
+
     fn insert(&self, record: Record<A>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(record.key(), record);
     }
@@ -115,11 +125,18 @@ impl<A: Account> Totals<A> {
         let mut sums: BTreeMap<Vec<u8>, (A, Total)> = BTreeMap::new();
         for Record { account, total, .. } in self.0.lock().unwrap_or_else(PoisonError::into_inner).values() {
             let (_, sum) = sums.entry(account.key()).or_insert((*account, Total::default()));
-            sum.packets += total.packets;
-            sum.octets += total.octets;
+            *sum = sum.plus(*total);
         }
         sums.into_values().collect()
     }
+}
+
+/// Records that the store accepted.
+struct Batch<A> {
+    number: u64,
+    /// Everything that was counted until then is in this batch or in one before.
+    begun: Option<UnixTime>,
+    records: Vec<Record<A>>,
 }
 
 /// Records on their way to the store, and the accounts that are open in threads.
@@ -129,12 +146,17 @@ pub struct Journal<A> {
     /// The latest record of each account, until the store accepts it.
     unsent: BTreeMap<Vec<u8>, Record<A>>,
     /// Batches that the store accepted and that are not known to be durable, with their numbers.
-    in_flight: VecDeque<(u64, Vec<Record<A>>)>,
+    in_flight: VecDeque<Batch<A>>,
+    /// When the last round of counting began; and until when everything that was counted is durable.
+    begun: Option<UnixTime>,
+    complete: Option<UnixTime>,
     /// What is durable of every account, by the account's key and by thread.
     on_disk: BTreeMap<Vec<u8>, BTreeMap<usize, Total>>,
     /// Accounts of which more has become durable since that was last asked, by their keys.
     news: BTreeMap<Vec<u8>, A>,
     open: BTreeMap<Vec<u8>, (usize, A)>,
+    /// What accounts had sent that were closed and are open again, since the clock went back: their threads began at zero.
+    reopened: BTreeMap<Vec<u8>, Total>,
     /// Batches that the store accepted, and the last of them that is durable.
     submitted: u64,
     durable: Arc<AtomicU64>,
@@ -142,11 +164,11 @@ pub struct Journal<A> {
 }
 
 impl<A: Account> Journal<A> {
-    /// Reads all records that the store holds.
+    /// Reads all records that the store holds. Returns those of accounts that are not over: threads go on from them.
     ///
     /// # Errors
     /// What is wrong with the store.
-    pub fn restore(store: Option<Arc<dyn Store>>) -> Result<(Self, Vec<Record<A>>), StoreError> {
+    pub fn restore(store: Option<Arc<dyn Store>>, now: UnixTime) -> Result<(Self, Vec<Record<A>>), StoreError> {
         let stored = store.as_ref().map_or(Ok(Vec::new()), |store| store.load(TABLE))?;
         let records: Vec<Record<A>> = stored.iter().filter_map(|(key, value)| Record::read(key, value)).collect();
         if records.len() < stored.len() {
@@ -157,7 +179,8 @@ impl<A: Account> Journal<A> {
         }
         let totals = Totals(Arc::default());
         records.iter().for_each(|record| totals.insert(*record));
-        let open = records.iter().map(|record| (record.key(), (record.thread, record.account))).collect();
+        let live: Vec<Record<A>> = records.iter().filter(|record| !is_over(&record.account, now)).copied().collect();
+        let open = live.iter().map(|record| (record.key(), (record.thread, record.account))).collect();
         let clock = store.as_ref().map_or(Ok(Vec::new()), |store| store.load(CLOCK))?;
         let clock = clock.first().and_then(|(_, value)| value.as_slice().try_into().ok()).map(u64::from_be_bytes);
         let last_counted = clock.map(|micros| UnixTime(micros.saturating_add(BEHIND.as_micros() as u64)));
@@ -166,15 +189,18 @@ impl<A: Account> Journal<A> {
             totals,
             unsent: BTreeMap::new(),
             in_flight: VecDeque::new(),
+            begun: None,
+            complete: None,
             on_disk: BTreeMap::new(),
             news: BTreeMap::new(),
             open,
+            reopened: BTreeMap::new(),
             submitted: 0,
             durable: Arc::default(),
             last_counted,
         };
         records.iter().for_each(|record| journal.note_durable(record));
-        Ok((journal, records))
+        Ok((journal, live))
     }
 
     /// Until when the process that wrote the journal may have counted packets, by its clock.
@@ -187,11 +213,26 @@ impl<A: Account> Journal<A> {
         self.store.is_some()
     }
 
+    /// Threads are asked for their totals from now on, all of them.
+    pub fn begin_round(&mut self, now: UnixTime) {
+        self.begun = Some(now);
+    }
+
+    /// Until when everything that threads counted is durable, and among what [`Journal::durable`] has returned.
+    pub fn complete(&self) -> Option<UnixTime> {
+        self.complete
+    }
+
     /// Takes over a thread's totals.
     pub fn add(&mut self, thread: usize, totals: impl IntoIterator<Item = (A, Total)>) {
         for (account, total) in totals {
-            let record = Record { thread, account, total };
-            self.open.insert(record.key(), (thread, account));
+            let mut record = Record { thread, account, total };
+            if self.open.insert(record.key(), (thread, account)).is_none() {
+                let before = self.totals.get(&record.key());
+                self.reopened.extend(before.map(|before| (record.key(), before)));
+            }
+            let before = self.reopened.get(&record.key()).copied().unwrap_or_default();
+            record.total = total.plus(before);
             self.unsent.insert(record.key(), record);
             self.totals.insert(record);
         }
@@ -216,7 +257,7 @@ impl<A: Account> Journal<A> {
             Ok(()) => {
                 self.submitted = number;
                 let records = std::mem::take(&mut self.unsent).into_values().collect();
-                self.in_flight.push_back((number, records));
+                self.in_flight.push_back(Batch { number, begun: self.begun, records });
                 true
             }
             Err(error) => {
@@ -234,16 +275,16 @@ impl<A: Account> Journal<A> {
     /// not among them.
     pub fn durable(&mut self) -> Vec<(A, Total)> {
         let durable = self.durable.load(Ordering::Acquire);
-        while let Some((_, records)) = self.in_flight.pop_front_if(|(number, _)| *number <= durable) {
+        while let Some(Batch { begun, records, .. }) = self.in_flight.pop_front_if(|batch| batch.number <= durable) {
             records.iter().for_each(|record| self.note_durable(record));
+            self.complete = begun;
+        }
+        if self.in_flight.is_empty() && self.unsent.is_empty() {
+            self.complete = self.begun;
         }
         let sum = |(key, account): (Vec<u8>, A)| {
             let of_threads = self.on_disk.get(&key).into_iter().flat_map(BTreeMap::values);
-            let sum = of_threads.fold(Total::default(), |sum, total| Total {
-                packets: sum.packets + total.packets,
-                octets: sum.octets + total.octets,
-            });
-            (account, sum)
+            (account, of_threads.fold(Total::default(), |sum, total| sum.plus(*total)))
         };
         std::mem::take(&mut self.news).into_iter().map(sum).collect()
     }
@@ -316,6 +357,7 @@ impl<A: Account> Journal<A> {
     /// An account is closed: nothing more comes of it.
     pub fn close(&mut self, key: &[u8]) {
         self.open.remove(key);
+        self.reopened.remove(key);
     }
 }
 
@@ -384,7 +426,7 @@ mod tests {
     #[test]
     fn records_wait_for_room_and_accounts_are_over_when_their_last_record_is_durable() {
         let store = Arc::new(Reluctant::default());
-        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>)).expect("empty");
+        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>), UnixTime(0)).expect("empty");
         let second = |second: u64| UnixTime(second * 1_000_000);
         for (until, packets) in [(100, 1), (1_000, 1), (100, 2)] {
             journal.add(0, [(Until(until), Total { packets, octets: 9 })]);
@@ -402,6 +444,21 @@ mod tests {
         let total = |packets| Total { packets, octets: 9 };
         assert_eq!(journal.durable(), [(Until(100), total(2)), (Until(1_000), total(1))]);
         assert!(journal.durable().is_empty(), "told once");
+        // What was counted until a round began is complete once the batch of that round is durable.
+        for (begin, complete) in [(8, None), (9, Some(8)), (10, Some(9))] {
+            journal.begin_round(second(begin));
+            journal.add(0, [(Until(1_000), Total { packets: begin.into(), octets: 9 })]);
+            assert!(journal.submit(second(begin)));
+            assert_eq!(journal.complete(), complete.map(second));
+            let (_, durable) = store.batches.lock().expect("no panic").pop().expect("a batch");
+            durable();
+            assert_eq!(journal.complete(), complete.map(second), "nobody was told yet");
+            journal.durable();
+            assert_eq!(journal.complete(), Some(second(begin)));
+        }
+        journal.begin_round(second(11));
+        journal.durable();
+        assert_eq!(journal.complete(), Some(second(11)), "nothing was counted");
         assert!(journal.over(second(400)).is_empty(), "the clock may go back by five minutes");
         let over = journal.over(second(401));
         assert_eq!(over.iter().map(|(_, (_, account))| *account).collect::<Vec<_>>(), [Until(100)]);
@@ -412,7 +469,7 @@ mod tests {
     #[test]
     fn accounts_are_forgotten_with_all_their_records_forty_days_after_their_end_and_not_while_anything_waits() {
         let store = Arc::new(Reluctant::default());
-        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>)).expect("empty");
+        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>), UnixTime(0)).expect("empty");
         store.has_room.store(true, Ordering::Relaxed);
         let second = |second: u64| UnixTime(second * 1_000_000);
         for thread in 0..2 {
@@ -448,6 +505,56 @@ mod tests {
     }
 
     #[test]
+    fn an_account_that_was_closed_goes_on_from_its_total_when_the_clock_goes_back() {
+        let store = Arc::new(Reluctant::default());
+        store.has_room.store(true, Ordering::Relaxed);
+        let second = |second: u64| UnixTime(second * 1_000_000);
+        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>), second(7)).expect("empty");
+        let total = |packets| Total { packets, octets: packets * 9 };
+        let count = |journal: &mut Journal<Until>, packets| {
+            journal.add(0, [(Until(100), total(packets))]);
+            journal.submit(second(7));
+            store.batches.lock().expect("no panic").pop().expect("a batch").1();
+            journal.durable()
+        };
+        assert_eq!(count(&mut journal, 1_000), [(Until(100), total(1_000))]);
+        for packets in [1_000, 1_015] {
+            let over = journal.over(second(500));
+            assert_eq!(over.len(), 1);
+            over.into_iter().for_each(|(key, _)| journal.close(&key));
+            // The thread has forgotten it, and counts from zero.
+            assert_eq!(count(&mut journal, 10), [(Until(100), total(packets + 10))]);
+            assert_eq!(count(&mut journal, 15), [(Until(100), total(packets + 15))]);
+        }
+        assert_eq!(journal.totals.by_account(), [(Until(100), total(1_030))]);
+        // A process that starts while the clock is ahead gives its threads nothing of what is over then.
+        let (mut journal, live) =
+            Journal::restore(Some(Arc::new(Filled) as Arc<dyn Store>), second(500)).expect("one account");
+        assert_eq!(live, []);
+        journal.add(0, [(Until(100), total(10))]);
+        assert_eq!(journal.totals.by_account(), [(Until(100), total(1_040))]);
+    }
+
+    /// Has one record.
+    struct Filled;
+
+    impl Store for Filled {
+        fn submit(&self, _: Vec<Change>, _: Durable) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn load(&self, table: &'static str) -> Result<Vec<wayleave_runtime::store::Record>, StoreError> {
+            let total = Total { packets: 1_030, octets: 1_030 * 9 };
+            let record = Record { thread: 0, account: Until(100), total };
+            Ok(if table == TABLE { vec![(record.key(), record.value())] } else { Vec::new() })
+        }
+
+        fn health(&self) -> watch::Receiver<Health> {
+            watch::channel(Health::Good).1
+        }
+    }
+
+    #[test]
     fn a_record_is_read_as_it_was_written_and_totals_are_over_all_threads() {
         let total = Total { packets: 7, octets: u128::from(u64::MAX) * 9 };
         let record = Record { thread: 300, account: Until(5), total };
@@ -455,7 +562,7 @@ mod tests {
         assert_eq!(Record::read(&key, &value), Some(record));
         assert_eq!(Record::<Until>::read(&key[1..], &value), None);
         assert_eq!(Record::<Until>::read(&key, &value[1..]), None);
-        let (mut journal, _) = Journal::restore(None).expect("no store");
+        let (mut journal, _) = Journal::restore(None, UnixTime(0)).expect("no store");
         journal.add(1, [(Until(5), total)]);
         journal.add(2, [(Until(5), total), (Until(6), total)]);
         let twice = Total { packets: 14, octets: total.octets * 2 };

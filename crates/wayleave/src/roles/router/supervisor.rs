@@ -13,7 +13,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{FileStore, Store};
 
 use super::format::{Context, Control, Format};
-use super::journal::{self, Journal, Record};
+use super::journal::{Journal, Record};
 use super::output::{CONTROL_QUEUE, OutputQueues};
 use super::ports::{AttachedPort, PortSpec};
 use super::settings::Settings;
@@ -90,7 +90,7 @@ impl<F: Format> Role for Supervisor<F> {
         };
         let mut control = F::Control::load(&settings, store.as_ref())?;
         control.begin(&settings, daemon.clock, &daemon.events).await?;
-        let (journal, restored) = Journal::restore(store.clone().map(|store| store as Arc<dyn Store>))?;
+        let (journal, restored) = Journal::restore(store.clone().map(|store| store as Arc<dyn Store>), unix_now())?;
         settings.started = begins(settings.started, journal.last_counted());
         if let Some(last) = journal.last_counted().filter(|last| *last > unix_now()) {
             let secs = last.0.saturating_sub(unix_now().0) as f64 * 1e-6;
@@ -207,12 +207,14 @@ impl<F: Format> Supervisor<F> {
         if !self.journal.is_kept() {
             return;
         }
+        self.journal.begin_round(unix_now());
         for thread in 0..self.threads.count() {
             let totals = self.threads.query(thread, |worker| worker.format.journal()).await;
             self.journal.add(thread, totals.unwrap_or_default());
         }
         self.journal.submit(unix_now());
-        self.control.counted(self.journal.durable());
+        let durable = self.journal.durable();
+        self.control.counted(durable, self.journal.complete());
     }
 
     /// Does what is due: takes keys that begin, reads lists that are new, reopens ports whose interface was replaced.
@@ -235,13 +237,10 @@ impl<F: Format> Supervisor<F> {
 
     /// Drops accounts that ended long ago and whose totals whoever bills has.
     fn forget_accounts(&mut self) {
-        let (forgotten, more) = self.control.forget(self.journal.forgettable(unix_now()));
-        // Otherwise they leave with the next start, which finds them in the store and reports them again.
-        if !forgotten.is_empty() && self.journal.forget(&forgotten, more) {
-            info!(
-                accounts = forgotten.len(),
-                "accounts that ended long ago are with the key server, and forgotten here"
-            );
+        let (old, journal) = (self.journal.forgettable(unix_now()), &mut self.journal);
+        let accounts = self.control.forget(old, |accounts, more| journal.forget(accounts, more));
+        if accounts > 0 {
+            info!(accounts, "accounts that ended long ago are with the key server, and forgotten here");
         }
     }
 
@@ -328,7 +327,6 @@ fn open<F: Format>(
     let mut all = Vec::new();
     for (thread, ports) in ports.into_iter().enumerate() {
         let own = restored.iter().filter(|record| record.thread == thread);
-        let own = own.filter(|record| !journal::is_over(&record.account, unix_now()));
         let own = own.map(|record| (record.account, record.total)).collect();
         all.push((F::open(control, settings, thread, &ports, own)?, ports));
     }

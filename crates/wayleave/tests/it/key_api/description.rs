@@ -129,7 +129,7 @@ fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     assert_eq!(tried, described, "each operation is tried");
     let csv = world.call(Some(&world.read), "GET", "/v1/usage?format=csv", None);
     is_described(&description, &all["usage"], &csv);
-    assert!(csv.body.starts_with("principal,account,delegation,sub_delegation,packets,octets"), "{csv:?}");
+    assert!(csv.body.starts_with("principal,account,delegation,sub_delegation,late,packets,octets"), "{csv:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Routers and their provider's key server as processes: what routers forward is on the statement, whoever is killed; revocations are
 //! pushed; a shared rate is kept by all routers together.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use serde_json::Value;
 use wayleave_lab::netns::{self, NetworkNamespace};
 
 use super::common::{Folder, Router, eventually, free};
-use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, config, lay_out, packet};
+use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, config, lay_out, packet, packet_of};
 use crate::common::text;
 
 /// Packets a second while processes are killed.
@@ -121,30 +122,45 @@ impl Site {
     }
 }
 
+/// Whose packets a sender sends in turn: principals, and one's delegation.
+const PAYERS: [Payer; 3] = [(7, None), (7, Some(9)), (8, None)];
+type Payer = (u32, Option<u32>);
+/// Packets of each payer by router.
+type Counts = [[u64; 2]; PAYERS.len()];
+
 /// Sends packets through each router at a steady pace, each of them twice, until it is told to stop.
 pub(super) struct Sender {
     stop: Arc<AtomicBool>,
     /// For each router.
     sent: Arc<AtomicU64>,
-    arrived: Arc<[AtomicU64; 2]>,
+    arrived: Arc<[[AtomicU64; 2]; PAYERS.len()]>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-/// Inner octets of the packets through each router, by which they are told apart where they arrive.
-const LENGTHS: [usize; 2] = [100, 200];
+/// Inner octets of a payer's packets through a router, by which they are told apart where they arrive.
+fn length(payer: usize, router: usize) -> usize {
+    100 + router * 100 + payer * 20
+}
 
 impl Sender {
+    /// Of principal 7 alone.
     pub(super) fn start(first: u32) -> Self {
+        Self::start_for(1, first)
+    }
+
+    /// Of so many of the payers.
+    fn start_for(payers: usize, first: u32) -> Self {
         let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let arrived = Arc::<[AtomicU64; 2]>::default();
+        let arrived = Arc::<[[AtomicU64; 2]; PAYERS.len()]>::default();
         let mut host = Socket::new(HOST, PLATYPUS);
         let mut last = Socket::new(LAST, PLATYPUS);
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&sent));
         let sender = std::thread::spawn(move || {
             let (begin, mut number) = (Instant::now(), 0);
             while !stopped.load(Ordering::Relaxed) {
-                for (which, length) in LENGTHS.into_iter().enumerate() {
-                    let packet = packet(&[which], first + number, length);
+                let payer = number as usize % payers;
+                for router in 0..2 {
+                    let packet = packet_of(PAYERS[payer], &[router], first + number, length(payer, router));
                     host.send(&packet);
                     host.send(&packet);
                 }
@@ -155,14 +171,17 @@ impl Sender {
             }
         });
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&arrived));
-        let lengths = [0, 1].map(|which| packet(&[which], 0, LENGTHS[which]).len());
+        let octets = |payer: usize| [0, 1].map(|router| octets(payer, router));
+        let all: Vec<[usize; 2]> = (0..PAYERS.len()).map(octets).collect();
         let receiver = std::thread::spawn(move || {
             let mut quiet = 0;
             while quiet < 10 {
                 let packets = last.receive(Duration::from_millis(50));
                 for packet in &packets {
-                    let which = lengths.iter().position(|length| *length == packet.len()).expect("one of ours");
-                    count[which].fetch_add(1, Ordering::Relaxed);
+                    let is_alike = |octets: &usize| *octets == packet.len();
+                    let payer = all.iter().position(|of| of.iter().any(is_alike)).expect("one of ours");
+                    let router = all[payer].iter().position(is_alike).expect("one of the two");
+                    count[payer][router].fetch_add(1, Ordering::Relaxed);
                 }
                 quiet = if packets.is_empty() && stopped.load(Ordering::Relaxed) { quiet + 1 } else { 0 };
             }
@@ -170,15 +189,87 @@ impl Sender {
         Self { stop, sent, arrived, threads: vec![sender, receiver] }
     }
 
+    fn counts(&self) -> Counts {
+        self.arrived.each_ref().map(|of| of.each_ref().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// Packets at each router.
     pub(super) fn arrived(&self) -> [u64; 2] {
-        [0, 1].map(|which| self.arrived[which].load(Ordering::Relaxed))
+        [0, 1].map(|router| self.counts().iter().map(|of| of[router]).sum())
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        std::mem::take(&mut self.threads).into_iter().for_each(|thread| thread.join().expect("no panic"));
     }
 
     /// How many packets were sent through each router, each counted once, and how many arrived.
     pub(super) fn stop(mut self) -> (u64, [u64; 2]) {
-        self.stop.store(true, Ordering::Relaxed);
-        std::mem::take(&mut self.threads).into_iter().for_each(|thread| thread.join().expect("no panic"));
+        self.end();
         (self.sent.load(Ordering::Relaxed), self.arrived())
+    }
+
+    /// How many of each payer arrived.
+    fn stop_counts(mut self) -> Counts {
+        self.end();
+        self.counts()
+    }
+}
+
+/// Octets of a payer's packet through a router.
+fn octets(payer: usize, router: usize) -> usize {
+    packet_of(PAYERS[payer], &[router], 0, length(payer, router)).len()
+}
+
+/// Packets and octets of the lines of a statement, by principal and one more column.
+fn sums(site: &Site, by: &str, column: &str) -> BTreeMap<(u64, Option<u64>), [u64; 2]> {
+    let said = site.ok(&["cap", "usage", "--config", "key.toml", "--by", by, "--json"]);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let line = |line: &Value| {
+        let number = |of: &str| line[of].as_str().and_then(|text| text.parse().ok()).expect("a number");
+        ((line["principal"].as_u64().expect("a number"), line[column].as_u64()), [number("packets"), number("octets")])
+    };
+    said["usage"].as_array().expect("lines").iter().map(line).collect()
+}
+
+/// What is durable at the routers is reported. Twice: the last totals become durable, and are reported then.
+fn settle(site: &Site) {
+    let waiting = |router: &Router| router.status()["provider"]["waiting"].as_u64();
+    let reported = || site.connected() && site.routers.iter().all(|router| waiting(router) == Some(0));
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(600));
+        eventually("everything durable is reported", reported);
+    }
+}
+
+/// Compares what statements gained with what arrived: of no payer, and at no router, is there more on them, and at most a second of
+/// packets less for each kill.
+fn judge(site: &Site, before: &[BTreeMap<(u64, Option<u64>), [u64; 2]>; 2], arrived: &Counts, killed: [u64; 2]) {
+    let after = [sums(site, "delegation", "delegation"), sums(site, "router", "router")];
+    let gained = |of: usize, key: (u64, Option<u64>)| -> [u64; 2] {
+        let at = |sums: &BTreeMap<(u64, Option<u64>), [u64; 2]>| sums.get(&key).copied().unwrap_or_default();
+        [0, 1].map(|column| at(&after[of])[column] - at(&before[of])[column])
+    };
+    let check = |what: String, [packets, octets]: [u64; 2], parts: &[(usize, usize)], killed: u64| {
+        let arrived_packets: u64 = parts.iter().map(|(payer, router)| arrived[*payer][*router]).sum();
+        let arrived_octets: u64 =
+            parts.iter().map(|(payer, router)| arrived[*payer][*router] * self::octets(*payer, *router) as u64).sum();
+        println!("{what}: {arrived_packets} arrived, {packets} on the statement, {killed} kills");
+        assert!(packets <= arrived_packets && octets <= arrived_octets, "{what}: {packets} of {arrived_packets}");
+        assert!(packets + PACE * killed >= arrived_packets, "{what}: {packets} of {arrived_packets}");
+        if let [(payer, router)] = parts {
+            assert_eq!(octets, packets * self::octets(*payer, *router) as u64, "{what}");
+        }
+    };
+    for (payer, (principal, delegation)) in PAYERS.into_iter().enumerate() {
+        let gained = gained(0, (principal.into(), delegation.map(u64::from)));
+        check(format!("{:?}", PAYERS[payer]), gained, &[(payer, 0), (payer, 1)], killed[0] + killed[1]);
+    }
+    for router in 0..2 {
+        for (principal, parts) in [(7, &[(0, router), (1, router)][..]), (8, &[(2, router)])] {
+            let gained = gained(1, (principal, Some(router as u64 + 1)));
+            check(format!("principal {principal} at router {router}"), gained, parts, killed[router]);
+        }
     }
 }
 
@@ -205,8 +296,8 @@ fn statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed() {
     assert_eq!(arrived, [sent; 2], "each of them once");
     eventually("the statement is complete", || site.billed() == arrived);
     let csv = site.ok(&["cap", "usage", "--config", "key.toml", "--by", "principal", "--csv"]);
-    let octets: u64 = (0..2).map(|which| sent * packet(&[which], 0, LENGTHS[which]).len() as u64).sum();
-    assert_eq!(csv, format!("principal,account,packets,octets\r\n7,desk,{},{octets}\r\n", sent * 2));
+    let octets: u64 = (0..2).map(|which| sent * octets(0, which) as u64).sum();
+    assert_eq!(csv, format!("principal,account,late,packets,octets\r\n7,desk,false,{},{octets}\r\n", sent * 2));
 
     site.is_billed_alike_from_elsewhere();
 
@@ -222,7 +313,9 @@ fn statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed() {
     eventually("what waited is reported", || site.billed() == before);
 
     // Anybody is killed, again and again, while packets are sent and repeated.
-    let sender = Sender::start(2_000_000);
+    settle(&site);
+    let before = [sums(&site, "delegation", "delegation"), sums(&site, "router", "router")];
+    let sender = Sender::start_for(PAYERS.len(), 2_000_000);
     let kills = std::env::var("WAYLEAVE_BILLED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
     let mut killed = [0; 3];
     for kill in 0..kills {
@@ -237,27 +330,49 @@ fn statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed() {
     }
     let count = sender.arrived();
     eventually("packets arrive again", || (0..2).all(|which| sender.arrived()[which] > count[which]));
-    let (sent, arrived) = sender.stop();
-    let reported = || {
-        let waiting = |router: &Router| router.status()["provider"]["waiting"].as_u64();
-        site.connected() && site.routers.iter().all(|router| waiting(router) == Some(0))
+    let arrived = sender.stop_counts();
+    settle(&site);
+    judge(&site, &before, &arrived, [killed[0], killed[1]]);
+}
+
+/// An old copy of a router's state is put back; then the state of one router is copied to the other.
+#[test]
+fn a_routers_state_that_is_put_back_or_copied_to_another_router_bills_nothing_twice() {
+    let name = "billed::a_routers_state_that_is_put_back_or_copied_to_another_router_bills_nothing_twice";
+    let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
+    eventually("both routers are connected", || site.connected());
+    let empty = [BTreeMap::new(), BTreeMap::new()];
+    let mut arrived = Counts::default();
+    let send = |site: &Site, arrived: &mut Counts, first: u32| {
+        let sender = Sender::start_for(PAYERS.len(), first);
+        let begun = sender.arrived();
+        eventually("packets arrive", || (0..2).all(|router| sender.arrived()[router] > begun[router] + 300));
+        for (sum, count) in arrived.iter_mut().zip(sender.stop_counts()) {
+            (0..2).for_each(|router| sum[router] += count[router]);
+        }
+        settle(site);
     };
-    // Twice: the last totals become durable, and are reported then.
-    for _ in 0..2 {
-        std::thread::sleep(Duration::from_millis(600));
-        eventually("everything durable is reported", reported);
-    }
-    let billed = site.billed();
-    for which in 0..2 {
-        let (billed, arrived) = (billed[which] - before[which], arrived[which]);
-        println!("router {which}: {sent} sent, {arrived} arrived, {billed} on the statement, {} kills", killed[which]);
-        assert!(billed <= arrived, "router {which}: {billed} on the statement, {arrived} arrived");
-        // What a kill takes from a router is less than a second of packets.
-        assert!(
-            billed + PACE * killed[which] >= arrived,
-            "router {which}: {billed} on the statement, {arrived} arrived"
-        );
-    }
+    let file = |site: &Site, name: &str| site.folder.0.join(name);
+    send(&site, &mut arrived, 0);
+    judge(&site, &empty, &arrived, [0, 0]);
+    site.routers[0].kill();
+    fs::copy(file(&site, "0.redb"), file(&site, "old.redb")).expect("copied");
+    site.routers[0].start_process();
+    send(&site, &mut arrived, 1_000_000);
+    judge(&site, &empty, &arrived, [1, 0]);
+    // The old copy: what the server has stays, and the router counts on from there.
+    site.routers[0].kill();
+    fs::copy(file(&site, "old.redb"), file(&site, "0.redb")).expect("copied");
+    site.routers[0].start_process();
+    eventually("the router is told", || site.key.log().contains("its state was put back"));
+    send(&site, &mut arrived, 2_000_000);
+    judge(&site, &empty, &arrived, [2, 0]);
+    // The other router gets a copy: it has reported all of its own.
+    site.routers.iter_mut().for_each(|router| router.kill());
+    fs::copy(file(&site, "0.redb"), file(&site, "1.redb")).expect("copied");
+    site.routers.iter_mut().for_each(|router| router.start_process());
+    send(&site, &mut arrived, 3_000_000);
+    judge(&site, &empty, &arrived, [3, 1]);
 }
 
 #[test]

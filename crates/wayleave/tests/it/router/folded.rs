@@ -51,6 +51,70 @@ fn kinds(site: &Site) -> (usize, usize) {
     (lines.len() - months, months)
 }
 
+/// What the command says that closes the time before a second.
+fn close(site: &Site, second: u64, more: &[&str]) -> (Option<i32>, String) {
+    let second = second.to_string();
+    let command = ["cap", "usage", "--config", "key.toml", "--json", "--close", &second];
+    let output = site.folder.run(&[&command[..], more].concat());
+    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// Up to when a router has reported everything.
+fn confirmed(site: &Site, router: usize) -> Option<u64> {
+    site.key.status()["routers"][router]["confirmed"].as_u64()
+}
+
+#[test]
+fn usage_of_a_router_that_was_away_when_time_was_closed_is_on_the_next_statement_once() {
+    let name = "folded::usage_of_a_router_that_was_away_when_time_was_closed_is_on_the_next_statement_once";
+    let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
+    eventually("both routers are connected", || site.connected());
+    // The server has never heard of what the second router has.
+    site.routers.iter_mut().chain([&mut site.key]).for_each(|process| process.kill());
+    std::fs::remove_file(site.folder.0.join("usage")).expect("the server's file");
+    put(&site, 0, &[(10, 1_000)], None);
+    put(&site, 1, &[(10, 100)], None);
+    site.key.start_process();
+    site.routers[0].start_process();
+    let day = unix_now().secs() - 5 * DAY;
+    eventually("the first router has confirmed", || confirmed(&site, 0) > Some(day) && site.billed() == [1_000, 0]);
+    let (code, said) = close(&site, day, &[]);
+    assert!(code == Some(1) && said.contains("r1 (confirmed: nothing; not connected)"), "{said}");
+    assert!(!said.contains("r0"), "{said}");
+    let (code, said) = close(&site, day, &["--without", "r9"]);
+    assert!(code == Some(2) && said.contains("no router r9"), "{said}");
+    let (code, said) = close(&site, day, &["--without", "r1"]);
+    assert!(code == Some(0) && said.contains("closed_before"), "{said}");
+    eventually("it is folded", || kinds(&site) == (0, 1));
+    let day = day.to_string();
+    let billed = |site: &Site, more: &[&str]| -> Vec<(u64, bool, String)> {
+        let line = |line: &Value| {
+            let packets = line["packets"].as_str().expect("a text").to_owned();
+            (line["router"].as_u64().expect("a number"), line["late"] == true, packets)
+        };
+        lines(site, &[&["--by", "router"], more].concat()).iter().map(line).collect()
+    };
+    let before = [(1, false, "1000".to_owned())];
+    assert_eq!(billed(&site, &["--to", &day]), before);
+    site.routers[1].start_process();
+    let is_complete = |site: &Site| confirmed(site, 1) > day.parse().ok();
+    eventually("the late one has confirmed", || is_complete(&site));
+    let late = [(2, true, "100".to_owned())];
+    assert_eq!((billed(&site, &["--to", &day]), billed(&site, &["--from", &day])), (before.to_vec(), late.to_vec()));
+    assert!(site.key.log().contains("usage of closed time"), "{}", site.key.log());
+    // It reports that again, also as if it were new, to a server that has started again: it is on no bill.
+    site.key.kill();
+    site.routers[1].kill();
+    put(&site, 1, &[(10, 100)], Some([7; 16]));
+    assert_eq!(billed(&site, &["--from", &day]), late, "from the file of a server that was killed");
+    site.key.start_process();
+    site.routers[1].start_process();
+    let waiting = |site: &Site| site.routers[1].status()["provider"]["waiting"].as_u64();
+    eventually("everything is acknowledged", || site.connected() && waiting(&site) == Some(0));
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!((billed(&site, &["--to", &day]), billed(&site, &["--from", &day])), (before.to_vec(), late.to_vec()));
+}
+
 #[test]
 fn old_usage_is_folded_and_forgotten_and_stays_on_the_bill_once() {
     let name = "folded::old_usage_is_folded_and_forgotten_and_stays_on_the_bill_once";
@@ -69,24 +133,16 @@ fn old_usage_is_folded_and_forgotten_and_stays_on_the_bill_once() {
     eventually("the router forgets", || kept(&site) == 1);
     assert_eq!((site.billed(), lines(&site, &["--by", "principal"])), ([7_000, 100], before.clone()));
 
-    // The operator closes the time before five days ago; not while a router is away, and not a day that is not over.
-    let close = |site: &Site, second: u64| {
-        let second = second.to_string();
-        let output = site.folder.run(&["cap", "usage", "--config", "key.toml", "--json", "--close", &second]);
-        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
-    };
+    // The operator closes the time before five days ago, but not a day that is not over. A router that has confirmed it may be away.
     let now = unix_now().secs();
-    let (code, said) = close(&site, now);
+    let (code, said) = close(&site, now, &[]);
     assert!(code == Some(2) && said.contains("not a day ago"), "{said}");
     let day = now - 5 * DAY;
+    eventually("both routers have confirmed", || (0..2).all(|router| confirmed(&site, router) > Some(day)));
     site.routers[1].kill();
-    eventually("the server notices", || !site.connected());
-    let (code, said) = close(&site, day);
-    assert!(code == Some(1) && said.contains("r1") && said.contains("not connected"), "{said}");
-    site.routers[1].start_process();
-    eventually("both routers are connected", || site.connected());
-    let (code, said) = close(&site, day);
+    let (code, said) = close(&site, day, &[]);
     assert!(code == Some(0) && said.contains("closed_before"), "{said}");
+    site.routers[1].start_process();
     // The server is killed while it closes and folds.
     for kill in 0..6 {
         std::thread::sleep(Duration::from_millis(40 * kill));

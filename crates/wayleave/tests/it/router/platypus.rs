@@ -10,7 +10,7 @@ use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::ip::Ip;
@@ -59,20 +59,25 @@ impl Socket {
     }
 }
 
-/// An inner UDP packet of `length` octets through `waypoints`, the `number`-th of this second.
+/// An inner UDP packet of `length` octets through `waypoints`, the `number`-th of this second, for principal 7.
 pub(crate) fn packet(waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
+    packet_of((7, None), waypoints, number, length)
+}
+
+/// The same for any principal, and one of its delegations.
+pub(crate) fn packet_of(payer: (u32, Option<u32>), waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
     let now = unix_now();
     let interval = Interval::new(12).expect("in range");
+    let principal = Principal::new(payer.0).expect("24 bits");
     let hop = |which: &usize| {
-        let keys = WaypointKeys::new(WaypointKey::new(&Key128::new(KEYS[*which])));
-        let capability = Capability {
-            waypoint: IpAddr::V4(WAYPOINTS[*which]),
-            principal: Principal::new(7).expect("24 bits"),
-            interval,
-            epoch: epoch::epoch_at(interval, now),
-            delegation: None,
-            width: Width::Full,
-        };
+        let key = WaypointKey::new(&Key128::new(KEYS[*which]));
+        let (waypoint, epoch) = (IpAddr::V4(WAYPOINTS[*which]), epoch::epoch_at(interval, now));
+        let delegation = payer.1.map(|id| {
+            let (id, all) = (DelegationId::new(id).expect("24 bits"), "0.0.0.0/0".parse().expect("a prefix"));
+            key.secret(waypoint, principal, interval, epoch).delegate(id, all).expect("of the family").delegation()
+        });
+        let keys = WaypointKeys::new(key);
+        let capability = Capability { waypoint, principal, interval, epoch, delegation, width: Width::Full };
         Hop { key: keys.stamp_key(&capability).expect("one key for ever"), capability }
     };
     let hops: Vec<Hop> = waypoints.iter().map(hop).collect();

@@ -479,14 +479,14 @@ impl Control<Platypus> for PlatypusControl {
         }
     }
 
-    fn counted(&mut self, totals: Vec<(Charge, Total)>) {
+    fn counted(&mut self, totals: Vec<(Charge, Total)>, complete: Option<UnixTime>) {
         if let Some(provider) = &self.provider {
-            provider.durable(totals);
+            provider.durable(totals, complete);
         }
     }
 
-    fn forget(&mut self, accounts: Vec<Charge>) -> (Vec<Charge>, Vec<Change>) {
-        self.provider.as_ref().map_or_else(Default::default, |provider| provider.forget(accounts))
+    fn forget(&mut self, accounts: Vec<Charge>, remove: impl FnOnce(&[Charge], Vec<Change>) -> bool) -> usize {
+        self.provider.as_ref().map_or(0, |provider| provider.forget(accounts, remove))
     }
 
     fn ports(settings: &Settings) -> Vec<PortSpec> {

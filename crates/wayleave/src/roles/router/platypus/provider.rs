@@ -18,7 +18,7 @@ use wayleave_control::capability::{
     ChargedAccount, JournalId, MAX_MESSAGE, RatePayer, RouterClient, RouterClientEvent, SharedRate, Usage,
 };
 use wayleave_control::realm::Server;
-use wayleave_core::Instant;
+use wayleave_core::{Instant, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_dataplane::platypus::account::{Payer, shares};
 use wayleave_dataplane::platypus::record;
@@ -191,27 +191,19 @@ impl Provider {
         state.rates = rates;
     }
 
-    /// These totals are durable here.
-    pub fn durable(&self, totals: Vec<(Charge, Total)>) {
+    /// These totals are durable here, and with them everything that was counted until `complete`.
+    pub fn durable(&self, totals: Vec<(Charge, Total)>, complete: Option<UnixTime>) {
         let mut state = lock(&self.state);
         for (charge, Total { packets, octets }) in totals {
             state.client.durable(ChargedAccount(record::encode(&charge)), Usage { packets, octets });
         }
+        complete.into_iter().for_each(|until| state.client.counted_until(until.secs()));
     }
 
-    /// Forgets those of these accounts whose totals the key server has. Returns them, and the parts of the base that go with them: a
-    /// total that stayed without its base would be billed twice.
-    pub fn forget(&self, accounts: Vec<Charge>) -> (Vec<Charge>, Vec<Change>) {
-        let mut state = lock(&self.state);
-        // While a new identity waits for the store, its base has these accounts.
-        if state.unwritten.is_some() {
-            return (Vec::new(), Vec::new());
-        }
-        let key = |charge: &Charge| ChargedAccount(record::encode(charge));
-        let forgotten: Vec<Charge> = accounts.into_iter().filter(|charge| state.client.forget(&key(charge))).collect();
-        let base = |charge: &Charge| Change { table: BASE, key: record::encode(charge).to_vec(), value: None };
-        let bases = forgotten.iter().map(base).collect();
-        (forgotten, bases)
+    /// Forgets those of these accounts whose totals the key server has, if `remove` takes them out of the store together with the
+    /// parts of the base that go with them. Returns how many.
+    pub fn forget(&self, accounts: Vec<Charge>, remove: impl FnOnce(&[Charge], Vec<Change>) -> bool) -> usize {
+        forget(&mut lock(&self.state), accounts, remove)
     }
 
     /// Waits until the link's task ends without being stopped. Cancel safe.
@@ -230,6 +222,24 @@ impl Provider {
             let _ = task.await; // it was ended
         }
     }
+}
+
+/// See [`Provider::forget`]. The lock is held until the store has taken the removal: no new identity begins between, with a base from
+/// which the accounts are gone while their totals are in the store still. Such totals would be billed once more under that identity.
+fn forget(state: &mut State, accounts: Vec<Charge>, remove: impl FnOnce(&[Charge], Vec<Change>) -> bool) -> usize {
+    // While a new identity waits for the store, its base has these accounts.
+    if state.unwritten.is_some() {
+        return 0;
+    }
+    let key = |charge: &Charge| ChargedAccount(record::encode(charge));
+    let forgotten: Vec<Charge> =
+        accounts.into_iter().filter(|charge| state.client.is_forgettable(&key(charge))).collect();
+    let base = |charge: &Charge| Change { table: BASE, key: record::encode(charge).to_vec(), value: None };
+    if forgotten.is_empty() || !remove(&forgotten, forgotten.iter().map(base).collect()) {
+        return 0;
+    }
+    forgotten.iter().for_each(|charge| state.client.forget(&key(charge)));
+    forgotten.len()
 }
 
 /// Its member of the status view.
@@ -409,10 +419,12 @@ impl Task {
     }
 
     fn report(&self) {
-        let report = lock(&self.state).client.report(self.clock.now().instant);
-        if let Some(octets) = report {
-            self.send(octets);
-        }
+        let now = self.clock.now().instant;
+        let (report, confirmation) = {
+            let mut state = lock(&self.state);
+            (state.client.report(now), state.client.confirm(now))
+        };
+        report.into_iter().chain(confirmation).for_each(|octets| self.send(octets));
     }
 
     /// Puts a list where the router reads it.
@@ -502,4 +514,79 @@ fn keep_list(path: &Path, key: &VerifyingKey, octets: &[u8]) -> Result<u64, Stri
     }
     revocation::put(path, &[octets]).map_err(|failures| failures.to_string())?;
     Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_control::capability::{ChannelMessage, Ledger, UsageAnswer};
+    use wayleave_packet::platypus::header::Interval;
+
+    use super::*;
+
+    fn charge(epoch: u32) -> Charge {
+        let principal = Principal::new(7).expect("24 bits");
+        Charge { principal, delegation: None, interval: Interval::new(12), epoch }
+    }
+
+    /// Connected to a key server that takes whatever is reported.
+    struct Site {
+        state: State,
+        ledger: Ledger<ChargedAccount>,
+    }
+
+    impl Site {
+        fn new(journal: JournalId, base: BTreeMap<ChargedAccount, Usage>, totals: &BTreeMap<u32, u128>) -> Self {
+            let mut client = RouterClient::new(journal, base, None);
+            for (epoch, packets) in totals {
+                let usage = Usage { packets: *packets, octets: packets * 100 };
+                client.durable(ChargedAccount(record::encode(&charge(*epoch))), usage);
+            }
+            client.connected();
+            let state = State { client, unwritten: None, problems: BTreeMap::new(), rates: Vec::new() };
+            Self { state, ledger: Ledger::new(100) }
+        }
+
+        fn report(&mut self) {
+            while let Some(octets) = self.state.client.report(Instant(1)) {
+                let Ok(ChannelMessage::Report(report)) = ChannelMessage::decode(&octets) else { panic!("no report") };
+                let taken = self.ledger.take(1, &report).expect("there is room");
+                let answer = UsageAnswer { number: report.number, is_behind: taken.is_behind };
+                let events = self.state.client.frame(&ChannelMessage::Answer(answer).encode(), Instant(1));
+                assert_eq!(events, Ok(Vec::new()));
+            }
+        }
+
+        fn billed(&self) -> u128 {
+            self.ledger.sums().values().map(|sum| sum.packets).sum()
+        }
+    }
+
+    #[test]
+    fn accounts_whose_removal_the_store_refuses_stay_and_are_on_no_bill_twice_under_a_new_identity() {
+        let totals = BTreeMap::from([(1, 100), (2, 50)]);
+        let mut site = Site::new(JournalId([1; 16]), BTreeMap::new(), &totals);
+        site.report();
+        assert_eq!(site.billed(), 150);
+        let old = || vec![charge(1)];
+        let mut offered = 0;
+        let refuse = |accounts: &[Charge], bases: Vec<Change>| {
+            offered += accounts.len() + bases.len();
+            false
+        };
+        assert_eq!((forget(&mut site.state, old(), refuse), offered), (0, 2), "the store is busy");
+        // The router goes on under a new identity, and starts again with what the store has: all totals, and the new base.
+        let base = site.state.client.begin(JournalId([2; 16])).clone();
+        assert_eq!(base.len(), 2, "what the store still has is billed already");
+        let ledger = site.ledger;
+        site = Site { ledger, ..Site::new(JournalId([2; 16]), base, &totals) };
+        site.report();
+        assert_eq!(site.billed(), 150);
+        // What the store took is gone from the next base too.
+        assert_eq!(forget(&mut site.state, old(), |_, _| true), 1);
+        assert_eq!(forget(&mut site.state, old(), |_, _| true), 0, "gone");
+        assert_eq!(site.state.client.begin(JournalId([3; 16])).len(), 1);
+        // A new identity that is not durable yet holds all of them.
+        site.state.unwritten = Some((JournalId([3; 16]), BTreeMap::new()));
+        assert_eq!(forget(&mut site.state, vec![charge(2)], |_, _| true), 0);
+    }
 }
