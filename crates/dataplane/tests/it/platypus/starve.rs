@@ -205,9 +205,9 @@ fn at_ten_times_the_filters_load_what_is_counted_has_passed_and_a_payer_with_a_r
             .iter()
             .filter(|(charge, _)| charge.principal == principal(number))
             .map(|(_, total)| total.packets)
-            .sum::<u64>()
+            .sum::<u128>()
     };
-    assert_eq!([counted(1), counted(2)], passed);
+    assert_eq!([counted(1), counted(2)], passed.map(u128::from));
 }
 
 /// Twenty thousand packets of one payer, of each kind, and beside them a payer with a rate and one without.
