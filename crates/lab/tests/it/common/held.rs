@@ -40,14 +40,14 @@ impl Held {
         match (from, to) {
             (Node::Party(_), Node::Member(slot)) => {
                 let party = usize::from(from == PARTIES[1]);
-                self.members.entry(slot).or_default().from_party(party, bytes, &mut self.shares_a_bucket);
+                self.members.entry(slot).or_default().party_sent(party, bytes, &mut self.shares_a_bucket);
             }
-            (Node::Member(slot), party) if party == PARTIES[0] => self.from_member(slot, bytes),
+            (Node::Member(slot), party) if party == PARTIES[0] => self.member_sent(slot, bytes),
             _ => {}
         }
     }
 
-    fn from_member(&mut self, slot: u32, bytes: &[u8]) {
+    fn member_sent(&mut self, slot: u32, bytes: &[u8]) {
         let member = self.members.entry(slot).or_default();
         match FromMember::decode(bytes) {
             Ok(FromMember::Hello { .. }) => {
@@ -71,13 +71,13 @@ impl Held {
 }
 
 impl HeldByOne {
-    fn from_party(&mut self, party: usize, bytes: &[u8], shares_a_bucket: &mut bool) {
+    fn party_sent(&mut self, party: usize, bytes: &[u8], shares_a_bucket: &mut bool) {
         match ToMember::decode(bytes) {
             Ok(ToMember::Part { last, bytes }) => {
                 self.parts[party].extend_from_slice(&bytes);
                 if last {
                     let whole = std::mem::take(&mut self.parts[party]);
-                    self.from_party(party, &whole, shares_a_bucket);
+                    self.party_sent(party, &whole, shares_a_bucket);
                 }
             }
             Ok(ToMember::Tick(tick)) if tick.seq > self.last => {
