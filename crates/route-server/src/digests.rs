@@ -66,7 +66,8 @@ where
 }
 
 /// The hash of an instance.
-pub(crate) fn instance(candidates: &[Candidate]) -> InstanceHash {
+#[must_use]
+pub fn instance(candidates: &[Candidate]) -> InstanceHash {
     let mut w = Writer::with_room(candidates.len() * 34);
     for (handle, index) in candidates {
         w.bytes(&handle.0).u16(*index);

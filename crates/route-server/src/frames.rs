@@ -191,6 +191,9 @@ pub struct Tick {
     pub live: u32,
     /// Whether a ranking is awaited from this receiver.
     pub rank: bool,
+    /// Places, ascending, of instances in which only routes of the receiver's own AS changed, which it does not use: what was chosen
+    /// for it stays, and whatever it ranks there counts as zero.
+    pub unranked: Vec<u32>,
 }
 
 /// A frame from a party to a member.
@@ -756,7 +759,9 @@ impl Tick {
         w.list(&self.instances, |w, instance| {
             w.list(instance, write_candidate);
         });
-        w.u32(self.live).bool(self.rank);
+        w.u32(self.live).bool(self.rank).list(&self.unranked, |w, place| {
+            w.u32(*place);
+        });
     }
 
     /// About how many bytes it takes: what is long in most ticks.
@@ -796,6 +801,7 @@ impl Tick {
             instances: r.list(4, MAX_LIST, instance)?,
             live: r.u32()?,
             rank: r.bool()?,
+            unranked: r.list(4, MAX_LIST, Reader::u32)?,
         })
     }
 }

@@ -170,12 +170,22 @@ pub struct Effects {
     pub dead: Vec<Candidate>,
     /// Prefixes whose candidates changed.
     pub touched: BTreeSet<Prefix>,
+    /// Of each of these, the slots whose routes changed.
+    pub changed_by: BTreeMap<Prefix, BTreeSet<u32>>,
     /// Prefixes that are evaluated again though their candidates are the same.
     pub relisted: BTreeSet<Prefix>,
     /// Prefixes of the objects in `widened`, which are new to the new slots only.
     pub opened: BTreeSet<Prefix>,
     /// Versions applied, per slot.
     pub applied: BTreeMap<u32, Vec<u64>>,
+}
+
+impl Effects {
+    /// A route of `slot` to the prefix came or went.
+    fn touch(&mut self, prefix: Prefix, slot: u32) {
+        self.touched.insert(prefix);
+        self.changed_by.entry(prefix).or_default().insert(slot);
+    }
 }
 
 /// The place of an object in the order in which a member that is synchronised gets everything: its first prefix (dead or alive),
@@ -441,7 +451,7 @@ impl ObjectTable {
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             *self.prefixes_of.entry(slot).or_default() += 1;
             self.digests.unsettled.insert(nlri.prefix);
-            effects.touched.insert(nlri.prefix);
+            effects.touch(nlri.prefix, slot);
         }
     }
 
@@ -509,7 +519,7 @@ impl ObjectTable {
             self.by_prefix.remove(&nlri.prefix);
         }
         self.digests.unsettled.insert(nlri.prefix);
-        effects.touched.insert(nlri.prefix);
+        effects.touch(nlri.prefix, slot);
         self.kill(slot, version, index, effects);
     }
 

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::sleep_until;
 use wayleave_core::Machine;
 
@@ -73,12 +74,15 @@ where
             }
         }
         let deadline = machine.deadline();
+        // The timer has a granularity of a millisecond; a machine with work in slices would wait for that between two.
+        let is_due = deadline.is_some_and(|at| at <= clock.now().instant);
         let event = tokio::select! {
             event = events.recv() => match event {
                 Some(event) => Some(event),
                 None => return Ok(()),
             },
-            () = sleep_until(deadline.map_or_else(tokio::time::Instant::now, |at| clock.at(at))), if deadline.is_some() => None,
+            () = yield_now(), if is_due => None,
+            () = sleep_until(deadline.map_or_else(tokio::time::Instant::now, |at| clock.at(at))), if deadline.is_some() && !is_due => None,
         };
         match event.map(|event| io.step(event)) {
             Some(Step::Input(input)) => {

@@ -10,12 +10,12 @@ use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::costs::{Costs, Wire};
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::credit;
-use wayleave_route_server::frames::{FromMember, Refusal, SessionId};
+use wayleave_route_server::frames::{FromMember, Refusal, SessionId, ToMember};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Budget, PartyEvent, PartyStatus};
 
-use crate::common::{LIMIT, in_both_modes, nlri, route};
+use crate::common::{LIMIT, asn, in_both_modes, nlri, policy, route};
 
 const HONEST: u32 = 20;
 const BAD: u32 = HONEST;
@@ -486,4 +486,66 @@ fn what_waits_for_its_other_half_is_bounded_in_octets(export: ExportMode) {
     assert!((32 << 20..33 << 20).contains(&most), "{most}");
     let busy = |event: &PartyEvent| matches!(event, PartyEvent::Refused { slot: 2, reason: Refusal::Busy, .. });
     assert!(named(&sim, busy) > 200, "{}", named(&sim, busy));
+}
+
+/// Announcers of one prefix, which the exchange recommends the more the higher their slots are: opposite to a member's own order.
+const ANNOUNCERS: u32 = 40;
+
+/// How many places of the order of the recommendation a member (slot 0) finds within an epoch that rejects each winner in turn, and
+/// changes a route of its own each time; `asks`: whether it asks for everything as well; `ranks_all`: whether it ranks also what the
+/// parties say that it need not.
+fn places_found(asks: bool, ranks_all: bool) -> u32 {
+    let members = ANNOUNCERS as usize + 1;
+    let mut sim = Sim::new(Setup { members, tick: TICK, ..Setup::default() });
+    let prefix = nlri("192.0.2.0/24");
+    sim.recommend((1..=ANNOUNCERS).map(|slot| (slot, u8::try_from(slot).expect("few"))).collect());
+    assert!(sim.settle(LIMIT));
+    for slot in 1..=ANNOUNCERS {
+        sim.announce(slot, &[prefix], &route(slot, &[64500], &[]));
+    }
+    assert!(sim.settle(LIMIT));
+    sim.tamper = Some(Box::new(move |from, to, bytes| match (from, to) {
+        (Node::Member(0), _) if !asks && matches!(FromMember::decode(bytes), Ok(FromMember::Resync)) => {
+            FrameAction::Drop
+        }
+        (_, Node::Member(0)) if ranks_all => match ToMember::decode(bytes) {
+            Ok(ToMember::Tick(mut tick)) if !tick.unranked.is_empty() => {
+                tick.unranked.clear();
+                FrameAction::Change(ToMember::Tick(tick).encode())
+            }
+            _ => FrameAction::Pass,
+        },
+        _ => FrameAction::Pass,
+    }));
+    let (begin, mut found, mut step) = (sim.now().instant, 0, 0);
+    while sim.now().instant - begin < Duration::from_secs(900) && found < ANNOUNCERS {
+        let winner = sim.tables[&0].get(&prefix.prefix).and_then(|route| route.as_path().first_asn());
+        if winner == Some(asn(ANNOUNCERS - found)) {
+            found += 1;
+            let rejected: Vec<String> = (0..found).map(|n| format!("\"{}\"", asn(ANNOUNCERS - n).0)).collect();
+            let rejected = rejected.join(", ");
+            sim.set_policy(
+                0,
+                policy(&format!("[[rule]]\ndirection = \"import\"\npeer = [{rejected}]\nreject = true\n")),
+            );
+        } else if asks {
+            for party in PARTIES {
+                sim.inject(Node::Member(0), party, &FromMember::Resync.encode());
+            }
+        }
+        step += 1;
+        sim.announce(0, &[prefix], &route(0, &[64500 + step], &[]));
+        sim.pass(Duration::from_secs(20));
+    }
+    found
+}
+
+#[test]
+fn a_route_of_its_own_buys_no_member_a_choice_and_the_recommendations_order_stays_within_its_budget() {
+    for ranks_all in [false, true] {
+        assert_eq!(places_found(false, ranks_all), 1, "what was chosen when the others announced");
+    }
+    let most = 1 + 16 + Budget::default().choices / 4;
+    let found = places_found(true, false);
+    assert!((10..=most).contains(&found), "{found} places, at most {most}");
 }

@@ -146,3 +146,36 @@ fn a_table_is_announced_with_few_decisions_about_each_route(export: ExportMode) 
     let decisions = sim.member(0).expect("it runs").status().counters.export_decisions;
     assert!(decisions <= 2 * u64::from(routes), "{decisions} decisions for {routes} routes");
 }
+
+#[test]
+fn a_prefix_that_had_no_route_waits_for_the_result_and_routers_see_one_change() {
+    let mut sim = exchange();
+    // The member's own order would take the lower slot.
+    sim.recommend([(0, 1), (1, 9)].into());
+    assert!(sim.settle(LIMIT));
+    // Whatever comes just after a batch goes into the next one together.
+    sim.announce(2, &[nlri("198.51.100.0/24")], &route(2, &[64500], &[]));
+    while !sim.tables[&BAD].contains_key(&nlri("198.51.100.0/24").prefix) {
+        assert!(sim.step(LIMIT));
+    }
+    let (begin, before, new) = (sim.now().instant, sim.router_changes.len(), nlri("203.0.113.0/24"));
+    for slot in [0, 1] {
+        sim.announce(slot, &[new], &route(slot, &[64500], &[]));
+    }
+    while !sim.tables[&2].contains_key(&new.prefix) {
+        assert!(sim.step(LIMIT));
+    }
+    // The rest of a tick until the batch, and a tick until rankings leave.
+    assert!(sim.now().instant - begin <= 2 * TICK + TICK / 10);
+    assert!(sim.settle(LIMIT));
+    let mut changes: Vec<(u32, bool)> = sim.router_changes[before..]
+        .iter()
+        .filter(|(_, prefix, _)| *prefix == new.prefix)
+        .map(|(slot, _, is_there)| (*slot, *is_there))
+        .collect();
+    changes.sort_unstable();
+    assert_eq!(changes, [(0, true), (1, true), (2, true), (BAD, true)]);
+    for slot in [2, BAD] {
+        assert_eq!(sim.tables[&slot][&new.prefix].as_path().first_asn(), Some(crate::common::asn(1)));
+    }
+}

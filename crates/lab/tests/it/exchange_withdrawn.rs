@@ -1,13 +1,14 @@
 //! A route that is withdrawn, replaced or hidden at once after it was announced: for how long those who were permitted to have it
 //! see it, also when a process is killed in between. The bounds are the contract of `docs/protocol.md`, "Withdrawals".
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::Instant;
 use wayleave_lab::sim::costs::Costs;
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
+use wayleave_route_server::frames::{PartyFrame, Step};
 use wayleave_route_server::object::ExportMode;
 
 use crate::common::{LIMIT, in_both_modes, nlri, route};
@@ -102,9 +103,22 @@ impl End {
     }
 }
 
-in_both_modes!(what_ends_at_once_is_seen_for_a_batch_at_most);
-fn what_ends_at_once_is_seen_for_a_batch_at_most(export: ExportMode) {
-    let mut seen = 0;
+/// Batches with objects of the announcer, as party 1 proposed them since the simulation records.
+fn batches_of_announcer(sim: &mut Sim) -> BTreeSet<u64> {
+    let recorded = sim.recording.take().expect("it records");
+    let proposals = recorded.iter().filter(|frame| (frame.from, frame.to) == (PARTIES[0], PARTIES[1]));
+    let of_announcer = |step: &Step| matches!(step, Step::Object { slot: ANNOUNCER, .. });
+    proposals
+        .filter_map(|frame| match PartyFrame::decode(&frame.bytes) {
+            Ok(PartyFrame::Propose { seq, steps }) if steps.iter().any(of_announcer) => Some(seq),
+            _ => None,
+        })
+        .collect()
+}
+
+in_both_modes!(what_ends_at_once_is_seen_for_a_batch_at_most_and_in_one_batch_by_nobody);
+fn what_ends_at_once_is_seen_for_a_batch_at_most_and_in_one_batch_by_nobody(export: ExportMode) {
+    let (mut seen, mut unseen) = (0, 0);
     for end in End::ALL {
         // The same instant, then later and later within two ticks.
         for (run, later) in (0..24).zip([0u64, 0, 1, 2, 5, 10, 20, 40, 60, 80, 100].into_iter().cycle()) {
@@ -112,6 +126,7 @@ fn what_ends_at_once_is_seen_for_a_batch_at_most(export: ExportMode) {
             let version = route(ANNOUNCER, &[64600], &[]);
             let (mut watch, phase) = (Watch::default(), sim.choose(100));
             sim.run_for(Duration::from_millis(phase as u64));
+            sim.recording = Some(Vec::new());
             sim.announce(ANNOUNCER, &[prefix()], &version);
             watch.run(&mut sim, &version, Duration::from_millis(later));
             let ended = sim.now().instant;
@@ -119,6 +134,10 @@ fn what_ends_at_once_is_seen_for_a_batch_at_most(export: ExportMode) {
             watch.run(&mut sim, &version, Duration::from_secs(3));
             let after = watch.seen_after(ended);
             assert!(after <= BOUND, "{end:?} after {later} ms: seen for {after:?} beyond its end");
+            if batches_of_announcer(&mut sim).len() < 2 {
+                assert!(watch.last.is_empty(), "{end:?} after {later} ms: seen though it ended in its batch");
+                unseen += 1;
+            }
             seen += usize::from(!after.is_zero());
             assert!(sim.settle(LIMIT));
             watch.look(&sim, &version);
@@ -126,6 +145,7 @@ fn what_ends_at_once_is_seen_for_a_batch_at_most(export: ExportMode) {
         }
     }
     assert!(seen > 10, "some of them were delivered before they ended: {seen}");
+    assert!(unseen > 10, "some of them ended in the batch with which they came: {unseen}");
 }
 
 in_both_modes!(what_ends_while_a_process_is_killed_goes_once_all_are_connected_again_and_stays_away);

@@ -45,6 +45,21 @@ pub(super) struct Instances {
 }
 
 impl Instances {
+    /// The parties list an instance in which only routes of this member's own AS changed: what was chosen, if it was, stays.
+    pub(super) fn list_own_change(&mut self, epoch: u64, candidates: &Instance, is_whole: bool) -> InstanceHash {
+        let before = candidates.iter().find_map(|candidate| self.of_candidate.get(candidate));
+        let before = before.and_then(|number| self.listed[*number].as_ref());
+        let had_no_choice = before.is_none_or(|listed| listed.candidates.len() < 2);
+        let evaluated = if had_no_choice { Some(epoch) } else { before.and_then(|listed| listed.evaluated) };
+        // Where nothing was chosen, this instance is lacking since the batch that listed the one before; no other result is awaited.
+        let seq = before.map_or(0, |listed| listed.seq);
+        let hash = self.list((seq, epoch), candidates, (is_whole, false));
+        if let Some(listed) = self.by_hash.get(&hash).and_then(|number| self.listed[*number].as_mut()) {
+            listed.evaluated = evaluated;
+        }
+        hash
+    }
+
     /// The parties list an instance; it replaces those that have a candidate of it. `ranks`: whether Select-Best chooses.
     pub(super) fn list(
         &mut self,

@@ -7,6 +7,7 @@
 //! candidates of a prefix) that a tick lists.
 
 mod announce;
+mod backlog;
 mod dirty;
 mod listed;
 mod receive;
@@ -39,9 +40,10 @@ pub use status::{
 };
 
 use announce::Announcements;
+use backlog::{Backlog, Schedule, Slices};
 use listed::{Instances, Keyed};
 use receive::{ReceivedObject, Sync};
-use select::{Choice, InstalledRoute, Round};
+use select::{Choice, DueRanking, InstalledRoute, Round};
 
 /// Store key of the highest version that may have been used.
 const VERSION_KEY: &[u8] = b"version";
@@ -270,8 +272,12 @@ pub struct Member {
     rounds: BTreeMap<u64, Round>,
     /// The batch with which everything was last begun to be sent.
     began: u64,
-    /// Rankings that wait for their time: when, of which batch, and the frames.
-    rankings_due: VecDeque<(Instant, u64, [FromMember; 2])>,
+    rankings_due: VecDeque<DueRanking>,
+    backlog: Backlog,
+    schedule: Schedule,
+    slices: Slices,
+    /// The time of the last input or timer.
+    at: Instant,
     /// What is to be said of what this member holds, and when: at a fixed time, as rankings.
     saying: Option<Saying>,
     saying_due: Option<Instant>,
@@ -343,6 +349,10 @@ impl Member {
             rounds: BTreeMap::new(),
             began: 0,
             rankings_due: VecDeque::new(),
+            backlog: Backlog::default(),
+            schedule: Schedule::default(),
+            slices: Slices::default(),
+            at: now.instant,
             saying: None,
             saying_due: None,
             installed: BTreeMap::new(),
@@ -446,8 +456,8 @@ impl Member {
         self.sending.iter().all(|sending| sending.as_ref().is_some_and(|sending| sending.has_credit(OBJECT_ROOM)))
     }
 
-    /// Grants each party what this member has taken up, a tick after it came: as with rankings, the moment of sending does not
-    /// show how much work it was.
+    /// Grants each party what this member has taken up, a tick after it came or by the schedule: as with rankings, the moment of
+    /// sending does not show how much work it was.
     fn grant(&mut self, now: Now) {
         for party in [PartyNumber::One, PartyNumber::Two] {
             if let Some(limit) = self.receiving[index(party)].grant(now.instant) {
@@ -578,7 +588,8 @@ impl Member {
             }
             return;
         }
-        match self.receiving[index(party)].received(credit::cost(bytes.len()), now.instant + self.tick) {
+        let taken_up = self.schedule.done(now.instant, self.tick);
+        match self.receiving[index(party)].received(credit::cost(bytes.len()), taken_up) {
             Ok(()) => self.on_whole_frame(party, bytes, now),
             Err(what) => self.fail(party, what.to_owned(), now),
         }
@@ -885,14 +896,21 @@ impl Member {
 
     /// The effects of an input that wait until all of it is processed.
     fn settle(&mut self, now: Now) {
-        let touched = std::mem::take(&mut self.touched);
-        for prefix in touched {
-            self.install(prefix, now);
-        }
+        self.at = now.instant;
+        self.slices.ended(now.instant);
+        self.catch_up(now);
         self.flush(now);
         self.rank_due(now);
         self.say_due(now);
         self.grant(now);
+    }
+
+    /// When something leaves next at a fixed time.
+    fn next_sending(&self) -> Option<Instant> {
+        let rank = self.rankings_due.front().map(|due| due.at);
+        let says = self.saying.and(self.saying_due);
+        let grants = self.receiving.iter().filter_map(Receiving::deadline).min();
+        [rank, says, grants].into_iter().flatten().min()
     }
 }
 
@@ -974,10 +992,13 @@ impl Machine for Member {
             self.lost_since = None;
             self.forget_everything();
         }
-        self.touched.extend(self.late_successors(now));
-        self.settle(now);
+        for prefix in self.late_successors(now) {
+            self.install(prefix, now);
+        }
         // For a prefix whose outcome is still awaited, the outcome decides.
         self.successors.retain(|_, until| *until > now.instant);
+        self.settle(now);
+        self.work(now);
     }
 
     fn poll(&mut self) -> Option<MemberOutput> {
@@ -986,8 +1007,7 @@ impl Machine for Member {
 
     fn deadline(&self) -> Option<Instant> {
         let stale = self.lost_since.map(|since| since + self.config.stale);
-        let rank = self.rankings_due.front().map(|(at, ..)| *at);
-        let says = self.saying.and(self.saying_due);
+        let work = self.may_work(self.at).then_some(self.at);
         let rounds = self.rounds.values().map(|round| round.heard + select::OUTCOME_WAIT).min();
         let may_flush = self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_dirty();
         let may_flush = may_flush && self.announcements.has_versions() && self.has_credit();
@@ -998,8 +1018,8 @@ impl Machine for Member {
         let repeat = repeat.map(|at| at.max(self.announcements.next_flush));
         let successor = self.successors.values().min().copied();
         let differ = self.differ_since.map(|since| since + SET_WAIT);
-        let grants = self.receiving.iter().filter_map(Receiving::deadline).min();
-        [stale, rank, says, rounds, flush, repeat, self.announcements.settles_at, successor, differ, grants]
+        let sending = self.next_sending();
+        [stale, sending, work, rounds, flush, repeat, self.announcements.settles_at, successor, differ]
             .into_iter()
             .flatten()
             .min()

@@ -1,6 +1,6 @@
 //! The member as receiver: pairs the two parties' ticks, opens what it may have, and keeps what lives.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Now, Prefix, VerdictKind};
 
 use super::announce::Inventory;
-use super::select::Round;
+use super::backlog::{Look, Unopened, Urgency};
+use super::select::{DueRanking, Round};
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Saying, Suspect, index};
 use crate::digests::{self, BucketDigests, Differs, InstanceHash, Roots, Through};
 use crate::directory::{MemberSet, Slot};
-use crate::frames::{Body, Candidate, Deliver, FromMember, Slice, Tick, round_order};
+use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Slice, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
@@ -26,6 +27,8 @@ const MAX_HALVES: usize = 256;
 
 /// A live object, opened if this member may open it.
 pub(super) struct ReceivedObject {
+    /// What came of it, until it has its turn to be opened.
+    pub unopened: Option<Unopened>,
     pub opened: Option<Arc<OpenRoute>>,
     /// Whether it is not what the parties and its announcer should have made: it is opened again if it comes again.
     pub is_broken: bool,
@@ -142,7 +145,7 @@ impl Member {
             }
             self.halves = self.halves.split_off(&seq);
             self.tick_epoch = epoch;
-            self.tick(&one, &two, now);
+            self.tick(*one, *two, now);
         } else if self.halves.len() > MAX_HALVES {
             self.fail(party, "too many ticks that the other party did not send".to_owned(), now);
         }
@@ -211,9 +214,11 @@ impl Member {
         digests::by_bucket(&held, |(handle, _)| &handle.0, digest)
     }
 
-    fn tick(&mut self, one: &Tick, two: &Tick, now: Now) {
+    /// Takes a batch. All that follows from it publicly is done at once; what depends on what this member may open waits in the
+    /// backlog.
+    fn tick(&mut self, mut one: Tick, mut two: Tick, now: Now) {
         self.last_seq = one.seq;
-        if !alike(one, two) {
+        if !alike(&one, &two) {
             let what = "the two parties describe a batch differently".to_owned();
             self.alarm(Alarm { what, handle: None, suspects: both_parties() });
             self.in_doubt();
@@ -221,30 +226,13 @@ impl Member {
             return;
         }
         // Ticks of a session before its first slice, and slices without a first one, change nothing.
-        if !begins(one) && self.sync.is_none() && (!self.synced || one.slice.is_some()) {
+        if !begins(&one) && self.sync.is_none() && (!self.synced || one.slice.is_some()) {
             self.in_doubt();
             return;
         }
         self.counters.ticks += 1;
         if let Some(differs) = one.slice.as_ref().and_then(|slice| slice.begins.as_ref()) {
-            let is_sent = |handle: &&Handle| differs.objects.has(digests::bucket_of(&handle.0));
-            if *differs == Differs::EVERYTHING {
-                self.began = one.seq;
-            }
-            self.sync = Some(Sync {
-                is_first: !self.synced,
-                stale: self.routes.keys().filter(is_sent).copied().collect(),
-                unlisted: self.instances.in_buckets(&differs.instances),
-                lists_own: differs.own,
-                is_everything: *differs == Differs::EVERYTHING,
-                objects: 0,
-                own: Inventory::default(),
-            });
-            // What is sent from here on is what it lacked before, whatever the reason.
-            self.is_in_doubt = false;
-            self.ahead = None;
-            self.deferred = None;
-            self.lost_since = None;
+            self.begin_sync(one.seq, differs);
         }
         for (handle, prefix_index) in &one.dead {
             self.instances.died(&(*handle, *prefix_index));
@@ -253,11 +241,14 @@ impl Member {
         for handle in &one.gone {
             self.drop_route(handle);
         }
-        for (first, second) in one.deliver.iter().zip(&two.deliver) {
+        let deliver = std::mem::take(&mut one.deliver).into_iter().zip(std::mem::take(&mut two.deliver));
+        let mut came = Vec::with_capacity(deliver.len());
+        for (first, second) in deliver {
             if let Some(sync) = &mut self.sync {
                 sync.stale.remove(&first.handle);
                 sync.objects += 1;
             }
+            came.push(first.handle);
             self.delivered(first, second);
         }
         if let Some(slice) = &one.slice {
@@ -266,44 +257,91 @@ impl Member {
         let own = self.sync.as_mut().map(|sync| &mut sync.own);
         self.announcements.applied(&one.applied, own);
         let ends = one.slice.as_ref().and_then(|slice| slice.ends);
+        let ended = std::mem::take(&mut self.touched);
         if ends.is_some() {
             self.drop_stale();
         }
-        let mut round = Round::new(self.tick_epoch, now.instant);
-        let mut ranked = Vec::with_capacity(one.instances.len());
-        for candidates in &one.instances {
-            let ranks = one.rank && candidates.len() > 1;
-            let assessments: Vec<Option<Assessment>> =
-                candidates.iter().map(|candidate| self.assessment(candidate)).collect();
-            let prefix = self.candidates_changed(one.seq, candidates, &assessments, ranks);
-            let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
-            let hash = self.instances.list((one.seq, self.tick_epoch), candidates, (is_whole, ranks));
-            if let Some(sync) = &mut self.sync {
-                sync.unlisted.remove(&hash);
-            }
-            if ranks {
-                ranked.push(Some((assessments, hash, prefix)));
-            } else {
-                ranked.push(None);
-            }
-        }
+        let unranked: BTreeSet<usize> = one.unranked.iter().map(|place| *place as usize).collect();
+        let list = |(place, candidates)| self.list((one.seq, one.rank), candidates, unranked.contains(&place));
+        let hashes = one.instances.iter().enumerate().map(list).collect();
         self.instances.settle();
-        if one.rank {
-            for place in round_order(&one.instances, one.live as usize) {
-                let Some((assessments, hash, prefix)) = ranked[place].take() else { continue };
-                self.rank_into(&mut round, (&one.instances[place], hash), &assessments, prefix);
-            }
-            self.open_round(one.seq, round);
-            // Made now and sent at its time, so that the moment of sending does not show how much work it was.
-            if let Some(frames) = self.ranking(one.seq) {
-                self.rankings_due.push_back((now.instant + self.tick, one.seq, frames));
-            }
-        }
+        self.schedule.came(came.len(), one.instances.iter().map(|candidates| candidates.len()).sum(), now.instant);
+        let rows = if one.rank { self.begin_round(&one, hashes, now) } else { BTreeMap::new() };
+        self.look_later(&one, &rows, &unranked);
+        came.into_iter().for_each(|handle| self.backlog.open(one.seq, handle));
         if let Some(wanted) = ends {
             self.end_sync(wanted);
         }
         if self.sync.is_none() && !self.is_in_doubt {
             self.complete = one.seq;
+        }
+        let stale = std::mem::take(&mut self.touched);
+        self.hold(Urgency::Live, one.seq, ended);
+        self.hold(Urgency::Later, one.seq, stale);
+    }
+
+    /// The first slice of what this member lacks has come.
+    fn begin_sync(&mut self, seq: u64, differs: &Differs) {
+        let is_sent = |handle: &&Handle| differs.objects.has(digests::bucket_of(&handle.0));
+        if *differs == Differs::EVERYTHING {
+            self.began = seq;
+        }
+        self.sync = Some(Sync {
+            is_first: !self.synced,
+            stale: self.routes.keys().filter(is_sent).copied().collect(),
+            unlisted: self.instances.in_buckets(&differs.instances),
+            lists_own: differs.own,
+            is_everything: *differs == Differs::EVERYTHING,
+            objects: 0,
+            own: Inventory::default(),
+        });
+        // What is sent from here on is what it lacked before, whatever the reason.
+        self.is_in_doubt = false;
+        self.ahead = None;
+        self.deferred = None;
+        self.lost_since = None;
+    }
+
+    /// Takes note of the candidates of a prefix; `stays`: what was chosen does.
+    fn list(&mut self, (seq, rank): (u64, bool), candidates: &Instance, stays: bool) -> InstanceHash {
+        let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
+        let hash = if stays {
+            self.instances.list_own_change(self.tick_epoch, candidates, is_whole)
+        } else {
+            self.instances.list((seq, self.tick_epoch), candidates, (is_whole, rank && candidates.len() > 1))
+        };
+        if let Some(sync) = &mut self.sync {
+            sync.unlisted.remove(&hash);
+        }
+        hash
+    }
+
+    /// Begins a round, with a ranking of nothing. Returns for each instance that needs one its place in the round, and where its
+    /// octets of the ranking begin.
+    fn begin_round(&mut self, tick: &Tick, hashes: Vec<InstanceHash>, now: Now) -> BTreeMap<usize, (usize, usize)> {
+        let mut round = Round::new(self.tick_epoch, now.instant);
+        let (mut rows, mut octets) = (BTreeMap::new(), 0);
+        for place in round_order(&tick.instances, tick.live as usize) {
+            let candidates = &tick.instances[place];
+            rows.insert(place, (round.multi.len(), octets));
+            round.multi.push((Arc::clone(candidates), hashes[place], None));
+            octets += candidates.len() * 2;
+        }
+        self.open_round(tick.seq, round);
+        let (at, ranking) = (self.schedule.ranking(now.instant, self.tick), vec![0; octets]);
+        self.rankings_due.push_back(DueRanking { at, seq: tick.seq, ranking });
+        rows
+    }
+
+    /// The candidates of prefixes are looked at one after the other: those first over which Select-Best decides.
+    fn look_later(&mut self, tick: &Tick, rows: &BTreeMap<usize, (usize, usize)>, unranked: &BTreeSet<usize>) {
+        let mut order: Vec<usize> = (0..tick.instances.len()).collect();
+        order.sort_by_key(|place| (rows.get(place).is_none(), rows.get(place).map(|(number, _)| *number)));
+        for place in order {
+            let urgency = if place < tick.live as usize { Urgency::Live } else { Urgency::Later };
+            let (candidates, stays) = (Arc::clone(&tick.instances[place]), unranked.contains(&place));
+            let row = rows.get(&place).copied().filter(|_| !stays);
+            self.backlog.look(urgency, tick.seq, Look { candidates, row, stays });
         }
     }
 
@@ -370,12 +408,15 @@ impl Member {
         self.touch_all(handle);
         self.awaited.remove(handle);
         let gone = self.routes.remove(handle);
+        if let Some(unopened) = gone.as_ref().and_then(|route| route.unopened.as_ref()) {
+            self.backlog.went(unopened);
+        }
         if gone.is_some_and(|route| !matches!(route.validation, Validation::NotRequested)) {
             self.output.push_back(MemberOutput::Forget { handle: *handle });
         }
     }
 
-    fn touch_all(&mut self, handle: &Handle) {
+    pub(super) fn touch_all(&mut self, handle: &Handle) {
         if let Some(open) = self.routes.get(handle).and_then(|route| route.opened.as_ref()) {
             self.touched.extend(open.prefixes.iter().map(|nlri| nlri.prefix));
         }
@@ -390,39 +431,26 @@ impl Member {
     }
 
     /// Both parties' halves of a delivery.
-    fn delivered(&mut self, one: &Deliver, two: &Deliver) {
-        let handle = one.handle;
+    fn delivered(&mut self, one: Deliver, two: Deliver) {
         let dead: BTreeSet<u16> = one.dead.iter().copied().collect();
-        if let Some(route) = self.routes.get_mut(&handle).filter(|route| !route.is_broken) {
+        if let Some(route) = self.routes.get_mut(&one.handle).filter(|route| !route.is_broken) {
             // Already known: a full tick repeats all live objects, with the prefixes that died meanwhile.
             let newly: Vec<u16> = dead.difference(&route.dead).copied().collect();
             for prefix_index in newly {
-                self.mark_dead(handle, prefix_index);
+                self.mark_dead(one.handle, prefix_index);
             }
             return;
         }
         self.counters.delivered += 1;
-        let (opened, is_broken) = match self.open(one, two) {
-            Ok(opened) => (opened, false),
-            Err(alarm) => {
-                // It counts as one that came: whether there was an alarm is not for the parties to know.
-                self.alarm(alarm);
-                (None, true)
-            }
-        };
-        match &opened {
-            Some(open) => {
-                self.counters.opened += 1;
-                self.touched.extend(open.prefixes.iter().map(|nlri| nlri.prefix));
-            }
-            None if is_broken => {}
-            None => self.counters.sealed += 1,
-        }
+        let handle = one.handle;
+        let unopened = Box::new((one, two));
+        self.backlog.came(&unopened);
         self.routes.insert(
             handle,
             ReceivedObject {
-                opened: opened.map(Arc::new),
-                is_broken,
+                unopened: Some(unopened),
+                opened: None,
+                is_broken: false,
                 dead,
                 assessment: None,
                 validation: Validation::NotRequested,
@@ -430,7 +458,8 @@ impl Member {
         );
     }
 
-    fn open(&self, one: &Deliver, two: &Deliver) -> Result<Option<OpenRoute>, Alarm> {
+    /// Opens an object, if this member may. `Err` is what is wrong with it.
+    pub(super) fn open(&self, one: &Deliver, two: &Deliver) -> Result<Option<OpenRoute>, Alarm> {
         let handle = one.handle;
         let alarm = |what: &str, suspects: Vec<Suspect>| Alarm {
             what: what.to_owned(),
@@ -541,6 +570,7 @@ fn alike(one: &Tick, two: &Tick) -> bool {
         && one.instances == two.instances
         && one.live == two.live
         && one.rank == two.rank
+        && one.unranked == two.unranked
         && one.deliver.len() == two.deliver.len()
         && one.deliver.iter().zip(&two.deliver).all(same)
 }

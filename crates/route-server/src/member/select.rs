@@ -10,7 +10,7 @@ use wayleave_crypto::secret::Seed;
 use super::receive::Assessment;
 use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index, number};
 use crate::digests::InstanceHash;
-use crate::frames::{Candidate, FromMember, Instance};
+use crate::frames::{Candidate, FromMember, Instance, Seq};
 use crate::object::Handle;
 use crate::party::PartyNumber;
 use crate::policy::Imported;
@@ -33,6 +33,9 @@ pub(super) struct Choice {
     pub chosen: Option<Candidate>,
     /// The batch whose outcome is awaited.
     pub awaits: Option<u64>,
+    /// The batch that listed these candidates, and the last one with which the choice was to be made anew.
+    listed: Seq,
+    anew: Seq,
 }
 
 /// The route that the router has for a prefix.
@@ -42,13 +45,31 @@ pub(super) struct InstalledRoute {
     pub attributes: wayleave_bgp::Attributes,
 }
 
+/// What becomes of the choice when a prefix's candidates are listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Choosing {
+    /// It is made anew: by Select-Best, or by the member's own order.
+    Anew(bool),
+    /// It stays.
+    Stays,
+}
+
+/// A ranking that waits for its time: so far, of what has been looked at.
+pub(super) struct DueRanking {
+    pub at: Instant,
+    /// The batch.
+    pub seq: Seq,
+    /// The valid bit and the class of each candidate in turn.
+    pub ranking: Vec<u8>,
+}
+
 /// A round in which this member ranks.
 pub(super) struct Round {
-    /// Each instance with its prefix, if this member may open a route of it.
+    /// Each instance with its prefix, once it was looked at, if this member may open a route of it.
     pub multi: Vec<(Instance, InstanceHash, Option<Prefix>)>,
     /// The epoch of the batch.
     epoch: u64,
-    /// The ranking: valid bit and class of each candidate in turn.
+    /// The ranking that was sent ([`DueRanking::ranking`]).
     pub ranking: Vec<u8>,
     /// Shares of the results so far.
     halves: [Vec<u8>; 2],
@@ -73,7 +94,7 @@ impl Member {
         seq: u64,
         candidates: &Instance,
         assessments: &[Option<Assessment>],
-        ranks: bool,
+        choosing: Choosing,
     ) -> Option<Prefix> {
         let mut known = assessments.iter().flatten().map(|assessment| assessment.prefix);
         let prefix = known.next()?;
@@ -83,10 +104,21 @@ impl Member {
             return None;
         }
         let choice = self.choices.entry(prefix).or_default();
-        let unchanged = choice.candidates == *candidates;
-        choice.candidates = Arc::clone(candidates);
-        choice.chosen = choice.chosen.filter(|_| unchanged);
-        choice.awaits = ranks.then_some(seq);
+        let is_latest = choice.listed <= seq;
+        let is_unchanged = choice.candidates == *candidates;
+        if is_latest {
+            (choice.listed, choice.candidates) = (seq, Arc::clone(candidates));
+        }
+        match choosing {
+            Choosing::Stays if is_latest => choice.chosen = choice.chosen.filter(|chosen| candidates.contains(chosen)),
+            // Also if what was listed since, and looked at before, left the choice as it was.
+            Choosing::Anew(ranks) if choice.anew <= seq => {
+                choice.anew = seq;
+                choice.chosen = choice.chosen.filter(|_| is_unchanged);
+                choice.awaits = ranks.then_some(seq);
+            }
+            _ => {}
+        }
         self.touched.insert(prefix);
         Some(prefix)
     }
@@ -155,25 +187,18 @@ impl Member {
         classes
     }
 
-    /// Sends the rankings that are due, to both parties at once.
+    /// Sends the rankings that are due, to both parties at once, with what has been looked at. Their time, their length and the work
+    /// that is left until they leave are the same whatever that is.
     pub(super) fn rank_due(&mut self, now: Now) {
-        while let Some((.., [one, two])) = self.rankings_due.pop_front_if(|(at, ..)| *at <= now.instant) {
+        while let Some(due) = self.rankings_due.pop_front_if(|due| due.at <= now.instant) {
+            let [one, two] = self.shares_of(due.seq, &due.ranking);
+            if let Some(round) = self.rounds.get_mut(&due.seq) {
+                round.ranking = due.ranking;
+            }
             self.counters.rankings += 1;
             self.send(PartyNumber::One, &one);
             self.send(PartyNumber::Two, &two);
         }
-    }
-
-    /// Adds an instance, and the member's order of its candidates, to a round.
-    pub(super) fn rank_into(
-        &mut self,
-        round: &mut Round,
-        (candidates, hash): (&Instance, InstanceHash),
-        assessments: &[Option<Assessment>],
-        prefix: Option<Prefix>,
-    ) {
-        round.ranking.extend(self.ranking_row(candidates, assessments));
-        round.multi.push((Arc::clone(candidates), hash, prefix));
     }
 
     /// The valid bit and the class of each candidate in turn.
@@ -183,15 +208,14 @@ impl Member {
     }
 
     /// The ranking for a batch, as its two frames.
-    pub(super) fn ranking(&mut self, seq: u64) -> Option<[FromMember; 2]> {
-        let round = self.rounds.get(&seq)?;
-        let mut draw = self.rng.draw(&[b"ranking", &seq.to_be_bytes(), &round.ranking]);
+    fn shares_of(&mut self, seq: Seq, ranking: &[u8]) -> [FromMember; 2] {
+        let mut draw = self.rng.draw(&[b"ranking", &seq.to_be_bytes(), ranking]);
         let (seed, row) = (Seed::new(draw.bytes()), draw.bytes());
-        let mut share = stream(&seed, round.ranking.len());
-        for (byte, plain) in share.iter_mut().zip(&round.ranking) {
+        let mut share = stream(&seed, ranking.len());
+        for (byte, plain) in share.iter_mut().zip(ranking) {
             *byte ^= plain;
         }
-        Some([FromMember::RankOne { seq, row, seed }, FromMember::RankTwo { seq, row, share }])
+        [FromMember::RankOne { seq, row, seed }, FromMember::RankTwo { seq, row, share }]
     }
 
     /// A party says that the round of a batch goes on.
@@ -203,15 +227,17 @@ impl Member {
 
     /// One party's share of a part of the results; the parts come in order.
     pub(super) fn half_outcome(&mut self, party: PartyNumber, seq: u64, first: u32, share: &[u8], now: Now) {
+        let is_early = self.rankings_due.iter().any(|due| due.seq == seq);
         let awaited = |round: &&mut Round| {
             let so_far = round.halves[index(party)].len();
-            first as usize == so_far && share.len() <= round.multi.len() - so_far && !round.ranking.is_empty()
+            let fits = first as usize == so_far && share.len() <= round.multi.len() - so_far;
+            fits && (is_early || !round.ranking.is_empty())
         };
         let Some(round) = self.rounds.get_mut(&seq).filter(awaited) else {
             self.counters.replayed += 1;
             return;
         };
-        if self.rankings_due.iter().any(|(_, due, _)| *due == seq) {
+        if is_early {
             // Together with the other party's share, what comes later, it could look like a result.
             let what = format!("party {} sent a result before it could have the ranking", number(party));
             self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });

@@ -450,6 +450,7 @@ impl Member {
             && self.announcements.unconfirmed() == 0
             && self.rounds.is_empty()
             && self.awaited.is_empty()
+            && !self.has_work()
     }
 
     /// Counts since start.
@@ -482,6 +483,9 @@ impl Member {
             let reason = match &open {
                 _ if winner == Some(handle) => {
                     Reason::new("installed", self.rule_of_choice(&prefix, candidates.len()), NOTHING)
+                }
+                None if self.routes.get(&handle).is_some_and(|route| route.unopened.is_some()) => {
+                    Reason::new("it has just come, and waits to be opened", "what came before it goes first", "wait")
                 }
                 None => Reason::new(
                     "sealed: its announcer does not export it to you",

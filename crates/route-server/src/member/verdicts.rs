@@ -68,28 +68,22 @@ impl Member {
 
     /// Updates rankings that concern one of these prefixes and have not been sent.
     fn update_waiting_rankings(&mut self, prefixes: &BTreeSet<Prefix>) {
-        let waiting: Vec<u64> = self.rankings_due.iter().map(|(_, seq, _)| *seq).collect();
-        for seq in waiting {
-            let Some(mut round) = self.rounds.remove(&seq) else { continue };
-            let mut changed = false;
+        let mut waiting = std::mem::take(&mut self.rankings_due);
+        for due in &mut waiting {
+            let Some(round) = self.rounds.remove(&due.seq) else { continue };
             let mut at = 0;
             for (candidates, _, prefix) in &round.multi {
                 let end = at + candidates.len() * 2;
                 if prefix.is_some_and(|prefix| prefixes.contains(&prefix)) {
                     let assessments: Vec<Option<Assessment>> =
                         candidates.iter().map(|one| self.assessment(one)).collect();
-                    let row = self.ranking_row(candidates, &assessments);
-                    changed |= round.ranking[at..end] != row;
-                    round.ranking[at..end].copy_from_slice(&row);
+                    due.ranking[at..end].copy_from_slice(&self.ranking_row(candidates, &assessments));
                 }
                 at = end;
             }
-            self.rounds.insert(seq, round);
-            if let Some(frames) = changed.then(|| self.ranking(seq)).flatten() {
-                let due = self.rankings_due.iter_mut().find(|(_, of, _)| *of == seq);
-                due.into_iter().for_each(|(.., waiting)| waiting.clone_from(&frames));
-            }
+            self.rounds.insert(due.seq, round);
         }
+        self.rankings_due = waiting;
     }
 
     /// Whether the choice of Select-Best is still right: it is while it is in the best class. Without validation nothing can

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use wayleave_core::{Now, Prefix};
+use wayleave_core::{Asn, Now, Prefix};
 
 use super::deliveries::Deliveries;
 use super::relist::Relist;
@@ -226,6 +226,7 @@ impl State {
             self.tell_members();
         }
         let mut groups: BTreeMap<Listing, Group> = BTreeMap::new();
+        let changed_by_one = self.changed_by_one_as(&applied.effects);
         let active: Vec<(u32, ActiveMember)> =
             self.active.iter().map(|(slot, active)| (*slot, active.clone())).collect();
         let deliveries = Deliveries::of(&self.table, &applied.effects);
@@ -241,7 +242,8 @@ impl State {
             let listing = Listing::new(deliveries.widens(slot), active.complete, active.cursor, taken.as_ref());
             let group = groups.entry(listing.clone()).or_insert_with(|| {
                 let instances = |prefixes: BTreeSet<Prefix>| {
-                    prefixes.iter().map(|prefix| self.instance(prefix)).filter(|i| !i.is_empty()).collect()
+                    let all = prefixes.into_iter().map(|prefix| (prefix, self.instance(&prefix)));
+                    all.filter(|(_, instance)| !instance.is_empty()).collect()
                 };
                 let [live, later] = listing.prefixes(&self.table, &applied.effects);
                 Group::new(instances(live), instances(later))
@@ -283,6 +285,9 @@ impl State {
             self.counters.delivered += tick.deliver.len() as u64;
             self.counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
             if rank {
+                let own = self.set.slot(slot).and_then(|of| changed_by_one.get(&of.asn)).into_iter().flatten();
+                let own = own.filter(|prefix| !listing.lists_anyway(prefix, &applied.effects));
+                tick.unranked = own.filter_map(|prefix| group.leave_out(prefix, slot)).collect();
                 group.members.push(slot);
             }
             match self.config.export {
@@ -298,6 +303,19 @@ impl State {
         self.expect_rounds(widest, now);
         let groups: Vec<Group> = groups.into_values().filter(|g| !g.members.is_empty()).collect();
         self.export(seq, unfinished, (groups, without_tick), now);
+    }
+
+    /// Prefixes of which only routes of one AS changed, by AS. Its own slots use none of these routes, so that for them the choice
+    /// among the others stays; to make it anew would let them ask for the order of the recommendation as often as they like.
+    fn changed_by_one_as(&self, effects: &Effects) -> BTreeMap<Asn, BTreeSet<Prefix>> {
+        let mut prefixes: BTreeMap<Asn, BTreeSet<Prefix>> = BTreeMap::new();
+        for (prefix, slots) in &effects.changed_by {
+            let mut asns = slots.iter().filter_map(|slot| self.set.slots.get(*slot as usize)).map(|slot| slot.asn);
+            if let Some(asn) = asns.next().filter(|first| asns.all(|other| other == *first)) {
+                prefixes.entry(asn).or_default().insert(*prefix);
+            }
+        }
+        prefixes
     }
 
     /// Waits for rankings, but not for those who do not have their tick. Whether there is a round follows from the batch, as the

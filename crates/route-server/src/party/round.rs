@@ -4,12 +4,12 @@
 //! what comes next: what changed just now before what is evaluated again, and among rounds the one of which the least was
 //! done, so that a round with many prefixes delays another by one evaluation and not by all of its own.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now};
+use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_mpc::{BitRows, Demand};
 
@@ -57,22 +57,37 @@ pub(super) struct Group {
     /// All instances of the tick: first those that changed just now.
     pub instances: Vec<Instance>,
     pub live: usize,
+    /// The prefixes of those that changed just now, ascending.
+    live_prefixes: Vec<Prefix>,
     /// Those with two or more candidates, in [`round_order`], and how many of them changed just now.
     pub multi: Vec<Instance>,
     live_multi: usize,
+    /// The place in `multi` of each of `instances` that is there.
+    number: HashMap<usize, usize>,
     /// The slots that rank.
     pub members: Vec<u32>,
+    /// Places in `multi`, and slots whose rankings there count as zero.
+    unranked: HashSet<(usize, u32)>,
 }
 
 impl Group {
-    pub(super) fn new(live: Vec<Instance>, later: Vec<Instance>) -> Self {
-        let mut instances = live;
+    pub(super) fn new(live: Vec<(Prefix, Instance)>, later: Vec<(Prefix, Instance)>) -> Self {
+        let (live_prefixes, mut instances): (Vec<Prefix>, Vec<Instance>) = live.into_iter().unzip();
         let live = instances.len();
-        instances.extend(later);
+        instances.extend(later.into_iter().map(|(_, instance)| instance));
         let order = round_order(&instances, live);
         let live_multi = order.iter().filter(|place| **place < live).count();
+        let number = order.iter().enumerate().map(|(number, place)| (*place, number)).collect();
         let multi = order.into_iter().map(|place| Arc::clone(&instances[place])).collect();
-        Self { instances, live, multi, live_multi, members: Vec::new() }
+        let (members, unranked) = (Vec::new(), HashSet::new());
+        Self { instances, live, live_prefixes, multi, live_multi, number, members, unranked }
+    }
+
+    /// Has what the slot ranks for a prefix count as zero. Returns its place in `instances`, if there is something to rank.
+    pub(super) fn leave_out(&mut self, prefix: &Prefix, slot: u32) -> Option<u32> {
+        let place = self.live_prefixes.binary_search(prefix).ok()?;
+        self.unranked.insert((*self.number.get(&place)?, slot));
+        u32::try_from(place).ok()
     }
 
     /// Runs of `multi` with equally many candidates, padded to a power of two: each with that number, and whether it changed just now.
@@ -566,11 +581,16 @@ fn inputs(
     let mut out = BitRows::zero(circuit.input_rows(), job.instances.len() * members);
     let first = |kind, route| circuit.input(kind, route).map_or(0, |input| input.first);
     for (i, instance) in job.instances.clone().enumerate() {
+        let is_unranked: Vec<bool> =
+            group.members.iter().map(|slot| group.unranked.contains(&(instance, *slot))).collect();
         for (route, (handle, _)) in group.multi[instance].iter().enumerate() {
             let (valid, class) = (first(Kind::Valid, route), first(Kind::Class, route));
             let recommended = recommendation(handle).unwrap_or(0);
             let at = offsets[instance] + route * RANK_BYTES;
             for (m, ranking) in rankings.iter().enumerate() {
+                if is_unranked[m] {
+                    continue;
+                }
                 let lane = i * members + m;
                 let ranking = &ranking[at..at + RANK_BYTES];
                 out.set_bit(valid, lane, ranking[0] & 1 == 1);

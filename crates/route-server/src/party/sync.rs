@@ -268,6 +268,18 @@ impl Listing {
         self.gets_all || self.before.is_some_and(|before| before.has(place))
     }
 
+    /// Whether the prefix is listed whatever changed: it is evaluated again, or the member is sent it.
+    pub(super) fn lists_anyway(&self, prefix: &Prefix, effects: &Effects) -> bool {
+        let is_in_slice = || {
+            let from = self.before.and_then(|before| before.place()).map(|(prefix, ..)| prefix);
+            self.is_slice && from <= Some(*prefix) && self.after.is_none_or(|after| after.lists(prefix))
+        };
+        effects.relisted.contains(prefix)
+            || self.is_new && effects.opened.contains(prefix)
+            || self.differing.contains(prefix)
+            || is_in_slice()
+    }
+
     /// The prefixes that changed just now, and those that are evaluated again, each in order.
     pub(super) fn prefixes(&self, table: &ObjectTable, effects: &Effects) -> [BTreeSet<Prefix>; 2] {
         // What it has been sent of everything is all below some prefix: nothing behind that is looked at.

@@ -1,0 +1,145 @@
+//! What members hold, as follows from the ticks that came to them: whatever they could open of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wayleave_lab::sim::{Node, PARTIES};
+use wayleave_route_server::digests::{self, InstanceHash};
+use wayleave_route_server::frames::{Candidate, FromMember, Tick, ToMember};
+use wayleave_route_server::object::Handle;
+
+/// All members.
+#[derive(Default)]
+pub struct Held {
+    members: BTreeMap<u32, HeldByOne>,
+    /// Times that a member said what it holds by buckets.
+    pub compared: usize,
+    /// Whether two objects, or two instances, were in one bucket.
+    pub shares_a_bucket: bool,
+}
+
+#[derive(Default)]
+struct HeldByOne {
+    parts: [Vec<u8>; 2],
+    halves: BTreeMap<u64, [Option<Box<Tick>>; 2]>,
+    last: u64,
+    is_synced: bool,
+    /// What is to come again, or goes when the synchronisation ends.
+    sync: Option<(BTreeSet<Handle>, BTreeSet<InstanceHash>)>,
+    objects: BTreeSet<Handle>,
+    instances: BTreeMap<InstanceHash, Vec<Candidate>>,
+    /// Buckets of objects and of instances with something in them, after each batch.
+    buckets: BTreeMap<u64, [Vec<u16>; 2]>,
+}
+
+impl Held {
+    /// A frame arrives.
+    ///
+    /// # Panics
+    /// If it is a member's buckets, and they are not those of what came to it.
+    pub fn frame(&mut self, from: Node, to: Node, bytes: &[u8]) {
+        match (from, to) {
+            (Node::Party(_), Node::Member(slot)) => {
+                let party = usize::from(from == PARTIES[1]);
+                self.members.entry(slot).or_default().party_sent(party, bytes, &mut self.shares_a_bucket);
+            }
+            (Node::Member(slot), party) if party == PARTIES[0] => self.member_sent(slot, bytes),
+            _ => {}
+        }
+    }
+
+    fn member_sent(&mut self, slot: u32, bytes: &[u8]) {
+        let member = self.members.entry(slot).or_default();
+        match FromMember::decode(bytes) {
+            Ok(FromMember::Hello { .. }) => {
+                (member.parts, member.halves) = Default::default();
+                (member.is_synced, member.sync) = (false, None);
+            }
+            // It has just started.
+            Ok(FromMember::Holds { seq: 0, .. }) => *member = HeldByOne::default(),
+            Ok(FromMember::Buckets { seq, objects, instances, .. }) => {
+                let said = [objects, instances].map(|all| all.iter().map(|(bucket, _)| *bucket).collect::<Vec<u16>>());
+                // Before the first batch it holds nothing.
+                let held = member.buckets.get(&seq).cloned().or_else(|| (seq == 0).then(Default::default));
+                assert_eq!(Some(&said), held.as_ref(), "member {slot}, batch {seq}");
+                let length = 1 + 8 + 8 + 16 + said.iter().map(|buckets| 4 + 18 * buckets.len()).sum::<usize>();
+                assert_eq!(bytes.len(), length, "member {slot}");
+                self.compared += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl HeldByOne {
+    fn party_sent(&mut self, party: usize, bytes: &[u8], shares_a_bucket: &mut bool) {
+        match ToMember::decode(bytes) {
+            Ok(ToMember::Part { last, bytes }) => {
+                self.parts[party].extend_from_slice(&bytes);
+                if last {
+                    let whole = std::mem::take(&mut self.parts[party]);
+                    self.party_sent(party, &whole, shares_a_bucket);
+                }
+            }
+            Ok(ToMember::Tick(tick)) if tick.seq > self.last => {
+                let seq = tick.seq;
+                self.halves.entry(seq).or_default()[party] = Some(tick);
+                if let [Some(_), Some(_)] = self.halves[&seq]
+                    && let Some([Some(tick), _]) = self.halves.remove(&seq)
+                {
+                    self.tick(&tick, shares_a_bucket);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, tick: &Tick, shares_a_bucket: &mut bool) {
+        self.last = tick.seq;
+        let begins = tick.slice.as_ref().and_then(|slice| slice.begins.as_ref());
+        let is_ignored = begins.is_none() && self.sync.is_none() && (!self.is_synced || tick.slice.is_some());
+        if !is_ignored {
+            if let Some(differs) = begins {
+                let objects = self.objects.iter().filter(|handle| differs.objects.has(digests::bucket_of(&handle.0)));
+                let instances = self.instances.keys().filter(|hash| differs.instances.has(digests::bucket_of(hash)));
+                self.sync = Some((objects.copied().collect(), instances.copied().collect()));
+            }
+            self.apply(tick);
+        }
+        let [objects, instances] = self.bucket_numbers();
+        *shares_a_bucket |= objects.len() < self.objects.len() || instances.len() < self.instances.len();
+        self.buckets.insert(tick.seq, [objects, instances]);
+    }
+
+    fn apply(&mut self, tick: &Tick) {
+        let dead: BTreeSet<&Candidate> = tick.dead.iter().collect();
+        self.instances.retain(|_, candidates| !candidates.iter().any(|candidate| dead.contains(candidate)));
+        self.objects.retain(|handle| !tick.gone.contains(handle));
+        let ends = tick.slice.as_ref().is_some_and(|slice| slice.ends.is_some());
+        for deliver in &tick.deliver {
+            self.objects.insert(deliver.handle);
+            if let Some((stale, _)) = &mut self.sync {
+                stale.remove(&deliver.handle);
+            }
+        }
+        for candidates in &tick.instances {
+            self.instances.retain(|_, other| !other.iter().any(|candidate| candidates.contains(candidate)));
+            let hash = digests::instance(candidates);
+            self.instances.insert(hash, candidates.to_vec());
+            if let Some((_, unlisted)) = &mut self.sync {
+                unlisted.remove(&hash);
+            }
+        }
+        self.is_synced |= tick.slice.as_ref().is_some_and(|slice| slice.own_ends);
+        if ends && let Some((stale, unlisted)) = self.sync.take() {
+            self.objects.retain(|handle| !stale.contains(handle));
+            self.instances.retain(|hash, _| !unlisted.contains(hash));
+        }
+    }
+
+    fn bucket_numbers(&self) -> [Vec<u16>; 2] {
+        let distinct = |hashes: &mut dyn Iterator<Item = &[u8; 32]>| {
+            hashes.map(digests::bucket_of).collect::<BTreeSet<u16>>().into_iter().collect()
+        };
+        [distinct(&mut self.objects.iter().map(|handle| &handle.0)), distinct(&mut self.instances.keys())]
+    }
+}
