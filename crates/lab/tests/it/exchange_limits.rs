@@ -146,7 +146,7 @@ fn a_member_learns_its_own_budget_and_the_parties_show_everybodys() {
     exchange.check();
     let after = own(&mut exchange, 0);
     assert_eq!((after.resyncs_left, after.choices_left), (before.resyncs_left - 1, before.choices_left - 1));
-    assert_eq!(after.stored, 2 * 512, "two objects of the smallest size");
+    assert_eq!(after.stored, 512, "both prefixes are of one object of the smallest size");
     // Who did not ask is not told, and party 2 says nothing of it.
     let said: Vec<(Node, Node)> = (exchange.sim.recording.take().expect("it records").iter())
         .filter(|frame| matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Budget(_))))
