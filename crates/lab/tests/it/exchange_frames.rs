@@ -382,36 +382,34 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
             }
             .encode(),
         ),
-        ("a frame beyond its credit", beyond(credit::BETWEEN_PARTIES)),
+        // One that can be decoded is shorter, and what it takes up is granted again at once.
+        ("a frame longer than its credit", beyond(credit::BETWEEN_PARTIES)),
         ("credit for what was not sent", PartyFrame::Credit { limit: u64::MAX }.encode()),
         ("credit that it gave before", PartyFrame::Credit { limit: 0 }.encode()),
     ]
 }
 
-/// What is said of a frame beyond credit, of credit for what was not sent, and of credit that is no more than before.
-const OF_CREDIT: [&str; 3] = [
-    "a frame beyond the credit that it was given",
-    "a grant of credit for more than was sent",
-    "a grant of credit that is no step",
-];
-
 #[test]
 fn who_sends_beyond_its_credit_or_grants_what_is_not_so_is_named_with_the_reason() {
-    let grants = |encode: fn(u64) -> Vec<u8>| [encode(u64::MAX), encode(0)];
-    let of_member = grants(|limit| FromMember::Credit { limit }.encode());
-    let to_member = grants(|limit| ToMember::Credit { limit }.encode());
-    let between = grants(|limit| PartyFrame::Credit { limit }.encode());
-    let frames = |window, [more, less]: [Vec<u8>; 2]| [beyond(window), more, less];
-    let (two, one, bad, honest) = (PARTIES[1], PARTIES[0], Node::Member(BAD), Node::Member(2));
+    let beyond = |window| (beyond(window), "a frame beyond the credit that it was given");
+    let grants = |encode: fn(u64) -> Vec<u8>| {
+        let more = (encode(u64::MAX), "a grant of credit for more than was sent");
+        vec![more, (encode(0), "a grant of credit that is no step")]
+    };
+    let of_member =
+        || [vec![beyond(credit::FROM_MEMBER)], grants(|limit| FromMember::Credit { limit }.encode())].concat();
+    let to_member = || [vec![beyond(credit::TO_MEMBER)], grants(|limit| ToMember::Credit { limit }.encode())].concat();
+    let between = || grants(|limit| PartyFrame::Credit { limit }.encode());
+    let ([one, two], bad, honest) = (PARTIES, Node::Member(BAD), Node::Member(2));
     for (from, to, frames) in [
-        (bad, one, frames(credit::FROM_MEMBER, of_member.clone())),
-        (bad, two, frames(credit::FROM_MEMBER, of_member)),
-        (one, honest, frames(credit::TO_MEMBER, to_member.clone())),
-        (two, honest, frames(credit::TO_MEMBER, to_member)),
-        (one, two, frames(credit::BETWEEN_PARTIES, between.clone())),
-        (two, one, frames(credit::BETWEEN_PARTIES, between)),
+        (bad, one, of_member()),
+        (bad, two, of_member()),
+        (one, honest, to_member()),
+        (two, honest, to_member()),
+        (one, two, between()),
+        (two, one, between()),
     ] {
-        for (bytes, what) in frames.into_iter().zip(OF_CREDIT) {
+        for (bytes, what) in frames {
             let (mut exchange, _) = bring_to(State::Synced, one);
             exchange.sim.inject(from, to, &bytes);
             exchange.sim.run_for(Duration::from_millis(100));

@@ -130,21 +130,23 @@ fn a_member_learns_its_own_budget_and_the_parties_show_everybodys() {
     exchange.announce(0, &prefixes(0..2), &route(0, &[64500], &[]));
     exchange.announce(1, &prefixes(2..5), &route(1, &[64500], &[]));
     exchange.check();
-    let own =
-        |exchange: &Exchange, slot| exchange.sim.member(slot).expect("it runs").status().budget.expect("it is told");
+    let own = |exchange: &mut Exchange, slot| {
+        exchange.sim.member(slot).expect("it runs").status().budget.expect("it is told")
+    };
     let budgets = |exchange: &Exchange, party: Node| exchange.sim.party(party).expect("it runs").status().budgets;
-    let before = own(&exchange, 0);
+    let before = own(&mut exchange, 0);
     assert_eq!(
         (before.prefixes, before.max_prefixes, before.resyncs_per_hour, before.choices_per_hour),
         (2, 9, 720, 32)
     );
-    assert_eq!((own(&exchange, 1).prefixes, own(&exchange, 1).max_stored), (3, 4 << 20));
+    let other = own(&mut exchange, 1);
+    assert_eq!((other.prefixes, other.max_stored), (3, 4 << 20));
     exchange.sim.recording = Some(Vec::new());
     exchange.sim.inject(Node::Member(0), PARTIES[0], &FromMember::Resync.encode());
     exchange.check();
-    let after = own(&exchange, 0);
+    let after = own(&mut exchange, 0);
     assert_eq!((after.resyncs_left, after.choices_left), (before.resyncs_left - 1, before.choices_left - 1));
-    assert_eq!(after.stored, 2 * 512, "two objects of the smallest size");
+    assert_eq!(after.stored, 512, "both prefixes are of one object of the smallest size");
     // Who did not ask is not told, and party 2 says nothing of it.
     let said: Vec<(Node, Node)> = (exchange.sim.recording.take().expect("it records").iter())
         .filter(|frame| matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Budget(_))))

@@ -261,15 +261,16 @@ fn rank_wrongly(hostile: &Hostile, ends: &AtomicBool) {
     let mut session = hostile.connect();
     while !ends.load(Ordering::Relaxed) {
         let begin = Instant::now();
-        let awaited = session.as_mut().and_then(Session::awaited_rankings);
-        match (&session, awaited) {
-            (Some(open), Some(awaited)) => {
-                for seq in awaited.into_iter().chain(0..20) {
-                    let rank = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 4_099] };
-                    open.links.send(open.up[1], rank.encode().into());
-                }
+        let Some(awaited) = session.as_mut().and_then(Session::awaited_rankings) else {
+            session = hostile.connect();
+            rest(begin);
+            continue;
+        };
+        if let Some(open) = &session {
+            for seq in awaited.into_iter().chain(0..20) {
+                let rank = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 4_099] };
+                open.links.send(open.up[1], rank.encode().into());
             }
-            _ => session = hostile.connect(),
         }
         rest(begin);
     }

@@ -127,7 +127,7 @@ fn operators_see_what_members_may_cost_and_have_spent() {
     eventually("the other member has the route", &mut exchange, |exchange| has(exchange, 1));
     let shown = |at: &ProcessLayout, more: &[&str]| {
         let address = at.status.to_string();
-        let arguments = [&["show", "status", "--url", &address], more].concat();
+        let arguments = [&["show", "status", "--url", address.as_str()][..], more].concat();
         exchange.files.tool(&arguments).expect("shown")
     };
     let json = |at| serde_json::from_str::<Value>(&shown(at, &["--json"])).expect("JSON");
