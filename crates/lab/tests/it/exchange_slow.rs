@@ -147,9 +147,9 @@ fn a_table_is_announced_with_few_decisions_about_each_route(export: ExportMode) 
     assert!(decisions <= 2 * u64::from(routes), "{decisions} decisions for {routes} routes");
 }
 
-#[test]
-fn a_prefix_that_had_no_route_waits_for_the_result_and_routers_see_one_change() {
-    let mut sim = exchange();
+in_both_modes!(a_prefix_that_had_no_route_waits_for_the_result_and_routers_see_one_change);
+fn a_prefix_that_had_no_route_waits_for_the_result_and_routers_see_one_change(export: ExportMode) {
+    let mut sim = exchange(export);
     // The member's own order would take the lower slot.
     sim.recommend([(0, 1), (1, 9)].into());
     assert!(sim.settle(LIMIT));
