@@ -51,9 +51,9 @@ impl Instances {
         let before = before.and_then(|number| self.listed[*number].as_ref());
         let had_no_choice = before.is_none_or(|listed| listed.candidates.len() < 2);
         let evaluated = if had_no_choice { Some(epoch) } else { before.and_then(|listed| listed.evaluated) };
-        // Where nothing was chosen, this instance is lacking since the batch that listed the one before; no other result is awaited.
-        let seq = before.map_or(0, |listed| listed.seq);
-        let hash = self.list((seq, epoch), candidates, (is_whole, false));
+        // A result that is on its way is one for these candidates, too; where none comes, they lack one since that batch.
+        let awaited = before.map_or(0, |listed| listed.seq);
+        let hash = self.list((awaited, epoch), candidates, (is_whole, false));
         if let Some(listed) = self.by_hash.get(&hash).and_then(|number| self.listed[*number].as_mut()) {
             listed.evaluated = evaluated;
         }
@@ -142,9 +142,11 @@ impl Instances {
         listed.is_some_and(|listed| listed.candidates == *candidates && self.by_hash.contains_key(&listed.hash))
     }
 
-    /// The result of a batch is there, whatever it is.
-    pub(super) fn evaluated(&mut self, hash: &InstanceHash, seq: Seq, epoch: u64) {
-        let listed = self.by_hash.get(hash).and_then(|number| self.listed[*number].as_mut());
+    /// The result of a batch is there, whatever it is: for an instance, or for what routes of this member's own AS made of it since.
+    pub(super) fn evaluated(&mut self, (hash, candidates): (&InstanceHash, &Instance), seq: Seq, epoch: u64) {
+        let since = || candidates.iter().find_map(|candidate| self.of_candidate.get(candidate));
+        let number = self.by_hash.get(hash).or_else(since).copied();
+        let listed = number.and_then(|number| self.listed[number].as_mut());
         if let Some(listed) = listed.filter(|listed| listed.seq == seq) {
             listed.evaluated = Some(epoch);
         }
@@ -308,7 +310,7 @@ mod tests {
                 let hash = instances.list((seq, 5), &list, (true, ranks));
                 plain.list(&list, ranks);
                 if below(2) == 0 {
-                    instances.evaluated(&hash, seq, 5);
+                    instances.evaluated((&hash, &list), seq, 5);
                     plain.0.entry(hash).and_modify(|entry| entry.1 = Some(5));
                 }
                 assert!(instances.has(&list));

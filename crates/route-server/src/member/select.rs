@@ -273,7 +273,7 @@ impl Member {
                 self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
             }
             // Whatever it is: what this member holds must not tell the parties.
-            self.instances.evaluated(hash, seq, round.epoch);
+            self.instances.evaluated((hash, candidates), seq, round.epoch);
             let chosen = (possible && valid).then(|| candidates[number]);
             self.chosen(seq, *prefix, chosen);
         }
