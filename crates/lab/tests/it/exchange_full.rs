@@ -262,7 +262,9 @@ fn everything(export: ExportMode, times: u32) {
     assert_eq!(exchange.sim.member_events.iter().find(honest), None, "nobody had reason to doubt the parties");
     // Somebody may not have what others have.
     let routes = |slot: u32| exchange.sim.table(slot).len();
-    assert!((0..CHANGING).filter(|slot| exchange.sim.tables.contains_key(slot)).any(|slot| routes(slot) != routes(MUTE)));
+    assert!(
+        (0..CHANGING).filter(|slot| exchange.sim.tables.contains_key(slot)).any(|slot| routes(slot) != routes(MUTE))
+    );
 }
 
 in_both_modes!(two_hundred_members_have_what_the_oracle_says_whatever_fails_meanwhile);

@@ -29,7 +29,6 @@ const OCTETS_STORED: usize = 4 << 20;
 /// Rounds that a party has open at a time at most.
 const MOST_ROUNDS: usize = 32;
 
-
 /// An exchange at rest, in which every honest member has a route, and pairs of them have one to the same prefix.
 fn exchange(export: ExportMode, costs: Costs) -> Sim {
     let (members, costs) = (HONEST as usize + 1, Some(costs));

@@ -94,7 +94,9 @@ fn play_marked(export: ExportMode, later: Policy, by: u32) -> (Sim, Vec<Shape>, 
 }
 
 in_both_modes!(a_further_slot_for_which_nobody_signed_gets_dummies_from_everybody_until_it_is_released_or_signed_for);
-fn a_further_slot_for_which_nobody_signed_gets_dummies_from_everybody_until_it_is_released_or_signed_for(export: ExportMode) {
+fn a_further_slot_for_which_nobody_signed_gets_dummies_from_everybody_until_it_is_released_or_signed_for(
+    export: ExportMode,
+) {
     let all = PREFIXES as usize;
     let (sim, _, routes) = play_marked(export, policy(""), 1);
     assert_eq!(routes, [0, 0, all]);

@@ -186,14 +186,15 @@ const LIVE_PREFIXES: u32 = 10;
 /// The latencies of changes of [`LIVE_PREFIXES`] at member 2, one each `interval`.
 fn live_changes(exchange: &mut Exchange, round: u32, interval: Duration) -> Vec<Duration> {
     let (mut waiting, mut latencies) = (BTreeMap::new(), Vec::new());
-    let look = |exchange: &Exchange, waiting: &mut BTreeMap<Nlri, (Instant, Attributes)>, latencies: &mut Vec<Duration>| {
-        let (now, table) = (exchange.sim.now().instant, &exchange.sim.tables[&2]);
-        waiting.retain(|nlri, (begin, wanted)| {
-            let is_there = table.get(&nlri.prefix) == Some(wanted);
-            latencies.extend(is_there.then(|| now - *begin));
-            !is_there
-        });
-    };
+    let look =
+        |exchange: &Exchange, waiting: &mut BTreeMap<Nlri, (Instant, Attributes)>, latencies: &mut Vec<Duration>| {
+            let (now, table) = (exchange.sim.now().instant, &exchange.sim.tables[&2]);
+            waiting.retain(|nlri, (begin, wanted)| {
+                let is_there = table.get(&nlri.prefix) == Some(wanted);
+                latencies.extend(is_there.then(|| now - *begin));
+                !is_there
+            });
+        };
     for nlri in prefixes(22, LIVE_PREFIXES) {
         let (begin, wanted) = (exchange.sim.now().instant, route(0, &[64_600 + round], &[]));
         exchange.announce(0, &[nlri], &wanted);

@@ -304,7 +304,10 @@ fn a_join_costs_what_it_delivers(export: ExportMode) {
         let (scanned, delivered) = (after.scanned - before.scanned, after.delivered - before.delivered);
         assert!(delivered >= u64::from(OBJECTS), "each object is opened to the new slot: {delivered}");
         // Nothing for those who had all before.
-        assert!(scanned <= delivered + u64::from(OBJECTS + MEMBERS), "{scanned} were looked at for {delivered} deliveries");
+        assert!(
+            scanned <= delivered + u64::from(OBJECTS + MEMBERS),
+            "{scanned} were looked at for {delivered} deliveries"
+        );
     }
 }
 
@@ -377,7 +380,8 @@ fn nanoseconds(times: u32, mut work: impl FnMut()) -> u64 {
 /// Nanoseconds of party 2's work for each object and receiver, and how many there were, with correlations at hand.
 fn work_for_deliveries(export: ExportMode) -> (u64, u64) {
     const MEMBERS: u32 = 100;
-    let setup = Setup { members: MEMBERS as usize, tick: TICK, sinks: (1..MEMBERS).collect(), export, ..Setup::default() };
+    let setup =
+        Setup { members: MEMBERS as usize, tick: TICK, sinks: (1..MEMBERS).collect(), export, ..Setup::default() };
     let mut sim = Sim::new(setup);
     assert!(sim.settle(LIMIT));
     sim.fill_pools();

@@ -18,7 +18,8 @@ pub(super) struct Deliveries {
 impl Deliveries {
     pub(super) fn of(table: &ObjectTable, effects: &Effects) -> Self {
         let place = |slot, version| table.entry(slot, version).and_then(|entry| entry.place());
-        let added: BTreeSet<Place> = effects.added.iter().filter_map(|(slot, version)| place(*slot, *version)).collect();
+        let added: BTreeSet<Place> =
+            effects.added.iter().filter_map(|(slot, version)| place(*slot, *version)).collect();
         let mut widened: BTreeMap<(u32, u32), BTreeSet<Place>> = BTreeMap::new();
         for (slot, version, from, to) in &effects.widened {
             // One that is also new goes to every slot as it is.
