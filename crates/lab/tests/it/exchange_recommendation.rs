@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wayleave_attestation::pki::{View, Vrp};
+use wayleave_lab::sim::attestation::registered_key;
 use wayleave_lab::sim::costs::Costs;
 use wayleave_lab::sim::{Setup, Sim, member_asn};
 use wayleave_route_server::object::ExportMode;
 
-use crate::common::attested::{p, setup};
+use crate::common::attested::{SEED, p, setup};
 use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
 
 const TICK: Duration = Duration::from_millis(50);
@@ -48,6 +49,7 @@ fn p99(exchange: &mut Exchange, changes: u32, until: impl Fn(&mut Exchange) -> b
     let (mut latencies, mut change) = (Vec::new(), 0);
     while change < changes || !until(exchange) {
         change += 1;
+        assert!(change < 2_000, "it does not end");
         let (announced, prefix) = (exchange.sim.now().instant, nlri("50.0.0.0/16"));
         let wanted = route(4, &[64500 + change % 500], &[]);
         exchange.announce(4, &[prefix], &wanted);
@@ -89,6 +91,9 @@ fn attested(export: ExportMode, routes: u32) -> Exchange {
     let setup = Setup { export, costs: Some(Costs::default()), ..setup(7, &[1, 2, 3]) };
     let mut view = View::new(1);
     view.add_vrp(Vrp { prefix: p("20.0.0.0/8"), max_length: 24, asn: member_asn(1) });
+    for asn in (1..8).map(member_asn) {
+        view.add_key(asn, registered_key(SEED, asn));
+    }
     let mut exchange = Exchange::of(Sim::new(setup));
     exchange.sim.set_view(view);
     assert!(exchange.sim.settle(LIMIT));
@@ -111,6 +116,8 @@ fn a_slot_that_is_added_or_has_other_keys_delays_no_live_update(export: ExportMo
     ];
     let mut exchange = attested(export, ROUTES);
     let announced = |exchange: &mut Exchange| exchange.sim.member(1).expect("it runs").counters().announcements;
+    let signed = exchange.sim.member(1).expect("it runs").attestation_status().expect("it attests").counts.originated;
+    assert_eq!(signed, u64::from(ROUTES));
     for change in changes {
         let (quiet, _) = p99(&mut exchange, 60, |_| true);
         let before = announced(&mut exchange);
