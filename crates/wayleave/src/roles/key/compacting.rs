@@ -42,7 +42,9 @@ pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log
             // It has nothing in hand that others use: the file in use is as before.
             Err(_) => {
                 pause = RETRY;
-                error!("a compaction stopped, and the records go on as they are: a bug, please report it with the lines above");
+                error!(
+                    "a compaction stopped, and the records go on as they are: a bug, please report it with the lines above"
+                );
             }
         }
         tokio::time::sleep(pause).await;

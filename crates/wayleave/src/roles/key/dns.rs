@@ -82,12 +82,7 @@ pub fn answer_datagrams(
 }
 
 /// Answers what came together. Acknowledgements that wait for the list leave by themselves.
-fn answer_batch(
-    batch: &mut Batch,
-    core: &Mutex<Core>,
-    now: Now,
-    acknowledging: &Acknowledging,
-) -> Result<(), Failure> {
+fn answer_batch(batch: &mut Batch, core: &Mutex<Core>, now: Now, acknowledging: &Acknowledging) -> Result<(), Failure> {
     let mut outcome = Ok(());
     let mut core = lock(core);
     batch.answer(|octets, client, from| match core.answer(octets, client, now) {

@@ -30,7 +30,9 @@ impl From<SnapshotError> for Fault {
                 "; the records of this replica and of the writer differ: restore the writer's from its last backup, or copy those of \
                  this replica to it; only if the writer's are right, stop this replica and copy the writer's file to it"
             }
-            SnapshotError::TooFar { .. } => "; stop this replica, copy the writer's file of records to it, and start it again",
+            SnapshotError::TooFar { .. } => {
+                "; stop this replica, copy the writer's file of records to it, and start it again"
+            }
             _ => "",
         };
         Self::Peer(format!("{error}{mend}"))

@@ -127,7 +127,8 @@ fn a_replica_that_is_far_behind_has_all_after_one_transfer_however_often_the_rec
         rounds += 1;
         assert!(rounds < 40, "{} heads, {} pieces", replica.heads, replica.pieces);
         let octets = if inbox.is_empty() { Vec::new() } else { inbox.remove(0) };
-        let answers = if octets.is_empty() { Vec::new() } else { replica.take(&octets).unwrap_or_else(|_| panic!("refused")) };
+        let answers =
+            if octets.is_empty() { Vec::new() } else { replica.take(&octets).unwrap_or_else(|_| panic!("refused")) };
         // Until it has the snapshot, each message finds the records changed and compacted.
         if replica.number() == 0 {
             writer.append();
@@ -183,7 +184,8 @@ fn a_change_that_is_not_durable_is_not_sent() {
     let mut copies = Copies::new(writer.records(), [REPLICA].into(), Box::new(move || (durable, [0; 32])));
     assert!(copies.up(LINK, &REPLICA));
     let answers = sent(&mut copies, &replica.ask());
-    let changes = answers.iter().find(|octets| matches!(ChannelMessage::decode(octets), Ok(ChannelMessage::Changes(_))));
+    let changes =
+        answers.iter().find(|octets| matches!(ChannelMessage::decode(octets), Ok(ChannelMessage::Changes(_))));
     let asked = replica.take(changes.expect("one")).unwrap_or_else(|_| panic!("refused"));
     assert_eq!(replica.number(), 6);
     assert!(sent(&mut copies, &asked[0]).is_empty());
