@@ -2,13 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use wayleave_lab::netns::enter_for_test;
 
 use super::world::{Answer, WAYPOINT, World};
-use crate::common::{eventually, text};
+use crate::common::eventually;
 
 /// A world whose records and list are on a disk of 256 KiB.
 fn on_a_small_disk() -> World {
@@ -42,6 +42,13 @@ fn fill(world: &World) {
 
 fn revoke(world: &World, principal: u32) -> Answer {
     world.call(Some(&world.full), "POST", "/v1/revocations", Some(&json!({ "entry": principal.to_string() })))
+}
+
+/// What a command says on standard error, in one line.
+fn said(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let words: Vec<&str> = text.split_whitespace().filter(|word| *word != "│").collect();
+    words.join(" ")
 }
 
 #[test]
@@ -91,13 +98,13 @@ fn orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_s
         assert!(revoke(&world, 2_000 + round).is("disk"));
         let account = json!({ "principal": 50 + round, "name": "x".repeat(64) });
         assert!(world.call(Some(&world.full), "POST", "/v1/accounts", Some(&account)).is("disk"));
-        let said = text(&order(&world, "4").stderr);
-        assert!(said.contains("cannot write to its disk") && said.contains("nothing was changed"), "{said}");
+        let why = said(&order(&world, "4"));
+        assert!(why.contains("cannot write to its disk") && why.contains("nothing was changed"), "{why}");
         let of_eight = ["--principal", "8", "--waypoint", WAYPOINT, "--config", "server/key.toml"];
-        let said = text(&world.folder.run(&[&["cap", "grant"], &of_eight[..]].concat()).stderr);
-        assert!(said.contains("No space left on device") && said.contains("records"), "{said}");
-        let said = text(&world.folder.run(&["cap", "accept", "guest", "--out", "guest.lines"]).stderr);
-        assert!(said.contains("disk"), "{said}");
+        let why = said(&world.folder.run(&[&["cap", "grant"], &of_eight[..]].concat()));
+        assert!(why.contains("No space left on device") && why.contains("records"), "{why}");
+        let why = said(&world.folder.run(&["cap", "accept", "--line", "guest", "--out", "guest.lines"]));
+        assert!(why.contains("disk"), "{why}");
         nothing_changed(&world);
     }
     let log = world.running.log();
@@ -109,7 +116,7 @@ fn orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_s
     world.running.resume();
     nothing_changed(&world);
     let compacted = world.folder.run(&["cap", "compact", "--config", "server/key.toml"]);
-    assert!(text(&compacted.stderr).contains("No space left on device"), "{compacted:?}");
+    assert!(said(&compacted).contains("No space left on device"), "{compacted:?}");
     let left = fs::read_dir(world.folder.0.join("server/disk")).expect("a folder").count();
     assert_eq!(left, 3, "records, the list and what fills the disk");
     nothing_changed(&world);
@@ -118,7 +125,7 @@ fn orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_s
     fs::remove_file(world.folder.0.join("server/disk/other")).expect("removed");
     assert_eq!(revoke(&world, 2_000).status / 100, 2);
     assert!(order(&world, "4").status.success());
-    world.folder.ok(&["cap", "accept", "guest", "--out", "guest.lines"]);
+    world.folder.ok(&["cap", "accept", "--line", "guest", "--out", "guest.lines"]);
     assert_eq!(world.running.count("number"), number + 3);
     eventually("routers learn of all", || {
         let list = world.folder.ok(&["cap", "revoked", "server/disk/revoked", "--key", &writer, "--json"]);
