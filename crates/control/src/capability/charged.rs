@@ -2,7 +2,7 @@
 
 use super::channel::ChargedAccount;
 use super::usage::Calendar;
-use wayleave_packet::platypus::header::Interval;
+use wayleave_packet::platypus::header::{Interval, Principal};
 
 /// Flags: there is an interval; the account is the sum of a month.
 const INTERVAL: u8 = 4;
@@ -54,6 +54,17 @@ impl Month {
 }
 
 impl ChargedAccount {
+    /// The first and the last account that a principal can have.
+    #[must_use]
+    pub fn bounds(principal: Principal) -> (Self, Self) {
+        let filled = |octet| {
+            let mut account = [octet; Self::LENGTH];
+            account[..FLAGS].copy_from_slice(&principal.octets());
+            Self(account)
+        };
+        (filled(0), filled(0xff))
+    }
+
     /// Ends of accounts, and sums of months.
     pub const CALENDAR: Calendar<Self> =
         Calendar { ended_at: Self::ended_at, sum: Self::sum, is_sum: |account| account.0[FLAGS] & SUM != 0 };

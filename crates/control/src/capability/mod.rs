@@ -68,6 +68,6 @@ pub use state::{
 };
 pub use usage::{
     Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, RouterNumber, Taken, Usage, UsageAnswer,
-    UsageRecord, UsageRefusal, UsageReport,
+    UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
 pub use zone::{MAX_ZONE, Zone, ZoneError};

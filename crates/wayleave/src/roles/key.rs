@@ -29,7 +29,7 @@ use crate::config::key::KeyFile;
 use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 use routers::Routers;
-use views::KeyView;
+use views::{Connections, KeyView};
 
 /// How often the records are looked at for what commands appended, and handles of the next epochs are made.
 const FOLLOW: Duration = Duration::from_millis(200);
@@ -94,7 +94,10 @@ impl Role for KeyRole {
         let (to, failures) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
-        tasks.spawn(dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
+        let connections =
+            Connections { dns: dns::connection_slots(), api: config.key.api.as_ref().map(|_| api::connection_slots()) };
+        let slots = connections.dns.clone();
+        tasks.spawn(dns::answer_connections(tcp, slots, Arc::clone(&core), *clock, to.clone()));
         tasks.spawn(compacting::compact_when_due(config.clone(), source.clone(), *clock, log.clone()));
         let to_api = to.clone();
         let following =
@@ -125,9 +128,11 @@ impl Role for KeyRole {
             }
         });
         let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
-        let view = KeyView::new(&core, &config, routers.as_ref(), following, counts.clone());
+        let slots = connections.api.clone().unwrap_or_else(api::connection_slots);
+        let view = KeyView::new(&core, &config, routers.as_ref(), following, (counts.clone(), connections));
         let of_api = (Arc::clone(&core), view.clone());
-        let api = RunningApi::start(&config, source, of_api, clock, counts.unwrap_or_default(), to_api).await?;
+        let counts = (slots, counts.unwrap_or_default());
+        let api = RunningApi::start(&config, source, of_api, clock, counts, to_api).await?;
         Ok(Self { core, failures, routers, view, api, _tasks: tasks, _datagrams: datagrams })
     }
 
