@@ -1,7 +1,7 @@
 //! The server of an API: HTTP/1.1 over TLS 1.3, with limits on everything that a stranger can take.
 //!
-//! A connection has a place among all and among those of its source prefix, a time for its handshake, and a life; a request has
-//! a longest body. What requests mean is the handler's.
+//! A connection has a slot ([`ConnectionSlots`]), a time for its handshake, another until its client is known, and a life; a
+//! request has a longest body. What requests mean, and whose they are, is the service's.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,30 +16,31 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::serve::{IncomingStream, Listener};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use zeroize::Zeroizing;
 
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots, Eviction, SlotHandle, source_prefix};
+
 /// What strangers can take.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpsLimits {
-    /// Connections at a time, of all sources, and of one source prefix (IPv4 /24, IPv6 /56).
-    pub connections: usize,
-    pub of_source: usize,
     /// New connections of one source prefix in a second, of which so many may come at once; those beyond wait.
     pub new_per_second: u32,
     /// For the handshake.
     pub handshake: Duration,
-    /// For a connection from its handshake to its end.
+    /// For a connection from its handshake to its end, while its client is not known.
+    pub stranger_life: Duration,
+    /// The same for a client that is known.
     pub life: Duration,
     /// Octets of a request's body.
     pub body: usize,
@@ -69,6 +70,15 @@ pub struct ApiAnswer {
     pub body: Vec<u8>,
 }
 
+/// What answers requests.
+pub trait ApiService: Send + Sync + 'static {
+    /// Whose an `Authorization` is, if it is somebody's: the connection keeps its slot.
+    fn client(&self, authorization: &str) -> Option<String>;
+
+    /// Carries a request out.
+    fn answer(self: Arc<Self>, request: ApiRequest) -> impl Future<Output = ApiAnswer> + Send;
+}
+
 /// An API that is being served.
 #[derive(Debug)]
 pub struct ApiServing {
@@ -87,120 +97,129 @@ impl Drop for ApiServing {
 ///
 /// # Errors
 /// If nothing can listen there.
-pub async fn serve_api<F, T>(
+pub async fn serve_api(
     address: SocketAddr,
     config: Arc<ServerConfig>,
-    limits: HttpsLimits,
-    handler: F,
-) -> io::Result<ApiServing>
-where
-    F: Fn(ApiRequest) -> T + Clone + Send + Sync + 'static,
-    T: Future<Output = ApiAnswer> + Send + 'static,
-{
+    (slots, limits): (ConnectionSlots, HttpsLimits),
+    service: Arc<impl ApiService>,
+) -> io::Result<ApiServing> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     let (to, ready) = mpsc::channel(1);
-    let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), limits, to)).abort_handle();
-    let router = Router::new().fallback(move |ConnectInfo(Peer(peer)): ConnectInfo<Peer>, request: Request| {
-        let handler = handler.clone();
-        async move { response(handler(read(peer.ip().to_canonical(), request, limits.body).await).await) }
+    let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), (slots, limits), to)).abort_handle();
+    let router = Router::new().fallback(move |ConnectInfo(peer): ConnectInfo<Peer>, request: Request| {
+        let service = Arc::clone(&service);
+        async move { serve(service, peer, request, limits.body).await }
     });
     let service = router.into_make_service_with_connect_info::<Peer>();
     let serving = tokio::spawn(async move { axum::serve(Ready { ready, address }, service).await }).abort_handle();
     Ok(ApiServing { address, tasks: [accepting, serving] })
 }
 
+/// Serves one request. Its connection keeps its slot while the request is carried out, though not while its body comes in: how
+/// long that takes is the client's choice.
+async fn serve(service: Arc<impl ApiService>, peer: Peer, request: Request, most: usize) -> Response {
+    let authorization = authorization(request.headers());
+    let client = authorization.as_ref().and_then(|text| service.client(text));
+    peer.slot.set_client(client.as_deref());
+    let request = read(peer.address.ip().to_canonical(), authorization, request, most).await;
+    peer.slot.begin_request();
+    let answer = service.answer(request).await;
+    peer.slot.end_request();
+    response(answer)
+}
+
 /// Accepts connections and has their handshakes done, each in a task of its own.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    limits: HttpsLimits,
+    (slots, limits): (ConnectionSlots, HttpsLimits),
     to: mpsc::Sender<(Conn, SocketAddr)>,
 ) {
-    let room = Arc::new(Semaphore::new(limits.connections));
-    let sources = Sources::default();
+    let pace = Pace::default();
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let Ok((stream, from)) = listener.accept().await else {
             // Out of descriptors: some connection ends soon.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Some((place, wait)) = sources.take(from.ip().to_canonical(), limits, Instant::now()) else { continue };
-        let (acceptor, to) = (acceptor.clone(), to.clone());
+        let from_ip = from.ip().to_canonical();
+        let Some((slot, mut eviction)) = slots.take(from_ip) else { continue };
+        let (acceptor, to, pace) = (acceptor.clone(), to.clone(), pace.clone());
+        let wait = pace.take(from_ip, limits.new_per_second, Instant::now());
         tokio::spawn(async move {
-            sleep(wait).await;
-            let Ok(Ok(stream)) = timeout(limits.handshake, acceptor.accept(stream)).await else { return };
-            let end = Box::pin(sleep(limits.life));
-            let _ = to.send((Conn { stream, end, _place: place, _permit: permit }, from)).await; // fails if it has stopped
+            tokio::select! {
+                () = sleep(wait) => {}
+                _ = &mut eviction => return pace.give_back(from_ip, limits.new_per_second),
+            }
+            let handshake = timeout(limits.handshake, acceptor.accept(stream));
+            let stream = tokio::select! {
+                done = handshake => done,
+                _ = &mut eviction => return,
+            };
+            let Ok(Ok(stream)) = stream else { return };
+            let now = Instant::now();
+            let end = Box::pin(sleep_until(now + limits.stranger_life));
+            let conn = Conn { stream, end, known_end: Some(now + limits.life), eviction, slot };
+            let _ = to.send((conn, from)).await; // fails if it has stopped
         });
     }
 }
 
-/// Connections by source prefix: a handshake costs the server more than it costs a stranger, so that they are paced.
+/// New connections by source prefix: a handshake costs the server more than it costs a stranger, so that they are paced. For each
+/// prefix, when it could have all new connections at once again.
 #[derive(Clone, Default)]
-struct Sources(Arc<Mutex<HashMap<u128, Source>>>);
+struct Pace(Arc<Mutex<HashMap<u128, Instant>>>);
 
 /// Prefixes that are remembered before those that say nothing are dropped.
 const SWEEP: usize = 8_192;
 
-/// What one source prefix has.
-struct Source {
-    connections: usize,
-    /// When it could have all new connections at once again.
-    full_at: Instant,
-}
-
-/// A connection's place among those of its source.
-struct ConnectionSlot {
-    sources: Sources,
-    prefix: u128,
-}
-
-impl Sources {
-    /// A place, and how long its handshake waits; `None` if the source has all of its places.
-    fn take(&self, from: IpAddr, limits: HttpsLimits, now: Instant) -> Option<(ConnectionSlot, Duration)> {
-        let prefix = match from {
-            IpAddr::V4(v4) => 1 << 127 | u128::from(v4.to_bits() >> 8),
-            IpAddr::V6(v6) => v6.to_bits() >> 72,
-        };
+impl Pace {
+    /// How long a handshake waits.
+    fn take(&self, from: IpAddr, per_second: u32, now: Instant) -> Duration {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= SWEEP {
-            all.retain(|_, source| source.connections > 0 || source.full_at > now);
+            all.retain(|_, full_at| *full_at > now);
         }
-        let source = all.entry(prefix).or_insert(Source { connections: 0, full_at: now });
-        if source.connections >= limits.of_source {
-            return None;
-        }
-        source.connections += 1;
-        source.full_at = source.full_at.max(now) + Duration::from_secs(1) / limits.new_per_second.max(1);
-        let wait = source.full_at.duration_since(now).saturating_sub(Duration::from_secs(1));
-        drop(all);
-        Some((ConnectionSlot { sources: self.clone(), prefix }, wait))
+        let full_at = all.entry(source_prefix(from)).or_insert(now);
+        *full_at = (*full_at).max(now) + step(per_second);
+        full_at.duration_since(now).saturating_sub(Duration::from_secs(1))
+    }
+
+    /// Takes back a handshake that was not begun, so that those that are waiting bound how long the next one waits.
+    fn give_back(&self, from: IpAddr, per_second: u32) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(source_prefix(from)).and_modify(|full_at| *full_at -= step(per_second));
     }
 }
 
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        let mut all = self.sources.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry(self.prefix).and_modify(|source| source.connections = source.connections.saturating_sub(1));
-    }
+fn step(per_second: u32) -> Duration {
+    Duration::from_secs(1) / per_second.max(1)
 }
 
-/// A connection, which ends when its life is over.
+/// A connection, which ends when its life is over, or when another needs its slot.
 struct Conn {
     stream: TlsStream<TcpStream>,
     end: Pin<Box<Sleep>>,
-    _place: ConnectionSlot,
-    _permit: OwnedSemaphorePermit,
+    /// When it ends instead if its client is known by `end`.
+    known_end: Option<Instant>,
+    eviction: Eviction,
+    slot: ConnectionSlot,
 }
 
 impl Conn {
     fn poll_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        match self.end.as_mut().poll(context) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(()),
+        if Pin::new(&mut self.eviction).poll(context).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
+        while self.end.as_mut().poll(context).is_ready() {
+            let is_kept = self.slot.handle().is_kept();
+            let Some(known_end) = self.known_end.take().filter(|_| is_kept) else {
+                return Err(io::ErrorKind::TimedOut.into());
+            };
+            self.end.as_mut().reset(known_end);
+        }
+        Ok(())
     }
 }
 
@@ -250,26 +269,36 @@ impl Listener for Ready {
     }
 }
 
-/// Where a connection comes from.
-#[derive(Clone, Copy, Debug)]
-struct Peer(SocketAddr);
+/// Where a connection comes from, and its slot.
+#[derive(Clone, Debug)]
+struct Peer {
+    address: SocketAddr,
+    slot: SlotHandle,
+}
 
 impl Connected<IncomingStream<'_, Ready>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Ready>) -> Self {
-        Self(*stream.remote_addr())
+        Self { address: *stream.remote_addr(), slot: stream.io().slot.handle() }
     }
 }
 
-async fn read(from: IpAddr, request: Request, most: usize) -> ApiRequest {
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    headers.get(name)?.to_str().ok().map(str::to_owned)
+}
+
+fn authorization(headers: &HeaderMap) -> Option<Zeroizing<String>> {
+    text(headers, header::AUTHORIZATION).map(Zeroizing::new)
+}
+
+async fn read(from: IpAddr, authorization: Option<Zeroizing<String>>, request: Request, most: usize) -> ApiRequest {
     let (parts, body) = request.into_parts();
-    let text = |name: HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     ApiRequest {
         from,
         method: parts.method.as_str().to_owned(),
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
-        authorization: text(header::AUTHORIZATION).map(Zeroizing::new),
-        accept: text(header::ACCEPT).unwrap_or_default(),
+        authorization,
+        accept: text(&parts.headers, header::ACCEPT).unwrap_or_default(),
         body: to_bytes(body, most).await.ok().map(|body| Zeroizing::new(body.to_vec())),
     }
 }
@@ -292,44 +321,40 @@ fn response(answer: ApiAnswer) -> Response {
 mod tests {
     use super::*;
 
-    const LIMITS: HttpsLimits = HttpsLimits {
-        connections: 100,
-        of_source: 10,
-        new_per_second: 20,
-        handshake: Duration::from_secs(1),
-        life: Duration::from_secs(1),
-        body: 1,
-    };
+    /// New connections of a source in a second.
+    const RATE: u32 = 20;
 
     fn address(text: &str) -> IpAddr {
         text.parse().expect("an address")
     }
 
     #[tokio::test]
-    async fn a_source_has_its_places_and_its_pace_and_no_others() {
-        let (sources, now) = (Sources::default(), Instant::now());
-        let take = |from: &str, now| sources.take(address(from), LIMITS, now);
-        let places: Vec<_> = (0..10).filter_map(|_| take("192.0.2.1", now)).collect();
-        assert!(places.len() == 10 && places.iter().all(|(_, wait)| wait.is_zero()));
-        assert!(take("192.0.2.254", now).is_none(), "the same /24");
-        assert!(take("192.0.3.1", now).is_some() && take("2001:db8::1", now).is_some(), "others");
-        drop(places);
+    async fn a_source_has_its_pace_and_those_that_go_before_their_turn_give_it_back() {
+        let (pace, now) = (Pace::default(), Instant::now());
+        let take = |from: &str, now| pace.take(address(from), RATE, now);
         // One after another: a burst of a second's, and then the rate.
-        let waits: Vec<Duration> = (0..30).filter_map(|_| take("192.0.2.1", now)).map(|(_, wait)| wait).collect();
-        assert_eq!(waits.iter().filter(|wait| wait.is_zero()).count(), 10);
+        let waits: Vec<Duration> = (0..40).map(|_| take("192.0.2.1", now)).collect();
+        assert_eq!(waits.iter().filter(|wait| wait.is_zero()).count(), 20);
         assert_eq!(waits.last(), Some(&Duration::from_secs(1)));
-        let later = now + Duration::from_secs(3);
-        assert!(take("192.0.2.1", later).is_some_and(|(_, wait)| wait.is_zero()));
+        assert!(take("192.0.3.1", now).is_zero() && take("2001:db8::1", now).is_zero(), "others");
+        assert!(take("192.0.2.254", now + Duration::from_secs(3)).is_zero());
+        let (pace, mut last) = (Pace::default(), Duration::ZERO);
+        for _ in 0..1_000 {
+            last = pace.take(address("192.0.2.1"), RATE, now);
+            if !last.is_zero() {
+                pace.give_back(address("192.0.2.1"), RATE);
+            }
+        }
+        assert_eq!(last, Duration::from_secs(1) / RATE, "as long as the first that had to wait");
     }
 
     #[tokio::test]
     async fn endless_sources_take_bounded_memory() {
-        let (sources, now) = (Sources::default(), Instant::now());
+        let (pace, now) = (Pace::default(), Instant::now());
         for number in 0..4 * SWEEP as u32 {
             let from = IpAddr::V4((number << 8).into());
-            let later = now + Duration::from_millis(u64::from(number));
-            assert!(sources.take(from, LIMITS, later).is_some());
+            pace.take(from, RATE, now + Duration::from_millis(u64::from(number)));
         }
-        assert!(sources.0.lock().expect("no panic").len() <= SWEEP);
+        assert!(pace.0.lock().expect("no panic").len() <= SWEEP);
     }
 }

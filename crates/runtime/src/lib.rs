@@ -6,6 +6,7 @@
 pub mod api_tls;
 pub mod bgp_tcp;
 pub mod clock;
+pub mod connection_slots;
 pub mod drive;
 pub mod frames;
 pub mod http;

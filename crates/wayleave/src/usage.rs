@@ -1,6 +1,7 @@
 //! Statements: what principals sent through a provider's routers, as the key server has added it up.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde_json::{Value, json};
 use wayleave_control::capability::{ChargedAccount, Month, RouterNumber, Tenancies, Usage};
@@ -18,15 +19,15 @@ pub fn lines(
     tenancies: &Tenancies,
     routers: &BTreeMap<RouterNumber, String>,
 ) -> Vec<Value> {
-    let owner = |key: &ChargedAccount, principal: Principal| {
-        let number = principal.number();
+    let former = |key: &ChargedAccount, number: u32| {
         let at = |begins| tenancies.at(number, begins);
         let tenancy = key.tenancy().or_else(|| key.begins_at().map(at)).unwrap_or_else(|| tenancies.latest(number));
-        match tenancies.former(number, tenancy) {
-            // No account has a name that is not ASCII.
-            Some(generation) => Some(format!("closed account – keys of generation {generation}")),
-            None => account(principal),
-        }
+        tenancies.former(number, tenancy)
+    };
+    let owner = |former: Option<u32>, principal: Principal| match former {
+        // No account has a name that is not ASCII.
+        Some(generation) => Some(format!("closed account – keys of generation {generation}")),
+        None => account(principal),
     };
     let line = |((key, router), total): (&(ChargedAccount, RouterNumber), &Usage)| {
         let (month, late) = (key.month(), key.late_since());
@@ -34,10 +35,12 @@ pub fn lines(
         if principal.is_some_and(|principal| principal != charge.principal.number()) {
             return None;
         }
+        let former = former(key, charge.principal.number());
         let begins = |epoch: u32| charge.interval.map(|interval| epoch_begin(interval, epoch));
         Some(json!({
             "principal": charge.principal.number(),
-            "account": owner(key, charge.principal),
+            "account": owner(former, charge.principal),
+            "generation": former,
             "delegation": charge.delegation.map(|(id, _)| id.number()),
             "sub_delegation": charge.delegation.and_then(|(_, sub)| sub).map(DelegationId::number),
             "late": late.is_some(),
@@ -61,10 +64,13 @@ pub fn principals(totals: &BTreeMap<(ChargedAccount, RouterNumber), Usage>) -> B
 /// By what a statement has its lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum By {
+    /// Who pays.
     Principal,
+    /// Delegations and sub-delegations of each principal.
     Delegation,
     /// Key epochs, which begin and end with the interval of a capability.
     Epoch,
+    /// Routers that reported it, for each principal.
     Router,
 }
 
@@ -82,6 +88,13 @@ impl By {
     /// All columns of a statement.
     pub fn all_columns(self) -> Vec<&'static str> {
         self.columns().iter().copied().chain(["late", "packets", "octets"]).collect()
+    }
+
+    /// What tells its lines apart, as numbers: a router's name follows from its number, an account's from its principal and, if it is
+    /// closed, the generation of its keys.
+    fn numbers(self) -> impl Iterator<Item = &'static str> {
+        let texts = |column: &&str| !matches!(*column, "account" | "router_name");
+        self.columns().iter().copied().filter(texts).chain(["generation", "late"])
     }
 
     /// The columns that tell lines apart.
@@ -122,41 +135,119 @@ pub fn is_cut(lines: &[Value], from: Option<u64>, to: Option<u64>) -> bool {
 
 /// Adds the lines up.
 pub fn statement<'a>(lines: impl Iterator<Item = &'a Value>, by: By) -> Statement {
-    let mut sums: BTreeMap<Vec<(u64, String)>, (Value, u128, u128)> = BTreeMap::new();
-    // Numbers in their order, then texts; an absent one first.
-    let part = |value: &Value| match value {
-        Value::Number(number) => (number.as_u64().unwrap_or(u64::MAX).saturating_add(1), String::new()),
-        Value::String(text) => (u64::MAX, text.clone()),
-        Value::Bool(is_set) => ((*is_set).into(), String::new()),
-        _ => (0, String::new()),
-    };
-    for line in lines {
-        let key = by.columns().iter().chain(&["late"]).map(|column| part(&line[*column])).collect();
+    let mut sums = StatementPage::new(by, None, usize::MAX);
+    lines.for_each(|line| sums.add(line));
+    sums.finish().0
+}
+
+/// The numbers that tell a line of a statement apart, in the order of its columns: an absent one is the least.
+type LineKey = Vec<Option<u64>>;
+
+/// Where a page of a statement begins: behind this line of one with the same columns. In text the line's numbers with dots between
+/// them, and `-` for what it lacks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatementCursor(LineKey);
+
+impl StatementCursor {
+    /// The cursor that a page gave; `None` if the text is none of a statement by this.
+    pub fn parse(text: &str, by: By) -> Option<Self> {
+        let number = |part: &str| match part {
+            "-" => Some(None),
+            digits => digits.parse().ok().map(Some),
+        };
+        let key: LineKey = text.split('.').map(number).collect::<Option<_>>()?;
+        (key.len() == by.numbers().count() && key[0].is_some()).then_some(Self(key))
+    }
+
+    /// The principal of the line.
+    pub fn principal(&self) -> u64 {
+        self.0[0].unwrap_or(0)
+    }
+}
+
+impl fmt::Display for StatementCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> =
+            self.0.iter().map(|number| number.map_or_else(|| "-".to_owned(), |number| number.to_string())).collect();
+        f.write_str(&parts.join("."))
+    }
+}
+
+/// A statement of which some lines are added up: those behind a cursor, and no more than a page has.
+pub struct StatementPage {
+    by: By,
+    after: Option<LineKey>,
+    most: usize,
+    /// One more than the page has, which tells that it is not the last. A line beyond these is not among the first ones, whatever
+    /// is still to come.
+    sums: BTreeMap<LineKey, (Value, u128, u128)>,
+}
+
+impl StatementPage {
+    /// A page of at most `most` lines.
+    pub fn new(by: By, after: Option<StatementCursor>, most: usize) -> Self {
+        Self { by, after: after.map(|cursor| cursor.0), most, sums: BTreeMap::new() }
+    }
+
+    /// Adds a line of [`lines`], in any order.
+    pub fn add(&mut self, line: &Value) {
+        let number = |column: &str| line[column].as_u64().or_else(|| line[column].as_bool().map(u64::from));
+        let key: LineKey = self.by.numbers().map(number).collect();
+        if self.after.as_ref().is_some_and(|after| key <= *after) {
+            return;
+        }
         let number = |of: &str| line[of].as_str().and_then(|text| text.parse::<u128>().ok()).unwrap_or(0);
-        let (_, packets, octets) = sums.entry(key).or_insert_with(|| (line.clone(), 0, 0));
+        let (_, packets, octets) = self.sums.entry(key).or_insert_with(|| (line.clone(), 0, 0));
         *packets = packets.saturating_add(number("packets"));
         *octets = octets.saturating_add(number("octets"));
-    }
-    let lines = sums.into_values().map(|(line, packets, octets)| {
-        let mut out = serde_json::Map::new();
-        for column in by.columns() {
-            let value = match *column {
-                "begins" | "ends" => line[*column].as_u64().map(utc).map_or(Value::Null, Value::from),
-                column => line[column].clone(),
-            };
-            out.insert((*column).to_owned(), value);
+        if self.sums.len() > self.most.saturating_add(1) {
+            self.sums.pop_last();
         }
-        out.insert("late".to_owned(), line["late"].clone());
-        out.insert("packets".to_owned(), packets.to_string().into());
-        out.insert("octets".to_owned(), octets.to_string().into());
-        Value::Object(out)
-    });
-    Statement { columns: by.all_columns(), lines: lines.collect() }
+    }
+
+    /// Whether lines of this principal, and of those above, are of later pages.
+    pub fn is_full_before(&self, principal: u64) -> bool {
+        let is_earlier = |key: &LineKey| key[0].is_some_and(|last| last < principal);
+        self.sums.len() > self.most && self.sums.last_key_value().is_some_and(|(last, _)| is_earlier(last))
+    }
+
+    /// The page, and the cursor of the next one if there is one.
+    pub fn finish(mut self) -> (Statement, Option<StatementCursor>) {
+        let is_more = self.sums.len() > self.most;
+        if is_more {
+            self.sums.pop_last();
+        }
+        let last = self.sums.last_key_value().map(|(key, _)| StatementCursor(key.clone()));
+        let by = self.by;
+        let lines = self.sums.into_values().map(|(line, packets, octets)| summed(by, &line, packets, octets));
+        (Statement { columns: by.all_columns(), lines: lines.collect() }, last.filter(|_| is_more))
+    }
+}
+
+/// A line of a statement.
+fn summed(by: By, line: &Value, packets: u128, octets: u128) -> Value {
+    let mut out = serde_json::Map::new();
+    for column in by.columns() {
+        let value = match *column {
+            "begins" | "ends" => line[*column].as_u64().map(utc).map_or(Value::Null, Value::from),
+            column => line[column].clone(),
+        };
+        out.insert((*column).to_owned(), value);
+    }
+    out.insert("late".to_owned(), line["late"].clone());
+    out.insert("packets".to_owned(), packets.to_string().into());
+    out.insert("octets".to_owned(), octets.to_string().into());
+    Value::Object(out)
 }
 
 /// The statement as comma-separated values (RFC 4180), with a line of names in front.
 pub fn csv(statement: &Statement) -> String {
-    let mut out = statement.columns.join(",") + "\r\n";
+    statement.columns.join(",") + "\r\n" + &csv_lines(statement)
+}
+
+/// The same without the names, for what follows another page.
+pub fn csv_lines(statement: &Statement) -> String {
+    let mut out = String::new();
     for line in &statement.lines {
         let cells: Vec<String> = statement.columns.iter().map(|column| field(&line[*column])).collect();
         out += &(cells.join(",") + "\r\n");
@@ -284,6 +375,46 @@ mod tests {
         assert_eq!(packets(By::Router), ["5", "2", "8"]);
         let statement = statement(all.iter(), By::Principal);
         assert_eq!(statement.lines[0]["octets"], (u128::from(u64::MAX) * 7).to_string());
+    }
+
+    #[test]
+    fn pages_of_a_statement_put_together_are_the_statement() {
+        let mut totals = BTreeMap::new();
+        for number in 0..600_u32 {
+            let (principal, delegation) = (number % 5, (number % 3 > 0).then_some(number % 7));
+            let of = key(principal, delegation, 400_000 + number % 11);
+            let of = if number % 13 == 0 { of.sum(0) } else { of };
+            totals.insert((of, (number % 4) as u16), Usage { packets: u128::from(number), octets: 1 });
+        }
+        let all = lines(&totals, None, &|_| None, &Tenancies::default(), &BTreeMap::new());
+        for by in [By::Principal, By::Delegation, By::Epoch, By::Router] {
+            let whole = statement(all.iter(), by);
+            for most in [1, 3, 1_000] {
+                let (mut put_together, mut after) = (Vec::new(), None);
+                loop {
+                    let mut page = StatementPage::new(by, after, most);
+                    for line in &all {
+                        page.add(line);
+                        assert!(page.sums.len() <= most + 1);
+                    }
+                    let (page, next) = page.finish();
+                    assert!(page.lines.len() <= most);
+                    put_together.extend(page.lines);
+                    let Some(next) = next else { break };
+                    after = StatementCursor::parse(&next.to_string(), by);
+                    assert_eq!(after, Some(next));
+                }
+                assert_eq!(put_together, whole.lines, "{by:?} {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_page_gave_is_no_cursor() {
+        for text in ["", ".", "7", "7.", "-.-.-", "7.3", "7.3.1.2", "7.x.-", "7.-.99999999999999999999", "7.+ .-"] {
+            assert_eq!(StatementCursor::parse(text, By::Delegation), None, "{text}");
+        }
+        assert!(StatementCursor::parse("7.-.-", By::Delegation).is_some());
     }
 
     #[test]

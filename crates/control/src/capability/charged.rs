@@ -3,7 +3,7 @@
 
 use super::channel::ChargedAccount;
 use super::usage::Calendar;
-use wayleave_packet::platypus::header::Interval;
+use wayleave_packet::platypus::header::{Interval, Principal};
 
 /// Flags: there is an interval; the account is a sum; it is what has gone into sums; it is a sum of what came late.
 const INTERVAL: u8 = 4;
@@ -72,6 +72,17 @@ impl ChargedAccount {
 
     fn principal(&self) -> u32 {
         u32::from_be_bytes([0, self.0[0], self.0[1], self.0[2]])
+    }
+
+    /// The first and the last account that a principal can have.
+    #[must_use]
+    pub fn bounds(principal: Principal) -> (Self, Self) {
+        let filled = |octet| {
+            let mut account = [octet; Self::LENGTH];
+            account[..FLAGS].copy_from_slice(&principal.octets());
+            Self(account)
+        };
+        (filled(0), filled(0xff))
     }
 
     fn epoch(&self) -> u32 {

@@ -68,6 +68,6 @@ pub use state::{
 };
 pub use usage::{
     Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, Reporter, RouterNumber, Taken, Tenancies,
-    Usage, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
+    Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
 pub use zone::{MAX_ZONE, Zone, ZoneError};

@@ -15,6 +15,7 @@
 //! or again, is on no bill twice. A router forgets totals that the server has, long after their epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 mod folding;
 mod tenancy;
@@ -247,6 +248,15 @@ impl<A> Default for Taken<A> {
     }
 }
 
+/// A part of what a ledger has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UsagePage<A> {
+    /// By account and router, over all of a router's journals.
+    pub totals: BTreeMap<(A, RouterNumber), Usage>,
+    /// The account after which others may follow.
+    pub next: Option<A>,
+}
+
 /// The key server's side: the greatest total of each account of each journal of each router.
 #[derive(Clone, Debug)]
 pub struct Ledger<A> {
@@ -378,6 +388,41 @@ impl<A: Copy + Ord> Ledger<A> {
             }
         }
         sums
+    }
+
+    /// What each router reported for the first `most` accounts from `first` to `last`; and the last of these, if others may follow.
+    /// It takes time and memory by `most` and the number of journals, however much the ledger has.
+    #[must_use]
+    pub fn page(&self, first: Bound<A>, last: Option<A>, most: usize) -> UsagePage<A> {
+        let journals = || self.journals.iter().flat_map(|(router, all)| all.values().map(move |one| (*router, one)));
+        let mut accounts: BTreeSet<A> = BTreeSet::new();
+        for (_, journal) in journals() {
+            for account in journal
+                .range((first, Bound::Unbounded))
+                .map(|(account, _)| *account)
+                .filter(|account| !self.is_folded(account))
+            {
+                let is_full = accounts.len() >= most && accounts.last().is_none_or(|greatest| account > *greatest);
+                if is_full || last.is_some_and(|last| account > last) {
+                    break;
+                }
+                accounts.insert(account);
+                if accounts.len() > most {
+                    accounts.pop_last();
+                }
+            }
+        }
+        let Some(greatest) = accounts.last().copied() else { return UsagePage { totals: BTreeMap::new(), next: None } };
+        let mut totals = BTreeMap::new();
+        for (router, journal) in journals() {
+            let of_page = journal.range((first, Bound::Unbounded)).take_while(|(account, _)| **account <= greatest);
+            let of_page = of_page.filter(|(account, _)| !self.is_folded(account));
+            for (account, total) in of_page {
+                let sum: &mut Usage = totals.entry((*account, router)).or_default();
+                *sum = sum.plus(*total);
+            }
+        }
+        UsagePage { totals, next: (accounts.len() >= most).then_some(greatest) }
     }
 
     /// The sum of each account over all routers.

@@ -1,7 +1,8 @@
 //! Usage from routers to the key server: with crashes of both, links that are cut, lost memories and old backups, the ledger is never
 //! above what was forwarded; and without lost memories it has, in the end, all that was durable.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use wayleave_control::capability::{
     JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, Usage, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
@@ -263,6 +264,35 @@ fn a_memory_that_another_router_has_reported_is_on_no_bill_twice() {
     reporter.answered(UsageAnswer { number: 1, is_behind: false });
     ledger.take(0, &reporter.report().expect("more")).expect("taken");
     assert_eq!(ledger.by_router(), BTreeMap::from([((7, 0), usage(510)), ((7, 1), usage(30))]));
+}
+
+#[test]
+fn pages_have_every_total_once_and_look_at_no_more_than_they_hold() {
+    let mut ledger = Ledger::new(10_000);
+    for (router, journal, accounts) in [(0, 1, 0..300), (0, 2, 100..150), (1, 1, 0..500), (2, 1, 400..700)] {
+        let entries = accounts.map(|account| (account, usage(u128::from(journal)))).collect();
+        let report = UsageReport { journal: JournalId([journal; 16]), number: 1, entries };
+        ledger.take(router, &report).expect("taken");
+    }
+    for most in [1, 7, 350, 700, 10_000] {
+        let (mut all, mut first, mut pages) = (BTreeMap::new(), Bound::Unbounded, 0);
+        loop {
+            let page = ledger.page(first, None, most);
+            let accounts: BTreeSet<Account> = page.totals.keys().map(|(account, _)| *account).collect();
+            assert!(accounts.len() <= most, "{most}");
+            for (key, total) in page.totals {
+                assert_eq!(all.insert(key, total), None, "{key:?} comes once");
+            }
+            pages += 1;
+            let Some(next) = page.next else { break };
+            first = Bound::Excluded(next);
+        }
+        assert!(pages <= 700 / most + 1, "{most}: {pages}");
+        assert_eq!(all, ledger.by_router(), "{most}");
+    }
+    let part = ledger.page(Bound::Included(120), Some(140), 1_000);
+    assert_eq!((part.totals.len(), part.next), (42, None));
+    assert_eq!(ledger.page(Bound::Excluded(140), Some(120), 10).totals, BTreeMap::new(), "an end before its begin");
 }
 
 #[test]

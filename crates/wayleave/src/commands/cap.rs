@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use super::cap_accept::{self, Accept};
 use super::cap_invitations::{self, Invitations, Invite};
-use super::cap_remote::{self, KeyServerAt, OptionalProvider, Provider};
+use super::cap_remote::{self, KeyServerAt, Provider};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
 use super::revoke::{self as revocation_lists, RevokeList, Revoked};
@@ -86,6 +86,7 @@ pub enum Cap {
 
 #[derive(Args, Debug)]
 pub struct Init {
+    /// The new folder.
     pub folder: PathBuf,
     /// The zone that its parent delegates to this server.
     #[arg(long)]
@@ -95,7 +96,7 @@ pub struct Init {
     pub listen: SocketAddr,
     /// The name of the zone's name server, as the parent has it.
     #[arg(long)]
-    pub name_server: String,
+    pub name_server: Zone,
     /// Its status pages.
     #[arg(long, default_value = "127.0.0.1:8493")]
     pub status: SocketAddr,
@@ -192,7 +193,7 @@ pub struct Revoke {
     #[arg(long, requires = "entries")]
     pub lift: bool,
     #[command(flatten)]
-    pub provider: OptionalProvider,
+    pub provider: Provider,
     /// The file with the capability's line; - is the standard input. For its holder.
     #[arg(long, conflicts_with_all = ["config", "api", "entries"])]
     pub line: Option<PathBuf>,
@@ -289,7 +290,7 @@ fn init(command: &Init) -> Outcome {
     Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&folder.join(DEFAULT_IDENTITY))?;
     let (listen, status) = (command.listen.to_string(), command.status.to_string());
     let api = command.api.map(|api| api.to_string());
-    let text = template(command.zone.as_str(), &listen, &command.name_server, &status, &writer, api.as_deref());
+    let text = template(command.zone.as_str(), &listen, command.name_server.as_str(), &status, &writer, api.as_deref());
     write_new(&file, &text, 0o644)?;
     if command.json {
         print_json(json!({ "zone": command.zone.as_str(), "writer": writer, "configuration": file }));
@@ -338,8 +339,8 @@ fn grant(command: &GrantCap) -> Outcome {
     let (mut server, mut changes) = file.server(&source)?;
     let GrantCap { principal, waypoint, interval, narrow, prefix, delegation, .. } = *command;
     let terms = GrantOrder { principal, waypoint, interval, narrow, prefix, delegation }.terms()?;
-    warn_of_unknown(&file, waypoint);
     command.name.as_deref().map_or(Ok(()), check_name)?;
+    warn_of_unknown(&file, waypoint);
     let opened = |state: &State| open_or_rename(state, terms.principal, command.name.as_deref());
     change(&mut server, &mut changes, &mut |state| opened(state))?;
     let now = unix_now().secs();
@@ -397,6 +398,9 @@ fn list(command: &List) -> Outcome {
         return Ok(());
     }
     print(&format!("change {number}, {} revocations in force\n", revoked.len()));
+    if let (Some(principal), true) = (command.principal, trees.is_empty()) {
+        print(&format!("principal {principal} has no account\n"));
+    }
     if !trees.is_empty() {
         print(&format!("\n{}", tree::text(&trees)));
     }
@@ -448,7 +452,7 @@ fn delegate(command: &Delegate) -> Outcome {
 }
 
 fn revoke(command: &Revoke) -> Outcome {
-    match (command.provider.place()?, &command.line) {
+    match (command.provider.place_if_any()?, &command.line) {
         (Some(KeyServerAt::At(at)), None) if !command.entries.is_empty() => {
             let mut number = Value::Null;
             for entry in &command.entries {
@@ -470,8 +474,16 @@ fn revoke(command: &Revoke) -> Outcome {
                 true => ChangeBody::Lift(entry.0),
                 false => ChangeBody::Revoke(entry.0),
             };
-            for body in command.entries.iter().map(body) {
-                change(&mut server, &mut changes, &mut |_| Some(body.clone()))?;
+            for entry in &command.entries {
+                let is_known = server.state().revocations().any(|known| *known == entry.0);
+                if command.lift && !is_known {
+                    return Err(Failure::new(format!("{entry} is not revoked"))
+                        .help(
+                            "`wayleave cap list` shows what is; entries in front of it on the command line are lifted",
+                        )
+                        .into());
+                }
+                change(&mut server, &mut changes, &mut |_| Some(body(entry)))?;
             }
             let (number, count) = (server.state().number(), server.state().revocations().len());
             report(json!({ "number": number, "revocations": count }), command.json);
@@ -482,8 +494,12 @@ fn revoke(command: &Revoke) -> Outcome {
             let ordered = match &command.delegation {
                 None => Order::RevokeEpoch,
                 Some(text) => {
-                    let number = |text: &str| {
-                        let number = text.parse().map_err(|_| Failure::usage(format!("`{text}` is not a number")))?;
+                    let number = |part: &str| {
+                        let number = part.parse().map_err(|_| {
+                            Failure::usage(format!(
+                                "`{text}` is not DELEGATION or DELEGATION/SUB-DELEGATION, which are numbers"
+                            ))
+                        })?;
                         delegation_id(number)
                     };
                     let (id, sub) = match text.split_once('/') {
@@ -497,6 +513,7 @@ fn revoke(command: &Revoke) -> Outcome {
             report(json!({ "number": acknowledged.number, "revoked": true }), command.json);
             Ok(())
         }
+        (None, None) if !command.entries.is_empty() => command.provider.place().map(drop),
         _ => Err(Failure::usage("nothing to revoke")
             .help("as the provider: cap revoke ENTRY.. --config FILE; as a holder: cap revoke --line FILE")
             .into()),
@@ -552,6 +569,11 @@ fn seconds_of(text: &str) -> Result<u64, String> {
 }
 
 fn usage_of(command: &UsageOf) -> Outcome {
+    if let (Some(from), Some(to)) = (command.from, command.to)
+        && from >= to
+    {
+        return Err(Failure::usage(format!("--from is {}, and --to is not later: {}", utc(from), utc(to))).into());
+    }
     let statement = match (command.provider.place()?, command.close) {
         (KeyServerAt::Here(config), Some(second)) => return close_usage(command, config, second),
         (KeyServerAt::At(_), Some(_)) => {
@@ -577,7 +599,7 @@ fn usage_at(command: &UsageOf, at: &ApiTarget) -> Outcome<Statement> {
     let principal = command.principal.map_or(String::new(), |principal| format!("&principal={principal}"));
     let (from, to) = (time("from", command.from), time("to", command.to));
     let path = format!("/v1/usage?by={}{principal}{from}{to}", command.by.name());
-    let lines = at.json("GET", &path, None)?["usage"].as_array().cloned().unwrap_or_default();
+    let lines = cap_remote::all(at, &path, "usage")?;
     Ok(Statement { columns: command.by.all_columns(), lines })
 }
 
@@ -603,9 +625,7 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
         }
         None if path.exists() => {
             let target = Target { url: None, config: Some(config.to_owned()) };
-            let query = command.principal.map_or(String::new(), |principal| format!("?principal={principal}"));
-            let page = fetch::json(&target, &format!("/api/v1/usage{query}"))?;
-            page["usage"].as_array().cloned().unwrap_or_default()
+            pages(&target, command.principal)?
         }
         None => Vec::new(),
     };
@@ -614,6 +634,27 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
     }
     let lines = lines.iter().filter(|line| is_within(line, command.from, command.to));
     Ok(statement(lines, command.by))
+}
+
+/// All that a running key server on this machine has of what routers reported.
+fn pages(target: &Target, principal: Option<u32>) -> Outcome<Vec<Value>> {
+    let of = principal.map_or(String::new(), |principal| format!("principal={principal}&"));
+    let (mut lines, mut after) = (Vec::new(), String::new());
+    loop {
+        let behind = if after.is_empty() { String::new() } else { format!("after={after}") };
+        let mut page = fetch::json(target, &format!("/api/v1/usage?{of}{behind}"))?;
+        if let Value::Array(of_page) = page["usage"].take() {
+            lines.extend(of_page);
+        }
+        match page["next"].as_str() {
+            None => return Ok(lines),
+            // Each is above the one before, so that there is a last one.
+            Some(next) if *next > *after => next.clone_into(&mut after),
+            Some(next) => {
+                return Err(Failure::new(format!("the key server names the page {next} after {after}")).into());
+            }
+        }
+    }
 }
 
 /// Where the key server keeps what routers reported.

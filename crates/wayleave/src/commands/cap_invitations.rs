@@ -17,7 +17,7 @@ use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::output::{fields, objects, print, print_json};
 use crate::provider::invitations::invite as make;
-use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, row};
+use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, row, shared_with};
 use crate::provider::orders::{DAY, DEFAULT_DAYS, DEFAULT_INTERVAL, GrantOrder, MAX_DAYS, check_name};
 
 #[derive(Args, Debug)]
@@ -49,6 +49,10 @@ pub struct Invite {
     /// Days for which the invitation can be redeemed.
     #[arg(long, default_value_t = DEFAULT_EXPIRY, value_parser = clap::value_parser!(u64).range(1..=MAX_DAYS))]
     pub expires: u64,
+    /// Invite although the principal has an account or an open invitation: for more waypoints of one customer, or one who has lost
+    /// an invitation. All holders share the account's keys and its bill.
+    #[arg(long)]
+    pub again: bool,
     #[command(flatten)]
     pub provider: Provider,
     #[arg(long)]
@@ -90,7 +94,16 @@ pub fn invite(command: &Invite) -> Outcome {
     let not_after = unix_now().secs() + command.expires * DAY;
     let order = InvitationOrder { name: command.name.clone(), terms, lasts: command.days * DAY, not_after };
     let (line, invitation) = make(order, url, pin)?;
-    change(&mut server, &mut changes, &mut |_| Some(ChangeBody::Invite(invitation.clone())))?;
+    let mut shared = None;
+    change(&mut server, &mut changes, &mut |state| {
+        shared = shared_with(state, &invitation, unix_now().secs()).filter(|_| !command.again);
+        shared.is_none().then(|| ChangeBody::Invite(invitation.clone()))
+    })?;
+    if let Some(shared) = shared {
+        return Err(Failure::new(shared)
+            .help("choose another --principal; or add --again if it is the same customer")
+            .into());
+    }
     let text = Zeroizing::new(line.expose());
     hand_over(command, &text, &line.id.to_string(), not_after);
     Ok(())
@@ -98,10 +111,10 @@ pub fn invite(command: &Invite) -> Outcome {
 
 /// The same by the API.
 fn invite_at(command: &Invite, at: &ApiTarget) -> Outcome {
-    let Invite { name, principal, waypoint, interval, narrow, prefix, delegation, days, expires, .. } = command;
+    let Invite { name, principal, waypoint, interval, narrow, prefix, delegation, days, expires, again, .. } = command;
     let mut order = json!({
         "name": name, "principal": principal, "waypoints": waypoint, "interval": interval, "narrow": narrow, "days": days,
-        "expires_days": expires,
+        "expires_days": expires, "again": again,
     });
     if let (Some(prefix), Some(delegation)) = (prefix, delegation) {
         (order["prefix"], order["delegation"]) = (json!(prefix.to_string()), json!(delegation));

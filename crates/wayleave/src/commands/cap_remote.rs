@@ -17,30 +17,13 @@ const PAGE: usize = 1_000;
 /// Pages that are read, at most: a server that names a next one for ever is told so.
 const MAX_PAGES: usize = 100_000;
 
-/// The provider's side.
+/// The provider's side: at the key server's own machine, or from elsewhere.
 #[derive(Args, Debug)]
 pub struct Provider {
-    /// The key server's configuration, on its own machine.
-    #[arg(long, short, required_unless_present = "api")]
-    pub config: Option<PathBuf>,
-    /// The API of the key server, from elsewhere: https://HOST:PORT.
-    #[arg(long, value_name = "URL", requires_all = ["token", "pin"], conflicts_with = "config")]
-    pub api: Option<ApiUrl>,
-    /// The file of a token for the API (`wayleave keys token`).
-    #[arg(long, value_name = "FILE", requires = "api")]
-    pub token: Option<PathBuf>,
-    /// The pin of the API's key, as the server logs it and `wayleave keys show` prints it for its api.key.
-    #[arg(long, requires = "api")]
-    pub pin: Option<KeyPin>,
-}
-
-/// The same for a command that a holder has too.
-#[derive(Args, Debug)]
-pub struct OptionalProvider {
-    /// The key server's configuration, on its own machine. For the provider.
+    /// The key server's configuration, on its own machine. The provider's commands need this or --api.
     #[arg(long, short)]
     pub config: Option<PathBuf>,
-    /// The API of the key server, from elsewhere: https://HOST:PORT. For the provider.
+    /// The API of the key server, from elsewhere: https://HOST:PORT. Needs --token and --pin.
     #[arg(long, value_name = "URL", requires_all = ["token", "pin"], conflicts_with = "config")]
     pub api: Option<ApiUrl>,
     /// The file of a token for the API (`wayleave keys token`).
@@ -64,36 +47,24 @@ impl Provider {
     /// # Errors
     /// If nothing says so, or the token cannot be read.
     pub fn place(&self) -> Outcome<KeyServerAt<'_>> {
-        let place = place(self.config.as_deref(), self.api.as_ref(), self.token.as_deref(), self.pin)?;
-        Ok(place.ok_or_else(|| {
+        Ok(self.place_if_any()?.ok_or_else(|| {
             Failure::usage("no key server given").help("add --config FILE, or --api URL --token FILE --pin PIN")
         })?)
     }
-}
 
-impl OptionalProvider {
     /// Where to work, if it is the provider who works.
     ///
     /// # Errors
     /// If the token cannot be read.
-    pub fn place(&self) -> Outcome<Option<KeyServerAt<'_>>> {
-        place(self.config.as_deref(), self.api.as_ref(), self.token.as_deref(), self.pin)
+    pub fn place_if_any(&self) -> Outcome<Option<KeyServerAt<'_>>> {
+        if let Some(config) = &self.config {
+            return Ok(Some(KeyServerAt::Here(config)));
+        }
+        let (Some(url), Some(token), Some(pin)) = (&self.api, &self.token, self.pin) else { return Ok(None) };
+        let text = private::read(token)?;
+        let token = Some(Zeroizing::new(text.trim().to_owned()));
+        Ok(Some(KeyServerAt::At(ApiTarget { url: url.clone(), pin, token })))
     }
-}
-
-fn place<'a>(
-    config: Option<&'a Path>,
-    api: Option<&ApiUrl>,
-    token: Option<&Path>,
-    pin: Option<KeyPin>,
-) -> Outcome<Option<KeyServerAt<'a>>> {
-    if let Some(config) = config {
-        return Ok(Some(KeyServerAt::Here(config)));
-    }
-    let (Some(url), Some(token), Some(pin)) = (api, token, pin) else { return Ok(None) };
-    let text = private::read(token)?;
-    let token = Some(Zeroizing::new(text.trim().to_owned()));
-    Ok(Some(KeyServerAt::At(ApiTarget { url: url.clone(), pin, token })))
 }
 
 /// All entries of a list that comes in pages.
@@ -102,8 +73,9 @@ fn place<'a>(
 /// What the server refuses.
 pub fn all(at: &ApiTarget, path: &str, list: &str) -> Outcome<Vec<Value>> {
     let (mut entries, mut after) = (Vec::new(), String::new());
+    let first = if path.contains('?') { '&' } else { '?' };
     for _ in 0..MAX_PAGES {
-        let mut page = at.json("GET", &format!("{path}?most={PAGE}{after}"), None)?;
+        let mut page = at.json("GET", &format!("{path}{first}most={PAGE}{after}"), None)?;
         if let Value::Array(of_page) = page[list].take() {
             entries.extend(of_page);
         }

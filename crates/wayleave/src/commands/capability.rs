@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal, Width};
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 
 use crate::config::router::FormatName;
 use crate::failure::{Failure, Outcome};
@@ -19,6 +19,7 @@ use wayleave_core::Prefix;
 
 #[derive(Args, Debug)]
 pub struct Mint {
+    /// The new file of capabilities.
     pub file: PathBuf,
     /// The waypoint's file of forwarding keys.
     #[arg(long)]
@@ -47,6 +48,7 @@ pub struct Mint {
 
 #[derive(Args, Debug)]
 pub struct Narrow {
+    /// The new file with the delegation.
     pub file: PathBuf,
     /// The file of capabilities to delegate.
     #[arg(long)]
@@ -66,6 +68,7 @@ pub struct Narrow {
 
 /// Creates capabilities from a waypoint's key.
 pub fn mint(command: &Mint) -> Outcome {
+    check_new(&command.file, command.replace)?;
     let keys = ForwardingKeys::load(FormatName::Platypus, &command.key)?;
     let principal = Principal::new(command.principal)
         .ok_or_else(|| Failure::usage(format!("{} is not a principal, which has 24 bits", command.principal)))?;
@@ -81,6 +84,7 @@ pub fn mint(command: &Mint) -> Outcome {
 
 /// Delegates capabilities, or a delegation further.
 pub fn narrow(command: &Narrow) -> Outcome {
+    check_new(&command.file, command.replace)?;
     let parent = Capabilities::load(&command.of)?;
     let too_long = |id| Failure::usage(format!("{id} is not a delegation's number, which has 24 bits"));
     let id = match command.id {
@@ -91,6 +95,13 @@ pub fn narrow(command: &Narrow) -> Outcome {
     delegated.save(&command.file, command.replace)?;
     show(&command.file, &delegated, command.json);
     Ok(())
+}
+
+fn check_new(file: &Path, replace: bool) -> Result<(), Failure> {
+    if replace || !file.exists() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{} exists already", file.display())).help("choose another file, or add --replace"))
 }
 
 /// Whether the file's header says that it holds capabilities.
@@ -117,8 +128,9 @@ pub fn show(file: &Path, capabilities: &Capabilities, json: bool) {
     }
     let mut text = format!(
         "file            {}\nwaypoint        {waypoint}\nprincipal       {principal}\ninterval        {interval}\n\
-         epochs          {first} to {last}\naccepted until  {end}\n",
-        file.display()
+         epochs          {first} to {last}\naccepted until  {}\n",
+        file.display(),
+        utc(end)
     );
     if let Some(delegation) = delegation {
         text += &format!("prefix          {}\ndelegation      {}\n", delegation.prefix, delegation.id.number());

@@ -1,7 +1,9 @@
 //! Invitations as the provider makes and lists them.
 
 use serde_json::{Value, json};
-use wayleave_control::capability::{ApiUrl, Invitation, InvitationId, InvitationLine, InvitationStanding, Terms};
+use wayleave_control::capability::{
+    ApiUrl, Invitation, InvitationId, InvitationLine, InvitationStanding, State, Terms,
+};
 use wayleave_crypto::secret::Seed;
 use wayleave_runtime::api_tls::KeyPin;
 use wayleave_runtime::clock::utc;
@@ -34,6 +36,22 @@ pub fn invite(order: InvitationOrder, url: ApiUrl, pin: KeyPin) -> Result<(Invit
     let line = InvitationLine { url, pin: pin.0, id, secret, not_after };
     let invitation = Invitation { id, key: line.key(), name, lasts, not_after, terms };
     Ok((line, invitation))
+}
+
+/// Why a new invitation would not be the only way to its principal; `None` if it is. All that hold capabilities of one principal
+/// have the keys of one account, and one bill.
+pub fn shared_with(state: &State, invitation: &Invitation, now: u64) -> Option<String> {
+    let principal = invitation.principal()?;
+    let number = principal.number();
+    let who = match state.account(principal) {
+        Some((name, _)) => format!("principal {number} has an account already, `{name}`"),
+        None => {
+            let mut others = state.invitations().filter(|(other, _)| other.principal() == Some(principal));
+            let (other, _) = others.find(|(other, standing)| state_name(other, *standing, now) == "open")?;
+            format!("principal {number} is invited already, as `{}`, by invitation {}", other.name, other.id)
+        }
+    };
+    Some(format!("{who}: whoever redeems this one too shares its keys and its bill"))
 }
 
 /// What an invitation can be now.

@@ -1,6 +1,6 @@
 //! Accounts with what they were granted, as a tree: waypoints, capabilities there, delegations of these, and theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
@@ -47,16 +47,16 @@ impl AccountGrants {
 
     /// The account as JSON.
     pub fn tree(&self, labels: &WaypointLabels) -> Value {
-        let mut waypoints: BTreeMap<IpAddr, Vec<&(Grant, &str)>> = BTreeMap::new();
+        let mut waypoints: BTreeMap<IpAddr, Vec<&(Grant, &'static str)>> = BTreeMap::new();
         for grant in &self.grants {
             waypoints.entry(grant.0.terms.waypoint).or_default().push(grant);
         }
         let waypoints: Vec<Value> = waypoints
             .into_iter()
             .map(|(address, mut grants)| {
-                grants.sort_by_key(|(grant, _)| rank(&grant.terms));
+                grants.sort_by_cached_key(|(grant, _)| rank(&grant.terms));
                 let mut waypoint = describe(address, labels);
-                waypoint["grants"] = below(None, &grants).into();
+                waypoint["grants"] = below(None, &by_parent(&grants)).into();
                 waypoint
             })
             .collect();
@@ -77,10 +77,22 @@ fn rank(terms: &Terms) -> Rank {
     (terms.interval.exponent(), terms.width == Width::Narrow, delegation)
 }
 
-/// The grants that were delegated from `parent`; for `None` those whose own parent was not granted.
-fn below(parent: Option<&Terms>, all: &[&(Grant, &str)]) -> Vec<Value> {
-    let is_granted = |terms: &Terms| all.iter().any(|(grant, _)| grant.terms == *terms);
-    let own = all.iter().filter(|(grant, _)| grant.terms.parent().filter(is_granted).as_ref() == parent);
+/// Grants of one waypoint by what they were delegated from; by `None` those whose own parent was not granted.
+type ByParent<'a> = HashMap<Option<Terms>, Vec<&'a (Grant, &'static str)>>;
+
+fn by_parent<'a>(all: &[&'a (Grant, &'static str)]) -> ByParent<'a> {
+    let granted: HashSet<Terms> = all.iter().map(|(grant, _)| grant.terms).collect();
+    let mut by_parent = ByParent::new();
+    for entry in all {
+        let parent = entry.0.terms.parent().filter(|parent| granted.contains(parent));
+        by_parent.entry(parent).or_default().push(entry);
+    }
+    by_parent
+}
+
+/// The grants that were delegated from `parent`, with theirs: three levels at most, since a sub-delegation is not delegated further.
+fn below(parent: Option<Terms>, all: &ByParent<'_>) -> Vec<Value> {
+    let own = all.get(&parent).into_iter().flatten();
     own.map(|(grant, state)| {
         let Grant { terms, not_before, not_after } = grant;
         let delegation = terms.delegation;
@@ -94,7 +106,7 @@ fn below(parent: Option<&Terms>, all: &[&(Grant, &str)]) -> Vec<Value> {
             "from": not_before,
             "until": not_after,
             "state": state,
-            "delegations": below(Some(terms), all),
+            "delegations": below(Some(*terms), all),
         })
     })
     .collect()
@@ -186,5 +198,37 @@ mod tests {
         assert!(text.contains("\n      delegation 3 to 203.0.0.0/8: granted"), "{text}");
         assert!(text.contains("\n        delegation 3/9 to 203.0.113.0/24: revoked"), "{text}");
         assert!(text.starts_with("principal 7 customer\n  pop 198.51.100.1 fra\n    capability: granted"), "{text}");
+    }
+
+    /// More than an account may have: with a look at every grant for each pair of them this does not end.
+    #[test]
+    fn twenty_thousand_delegations_are_a_tree_whether_they_are_beside_or_below_each_other() {
+        const COUNT: u32 = 20_000;
+        let principal = Principal::new(7).expect("24 bits");
+        let id = |number| DelegationId::new(number).expect("24 bits");
+        let interval = Interval::new(12).expect("in range");
+        let waypoint = "198.51.100.1".parse().expect("an address");
+        let root = Terms { waypoint, principal, interval, width: Width::Full, delegation: None };
+        let prefix = "203.0.113.0/24".parse().expect("a prefix");
+        let delegation = |number| Delegation { prefix, id: id(number), sub: None };
+        let of = |all: Vec<Terms>| {
+            let grants =
+                all.into_iter().map(|terms| (Grant { terms, not_before: 0, not_after: 1 }, "granted")).collect();
+            AccountGrants { principal, name: String::new(), generation: 0, grants }.tree(&WaypointLabels::new())
+        };
+        let count = |grants: &Value| grants.as_array().map_or(0, Vec::len);
+        let branches = (1..=COUNT).map(|number| Terms { delegation: Some(delegation(number)), ..root });
+        let fan = of(std::iter::once(root).chain(branches.clone()).collect());
+        let fan = &fan["waypoints"][0]["grants"];
+        assert_eq!((count(fan), count(&fan[0]["delegations"])), (1, COUNT as usize));
+        // Each delegation is delegated on: no chain is longer.
+        let leaves = branches.clone().map(|terms| {
+            let sub = Some(SubDelegation { at: 24, id: id(1) });
+            Terms { delegation: terms.delegation.map(|delegation| Delegation { sub, ..delegation }), ..terms }
+        });
+        let deep = of(leaves.chain(branches).chain([root]).collect());
+        let branches = &deep["waypoints"][0]["grants"][0]["delegations"];
+        let branches = branches.as_array().expect("a list");
+        assert!(branches.len() == COUNT as usize && branches.iter().all(|branch| count(&branch["delegations"]) == 1));
     }
 }

@@ -34,7 +34,7 @@ use crate::config::key::KeyFile;
 use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 use routers::Routers;
-use views::KeyView;
+use views::{Connections, KeyView};
 
 /// How often the records are looked at for what commands appended, and handles of the next epochs are made.
 const FOLLOW: Duration = Duration::from_millis(200);
@@ -98,7 +98,10 @@ impl Role for KeyRole {
         let (to, failures) = mpsc::channel(1);
         let mut parts = Parts::default();
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
-        parts.spawn("dns by TCP", dns::answer_connections(tcp, Arc::clone(&core), *clock, to.clone()));
+        let connections =
+            Connections { dns: dns::connection_slots(), api: config.key.api.as_ref().map(|_| api::connection_slots()) };
+        let slots = connections.dns.clone();
+        parts.spawn("dns by TCP", dns::answer_connections(tcp, slots, Arc::clone(&core), *clock, to.clone()));
         if let Some(writer) = list_writer {
             parts.spawn("list of revocations", writer.run(Arc::clone(&core), *clock));
         }
@@ -112,9 +115,11 @@ impl Role for KeyRole {
         let clock = *clock;
         parts.spawn("records", follow_records(Arc::clone(&core), clock, listeners, to.clone()));
         let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
-        let view = KeyView::new(&core, &config, routers.as_ref(), following, counts.clone());
+        let slots = connections.api.clone().unwrap_or_else(api::connection_slots);
+        let view = KeyView::new(&core, &config, routers.as_ref(), following, (counts.clone(), connections));
         let of_api = (Arc::clone(&core), view.clone());
-        let api = RunningApi::start(&config, source, of_api, clock, counts.unwrap_or_default(), to).await?;
+        let counts = (slots, counts.unwrap_or_default());
+        let api = RunningApi::start(&config, source, of_api, clock, counts, to).await?;
         Ok(Self { core, failures, routers, view, api, parts, _datagrams: datagrams })
     }
 

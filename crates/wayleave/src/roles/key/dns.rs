@@ -9,11 +9,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use wayleave_control::capability::{Client, Transport};
 use wayleave_core::Now;
 use wayleave_runtime::Clock;
+use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
 use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
@@ -26,8 +27,9 @@ use crate::failure::Failure;
 const LONGEST: usize = 4_096;
 /// How often the thread that answers datagrams looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
-/// Connections at a time, questions on one, and how long one may be silent.
-const CONNECTIONS: usize = 512;
+/// Connections at a time. Everybody may ask: no client is known.
+const SLOTS: SlotLimits = SlotLimits { connections: 512, of_source: 64, of_client: 0 };
+/// Questions on a connection, and how long one may be silent.
 const QUESTIONS: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -151,35 +153,44 @@ impl Batch {
     }
 }
 
-/// Accepts connections for ever.
+/// The slots for connections by which questions come.
+pub fn connection_slots() -> ConnectionSlots {
+    ConnectionSlots::new(SLOTS)
+}
+
+/// Accepts connections for ever. When all slots are taken, an idle connection is closed for a new one (RFC 7766 section 6.2.3).
 pub async fn answer_connections(
     listener: TcpListener,
+    slots: ConnectionSlots,
     core: Arc<Mutex<Core>>,
     clock: Clock,
     failed: mpsc::Sender<Failure>,
 ) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let Ok((stream, from)) = listener.accept().await else {
             // Out of descriptors: the oldest connections end within the time for which one may be silent.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        let Some((slot, eviction)) = slots.take(from.ip().to_canonical()) else { continue };
         let (core, failed) = (Arc::clone(&core), failed.clone());
         tokio::spawn(async move {
-            if let Err(Some(failure)) = answer_stream(stream, from, &core, clock).await {
+            let handle = slot.handle();
+            let answered = tokio::select! {
+                answered = answer_stream((stream, from), &handle, &core, clock) => answered,
+                _ = eviction => Ok(()),
+            };
+            if let Err(Some(failure)) = answered {
                 let _ = failed.send(failure).await; // fails if the role has stopped
             }
-            drop(permit);
         });
     }
 }
 
 /// Answers the questions of one connection; an error without a failure is the client's.
 async fn answer_stream(
-    mut stream: TcpStream,
-    from: SocketAddr,
+    (mut stream, from): (TcpStream, SocketAddr),
+    slot: &SlotHandle,
     core: &Mutex<Core>,
     clock: Clock,
 ) -> Result<(), Option<Failure>> {
@@ -193,6 +204,7 @@ async fn answer_stream(
             Some(length)
         });
         let length = question.await.ok().flatten().ok_or(None)?;
+        slot.begin_request();
         let (response, list) = {
             let mut core = lock(core);
             (core.answer(&octets[..length], client, clock.now()), core.list())
@@ -207,6 +219,7 @@ async fn answer_stream(
                 octets
             }
         };
+        slot.end_request(); // while the answer is written the connection waits for its client
         let mut whole = (answer.len() as u16).to_be_bytes().to_vec(); // at most 65,535
         whole.extend_from_slice(&answer);
         let written = timeout(PATIENCE, stream.write_all(&whole)).await;

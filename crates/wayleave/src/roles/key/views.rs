@@ -1,13 +1,17 @@
 //! What the status pages show of a key server.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
-use wayleave_control::capability::{RouterNumber, RouterServer, State};
+use wayleave_control::capability::{ChargedAccount, RouterNumber, RouterServer, State, UsagePage};
+use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::connection_slots::ConnectionSlots;
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
+use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::store::FileStore;
 
 use super::api::counts::ApiCounts;
@@ -19,6 +23,50 @@ use crate::provider::invitations::state_name;
 use crate::roles::daemon::{self, View, Views};
 use crate::usage;
 
+/// Accounts on a page of usage. The machine of routers has leases to renew meanwhile.
+pub(super) const PAGE: usize = 1_000;
+
+/// The slots for connections of those who ask by TCP, and of those who use the API.
+#[derive(Clone)]
+pub struct Connections {
+    pub dns: ConnectionSlots,
+    pub api: Option<ConnectionSlots>,
+}
+
+impl Connections {
+    fn json(&self) -> Value {
+        let slots = |slots: &ConnectionSlots| json!({ "open": slots.len(), "evicted": slots.evicted(), "refused": slots.refused() });
+        json!({ "dns": slots(&self.dns), "api": self.api.as_ref().map(slots) })
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        let api = |of: fn(&ConnectionSlots) -> u64| self.api.as_ref().map_or(0, of);
+        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        vec![
+            gauge("dns_open", Unit::Connections, "Connections by which questions come", self.dns.len() as f64),
+            counter(
+                "dns_evicted",
+                Unit::Connections,
+                "Idle connections of DNS that were closed for newer ones",
+                self.dns.evicted(),
+            ),
+            gauge("api_open", Unit::Connections, "Connections to the API", api(|slots| slots.len() as u64) as f64),
+            counter(
+                "api_evicted",
+                Unit::Connections,
+                "Connections to the API without a valid token that were closed for newer ones",
+                api(ConnectionSlots::evicted),
+            ),
+            counter(
+                "api_refused",
+                Unit::Connections,
+                "Connections to the API that were refused because all others are in use",
+                api(ConnectionSlots::refused),
+            ),
+        ]
+    }
+}
+
 #[derive(Clone)]
 pub struct KeyView {
     core: Arc<Mutex<Core>>,
@@ -29,6 +77,7 @@ pub struct KeyView {
     names: Arc<Mutex<BTreeMap<RouterNumber, String>>>,
     following: Option<Following>,
     api: Option<Arc<ApiCounts>>,
+    connections: Connections,
 }
 
 impl KeyView {
@@ -37,12 +86,12 @@ impl KeyView {
         config: &KeyFile,
         routers: Option<&Routers>,
         following: Option<Following>,
-        api: Option<Arc<ApiCounts>>,
+        (api, connections): (Option<Arc<ApiCounts>>, Connections),
     ) -> Self {
         let routers = routers.map(|routers| (routers.running.events.clone(), Arc::clone(&routers.store)));
         let names = Arc::new(Mutex::new(config.router_names()));
         let (zone, writer) = (config.zone().to_string(), config.key.writer.0.to_string());
-        Self { core: Arc::clone(core), zone, writer, routers, names, following, api }
+        Self { core: Arc::clone(core), zone, writer, routers, names, following, api, connections }
     }
 
     /// Another configuration counts.
@@ -61,18 +110,40 @@ impl KeyView {
         daemon::query(events, move |server: &mut RouterServer| routers::standing(server, &names)).await
     }
 
-    /// What principals sent, by account and router.
-    pub(super) async fn usage(self, parameters: Parameters) -> Result<Value, ViewError> {
-        let principal = match parameters.get("principal").map(|text| text.parse::<u32>()) {
+    /// A page of what principals sent, by account and router: `after` is where the page before ended.
+    async fn usage(self, parameters: Parameters) -> Result<Value, ViewError> {
+        let principal = match parameters.get("principal").map(|text| text.parse().ok().and_then(Principal::new)) {
             None => None,
-            Some(Ok(number)) => Some(number),
-            Some(Err(_)) => return Err(ViewError::Request("`principal` is not a number".to_owned())),
+            Some(Some(principal)) => Some(principal),
+            Some(None) => return Err(ViewError::Request("`principal` is not a number of 24 bits".to_owned())),
         };
+        let first = match parameters.get("after").map(|text| account(text)) {
+            None => None,
+            Some(Some(account)) => Some(Bound::Excluded(account)),
+            Some(None) => return Err(ViewError::Request("`after` is not the `next` of a page".to_owned())),
+        };
+        let (lines, next) = self.usage_page(first, principal, PAGE).await?;
+        Ok(json!({ "version": 1, "usage": lines, "next": next.map(|account| to_hex(&account.0)) }))
+    }
+
+    /// What principals sent, or one did, by account and router: at most `most` accounts, from `first` on; and the last of them, if
+    /// others may follow.
+    pub(super) async fn usage_page(
+        &self,
+        first: Option<Bound<ChargedAccount>>,
+        principal: Option<Principal>,
+        most: usize,
+    ) -> Result<(Vec<Value>, Option<ChargedAccount>), ViewError> {
         let Some((events, _)) = &self.routers else {
             return Err(ViewError::Request("this key server has no [key.routers]: nobody reports usage".to_owned()));
         };
-        let read = |server: &mut RouterServer| (server.ledger().by_router(), server.ledger().tenancies().clone());
-        let (totals, tenancies) = daemon::query(events, read).await?;
+        let bounds = principal.map(ChargedAccount::bounds);
+        let begin = bounds.map_or(Bound::Unbounded, |(first, _)| Bound::Included(first));
+        let (first, last) = (first.unwrap_or(begin), bounds.map(|(_, last)| last));
+        let read = move |server: &mut RouterServer| {
+            (server.ledger().page(first, last, most), server.ledger().tenancies().clone())
+        };
+        let (UsagePage { totals, next }, tenancies) = daemon::query(events, read).await?;
         let router = self.names();
         // Questions wait while the server is locked: only names are taken there.
         let names: BTreeMap<_, _> = {
@@ -82,9 +153,19 @@ impl KeyView {
             usage::principals(&totals).into_iter().filter_map(of).collect()
         };
         let account = |principal| names.get(&principal).cloned();
-        let lines = usage::lines(&totals, principal, &account, &tenancies, &router);
-        Ok(json!({ "version": 1, "usage": lines }))
+        let principal = principal.map(Principal::number);
+        Ok((usage::lines(&totals, principal, &account, &tenancies, &router), next))
     }
+}
+
+/// An account as the cursor of a page names it.
+fn account(text: &str) -> Option<ChargedAccount> {
+    let is_hex = text.len() == 2 * ChargedAccount::LENGTH && text.bytes().all(|octet| octet.is_ascii_hexdigit());
+    let mut account = [0; ChargedAccount::LENGTH];
+    for (octet, digits) in account.iter_mut().zip(is_hex.then(|| text.as_bytes().chunks_exact(2))?) {
+        *octet = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(ChargedAccount(account))
 }
 
 impl View for KeyView {
@@ -112,6 +193,7 @@ impl View for KeyView {
             "following": self.following.as_ref().map(Following::json),
             "invitations": invitations(state),
             "api": self.api.as_ref().map(|counts| counts.json()),
+            "connections": self.connections.json(),
         }))
     }
 
@@ -133,7 +215,8 @@ impl View for KeyView {
         let forged =
             ["forged", "used", "withdrawn", "expired", "clock", "gone"].map(|name| format!("redemptions_{name}"));
         let forged: Vec<&str> = forged.iter().map(String::as_str).collect();
-        Some(vec![
+        let mut metrics = self.connections.metrics();
+        metrics.extend([
             gauge("account", Unit::Members, "Accounts of principals", state.accounts() as f64),
             gauge("grant", Unit::Keys, "Capabilities that are granted", state.grants() as f64),
             gauge("revoked", Unit::Keys, "Revocations in force", state.revocations().len() as f64),
@@ -179,7 +262,8 @@ impl View for KeyView {
             gauge("router", Unit::Links, "Routers that are connected", connected as f64),
             counter("usage", Unit::Messages, "Reports of usage that were taken", sum("reports")),
             counter("usage_refused", Unit::Messages, "Reports of usage that were refused", sum("refused")),
-        ])
+        ]);
+        Some(metrics)
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {

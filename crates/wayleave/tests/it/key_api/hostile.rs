@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use rustls::{ClientConnection, StreamOwned};
 use serde_json::json;
 
-use super::world::World;
-use crate::common::eventually;
+use super::world::{World, closed, connect_from};
 use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::{eventually, text};
 use wayleave_lab::netns::NetworkNamespace;
 
 #[test]
@@ -111,21 +112,95 @@ fn garbage_plain_http_and_endless_requests_end_and_the_server_serves() {
     world.done("GET", "/v1/server", None);
 }
 
-/// Silent connections of one source take its own places and no other's; they end by themselves.
+/// Silent connections of one source take its own slots and no other's; they end by themselves.
 #[test]
-fn silent_connections_of_one_source_have_an_end_and_a_number() {
+fn silent_connections_of_one_source_make_way_for_newer_ones_and_have_an_end() {
     let world = World::new("silent");
-    let silent: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(&world.api).expect("it listens")).collect();
-    eventually("the source has no place left", || world.request("GET", "/v1/openapi.json", "", "").is_err());
-    let mut beyond = TcpStream::connect(&world.api).expect("the backlog takes it");
-    beyond.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
-    assert!(matches!(beyond.read(&mut [0]), Ok(0) | Err(_)), "it is closed, and nothing is said");
+    let mut silent: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(&world.api).expect("it listens")).collect();
+    eventually("the source has no slot left", || world.connections("api", "open") == 64);
+    assert!(world.request("GET", "/v1/openapi.json", "", "").is_ok());
+    eventually("the oldest is closed", || closed(&mut silent) == 1);
+    assert_eq!(world.connections("api", "evicted"), 1);
     drop(silent);
-    eventually("its places are free again", || world.request("GET", "/v1/openapi.json", "", "").is_ok());
-    // Without a word the server ends a connection after its time for a handshake.
-    let mut stream = TcpStream::connect(&world.api).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
-    assert!(matches!(stream.read(&mut [0]), Ok(0)), "closed by the server");
+    eventually("its slots are free again", || world.connections("api", "open") == 0);
+    // Without a word the server ends a connection after its time for a handshake, and without a request after another.
+    let mut plain = TcpStream::connect(&world.api).expect("it listens");
+    plain.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+    let mut encrypted = world.connect().expect("it listens");
+    encrypted.write_all(b"GET /v1/openapi.json HTTP/1.1\r\n").expect("a handshake");
+    encrypted.sock.set_read_timeout(Some(Duration::from_secs(50))).expect("set");
+    assert!(matches!(plain.read(&mut [0]), Ok(0)), "closed by the server");
+    assert!(!matches!(encrypted.read(&mut [0]), Ok(1..)), "nothing is answered");
+    eventually("both are over", || world.connections("api", "open") == 0);
+}
+
+/// Strangers from many networks take all slots, before their handshakes and after, and come again for each that they lose.
+#[test]
+fn strangers_of_many_networks_do_not_keep_the_operator_out() {
+    let world = World::new("networks");
+    let head = format!("Authorization: Bearer {}\r\n", world.read);
+    let request = format!("GET /v1/server HTTP/1.1\r\nHost: a\r\n{head}\r\n");
+    // A connection that the operator keeps open, and one that is opened for each request.
+    let mut kept = world.connect().expect("it listens");
+    let ask = |kept: &mut StreamOwned<ClientConnection, TcpStream>| {
+        kept.write_all(request.as_bytes()).expect("sent");
+        let mut answer = [0; 4096];
+        let length = kept.read(&mut answer).expect("answered");
+        assert!(answer[..length].starts_with(b"HTTP/1.1 200"), "{:?}", text(&answer[..length]));
+    };
+    ask(&mut kept);
+    let mut strangers: Vec<TcpStream> = Vec::new();
+    for network in 1..=8 {
+        for host in 1..=64 {
+            let stream = connect_from([127, 0, network, host], &world.api);
+            strangers.push(if network < 7 { stream } else { world.encrypt(stream) });
+        }
+    }
+    eventually("they have all slots", || world.connections("api", "open") == 512);
+    let lost = closed(&mut strangers);
+    assert!(lost <= 1, "512 beside the operator's: {lost}");
+    for turn in 0..20 {
+        assert_eq!(world.call(Some(&world.read), "GET", "/v1/accounts", None).status, 200);
+        ask(&mut kept);
+        // They refill what they lost, from other hosts of theirs.
+        strangers.extend((1..=8).map(|network| connect_from([127, 0, network, 100 + turn], &world.api)));
+    }
+    let open = strangers.len() - closed(&mut strangers);
+    assert!((450..=511).contains(&open), "they have what nobody else needs: {open}");
+    assert_eq!(world.connections("api", "refused"), 0);
+}
+
+/// The same by DNS over TCP, where nobody is known: a source that takes all that it can keeps no other out.
+#[test]
+fn silent_connections_keep_nobody_from_asking_by_tcp() {
+    let world = World::new("dns-tcp");
+    let open = || world.connections("dns", "open");
+    let mut of_one: Vec<TcpStream> = (0..100).map(|at| connect_from([127, 0, 1, at], &world.listen)).collect();
+    eventually("one source has its part", || open() == 64 && world.connections("dns", "evicted") == 36);
+    eventually("those are closed", || closed(&mut of_one) == 36);
+    let mut of_others = Vec::new();
+    for network in 2..=8 {
+        of_others.extend((1..=64).map(|host| connect_from([127, 0, network, host], &world.listen)));
+    }
+    eventually("strangers have all slots", || open() == 512);
+    for _ in 0..10 {
+        // A question of the zone's SOA.
+        let mut question = vec![0, 34, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in ["keys", "example", "net", ""] {
+            question.push(label.len() as u8);
+            question.extend_from_slice(label.as_bytes());
+        }
+        question.extend_from_slice(&[0, 6, 0, 1]);
+        question[1] = (question.len() - 2) as u8;
+        let mut stream = TcpStream::connect(&world.listen).expect("the backlog takes it");
+        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+        stream.write_all(&question).expect("sent");
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).expect("answered");
+        assert_eq!(answer[2..], [0, 7]);
+    }
+    let lost = closed(&mut of_others) + closed(&mut of_one);
+    assert!((46..=56).contains(&lost), "one for each that asked: {lost}");
 }
 
 #[test]

@@ -33,7 +33,12 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
     world.folder.write("third.invitation", &line);
     assert_eq!(by_api(&["cap", "invitations"]), here(&["cap", "invitations"]));
     world.folder.ok(&["cap", "accept", "--line", "third.invitation"]);
-    let second = by_api(&["cap", "invite", "--name", "x", "--principal", "9", "--waypoint", WAYPOINT, "--json"]);
+    let again = ["cap", "invite", "--name", "x", "--principal", "9", "--waypoint", WAYPOINT];
+    for place in [&full[..], &["--config", "server/key.toml"]] {
+        let said = world.folder.fails(1, &[&again[..], place].concat());
+        assert!(said.contains("principal 9 has an account already") && said.contains("--again"), "{said}");
+    }
+    let second = by_api(&[&again[..], &["--again", "--json"]].concat());
     let second: Value = serde_json::from_str(&second).expect("JSON");
     by_api(&["cap", "invitations", "--withdraw", second["id"].as_str().expect("an ID")]);
     assert_eq!(by_api(&["cap", "invitations", "--json"]), here(&["cap", "invitations", "--json"]));
@@ -58,7 +63,8 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
     refused(&[&["cap", "list"], &other[..]].concat(), 1, "another server answers there");
     refused(&["cap", "list", "--api", &url], 2, "--token");
     refused(&["cap", "list"], 2, "--config");
-    refused(&["cap", "revoke", "7"], 2, "nothing to revoke");
+    refused(&["cap", "revoke", "7"], 2, "no key server given");
+    refused(&[&["cap", "revoke"], &full[..]].concat(), 2, "nothing to revoke");
     refused(&[&["cap", "list", "--config", "server/key.toml"], &full[..]].concat(), 2, "cannot be used with");
     assert_eq!(world.running.count("number"), number);
 }

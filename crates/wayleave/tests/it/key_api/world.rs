@@ -30,6 +30,33 @@ pub(super) struct World {
     pub(super) pin: KeyPin,
 }
 
+/// A connection from an address of this machine.
+pub(super) fn connect_from(source: [u8; 4], to: &str) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind((source, 0).into()).expect("an address of the loopback interface");
+        let stream = socket.connect(to.parse().expect("an address")).await.expect("it listens");
+        let stream = stream.into_std().expect("a socket");
+        stream.set_nonblocking(false).expect("set");
+        stream
+    })
+}
+
+/// How many of these the other side has closed.
+pub(super) fn closed(all: &mut [TcpStream]) -> usize {
+    let is_closed = |stream: &mut TcpStream| {
+        stream.set_nonblocking(true).expect("set");
+        let read = stream.read(&mut [0; 4096]);
+        match read {
+            Ok(0) => true,
+            Ok(_) => false,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    };
+    all.iter_mut().map(is_closed).filter(|closed| *closed).count()
+}
+
 /// An answer of the API.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -108,6 +135,11 @@ impl World {
         self.running.counted("api", what)
     }
 
+    /// A count of the status page's `connections`.
+    pub(super) fn connections(&self, to: &str, what: &str) -> u64 {
+        self.running.status("connections")[to][what].as_u64().expect("a number")
+    }
+
     pub(super) fn connect(&self) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
         self.connect_to(Some(self.pin))
     }
@@ -124,6 +156,18 @@ impl World {
         let name = ServerName::try_from("127.0.0.1").expect("a name");
         let config = client_config(pin).expect("a configuration");
         Ok(StreamOwned::new(ClientConnection::new(Arc::clone(&config), name).expect("a client"), stream))
+    }
+
+    /// Does the handshake on a connection, and says no more.
+    pub(super) fn encrypt(&self, mut stream: TcpStream) -> TcpStream {
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        let config = client_config(self.pin).expect("a configuration");
+        let mut client = ClientConnection::new(Arc::clone(&config), name).expect("a client");
+        while client.is_handshaking() {
+            client.complete_io(&mut stream).expect("a handshake");
+        }
+        client.complete_io(&mut stream).expect("sent");
+        stream
     }
 
     /// Sends octets as they are, and gives all that comes.

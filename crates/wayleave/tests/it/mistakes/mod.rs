@@ -1,6 +1,7 @@
 //! Mistakes that operators make in configurations and the files that they name: `check` names each with its line, its cause and
-//! its cure.
+//! its cure. So do commands of `cap` with mistakes on their command lines.
 
+mod capabilities;
 mod exchange;
 
 use std::fs;

@@ -15,7 +15,7 @@ use super::super::core::lock;
 use super::counts::count;
 use super::problem::{Problem, ProblemKind};
 use super::{Api, Call, Reply};
-use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, invite};
+use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, invite, shared_with};
 use crate::provider::orders::{DEFAULT_DAYS, GrantFields, check_name, days};
 
 /// Invitations of a page: by default, and at most.
@@ -34,6 +34,8 @@ struct Invited {
     delegation: Option<u32>,
     days: Option<u64>,
     expires_days: Option<u64>,
+    #[serde(default)]
+    again: bool,
 }
 
 #[derive(Deserialize)]
@@ -88,7 +90,13 @@ pub fn create(api: &Api, call: &Call) -> Result<Reply, Problem> {
             .help("the operator adds `url` to [key.api]")
     })?;
     let (line, invitation) = invite(order, url, api.shown.pin())?;
-    let number = api.change(call, &mut |_| Ok(Some(ChangeBody::Invite(invitation.clone()))))?;
+    let number = api.change(call, &mut |state| match shared_with(state, &invitation, api.clock.now().unix.secs())
+        .filter(|_| !fields.again)
+    {
+        None => Ok(Some(ChangeBody::Invite(invitation.clone()))),
+        Some(shared) => Err(Problem::new(ProblemKind::Conflict, shared)
+            .help("choose another principal; or repeat the request with `again` if it is the same customer")),
+    })?;
     let text = Zeroizing::new(line.expose());
     Ok(Reply::Json(
         201,

@@ -24,7 +24,8 @@ use wayleave_crypto::hash::sha256;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_runtime::Clock;
 use wayleave_runtime::api_tls::ShownKey;
-use wayleave_runtime::https::{ApiAnswer, ApiRequest, ApiServing, HttpsLimits, serve_api};
+use wayleave_runtime::connection_slots::{ConnectionSlots, SlotLimits};
+use wayleave_runtime::https::{ApiAnswer, ApiRequest, ApiService, ApiServing, HttpsLimits, serve_api};
 
 use self::counts::{ApiCounts, count};
 use self::problem::{Problem, ProblemKind};
@@ -41,11 +42,13 @@ use crate::provider::waypoints::WaypointLabels;
 /// The description, as it is checked in.
 pub const DESCRIPTION: &str = include_str!("../../../../../../docs/api/key-server.json");
 
+/// Connections at a time. Of those whose last request had a valid token, one token has a part, so that no holder of one keeps
+/// another out.
+const SLOTS: SlotLimits = SlotLimits { connections: 512, of_source: 64, of_client: 64 };
 const LIMITS: HttpsLimits = HttpsLimits {
-    connections: 512,
-    of_source: 64,
     new_per_second: 100,
     handshake: Duration::from_secs(10),
+    stranger_life: Duration::from_secs(10),
     life: Duration::from_secs(60),
     body: 64 * 1024,
 };
@@ -105,7 +108,13 @@ pub struct Call {
 /// An answer.
 pub enum Reply {
     Json(u16, Value),
-    Csv(String),
+    Csv {
+        text: String,
+        /// A line with the names of the columns is in front.
+        has_names: bool,
+        /// The link to what follows.
+        next: Option<String>,
+    },
     /// JSON as it stands.
     Text(&'static str),
 }
@@ -117,7 +126,7 @@ impl RunningApi {
         source: &Source,
         (core, view): (Arc<Mutex<Core>>, KeyView),
         clock: Clock,
-        counts: Arc<ApiCounts>,
+        (slots, counts): (ConnectionSlots, Arc<ApiCounts>),
         failed: mpsc::Sender<Failure>,
     ) -> Outcome<Option<Self>> {
         let Some(section) = &config.key.api else { return Ok(None) };
@@ -138,12 +147,7 @@ impl RunningApi {
             follows: follows.map(|server| server.address.to_string()),
         });
         let at = section.listen.get_ref().0;
-        let of_requests = Arc::clone(&api);
-        let handler = move |request| {
-            let api = Arc::clone(&of_requests);
-            async move { api.answer(request).await }
-        };
-        let serving = serve_api(at, shown.server_config()?, LIMITS, handler).await;
+        let serving = serve_api(at, shown.server_config()?, (slots, LIMITS), Arc::clone(&api)).await;
         let serving = serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
         info!(listen = %serving.address, pin = %shown.pin(), tokens = section.token.len(), "API at https://{}", serving.address);
         Ok(Some(Self { api, _serving: serving }))
@@ -178,9 +182,9 @@ fn settings(config: &KeyFile) -> Settings {
     Settings { tokens: tokens.collect(), labels: config.waypoint_labels(), url }
 }
 
-impl Api {
-    fn settings(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+impl ApiService for Api {
+    fn client(&self, authorization: &str) -> Option<String> {
+        self.find(authorization).map(|(name, _)| name)
     }
 
     async fn answer(self: Arc<Self>, request: ApiRequest) -> ApiAnswer {
@@ -192,7 +196,15 @@ impl Api {
         match outcome {
             Ok(Reply::Json(status, value)) => json_answer(status, &value),
             Ok(Reply::Text(text)) => answer(200, "application/json", text.as_bytes().to_vec()),
-            Ok(Reply::Csv(text)) => answer(200, "text/csv; charset=utf-8; header=present", text.into_bytes()),
+            Ok(Reply::Csv { text, has_names, next }) => {
+                let content_type = match has_names {
+                    true => "text/csv; charset=utf-8; header=present",
+                    false => "text/csv; charset=utf-8; header=absent",
+                };
+                let mut answer = answer(200, content_type, text.into_bytes());
+                answer.headers.extend(next.map(|next| ("link", next)));
+                answer
+            }
             Err(problem) => {
                 self.count(&problem);
                 let mut answer =
@@ -206,6 +218,17 @@ impl Api {
                 answer
             }
         }
+    }
+}
+
+/// The slots for connections to an API.
+pub fn connection_slots() -> ConnectionSlots {
+    ConnectionSlots::new(SLOTS)
+}
+
+impl Api {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn count(&self, problem: &Problem) {

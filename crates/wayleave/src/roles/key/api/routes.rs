@@ -68,7 +68,7 @@ pub const ROUTES: &[Route] = &[
     Route { parameters: &["entry"], ..changes("DELETE", "/v1/revocations", revocations::lift) },
     Route {
         handler: Handler::Usage,
-        ..reads("/v1/usage", &["principal", "by", "from", "to", "format"], server::describe)
+        ..reads("/v1/usage", &["principal", "by", "from", "to", "format", "after", "most"], server::describe)
     },
     reads("/v1/invitations", PAGE, invitations::list),
     changes("POST", "/v1/invitations", invitations::create),

@@ -1,15 +1,23 @@
 //! Statements of usage, as `cap usage` prints them.
 
-use serde_json::{Value, json};
-use wayleave_runtime::clock::unix_of_day;
-use wayleave_runtime::http::{Parameters, ViewError};
+use std::ops::Bound;
 
+use serde_json::{Value, json};
+use wayleave_control::capability::ChargedAccount;
+use wayleave_packet::platypus::header::Principal;
+use wayleave_runtime::clock::unix_of_day;
+use wayleave_runtime::http::ViewError;
+
+use super::super::views::PAGE;
 use super::accounts::principal;
 use super::problem::{Problem, ProblemKind};
 use super::{Api, Call, Reply};
-use crate::usage::{By, csv, is_within, statement};
+use crate::usage::{By, Statement, StatementCursor, StatementPage, csv, csv_lines, is_within};
 
-/// The statement.
+/// Lines of a page: by default, and at most.
+const LINES: (usize, usize) = (1_000, 10_000);
+
+/// A page of the statement.
 pub async fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
     let refused = |what: String| Problem::new(ProblemKind::Request, what);
     let by = match call.query.get("by").map(String::as_str) {
@@ -27,22 +35,73 @@ pub async fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
         },
     };
     let (from, to) = (time("from")?, time("to")?);
+    if from.is_some_and(|from| to.is_some_and(|to| from >= to)) {
+        return Err(refused("`to` is not later than `from`".to_owned()));
+    }
     let is_csv = match call.query.get("format").map(String::as_str) {
         None => call.accept.starts_with("text/csv"),
         Some("json") => false,
         Some("csv") => true,
         Some(_) => return Err(refused("`format` is json or csv".to_owned())),
     };
-    let mut parameters = Parameters::new();
-    if let Some(text) = call.query.get("principal") {
-        parameters.insert("principal".to_owned(), principal(text)?.number().to_string());
+    let only = call.query.get("principal").map(|text| principal(text)).transpose()?;
+    let after = match call.query.get("after") {
+        None => None,
+        Some(text) => Some(
+            StatementCursor::parse(text, by)
+                .ok_or_else(|| refused(format!("`after` is not the `next` of a page by {}", by.name())))?,
+        ),
+    };
+    let is_first = after.is_none();
+    let page = StatementPage::new(by, after.clone(), call.most(LINES.0, LINES.1)?);
+    let (statement, next) = read(api, page, only, after, |line| is_within(line, from, to)).await?;
+    let next = next.map(|next| next.to_string());
+    Ok(match (is_csv, is_first) {
+        (false, _) => Reply::Json(200, json!({ "usage": statement.lines, "next": next })),
+        (true, true) => Reply::Csv { text: csv(&statement), has_names: true, next: next.map(|next| link(call, &next)) },
+        (true, false) => {
+            Reply::Csv { text: csv_lines(&statement), has_names: false, next: next.map(|next| link(call, &next)) }
+        }
+    })
+}
+
+/// Reads usage in parts until the page is full: neither takes more memory than they have lines.
+async fn read(
+    api: &Api,
+    mut page: StatementPage,
+    only: Option<Principal>,
+    after: Option<StatementCursor>,
+    is_asked: impl Fn(&Value) -> bool,
+) -> Result<(Statement, Option<StatementCursor>), Problem> {
+    // Lines of one principal are in another order than accounts: its accounts are read from the first one on.
+    let begun = after.and_then(|cursor| Principal::new(u32::try_from(cursor.principal()).ok()?));
+    let begun = begun.filter(|_| only.is_none());
+    let mut first = begun.map(|principal| Bound::Included(ChargedAccount::bounds(principal).0));
+    loop {
+        let (lines, next) = api.view.usage_page(first, only, PAGE).await.map_err(unavailable)?;
+        for line in &lines {
+            if page.is_full_before(line["principal"].as_u64().unwrap_or(0)) {
+                return Ok(page.finish());
+            }
+            if is_asked(line) {
+                page.add(line);
+            }
+        }
+        let Some(next) = next else { return Ok(page.finish()) };
+        first = Some(Bound::Excluded(next));
     }
-    let page = api.view.clone().usage(parameters).await.map_err(|error| match error {
-        ViewError::Request(why) => Problem::new(ProblemKind::NotFound, why),
-        ViewError::NotFound(why) => Problem::new(ProblemKind::NotFound, why),
+}
+
+fn unavailable(error: ViewError) -> Problem {
+    match error {
+        ViewError::Request(why) | ViewError::NotFound(why) => Problem::new(ProblemKind::NotFound, why),
         ViewError::Unavailable => Problem::new(ProblemKind::Stopping, "starting or stopping"),
-    })?;
-    let lines: &[Value] = page["usage"].as_array().map_or(&[], Vec::as_slice);
-    let statement = statement(lines.iter().filter(|line| is_within(line, from, to)), by);
-    Ok(if is_csv { Reply::Csv(csv(&statement)) } else { Reply::Json(200, json!({ "usage": statement.lines })) })
+    }
+}
+
+/// The next page of a statement as comma-separated values (RFC 8288). No parameter has characters that would have to be encoded.
+fn link(call: &Call, next: &str) -> String {
+    let kept = call.query.iter().filter(|(name, _)| *name != "after");
+    let kept: String = kept.map(|(name, value)| format!("{name}={value}&")).collect();
+    format!("</v1/usage?{kept}after={next}>; rel=\"next\"")
 }

@@ -1,0 +1,98 @@
+//! Mistakes on the command line of `cap`: each is refused before anything is changed, with its cause, and its cure where there is one.
+
+use crate::common::Folder;
+
+/// Arguments behind `cap`, the exit status, and what is said.
+type CommandMistake = (&'static [&'static str], i32, &'static [&'static str]);
+
+const CONFIG: &str = "server/key.toml";
+
+const MISTAKES: &[CommandMistake] = &[
+    (
+        &["init", "other", "--zone", "keys.example.net", "--name-server", "a b"],
+        2,
+        &["--name-server", "labels of 1 to 63"],
+    ),
+    (&["init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"], 1, &["another folder"]),
+    (&["list"], 2, &["no key server given", "--config FILE, or --api URL"]),
+    (&["revoke", "7"], 2, &["no key server given", "--config FILE, or --api URL"]),
+    (&["revoke", "--config", CONFIG], 2, &["nothing to revoke"]),
+    (&["revoke", "9/4", "--lift", "--config", CONFIG], 1, &["9/4 is not revoked", "cap list"]),
+    (
+        &["revoke", "--line", "customer.line", "--delegation", "3/", "--server", "127.0.0.1:1"],
+        2,
+        &["`3/` is not DELEGATION or DELEGATION/SUB-DELEGATION"],
+    ),
+    (
+        &["usage", "--from", "2026-12-01", "--to", "2026-11-01", "--config", CONFIG],
+        2,
+        &["--from is 2026-12-01", "--to is not later"],
+    ),
+    (&["usage", "--from", "yesterday", "--config", CONFIG], 2, &["2026-11-01, or Unix seconds"]),
+    (&["grant", "--principal", "16777216", "--waypoint", "198.51.100.1", "--config", CONFIG], 2, &["24 bits"]),
+    (
+        &["grant", "--principal", "7", "--waypoint", "198.51.100.1", "--interval", "3", "--config", CONFIG],
+        2,
+        &["3 is not an interval, which is 4 to 24"],
+    ),
+    (
+        &["invite", "--principal", "7", "--name", "x", "--waypoint", "198.51.100.1", "--config", CONFIG],
+        1,
+        &["principal 7 has an account already, `customer`", "shares its keys and its bill", "--again"],
+    ),
+    (
+        &["invite", "--principal", "8", "--name", "x", "--waypoint", "198.51.100.1", "--config", CONFIG],
+        1,
+        &["principal 8 is invited already, as `second`", "--again"],
+    ),
+    (
+        &["mint", "own.cap", "--key", "router.key", "--waypoint", "198.51.100.1", "--principal", "7"],
+        1,
+        &["own.cap exists already", "--replace"],
+    ),
+    (&["narrow", "own.cap", "--of", "own.cap", "--prefix", "203.0.113.0/24"], 1, &["exists already", "--replace"]),
+    (&["accept", "nonsense"], 1, &["one begins with wayleave-invitation-", "cap invite"]),
+];
+
+#[test]
+fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
+    let folder = Folder::new("mistakes-cap");
+    folder.ok(&["keys", "forwarding", "router.key", "--format", "platypus"]);
+    let init = ["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
+    folder.ok(&[&init[..], &["--api", "127.0.0.1:1"]].concat());
+    let at = ["--waypoint", "198.51.100.1", "--config", CONFIG];
+    let line = folder.ok(&[&["cap", "grant", "--principal", "7", "--name", "customer"], &at[..]].concat());
+    folder.write("customer.line", &line);
+    let second = folder.ok(&[&["cap", "invite", "--principal", "8", "--name", "second"], &at[..]].concat());
+    folder.ok(&["cap", "mint", "own.cap", "--key", "router.key", "--waypoint", "198.51.100.1", "--principal", "7"]);
+    let list = || folder.ok(&["cap", "list", "--config", CONFIG, "--json"]);
+    let before = list();
+    let faults: Vec<String> = MISTAKES
+        .iter()
+        .filter_map(|(arguments, code, words)| {
+            let said = folder.fails(*code, &[&["cap"], *arguments].concat());
+            let said = said.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+            let missing: Vec<_> = words.iter().filter(|word| !said.contains(**word)).collect();
+            (!missing.is_empty()).then(|| format!("{arguments:?}: {missing:?} is not in: {said}"))
+        })
+        .collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert_eq!(list(), before);
+    let nobody = folder.ok(&["cap", "list", "--principal", "55", "--config", CONFIG]);
+    assert!(nobody.contains("principal 55 has no account"), "{nobody}");
+    // An invitation that was withdrawn stands in nobody's way, and the operator who means it invites again.
+    let again = [&["cap", "invite", "--principal", "8", "--name", "second"], &at[..]].concat();
+    folder.ok(&[&again[..], &["--again"]].concat());
+    folder.fails(1, &again);
+    for invitation in ids(&folder.ok(&["cap", "invitations", "--config", CONFIG, "--json"])) {
+        folder.ok(&["cap", "invitations", "--withdraw", &invitation, "--config", CONFIG]);
+    }
+    assert_ne!(folder.ok(&again), second);
+}
+
+/// The IDs of invitations.
+fn ids(text: &str) -> Vec<String> {
+    let all: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    let all = all["invitations"].as_array().expect("a list").iter();
+    all.map(|invitation| invitation["id"].as_str().expect("an ID").to_owned()).collect()
+}
