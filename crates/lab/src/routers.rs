@@ -196,6 +196,17 @@ pub const DIG: RouterPackage = RouterPackage {
     more: &["bind9-libs", "libfstrm0", "liblmdb0", "libmaxminddb0"],
 };
 
+/// A client of the Web that knows nothing of us.
+pub const CURL: RouterPackage = RouterPackage {
+    name: "curl",
+    package: "curl",
+    programs: &["curl"],
+    directories: &["usr/bin"],
+    version: ("curl", "--version"),
+    fails: false,
+    more: &[],
+};
+
 /// The program that sets the system's packet filter.
 pub const NFTABLES: RouterPackage = RouterPackage {
     name: "nftables",
@@ -721,9 +732,12 @@ fn packages_of(libraries: &[String], depends: &[String]) -> Vec<String> {
     let bare = |text: &str| match text {
         "libz.so.1" => "zlib1".to_owned(),
         "libjpeg.so.62" => "libjpeg62turbo".to_owned(),
-        // Both libraries of OpenSSL come in the package of one; those of NSS have the version before `.so`.
+        "libbrotlicommon.so.1" | "libbrotlidec.so.1" => "libbrotli1".to_owned(),
+        // Debian 13 names the package after the library's second version.
+        "libldap.so.2" | "liblber.so.2" => "libldap2".to_owned(),
+        // Both libraries of OpenSSL come in the package of one, as those of OpenLDAP; those of NSS have the version before `.so`.
         other => {
-            let other = other.replace("libcrypto.so", "libssl.so").replace(".so.", "");
+            let other = other.replace("libcrypto.so", "libssl.so").replace("liblber-", "libldap-").replace(".so.", "");
             other.trim_end_matches(".so").replace(['-', '.', '_'], "").to_ascii_lowercase()
         }
     };
@@ -752,6 +766,14 @@ mod tests {
         );
         let missing = ["libX11.so.6", "libFLAC.so.12", "libjpeg.so.62", "libnspr4.so"].map(str::to_owned);
         assert_eq!(packages_of(&missing, &depends), ["libflac12", "libjpeg62-turbo", "libnspr4", "libx11-6"]);
+        // Those of curl's that are named after another library of their package.
+        let depends =
+            names_of_dependencies("libbrotli1 (>= 0.6.0), libldap-2.5-0 (>= 2.5.4), libgssapi-krb5-2 (>= 1.17)");
+        let missing = ["libbrotlidec.so.1", "libldap-2.5.so.0", "liblber-2.5.so.0", "libgssapi_krb5.so.2"];
+        assert_eq!(
+            packages_of(&missing.map(str::to_owned), &depends),
+            ["libbrotli1", "libgssapi-krb5-2", "libldap-2.5-0"]
+        );
     }
 
     #[test]

@@ -21,6 +21,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 const PAUSES_OF_AN_EPOCH: u32 = 8;
 /// The pause after an answer that no repetition changes soon.
 const DENIED_PAUSE: Duration = Duration::from_secs(60);
+/// The longest pause that a provider can ask for: a holder that was told a day by mistake asks again within the hour or so.
+const LONGEST_DENIAL: Duration = Duration::from_secs(3_600);
 
 /// The secrets that a holder has of one capability, and when it asks for more.
 pub struct Renewal {
@@ -98,21 +100,30 @@ impl Renewal {
                 self.share = u16::from_be_bytes(self.rng.bytes());
             }
             Err(failure) => {
-                let longest = match failure {
-                    LookupFailure::Denied(Denial::NotNow { retry_secs }) => Duration::from_secs(u64::from(retry_secs)),
-                    LookupFailure::Denied(_) => DENIED_PAUSE,
-                    _ => FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)),
-                };
-                let epoch = Duration::from_secs(1 << self.credential.terms.interval.exponent());
-                let most = LONGEST_PAUSE.min(epoch / PAUSES_OF_AN_EPOCH).max(FIRST_PAUSE);
-                let longest = longest.clamp(FIRST_PAUSE, most);
-                // Half of it to all of it, so that holders who failed together do not return together.
-                let part = u32::from(u16::from_be_bytes(self.rng.bytes()));
-                let pause = longest / 2 + longest / 2 * part / 65_536;
+                let pause = self.pause_after(failure);
                 self.failures = self.failures.saturating_add(1);
                 (self.failure, self.pause) = (Some(failure), Some((now, pause)));
             }
         }
+    }
+
+    /// How long to wait after a failure: a different time for each holder, so that those who failed together do not return together.
+    fn pause_after(&mut self, failure: LookupFailure) -> Duration {
+        let part = u32::from(u16::from_be_bytes(self.rng.bytes()));
+        let share = |of: Duration| of * part / 65_536;
+        let longest = match failure {
+            // The provider's own word, under a MAC: no earlier than it says, and up to an eighth later.
+            LookupFailure::Denied(Denial::NotNow { retry_secs }) => {
+                let said = Duration::from_secs(retry_secs.into()).clamp(FIRST_PAUSE, LONGEST_DENIAL);
+                return said + share(said / 8);
+            }
+            LookupFailure::Denied(_) => DENIED_PAUSE,
+            _ => FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)),
+        };
+        let epoch = Duration::from_secs(1 << self.credential.terms.interval.exponent());
+        let most = LONGEST_PAUSE.min(epoch / PAUSES_OF_AN_EPOCH).max(FIRST_PAUSE);
+        let longest = longest.clamp(FIRST_PAUSE, most);
+        longest / 2 + share(longest / 2)
     }
 
     /// The second from which the secret of `epoch`, which is the next one, is asked for.
@@ -229,11 +240,16 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_is_waited_out_as_the_provider_says() {
-        let mut renewal = renewal(2);
-        renewal.due(second(BEGIN));
-        renewal.done(Err(LookupFailure::Denied(Denial::NotNow { retry_secs: 40 })), second(BEGIN));
-        assert_eq!(renewal.due(second(BEGIN + 19)), None);
-        assert!(renewal.due(second(BEGIN + 41)).is_some());
+    fn a_denial_is_waited_out_as_the_provider_says_and_no_longer_than_an_hour_and_an_eighth() {
+        for (said, waited) in [(1, 1), (40, 40), (600, 600), (3_600, 3_600), (86_400, 3_600), (u32::MAX, 3_600)] {
+            for seed in 0..16 {
+                let mut renewal = renewal(seed);
+                renewal.due(second(BEGIN));
+                let denial = Denial::NotNow { retry_secs: said };
+                renewal.done(Err(LookupFailure::Denied(denial)), second(BEGIN));
+                assert_eq!(renewal.due(second(BEGIN + waited - 1)), None, "{said}");
+                assert!(renewal.due(second(BEGIN + waited + waited / 8 + 1)).is_some(), "{said}");
+            }
+        }
     }
 }

@@ -26,7 +26,7 @@ use self::layout::Layout;
 use self::report::Report;
 use self::steps::STEPS;
 use crate::netns::{self, Rung};
-use crate::routers::{Routers, default_cache, locate_or_fetch};
+use crate::routers::{CURL, Routers, default_cache, locate_or_fetch, locate_or_fetch_router};
 
 /// How the demonstration runs.
 #[derive(Debug, Clone, Default)]
@@ -92,6 +92,8 @@ fn choose(wanted: Option<Rung>) -> Rung {
         eprintln!("rung: simulated (the laboratory's own BGP speakers take the routers' part)");
         return Rung::Simulated;
     }
+    // In the namespaces there is no way to a mirror. Without it the step that needs it says why.
+    let _ = locate_or_fetch_router(&CURL, &default_cache(), &mut |line| eprintln!("{line}"));
     eprintln!("rung: {} ({})", detection.rung, meaning(detection.rung));
     detection.rung
 }

@@ -19,6 +19,7 @@ use super::report::SKIPPED;
 use crate::netns::{Network, NetworkNamespace, Rung, ip};
 use crate::overlay::tun_problem;
 use crate::process::wait_until;
+use crate::routers::{CURL, Installation, default_cache, locate_or_fetch_router};
 use crate::wire::Capture;
 
 type Facts = Vec<String>;
@@ -115,15 +116,17 @@ impl PaidTransit {
     }
 
     /// Fetches the page by curl, as this user or another.
-    fn curl(&self, user: Option<u32>) -> Result<(), String> {
+    fn curl(&self, curl: &Installation, user: Option<u32>) -> Result<(), String> {
+        let program = curl.program("curl");
         let mut command = match user {
-            None => self.desk.command("curl"),
+            None => self.desk.command(program),
             Some(user) => {
                 let mut command = self.desk.command("setpriv");
-                command.args([&format!("--reuid={user}"), "--clear-groups", "curl"]);
+                command.args([&format!("--reuid={user}"), "--clear-groups"]).arg(program);
                 command
             }
         };
+        curl.prepare(&mut command);
         command.args(["--silent", "--show-error", "--max-time", "20", &format!("http://{WEB}/")]);
         let output = command.output().map_err(|error| format!("curl: {error}"))?;
         match output.stdout.len() {
@@ -252,20 +255,23 @@ pub(super) fn transit(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
         facts.push(format!("{SKIPPED}without root the namespaces have one user only, and this step needs two"));
         return Ok(());
     }
-    if Command::new("curl").arg("--version").output().is_err() {
-        facts.push(format!("{SKIPPED}there is no program curl; install the package curl"));
-        return Ok(());
-    }
+    let curl = match locate_or_fetch_router(&CURL, &default_cache(), &mut |_| ()) {
+        Ok(curl) => curl,
+        Err(error) => {
+            facts.push(format!("{SKIPPED}{error}"));
+            return Ok(());
+        }
+    };
     let mut transit = PaidTransit::start(network, &exchange.state().join("paid"), exchange.binary())?;
     let capture = Capture::start(&transit.waypoints[0], is_paid).map_err(|error| format!("capture: {error}"))?;
 
-    transit.curl(None)?;
+    transit.curl(&curl, None)?;
     if !capture.frames().is_empty() || transit.bill(0)?.1 != 0 {
         return Err("packets of a user without a rule were stamped".to_owned());
     }
     facts.push("curl as root: the page comes by the usual path, and nobody pays".to_owned());
 
-    transit.curl(Some(USER))?;
+    transit.curl(&curl, Some(USER))?;
     // The waypoints count last; the packets that end the connection may still be under way.
     let billed = || {
         let frames = capture.frames();
@@ -284,7 +290,7 @@ pub(super) fn transit(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
          first"
     ));
 
-    transit.curl(None)?;
+    transit.curl(&curl, None)?;
     if billed().is_none_or(|(_, again, _)| again != packets) {
         return Err(format!("packets of a user without a rule were billed: {}", bills()));
     }

@@ -139,10 +139,9 @@ impl Capabilities {
     /// The stamping key for the key epoch at `now`, or for the next or previous one, which waypoints accept too, if the file
     /// lacks it.
     pub fn hop(&self, now: UnixTime) -> Option<Hop> {
-        let current = epoch::epoch_at(self.interval, now);
-        let accepted = [Some(current), current.checked_add(1), current.checked_sub(1)];
-        let found = |epoch: u32| self.secrets.iter().find(|(of, _)| *of == epoch);
-        let (epoch, key) = accepted.into_iter().flatten().find_map(found)?;
+        let held = self.secrets.iter().map(|(of, _)| *of);
+        let chosen = epoch::to_stamp_with(self.interval, held, now)?;
+        let (epoch, key) = self.secrets.iter().find(|(of, _)| *of == chosen)?;
         let capability = Capability {
             waypoint: self.waypoint,
             principal: self.principal,

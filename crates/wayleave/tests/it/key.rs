@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use serde_json::Value;
 use wayleave_lab::netns::{NetworkNamespace, skipped};
 use wayleave_lab::routers::{DIG, Installation, RouterPackage, UNBOUND, default_cache, locate_or_fetch_router};
+use wayleave_runtime::clock::unix_now;
 
 use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::{Folder, eventually, free, text};
@@ -250,7 +251,7 @@ fn dig_reads_the_zone_by_udp_and_tcp() {
 }
 
 /// A process that ends with the test.
-struct Ends(Child);
+pub(crate) struct Ends(Child);
 
 impl Drop for Ends {
     fn drop(&mut self) {
@@ -259,28 +260,42 @@ impl Drop for Ends {
     }
 }
 
+/// Starts Unbound in a network namespace, at this address. It asks the server of one zone for names in it, and whom that delegates to; it
+/// logs to `unbound.log` in the folder.
+pub(crate) fn unbound_in(
+    unbound: &Installation,
+    folder: &Path,
+    place: &NetworkNamespace,
+    listen: &str,
+    (zone, server): (&str, &str),
+) -> Ends {
+    let at = |address: &str| address.replace(':', "@");
+    let configuration = format!(
+        "server:\n  interface: {}\n  access-control: 0.0.0.0/0 allow\n  do-daemonize: no\n  chroot: \"\"\n  username: \"\"\n  \
+         directory: \"{}\"\n  pidfile: \"\"\n  use-syslog: no\n  logfile: \"\"\n  do-not-query-localhost: no\n  \
+         module-config: \"iterator\"\n  use-caps-for-id: yes\n  qname-minimisation: yes\n  do-ip6: no\n\
+         remote-control:\n  control-enable: no\n\
+         stub-zone:\n  name: \"{zone}\"\n  stub-addr: {}\n",
+        at(listen),
+        folder.display(),
+        at(server)
+    );
+    fs::write(folder.join("unbound.conf"), configuration).expect("written");
+    let log = fs::File::create(folder.join("unbound.log")).expect("a log");
+    let mut command = place.command(unbound.program("unbound"));
+    unbound.prepare(&mut command);
+    command.args(["-d", "-c", "unbound.conf"]).current_dir(folder).stderr(log).stdout(Stdio::null());
+    Ends(command.spawn().expect("it runs"))
+}
+
 /// The paper's own way: through a resolver that knows nothing of us, changes the case of letters, shortens names and caches.
 #[test]
 fn a_caching_resolver_carries_look_ups_and_orders_and_answers_the_second_from_its_cache() {
     let Some(unbound) = fetched(&UNBOUND, "look-ups through a resolver") else { return };
     let server = Server::new("unbound");
     let resolver = free();
-    let at = |address: &str| address.replace(':', "@");
-    let folder = server.folder.0.display().to_string();
-    let configuration = format!(
-        "server:\n  interface: {}\n  do-daemonize: no\n  chroot: \"\"\n  username: \"\"\n  directory: \"{folder}\"\n  \
-         pidfile: \"\"\n  use-syslog: no\n  logfile: \"\"\n  do-not-query-localhost: no\n  module-config: \"iterator\"\n  \
-         use-caps-for-id: yes\n  qname-minimisation: yes\n  do-ip6: no\n\
-         remote-control:\n  control-enable: no\n\
-         stub-zone:\n  name: \"keys.example.net\"\n  stub-addr: {}\n",
-        at(&resolver),
-        at(&server.listen)
-    );
-    server.folder.write("unbound.conf", &configuration);
-    let log = fs::File::create(server.folder.0.join("unbound.log")).expect("a log");
-    let mut command = program(&unbound, "unbound");
-    command.args(["-d", "-c", "unbound.conf"]).current_dir(&server.folder.0).stderr(log).stdout(Stdio::null());
-    let _resolver = Ends(command.spawn().expect("it runs"));
+    let zone = ("keys.example.net", server.listen.as_str());
+    let _resolver = unbound_in(&unbound, &server.folder.0, &NetworkNamespace::Own, &resolver, zone);
     eventually("the resolver listens", || TcpStream::connect(&resolver).is_ok());
     server.grant("own.line", &["--principal", "7", "--interval", "16"]);
     server.grant("other.line", &["--principal", "8", "--interval", "16"]);
@@ -307,6 +322,50 @@ fn a_caching_resolver_carries_look_ups_and_orders_and_answers_the_second_from_it
     through(&["cap", "revoke", "--line", "own.line", "--delegation", "3"]);
     assert_eq!((server.list().1, server.answers("orders")), (vec!["7/3".to_owned()], 3));
     through(&["cap", "lookup", "--line", "other.line"]);
+}
+
+/// The paper's temporal traffic engineering: no keys at this time of day, for one of two principals.
+#[test]
+fn a_rule_for_this_hour_denies_keys_to_whom_it_names_until_a_reload_takes_it_back() {
+    let server = Server::new("rule");
+    server.grant("own.line", &["--principal", "7"]);
+    server.grant("other.line", &["--principal", "8"]);
+    eventually("the server follows the records", || server.running.count("grants") == 2);
+    let path = server.folder.0.join(&server.config);
+    let first = fs::read_to_string(&path).expect("there");
+    let reload = |config: &str| {
+        fs::write(&path, config).expect("written");
+        server.folder.ok(&["check", &server.config]);
+        let reloads = || server.running.log().matches("configuration reloaded").count();
+        let before = reloads();
+        server.running.signal("-HUP");
+        eventually("the configuration is reloaded", || reloads() > before);
+    };
+    let hour = |ahead: u64| (unix_now().secs() / 3_600 + ahead) % 24;
+    let rule = |from: u64, to: u64| {
+        let hours = format!("{:02}:00-{:02}:00", hour(from), hour(to));
+        format!(
+            "[[key.rule]]\nname = \"busy\"\nallow = false\nhours = \"{hours}\"\nprincipals = [7]\nretry_secs = 540\n[status]"
+        )
+    };
+    // This hour and the next one, which may begin meanwhile.
+    reload(&first.replace("[status]", &rule(0, 2)));
+    server.refused(
+        &["cap", "lookup", "--line", "own.line"],
+        "the provider's policy gives no key now; ask again in 540 s",
+    );
+    let denied = server.answers("not_now");
+    assert!(denied > 0 && server.answers("secrets") == 0, "{denied}");
+    server.asked(&["cap", "lookup", "--line", "other.line"]);
+    assert_eq!(server.answers("not_now"), denied);
+    // The same rule at another time of day.
+    reload(&first.replace("[status]", &rule(4, 6)));
+    server.asked(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
+    reload(&first.replace("[status]", &rule(0, 2)));
+    server.refused(&["cap", "lookup", "--line", "own.line"], "ask again in 540 s");
+    assert!(server.answers("not_now") > denied);
+    reload(&first);
+    server.asked(&["cap", "lookup", "--line", "own.line"]);
 }
 
 /// How a question came to a resolver.

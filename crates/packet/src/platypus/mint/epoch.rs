@@ -27,6 +27,17 @@ pub fn is_accepted(interval: Interval, epoch: u32, now: UnixTime) -> bool {
     (now.secs() >> interval.exponent()).abs_diff(u64::from(epoch)) <= ADJACENT_EPOCHS
 }
 
+/// Which of the epochs that a stamper holds secrets of it uses at `now`: the current one, or else the next or the previous one, which
+/// waypoints accept too. `None` if none is accepted.
+#[must_use]
+pub fn to_stamp_with(interval: Interval, held: impl Iterator<Item = u32>, now: UnixTime) -> Option<u32> {
+    let current = epoch_at(interval, now);
+    // In order of preference: by the waypoint's clock the next epoch may have begun, and the previous one is nearer to its end.
+    let accepted = [Some(current), current.checked_add(1), current.checked_sub(1)];
+    let rank = |epoch: u32| accepted.iter().position(|accepted| *accepted == Some(epoch));
+    held.filter_map(|epoch| Some((rank(epoch)?, epoch))).min().map(|(_, epoch)| epoch)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +57,22 @@ mod tests {
                 assert_eq!(accepted, other.abs_diff(epoch) <= 1, "{other} at {epoch}");
             }
         }
+    }
+
+    #[test]
+    fn the_current_epoch_is_preferred_to_the_next_and_that_to_the_previous() {
+        let interval = Interval::new(4).expect("in range");
+        let chosen = |held: &[u32], epoch: u64| to_stamp_with(interval, held.iter().copied(), at((epoch << 4) + 3));
+        for held in [[98, 99, 100, 101, 102], [102, 101, 100, 99, 98]] {
+            assert_eq!(chosen(&held, 100), Some(100));
+        }
+        assert_eq!(chosen(&[99, 101], 100), Some(101));
+        assert_eq!(chosen(&[98, 99], 100), Some(99));
+        assert_eq!(chosen(&[98, 102], 100), None);
+        assert_eq!(chosen(&[], 100), None);
+        // At both ends of the numbers.
+        assert_eq!(chosen(&[u32::MAX], 0), None);
+        assert_eq!(chosen(&[0], u64::from(u32::MAX)), None);
     }
 
     /// PLA-03: what shares its low four, eight or sixteen bits with the current epoch is not taken for it.

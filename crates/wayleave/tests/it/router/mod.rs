@@ -10,6 +10,7 @@ pub(crate) mod icing;
 mod icing_node;
 mod leased;
 pub(crate) mod platypus;
+mod pop;
 mod rates;
 mod refused;
 mod revoke;

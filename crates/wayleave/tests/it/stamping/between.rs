@@ -5,11 +5,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use serde_json::Value;
-use wayleave_lab::netns::{self, NetworkNamespace};
+use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::routers::Installation;
 
 use super::nft;
-use super::world::{GATEWAY, PRINCIPALS, World, body, ip, settled, text};
+use super::world::{self, GATEWAY, PRINCIPALS, World, body, ip, settled, text};
 use crate::router::common::eventually;
 use crate::router::platypus::{HOST, LAST, Socket, WAYPOINTS};
 
@@ -43,14 +43,13 @@ fn edge() -> NetworkNamespace {
 fn packets_that_are_translated_behind_their_stamper_pass_no_waypoint_and_nobody_pays() {
     let name = "stamping::between::packets_that_are_translated_behind_their_stamper_pass_no_waypoint_and_nobody_pays";
     let Some(nft) = nft::fetched(name) else { return };
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = behind("stamping-nat");
     translate(&nft, "eth0");
     let _stamper = world.stamper(&format!("address = \"{HOST}\"\n"), RULE);
-    let mut command = world.site.client.command("curl");
-    let output = command.args(["--silent", "--max-time", "3", &format!("http://{LAST}/")]).output().expect("curl runs");
+    let output = world.curl_from(&world.site.client, None, &["--max-time", "3"]);
     assert!(output.stdout.is_empty());
     let refused = settled(|| world.routers[0].count("reasons", "source"));
     assert!(refused > 0, "{}", world.routers[0].status());
@@ -61,7 +60,7 @@ fn packets_that_are_translated_behind_their_stamper_pass_no_waypoint_and_nobody_
 fn packets_that_are_translated_in_front_of_their_stamper_pass_with_the_address_that_they_were_given() {
     let name = "stamping::between::packets_that_are_translated_in_front_of_their_stamper_pass_with_the_address_that_they_were_given";
     let Some(nft) = nft::fetched(name) else { return };
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = World::start("stamping-nat-front", true);
@@ -88,7 +87,7 @@ fn path_mtu(world: &World) -> Option<u64> {
 fn a_link_behind_a_waypoint_with_a_smaller_mtu_is_told_to_the_sender_less_what_stamps_take() {
     let name =
         "stamping::between::a_link_behind_a_waypoint_with_a_smaller_mtu_is_told_to_the_sender_less_what_stamps_take";
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = behind("stamping-pmtu");
@@ -111,9 +110,7 @@ fn a_link_behind_a_waypoint_with_a_smaller_mtu_is_told_to_the_sender_less_what_s
     let growth = 1_500 - shown[0]["mtu"].as_u64().expect("an MTU");
     // A request that takes several full packets.
     let header = format!("X-Long: {}", "x".repeat(6_000));
-    let mut command = world.site.client.command("curl");
-    command.args(["--silent", "--show-error", "--max-time", "20", "--header", &header, &format!("http://{LAST}/")]);
-    let output = command.output().expect("curl runs");
+    let output = world.curl_from(&world.site.client, None, &["--header", &header]);
     assert!(output.stdout == body(), "{} {}", text(&output.stderr), world.routers[0].status());
     assert_eq!(path_mtu(&world), Some(1_300 - growth), "{first}: {}", stamper.status());
     assert!(world.forwarded(1) > 5);
@@ -123,7 +120,7 @@ fn a_link_behind_a_waypoint_with_a_smaller_mtu_is_told_to_the_sender_less_what_s
 #[test]
 fn a_link_in_front_of_the_first_waypoint_with_a_smaller_mtu_is_met_by_the_routes_own() {
     let name = "stamping::between::a_link_in_front_of_the_first_waypoint_with_a_smaller_mtu_is_met_by_the_routes_own";
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = behind("stamping-narrow");
@@ -133,9 +130,7 @@ fn a_link_in_front_of_the_first_waypoint_with_a_smaller_mtu_is_met_by_the_routes
     let place = world.site.client.clone();
     let stamper = crate::router::common::Router::start_role("stamper", &world.folder, "stamper", place, &narrow);
     let header = format!("X-Long: {}", "x".repeat(6_000));
-    let mut command = world.site.client.command("curl");
-    command.args(["--silent", "--show-error", "--max-time", "20", "--header", &header, &format!("http://{LAST}/")]);
-    let output = command.output().expect("curl runs");
+    let output = world.curl_from(&world.site.client, None, &["--header", &header]);
     assert!(output.stdout == body(), "{} {}", text(&output.stderr), stamper.status());
     let [first, second] = settled(|| [world.forwarded(0), world.forwarded(1)]);
     assert!(first > 10 && first == second, "{first} {second}");
@@ -144,7 +139,7 @@ fn a_link_in_front_of_the_first_waypoint_with_a_smaller_mtu_is_met_by_the_routes
 #[test]
 fn fragments_and_packets_with_options_leave_a_stamper_as_they_came_and_are_counted() {
     let name = "stamping::between::fragments_and_packets_with_options_leave_a_stamper_as_they_came_and_are_counted";
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = behind("stamping-fragments");

@@ -7,7 +7,7 @@ use std::process::Command;
 use wayleave_lab::netns::{self, Rung};
 
 use super::nft;
-use super::world::{World, body, settled, text};
+use super::world::{self, World, body, settled, text};
 use crate::router::platypus::{HOST, LAST};
 
 const GROUPS: &str = "/sys/fs/cgroup";
@@ -43,7 +43,7 @@ fn mount_groups() -> Result<(), String> {
 fn packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other() {
     let name = "stamping::cgroup::packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other";
     let Some(nft) = nft::fetched(name) else { return };
-    let Some(rung) = netns::enter_for_test(name) else { return };
+    let Some(rung) = world::enter(name) else { return };
     if rung != Rung::Root {
         netns::skipped(&format!("{name}: who is not root has no control groups of their own"));
         return;
@@ -67,7 +67,8 @@ fn packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other()
         let before = forwarded();
         let enter = group.map_or(String::new(), |group| format!("echo $$ >{GROUPS}/{group}/cgroup.procs && "));
         let line = format!("{enter}exec curl --silent --show-error --max-time 20 http://{LAST}/");
-        let output = world.site.client.command("sh").args(["-c", &line]).output().expect("sh runs");
+        let mut command = world.site.client.command("sh");
+        let output = world.with_curl(&mut command).args(["-c", &line]).output().expect("sh runs");
         assert!(output.stdout == body(), "{group:?}: {}{}", text(&output.stderr), stamper_log(&world));
         let after = settled(forwarded);
         [after[0] - before[0], after[1] - before[1]]

@@ -7,7 +7,7 @@ use wayleave_lab::netns::{self, NetworkNamespace, Rung};
 use wayleave_runtime::packets::ip::Ip;
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
 
-use super::world::{PRINCIPALS, World, balance, config, text};
+use super::world::{self, PRINCIPALS, World, balance, config, text};
 use crate::router::common::eventually;
 use crate::router::platypus::{HOST, LAST};
 
@@ -46,7 +46,7 @@ fn send_marked(place: &NetworkNamespace, mark: Option<u32>) {
 #[test]
 fn packets_are_stamped_by_user_and_by_mark_and_all_others_leave_as_ever() {
     let name = "stamping::chosen::packets_are_stamped_by_user_and_by_mark_and_all_others_leave_as_ever";
-    let Some(rung) = netns::enter_for_test(name) else { return };
+    let Some(rung) = world::enter(name) else { return };
     let world = World::start("stamping-chosen", false);
     let host = format!("address = \"{HOST}\"\n");
     let by = format!(

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query};
 use hickory_proto::rr::{Name, RecordType};
-use wayleave_lab::netns;
 use wayleave_lab::wire::Capture;
 
-use super::world::{World, settled};
+use super::world::{self, World, settled};
 use crate::router::common::{Router, eventually};
 use crate::router::platypus::{HOST, LAST, PLATYPUS};
 
@@ -48,7 +47,7 @@ fn question() -> Vec<u8> {
 #[test]
 fn questions_leave_the_host_without_a_stamp_by_udp_and_tcp_and_secrets_are_renewed() {
     let name = "stamping::dns::questions_leave_the_host_without_a_stamp_by_udp_and_tcp_and_secrets_are_renewed";
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = World::start("stamping-dns", false);

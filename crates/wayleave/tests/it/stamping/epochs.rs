@@ -1,5 +1,5 @@
 //! Ten thousand ends of key epochs under load, in virtual time: holders look their secrets up while look-ups fail and clocks differ,
-//! a router verifies, and somebody keeps old secrets.
+//! and stamp bursts across each end; a router verifies, the waypoint's key is rotated, and somebody keeps old secrets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,16 +16,32 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router, record};
 use wayleave_dataplane::replay::ReplayFilter;
-use wayleave_packet::platypus::header::{Carriage, Interval, Principal, Width};
+use wayleave_dataplane::stamper::{self, Location, Outcome, OutgoingPacket, Rule, RuleAction, Stamper};
+use wayleave_packet::platypus::header::{Carriage, Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{
-    Hop, Nonce, Route, TemporalSecret, WaypointKey, WaypointKeys, encapsulate, epoch,
+    DelegatedSecret, Hop, Nonce, Route, StampKey, TemporalSecret, WaypointKey, WaypointKeys, encapsulate, epoch,
 };
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
+/// Ends of the shortest key epochs.
 const BOUNDARIES: u64 = 10_000;
-/// Key epochs of sixteen seconds, the shortest.
+/// Key epochs of sixteen seconds, the shortest, for all holders but one; its epochs last 64 seconds.
 const EXPONENT: u8 = 4;
 const LENGTH: u64 = 1 << EXPONENT;
+const LONGER: u8 = 6;
+/// Which holder has the longer epochs, and which one a delegation.
+const HOLDERS: u32 = 4;
+const OF_LONGER: u32 = 3;
+const DELEGATE: u32 = 4;
+/// Seconds between two rotations of the waypoint's key, and from the announcement of one until it counts.
+const ROTATED: u64 = 40_000;
+const AHEAD: u64 = 200;
+/// Packets of a holder's at an instant that is at the end of an epoch, and at any other.
+const LOAD: [usize; 2] = [16, 1];
+/// Free octets in front of a packet: a header, and a capability with a delegation.
+const HEADROOM: usize = 128;
+/// Octets of a packet before it is stamped.
+const INNER: usize = 24;
 const WAYPOINT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 53)), 53);
 const BEGIN: u64 = 1_795_240_800 / LENGTH * LENGTH;
@@ -45,12 +61,31 @@ fn at(micros: u64, ahead: i64) -> Now {
     Now { instant: Instant(micros * 1_000), unix: UnixTime(unix) }
 }
 
-fn keys() -> WaypointKeys {
-    WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])))
+/// The waypoint's keys after so many rotations.
+fn keys(rotations: u64) -> WaypointKeys {
+    let key = |number: u64| WaypointKey::new(&Key128::new([7 + number as u8; 16]));
+    let mut keys = WaypointKeys::new(key(0));
+    for number in 1..=rotations {
+        keys.rotate(key(number), BEGIN + number * ROTATED).expect("each is newer");
+    }
+    keys
 }
 
-fn interval() -> Interval {
-    Interval::new(EXPONENT).expect("in range")
+fn waypoint(rotations: u64) -> Waypoint {
+    Waypoint::new(WAYPOINT, keys(rotations), Policy::default())
+}
+
+/// What holder `number` was granted.
+fn terms(number: u32) -> Terms {
+    let prefix = "203.0.113.0/24".parse().expect("a prefix");
+    let delegation = Delegation { prefix, id: DelegationId::new(5).expect("24 bits"), sub: None };
+    Terms {
+        waypoint: WAYPOINT,
+        principal: Principal::new(number).expect("24 bits"),
+        interval: Interval::new(if number == OF_LONGER { LONGER } else { EXPONENT }).expect("in range"),
+        width: Width::Full,
+        delegation: (number == DELEGATE).then_some(delegation),
+    }
 }
 
 fn provider() -> ProviderKey {
@@ -61,8 +96,8 @@ fn zone() -> Zone {
     "keys.example.net".parse().expect("a zone")
 }
 
-/// A key server with a grant for each principal.
-fn server(principals: u32) -> (KeyServer, Vec<Credential>) {
+/// A key server with a grant for each holder.
+fn server() -> (KeyServer, Vec<Credential>) {
     let signer = SigningKey::from_seed(&Seed::new([2; 32]));
     let mut server = KeyServer::new(KeyServerConfig {
         zone: zone(),
@@ -70,14 +105,14 @@ fn server(principals: u32) -> (KeyServer, Vec<Credential>) {
         provider: provider(),
         writer: signer.verifying_key(),
         signer: Some(signer),
-        waypoints: HashMap::from([(WAYPOINT, keys())]),
+        waypoints: HashMap::from([(WAYPOINT, keys(0))]),
         policy: LookupPolicy::default(),
         responses_per_second: 0,
     })
     .expect("a server");
-    let held = (1..=principals).map(|number| {
-        let principal = Principal::new(number).expect("24 bits");
-        let terms = Terms { waypoint: WAYPOINT, principal, interval: interval(), width: Width::Full, delegation: None };
+    let held = (1..=HOLDERS).map(|number| {
+        let terms = terms(number);
+        let principal = terms.principal;
         let account = ChangeBody::Account { principal, generation: 0, name: String::new() };
         for body in [account, ChangeBody::Grant(Grant { terms, not_before: 0, not_after: u64::MAX })] {
             let change = server.sign(body, at(0, 0).unix).expect("the writer").expect("allowed");
@@ -122,36 +157,124 @@ fn look_up(
     }
 }
 
-/// A packet stamped with this secret at this time by the sender's clock.
-fn packet(hop: &Hop, stamp: UnixTime, number: u32) -> Vec<u8> {
-    let hops = [hop.clone()];
-    let nonce = Nonce::new(stamp, number);
-    let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
-    let mut inner = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 2, 7, 203, 0, 113, 9];
-    inner.resize(24, 0);
-    let mut out = Vec::new();
-    encapsulate(&inner, &route, &mut out).expect("sound");
-    out
+/// An ordinary packet to somewhere in the delegation's prefix.
+fn inner() -> [u8; INNER] {
+    let mut packet = [0; INNER];
+    (packet[0], packet[3], packet[8], packet[9]) = (0x45, INNER as u8, 64, 6);
+    packet[12..16].copy_from_slice(&[192, 0, 2, 7]);
+    packet[16..20].copy_from_slice(&[203, 0, 113, 9]);
+    packet
 }
 
-fn decide(router: &mut Router, mut octets: Vec<u8>, now: Now) -> Action {
-    let mut frames = [Frame { octets: &mut octets, ingress: Ingress::Internal }];
-    router.process(&mut frames, now)[0]
+/// What the router does with packets that come at once.
+fn decide(router: &mut Router, packets: &mut [Vec<u8>], now: Now) -> Vec<Action> {
+    let count = packets.len();
+    let mut frames: Vec<Frame<'_>> =
+        packets.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+    router.process(&mut frames, now)[..count].to_vec()
 }
 
+/// A holder of a capability with its stamper.
 struct Holder {
+    credential: Credential,
     renewal: Renewal,
+    stamper: Stamper,
+    /// The epoch that it stamps with.
+    epoch: Option<u32>,
     /// Microseconds that its clock is ahead.
     ahead: i64,
 }
 
+impl Holder {
+    fn new(credential: Credential, number: u8) -> Self {
+        let renewal = Renewal::new(credential.clone(), Seed::new([number; 32]));
+        let config = stamper::Config { location: Location::Host, routes: Vec::new(), rules: Vec::new(), share: (0, 1) };
+        let stamper = Stamper::new(config, CpuKernel::best()).expect("without routes");
+        Self { credential, renewal, stamper, epoch: None, ahead: 0 }
+    }
+
+    fn stamp_key(&self, key: &Key128) -> StampKey {
+        match self.credential.terms.delegation {
+            None => TemporalSecret::new(key.clone(), wayleave_core::Afi::Ipv4).stamp_key(),
+            Some(delegation) => DelegatedSecret::new(key.clone(), delegation).stamp_key(),
+        }
+    }
+
+    /// Lets the stamper use the secret that is to be used now, as `run stamper` does when it looks at its capabilities.
+    fn choose(&mut self, now: UnixTime) {
+        let terms = self.credential.terms;
+        let secrets = self.renewal.secrets();
+        let epoch = epoch::to_stamp_with(terms.interval, secrets.iter().map(|(of, _)| *of), now);
+        if epoch == self.epoch {
+            return;
+        }
+        let found = secrets.iter().find(|(of, _)| Some(*of) == epoch);
+        let (epoch, key) = found.expect("there is always a secret");
+        let hop = Hop { capability: terms.capability(*epoch), key: self.stamp_key(key) };
+        let route = stamper::Route { hops: vec![hop], sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
+        let to = "203.0.113.0/24".parse().expect("a prefix");
+        let rule = Rule { to, user: None, mark: None, action: RuleAction::Take(0) };
+        self.epoch = Some(*epoch);
+        self.stamper.reload(vec![route], &[rule]).expect("sound");
+    }
+
+    /// So many packets, stamped at this time by the holder's clock; none leaves without a stamp.
+    fn stamp(&mut self, count: usize, now: UnixTime) -> Vec<Vec<u8>> {
+        let mut buffers = vec![[0; HEADROOM + INNER]; count];
+        buffers.iter_mut().for_each(|buffer| buffer[HEADROOM..].copy_from_slice(&inner()));
+        let mut packets: Vec<OutgoingPacket<'_>> =
+            buffers.iter_mut().map(|buffer| OutgoingPacket { buffer, begin: HEADROOM, user: None, mark: 0 }).collect();
+        let mut outcomes = vec![Outcome::Stamped(0..0); count];
+        self.stamper.stamp(&mut packets, now, &mut outcomes);
+        let stamped = |(buffer, outcome): (&[u8; HEADROOM + INNER], Outcome)| match outcome {
+            Outcome::Stamped(range) => buffer[range].to_vec(),
+            unchanged => panic!("{}, {} us ahead: {unchanged:?}", self.credential.terms, self.ahead),
+        };
+        buffers.iter().zip(outcomes).map(stamped).collect()
+    }
+}
+
+/// When packets are sent within a second, in microseconds, and whether an epoch ends there: at any time, around the end of an epoch by the
+/// router's clock, and at the end by each holder's.
+fn instants(second: u64, holders: &[Holder], random: &mut Random) -> Vec<(u64, bool)> {
+    let mut instants = vec![(random.below(1_000_000), false), (random.below(1_000_000), false)];
+    if second % LENGTH == 0 {
+        let behind = holders.iter().filter(|holder| holder.ahead <= 0);
+        instants.extend(behind.map(|holder| (holder.ahead.unsigned_abs(), true)));
+        instants.extend([(0, true), (1, true)]);
+    }
+    if second % LENGTH == LENGTH - 1 {
+        let early = holders.iter().filter(|holder| holder.ahead > 0);
+        instants.extend(early.map(|holder| (1_000_000 - holder.ahead.unsigned_abs(), true)));
+        instants.push((999_999, true));
+    }
+    instants.sort_unstable();
+    instants
+}
+
+/// Packets of somebody who has the first holder's secrets of epochs that have ended twice, or are in the future: stamped now.
+fn late(rotations: u64, number: u32, now: UnixTime) -> Vec<Vec<u8>> {
+    let terms = terms(1);
+    let current = epoch::epoch_at(terms.interval, now);
+    let stamped = |epoch: u32| {
+        let capability = terms.capability(epoch);
+        let hops = [Hop { key: keys(rotations).stamp_key(&capability).expect("held"), capability }];
+        let nonce = Nonce::new(now, number);
+        let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
+        let mut out = Vec::new();
+        encapsulate(&inner(), &route, &mut out).expect("sound");
+        out
+    };
+    [current - 2, current + 2].map(stamped).to_vec()
+}
+
 #[test]
 fn ten_thousand_ends_of_key_epochs_lose_no_packet_and_let_no_late_one_pass() {
-    let (mut server, credentials) = server(4);
+    let (mut server, credentials) = server();
     let mut random = Random(11);
     let mut router = Router::new(
         Config {
-            waypoints: vec![Waypoint::new(WAYPOINT, keys(), Policy::default())],
+            waypoints: vec![waypoint(0)],
             repeated: ReplayPolicy::Drop,
             replay: ReplayFilter::new(&Key128::new([3; 16]), 10_000, UnixTime(0)),
             need_revocations: false,
@@ -162,19 +285,19 @@ fn ten_thousand_ends_of_key_epochs_lose_no_packet_and_let_no_late_one_pass() {
         },
         CpuKernel::best(),
     );
-    let mut holders: Vec<Holder> = credentials
-        .iter()
-        .zip(0..)
-        .map(|(credential, number)| Holder {
-            renewal: Renewal::new(credential.clone(), Seed::new([number; 32])),
-            ahead: 0,
-        })
-        .collect();
-    let (mut number, mut sent, mut late, mut failed, mut found) = (0_u32, 0_u64, 0_u64, 0_u64, 0_u64);
+    let mut holders: Vec<Holder> =
+        credentials.into_iter().zip(0..).map(|(credential, number)| Holder::new(credential, number)).collect();
+    let (mut number, mut sent, mut late_ones, mut failed, mut found) = (0_u32, 0_u64, 0_u64, 0_u64, 0_u64);
     let (mut dropped, mut open) = (BTreeMap::<&str, u64>::new(), BTreeMap::new());
-    let waypoint = WaypointKey::new(&Key128::new([7; 16]));
+    let mut rotations = 0;
     for second in 0..BOUNDARIES * LENGTH {
         let micros = second * 1_000_000;
+        if (second + AHEAD) / ROTATED > rotations {
+            // Both have the next key before the first epoch that it is for.
+            rotations += 1;
+            server.reload(HashMap::from([(WAYPOINT, keys(rotations))]), LookupPolicy::default(), 0);
+            router.set_waypoints(vec![waypoint(rotations)]);
+        }
         while !server.prepare(at(micros, 0).unix, u32::MAX) {}
         if second % 1_000 == 0 {
             // Clocks are up to nine tenths of a second from the router's.
@@ -182,53 +305,38 @@ fn ten_thousand_ends_of_key_epochs_lose_no_packet_and_let_no_late_one_pass() {
                 holder.ahead = i64::try_from(random.below(1_800_000)).expect("small") - 900_000;
             }
         }
-        // At the end of an epoch by the router's clock, and at any time within the second.
-        let mut instants = vec![0, random.below(1_000_000), random.below(1_000_000)];
-        if second > 0 && second % LENGTH == 0 {
-            instants.extend([1, 2]);
-        }
-        instants.sort_unstable();
-        for micros in instants.into_iter().map(|part| micros + part) {
+        for (part, is_end) in instants(second, &holders, &mut random) {
+            let micros = micros + part;
             let now = at(micros, 0);
-            for (holder, credential) in holders.iter_mut().zip(&credentials) {
+            for holder in &mut holders {
                 let own = at(micros, holder.ahead);
                 if let Some(epoch) = holder.renewal.due(own.unix) {
                     // One in five look-ups finds no server, but for the first.
                     let is_lost = second > 0 && random.below(5) == 0;
                     number = number.wrapping_add(1);
-                    let outcome = look_up(&mut server, credential, epoch, (own, now), is_lost, number.into());
+                    let outcome = look_up(&mut server, &holder.credential, epoch, (own, now), is_lost, number.into());
                     failed += u64::from(outcome.is_err());
                     found += u64::from(outcome.is_ok());
                     holder.renewal.done(outcome, own.unix);
                 }
-                // As stampers do: the secret of the epoch by the own clock, or one beside it.
-                let current = epoch::epoch_at(interval(), own.unix);
-                let secrets = holder.renewal.secrets();
-                let secret = [current, current + 1, current - 1].iter().find_map(|epoch| {
-                    let (_, key) = secrets.iter().find(|(of, _)| of == epoch)?;
-                    Some((*epoch, key.clone()))
-                });
-                let (epoch, key) = secret.expect("there is always one");
-                let capability = credential.terms.capability(epoch);
-                let hop = Hop { capability, key: TemporalSecret::new(key, wayleave_core::Afi::Ipv4).stamp_key() };
-                number = number.wrapping_add(1);
-                sent += 1;
-                let octets = packet(&hop, own.unix, number);
-                match decide(&mut router, octets.clone(), now) {
-                    Action::Route => {}
-                    action => panic!("second {second}, epoch {epoch}, {} us ahead: {action:?}", holder.ahead),
+                // The role looks at its capabilities twice a second, not with each packet: now and then it is behind.
+                if holder.epoch.is_none() || random.below(2) == 0 {
+                    holder.choose(own.unix);
                 }
-                assert_eq!(decide(&mut router, octets, now), Action::Drop(Reason::Replayed));
+                let mut packets = holder.stamp(if is_end { LOAD[0] } else { LOAD[1] }, own.unix);
+                sent += packets.len() as u64;
+                let mut copies = packets.clone();
+                for action in decide(&mut router, &mut packets, now) {
+                    assert_eq!(action, Action::Route, "second {second}, {}", holder.credential.terms);
+                }
+                for action in decide(&mut router, &mut copies, now) {
+                    assert_eq!(action, Action::Drop(Reason::Replayed));
+                }
             }
-            // Whoever kept the secret of an epoch that has ended twice, or has one of the future: stamped now.
-            let current = epoch::epoch_at(interval(), now.unix);
-            for epoch in [current - 2, current + 2] {
-                let capability = credentials[0].terms.capability(epoch);
-                let secret = waypoint.secret(WAYPOINT, capability.principal, interval(), epoch);
-                let hop = Hop { capability, key: secret.stamp_key() };
-                number = number.wrapping_add(1);
-                late += 1;
-                match decide(&mut router, packet(&hop, now.unix, number), now) {
+            number = number.wrapping_add(1);
+            for action in decide(&mut router, &mut late(rotations, number, now.unix), now) {
+                late_ones += 1;
+                match action {
                     Action::Drop(Reason::Packet(reason)) | Action::Answer(Reason::Packet(reason)) => {
                         *dropped.entry(reason.name()).or_default() += 1
                     }
@@ -244,8 +352,12 @@ fn ten_thousand_ends_of_key_epochs_lose_no_packet_and_let_no_late_one_pass() {
             open.retain(|_, charge| !record::is_over(charge, now) || !router.accounts().close(charge));
         }
     }
-    assert_eq!(dropped.values().sum::<u64>(), late);
+    assert_eq!(dropped.values().sum::<u64>(), late_ones);
     assert_eq!(dropped.len(), 1, "for one reason: {dropped:?}");
-    assert!(found >= BOUNDARIES * 4 && failed > BOUNDARIES / 2, "{found} found, {failed} failed");
-    assert!(sent > BOUNDARIES * LENGTH * 12, "{sent}");
+    assert_eq!(rotations, BOUNDARIES * LENGTH / ROTATED);
+    // The secrets of each epoch, of three holders and of one whose epochs are four times as long.
+    let expected = BOUNDARIES * u64::from(HOLDERS - 1) + (BOUNDARIES >> (LONGER - EXPONENT));
+    assert!(found >= expected && failed > BOUNDARIES / 2, "{found} found, {failed} failed");
+    let ends = BOUNDARIES * u64::from(HOLDERS) * 3 * LOAD[0] as u64;
+    assert!(sent > BOUNDARIES * LENGTH * 2 * u64::from(HOLDERS) + ends, "{sent}");
 }

@@ -3,9 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use wayleave_lab::netns;
-
-use super::world::{PRINCIPALS, World, balance, body, settled, text};
+use super::world::{self, PRINCIPALS, World, balance, body, settled, text};
 use crate::router::common::{Router, eventually};
 use crate::router::platypus::{LAST, WAYPOINTS};
 
@@ -21,11 +19,17 @@ impl World {
 
     /// A key server for both waypoints on the web server's machine, port 53.
     pub(super) fn key_server(&self) -> Router {
+        self.key_server_named("{ name = \"ns1.example.net\", addresses = [] }")
+    }
+
+    /// The same, with this name server in its zone.
+    pub(super) fn key_server_named(&self, name_server: &str) -> Router {
         let listen = format!("{LAST}:53");
         let zone = ["--zone", "keys.example.net", "--name-server", "ns1.example.net"];
         self.ok(&[&["cap", "init", "server", "--listen", &listen, "--status", "127.0.0.1:1"], &zone[..]].concat());
         let mut config = fs::read_to_string(self.folder.0.join("server/key.toml")).expect("there");
         config.truncate(config.find("[status]").expect("a section"));
+        config = config.replace("{ name = \"ns1.example.net\", addresses = [] }", name_server);
         for file in ["accounts.key", "writer.key", "records", "revoked"] {
             config = config.replace(&format!("\"{file}\""), &format!("\"server/{file}\""));
         }
@@ -51,7 +55,7 @@ impl World {
 fn secrets_are_looked_up_by_lines_and_renewed_and_an_absence_of_the_key_server_is_bridged() {
     let name =
         "stamping::looked_up::secrets_are_looked_up_by_lines_and_renewed_and_an_absence_of_the_key_server_is_bridged";
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = World::start("stamping-looked-up", false);
@@ -100,7 +104,7 @@ fn secrets_are_looked_up_by_lines_and_renewed_and_an_absence_of_the_key_server_i
 #[test]
 fn a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_found() {
     let name = "stamping::looked_up::a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_found";
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = World::start("stamping-lines", false);
@@ -114,7 +118,7 @@ fn a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_fou
         let mut command = world.site.client.command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["stamp", "--socket", "stamper.sock", "--to", "203.0.113.0/24"]);
         command.args(["--capability", "0.line", "--capability", "1.line", "--"]).args(program);
-        command.current_dir(&world.folder.0).env("NO_COLOR", "1").output().expect("it runs")
+        world.with_curl(&mut command).current_dir(&world.folder.0).env("NO_COLOR", "1").output().expect("it runs")
     };
     let url = format!("http://{LAST}/");
     let curl = ["curl", "--silent", "--show-error", "--max-time", "20", &url];

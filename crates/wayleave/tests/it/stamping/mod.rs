@@ -4,9 +4,11 @@
 mod between;
 mod cgroup;
 mod chosen;
+mod delegated;
 mod dns;
 mod epochs;
 mod looked_up;
+mod marked;
 mod nft;
 mod registered;
 mod replies;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wayleave_lab::netns::{self, Rung};
 use wayleave_lab::wire::Capture;
 
-use super::world::{World, balance, body, text};
+use super::world::{self, World, balance, body, text};
 use crate::router::common::eventually;
 use crate::router::platypus::{LAST, PLATYPUS, WAYPOINTS};
 
@@ -19,7 +19,7 @@ const STRANGER: u32 = 4_712;
 fn as_user(world: &World, user: u32, line: &[&str]) -> Output {
     let mut command: Command = world.site.client.command("setpriv");
     command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]).args(line);
-    command.current_dir(&world.folder.0).env("NO_COLOR", "1").output().expect("setpriv runs")
+    world.with_curl(&mut command).current_dir(&world.folder.0).env("NO_COLOR", "1").output().expect("setpriv runs")
 }
 
 /// A frame with a packet that is stamped for the first waypoint.
@@ -32,7 +32,7 @@ fn is_paid(frame: &[u8]) -> bool {
 #[test]
 fn a_users_own_packets_are_stamped_while_it_is_registered_and_the_bill_is_what_was_captured() {
     let name = "stamping::registered::a_users_own_packets_are_stamped_while_it_is_registered_and_the_bill_is_what_was_captured";
-    let Some(rung) = netns::enter_for_test(name) else { return };
+    let Some(rung) = world::enter(name) else { return };
     if rung != Rung::Root {
         netns::skipped("registration by users: the namespace has one user only, since this test does not run as root");
         return;

@@ -1,23 +1,26 @@
 //! A client that pays for both directions: its stamper hands the server's stamper a capability for replies.
 
-use wayleave_lab::netns;
+use std::fs;
+use std::net::Ipv4Addr;
 
-use super::world::{World, settled, text};
+use super::world::{self, World, body, ip, settled, text};
 use crate::router::common::{Router, eventually};
 use crate::router::platypus::{HOST, LAST};
 
 /// Who pays for replies at the first waypoint, under which delegation.
 const PAYER: u32 = 11;
 const DELEGATION: u32 = 5;
+/// A client that pays for nothing.
+const OTHER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
 
 #[test]
 fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
     let name = "stamping::replies::a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone";
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     // No waypoint takes the header off: both hosts have stampers.
-    let world = World::start_with("stamping-replies", false, "");
+    let mut world = World::start_with("stamping-replies", false, "");
     world.mint_file("back.cap", 0, PAYER, &[]);
     let page =
         |address, more: &str, stamper: &str| format!("[host]\naddress = \"{address}\"\n{more}[stamper]\n{stamper}");
@@ -52,7 +55,26 @@ fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
     assert_eq!(routes.lines().count(), 1, "{routes}");
     assert!(routes.starts_with(&HOST.to_string()), "{routes}");
 
-    // A server without a stamper: the page comes all the same, and replies take their usual path.
+    // Another client of the server's, which hands nothing over: its pages come without a stamp.
+    let other = world.site.network.attach("other", &[format!("{OTHER}/24")]).expect("a namespace");
+    ip("-n other route add default dev eth0");
+    let before = (settled(|| server.count("stamper", "stamped")), world.forwarded(0));
+    let page = world.curl_from(&other, None, &[]);
+    assert!(page.stdout == body(), "{}", text(&page.stderr));
+    assert_eq!((settled(|| server.count("stamper", "stamped")), world.forwarded(0)), before);
+    assert_eq!(server.status()["replies"]["clients"], 1);
+    assert_eq!(world.site.peers.lock().expect("noted").last(), Some(&OTHER.into()));
+
+    // A server without a stamper, and a last waypoint that takes the header off for it: the page comes all the same, and replies take
+    // their usual path.
     drop(server);
-    drop(client);
+    let paid = world.delegated(0, DELEGATION);
+    let config = fs::read_to_string(world.folder.0.join("waypoint1.toml")).expect("its configuration");
+    world.routers[1].kill();
+    let bare = "[platypus]\ndecapsulate = [\"203.0.113.0/24\"]\n";
+    world.folder.write("waypoint1.toml", &config.replace("[platypus]\n", bare));
+    world.routers[1].start_process();
+    let [first, second] = world.fetch(None);
+    assert!(first > 10 && first == second, "{first} {second} {}", client.status());
+    assert_eq!(settled(|| world.delegated(0, DELEGATION)), paid, "nobody pays for replies");
 }

@@ -3,16 +3,14 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use wayleave_lab::netns;
-
-use super::world::{PRINCIPALS, World, balance, settled};
+use super::world::{self, PRINCIPALS, World, balance, settled};
 use crate::router::common::eventually;
 use crate::router::platypus::{HOST, LAST};
 
 #[test]
 fn ordinary_hosts_talk_through_paid_waypoints_and_see_nothing_of_it() {
     let name = "stamping::transit::ordinary_hosts_talk_through_paid_waypoints_and_see_nothing_of_it";
-    if netns::enter_for_test(name).is_none() {
+    if world::enter(name).is_none() {
         return;
     }
     let world = World::start("stamping-transit", true);

@@ -2,13 +2,16 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use wayleave_lab::netns::{Network, NetworkNamespace};
+use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
+use wayleave_lab::routers::{CURL, Installation};
 
+use crate::key::fetched;
 use crate::router::common::{Folder, Router, eventually};
 use crate::router::platypus::{HOST, KEYS, LAST, WAYPOINTS};
 
@@ -21,7 +24,7 @@ pub(crate) const GATEWAY: [&str; 2] = ["192.0.2.1", "198.51.100.9"];
 
 /// The machines.
 pub(crate) struct Site {
-    pub(crate) _network: Network,
+    pub(crate) network: Network,
     pub(crate) client: NetworkNamespace,
     /// Where the stamper runs: the client's own machine, or the one in front of it.
     pub(crate) stamping: NetworkNamespace,
@@ -36,6 +39,13 @@ pub(crate) struct World {
     pub(crate) site: Site,
     pub(crate) folder: Folder,
     pub(crate) routers: Vec<Router>,
+    curl: Installation,
+}
+
+/// Enters the namespaces for a test, with curl at hand: there is no way to a mirror in them.
+pub(crate) fn enter(test: &str) -> Option<Rung> {
+    fetched(&CURL, test)?;
+    netns::enter_for_test(test)
 }
 
 pub(crate) fn ip(line: &str) {
@@ -81,7 +91,7 @@ impl Site {
             }
         };
         let peers = serve(&server);
-        Self { _network: network, client, stamping, server, waypoints, peers }
+        Self { network, client, stamping, server, waypoints, peers }
     }
 }
 
@@ -106,7 +116,8 @@ impl World {
                 Router::start(&folder, &format!("waypoint{which}"), site.waypoints[which].clone(), &config)
             })
             .collect();
-        let world = Self { site, folder, routers };
+        let curl = fetched(&CURL, name).expect("it is there since the test began");
+        let world = Self { site, folder, routers, curl };
         for (which, principal) in PRINCIPALS.into_iter().enumerate() {
             world.mint(which, principal, &[]);
         }
@@ -157,13 +168,32 @@ impl World {
 
     /// Fetches the server's page from the client's machine, as its user or as another, by curl.
     pub(crate) fn curl(&self, user: Option<u32>) -> Output {
-        let url = format!("http://{LAST}/");
-        let program = if user.is_some() { "setpriv" } else { "curl" };
-        let mut command = self.site.client.command(program);
-        if let Some(user) = user {
-            command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups", "curl"]);
-        }
-        command.args(["--silent", "--show-error", "--max-time", "20", &url]).output().expect("curl runs")
+        self.curl_from(&self.site.client, user, &[])
+    }
+
+    /// The same from another machine, with more options.
+    pub(crate) fn curl_from(&self, place: &NetworkNamespace, user: Option<u32>, more: &[&str]) -> Output {
+        let program = self.curl.program("curl");
+        let mut command = match user {
+            None => place.command(program),
+            Some(user) => {
+                let mut command = place.command("setpriv");
+                command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]).arg(program);
+                command
+            }
+        };
+        self.curl.prepare(&mut command);
+        command.args(["--silent", "--show-error", "--max-time", "20"]).args(more).arg(format!("http://{LAST}/"));
+        command.output().expect("curl runs")
+    }
+
+    /// A command of a shell that finds curl by its name.
+    pub(crate) fn with_curl<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let program = self.curl.program("curl");
+        let folder = program.parent().unwrap_or(Path::new("/usr/bin")).display().to_string();
+        let path = std::env::var("PATH").unwrap_or_default();
+        self.curl.prepare(command);
+        command.env("PATH", format!("{folder}:{path}"))
     }
 
     /// Fetches the page by curl, and returns how many packets each waypoint forwarded for it, the last ones included.
