@@ -20,6 +20,8 @@ struct ListedInstance {
     is_whole: bool,
     /// The batch whose results are awaited, or were.
     seq: Seq,
+    /// The first batch that may have listed what has no result yet: to others, if this member was sent it later.
+    since: Seq,
     /// The epoch in which Select-Best chose, once the result is there.
     evaluated: Option<u64>,
 }
@@ -52,18 +54,19 @@ impl Instances {
         let had_no_choice = before.is_none_or(|listed| listed.candidates.len() < 2);
         let evaluated = if had_no_choice { Some(epoch) } else { before.and_then(|listed| listed.evaluated) };
         // A result that is on its way is one for these candidates, too; where none comes, they lack one since that batch.
-        let awaited = before.map_or(0, |listed| listed.seq);
-        let hash = self.list((awaited, epoch), candidates, (is_whole, false));
+        let (awaited, since) = before.map_or((0, 0), |listed| (listed.seq, listed.since));
+        let hash = self.list((awaited, since, epoch), candidates, (is_whole, false));
         if let Some(listed) = self.by_hash.get(&hash).and_then(|number| self.listed[*number].as_mut()) {
             listed.evaluated = evaluated;
         }
         hash
     }
 
-    /// The parties list an instance; it replaces those that have a candidate of it. `ranks`: whether Select-Best chooses.
+    /// The parties list an instance; it replaces those that have a candidate of it. `since`: the first batch that may have listed it to
+    /// others. `ranks`: whether Select-Best chooses.
     pub(super) fn list(
         &mut self,
-        (seq, epoch): (Seq, u64),
+        (seq, since, epoch): (Seq, Seq, u64),
         candidates: &Instance,
         (is_whole, ranks): (bool, bool),
     ) -> InstanceHash {
@@ -71,8 +74,9 @@ impl Instances {
         if let Some(known) = self.by_hash.get(&hash).and_then(|number| self.listed[*number].as_mut()) {
             // What was chosen among candidates of which some had not come is not chosen among all of them. It may be listed again since
             // a value among it changed: then what was chosen in an earlier epoch does not count either.
+            let since = if known.is_done(true) { since } else { known.since.min(since) };
             known.evaluated = known.evaluated.filter(|chosen| known.is_whole && !ranks && *chosen == epoch);
-            (known.is_whole, known.seq) = (is_whole, seq);
+            (known.is_whole, known.seq, known.since) = (is_whole, seq, since);
             return hash;
         }
         let before = candidates.iter().find_map(|candidate| self.of_candidate.get(candidate)).copied();
@@ -89,7 +93,7 @@ impl Instances {
                 self.of_candidate.insert(*candidate, number);
             }
         }
-        let listed = ListedInstance { hash, candidates: Arc::clone(candidates), is_whole, seq, evaluated: None };
+        let listed = ListedInstance { hash, candidates: Arc::clone(candidates), is_whole, seq, since, evaluated: None };
         if let Some(before) = self.listed[number].replace(listed) {
             self.by_hash.remove(&before.hash);
             for candidate in before.candidates.iter().filter(|candidate| !candidates.contains(candidate)) {
@@ -155,7 +159,7 @@ impl Instances {
     /// Results so far, and those on their way, follow from rules that count no more.
     pub(super) fn forget_results(&mut self) {
         for listed in self.listed.iter_mut().flatten() {
-            (listed.seq, listed.evaluated) = (0, None);
+            (listed.seq, listed.since, listed.evaluated) = (0, 0, None);
         }
     }
 
@@ -185,7 +189,7 @@ impl Instances {
     /// The last batch before the first that listed an instance which is to be listed again.
     pub(super) fn done_through(&self, select_best: bool) -> Seq {
         let open = self.each().filter(|listed| !listed.is_done(select_best));
-        open.map(|listed| listed.seq.saturating_sub(1)).min().unwrap_or(Seq::MAX)
+        open.map(|listed| listed.since.saturating_sub(1)).min().unwrap_or(Seq::MAX)
     }
 
     /// Digests of all, such that the buckets differ from the parties' in which one is to be listed again: Select-Best has
@@ -307,7 +311,7 @@ mod tests {
                 let (first, count) = (below(40), 1 + below(6));
                 let list: Instance = (first..first + count).map(candidate).collect::<Vec<_>>().into();
                 let ranks = below(2) == 0;
-                let hash = instances.list((seq, 5), &list, (true, ranks));
+                let hash = instances.list((seq, seq, 5), &list, (true, ranks));
                 plain.list(&list, ranks);
                 if below(2) == 0 {
                     instances.evaluated((&hash, &list), seq, 5);

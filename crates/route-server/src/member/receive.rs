@@ -11,9 +11,9 @@ use super::announce::Inventory;
 use super::backlog::{Look, Unopened, Urgency};
 use super::select::{DueRanking, Round};
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Saying, Suspect, index};
-use crate::digests::{self, BucketDigests, Differs, InstanceHash, Roots, Through};
+use crate::digests::{self, BucketDigests, Differs, InstanceHash, Listed, Roots, Through};
 use crate::directory::{MemberSet, Slot};
-use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Slice, Tick, round_order};
+use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Seq, Slice, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
@@ -50,6 +50,8 @@ pub(super) struct Sync {
     lists_own: bool,
     /// Whether all is sent.
     is_everything: bool,
+    /// The first batch that may have listed to others what is sent.
+    since: Seq,
     /// Objects that came.
     objects: usize,
     /// The own objects so far.
@@ -292,6 +294,7 @@ impl Member {
             unlisted: self.instances.in_buckets(&differs.instances),
             lists_own: differs.own,
             is_everything: *differs == Differs::EVERYTHING,
+            since: differs.since.filter(|_| differs.instances == Listed::Nothing).map_or(0, |since| since.results + 1),
             objects: 0,
             own: Inventory::default(),
         });
@@ -308,7 +311,8 @@ impl Member {
         let hash = if stays {
             self.instances.list_own_change(self.tick_epoch, candidates, is_whole)
         } else {
-            self.instances.list((seq, self.tick_epoch), candidates, (is_whole, rank && candidates.len() > 1))
+            let since = self.sync.as_ref().map_or(seq, |sync| sync.since);
+            self.instances.list((seq, since, self.tick_epoch), candidates, (is_whole, rank && candidates.len() > 1))
         };
         if let Some(sync) = &mut self.sync {
             sync.unlisted.remove(&hash);

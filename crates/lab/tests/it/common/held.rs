@@ -61,7 +61,7 @@ impl Held {
                 // Before the first batch it holds nothing.
                 let held = member.buckets.get(&seq).cloned().or_else(|| (seq == 0).then(Default::default));
                 assert_eq!(Some(&said), held.as_ref(), "member {slot}, batch {seq}");
-                let length = 1 + 8 + 8 + 16 + said.iter().map(|buckets| 4 + 18 * buckets.len()).sum::<usize>();
+                let length = 1 + 8 + 16 + 8 + 16 + said.iter().map(|buckets| 4 + 18 * buckets.len()).sum::<usize>();
                 assert_eq!(bytes.len(), length, "member {slot}");
                 self.compared += 1;
             }
