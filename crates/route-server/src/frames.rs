@@ -213,6 +213,8 @@ pub enum ToMember {
         export: ExportMode,
         /// Octets of the largest blob that this party takes.
         max_blob: u32,
+        /// What the member may cost, and what of that is left; party 1's counts.
+        budget: BudgetLeft,
         set: Arc<[u8]>,
     },
     /// The member set or the epoch changed.
@@ -271,11 +273,9 @@ pub enum ToMember {
     },
     /// From party 1: asks for [`FromMember::Buckets`].
     Compare,
-    /// From party 1, as it sends the member what it lacks: what the member may cost, and what of that is left.
-    Budget(BudgetLeft),
 }
 
-/// What a member may cost party 1, and what it has spent: of that member alone.
+/// What a member may cost a party, and what is left of it: of that member alone. Turns and what is stored are zero at party 2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BudgetLeft {
     /// Route objects a second.
@@ -815,9 +815,11 @@ impl ToMember {
             _ => Writer::new(),
         };
         match self {
-            Self::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, set } => {
+            Self::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, budget, set } => {
                 w.u8(1).u16(*protocol).bytes(session).u64(*epoch).u64(*high_water).u32(*tick_ms);
-                w.u8(export.code()).u32(*max_blob).blob(set);
+                w.u8(export.code()).u32(*max_blob);
+                budget.write(&mut w);
+                w.blob(set);
             }
             Self::Renew { epoch, set } => {
                 w.u8(2).u64(*epoch).blob(set);
@@ -860,10 +862,6 @@ impl ToMember {
             Self::Compare => {
                 w.u8(14);
             }
-            Self::Budget(left) => {
-                w.u8(15);
-                left.write(&mut w);
-            }
         }
         w.finish()
     }
@@ -880,6 +878,7 @@ impl ToMember {
                 tick_ms: r.u32()?,
                 export: export(&mut r)?,
                 max_blob: r.u32()?,
+                budget: BudgetLeft::read(&mut r)?,
                 set: shared(&mut r, MAX_SET)?,
             },
             2 => Self::Renew { epoch: r.u64()?, set: shared(&mut r, MAX_SET)? },
@@ -898,7 +897,6 @@ impl ToMember {
             12 => Self::Deferred { seconds: r.u32()? },
             13 => Self::OwnOrder { seconds: r.u32()? },
             14 => Self::Compare,
-            15 => Self::Budget(BudgetLeft::read(&mut r)?),
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

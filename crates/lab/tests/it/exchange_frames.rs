@@ -10,7 +10,7 @@ use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
 use wayleave_route_server::credit;
 use wayleave_route_server::digests::{Roots, Through};
 use wayleave_route_server::frames::{
-    EngineStream, FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember,
+    BudgetLeft, EngineStream, FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember,
 };
 use wayleave_route_server::member::{Alarm, MemberEvent, Suspect};
 use wayleave_route_server::object::ExportMode;
@@ -198,8 +198,19 @@ fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
     let welcome = |protocol, session| {
         let set = [].into();
         let export = ExportMode::Direct;
-        ToMember::Welcome { protocol, session, epoch: 1, high_water: 0, tick_ms: 0, export, max_blob: 8192, set }
-            .encode()
+        let budget = BudgetLeft::default();
+        ToMember::Welcome {
+            protocol,
+            session,
+            epoch: 1,
+            high_water: 0,
+            tick_ms: 0,
+            export,
+            max_blob: 8192,
+            budget,
+            set,
+        }
+        .encode()
     };
     vec![
         ("nothing", vec![]),

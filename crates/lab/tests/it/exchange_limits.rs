@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{Exchange, nlri, route};
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, member_address};
-use wayleave_route_server::frames::{FromMember, PartyFrame, ToMember};
+use wayleave_route_server::frames::{PartyFrame, ToMember};
 use wayleave_route_server::party::MemberBudget;
 
 fn prefixes(numbers: std::ops::Range<u8>) -> Vec<Nlri> {
@@ -142,22 +142,22 @@ fn a_member_learns_its_own_budget_and_the_parties_show_everybodys() {
     let other = own(&mut exchange, 1);
     assert_eq!((other.prefixes, other.max_stored), (3, 4 << 20));
     exchange.sim.recording = Some(Vec::new());
-    exchange.sim.inject(Node::Member(0), PARTIES[0], &FromMember::Resync.encode());
+    exchange.sim.cut_member(0);
     exchange.check();
     let after = own(&mut exchange, 0);
-    assert_eq!((after.resyncs_left, after.choices_left), (before.resyncs_left - 1, before.choices_left - 1));
-    assert_eq!(after.stored, 512, "both prefixes are of one object of the smallest size");
-    // Who did not ask is not told, and party 2 says nothing of it.
-    let said: Vec<(Node, Node)> = (exchange.sim.recording.take().expect("it records").iter())
-        .filter(|frame| matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Budget(_))))
-        .map(|frame| (frame.from, frame.to))
-        .collect();
-    assert_eq!(said, [(PARTIES[0], Node::Member(0))]);
+    assert_eq!((before.resyncs_left, after.resyncs_left), (16, 15));
+    assert_eq!((before.stored, after.stored), (0, 512), "both prefixes are of one object of the smallest size");
+    // Who did not connect is not told, and party 2 says nothing of turns.
+    for frame in exchange.sim.recording.take().expect("it records") {
+        if let Ok(ToMember::Welcome { budget, .. }) = ToMember::decode(&frame.bytes) {
+            assert_eq!(frame.to, Node::Member(0));
+            assert_eq!(budget.syncs_left, if frame.from == PARTIES[0] { 15 } else { 0 });
+        }
+    }
     let shown = budgets(&exchange, PARTIES[0]);
     let of = |budget: &MemberBudget| (budget.slot, budget.prefixes, budget.max_prefixes);
     assert_eq!(shown.iter().map(of).collect::<Vec<_>>(), [(0, 2, 9), (1, 3, 9), (2, 0, 9), (3, 0, 9)]);
-    let left = (Some(after.stored), Some(after.resyncs_left), Some(after.choices_left));
-    assert_eq!((shown[0].stored, shown[0].resyncs_left, shown[0].choices_left), left);
+    assert_eq!((shown[0].stored, shown[0].resyncs_left), (Some(512), Some(14)));
     let of_two = &budgets(&exchange, PARTIES[1])[0];
     assert_eq!((of_two.prefixes, of_two.stored, of_two.resyncs_left), (2, None, None));
 }

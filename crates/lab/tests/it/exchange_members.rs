@@ -58,9 +58,11 @@ fn show(parties: Vec<Node>, slot: u32, set: Vec<u8>) -> wayleave_lab::sim::Tampe
             return FrameAction::Pass;
         }
         let changed = match ToMember::decode(bytes) {
-            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, .. }) => {
+            Ok(ToMember::Welcome {
+                protocol, session, epoch, high_water, tick_ms, export, max_blob, budget, ..
+            }) => {
                 let set = set.clone().into();
-                ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, set }
+                ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, budget, set }
             }
             Ok(ToMember::Renew { epoch, .. }) => ToMember::Renew { epoch, set: set.clone().into() },
             _ => return FrameAction::Pass,

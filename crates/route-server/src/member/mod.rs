@@ -258,7 +258,7 @@ pub struct Member {
     ahead: Option<u32>,
     /// Seconds after which everything is sent again, as party 1 said, while this member waits for that.
     deferred: Option<u32>,
-    /// What this member may cost, and what was left of it, as party 1 last said.
+    /// What this member may cost, and what was left of it, as party 1 said in its welcome.
     budget: Option<BudgetLeft>,
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
@@ -620,7 +620,7 @@ impl Member {
                 let kind = bytes.first().copied().unwrap_or_default();
                 self.fail(party, format!("malformed frame {kind:#04x}: {error}"), now);
             }
-            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, set }) => {
+            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, budget, set }) => {
                 if protocol != PROTOCOL || Some(session) != self.session {
                     self.fail(party, "a welcome for another session or protocol version".to_owned(), now);
                     return;
@@ -629,6 +629,9 @@ impl Member {
                 self.tick = Duration::from_millis(u64::from(tick_ms));
                 self.exports[index(party)] = Some(export);
                 self.max_blobs[index(party)] = max_blob;
+                if party == PartyNumber::One {
+                    self.budget = Some(budget);
+                }
                 if let [Some(one), Some(two)] = self.exports
                     && one != two
                 {
@@ -664,8 +667,6 @@ impl Member {
                 self.deferred = Some(seconds);
                 self.event(MemberEvent::Deferred { seconds });
             }
-            Ok(ToMember::Budget(left)) if party == PartyNumber::One => self.budget = Some(left),
-            Ok(ToMember::Budget(_)) => self.fail(party, "a frame that only party 1 sends".to_owned(), now),
             Ok(ToMember::OwnOrder { seconds }) => self.event(MemberEvent::OwnOrder { seconds }),
             Ok(ToMember::Compare) if party == PartyNumber::One => self.saying = Some(Saying::Buckets),
             Ok(ToMember::Compare) => self.fail(party, "a frame that only party 1 sends".to_owned(), now),

@@ -225,7 +225,7 @@ pub struct MemberStatus {
     pub counters: MemberCounters,
 }
 
-/// What this member may cost the exchange, as party 1 said when it last sent this member what it lacked, and what was left then.
+/// What this member may cost the exchange, as party 1 said when this member connected, and what was left then.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct OwnBudget {
     /// Prefixes that this member announces now.

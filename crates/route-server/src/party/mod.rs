@@ -359,7 +359,8 @@ impl Party {
                     // Its link came up while a batch removed it.
                     None if state.set.active(slot).is_none() => state.close(link, "the member has left the exchange"),
                     None => {
-                        state.welcome(slot, session, select_best);
+                        let budget = self.role.budget_of(state, slot).unwrap_or_default();
+                        state.welcome(slot, session, select_best, budget);
                         self.role.member_greeted(state, slot, session, select_best);
                     }
                 }

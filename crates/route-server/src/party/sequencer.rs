@@ -328,13 +328,6 @@ impl Sequencer {
 
     /// A member is sent what it lacks. Returns whether Select-Best may choose for it among that; `asks`: whether it is to.
     fn take_turn(&mut self, party: &mut State, slot: u32, asks: bool) -> bool {
-        let chooses = self.spend_turn(party, slot, asks);
-        let left = self.budget_left(party, slot);
-        party.offer_to_member(slot, &ToMember::Budget(left));
-        chooses
-    }
-
-    fn spend_turn(&mut self, party: &mut State, slot: u32, asks: bool) -> bool {
         if self.excused.remove(&slot) {
             return true;
         }

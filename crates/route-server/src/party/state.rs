@@ -21,7 +21,7 @@ use super::{
 };
 use crate::credit::{self, Receiving, Sending};
 use crate::directory::{Directory, MemberSet};
-use crate::frames::{InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
+use crate::frames::{BudgetLeft, InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectTable, Part};
 use crate::rng::Rng;
@@ -561,7 +561,7 @@ impl State {
     }
 
     /// Answers a member's hello.
-    pub(super) fn welcome(&mut self, slot: u32, session: SessionId, select_best: bool) {
+    pub(super) fn welcome(&mut self, slot: u32, session: SessionId, select_best: bool, budget: BudgetLeft) {
         let Some(member) = self.members.get_mut(&slot) else { return };
         member.session = Some(session);
         member.select_best = select_best;
@@ -573,6 +573,7 @@ impl State {
             tick_ms: u32::try_from(self.tick.as_millis()).unwrap_or(u32::MAX),
             export: self.config.export,
             max_blob: self.max_blob(),
+            budget,
             set: Arc::clone(&self.set_bytes),
         };
         self.send_to_member(slot, &welcome);

@@ -244,6 +244,7 @@ fn greeted(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory, parties: &[u64
         export: ExportMode::Direct,
         tick_ms: 0,
         max_blob: 8192,
+        budget: Default::default(),
         set: directory.encode().into(),
     };
     for link in parties {

@@ -116,6 +116,7 @@ fn a_rejection_without_a_hello_is_a_fault_of_the_party() {
         tick_ms: 0,
         export: ExportMode::Direct,
         max_blob: 8192,
+        budget: Default::default(),
         set: directory.encode().into(),
     };
     member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
@@ -141,6 +142,7 @@ fn other_operators_in_the_configuration_accuse_no_party() {
             tick_ms: 0,
             export,
             max_blob: 8192,
+            budget: Default::default(),
             set,
         };
         member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
@@ -164,6 +166,7 @@ fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() 
             tick_ms: 0,
             export,
             max_blob: 8192,
+            budget: Default::default(),
             set,
         };
         member.handle(MemberInput::Frame { link, bytes: welcome.encode() }, NOW);

@@ -221,18 +221,23 @@ fn of_budget(budget: &OwnBudget) -> [Metric; 6] {
     [
         gauge("announced", Unit::Prefixes, "Prefixes that this member announces", budget.prefixes as f64),
         gauge("allowed", Unit::Prefixes, "Prefixes that this member may announce", f64::from(budget.max_prefixes)),
-        gauge("stored", Unit::Bytes, "This member's sealed routes at party 1, as it last said", budget.stored as f64),
+        gauge(
+            "stored",
+            Unit::Bytes,
+            "This member's sealed routes at party 1, as it said at the last connection",
+            budget.stored as f64,
+        ),
         gauge("storable", Unit::Bytes, "What party 1 stores of them at most", budget.max_stored as f64),
         gauge(
             "resyncs_left",
             Unit::Number,
-            "How often this member could be sent all routes at once, as party 1 last said",
+            "How often this member could be sent all routes at once, as party 1 said at the last connection",
             f64::from(budget.resyncs_left),
         ),
         gauge(
             "choices_left",
             Unit::Number,
-            "How often Select-Best could choose among those, as party 1 last said",
+            "How often Select-Best could choose among those, as party 1 said at the last connection",
             f64::from(budget.choices_left),
         ),
     ]
