@@ -62,7 +62,8 @@ impl Hostile {
             forger.version *= u64::from(time + 1);
             sim.play_member(*slot);
         }
-        sim.run_for(Duration::from_millis(10));
+        // Until party 1 knows that those before them left party 2: it drops what they asked for.
+        sim.run_for(Duration::from_millis(500));
         for (slot, forger) in &mut forgers {
             forger.greet(sim, *slot == RANKER);
         }
