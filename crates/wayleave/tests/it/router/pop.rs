@@ -88,9 +88,18 @@ impl Site {
         Self { host, last, routers, key, folder }
     }
 
+    /// A statement, written at the key server's machine: the command asks the running server.
+    fn usage(&self, form: &[&str]) -> String {
+        let mut command = self.last.command(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(["cap", "usage", "--config", "key.toml"]).args(form).current_dir(&self.folder.0);
+        let output = command.output().expect("the program runs");
+        assert!(output.status.success(), "{form:?}: {}{}", text(&output.stderr), text(&output.stdout));
+        text(&output.stdout)
+    }
+
     /// Packets of principal 7 at each router, by the statement.
     fn billed(&self) -> [u64; 2] {
-        let statement = run(&self.folder, &["cap", "usage", "--config", "key.toml", "--by", "router", "--json"]);
+        let statement = self.usage(&["--by", "router", "--json"]);
         let statement: Value = serde_json::from_str(&statement).expect("JSON");
         let lines = statement["usage"].as_array().expect("lines");
         [1, 2].map(|router| {
@@ -159,7 +168,7 @@ fn two_routers_of_one_waypoint_bill_what_each_forwarded_and_a_copy_at_the_other_
     assert_eq!(site.repeated(), expected, "each router refuses what it has forwarded");
     let forwarded = [0, 1].map(|which: usize| site.routers[which].count("decided", "forwarded"));
     assert_eq!(forwarded, expected);
-    let csv = run(&site.folder, &["cap", "usage", "--config", "key.toml", "--by", "principal", "--csv"]);
+    let csv = site.usage(&["--by", "principal", "--csv"]);
     let octets = sum * copies[0].len() as u64;
     assert_eq!(csv, format!("principal,account,packets,octets\r\n7,,{sum},{octets}\r\n"));
 }

@@ -238,7 +238,7 @@ impl Holder {
 /// router's clock, and at the end by each holder's.
 fn instants(second: u64, holders: &[Holder], random: &mut Random) -> Vec<(u64, bool)> {
     let mut instants = vec![(random.below(1_000_000), false), (random.below(1_000_000), false)];
-    if second % LENGTH == 0 {
+    if second.is_multiple_of(LENGTH) {
         let behind = holders.iter().filter(|holder| holder.ahead <= 0);
         instants.extend(behind.map(|holder| (holder.ahead.unsigned_abs(), true)));
         instants.extend([(0, true), (1, true)]);
