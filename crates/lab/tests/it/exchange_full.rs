@@ -30,7 +30,7 @@ const CHANGING: u32 = 180;
 const LARGE: std::ops::Range<u32> = 190..193;
 /// It asks for everything again and again.
 const ASKER: u32 = 193;
-/// Its rankings are wrong.
+/// Beside its own it sends rankings that are wrong.
 const RANKER: u32 = 194;
 /// It announces more prefixes than it may, with blobs as large as they may be.
 const PADDER: u32 = 195;
@@ -57,15 +57,15 @@ struct Hostile {
 impl Hostile {
     /// For the first time, or a later one: then their versions are above all before.
     fn take_over(sim: &mut Sim, time: u32) -> Self {
-        let mut forgers: BTreeMap<u32, Forger> = (RANKER..=FLOODER).map(|slot| (slot, Forger::new(1, slot))).collect();
+        let mut forgers: BTreeMap<u32, Forger> = (PADDER..=FLOODER).map(|slot| (slot, Forger::new(1, slot))).collect();
         for (slot, forger) in &mut forgers {
             forger.version *= u64::from(time + 1);
             sim.play_member(*slot);
         }
         // Until party 1 knows that those before them left party 2: it drops what they asked for.
         sim.run_for(Duration::from_millis(500));
-        for (slot, forger) in &mut forgers {
-            forger.greet(sim, *slot == RANKER);
+        for forger in forgers.values_mut() {
+            forger.greet(sim, false);
         }
         sim.run_for(Duration::from_secs(1));
         let flooder = forgers.get_mut(&FLOODER).expect("one of them");
@@ -80,12 +80,14 @@ impl Hostile {
             if !PARTIES.iter().all(|party| sim.has_link(Node::Member(*slot), *party)) {
                 sim.play_member(*slot);
                 sim.run_for(Duration::from_millis(1));
-                forger.greet(sim, *slot == RANKER);
+                forger.greet(sim, false);
             }
         }
         let seq = sim.party(PARTIES[1]).expect("it runs").status().batch;
         let wrong = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; turn as usize] };
-        sim.inject(Node::Member(RANKER), PARTIES[1], &wrong.encode());
+        if turn < 8 {
+            sim.inject(Node::Member(RANKER), PARTIES[1], &wrong.encode());
+        }
         if turn.is_multiple_of(4) {
             for object in &self.flood {
                 for (party, frame) in PARTIES.into_iter().zip(object) {
@@ -154,7 +156,7 @@ fn compare(exchange: &Exchange, except: &[u32]) {
         match slot {
             MUTE => assert_eq!(table, own, "the mute member"),
             // Which of the two decides depends on whether it was in time.
-            SLOW | FLAPPER => {
+            SLOW | FLAPPER | RANKER => {
                 let chosen = of(&exchange.oracle, slot);
                 assert!(table.keys().eq(chosen.keys()), "member {slot}");
                 let is_either = |(prefix, route)| chosen.get(prefix) == Some(route) || own.get(prefix) == Some(route);
@@ -200,7 +202,7 @@ fn attack(exchange: &mut Exchange, time: u32, turns: u32) {
     let taken: Vec<Nlri> = taken.map(|prefix| nlri(prefix)).collect();
     assert_eq!(taken.len(), MAX_PREFIX as usize);
     exchange.oracle.announce(PADDER, &taken, &hostile.padded);
-    compare(exchange, &[FLAPPER, ASKER]);
+    compare(exchange, &[FLAPPER, ASKER, RANKER]);
     hostile.end(&mut exchange.sim);
     exchange.oracle.withdraw(PADDER, &taken);
 }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::{Exchange, LIMIT, asn, in_both_modes, nlri, route};
-use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::Instant;
+use wayleave_bgp::Nlri;
 use wayleave_lab::sim::costs::{Costs, MEASURED, Operations, Wire};
 use wayleave_lab::sim::{Node, PARTIES, Setup, Sim};
 use wayleave_route_server::frames::ToMember;
@@ -179,91 +178,6 @@ fn a_changed_recommendation_delays_no_update() {
     assert!(during.len() >= 3, "it takes a while: {during:?}");
     let slowest = during.iter().max().expect("some");
     assert!(*slowest < 2 * quiet, "{during:?}, and at most {quiet:?} before");
-}
-
-/// Prefixes of which member 0 changes its routes, one after the other, while something else goes on.
-const LIVE_PREFIXES: u32 = 10;
-
-/// The latencies of changes of [`LIVE_PREFIXES`] at member 2, one each `interval`.
-fn live_changes(exchange: &mut Exchange, round: u32, interval: Duration) -> Vec<Duration> {
-    let (mut waiting, mut latencies) = (BTreeMap::new(), Vec::new());
-    let look =
-        |exchange: &Exchange, waiting: &mut BTreeMap<Nlri, (Instant, Attributes)>, latencies: &mut Vec<Duration>| {
-            let (now, table) = (exchange.sim.now().instant, &exchange.sim.tables[&2]);
-            waiting.retain(|nlri, (begin, wanted)| {
-                let is_there = table.get(&nlri.prefix) == Some(wanted);
-                latencies.extend(is_there.then(|| now - *begin));
-                !is_there
-            });
-        };
-    for nlri in prefixes(22, LIVE_PREFIXES) {
-        let (begin, wanted) = (exchange.sim.now().instant, route(0, &[64_600 + round], &[]));
-        exchange.announce(0, &[nlri], &wanted);
-        waiting.insert(nlri, (begin, wanted));
-        while exchange.sim.now().instant - begin < interval {
-            if !exchange.sim.step(interval) {
-                exchange.sim.pass(interval);
-            }
-            look(exchange, &mut waiting, &mut latencies);
-        }
-    }
-    while !waiting.is_empty() {
-        assert!(exchange.sim.step(LIMIT), "the routes arrive");
-        look(exchange, &mut waiting, &mut latencies);
-    }
-    latencies
-}
-
-/// The 99th percentile.
-fn p99(mut latencies: Vec<Duration>) -> Duration {
-    latencies.sort_unstable();
-    latencies[latencies.len() * 99 / 100]
-}
-
-#[test]
-fn a_round_with_many_prefixes_leaves_others_less_than_twice_their_latency() {
-    const MEMBERS: usize = 16;
-    const PREFIXES: u32 = 4_000;
-    const ROUNDS: u32 = 10;
-    let (costs, sinks) = (Some(Costs::default()), (6..MEMBERS as u32).collect());
-    let mut exchange = Exchange::new(Setup { members: MEMBERS, tick: TICK, costs, sinks, ..Setup::default() });
-    for slot in [0, 1] {
-        exchange.announce(slot, &prefixes(22, LIVE_PREFIXES), &route(slot, &[64500, 64501], &[]));
-    }
-    for slot in [2, 3, 4] {
-        exchange.announce(slot, &prefixes(30, PREFIXES), &route(slot, &[64500], &[]));
-    }
-    exchange.check();
-    let interval = Duration::from_millis(2);
-    let mut quiet = Vec::new();
-    for round in 0..ROUNDS {
-        quiet.extend(live_changes(&mut exchange, round, interval));
-        let pause = Duration::from_millis(exchange.sim.choose(100) as u64);
-        exchange.sim.pass(pause);
-    }
-    let mut beside = Vec::new();
-    for round in ROUNDS..2 * ROUNDS {
-        exchange.check();
-        let before = counters(&exchange.sim);
-        // Those whose latency is measured may not open them: that would be their own work.
-        let hidden = ["64496:0:65000", "64496:0:65002"];
-        exchange.announce(5, &prefixes(30, PREFIXES), &route(5, &[64500 + round], &hidden));
-        // They begin with the evaluation of the last of its batches.
-        let lanes = u64::from(PREFIXES) * MEMBERS as u64;
-        while counters(&exchange.sim).listed - before.listed < lanes * 4 {
-            assert!(exchange.sim.step(LIMIT));
-        }
-        let begun = counters(&exchange.sim).comparators;
-        while counters(&exchange.sim).comparators == begun {
-            assert!(exchange.sim.step(LIMIT));
-        }
-        assert!(counters(&exchange.sim).lanes - before.lanes < lanes, "the round goes on");
-        beside.extend(live_changes(&mut exchange, round, interval));
-    }
-    let (beside, quiet) = (p99(beside), p99(quiet));
-    eprintln!("p99 {beside:?} beside rounds of {PREFIXES} prefixes, {quiet:?} when quiet");
-    assert!(beside < 2 * quiet, "{beside:?} beside a round, {quiet:?} when quiet");
-    exchange.check();
 }
 
 #[test]
