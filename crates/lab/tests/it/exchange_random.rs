@@ -14,65 +14,6 @@ fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     first..first + count * factor
 }
 
-fn dbg(exchange: &mut Exchange) {
-    use wayleave_lab::sim::Node;
-    use wayleave_route_server::frames::*;
-    assert!(exchange.sim.settle(Duration::from_secs(3600)));
-    let want = exchange.oracle.table(1);
-    let have = exchange.sim.table(1).clone();
-    let bad: Vec<_> = want.iter().filter(|(p, (_, a))| have.get(*p) != Some(a)).map(|(p, _)| *p).collect();
-    let Some(bad) = bad.first().copied() else { return };
-    let node = Node::Member(1);
-    let sh = |h: &wayleave_route_server::object::Handle| format!("{:02x}{:02x}", h.0[0], h.0[1]);
-    let sc = |c: &[Candidate]| c.iter().map(|(h, i)| format!("{}.{i}", sh(h))).collect::<Vec<_>>().join(",");
-    for f in exchange.sim.recording.take().unwrap() {
-        if f.from == PARTIES[0] && f.to == node {
-            match ToMember::decode(&f.bytes) {
-                Ok(ToMember::Tick(t)) => eprintln!(
-                    "tick {} rank {} slice {:?} dead {} gone {:?} deliver {:?} inst {:?}",
-                    t.seq,
-                    t.rank,
-                    t.slice.as_ref().map(|s| (
-                        s.begins.as_ref().map(|d| (
-                            format!("{:?}", d.since),
-                            d.is_nothing(),
-                            *d == wayleave_route_server::digests::Differs::EVERYTHING
-                        )),
-                        s.ends.is_some()
-                    )),
-                    sc(&t.dead),
-                    t.gone.iter().map(sh).collect::<Vec<_>>(),
-                    t.deliver.iter().map(|d| (sh(&d.handle), d.dead.clone())).collect::<Vec<_>>(),
-                    t.instances.iter().map(|i| sc(i)).collect::<Vec<_>>()
-                ),
-                Ok(ToMember::Welcome { epoch, .. }) => eprintln!("welcome {epoch}"),
-                Ok(ToMember::Outcome { seq, first, share }) => eprintln!("outcome {seq} {first} {}", share.len()),
-                Ok(o) => eprintln!("p1 {}", format!("{o:?}").chars().take(60).collect::<String>()),
-                _ => {}
-            }
-        }
-        if f.from == node && f.to == PARTIES[0] {
-            match FromMember::decode(&f.bytes) {
-                Ok(FromMember::Holds { seq, through, epoch, .. }) => {
-                    eprintln!("  holds {seq} {through:?} epoch {epoch}")
-                }
-                Ok(FromMember::Buckets { seq, through, epoch, .. }) => {
-                    eprintln!("  buckets {seq} {through:?} epoch {epoch}")
-                }
-                Ok(FromMember::Credit { .. }) => {}
-                Ok(_) => eprintln!("  m kind {}", f.bytes[0]),
-                _ => {}
-            }
-        }
-    }
-    eprintln!("BAD {bad}: {:?}", exchange.sim.member(1).map(|m| format!("{:?}", m.why(bad))));
-    eprintln!("{}", exchange.describe());
-    let evs: Vec<_> = exchange.sim.member_events.iter().filter(|(s, _)| *s == 1).rev().take(20).collect();
-    eprintln!("EV {evs:?}");
-    let evs: Vec<_> = exchange.sim.party_events.iter().rev().take(30).collect();
-    eprintln!("PEV {evs:?}");
-}
-
 in_both_modes!(tables_equal_the_reference_after_random_changes);
 fn tables_equal_the_reference_after_random_changes(export: ExportMode) {
     for seed in seeds(0, 20) {
@@ -128,10 +69,6 @@ fn lost_links_and_older_stores_lose_resurrect_and_forbid_nothing(export: ExportM
         eprintln!("seed {seed}"); // shown if the test fails
         let tick = Duration::from_millis(if seed % 2 == 0 { 0 } else { 50 });
         let mut exchange = Exchange::new(Setup { members: 5, seed, tick, export, ..Setup::default() });
-        if std::env::var("DBG").is_ok_and(|v| v != seed.to_string()) {
-            continue;
-        }
-        exchange.sim.recording = Some(Vec::new());
         let mut older = PARTIES.map(|party| exchange.sim.store(party).clone());
         for round in 0..40 {
             exchange.random_change(round % 4 == 0);
@@ -162,9 +99,7 @@ fn lost_links_and_older_stores_lose_resurrect_and_forbid_nothing(export: ExportM
                 exchange.sim.connect_all();
             }
             if round % 5 == 4 {
-                dbg(&mut exchange);
                 exchange.check();
-                exchange.sim.recording = Some(Vec::new());
             }
         }
         exchange.check();

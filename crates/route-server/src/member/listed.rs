@@ -20,8 +20,20 @@ struct ListedInstance {
     is_whole: bool,
     /// The batch whose results are awaited, or were.
     seq: Seq,
+    /// If they do not come: the last batch after which the parties know that it was listed.
+    before: Seq,
     /// The epoch in which Select-Best chose, once the result is there.
     evaluated: Option<u64>,
+}
+
+/// How an instance is listed.
+#[derive(Clone, Copy)]
+pub(super) struct Listing {
+    pub seq: Seq,
+    /// What changes is known to have been listed after the batch before, and what a slice lists only after the batch from which on that
+    /// brings what changed.
+    pub before: Seq,
+    pub epoch: u64,
 }
 
 impl ListedInstance {
@@ -48,7 +60,7 @@ impl Instances {
     /// The parties list an instance; it replaces those that have a candidate of it. `ranks`: whether Select-Best chooses.
     pub(super) fn list(
         &mut self,
-        (seq, epoch): (Seq, u64),
+        Listing { seq, before, epoch }: Listing,
         candidates: &Instance,
         (is_whole, ranks): (bool, bool),
     ) -> InstanceHash {
@@ -57,11 +69,11 @@ impl Instances {
             // What was chosen among candidates of which some had not come is not chosen among all of them. It may be listed again since
             // a value among it changed: then what was chosen in an earlier epoch does not count either.
             known.evaluated = known.evaluated.filter(|chosen| known.is_whole && !ranks && *chosen == epoch);
-            (known.is_whole, known.seq) = (is_whole, seq);
+            (known.is_whole, known.seq, known.before) = (is_whole, seq, before);
             return hash;
         }
-        let before = candidates.iter().find_map(|candidate| self.of_candidate.get(candidate)).copied();
-        let number = before.or_else(|| self.free.pop()).unwrap_or(self.listed.len());
+        let held = candidates.iter().find_map(|candidate| self.of_candidate.get(candidate)).copied();
+        let number = held.or_else(|| self.free.pop()).unwrap_or(self.listed.len());
         if number == self.listed.len() {
             self.listed.push(None);
         }
@@ -74,7 +86,8 @@ impl Instances {
                 self.of_candidate.insert(*candidate, number);
             }
         }
-        let listed = ListedInstance { hash, candidates: Arc::clone(candidates), is_whole, seq, evaluated: None };
+        let listed =
+            ListedInstance { hash, candidates: Arc::clone(candidates), is_whole, seq, before, evaluated: None };
         if let Some(before) = self.listed[number].replace(listed) {
             self.by_hash.remove(&before.hash);
             for candidate in before.candidates.iter().filter(|candidate| !candidates.contains(candidate)) {
@@ -138,7 +151,7 @@ impl Instances {
     /// Results so far, and those on their way, follow from rules that count no more.
     pub(super) fn forget_results(&mut self) {
         for listed in self.listed.iter_mut().flatten() {
-            (listed.seq, listed.evaluated) = (0, None);
+            (listed.seq, listed.before, listed.evaluated) = (0, 0, None);
         }
     }
 
@@ -165,10 +178,10 @@ impl Instances {
         self.each().filter(|listed| listed.candidates.len() > 1).filter_map(|listed| listed.evaluated).min()
     }
 
-    /// The last batch before the first that listed an instance which is to be listed again.
+    /// The last batch such that each instance which is to be listed again was listed after it.
     pub(super) fn done_through(&self, select_best: bool) -> Seq {
         let open = self.each().filter(|listed| !listed.is_done(select_best));
-        open.map(|listed| listed.seq.saturating_sub(1)).min().unwrap_or(Seq::MAX)
+        open.map(|listed| listed.before).min().unwrap_or(Seq::MAX)
     }
 
     /// Digests of all, such that the buckets differ from the parties' in which one is to be listed again: Select-Best has
@@ -290,7 +303,7 @@ mod tests {
                 let (first, count) = (below(40), 1 + below(6));
                 let list: Instance = (first..first + count).map(candidate).collect::<Vec<_>>().into();
                 let ranks = below(2) == 0;
-                let hash = instances.list((seq, 5), &list, (true, ranks));
+                let hash = instances.list(Listing { seq, before: seq, epoch: 5 }, &list, (true, ranks));
                 plain.list(&list, ranks);
                 if below(2) == 0 {
                     instances.evaluated(&hash, seq, 5);

@@ -8,11 +8,12 @@ use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Now, Prefix, VerdictKind};
 
 use super::announce::Inventory;
+use super::listed::Listing;
 use super::select::Round;
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Saying, Suspect, index};
-use crate::digests::{self, BucketDigests, Differs, InstanceHash, Roots, Through};
+use crate::digests::{self, BucketDigests, Differs, InstanceHash, Listed, Roots, Through};
 use crate::directory::{MemberSet, Slot};
-use crate::frames::{Body, Candidate, Deliver, FromMember, Slice, Tick, round_order};
+use crate::frames::{Body, Candidate, Deliver, FromMember, Seq, Slice, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
@@ -47,6 +48,8 @@ pub(super) struct Sync {
     lists_own: bool,
     /// Whether all is sent.
     is_everything: bool,
+    /// What its slices list was listed to all after this batch; 0 if it was not.
+    lists_after: Seq,
     /// Objects that came.
     objects: usize,
     /// The own objects so far.
@@ -237,6 +240,10 @@ impl Member {
                 unlisted: self.instances.in_buckets(&differs.instances),
                 lists_own: differs.own,
                 is_everything: *differs == Differs::EVERYTHING,
+                lists_after: match (&differs.instances, differs.since) {
+                    (Listed::Nothing, Some(since)) => since.results,
+                    _ => 0,
+                },
                 objects: 0,
                 own: Inventory::default(),
             });
@@ -271,13 +278,14 @@ impl Member {
         }
         let mut round = Round::new(self.tick_epoch, now.instant);
         let mut ranked = Vec::with_capacity(one.instances.len());
-        for candidates in &one.instances {
+        for (place, candidates) in one.instances.iter().enumerate() {
             let ranks = one.rank && candidates.len() > 1;
             let assessments: Vec<Option<Assessment>> =
                 candidates.iter().map(|candidate| self.assessment(candidate)).collect();
             let prefix = self.candidates_changed(one.seq, candidates, &assessments, ranks);
             let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
-            let hash = self.instances.list((one.seq, self.tick_epoch), candidates, (is_whole, ranks));
+            let listing = self.listing(one, place);
+            let hash = self.instances.list(listing, candidates, (is_whole, ranks));
             if let Some(sync) = &mut self.sync {
                 sync.unlisted.remove(&hash);
             }
@@ -305,6 +313,13 @@ impl Member {
         if self.sync.is_none() && !self.is_in_doubt {
             self.complete = one.seq;
         }
+    }
+
+    /// How a tick lists the instance in a place.
+    fn listing(&self, tick: &Tick, place: usize) -> Listing {
+        let of_slice = self.sync.as_ref().filter(|_| tick.slice.is_some() && place >= tick.live as usize);
+        let before = of_slice.map_or(tick.seq.saturating_sub(1), |sync| sync.lists_after);
+        Listing { seq: tick.seq, before, epoch: self.tick_epoch }
     }
 
     /// Own objects of a slice; once all are listed, the member may announce.
