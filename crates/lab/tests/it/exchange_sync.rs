@@ -524,3 +524,26 @@ fn after_a_new_epoch_only_prefixes_with_a_changed_value_are_evaluated_again_for_
         assert_eq!(sent(&mut exchange.sim, AWAY).1, 0);
     }
 }
+
+#[test]
+fn results_of_a_slice_that_were_lost_with_the_link_are_computed_again() {
+    let mut exchange = with_routes(5, ExportMode::Direct, 20);
+    let lose_results = |_: Node, to: Node, bytes: &[u8]| match ToMember::decode(bytes) {
+        Ok(ToMember::Outcome { .. }) if to == Node::Member(AWAY) => FrameAction::Drop,
+        _ => FrameAction::Pass,
+    };
+    // It gets everything, and after that a change, and no results of either.
+    exchange.sim.kill(Node::Member(AWAY));
+    exchange.sim.tamper = Some(Box::new(lose_results));
+    exchange.sim.start(Node::Member(AWAY));
+    exchange.sim.run_for(Duration::from_secs(1));
+    announce(&mut exchange, 1, 64501);
+    exchange.sim.run_for(Duration::from_secs(1));
+    exchange.sim.cut_member(AWAY);
+    exchange.sim.connect_all();
+    exchange.sim.run_for(Duration::from_secs(1));
+    // What it is sent then is what was listed to it alone.
+    exchange.sim.cut_member(AWAY);
+    exchange.sim.tamper = None;
+    exchange.check();
+}
