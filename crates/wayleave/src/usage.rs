@@ -411,10 +411,12 @@ mod tests {
 
     #[test]
     fn what_no_page_gave_is_no_cursor() {
-        for text in ["", ".", "7", "7.", "-.-.-", "7.3", "7.3.1.2", "7.x.-", "7.-.99999999999999999999", "7.+ .-"] {
+        for text in
+            ["", ".", "7", "7.", "-.-.-", "7.3", "7.-.-", "7.3.1.2", "7.x.-", "7.-.99999999999999999999", "7.+ .-"]
+        {
             assert_eq!(StatementCursor::parse(text, By::Delegation), None, "{text}");
         }
-        assert!(StatementCursor::parse("7.-.-", By::Delegation).is_some());
+        assert!(StatementCursor::parse("7.-.-.-.0", By::Delegation).is_some());
     }
 
     #[test]

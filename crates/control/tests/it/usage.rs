@@ -269,7 +269,7 @@ fn a_memory_that_another_router_has_reported_is_on_no_bill_twice() {
 #[test]
 fn pages_have_every_total_once_and_look_at_no_more_than_they_hold() {
     let mut ledger = Ledger::new(10_000);
-    for (router, journal, accounts) in [(0, 1, 0..300), (0, 2, 100..150), (1, 1, 0..500), (2, 1, 400..700)] {
+    for (router, journal, accounts) in [(0, 1, 0..300), (0, 2, 100..150), (1, 3, 0..500), (2, 4, 400..700)] {
         let entries = accounts.map(|account| (account, usage(u128::from(journal)))).collect();
         let report = UsageReport { journal: JournalId([journal; 16]), number: 1, entries };
         ledger.take(router, &report).expect("taken");

@@ -711,6 +711,7 @@ fn check_confirmed(routers: &[Value], second: u64, without: &[String]) -> Result
             let is_up = router["connected"] == true;
             let through = router["confirmed"]
                 .as_u64()
+                .filter(|through| *through > 0)
                 .map_or_else(|| "nothing".to_owned(), |second| format!("up to {}", utc(second)));
             format!("{} (confirmed: {through}; {})", name(router), if is_up { "connected" } else { "not connected" })
         })

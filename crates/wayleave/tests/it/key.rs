@@ -766,8 +766,12 @@ fn a_replica_copies_the_records_of_its_writer_whoever_is_killed_and_takes_no_oth
     });
     replica.resume();
     let number = |running: &Running| running.count("number");
-    eventually("the replica has all changes", || number(&replica) == number(&writer.running));
-    assert!(text_of(&look_up(&listen)).contains("revoked"));
+    // The writer, too, reads what the commands wrote a moment later.
+    eventually("the replica has all changes", || {
+        number(&replica) == number(&writer.running) && replica.count("grants") == 9
+    });
+    let said = text_of(&look_up(&listen));
+    assert!(said.contains("revoked"), "{said}");
     writer.running.kill();
     eventually("the replica knows that it is alone", || replica.status("following")["connected"] == false);
     writer.folder.ok(&["cap", "revoke", "7", "--lift", "--config", &writer.config]);

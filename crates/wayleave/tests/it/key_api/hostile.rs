@@ -200,7 +200,8 @@ fn silent_connections_keep_nobody_from_asking_by_tcp() {
         assert_eq!(answer[2..], [0, 7]);
     }
     let lost = closed(&mut of_others) + closed(&mut of_one);
-    assert!((46..=56).contains(&lost), "one for each that asked: {lost}");
+    // The first takes a stranger's slot; those after it find what the one before gave back, if that was noticed.
+    assert!((37..=46).contains(&lost), "one for each that asked at most: {lost}");
 }
 
 #[test]

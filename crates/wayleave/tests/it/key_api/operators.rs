@@ -92,7 +92,7 @@ fn pages_of_accounts_grants_and_invitations_have_each_once() {
         world.done("POST", "/v1/accounts", Some(&json!({ "principal": principal, "name": "" })));
         let order = json!({ "principal": principal, "waypoint": WAYPOINT });
         world.done("POST", "/v1/grants", Some(&order));
-        let invitation = json!({ "principal": principal, "name": "x", "waypoints": [WAYPOINT] });
+        let invitation = json!({ "principal": principal, "name": "x", "waypoints": [WAYPOINT], "again": true });
         world.done("POST", "/v1/invitations", Some(&invitation));
     }
     let pages = |path: &str, list: &str, key: &str| {
@@ -178,7 +178,9 @@ fn an_operators_own_chain_is_shown_and_pinned_and_one_that_does_not_fit_is_named
     assert!(said.contains("fine"), "{said}");
     world.running.kill();
     world.running.resume();
-    ["one", "two"].iter().for_each(|file| drop(world.invite(&format!("{file}.line"), &["--principal", "7"])));
+    ["one", "two"]
+        .iter()
+        .for_each(|file| drop(world.invite(&format!("{file}.line"), &["--principal", "7", "--again"])));
     eventually("the server follows", || world.running.counted("invitations", "open") == 2);
     world.folder.ok(&["cap", "accept", "--line", "one.line"]);
     // A renewed certificate of the same key is shown after SIGHUP, and invitations stay good.

@@ -170,5 +170,5 @@ fn two_routers_of_one_waypoint_bill_what_each_forwarded_and_a_copy_at_the_other_
     assert_eq!(forwarded, expected);
     let csv = site.usage(&["--by", "principal", "--csv"]);
     let octets = sum * copies[0].len() as u64;
-    assert_eq!(csv, format!("principal,account,packets,octets\r\n7,,{sum},{octets}\r\n"));
+    assert_eq!(csv, format!("principal,account,late,packets,octets\r\n7,,false,{sum},{octets}\r\n"));
 }

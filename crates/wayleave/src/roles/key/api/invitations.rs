@@ -95,7 +95,7 @@ pub fn create(api: &Api, call: &Call) -> Result<Reply, Problem> {
     {
         None => Ok(Some(ChangeBody::Invite(invitation.clone()))),
         Some(shared) => Err(Problem::new(ProblemKind::Conflict, shared)
-            .help("choose another principal; or repeat the request with `again` if it is the same customer")),
+            .help("choose another principal; or repeat the request with `again` (`--again` of the command) if it is the same customer")),
     })?;
     let text = Zeroizing::new(line.expose());
     Ok(Reply::Json(
