@@ -106,7 +106,7 @@ fn attested(export: ExportMode, routes: u32) -> Exchange {
 
 in_both_modes!(a_slot_that_is_added_or_has_other_keys_delays_no_live_update);
 fn a_slot_that_is_added_or_has_other_keys_delays_no_live_update(export: ExportMode) {
-    const ROUTES: u32 = 1_000;
+    const ROUTES: u32 = 3_000;
     let changes: [fn(&mut Sim); 2] = [
         |sim| {
             sim.join();

@@ -83,7 +83,7 @@ fn replay(members: usize, burst: usize, export: ExportMode) {
     assert_eq!(updates.len(), 44_834, "of the trace's 45,062 UPDATEs, those that name a prefix");
     let updates = part_of(updates, members, export);
     let mut exchange = exchange(members, 7, export);
-    let mut given = 0;
+    let (mut given, mut flapped) = (0, false);
     for (i, burst) in updates.chunks(burst).enumerate() {
         for update in burst {
             let slot = u32::try_from(update.peer % members).expect("few members");
@@ -93,14 +93,17 @@ fn replay(members: usize, burst: usize, export: ExportMode) {
             }
         }
         match i % 10 {
-            4 => flap(&mut exchange),
+            4 => {
+                flap(&mut exchange);
+                flapped = true;
+            }
             9 => exchange.random_change(true),
             _ => {}
         }
         assert!(exchange.sim.settle(LIMIT), "at burst {i}: {}", exchange.describe());
     }
     exchange.check();
-    assert!(flaps(&exchange) > 0, "no session ever ended");
+    assert!(!flapped || flaps(&exchange) > 0, "no session ever ended");
     let routes: usize = exchange.sim.tables.keys().map(|slot| exchange.sim.table(*slot).len()).sum();
     eprintln!("{given} UPDATEs given, {} sent, {} flaps, {routes} routes learned", sent(&exchange), flaps(&exchange));
     assert!(routes > members, "{routes} routes in {members} tables");

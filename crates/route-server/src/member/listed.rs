@@ -52,7 +52,11 @@ impl Instances {
         let before = candidates.iter().find_map(|candidate| self.of_candidate.get(candidate));
         let before = before.and_then(|number| self.listed[*number].as_ref());
         let had_no_choice = before.is_none_or(|listed| listed.candidates.len() < 2);
-        let evaluated = if had_no_choice { Some(epoch) } else { before.and_then(|listed| listed.evaluated) };
+        let evaluated = if had_no_choice {
+            Some(epoch)
+        } else {
+            before.filter(|listed| listed.is_whole).and_then(|listed| listed.evaluated)
+        };
         // A result that is on its way is one for these candidates, too; where none comes, they lack one since that batch.
         let (awaited, since) = before.map_or((0, 0), |listed| (listed.seq, listed.since));
         let hash = self.list((awaited, since, epoch), candidates, (is_whole, false));

@@ -278,7 +278,9 @@ impl Member {
             self.complete = one.seq;
         }
         let stale = std::mem::take(&mut self.touched);
-        self.hold(Urgency::Live, one.seq, ended);
+        // What ended while this member was away is replaced by what the slice lists.
+        let urgency = if begins(&one) { Urgency::Later } else { Urgency::Live };
+        self.hold(urgency, one.seq, ended);
         self.hold(Urgency::Later, one.seq, stale);
     }
 

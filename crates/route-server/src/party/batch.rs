@@ -286,7 +286,9 @@ impl State {
             self.counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
             if rank {
                 let own = self.set.slot(slot).and_then(|of| changed_by_one.get(&of.asn)).into_iter().flatten();
-                let own = own.filter(|prefix| !listing.lists_anyway(prefix, &applied.effects));
+                // Whoever is sent what it lacks may be owed a choice there, which it has paid for.
+                let is_complete = active.cursor.is_none();
+                let own = own.filter(|prefix| is_complete && !listing.lists_anyway(prefix, &applied.effects));
                 tick.unranked = own.filter_map(|prefix| group.leave_out(prefix, slot)).collect();
                 group.members.push(slot);
             }
