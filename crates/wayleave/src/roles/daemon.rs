@@ -319,7 +319,7 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
         "why" => &["prefix", "name"],
         "ping" => &["name"],
         "paths" => &["host"],
-        "usage" => &["principal"],
+        "usage" => &["principal", "after"],
         _ => &[],
     }
 }

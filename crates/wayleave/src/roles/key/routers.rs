@@ -355,13 +355,6 @@ impl RouterIo {
                 "the router reckons with another rate or number of routers: it keeps to its floor until both configurations say the same"
             ),
         }
-        if let RouterEvent::Ahead { has, own, .. } = event {
-            error!(
-                router,
-                suppressed,
-                "the router has list {has} of revocations, and these records make list {own}: they were set back to an old copy; the                  router keeps its list and is sent none; restore the records from the last backup, or from a replica, and start again"
-            );
-        }
         let mut line = json!({ "event": kind, "router": router });
         match event {
             RouterEvent::Refused { why, .. } => line["why"] = json!(why.to_string()),

@@ -158,18 +158,6 @@ impl World {
         Ok(StreamOwned::new(ClientConnection::new(Arc::clone(&config), name).expect("a client"), stream))
     }
 
-    /// Does the handshake on a connection, and says no more.
-    pub(super) fn encrypt(&self, mut stream: TcpStream) -> TcpStream {
-        let name = ServerName::try_from("127.0.0.1").expect("a name");
-        let config = client_config(self.pin).expect("a configuration");
-        let mut client = ClientConnection::new(Arc::clone(&config), name).expect("a client");
-        while client.is_handshaking() {
-            client.complete_io(&mut stream).expect("a handshake");
-        }
-        client.complete_io(&mut stream).expect("sent");
-        stream
-    }
-
     /// Sends octets as they are, and gives all that comes.
     pub(super) fn raw(&self, octets: &[u8]) -> io::Result<String> {
         let mut stream = self.connect()?;
