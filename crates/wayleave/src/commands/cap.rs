@@ -696,7 +696,8 @@ fn close_usage(command: &UsageOf, config: &Path, second: u64) -> Outcome {
 /// that are named.
 fn check_confirmed(routers: &[Value], second: u64, without: &[String]) -> Result<(), Failure> {
     let name = |router: &Value| router["name"].as_str().map_or_else(|| router["number"].to_string(), str::to_owned);
-    let is_named = |router: &Value, named: &String| *named == name(router) || *named == router["number"].to_string();
+    let has_number = |router: &Value, named: &str| named.parse().is_ok_and(|number: u64| router["number"] == number);
+    let is_named = |router: &Value, named: &String| *named == name(router) || has_number(router, named);
     if let Some(named) = without.iter().find(|named| !routers.iter().any(|router| is_named(router, named))) {
         return Err(Failure::usage(format!("the key server has no router {named}")));
     }

@@ -242,12 +242,15 @@ fn settle(site: &Site) {
     }
 }
 
+/// Packets and octets by principal and what else tells lines apart.
+type Sums = BTreeMap<(u64, Option<u64>), [u64; 2]>;
+
 /// Compares what statements gained with what arrived: of no payer, and at no router, is there more on them, and at most a second of
 /// packets less for each kill.
-fn judge(site: &Site, before: &[BTreeMap<(u64, Option<u64>), [u64; 2]>; 2], arrived: &Counts, killed: [u64; 2]) {
+fn judge(site: &Site, before: &[Sums; 2], arrived: &Counts, killed: [u64; 2]) {
     let after = [sums(site, "delegation", "delegation"), sums(site, "router", "router")];
     let gained = |of: usize, key: (u64, Option<u64>)| -> [u64; 2] {
-        let at = |sums: &BTreeMap<(u64, Option<u64>), [u64; 2]>| sums.get(&key).copied().unwrap_or_default();
+        let at = |sums: &Sums| sums.get(&key).copied().unwrap_or_default();
         [0, 1].map(|column| at(&after[of])[column] - at(&before[of])[column])
     };
     let check = |what: String, [packets, octets]: [u64; 2], parts: &[(usize, usize)], killed: u64| {
@@ -265,10 +268,10 @@ fn judge(site: &Site, before: &[BTreeMap<(u64, Option<u64>), [u64; 2]>; 2], arri
         let gained = gained(0, (principal.into(), delegation.map(u64::from)));
         check(format!("{:?}", PAYERS[payer]), gained, &[(payer, 0), (payer, 1)], killed[0] + killed[1]);
     }
-    for router in 0..2 {
+    for (router, killed) in killed.into_iter().enumerate() {
         for (principal, parts) in [(7, &[(0, router), (1, router)][..]), (8, &[(2, router)])] {
             let gained = gained(1, (principal, Some(router as u64 + 1)));
-            check(format!("principal {principal} at router {router}"), gained, parts, killed[router]);
+            check(format!("principal {principal} at router {router}"), gained, parts, killed);
         }
     }
 }
