@@ -413,6 +413,11 @@ fn an_account_that_was_closed_and_opened_again_has_other_keys_also_after_a_snaps
         let new = state.find(&terms(3, 0)).and_then(|slot| state.key(slot).cloned()).expect("granted");
         assert!(new != old, "the same capability, and a key of its own");
         assert_eq!(state.next_generation(principal(3)), 7);
+        // Whose usage is whose is known, also from a snapshot alone.
+        let reopened = [Reopening { principal: 3, at: NOW, generation: 5 }];
+        assert_eq!(state.reopened(), reopened);
+        let again = restore(&fresh(), &snapshot(&state, unix(NOW))).expect("well made");
+        assert_eq!(again.reopened(), reopened);
     }
 }
 

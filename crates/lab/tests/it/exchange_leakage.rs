@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::held::Held;
+use crate::common::held::ExpectedHoldings;
 use crate::common::{LIMIT, asn, in_both_modes, nlri, policy, route};
 use wayleave_core::Instant;
 use wayleave_lab::sim::bad::Shape;
@@ -149,7 +149,7 @@ fn play_once(
     let opted_out = BTreeSet::from([5]);
     let mut sim = Sim::new(Setup { members: MEMBERS as usize, tick, seed, opted_out, export, ..Setup::default() });
     sim.diverge(branch);
-    let held: Arc<Mutex<Held>> = Arc::default();
+    let held: Arc<Mutex<ExpectedHoldings>> = Arc::default();
     let watched = Arc::clone(&held);
     sim.tamper = Some(Box::new(move |from, to, bytes| {
         watched.lock().expect("one thread").frame(from, to, bytes);
@@ -605,7 +605,7 @@ fn be_late(export: ExportMode, branch: u64, hides: fn(u32) -> bool) -> Option<(S
     let (tick, costs) = (Duration::from_millis(50), Some(Costs::default()));
     let mut sim = Sim::new(Setup { members: 6, tick, seed: 50, export, costs, ..Setup::default() });
     sim.diverge(branch);
-    let held: Arc<Mutex<Held>> = Arc::default();
+    let held: Arc<Mutex<ExpectedHoldings>> = Arc::default();
     let watched = Arc::clone(&held);
     sim.tamper = Some(Box::new(move |from, to, bytes| {
         watched.lock().expect("one thread").frame(from, to, bytes);

@@ -547,3 +547,20 @@ fn results_of_a_slice_that_were_lost_with_the_link_are_computed_again() {
     exchange.sim.tamper = None;
     exchange.check();
 }
+
+in_both_modes!(what_was_replaced_while_a_member_was_away_is_replaced_at_its_router_and_not_withdrawn_first);
+fn what_was_replaced_while_a_member_was_away_is_replaced_at_its_router_and_not_withdrawn_first(export: ExportMode) {
+    const PREFIXES: u32 = 40;
+    let mut exchange = with_routes(3, export, PREFIXES);
+    exchange.sim.cut_member(2);
+    (0..PREFIXES).for_each(|prefix| announce(&mut exchange, prefix, 64501));
+    exchange.sim.run_for(Duration::from_secs(1));
+    let before = exchange.sim.router_changes.len();
+    exchange.check();
+    let changes: Vec<bool> = exchange.sim.router_changes[before..]
+        .iter()
+        .filter(|(slot, ..)| *slot == 2)
+        .map(|(.., is_there)| *is_there)
+        .collect();
+    assert!(changes.len() >= PREFIXES as usize / 2 && changes.iter().all(|is_there| *is_there), "{changes:?}");
+}

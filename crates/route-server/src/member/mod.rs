@@ -270,6 +270,8 @@ pub struct Member {
     instances: Instances,
     choices: BTreeMap<Prefix, Choice>,
     rounds: BTreeMap<u64, Round>,
+    /// Prefixes of which something ended while this member was away, until it has been sent everything.
+    ended_away: BTreeSet<Prefix>,
     /// The batch with which everything was last begun to be sent.
     began: u64,
     rankings_due: VecDeque<DueRanking>,
@@ -347,6 +349,7 @@ impl Member {
             instances: Instances::default(),
             choices: BTreeMap::new(),
             rounds: BTreeMap::new(),
+            ended_away: BTreeSet::new(),
             began: 0,
             rankings_due: VecDeque::new(),
             backlog: Backlog::default(),

@@ -277,10 +277,16 @@ impl Member {
         if self.sync.is_none() && !self.is_in_doubt {
             self.complete = one.seq;
         }
-        let stale = std::mem::take(&mut self.touched);
-        // What ended while this member was away is replaced by what the slice lists.
-        let urgency = if begins(&one) { Urgency::Later } else { Urgency::Live };
-        self.hold(urgency, one.seq, ended);
+        let mut stale = std::mem::take(&mut self.touched);
+        // What ended while this member was away is replaced by what the slices list, the last of which may be to come.
+        if begins(&one) {
+            self.ended_away.extend(ended);
+        } else {
+            self.hold(Urgency::Live, one.seq, ended);
+        }
+        if ends.is_some() {
+            stale.append(&mut self.ended_away);
+        }
         self.hold(Urgency::Later, one.seq, stale);
     }
 

@@ -227,11 +227,16 @@ impl Comparisons {
                 }
                 // Where there are no instances, there is nothing in which Select-Best chose.
                 let is_chosen = known || wanted.instances == nothing;
-                let instances = Listed::Nothing.with(party.table.contested_by(&stale));
+                // The prefixes of stale slots are many: they are looked up for those alone that are sent nothing else.
+                let instances = |party: &State| Listed::Nothing.with(party.table.contested_by(&stale));
                 if known && snapshot.is_some_and(|snapshot| snapshot.roots(slot) == *roots) && *roots != wanted {
-                    return Some(Differs { own, instances, since: since_agreed, ..Differs::NOTHING });
+                    return Some(Differs { own, instances: instances(party), since: since_agreed, ..Differs::NOTHING });
                 }
-                (*roots == wanted && is_chosen).then_some(Differs { own, instances, ..Differs::NOTHING })
+                (*roots == wanted && is_chosen).then(|| Differs {
+                    own,
+                    instances: instances(party),
+                    ..Differs::NOTHING
+                })
             }
         }
     }

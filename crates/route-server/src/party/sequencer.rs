@@ -34,6 +34,8 @@ const BATCH_BYTES: usize = 1 << 20;
 const MAX_SLICES: usize = 8;
 /// Members that one batch begins to serve and that lack nothing: our own limit. Each is sent some hundred octets.
 const MAX_EQUAL: usize = 256;
+/// Members whose state is compared in one batch once there is no place for a further slice.
+const MAX_COMPARED: usize = 32;
 /// Candidates, and candidates times members, that one batch evaluates again for a new epoch: our own limits, so that what
 /// changes meanwhile is not delayed.
 const RELIST: usize = 2048;
@@ -270,7 +272,7 @@ impl Sequencer {
         let mut queue = std::mem::take(&mut self.waiting);
         let known: BTreeSet<u32> = queue.iter().copied().collect();
         queue.extend(party.members.keys().filter(|slot| !known.contains(slot)));
-        let (mut steps, mut equal) = (Vec::new(), 0);
+        let (mut steps, mut equal, mut compared) = (Vec::new(), 0, 0);
         for slot in &self.begun {
             let Some(active) = party.active.get(slot) else { continue };
             let Some(cursor) = active.cursor else { continue };
@@ -297,6 +299,12 @@ impl Sequencer {
                 waiting.push(slot);
                 continue;
             }
+            // What differs takes a while to find: for few at a time, where there may be no place for them.
+            if steps.len() - equal >= MAX_SLICES && compared >= MAX_COMPARED {
+                waiting.push(slot);
+                continue;
+            }
+            compared += 1;
             let differs = self.comparisons.differs(party, slot, now);
             let is_equal = differs.as_ref().is_some_and(Differs::is_nothing);
             let has_room = if is_equal { equal < MAX_EQUAL } else { steps.len() - equal < MAX_SLICES };

@@ -617,8 +617,12 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
         Some(_) => Some(ledger(|table| Ok(store::peek(&path, table)?.unwrap_or_default()))?),
     };
     let lines = match kept {
-        Some(ledger) => {
+        Some(mut ledger) => {
             let (server, _) = file.server(&source)?;
+            // Those that the server has not seen, if it was stopped meanwhile.
+            for reopening in server.state().reopened() {
+                ledger.reopen(*reopening);
+            }
             let account = |principal| server.state().account(principal).map(|(name, _)| name.to_owned());
             let (totals, names) = (ledger.by_router(), file.router_names());
             usage::lines(&totals, command.principal, &account, ledger.tenancies(), &names)

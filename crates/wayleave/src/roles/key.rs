@@ -15,6 +15,7 @@ pub mod routers;
 mod tests;
 mod views;
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -176,7 +177,8 @@ async fn follow_records(
     failed: mpsc::Sender<Failure>,
 ) {
     let list = lock(&core).list();
-    let (mut sent, mut reopened) = (0, 0);
+    // Reopenings that the ledger has been told of: a snapshot that is taken over has them in another order.
+    let (mut sent, mut reopened) = (0, BTreeSet::new());
     loop {
         // Whoever panicked with the server in hand may have left a change half done; the records are whole.
         let outcome = if core.is_poisoned() { Err(stopped("state")) } else { lock(&core).follow(clock.now()) };
@@ -190,9 +192,11 @@ async fn follow_records(
                 sent = number;
                 let _ = listeners.send(routers::Event::List(number, octets)).await; // fails if the role has stopped
             }
-            let reopenings = lock(&core).server.state().reopened().get(reopened..).unwrap_or_default().to_vec();
-            reopened += reopenings.len();
+            let reopenings = lock(&core).server.state().reopened().to_vec();
             for reopening in reopenings {
+                if !reopened.insert((reopening.principal, reopening.generation)) {
+                    continue;
+                }
                 let _ = listeners.send(routers::Event::Reopened(reopening)).await; // fails if the role has stopped
             }
             let _ = listeners.try_send(routers::Event::Sweep); // with a full queue, at the next look

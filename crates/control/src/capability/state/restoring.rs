@@ -8,6 +8,7 @@ use super::{
     Account, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, State, Terms, read_revocation,
 };
 use crate::capability::invitation::{Invitation, InvitationId, InvitationStanding};
+use crate::capability::usage::Reopening;
 use crate::signed::Signed;
 use crate::wire::{Malformed, Reader};
 
@@ -21,6 +22,8 @@ enum RecordPlace {
     Revocation(Revocation),
     Past,
     Invitation(InvitationId),
+    /// Principal and generation.
+    Reopened(u32, u32),
 }
 
 /// A state that is being taken from a snapshot.
@@ -149,6 +152,13 @@ impl Restoring {
                 if !self.state.invitations.restore(invitation, standing) {
                     return Err(content("too many invitations"));
                 }
+            }
+            Kind::Reopened => {
+                let (principal, generation) = (reader.u32().map_err(malformed)?, reader.u32().map_err(malformed)?);
+                let at = reader.u64().map_err(malformed)?;
+                Principal::new(principal).ok_or(content("an account that was opened again is of no principal"))?;
+                self.place(RecordPlace::Reopened(principal, generation))?;
+                self.state.reopened.push(Reopening { principal, at, generation });
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! A snapshot: the state after some change in signed, bounded pieces, so that the changes before need not be kept.
 //!
 //! The head names the change and every piece by its digest, and is signed by the writer. Pieces hold the accounts, the generations of
-//! closed ones, the grants, the revocations that have not expired, and the invitations; also the digests of the last changes, so that whoever has
+//! closed ones, the grants, the revocations that have not expired, the invitations, and when numbers got other owners; also the digests of the last changes, so that whoever has
 //! followed the changes sees whether the snapshot continues what it has. One state has one encoding.
 //!
 //! A further kind of record gets the next number in `Kind`, a place in `State::records`, and one in `Restoring::record`.
@@ -17,6 +17,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 use super::restoring::Restoring;
 use super::{Grant, State, write_revocation};
 use crate::capability::invitation::Invitation;
+use crate::capability::usage::Reopening;
 use crate::signed::{Object, SIGNATURE, Signed};
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -44,11 +45,13 @@ pub(super) enum Kind {
     Past = 5,
     /// An invitation, and what became of it.
     Invitation = 6,
+    /// A principal's number got another owner: whose usage is whose follows from it.
+    Reopened = 7,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Past, Self::Invitation];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Past, Self::Invitation, Self::Reopened];
 }
 
 /// The signed part of a snapshot.
@@ -214,6 +217,13 @@ impl State {
             each(Kind::Invitation, &|out| {
                 invitation.write(out);
                 standing.write(out);
+            })?;
+        }
+        let mut reopened = self.reopened.clone();
+        reopened.sort_unstable_by_key(|of| (of.principal, of.generation));
+        for Reopening { principal, at, generation } in reopened {
+            each(Kind::Reopened, &|out| {
+                out.u32(principal).u32(generation).u64(at);
             })?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use wayleave_route_server::object::Handle;
 
 /// All members.
 #[derive(Default)]
-pub struct Held {
+pub struct ExpectedHoldings {
     members: BTreeMap<u32, HeldByOne>,
     /// Times that a member said what it holds by buckets.
     pub compared: usize,
@@ -31,7 +31,7 @@ struct HeldByOne {
     buckets: BTreeMap<u64, [Vec<u16>; 2]>,
 }
 
-impl Held {
+impl ExpectedHoldings {
     /// A frame arrives.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info};
 use wayleave_core::{Instant, Now};
 use wayleave_crypto::sign::SigningKey;
@@ -112,7 +112,13 @@ impl ListWriter {
                 self.look(&core, clock.now());
                 self
             };
-            match tokio::task::spawn_blocking(work).await {
+            // On a thread of its own: changes that wait for a list may have taken all threads of the pool.
+            let (done, written) = oneshot::channel();
+            let write = move || drop(done.send(work()));
+            if std::thread::Builder::new().name("list".to_owned()).spawn(write).is_err() {
+                return; // no thread can be had; the role ends with this task
+            }
+            match written.await {
                 Ok(writer) => self = writer,
                 // A panic; the role ends with this task.
                 Err(_) => return,
