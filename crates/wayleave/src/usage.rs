@@ -174,6 +174,7 @@ impl fmt::Display for StatementCursor {
 }
 
 /// A statement of which some lines are added up: those behind a cursor, and no more than a page has.
+#[derive(Clone)]
 pub struct StatementPage {
     by: By,
     after: Option<LineKey>,

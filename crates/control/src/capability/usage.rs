@@ -255,6 +255,8 @@ pub struct UsagePage<A> {
     pub totals: BTreeMap<(A, RouterNumber), Usage>,
     /// The account after which others may follow.
     pub next: Option<A>,
+    /// How many totals have been added to sums so far: pages between which it rose may have a total twice, or not at all.
+    pub moved: u64,
 }
 
 /// The key server's side: the greatest total of each account of each journal of each router.
@@ -273,6 +275,8 @@ pub struct Ledger<A> {
     latest: Option<u64>,
     /// Where folding goes on; `None` if all that is closed is folded.
     folding: Option<(RouterNumber, JournalId, Option<A>)>,
+    /// Totals that were added to sums.
+    moved: u64,
 }
 
 impl<A: Copy + Ord> Ledger<A> {
@@ -285,6 +289,7 @@ impl<A: Copy + Ord> Ledger<A> {
             limit,
             calendar: None,
             closed: 0,
+            moved: 0,
             confirmed: BTreeMap::new(),
             tenancies: Tenancies::default(),
             latest: None,
@@ -412,7 +417,9 @@ impl<A: Copy + Ord> Ledger<A> {
                 }
             }
         }
-        let Some(greatest) = accounts.last().copied() else { return UsagePage { totals: BTreeMap::new(), next: None } };
+        let Some(greatest) = accounts.last().copied() else {
+            return UsagePage { totals: BTreeMap::new(), next: None, moved: self.moved };
+        };
         let mut totals = BTreeMap::new();
         for (router, journal) in journals() {
             let of_page = journal.range((first, Bound::Unbounded)).take_while(|(account, _)| **account <= greatest);
@@ -422,7 +429,7 @@ impl<A: Copy + Ord> Ledger<A> {
                 *sum = sum.plus(*total);
             }
         }
-        UsagePage { totals, next: (accounts.len() >= most).then_some(greatest) }
+        UsagePage { totals, next: (accounts.len() >= most).then_some(greatest), moved: self.moved }
     }
 
     /// The sum of each account over all routers.

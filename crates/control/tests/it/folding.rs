@@ -3,6 +3,7 @@
 //! closed does not change.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use wayleave_control::capability::*;
 
@@ -417,7 +418,11 @@ fn durable_totals_are_billed_exactly_although_old_ones_are_folded_and_forgotten(
         }
         ledger.confirm(0, time);
         ledger.close(time.saturating_sub(20), [0]);
+        let sums = |ledger: &Ledger<Account>| ledger.page(Bound::Unbounded, None, 1_000).totals.len();
+        let (before, length) = (ledger.page(Bound::Unbounded, None, 1).moved, sums(&ledger));
         while ledger.fold(1_000).is_some() {}
+        // Whoever read a page before sees that the next one is of another time.
+        assert!(sums(&ledger) == length || ledger.page(Bound::Unbounded, None, 1).moved > before);
         router.forget(time.saturating_sub(10));
         // Sums of long ago are three a month.
         if time % 100 == 0 {

@@ -642,16 +642,32 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
 
 /// All that a running key server on this machine has of what routers reported.
 fn pages(target: &Target, principal: Option<u32>) -> Outcome<Vec<Value>> {
+    // Totals that are added to sums meanwhile would be on two pages, or on none.
+    for _ in 0..300 {
+        if let Some(lines) = pages_of_one_time(target, principal)? {
+            return Ok(lines);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    Err(Failure::new("usage of closed time is being added up").help("ask again in some minutes").into())
+}
+
+/// The pages, if no total was added to a sum between them.
+fn pages_of_one_time(target: &Target, principal: Option<u32>) -> Outcome<Option<Vec<Value>>> {
     let of = principal.map_or(String::new(), |principal| format!("principal={principal}&"));
-    let (mut lines, mut after) = (Vec::new(), String::new());
+    let (mut lines, mut after, mut before) = (Vec::new(), String::new(), None);
     loop {
         let behind = if after.is_empty() { String::new() } else { format!("after={after}") };
         let mut page = fetch::json(target, &format!("/api/v1/usage?{of}{behind}"))?;
+        let moved = page["moved"].as_u64();
+        if *before.get_or_insert(moved) != moved {
+            return Ok(None);
+        }
         if let Value::Array(of_page) = page["usage"].take() {
             lines.extend(of_page);
         }
         match page["next"].as_str() {
-            None => return Ok(lines),
+            None => return Ok(Some(lines)),
             // Each is above the one before, so that there is a last one.
             Some(next) if *next > *after => next.clone_into(&mut after),
             Some(next) => {

@@ -256,6 +256,7 @@ impl<A: Copy + Ord> Ledger<A> {
     }
 
     fn add_to_sum(&mut self, router: RouterNumber, account: A, more: Usage, taken: &mut Taken<A>) {
+        self.moved += 1;
         let sums = self.journals.get(&router).and_then(|journals| journals.get(&SUMS));
         let total = sums.and_then(|sums| sums.get(&account)).copied().unwrap_or_default().plus(more);
         self.set(UsageRecord { router, journal: SUMS, account, total }, taken);

@@ -122,18 +122,19 @@ impl KeyView {
             Some(Some(account)) => Some(Bound::Excluded(account)),
             Some(None) => return Err(ViewError::Request("`after` is not the `next` of a page".to_owned())),
         };
-        let (lines, next) = self.usage_page(first, principal, PAGE).await?;
-        Ok(json!({ "version": 1, "usage": lines, "next": next.map(|account| to_hex(&account.0)) }))
+        let (lines, next, moved) = self.usage_page(first, principal, PAGE).await?;
+        let next = next.map(|account| to_hex(&account.0));
+        Ok(json!({ "version": 1, "usage": lines, "next": next, "moved": moved }))
     }
 
     /// What principals sent, or one did, by account and router: at most `most` accounts, from `first` on; and the last of them, if
-    /// others may follow.
+    /// others may follow. The last number is [`UsagePage::moved`].
     pub(super) async fn usage_page(
         &self,
         first: Option<Bound<ChargedAccount>>,
         principal: Option<Principal>,
         most: usize,
-    ) -> Result<(Vec<Value>, Option<ChargedAccount>), ViewError> {
+    ) -> Result<(Vec<Value>, Option<ChargedAccount>, u64), ViewError> {
         let Some((events, _)) = &self.routers else {
             return Err(ViewError::Request("this key server has no [key.routers]: nobody reports usage".to_owned()));
         };
@@ -143,7 +144,7 @@ impl KeyView {
         let read = move |server: &mut RouterServer| {
             (server.ledger().page(first, last, most), server.ledger().tenancies().clone())
         };
-        let (UsagePage { totals, next }, tenancies) = daemon::query(events, read).await?;
+        let (UsagePage { totals, next, moved }, tenancies) = daemon::query(events, read).await?;
         let router = self.names();
         // Questions wait while the server is locked: only names are taken there.
         let names: BTreeMap<_, _> = {
@@ -154,7 +155,7 @@ impl KeyView {
         };
         let account = |principal| names.get(&principal).cloned();
         let principal = principal.map(Principal::number);
-        Ok((usage::lines(&totals, principal, &account, &tenancies, &router), next))
+        Ok((usage::lines(&totals, principal, &account, &tenancies, &router), next, moved))
     }
 }
 

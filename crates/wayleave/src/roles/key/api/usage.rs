@@ -1,6 +1,7 @@
 //! Statements of usage, as `cap usage` prints them.
 
 use std::ops::Bound;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use wayleave_control::capability::ChargedAccount;
@@ -16,6 +17,9 @@ use crate::usage::{By, Statement, StatementCursor, StatementPage, csv, csv_lines
 
 /// Lines of a page: by default, and at most.
 const LINES: (usize, usize) = (1_000, 10_000);
+/// How often, and after which pauses, a page is read that changes while it is read.
+const TRIES: usize = 100;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A page of the statement.
 pub async fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
@@ -65,29 +69,51 @@ pub async fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
     })
 }
 
-/// Reads usage in parts until the page is full: neither takes more memory than they have lines.
+/// Reads a page, again if totals were added to sums meanwhile.
 async fn read(
     api: &Api,
-    mut page: StatementPage,
+    page: StatementPage,
     only: Option<Principal>,
     after: Option<StatementCursor>,
     is_asked: impl Fn(&Value) -> bool,
 ) -> Result<(Statement, Option<StatementCursor>), Problem> {
+    for _ in 0..TRIES {
+        if let Some(whole) = read_parts(api, page.clone(), only, after.clone(), &is_asked).await? {
+            return Ok(whole);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(Problem::new(ProblemKind::Stopping, "usage of closed time is being added up: ask again in a minute"))
+}
+
+/// Reads usage in parts until the page is full: neither takes more memory than they have lines. `None` if the parts are not of one
+/// time.
+async fn read_parts(
+    api: &Api,
+    mut page: StatementPage,
+    only: Option<Principal>,
+    after: Option<StatementCursor>,
+    is_asked: &impl Fn(&Value) -> bool,
+) -> Result<Option<(Statement, Option<StatementCursor>)>, Problem> {
     // Lines of one principal are in another order than accounts: its accounts are read from the first one on.
     let begun = after.and_then(|cursor| Principal::new(u32::try_from(cursor.principal()).ok()?));
     let begun = begun.filter(|_| only.is_none());
     let mut first = begun.map(|principal| Bound::Included(ChargedAccount::bounds(principal).0));
+    let mut before = None;
     loop {
-        let (lines, next) = api.view.usage_page(first, only, PAGE).await.map_err(unavailable)?;
+        let (lines, next, moved) = api.view.usage_page(first, only, PAGE).await.map_err(unavailable)?;
+        if *before.get_or_insert(moved) != moved {
+            return Ok(None);
+        }
         for line in &lines {
             if page.is_full_before(line["principal"].as_u64().unwrap_or(0)) {
-                return Ok(page.finish());
+                return Ok(Some(page.finish()));
             }
             if is_asked(line) {
                 page.add(line);
             }
         }
-        let Some(next) = next else { return Ok(page.finish()) };
+        let Some(next) = next else { return Ok(Some(page.finish())) };
         first = Some(Bound::Excluded(next));
     }
 }
