@@ -4,7 +4,8 @@
 //! asks for the digests of its buckets, of few members at a time, and sends the buckets that differ. What a member says concerns
 //! that member alone: whoever says what is not so lacks routes, or keeps routes that are gone.
 //!
-//! Digests are compared with the table as it is when the batch that begins to send is proposed. What the member did not have when
+//! Digests are compared with the table as it is when the batch that begins to send is proposed, or, for who has had nothing since the
+//! parties agreed, as it was then. What the member did not have when
 //! it made them differs, and is sent; what changes from that batch on it gets with the batches.
 
 use std::collections::{BTreeMap, BTreeSet};

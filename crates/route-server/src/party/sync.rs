@@ -1,7 +1,8 @@
 //! Synchronisation: a member that connects, or asks, is sent what it lacks, a slice with each batch.
 //!
 //! One that says what it holds is sent the buckets that differ ([`crate::digests`]), and all that changes meanwhile: first its own
-//! objects by version, then objects by handle, then instances by hash. Whoever holds nothing, or little, is sent everything.
+//! objects by version, then objects by handle, then instances by hash; where the member says through which batch it has everything,
+//! what was new and what was listed since. Whoever holds nothing, or little, is sent everything.
 //!
 //! What a member has had of everything so far is a [`Cursor`], the same at both parties: first its own objects by version, then all objects by
 //! [`Place`]. What changes below the cursor comes with the batch that changed it; what is above it comes with its slice. So a

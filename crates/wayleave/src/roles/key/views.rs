@@ -50,6 +50,12 @@ impl Connections {
                 "Idle connections of DNS that were closed for newer ones",
                 self.dns.evicted(),
             ),
+            counter(
+                "dns_refused",
+                Unit::Connections,
+                "Connections of DNS that were refused because all others are in use",
+                self.dns.refused(),
+            ),
             gauge("api_open", Unit::Connections, "Connections to the API", api(|slots| slots.len() as u64) as f64),
             counter(
                 "api_evicted",
