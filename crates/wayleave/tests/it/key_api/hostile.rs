@@ -156,16 +156,16 @@ fn strangers_of_many_networks_do_not_keep_the_operator_out() {
         }
     }
     eventually("they have all slots", || world.connections("api", "open") == 512);
-    let lost = closed(&mut strangers);
-    assert!(lost <= 1, "512 beside the operator's: {lost}");
     for turn in 0..20 {
         assert_eq!(world.call(Some(&world.read), "GET", "/v1/accounts", None).status, 200);
         ask(&mut kept);
-        // They refill what they lost, from other hosts of theirs.
-        strangers.extend((1..=8).map(|network| connect_from([127, 0, network, 100 + turn], &world.api)));
+        // They come again for each that they lost, be it to the operator or because it was silent for too long.
+        strangers.retain_mut(|stranger| closed(std::slice::from_mut(stranger)) == 0);
+        for at in strangers.len()..512 {
+            strangers.push(connect_from([127, 0, 1 + (at % 8) as u8, 100 + turn], &world.api));
+        }
     }
-    let open = strangers.len() - closed(&mut strangers);
-    assert!((450..=511).contains(&open), "they have what nobody else needs: {open}");
+    eventually("they have what nobody else needs", || (450..=511).contains(&(512 - closed(&mut strangers))));
     assert_eq!(world.connections("api", "refused"), 0);
 }
 
@@ -198,9 +198,10 @@ fn silent_connections_keep_nobody_from_asking_by_tcp() {
         stream.read_exact(&mut answer).expect("answered");
         assert_eq!(answer[2..], [0, 7]);
     }
-    let lost = closed(&mut of_others) + closed(&mut of_one);
-    // The first takes a stranger's slot; those after it find what the one before gave back, if that was noticed.
-    assert!((37..=46).contains(&lost), "one for each that asked at most: {lost}");
+    let lost = world.connections("dns", "evicted");
+    // The first takes a stranger's slot; those after it find what the one before gave back, if that was noticed, or what was
+    // silent for too long on a slow machine.
+    assert!((36..=46).contains(&lost), "one for each that asked at most: {lost}");
 }
 
 #[test]
