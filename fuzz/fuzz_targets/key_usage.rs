@@ -47,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
                 let journal = JournalId([step[1] % 4 * 85; 16]);
                 let report = UsageReport { journal, number: u64::from(step[10]), entries };
                 let router = u16::from(step[11] % 2);
-                if let Ok(taken) = ledger.take(router, &report) {
+                if let Ok(taken) = ledger.take(router, &report, u64::from(step[10]) << 20) {
                     for UsageRecord { router, journal, account, total } in taken.changed {
                         assert!(account.ended_at().is_none_or(|end| end > closed), "closed");
                         assert!(taken.is_late || account.late_since().is_none(), "late");

@@ -15,3 +15,4 @@ pub mod platypus;
 pub mod replay;
 pub mod scion;
 pub mod stamper;
+pub mod tally;

@@ -23,7 +23,7 @@ use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -84,12 +84,14 @@ pub trait ApiService: Send + Sync + 'static {
 pub struct ApiServing {
     /// Where.
     pub address: SocketAddr,
-    tasks: [AbortHandle; 2],
+    /// They run for as long as this is there.
+    tasks: JoinSet<()>,
 }
 
-impl Drop for ApiServing {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
+impl ApiServing {
+    /// Waits until it is served no more, although this was not dropped: a bug, which is in the lines above. Cancel safe.
+    pub async fn ended(&mut self) {
+        let _ = self.tasks.join_next().await; // a panic has been printed already
     }
 }
 
@@ -106,14 +108,17 @@ pub async fn serve_api(
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     let (to, ready) = mpsc::channel(1);
-    let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), (slots, limits), to)).abort_handle();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(accept(listener, TlsAcceptor::from(config), (slots, limits), to));
     let router = Router::new().fallback(move |ConnectInfo(peer): ConnectInfo<Peer>, request: Request| {
         let service = Arc::clone(&service);
         async move { serve(service, peer, request, limits.body).await }
     });
     let service = router.into_make_service_with_connect_info::<Peer>();
-    let serving = tokio::spawn(async move { axum::serve(Ready { ready, address }, service).await }).abort_handle();
-    Ok(ApiServing { address, tasks: [accepting, serving] })
+    tasks.spawn(async move {
+        let _ = axum::serve(Ready { ready, address }, service).await; // whoever waits for the end is told
+    });
+    Ok(ApiServing { address, tasks })
 }
 
 /// Serves one request. Its connection keeps its slot while the request is carried out, though not while its body comes in: how
@@ -356,5 +361,20 @@ mod tests {
             pace.take(from, RATE, now + Duration::from_millis(u64::from(number)));
         }
         assert!(pace.0.lock().expect("no panic").len() <= SWEEP);
+    }
+
+    #[tokio::test]
+    async fn an_api_ends_when_one_of_its_tasks_does_and_not_before() {
+        let mut tasks = JoinSet::new();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        tasks.spawn(std::future::pending());
+        tasks.spawn(async move {
+            let _ = ended.await;
+            panic!("a bug");
+        });
+        let mut serving = ApiServing { address: ([127, 0, 0, 1], 1).into(), tasks };
+        assert!(timeout(Duration::from_millis(5), serving.ended()).await.is_err(), "both run");
+        drop(end);
+        serving.ended().await;
     }
 }

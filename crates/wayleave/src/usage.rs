@@ -173,6 +173,28 @@ impl fmt::Display for StatementCursor {
     }
 }
 
+/// Where a page of a listing begins: behind a line, and at the time of the first page, by how many totals had been added to sums. In
+/// text both, with `~` between them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListingCursor {
+    pub line: StatementCursor,
+    pub moved: u64,
+}
+
+impl ListingCursor {
+    /// The cursor that a page gave; `None` if the text is none of a statement by this.
+    pub fn parse(text: &str, by: By) -> Option<Self> {
+        let (line, moved) = text.split_once('~')?;
+        Some(Self { line: StatementCursor::parse(line, by)?, moved: moved.parse().ok()? })
+    }
+}
+
+impl fmt::Display for ListingCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}~{}", self.line, self.moved)
+    }
+}
+
 /// A statement of which some lines are added up: those behind a cursor, and no more than a page has.
 #[derive(Clone)]
 pub struct StatementPage {
@@ -418,6 +440,11 @@ mod tests {
             assert_eq!(StatementCursor::parse(text, By::Delegation), None, "{text}");
         }
         assert!(StatementCursor::parse("7.-.-.-.0", By::Delegation).is_some());
+        for text in ["", "~", "7.-.-.-.0", "7.-.-.-.0~", "~5", "7.-.-.-.0~x", "7.-.-.-.0~5~5", "7.-.-.0~5"] {
+            assert_eq!(ListingCursor::parse(text, By::Delegation), None, "{text}");
+        }
+        let cursor = ListingCursor::parse("7.-.-.-.0~5", By::Delegation).expect("a cursor");
+        assert_eq!((cursor.moved, cursor.to_string().as_str()), (5, "7.-.-.-.0~5"));
     }
 
     #[test]

@@ -12,8 +12,8 @@ const FOLDED: u8 = 16;
 const LATE: u8 = 32;
 /// Those of accounts that routers have.
 const KNOWN: u8 = 7;
-/// Where the flags lie, the exponent of the interval (of a sum: the tenancy), and the epoch (of a sum: the month, or when time was
-/// closed).
+/// Where the flags lie, the exponent of the interval (of a sum: the tenancy), and the epoch (of a sum: the month, or the day
+/// on which it came late).
 const FLAGS: usize = 3;
 const EXPONENT: usize = 10;
 const EPOCH: usize = 11;
@@ -128,10 +128,10 @@ impl ChargedAccount {
         self.begins_at().map_or(*self, |begins| self.sum_of(SUM, tenancy, Month::of(begins).0))
     }
 
-    /// The account with the sum of what was reported late, since time was closed up to this Unix second (until the year 2106).
+    /// The account with the sum of what was reported late, on the day that began at this Unix second (until the year 2106).
     #[must_use]
-    pub fn late(&self, tenancy: u8, closed: u64) -> Self {
-        self.sum_of(SUM | LATE, tenancy, u32::try_from(closed).unwrap_or(u32::MAX))
+    pub fn late(&self, tenancy: u8, day: u64) -> Self {
+        self.sum_of(SUM | LATE, tenancy, u32::try_from(day).unwrap_or(u32::MAX))
     }
 
     /// The account that says how much of this one is in sums.
@@ -156,7 +156,7 @@ impl ChargedAccount {
         (self.0[FLAGS] & (SUM | LATE) == SUM).then(|| Month(self.epoch()))
     }
 
-    /// The Unix second at which time was closed when this came late, if it is such a sum.
+    /// The Unix second at which the day began on which this came late, if it is such a sum.
     #[must_use]
     pub fn late_since(&self) -> Option<u64> {
         (self.0[FLAGS] & LATE != 0).then(|| self.epoch().into())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
-use super::usage::{Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal};
+use super::usage::{Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport};
 use crate::leases::{LeaseRequest, Lessor};
 use crate::wire::Malformed;
 
@@ -117,6 +117,8 @@ pub enum RouterEvent {
     Behind(RouterNumber),
     /// The router reported usage of closed time, which is on the next statement.
     Late(RouterNumber),
+    /// The router reported usage of time that was closed before it was configured, which is on no statement.
+    TooLate(RouterNumber),
     /// The router reckons with another rate.
     Differs {
         router: RouterNumber,
@@ -144,6 +146,8 @@ pub struct RouterStanding {
     /// Reports that were taken since the server's start, and refused ones.
     pub reports: u64,
     pub refused: u64,
+    /// Totals in reports that are on no statement: of time that was closed before the router was configured.
+    pub too_late: u64,
 }
 
 /// An answer that waits for the store.
@@ -289,7 +293,7 @@ impl RouterServer {
             }
         };
         match message {
-            ChannelMessage::Report(report) => self.report(link, router, &report),
+            ChannelMessage::Report(report) => self.report(link, router, &report, now),
             ChannelMessage::Confirm { through } => self.confirm(router, through, now),
             ChannelMessage::Follow { list } => {
                 if let Some(standing) = self.standing.get_mut(&router) {
@@ -305,11 +309,11 @@ impl RouterServer {
         }
     }
 
-    fn report(&mut self, link: u64, router: RouterNumber, report: &super::usage::UsageReport<ChargedAccount>) {
+    fn report(&mut self, link: u64, router: RouterNumber, report: &UsageReport<ChargedAccount>, now: Now) {
         if self.is_store_behind() {
             return;
         }
-        let taken = match self.ledger.take(router, report) {
+        let taken = match self.ledger.take(router, report, now.unix.secs()) {
             Ok(taken) => taken,
             Err(why) => {
                 if let Some(standing) = self.standing.get_mut(&router) {
@@ -321,6 +325,10 @@ impl RouterServer {
         };
         if let Some(standing) = self.standing.get_mut(&router) {
             standing.reports += 1;
+            standing.too_late += taken.too_late;
+        }
+        if taken.too_late > 0 {
+            self.event(RouterEvent::TooLate(router));
         }
         if taken.is_behind {
             self.event(RouterEvent::Behind(router));

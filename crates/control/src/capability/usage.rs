@@ -240,11 +240,13 @@ pub struct Taken<A> {
     pub is_behind: bool,
     /// Some of it is of closed time.
     pub is_late: bool,
+    /// Totals that are on no statement: of time that was closed before the ledger knew the router.
+    pub too_late: u64,
 }
 
 impl<A> Default for Taken<A> {
     fn default() -> Self {
-        Self { changed: Vec::new(), removed: Vec::new(), is_behind: false, is_late: false }
+        Self { changed: Vec::new(), removed: Vec::new(), is_behind: false, is_late: false, too_late: 0 }
     }
 }
 
@@ -259,10 +261,38 @@ pub struct UsagePage<A> {
     pub moved: u64,
 }
 
+/// Totals of one journal of a router.
+#[derive(Clone, Debug)]
+struct Journal<A> {
+    totals: BTreeMap<A, Usage>,
+    /// How much of totals of closed time is in sums, by the accounts that say so: no usage of its own.
+    folded: BTreeMap<A, Usage>,
+}
+
+impl<A> Default for Journal<A> {
+    fn default() -> Self {
+        Self { totals: BTreeMap::new(), folded: BTreeMap::new() }
+    }
+}
+
+impl<A: Copy + Ord> Journal<A> {
+    fn of(&mut self, is_folded: bool) -> &mut BTreeMap<A, Usage> {
+        if is_folded { &mut self.folded } else { &mut self.totals }
+    }
+
+    fn get(&self, account: &A) -> Option<Usage> {
+        self.totals.get(account).or_else(|| self.folded.get(account)).copied()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.totals.is_empty() && self.folded.is_empty()
+    }
+}
+
 /// The key server's side: the greatest total of each account of each journal of each router.
 #[derive(Clone, Debug)]
 pub struct Ledger<A> {
-    journals: BTreeMap<RouterNumber, BTreeMap<JournalId, BTreeMap<A, Usage>>>,
+    journals: BTreeMap<RouterNumber, BTreeMap<JournalId, Journal<A>>>,
     count: usize,
     limit: usize,
     calendar: Option<Calendar<A>>,
@@ -315,51 +345,76 @@ impl<A: Copy + Ord> Ledger<A> {
 
     /// Takes a stored total in, before any report.
     pub fn restore(&mut self, record: &UsageRecord<A>) {
-        let journal = self.journals.entry(record.router).or_default().entry(record.journal).or_default();
-        let before = journal.insert(record.account, record.total);
-        self.count += usize::from(before.is_none());
+        self.put(record);
         self.note(&record.account);
     }
 
-    /// Takes a report of `router` over, all of it or nothing.
+    fn put(&mut self, record: &UsageRecord<A>) {
+        let is_folded = self.is_folded(&record.account);
+        let journal = self.journals.entry(record.router).or_default().entry(record.journal).or_default();
+        let before = journal.of(is_folded).insert(record.account, record.total);
+        self.count += usize::from(before.is_none());
+    }
+
+    fn held(&self, router: RouterNumber, journal: JournalId, account: &A) -> Option<Usage> {
+        self.journals.get(&router)?.get(&journal)?.get(account)
+    }
+
+    /// Takes a report of `router` over, all of it or nothing. What is of closed time comes late at the Unix second `now`.
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn take(&mut self, router: RouterNumber, report: &UsageReport<A>) -> Result<Taken<A>, UsageRefusal> {
+    pub fn take(&mut self, router: RouterNumber, report: &UsageReport<A>, now: u64) -> Result<Taken<A>, UsageRefusal> {
         if report.entries.len() > MAX_ENTRIES {
             return Err(UsageRefusal::TooLong);
         }
-        let entries: Vec<(A, Usage)> =
-            report.entries.iter().filter(|(account, _)| !self.is_final(router, account)).copied().collect();
+        let (done, entries): (Vec<(A, Usage)>, Vec<(A, Usage)>) =
+            report.entries.iter().partition(|(account, _)| self.is_final(router, account));
+        let is_lost = |(account, total): &&(A, Usage)| *total != Usage::default() && self.is_of_stranger(router, account);
+        let mut taken = Taken { too_late: done.iter().filter(is_lost).count() as u64, ..Taken::default() };
         if entries.is_empty() {
-            return Ok(Taken::default());
+            return Ok(taken);
         }
         let journals = self.journals.get(&router);
         let known = journals.and_then(|journals| journals.get(&report.journal));
         if known.is_none() && self.is_of_another(router, report.journal) {
-            return Ok(Taken { is_behind: true, ..Taken::default() });
+            return Ok(Taken { is_behind: true, ..taken });
         }
         let count = journals.map_or(0, |journals| journals.keys().filter(|journal| **journal != folding::SUMS).count());
         if known.is_none() && count >= MAX_JOURNALS {
             return Err(UsageRefusal::TooManyJournals);
         }
-        let is_known = |account: &A| known.is_some_and(|known| known.contains_key(account));
-        let fresh: BTreeSet<A> =
-            entries.iter().map(|(account, _)| *account).filter(|account| !is_known(account)).collect();
-        if self.count + fresh.len() > self.limit {
+        let since = self.late_since(now);
+        let of = (router, report.journal);
+        let fresh: BTreeSet<(JournalId, A)> =
+            entries.iter().flat_map(|(account, total)| self.fresh(of, account, *total, since)).collect();
+        // What needs no room is taken from whoever has some already, also when sums have filled the ledger.
+        if !fresh.is_empty() && self.count + fresh.len() > self.limit {
             return Err(UsageRefusal::NoRoom);
         }
-        let mut taken = Taken::default();
         for (account, total) in &entries {
             self.note(account);
-            match self.calendar.filter(|_| self.has_ended(account, self.closed)) {
-                Some(calendar) => {
-                    self.take_late(calendar, (router, report.journal), (*account, *total), &mut taken);
-                }
-                None => self.take_total((router, report.journal), (*account, *total), &mut taken),
+            match self.calendar_of_late(account) {
+                Some(calendar) => self.take_late(calendar, of, (*account, *total), since, &mut taken),
+                None => self.take_total(of, (*account, *total), &mut taken),
             }
         }
         Ok(taken)
+    }
+
+    /// The totals that the ledger has to add for one of a report.
+    fn fresh(
+        &self,
+        (router, journal): (RouterNumber, JournalId),
+        account: &A,
+        total: Usage,
+        since: u64,
+    ) -> Vec<(JournalId, A)> {
+        let needed = match self.calendar_of_late(account) {
+            None => vec![(journal, *account)],
+            Some(calendar) => self.needed_late(calendar, (router, journal), (account, total), since),
+        };
+        needed.into_iter().filter(|(journal, account)| self.held(router, *journal, account).is_none()).collect()
     }
 
     fn take_total(
@@ -368,7 +423,7 @@ impl<A: Copy + Ord> Ledger<A> {
         (account, total): (A, Usage),
         taken: &mut Taken<A>,
     ) {
-        let known = self.journals.get(&router).and_then(|journals| journals.get(&journal)?.get(&account)).copied();
+        let known = self.held(router, journal, &account);
         let greatest = known.unwrap_or_default().greatest(total);
         taken.is_behind |= !total.covers(known.unwrap_or_default());
         if known != Some(greatest) {
@@ -387,7 +442,7 @@ impl<A: Copy + Ord> Ledger<A> {
     pub fn by_router(&self) -> BTreeMap<(A, RouterNumber), Usage> {
         let mut sums = BTreeMap::new();
         for (router, journals) in &self.journals {
-            for (account, total) in journals.values().flatten().filter(|(account, _)| !self.is_folded(account)) {
+            for (account, total) in journals.values().flat_map(|journal| &journal.totals) {
                 let sum: &mut Usage = sums.entry((*account, *router)).or_default();
                 *sum = sum.plus(*total);
             }
@@ -399,14 +454,11 @@ impl<A: Copy + Ord> Ledger<A> {
     /// It takes time and memory by `most` and the number of journals, however much the ledger has.
     #[must_use]
     pub fn page(&self, first: Bound<A>, last: Option<A>, most: usize) -> UsagePage<A> {
-        let journals = || self.journals.iter().flat_map(|(router, all)| all.values().map(move |one| (*router, one)));
+        let journals =
+            || self.journals.iter().flat_map(|(router, all)| all.values().map(move |one| (*router, &one.totals)));
         let mut accounts: BTreeSet<A> = BTreeSet::new();
         for (_, journal) in journals() {
-            for account in journal
-                .range((first, Bound::Unbounded))
-                .map(|(account, _)| *account)
-                .filter(|account| !self.is_folded(account))
-            {
+            for account in journal.range((first, Bound::Unbounded)).map(|(account, _)| *account) {
                 let is_full = accounts.len() >= most && accounts.last().is_none_or(|greatest| account > *greatest);
                 if is_full || last.is_some_and(|last| account > last) {
                     break;
@@ -423,7 +475,6 @@ impl<A: Copy + Ord> Ledger<A> {
         let mut totals = BTreeMap::new();
         for (router, journal) in journals() {
             let of_page = journal.range((first, Bound::Unbounded)).take_while(|(account, _)| **account <= greatest);
-            let of_page = of_page.filter(|(account, _)| !self.is_folded(account));
             for (account, total) in of_page {
                 let sum: &mut Usage = totals.entry((*account, router)).or_default();
                 *sum = sum.plus(*total);

@@ -2,6 +2,7 @@
 //! of either side, no packet is ever billed twice; and without losses every packet is billed once, in its month or late, and what is
 //! closed does not change.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
@@ -21,9 +22,17 @@ const CALENDAR: Calendar<Account> = Calendar {
     sum: |(payer, epoch), _| (payer + SUMS, epoch / 10),
     late: |(payer, _), _, closed| (payer + LATE, closed),
     folded: |(payer, epoch)| (payer + FOLDED, *epoch),
-    unfolded: |(payer, epoch)| (*payer >= FOLDED).then(|| (payer - FOLDED, *epoch)),
+    unfolded: |(payer, epoch)| {
+        LOOKS.set(LOOKS.get() + 1);
+        (*payer >= FOLDED).then(|| (payer - FOLDED, *epoch))
+    },
     is_own: |(payer, _)| *payer >= SUMS,
 };
+
+thread_local! {
+    /// How often the ledger has looked whether an account says how much is folded.
+    static LOOKS: Cell<u64> = const { Cell::new(0) };
+}
 
 struct Random(u64);
 
@@ -168,7 +177,7 @@ impl World {
 
     fn serve(&mut self, place: usize, report: Option<UsageReport<Account>>, is_kept: bool) {
         let Some(report) = report else { return };
-        let taken = self.ledger.take(place as u16, &report).expect("within every limit");
+        let taken = self.ledger.take(place as u16, &report, self.time).expect("within every limit");
         if !is_kept {
             return self.restart();
         }
@@ -277,7 +286,7 @@ impl World {
             // A report of any time comes again.
             105..110 if !self.routers[place].old_reports.is_empty() => {
                 let report = self.routers[place].old_reports[pick % self.routers[place].old_reports.len()].clone();
-                let taken = self.ledger.take(place as u16, &report).expect("within every limit");
+                let taken = self.ledger.take(place as u16, &report, self.time).expect("within every limit");
                 self.keep(taken.changed, &taken.removed);
             }
             110..113 => {
@@ -413,7 +422,7 @@ fn durable_totals_are_billed_exactly_although_old_ones_are_folded_and_forgotten(
         }
         router.write();
         while let Some(report) = router.reporter.report() {
-            let taken = ledger.take(0, &report).expect("there is room");
+            let taken = ledger.take(0, &report, time).expect("there is room");
             router.reporter.answered(UsageAnswer { number: report.number, is_behind: taken.is_behind });
         }
         ledger.confirm(0, time);
@@ -435,9 +444,63 @@ fn durable_totals_are_billed_exactly_although_old_ones_are_folded_and_forgotten(
     let sums = ledger.sums();
     let entries = vec![((SUMS, 3), usage(1 << 60)), ((0, 5), usage(1 << 60))];
     let report = UsageReport { journal: JournalId([9; 16]), number: 1, entries };
-    let taken = ledger.take(0, &report).expect("taken");
+    let taken = ledger.take(0, &report, time).expect("taken");
     assert!(taken.changed.is_empty() && !taken.is_behind);
     assert_eq!(ledger.sums(), sums);
     assert!(!ledger.close(10, [0]), "never back");
     assert_eq!(ledger.closed(), 480);
+}
+
+/// A report of one journal of the first router.
+fn report(entries: &[(Account, u128)]) -> UsageReport<Account> {
+    let entries = entries.iter().map(|(account, total)| (*account, usage(*total))).collect();
+    UsageReport { journal: JournalId([9; 16]), number: 1, entries }
+}
+
+/// A ledger of so many totals of one payer, of which time is closed and folded up to an epoch, and which the router may still report.
+fn owed(limit: usize, epochs: u64, closed: u64) -> Ledger<Account> {
+    let mut ledger = Ledger::new(limit).with_calendar(CALENDAR, 0);
+    for epoch in 0..epochs {
+        ledger.take(0, &report(&[((0, epoch), 5)]), 0).expect("there is room");
+    }
+    ledger.close(closed, [0]);
+    while ledger.fold(1_000).is_some() {}
+    ledger
+}
+
+#[test]
+fn what_a_full_ledger_has_already_may_be_reported_again_and_again() {
+    // Eight are folded into one sum, and kept as what is folded; two are not.
+    let mut ledger = owed(11, 10, 10);
+    assert_eq!((ledger.len(), ledger.sums().len()), (11, 3), "full");
+    let all: Vec<(Account, u128)> = (0..10).map(|epoch| ((0, epoch), 5)).collect();
+    let taken = ledger.take(0, &report(&all), 0).expect("it has all of it");
+    assert_eq!((taken.changed, taken.is_behind), (Vec::new(), false));
+    // More of a total that is not closed needs no room either; more of a closed one needs a sum of what came late.
+    assert_eq!(ledger.take(0, &report(&[((0, 8), 7)]), 0).expect("it has that one").changed.len(), 1);
+    assert_eq!(ledger.take(0, &report(&[((0, 3), 7)]), 0), Err(UsageRefusal::NoRoom));
+    assert_eq!(ledger.take(0, &report(&[((0, 10), 1)]), 0), Err(UsageRefusal::NoRoom));
+    assert_eq!(ledger.len(), 11, "a refused report leaves nothing behind");
+    let mut ledger = owed(12, 10, 10);
+    for total in [7, 7, 9] {
+        ledger.take(0, &report(&[((0, 3), total), ((0, 4), total)]), 0).expect("one sum of both");
+    }
+    assert_eq!((ledger.len(), ledger.sums()[&(LATE, 10)]), (12, usage(8)));
+}
+
+#[test]
+fn a_page_looks_at_nothing_of_what_is_folded() {
+    let ledger = owed(20_000, 5_000, 4_000);
+    assert!(ledger.len() > 5_000 + 300, "what is folded is there, and sums");
+    let before = LOOKS.get();
+    let (mut first, mut pages, mut found) = (Bound::Unbounded, 0, BTreeMap::new());
+    loop {
+        let page = ledger.page(first, None, 10);
+        found.extend(page.totals);
+        pages += 1;
+        let Some(next) = page.next else { break };
+        first = Bound::Excluded(next);
+    }
+    assert_eq!((LOOKS.get(), found), (before, ledger.by_router()));
+    assert!(pages > 100, "{pages}");
 }

@@ -476,7 +476,9 @@ fn usage_of_closed_time_that_a_router_had_not_confirmed_is_billed_once_as_late()
     let epoch = 400_000;
     let end = (u64::from(epoch) + 3) << 12;
     let (plain, month) = (in_epoch(epoch), in_epoch(epoch).sum(0));
-    let late = |since: u64| plain.late(0, since);
+    // The days on which this server has the packets: it goes by its own clock, and not by when time was closed.
+    let day = |days: u64| now(0).unix.secs() / 86_400 * 86_400 + days * 86_400;
+    let late = |days: u64| plain.late(0, day(days));
     server.frame(1, &report(1, vec![(plain, usage(10))]), 0);
     server.frame(2, &ChannelMessage::Confirm { through: end }, 0);
     server.settle(end, end + 1);
@@ -486,15 +488,15 @@ fn usage_of_closed_time_that_a_router_had_not_confirmed_is_billed_once_as_late()
     for (number, total, so_far) in [(2, 15, 5), (3, 15, 5), (4, 17, 7)] {
         server.frame(1, &report(number, vec![(plain, usage(total))]), 0);
         server.sync(0);
-        let sums = BTreeMap::from([(month, usage(10)), (late(end), usage(so_far))]);
+        let sums = BTreeMap::from([(month, usage(10)), (late(0), usage(so_far))]);
         assert_eq!((server.machine.ledger().sums(), server.restored().sums()), (sums.clone(), sums));
     }
     assert_eq!(server.events.iter().filter(|event| **event == RouterEvent::Late(10)).count(), 2);
-    // After the next closing it is late for the statement after that.
+    // On the next day it is late for that.
     server.settle(end + 100, end + 101);
-    server.frame(1, &report(5, vec![(plain, usage(20))]), 0);
+    server.frame(1, &report(5, vec![(plain, usage(20))]), 86_400_000);
     server.sync(0);
-    let sums = BTreeMap::from([(month, usage(10)), (late(end), usage(7)), (late(end + 100), usage(3))]);
+    let sums = BTreeMap::from([(month, usage(10)), (late(0), usage(7)), (late(1), usage(3))]);
     assert_eq!(server.machine.ledger().sums(), sums);
     // An old copy of its memory is told apart, as ever.
     server.sent.clear();
@@ -510,11 +512,39 @@ fn usage_of_closed_time_that_a_router_had_not_confirmed_is_billed_once_as_late()
     server.input(RouterServerInput::Configure { routers, rates: BTreeMap::new() }, 0);
     server.connect(3, 3);
     let copy = UsageReport { journal: JournalId([9; 16]), number: 1, entries: vec![(plain, usage(50))] };
+    assert_eq!(server.machine.standing()[&10].too_late, 0, "it is repeated, by what the router has confirmed");
     server.frame(3, &ChannelMessage::Report(copy), 0);
     server.sync(0);
+    // That it is on no statement is said.
+    assert_eq!(server.machine.standing()[&30].too_late, 1);
+    assert_eq!(server.events.last(), Some(&RouterEvent::TooLate(30)));
     server.settle(0, end + 200);
     assert_eq!((server.machine.ledger().sums(), server.restored().sums()), (sums.clone(), sums));
     assert_eq!(server.stored.len(), 3, "how much was folded is known no more");
+}
+
+#[test]
+fn usage_that_comes_long_after_time_was_closed_by_itself_is_on_the_statement_of_the_day_on_which_it_came() {
+    const DAY: u64 = 86_400;
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    server.connect(2, 2);
+    let (first, today) = (400_000_u32, now(0).unix.secs());
+    // The second router reports of today, and time 400 days before that closes by itself.
+    server.frame(2, &report(1, vec![(in_epoch((today >> 12) as u32 - 4), usage(1))]), 0);
+    server.settle(0, today);
+    let closed = server.machine.ledger().closed();
+    assert!(closed > (u64::from(first) + 3) << 12 && closed < today - 399 * DAY, "{closed}");
+    // The first one was away for longer than that. No statement of the time after that closing is still to be written.
+    let entries = vec![(in_epoch(first), usage(5))];
+    let own = UsageReport { journal: JournalId([9; 16]), number: 1, entries };
+    server.frame(1, &ChannelMessage::Report(own), 0);
+    server.sync(0);
+    let late: Vec<u64> =
+        server.machine.ledger().sums().keys().filter_map(ChargedAccount::late_since).collect();
+    assert_eq!(late, [today / DAY * DAY]);
+    assert_eq!(server.restored().sums(), server.machine.ledger().sums());
+    assert_eq!(server.events.last(), Some(&RouterEvent::Late(10)));
 }
 
 #[test]

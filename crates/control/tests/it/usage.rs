@@ -119,7 +119,7 @@ impl World {
     fn serve(&mut self, place: usize, is_kept: bool) {
         let Some(report) = self.routers[place].reports.pop_front() else { return };
         let number = u16::try_from(place).expect("few");
-        let taken = self.ledger.take(number, &report).expect("within every limit");
+        let taken = self.ledger.take(number, &report, 0).expect("within every limit");
         if !is_kept {
             self.ledger = self.restored();
             self.routers.iter_mut().for_each(Router::cut);
@@ -231,11 +231,11 @@ fn a_report_repeated_or_late_changes_nothing_and_a_memory_put_back_is_told_so() 
     let journal = JournalId([1; 16]);
     let report = |number, packets| UsageReport { journal, number, entries: vec![(7, usage(packets))] };
     let mut ledger = Ledger::new(100);
-    let first = ledger.take(0, &report(1, 5)).expect("taken");
+    let first = ledger.take(0, &report(1, 5), 0).expect("taken");
     assert_eq!((first.changed.len(), first.is_behind), (1, false));
-    let again = ledger.take(0, &report(1, 5)).expect("taken");
+    let again = ledger.take(0, &report(1, 5), 0).expect("taken");
     assert_eq!((again.changed.len(), again.is_behind), (0, false));
-    let back = ledger.take(0, &report(2, 3)).expect("taken");
+    let back = ledger.take(0, &report(2, 3), 0).expect("taken");
     assert_eq!((back.changed.len(), back.is_behind), (0, true));
     assert_eq!(ledger.by_router(), BTreeMap::from([((7, 0), usage(5))]));
 }
@@ -249,20 +249,20 @@ fn a_memory_that_another_router_has_reported_is_on_no_bill_twice() {
     disk.totals.insert(7, 500);
     let mut reporter = disk.reporter();
     let report = reporter.report().expect("there is usage");
-    ledger.take(0, &report).expect("taken");
+    ledger.take(0, &report, 0).expect("taken");
     let mut copy = disk.reporter();
     let report = copy.report().expect("the same");
-    let taken = ledger.take(1, &report).expect("taken");
+    let taken = ledger.take(1, &report, 0).expect("taken");
     assert_eq!((taken.changed.len(), taken.is_behind), (0, true));
     assert!(copy.answered(UsageAnswer { number: report.number, is_behind: true }));
     // It counts on under an identity of its own.
     copy.begin(random.journal());
     assert_eq!(copy.report(), None);
     copy.durable(7, usage(530));
-    ledger.take(1, &copy.report().expect("more")).expect("taken");
+    ledger.take(1, &copy.report().expect("more"), 0).expect("taken");
     reporter.durable(7, usage(510));
     reporter.answered(UsageAnswer { number: 1, is_behind: false });
-    ledger.take(0, &reporter.report().expect("more")).expect("taken");
+    ledger.take(0, &reporter.report().expect("more"), 0).expect("taken");
     assert_eq!(ledger.by_router(), BTreeMap::from([((7, 0), usage(510)), ((7, 1), usage(30))]));
 }
 
@@ -272,7 +272,7 @@ fn pages_have_every_total_once_and_look_at_no_more_than_they_hold() {
     for (router, journal, accounts) in [(0, 1, 0..300), (0, 2, 100..150), (1, 3, 0..500), (2, 4, 400..700)] {
         let entries = accounts.map(|account| (account, usage(u128::from(journal)))).collect();
         let report = UsageReport { journal: JournalId([journal; 16]), number: 1, entries };
-        ledger.take(router, &report).expect("taken");
+        ledger.take(router, &report, 0).expect("taken");
     }
     for most in [1, 7, 350, 700, 10_000] {
         let (mut all, mut first, mut pages) = (BTreeMap::new(), Bound::Unbounded, 0);
@@ -302,17 +302,17 @@ fn a_refused_report_leaves_nothing_behind() {
         let entries = accounts.map(|account| (account, usage(1))).collect();
         UsageReport { journal: JournalId([journal; 16]), number: 1, entries }
     };
-    let before = ledger.take(0, &report(0, 0..2)).expect("room for three").changed;
+    let before = ledger.take(0, &report(0, 0..2), 0).expect("room for three").changed;
     assert_eq!(before.len(), 2);
-    assert_eq!(ledger.take(0, &report(0, 0..4)), Err(UsageRefusal::NoRoom));
-    assert_eq!(ledger.take(0, &report(0, 0..MAX_ENTRIES as Account + 1)), Err(UsageRefusal::TooLong));
+    assert_eq!(ledger.take(0, &report(0, 0..4), 0), Err(UsageRefusal::NoRoom));
+    assert_eq!(ledger.take(0, &report(0, 0..MAX_ENTRIES as Account + 1), 0), Err(UsageRefusal::TooLong));
     assert_eq!(ledger.sums().len(), 2);
-    ledger.take(0, &report(0, 0..3)).expect("room for three");
+    ledger.take(0, &report(0, 0..3), 0).expect("room for three");
     let mut ledger = Ledger::new(10_000);
     for journal in 0..MAX_JOURNALS as u8 {
-        ledger.take(0, &report(journal, 0..1)).expect("as many as may be");
+        ledger.take(0, &report(journal, 0..1), 0).expect("as many as may be");
     }
-    assert_eq!(ledger.take(0, &report(200, 0..1)), Err(UsageRefusal::TooManyJournals));
-    ledger.take(1, &report(200, 0..1)).expect("another router's");
-    ledger.take(0, &report(3, 1..2)).expect("a known journal");
+    assert_eq!(ledger.take(0, &report(200, 0..1), 0), Err(UsageRefusal::TooManyJournals));
+    ledger.take(1, &report(200, 0..1), 0).expect("another router's");
+    ledger.take(0, &report(3, 1..2), 0).expect("a known journal");
 }

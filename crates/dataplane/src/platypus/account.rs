@@ -5,8 +5,8 @@
 //! first ones. So the table refuses a new principal only if there are more than a sixteenth as many principals as lines. An
 //! account leaves when its key epoch is over and its record is durable.
 //!
-//! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it once a second:
-//! after a crash a total is at most one second too low, and never too high.
+//! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it every few
+//! milliseconds: after a crash a total is too low by what was counted since, and never too high.
 
 use std::collections::HashMap;
 
@@ -348,8 +348,9 @@ impl Accounts {
 
     /// Totals that changed since this was last called: the next records of the journal.
     pub fn journal(&mut self) -> Vec<(Charge, Total)> {
-        let changed = std::mem::replace(&mut self.changed, Vec::with_capacity(self.most));
-        changed.into_iter().filter_map(|charge| Some((charge, self.totals.record(pack(&charge))?))).collect()
+        let Self { totals, changed, .. } = self;
+        // The list keeps its memory: this is called every few milliseconds.
+        changed.drain(..).filter_map(|charge| Some((charge, totals.record(pack(&charge))?))).collect()
     }
 
     /// Restores accounts from the journal's records, in any order: an account's largest total is its last one. The table must

@@ -1,5 +1,6 @@
 //! `cap`: capabilities that people hold. The provider grants, lists and revokes; a holder delegates, revokes and looks secrets up.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -9,15 +10,15 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, Ordering, State, Status, Terms, Zone,
-    delegated,
+    Acknowledgement, ChangeBody, ChargedAccount, Credential, Grant, KeyServer, Ledger, Obtained, Order, Ordering, State,
+    Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
-use wayleave_runtime::store::{self, FileStore, Store as _};
+use wayleave_runtime::store::{self, FileStore, Record, Store as _, StoreError};
 use zeroize::Zeroizing;
 
 use super::cap_accept::{self, Accept};
@@ -42,11 +43,14 @@ use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
 use crate::provider::tree::{self, AccountGrants};
-use crate::roles::usage_store::{TABLE, closed_by_operator, closing, ledger};
+use crate::roles::usage_store::{closed_by_operator, closing, ledger};
 use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How often, and with which pause, the file of usage is looked at that others open and close.
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(250);
 /// Octets of a file with a line, at most.
 const LINE: u64 = 4_096;
 
@@ -607,17 +611,8 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
     let source = Source::read(config)?;
     let file = KeyFile::parse(&source)?;
     let path = usage_file(&source, &file)?;
-    let kept = match store::peek(&path, TABLE)? {
-        // After a crash the file has to be repaired, which whoever opens it does.
-        None if path.exists() && !store::is_open(&path)? => {
-            let store = FileStore::open(&path)?;
-            Some(ledger(|table| store.load(table))?)
-        }
-        None => None,
-        Some(_) => Some(ledger(|table| Ok(store::peek(&path, table)?.unwrap_or_default()))?),
-    };
-    let lines = match kept {
-        Some(mut ledger) => {
+    let lines = match kept(&path)? {
+        Kept::AtRest(mut ledger) => {
             let (server, _) = file.server(&source)?;
             // Those that the server has not seen, if it was stopped meanwhile.
             for reopening in server.state().reopened() {
@@ -627,17 +622,70 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
             let (totals, names) = (ledger.by_router(), file.router_names());
             usage::lines(&totals, command.principal, &account, ledger.tenancies(), &names)
         }
-        None if path.exists() => {
+        Kept::InUse => {
             let target = Target { url: None, config: Some(config.to_owned()) };
             pages(&target, command.principal)?
         }
-        None => Vec::new(),
+        Kept::Missing => {
+            warn(&format!(
+                "{} is not there: no key server has run with this configuration yet, or its usage was moved away",
+                path.display()
+            ));
+            Vec::new()
+        }
     };
     if is_cut(&lines, command.from, command.to) {
         warn("usage of closed time is kept by the month: --from and --to are good for whole months of it");
     }
     let lines = lines.iter().filter(|line| is_within(line, command.from, command.to));
     Ok(statement(lines, command.by))
+}
+
+/// What there is of what routers reported.
+enum Kept {
+    /// In a file that no process has open.
+    AtRest(Ledger<ChargedAccount>),
+    /// A key server has it, which runs or is starting.
+    InUse,
+    Missing,
+}
+
+/// Reads the file of usage, unless a key server has it: one may start at any time.
+fn kept(path: &Path) -> Outcome<Kept> {
+    for _ in 0..TRIES {
+        if !path.exists() {
+            return Ok(Kept::Missing);
+        }
+        if let Some(ledger) = at_rest(|table| store::peek(path, table))? {
+            return Ok(Kept::AtRest(ledger));
+        }
+        if store::is_open(path)? {
+            return Ok(Kept::InUse);
+        }
+        // After a crash the file has to be repaired, which whoever opens it does.
+        match FileStore::open(path) {
+            Ok(store) => return Ok(Kept::AtRest(ledger(|table| store.load(table))?)),
+            Err(StoreError::InUse(_)) => std::thread::sleep(PAUSE),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Failure::new(format!("{} is opened and closed all the time", path.display()))
+        .help("does its key server start again and again? `wayleave show status` and its log say why")
+        .into())
+}
+
+/// The ledger that a file has; `None` if some table cannot be read, since another process has the file by now: without that table
+/// the statement would be another one, or empty.
+fn at_rest(
+    peek: impl Fn(&'static str) -> Result<Option<Vec<Record>>, StoreError>,
+) -> Result<Option<Ledger<ChargedAccount>>, StoreError> {
+    let is_taken = Cell::new(false);
+    let ledger = ledger(|table| {
+        let records = peek(table)?;
+        is_taken.set(is_taken.get() || records.is_none());
+        Ok(records.unwrap_or_default())
+    })?;
+    Ok((!is_taken.get()).then_some(ledger))
 }
 
 /// All that a running key server on this machine has of what routers reported.
@@ -811,4 +859,28 @@ fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Ack
     }
     Err(Failure::new(format!("it is not known whether the order was carried out: {last}"))
         .help("repeat the command: an order is carried out once, however often it comes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_of_which_a_key_server_takes_a_part_away_is_no_usage_at_rest() {
+        let read = |missing: Option<&str>| {
+            let peek = |table: &'static str| Ok((missing != Some(table)).then(Vec::new));
+            at_rest(peek).expect("no error").is_some()
+        };
+        let tables = Cell::new(Vec::new());
+        let note = |table: &'static str| {
+            tables.set([tables.take(), vec![table]].concat());
+            Ok(Some(Vec::new()))
+        };
+        assert!(at_rest(note).expect("no error").is_some());
+        let tables = tables.take();
+        assert!(read(None) && tables.len() == 4, "{tables:?}");
+        for table in tables {
+            assert!(!read(Some(table)), "{table}");
+        }
+    }
 }

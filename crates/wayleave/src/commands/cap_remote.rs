@@ -1,6 +1,7 @@
 //! Where a provider's `cap` commands work: at the records of this machine, or at the API of a key server elsewhere.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -16,6 +17,11 @@ use crate::key_files::private;
 const PAGE: usize = 1_000;
 /// Pages that are read, at most: a server that names a next one for ever is told so.
 const MAX_PAGES: usize = 100_000;
+/// How often a list is begun again whose pages do not go together, and after which pause.
+const RESTARTS: usize = 300;
+const PAUSE: Duration = Duration::from_secs(1);
+/// The status by which a server says so (RFC 9110 section 15.5.11).
+const GONE: u16 = 410;
 
 /// The provider's side: at the key server's own machine, or from elsewhere.
 #[derive(Args, Debug)]
@@ -67,22 +73,37 @@ impl Provider {
     }
 }
 
-/// All entries of a list that comes in pages.
+/// All entries of a list that comes in pages. If it changes so that its pages do not go together, it is read again from the first.
 ///
 /// # Errors
 /// What the server refuses.
 pub fn all(at: &ApiTarget, path: &str, list: &str) -> Outcome<Vec<Value>> {
+    for _ in 0..RESTARTS {
+        if let Some(entries) = pages(at, path, list)? {
+            return Ok(entries);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(Failure::new(format!("{} changes what it lists all the time", at.url)).help("ask again in some minutes").into())
+}
+
+/// The pages of a list one after another; `None` if the server says that a later one does not go with those before.
+fn pages(at: &ApiTarget, path: &str, list: &str) -> Outcome<Option<Vec<Value>>> {
     let (mut entries, mut after) = (Vec::new(), String::new());
     let first = if path.contains('?') { '&' } else { '?' };
     for _ in 0..MAX_PAGES {
-        let mut page = at.json("GET", &format!("{path}{first}most={PAGE}{after}"), None)?;
+        let reply = at.ask("GET", &format!("{path}{first}most={PAGE}{after}"), None)?;
+        if reply.status == GONE && !after.is_empty() {
+            return Ok(None);
+        }
+        let mut page = at.read(&reply)?;
         if let Value::Array(of_page) = page[list].take() {
             entries.extend(of_page);
         }
         after = match &page["next"] {
             Value::Number(next) => format!("&after={next}"),
             Value::String(next) => format!("&after={}", next.replace('/', "%2F")),
-            _ => return Ok(entries),
+            _ => return Ok(Some(entries)),
         };
     }
     Err(Failure::new(format!("{} names one page after another and has no last one", at.url)).into())

@@ -120,7 +120,7 @@ impl Role for KeyRole {
         let view = KeyView::new(&core, &config, routers.as_ref(), following, (counts.clone(), connections));
         let of_api = (Arc::clone(&core), view.clone());
         let counts = (slots, counts.unwrap_or_default());
-        let api = RunningApi::start(&config, source, of_api, clock, counts, to).await?;
+        let api = RunningApi::start(&config, source, of_api, clock, counts, (to, &mut parts)).await?;
         Ok(Self { core, failures, routers, view, api, parts, _datagrams: datagrams })
     }
 

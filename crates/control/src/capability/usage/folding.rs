@@ -5,7 +5,9 @@
 //!
 //! A router *confirms* up to which second the server has all that it counted. Of closed time that it has confirmed, nothing is taken from
 //! it any more. Of closed time that it has not, the ledger keeps how much of each total is in sums; what exceeds that comes late, and
-//! goes into a sum of its own, whose time is that of the closing: so it is on the next statement, once.
+//! goes into a sum of its own, whose time is the day on which it came: time is also closed by itself, long after its statement was
+//! written, and only a day that is not over is on a statement to come. A router that was not known when time was closed is owed nothing
+//! of it: its totals may be those of another router, whose number it took over. They are counted as too late.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,6 +16,7 @@ use super::{JournalId, Ledger, RouterNumber, Taken, Usage, UsageRecord};
 
 /// The journal under which sums are kept; routers' own are random.
 pub(super) const SUMS: JournalId = JournalId([0xff; 16]);
+const DAY_SECS: u64 = 86_400;
 
 /// What the ledger has to know of its accounts' time.
 #[derive(Debug)]
@@ -26,7 +29,7 @@ pub struct Calendar<A> {
     pub ended_at: fn(&A) -> Option<u64>,
     /// The account of the same payer that has the sum of the month, for this owner of the payer's number.
     pub sum: fn(&A, u8) -> A,
-    /// That which has the sum of what came late, since time was closed up to a second.
+    /// That which has the sum of what came late, by the Unix second at which that day began.
     pub late: fn(&A, u8, u64) -> A,
     /// That which says how much of the account is in sums, and the way back.
     pub folded: fn(&A) -> A,
@@ -135,6 +138,22 @@ impl<A: Copy + Ord> Ledger<A> {
         })
     }
 
+    /// Whether the router was not known when the account's time was closed: nothing that it has of that time was ever taken.
+    pub(super) fn is_of_stranger(&self, router: RouterNumber, account: &A) -> bool {
+        let is_own = self.calendar.is_some_and(|calendar| (calendar.is_own)(account));
+        !is_own && !self.confirmed.contains_key(&router)
+    }
+
+    /// The calendar, if the account's time is closed.
+    pub(super) fn calendar_of_late(&self, account: &A) -> Option<Calendar<A>> {
+        self.calendar.filter(|_| self.has_ended(account, self.closed))
+    }
+
+    /// The time of what comes late now: the day, or the closing if this clock is behind it.
+    pub(super) fn late_since(&self, now: u64) -> u64 {
+        self.closed.max(now / DAY_SECS * DAY_SECS)
+    }
+
     /// Closes the time up to this Unix second; never back. `routers` are those that there are: what they have not confirmed, they may
     /// report late. Returns whether that is news, which has to be durable, with [`Self::confirmed`], before anything that
     /// [`Self::fold`] returns.
@@ -188,8 +207,12 @@ impl<A: Copy + Ord> Ledger<A> {
                     continue;
                 }
                 let after = cursor.2.filter(|_| is_first && *journal == cursor.1);
-                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-                for (account, total) in accounts.range((from, Bound::Unbounded)) {
+                let from = |is_of: bool| after.filter(|_| is_of).map_or(Bound::Unbounded, Bound::Excluded);
+                // Totals come first: whoever is among what is folded is through with them.
+                let is_through = after.is_some_and(|after| self.is_folded(&after));
+                let totals = (!is_through).then(|| accounts.totals.range((from(true), Bound::Unbounded)));
+                let folded = accounts.folded.range((from(is_through), Bound::Unbounded));
+                for (account, total) in totals.into_iter().flatten().chain(folded) {
                     if left == 0 {
                         break 'all;
                     }
@@ -226,20 +249,41 @@ impl<A: Copy + Ord> Ledger<A> {
         }
     }
 
-    /// Takes a total of closed time that its router has not confirmed: what is in no sum yet comes late.
+    /// The totals that [`Self::take_late`] sets, but for those that take the place of others.
+    pub(super) fn needed_late(
+        &self,
+        calendar: Calendar<A>,
+        (router, journal): (RouterNumber, JournalId),
+        (account, total): (&A, Usage),
+        since: u64,
+    ) -> Vec<(JournalId, A)> {
+        let (held, tenancy) = (self.held(router, journal, account), self.tenancy(calendar, account));
+        let folded = (calendar.folded)(account);
+        let before = held.or_else(|| self.held(router, journal, &folded));
+        let mut needed = match held {
+            Some(_) => vec![(SUMS, (calendar.sum)(account, tenancy))],
+            None => vec![(journal, folded)],
+        };
+        if total.above(before.unwrap_or_default()) != Usage::default() {
+            needed.push((SUMS, (calendar.late)(account, tenancy, since)));
+        }
+        needed
+    }
+
+    /// Takes a total of closed time that its router has not confirmed: what is in no sum yet comes late, at `since`.
     pub(super) fn take_late(
         &mut self,
         calendar: Calendar<A>,
         (router, journal): (RouterNumber, JournalId),
         (account, total): (A, Usage),
+        since: u64,
         taken: &mut Taken<A>,
     ) {
-        let held = |ledger: &Self, account: &A| ledger.journals.get(&router)?.get(&journal)?.get(account).copied();
-        if let Some(total) = held(self, &account) {
+        if let Some(total) = self.held(router, journal, &account) {
             self.move_into_sum(calendar, &UsageRecord { router, journal, account, total }, true, taken);
         }
         let folded = (calendar.folded)(&account);
-        let known = held(self, &folded);
+        let known = self.held(router, journal, &folded);
         let before = known.unwrap_or_default();
         let greatest = before.greatest(total);
         taken.is_behind |= !total.covers(before);
@@ -250,29 +294,28 @@ impl<A: Copy + Ord> Ledger<A> {
         let more = greatest.above(before);
         if more != Usage::default() {
             taken.is_late = true;
-            let late = (calendar.late)(&account, self.tenancy(calendar, &account), self.closed);
+            let late = (calendar.late)(&account, self.tenancy(calendar, &account), since);
             self.add_to_sum(router, late, more, taken);
         }
     }
 
     fn add_to_sum(&mut self, router: RouterNumber, account: A, more: Usage, taken: &mut Taken<A>) {
         self.moved += 1;
-        let sums = self.journals.get(&router).and_then(|journals| journals.get(&SUMS));
-        let total = sums.and_then(|sums| sums.get(&account)).copied().unwrap_or_default().plus(more);
+        let total = self.held(router, SUMS, &account).unwrap_or_default().plus(more);
         self.set(UsageRecord { router, journal: SUMS, account, total }, taken);
     }
 
     /// Sets a total, which is to be stored.
     pub(super) fn set(&mut self, record: UsageRecord<A>, taken: &mut Taken<A>) {
-        let journal = self.journals.entry(record.router).or_default().entry(record.journal).or_default();
-        self.count += usize::from(journal.insert(record.account, record.total).is_none());
+        self.put(&record);
         taken.changed.push(record);
     }
 
     fn remove(&mut self, router: RouterNumber, journal: JournalId, account: &A, taken: &mut Taken<A>) {
+        let is_folded = self.is_folded(account);
         let Some(journals) = self.journals.get_mut(&router) else { return };
         if let Some(accounts) = journals.get_mut(&journal) {
-            self.count -= usize::from(accounts.remove(account).is_some());
+            self.count -= usize::from(accounts.of(is_folded).remove(account).is_some());
             // A router that has lost its memory often has room for new ones again.
             if accounts.is_empty() {
                 journals.remove(&journal);

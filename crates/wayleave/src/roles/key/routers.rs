@@ -306,6 +306,7 @@ impl RouterIo {
             RouterEvent::Refused { router, .. } => ("usage-refused", *router),
             RouterEvent::Behind(router) => ("router-behind", *router),
             RouterEvent::Late(router) => ("usage-late", *router),
+            RouterEvent::TooLate(router) => ("usage-too-late", *router),
             RouterEvent::Differs { router, .. } => ("rate-differs", *router),
             RouterEvent::Ahead { router, .. } => ("router-ahead", *router),
             RouterEvent::Closed(_) => ("usage-closed", 0),
@@ -339,6 +340,12 @@ impl RouterIo {
             RouterEvent::Late(_) => warn!(
                 router,
                 suppressed, "the router reported usage of closed time: it is on the next statement, marked as late"
+            ),
+            RouterEvent::TooLate(_) => error!(
+                router,
+                suppressed,
+                "the router reported usage of time that was closed before this server knew it: it is on no statement, since it may be on \
+                 another router's; if the router was never billed, see `wayleave show accounts` there"
             ),
             RouterEvent::Ahead { has, own, .. } => error!(
                 router,
@@ -376,6 +383,7 @@ pub fn standing(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -
             "ahead": standing.is_ahead,
             "reports": standing.reports,
             "refused": standing.refused,
+            "too_late": standing.too_late,
             "confirmed": server.ledger().confirmed().get(number),
         })
     };

@@ -269,6 +269,12 @@ impl View for KeyView {
             gauge("router", Unit::Links, "Routers that are connected", connected as f64),
             counter("usage", Unit::Messages, "Reports of usage that were taken", sum("reports")),
             counter("usage_refused", Unit::Messages, "Reports of usage that were refused", sum("refused")),
+            counter(
+                "usage_too_late",
+                Unit::Messages,
+                "Totals of time that was closed before their router was configured, which are on no statement",
+                sum("too_late"),
+            ),
         ]);
         Some(metrics)
     }

@@ -14,6 +14,7 @@ mod ports;
 mod scion;
 mod settings;
 mod supervisor;
+mod tally;
 #[cfg(test)]
 mod testing;
 mod threads;

@@ -40,12 +40,21 @@ impl<F: Format> Threads<F> {
         thread: usize,
         question: impl FnOnce(&mut Worker<F>) -> T + Send + 'static,
     ) -> Option<T> {
+        self.ask(thread, question)?.await.ok()
+    }
+
+    /// Queries one thread, whose answer comes later; `None` if it has ended.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        thread: usize,
+        question: impl FnOnce(&mut Worker<F>) -> T + Send + 'static,
+    ) -> Option<oneshot::Receiver<T>> {
         let (answer, answered) = oneshot::channel();
         let query = Box::new(move |worker: &mut Worker<F>| {
             let _ = answer.send(question(worker)); // nobody waits any more
         });
         self.0.get(thread)?.send(query).ok()?;
-        answered.await.ok()
+        Some(answered)
     }
 
     /// Queries all threads, one after the other; `None` if one has ended.

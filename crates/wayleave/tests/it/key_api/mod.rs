@@ -9,4 +9,5 @@ mod operators;
 mod remote;
 mod replica;
 mod schema;
+mod statement;
 mod world;

@@ -25,12 +25,13 @@ use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_runtime::Clock;
 use wayleave_runtime::api_tls::ShownKey;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotLimits};
-use wayleave_runtime::https::{ApiAnswer, ApiRequest, ApiService, ApiServing, HttpsLimits, serve_api};
+use wayleave_runtime::https::{ApiAnswer, ApiRequest, ApiService, HttpsLimits, serve_api};
 
 use self::counts::{ApiCounts, count};
 use self::problem::{Problem, ProblemKind};
 use self::routes::{Handler, Route, Who};
 use super::core::{Core, lock};
+use super::parts::Parts;
 use super::views::KeyView;
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -91,7 +92,6 @@ pub struct Api {
 /// A running API.
 pub struct RunningApi {
     api: Arc<Api>,
-    _serving: ApiServing,
 }
 
 /// A request that was admitted.
@@ -120,14 +120,14 @@ pub enum Reply {
 }
 
 impl RunningApi {
-    /// Serves the API; `None` if the configuration has none.
+    /// Serves the API as one of `parts`; `None` if the configuration has none.
     pub async fn start(
         config: &KeyFile,
         source: &Source,
         (core, view): (Arc<Mutex<Core>>, KeyView),
         clock: Clock,
         (slots, counts): (ConnectionSlots, Arc<ApiCounts>),
-        failed: mpsc::Sender<Failure>,
+        (failed, parts): (mpsc::Sender<Failure>, &mut Parts),
     ) -> Outcome<Option<Self>> {
         let Some(section) = &config.key.api else { return Ok(None) };
         let shown = ShownKey::new(section.key(source)?);
@@ -148,9 +148,10 @@ impl RunningApi {
         });
         let at = section.listen.get_ref().0;
         let serving = serve_api(at, shown.server_config()?, (slots, LIMITS), Arc::clone(&api)).await;
-        let serving = serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
+        let mut serving = serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
         info!(listen = %serving.address, pin = %shown.pin(), tokens = section.token.len(), "API at https://{}", serving.address);
-        Ok(Some(Self { api, _serving: serving }))
+        parts.spawn("API", async move { serving.ended().await });
+        Ok(Some(Self { api }))
     }
 
     /// Takes over what a reload may change, a renewed certificate among it.

@@ -13,7 +13,7 @@ use super::super::views::PAGE;
 use super::accounts::principal;
 use super::problem::{Problem, ProblemKind};
 use super::{Api, Call, Reply};
-use crate::usage::{By, Statement, StatementCursor, StatementPage, csv, csv_lines, is_within};
+use crate::usage::{By, ListingCursor, Statement, StatementPage, csv, csv_lines, is_within};
 
 /// Lines of a page: by default, and at most.
 const LINES: (usize, usize) = (1_000, 10_000);
@@ -52,12 +52,12 @@ pub async fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
     let after = match call.query.get("after") {
         None => None,
         Some(text) => Some(
-            StatementCursor::parse(text, by)
+            ListingCursor::parse(text, by)
                 .ok_or_else(|| refused(format!("`after` is not the `next` of a page by {}", by.name())))?,
         ),
     };
     let is_first = after.is_none();
-    let page = StatementPage::new(by, after.clone(), call.most(LINES.0, LINES.1)?);
+    let page = StatementPage::new(by, after.as_ref().map(|after| after.line.clone()), call.most(LINES.0, LINES.1)?);
     let (statement, next) = read(api, page, only, after, |line| is_within(line, from, to)).await?;
     let next = next.map(|next| next.to_string());
     Ok(match (is_csv, is_first) {
@@ -69,17 +69,22 @@ pub async fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
     })
 }
 
-/// Reads a page, again if totals were added to sums meanwhile.
+/// Reads a page, again if totals were added to sums meanwhile. A page that is not the first has to be of the same time as those before:
+/// totals that were added since would be on two pages, or on none.
 async fn read(
     api: &Api,
     page: StatementPage,
     only: Option<Principal>,
-    after: Option<StatementCursor>,
+    after: Option<ListingCursor>,
     is_asked: impl Fn(&Value) -> bool,
-) -> Result<(Statement, Option<StatementCursor>), Problem> {
+) -> Result<(Statement, Option<ListingCursor>), Problem> {
     for _ in 0..TRIES {
-        if let Some(whole) = read_parts(api, page.clone(), only, after.clone(), &is_asked).await? {
+        if let Some(whole) = read_parts(api, page.clone(), only, after.as_ref(), &is_asked).await? {
             return Ok(whole);
+        }
+        if after.is_some() {
+            let why = "usage of closed time was added up since the first page: this page would not go with those before";
+            return Err(Problem::new(ProblemKind::Gone, why).help("begin again, without `after`"));
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -92,14 +97,18 @@ async fn read_parts(
     api: &Api,
     mut page: StatementPage,
     only: Option<Principal>,
-    after: Option<StatementCursor>,
+    after: Option<&ListingCursor>,
     is_asked: &impl Fn(&Value) -> bool,
-) -> Result<Option<(Statement, Option<StatementCursor>)>, Problem> {
+) -> Result<Option<(Statement, Option<ListingCursor>)>, Problem> {
     // Lines of one principal are in another order than accounts: its accounts are read from the first one on.
-    let begun = after.and_then(|cursor| Principal::new(u32::try_from(cursor.principal()).ok()?));
+    let begun = after.and_then(|cursor| Principal::new(u32::try_from(cursor.line.principal()).ok()?));
     let begun = begun.filter(|_| only.is_none());
     let mut first = begun.map(|principal| Bound::Included(ChargedAccount::bounds(principal).0));
-    let mut before = None;
+    let mut before = after.map(|cursor| cursor.moved);
+    let finished = |page: StatementPage, moved| {
+        let (statement, next) = page.finish();
+        Ok(Some((statement, next.map(|line| ListingCursor { line, moved }))))
+    };
     loop {
         let (lines, next, moved) = api.view.usage_page(first, only, PAGE).await.map_err(unavailable)?;
         if *before.get_or_insert(moved) != moved {
@@ -107,13 +116,13 @@ async fn read_parts(
         }
         for line in &lines {
             if page.is_full_before(line["principal"].as_u64().unwrap_or(0)) {
-                return Ok(Some(page.finish()));
+                return finished(page, moved);
             }
             if is_asked(line) {
                 page.add(line);
             }
         }
-        let Some(next) = next else { return Ok(Some(page.finish())) };
+        let Some(next) = next else { return finished(page, moved) };
         first = Some(Bound::Excluded(next));
     }
 }

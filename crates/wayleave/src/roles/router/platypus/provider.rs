@@ -549,7 +549,7 @@ mod tests {
         fn report(&mut self) {
             while let Some(octets) = self.state.client.report(Instant(1)) {
                 let Ok(ChannelMessage::Report(report)) = ChannelMessage::decode(&octets) else { panic!("no report") };
-                let taken = self.ledger.take(1, &report).expect("there is room");
+                let taken = self.ledger.take(1, &report, 0).expect("there is room");
                 let answer = UsageAnswer { number: report.number, is_behind: taken.is_behind };
                 let events = self.state.client.frame(&ChannelMessage::Answer(answer).encode(), Instant(1));
                 assert_eq!(events, Ok(Vec::new()));
