@@ -153,10 +153,16 @@ struct Waiting {
     answer: UsageAnswer,
 }
 
+/// Who is at the other end of a link, and the number that it had when it connected.
+struct Link {
+    peer: IdentityKey,
+    number: RouterNumber,
+}
+
 /// The machine.
 pub struct RouterServer {
     routers: BTreeMap<IdentityKey, RouterNumber>,
-    links: BTreeMap<u64, RouterNumber>,
+    links: BTreeMap<u64, Link>,
     standing: BTreeMap<RouterNumber, RouterStanding>,
     rates: BTreeMap<RatePayer, u64>,
     lessors: BTreeMap<RatePayer, Lessor>,
@@ -224,14 +230,11 @@ impl RouterServer {
             self.lessors.entry(*payer).or_insert_with(|| Lessor::new(*rate, count, now));
         }
         self.rates = rates;
-        let gone: Vec<u64> = self
-            .links
-            .iter()
-            .filter(|(_, number)| !routers.values().any(|known| known == *number))
-            .map(|(link, _)| *link)
-            .collect();
+        // By identity: who has been replaced reports no more usage under a number that is another's now.
+        let is_gone = |link: &Link| routers.get(&link.peer) != Some(&link.number);
+        let gone: Vec<u64> = self.links.iter().filter(|(_, link)| is_gone(link)).map(|(link, _)| *link).collect();
         for link in gone {
-            self.close(link, "this router is no longer configured");
+            self.close(link, "this router is no longer configured, or has another number");
         }
         self.standing.retain(|number, _| routers.values().any(|known| known == number));
         for number in routers.values() {
@@ -259,7 +262,7 @@ impl RouterServer {
             self.outputs.push_back(RouterServerOutput::Close { link, why: "no router of this provider" });
             return;
         };
-        self.links.insert(link, number);
+        self.links.insert(link, Link { peer: *peer, number });
         let standing = self.standing.entry(number).or_default();
         let before = standing.link.replace(link);
         (standing.follows, standing.list) = (false, None);
@@ -271,7 +274,7 @@ impl RouterServer {
     }
 
     fn disconnected(&mut self, link: u64) {
-        let Some(number) = self.links.remove(&link) else { return };
+        let Some(Link { number, .. }) = self.links.remove(&link) else { return };
         self.waiting.retain(|waiting| waiting.link != link);
         if let Some(standing) = self.standing.get_mut(&number).filter(|standing| standing.link == Some(link)) {
             (standing.link, standing.follows) = (None, false);
@@ -280,7 +283,7 @@ impl RouterServer {
     }
 
     fn frame(&mut self, link: u64, octets: &[u8], now: Now) {
-        let Some(router) = self.links.get(&link).copied() else { return };
+        let Some(router) = self.links.get(&link).map(|link| link.number) else { return };
         let message = match ChannelMessage::decode(octets) {
             Ok(message) => message,
             Err(error) => {

@@ -343,6 +343,53 @@ fn another_router_in_the_place_of_one_gets_nothing_until_its_leases_are_over() {
     assert!(ask(&mut server, &mut other, 2, 1_700) > RATE / 2, "the other's lease is over");
 }
 
+/// The identity of router 10 was stolen, and the operator has given the number to another.
+#[test]
+fn a_reload_ends_the_link_of_an_identity_that_is_no_longer_configured_though_its_number_is() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    server.connect(2, 2);
+    let configure = |server: &mut Server, routers: [(IdentityKey, u16); 2]| {
+        let (routers, rates) = (BTreeMap::from(routers), BTreeMap::new());
+        server.input(RouterServerInput::Configure { routers, rates }, 0);
+        std::mem::take(&mut server.closed).iter().map(|(link, _)| *link).collect::<Vec<_>>()
+    };
+    assert_eq!(configure(&mut server, [(router(3), 10), (router(2), 20)]), [1]);
+    server.frame(1, &report(1, vec![(account(1), usage(5))]), 0);
+    server.sync(0);
+    assert!(server.stored.is_empty(), "nothing is billed on its word");
+    // An identity that has another number now connects anew under it.
+    assert_eq!(configure(&mut server, [(router(3), 20), (router(2), 10)]), [2]);
+}
+
+/// The store stalls while a report waits for it; the repetition is dropped, and the answer to the first comes late.
+#[test]
+fn a_router_repeats_its_report_after_an_answer_that_was_late_or_to_another_one() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    client.connected();
+    client.durable(account(1), usage(5));
+    let first = client.report(now(0).instant).expect("a report");
+    server.input(RouterServerInput::Frame { link: 1, octets: first }, 0);
+    assert_eq!(client.report(now(4_999).instant), None, "it waits for the answer");
+    let second = client.report(now(5_000).instant).expect("no answer came");
+    drop(second);
+    // To a report that nobody waits for.
+    let other = ChannelMessage::Answer(UsageAnswer { number: 7, is_behind: false }).encode();
+    assert_eq!(client.frame(&other, now(5_500).instant), Ok(Vec::new()));
+    assert_eq!(client.report(now(9_999).instant), None, "the repetition waits");
+    assert!(client.report(now(10_000).instant).is_some(), "it is lost, and repeated");
+    // Where every answer comes after the repetition, the totals arrive all the same.
+    server.sync(11_000);
+    for (_, octets) in std::mem::take(&mut server.sent) {
+        assert_eq!(client.frame(&octets, now(11_000).instant), Ok(Vec::new()));
+    }
+    assert_eq!(client.waiting(), 0);
+    client.durable(account(1), usage(6));
+    assert!(client.report(now(11_000).instant).is_some());
+}
+
 #[test]
 fn reports_beyond_what_the_store_has_taken_are_left_unanswered() {
     let mut server = Server::new(BTreeMap::new(), 0);
