@@ -13,7 +13,7 @@ use wayleave_dataplane::stamper::replies::{
 use wayleave_dataplane::stamper::{Config, Location, Route, Rule, RuleAction, Stamper};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::reply::Granted;
-use wayleave_packet::platypus::mint::{Hop, WaypointKey, epoch};
+use wayleave_packet::platypus::mint::{WaypointKey, epoch};
 use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint, verify};
 
 const NOW: u64 = 1_795_240_800;
