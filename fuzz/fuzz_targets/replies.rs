@@ -45,7 +45,7 @@ fn carried(option: &[u8], ends: (Ipv4Addr, Ipv4Addr), now: Now) -> Option<Vec<u8
 
 fuzz_target!(|data: &[u8]| {
     let mut requests = ReplyRequests::default();
-    let mut grants = ReplyGrants::new(&Seed::new([9; 32]));
+    let mut grants = ReplyGrants::new(&Seed::new([9; 32]), vec![Prefix::new(WAYPOINT.into(), 32).expect("a host")]);
     let mut seconds = 0;
     // Options on their way, and where to.
     let mut under_way: Vec<(bool, Vec<u8>)> = Vec::new();

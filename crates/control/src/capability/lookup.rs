@@ -247,10 +247,9 @@ impl Lookup {
                         }
                         return self.finish(Ok(Obtained { secret: EpochSecret::new(capability, key), until }));
                     }
-                    // Authentic, and perhaps of earlier: a resolver may have kept it and repeat it. The others are asked too.
-                    Some(Answer::Denied(denial @ Denial::NotNow { .. })) => self.note(LookupFailure::Denied(denial)),
-                    // Authentic, so that no other server says anything else.
-                    Some(Answer::Denied(denial)) => return self.finish(Err(LookupFailure::Denied(denial))),
+                    // Authentic, and perhaps of earlier: no denial has a time in it, and a resolver may repeat one after the operator
+                    // has lifted a revocation, granted anew, or the hour has passed. The others are asked too.
+                    Some(Answer::Denied(denial)) => self.note(LookupFailure::Denied(denial)),
                     None => {
                         self.outputs.push_back(LookupOutput::Event(LookupEvent::Forged(from)));
                         self.note(LookupFailure::Forged);

@@ -63,7 +63,7 @@ pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
 };
 pub use state::{
-    Change, ChangeBody, ChangeError, Grant, MAX_GRANTS, MAX_NAME, MAX_PIECE, MAX_PIECES, MAX_REVOCATIONS, MAX_REVOKED,
+    Change, ChangeBody, ChangeError, ChangeTimes, Grant, MAX_GRANTS, MAX_NAME, MAX_PIECE, MAX_PIECES, MAX_REVOCATIONS, MAX_REVOKED,
     MAX_WAYPOINTS, PAST, Restoring, SnapshotError, SnapshotHead, State,
 };
 pub use usage::{

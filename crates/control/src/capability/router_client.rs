@@ -177,10 +177,11 @@ impl RouterClient {
         if !self.is_up || self.is_held || self.refused_until.is_some_and(|until| now < until) {
             return None;
         }
-        if self.reported.is_some_and(|at| now.since(at) >= PATIENCE) {
-            self.reporter.again();
-        }
-        let report = self.reporter.report()?;
+        let is_overdue = self.reported.is_none_or(|at| now.since(at) >= PATIENCE);
+        let report = match self.reporter.asked() {
+            Some(report) if is_overdue => report.clone(),
+            _ => self.reporter.report()?,
+        };
         self.reported = Some(now);
         Some(ChannelMessage::Report(report).encode())
     }
@@ -225,11 +226,13 @@ impl RouterClient {
     pub fn frame(&mut self, octets: &[u8], now: Instant) -> Result<Vec<RouterClientEvent>, ServerFault> {
         match ChannelMessage::decode(octets)? {
             ChannelMessage::Answer(answer) => {
-                self.reported = None;
-                Ok(if self.reporter.answered(answer) { vec![RouterClientEvent::Behind] } else { Vec::new() })
+                let is_behind = self.reporter.answered(answer);
+                // An answer to another report leaves the time of the one that waits, or that one would never be repeated.
+                self.reported = self.reported.filter(|_| self.reporter.asked().is_some());
+                Ok(if is_behind { vec![RouterClientEvent::Behind] } else { Vec::new() })
             }
             ChannelMessage::Refused { why, .. } => {
-                self.reporter.again();
+                self.reporter.refused();
                 (self.reported, self.refused_until) = (None, Some(now + REFUSED));
                 Ok(vec![RouterClientEvent::Refused(why)])
             }

@@ -1,12 +1,13 @@
 //! The key server's end of the channel with its provider's routers: it takes usage, hands out the list of revocations, and leases
 //! rates. Without I/O: links, the store and the clock are its driver's.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
+use super::state::ChangeTimes;
 use super::usage::{Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport};
 use crate::leases::{LeaseRequest, Lessor};
 use crate::wire::Malformed;
@@ -30,6 +31,8 @@ pub struct RouterServerConfig {
     pub rates: BTreeMap<RatePayer, u64>,
     /// What the store has.
     pub ledger: Ledger<ChargedAccount>,
+    /// Routers that had a later list than these records, or one of others, by what the store has; and the number of that list.
+    pub ahead: BTreeMap<RouterNumber, u64>,
 }
 
 pub enum RouterServerInput {
@@ -46,10 +49,11 @@ pub enum RouterServerInput {
     },
     /// The records of [`RouterServerOutput::Persist`] with this number are durable.
     Persisted(u64),
-    /// The list of revocations in force: its number, and its octets with the signature.
+    /// The list of revocations in force: its number, its octets with the signature, and when changes of its records were signed.
     List {
         number: u64,
         octets: Arc<[u8]>,
+        times: ChangeTimes,
     },
     /// Time to close what is long over, and to fold a part of what is closed; the operator closed the time up to this Unix second, or
     /// none (0).
@@ -92,6 +96,8 @@ pub struct UsageBatch {
     /// Up to when routers have reported everything.
     pub confirmed: Vec<(RouterNumber, u64)>,
     pub reopened: Option<Reopening>,
+    /// A router has a list of other records than these, with this number; or has one no longer.
+    pub ahead: Option<(RouterNumber, Option<u64>)>,
 }
 
 /// What the operator should know.
@@ -124,7 +130,8 @@ pub enum RouterEvent {
         router: RouterNumber,
         rate: SharedRate,
     },
-    /// The router has a later list of revocations than this server: its records were set back.
+    /// The router has a list of revocations that is later than this server's, or of other records under the same numbers: the records
+    /// were set back.
     Ahead {
         router: RouterNumber,
         has: u64,
@@ -141,7 +148,8 @@ pub struct RouterStanding {
     pub list: Option<u64>,
     /// Whether it wants lists.
     pub follows: bool,
-    /// Whether its list was later than this server's at some time: the server's records were set back. It is sent no other list.
+    /// Whether its list is later than this server's, or was at some time and it is not known whether these records have what that list
+    /// has; or is of other records. The server's records were set back, and it is sent no other list.
     pub is_ahead: bool,
     /// Reports that were taken since the server's start, and refused ones.
     pub reports: u64,
@@ -157,15 +165,26 @@ struct Waiting {
     answer: UsageAnswer,
 }
 
+/// Who is at the other end of a link, and the number that it had when it connected.
+struct Link {
+    peer: IdentityKey,
+    number: RouterNumber,
+}
+
 /// The machine.
 pub struct RouterServer {
     routers: BTreeMap<IdentityKey, RouterNumber>,
-    links: BTreeMap<u64, RouterNumber>,
+    links: BTreeMap<u64, Link>,
     standing: BTreeMap<RouterNumber, RouterStanding>,
     rates: BTreeMap<RatePayer, u64>,
     lessors: BTreeMap<RatePayer, Lessor>,
     ledger: Ledger<ChargedAccount>,
     list: Option<(u64, Arc<[u8]>)>,
+    /// When changes of the list's records were signed.
+    times: ChangeTimes,
+    /// Routers that have a list of other records, and those of which the operator was told since the start.
+    ahead: BTreeMap<RouterNumber, u64>,
+    told: BTreeSet<RouterNumber>,
     waiting: VecDeque<Waiting>,
     submitted: u64,
     persisted: u64,
@@ -185,6 +204,9 @@ impl RouterServer {
             lessors: BTreeMap::new(),
             ledger: config.ledger,
             list: None,
+            times: ChangeTimes::default(),
+            ahead: config.ahead,
+            told: BTreeSet::new(),
             waiting: VecDeque::new(),
             submitted: 0,
             persisted: 0,
@@ -228,18 +250,15 @@ impl RouterServer {
             self.lessors.entry(*payer).or_insert_with(|| Lessor::new(*rate, count, now));
         }
         self.rates = rates;
-        let gone: Vec<u64> = self
-            .links
-            .iter()
-            .filter(|(_, number)| !routers.values().any(|known| known == *number))
-            .map(|(link, _)| *link)
-            .collect();
+        // By identity: who has been replaced reports no more usage under a number that is another's now.
+        let is_gone = |link: &Link| routers.get(&link.peer) != Some(&link.number);
+        let gone: Vec<u64> = self.links.iter().filter(|(_, link)| is_gone(link)).map(|(link, _)| *link).collect();
         for link in gone {
-            self.close(link, "this router is no longer configured");
+            self.close(link, "this router is no longer configured, or has another number");
         }
         self.standing.retain(|number, _| routers.values().any(|known| known == number));
         for number in routers.values() {
-            self.standing.entry(*number).or_default();
+            self.standing.entry(*number).or_default().is_ahead = self.ahead.contains_key(number);
         }
         self.routers = routers;
     }
@@ -263,7 +282,7 @@ impl RouterServer {
             self.outputs.push_back(RouterServerOutput::Close { link, why: "no router of this provider" });
             return;
         };
-        self.links.insert(link, number);
+        self.links.insert(link, Link { peer: *peer, number });
         let standing = self.standing.entry(number).or_default();
         let before = standing.link.replace(link);
         (standing.follows, standing.list) = (false, None);
@@ -275,7 +294,7 @@ impl RouterServer {
     }
 
     fn disconnected(&mut self, link: u64) {
-        let Some(number) = self.links.remove(&link) else { return };
+        let Some(Link { number, .. }) = self.links.remove(&link) else { return };
         self.waiting.retain(|waiting| waiting.link != link);
         if let Some(standing) = self.standing.get_mut(&number).filter(|standing| standing.link == Some(link)) {
             (standing.link, standing.follows) = (None, false);
@@ -284,7 +303,7 @@ impl RouterServer {
     }
 
     fn frame(&mut self, link: u64, octets: &[u8], now: Now) {
-        let Some(router) = self.links.get(&link).copied() else { return };
+        let Some(router) = self.links.get(&link).map(|link| link.number) else { return };
         let message = match ChannelMessage::decode(octets) {
             Ok(message) => message,
             Err(error) => {
@@ -402,39 +421,63 @@ impl RouterServer {
         self.answer();
     }
 
-    fn set_list(&mut self, number: u64, octets: Arc<[u8]>) {
+    fn set_list(&mut self, number: u64, octets: Arc<[u8]>, times: ChangeTimes) {
         if octets.len() > MAX_LIST || self.list.as_ref().is_some_and(|(last, _)| number <= *last) {
             return;
         }
-        self.list = Some((number, octets));
+        (self.list, self.times) = (Some((number, octets)), times);
         let all: Vec<RouterNumber> = self.standing.keys().copied().collect();
         all.into_iter().for_each(|router| self.hand_out(router));
     }
 
     /// Sends the list to a router that follows and has an older one.
     fn hand_out(&mut self, router: RouterNumber) {
-        let (Some((number, list)), Some(standing)) = (self.list.clone(), self.standing.get_mut(&router)) else {
+        let (Some((number, list)), Some(standing)) = (self.list.clone(), self.standing.get(&router)) else {
             return;
         };
         let Some(link) = standing.link.filter(|_| standing.follows) else { return };
+        let has = standing.list;
         // A list of records that were set back lacks revocations, also once its number is higher: the router keeps the one that it has.
-        if standing.is_ahead {
+        match has.map(|has| if has > number { Some(false) } else { self.times.has_list(has) }) {
+            Some(Some(false)) => self.set_ahead(router, has),
+            Some(None) => {}
+            // The records are in order again, or the operator has made the router forget its list.
+            Some(Some(true)) | None => self.set_ahead(router, None),
+        }
+        if let Some(has) = self.ahead.get(&router).copied() {
+            if self.told.insert(router) {
+                self.event(RouterEvent::Ahead { router, has, own: number });
+            }
             return;
         }
-        match standing.list {
-            Some(has) if has > number => {
-                standing.is_ahead = true;
-                return self.event(RouterEvent::Ahead { router, has, own: number });
-            }
-            Some(has) if has == number => return,
-            _ => {}
+        if has == Some(number) {
+            return;
         }
+        let Some(standing) = self.standing.get_mut(&router) else { return };
         standing.list = Some(number);
         let length = list.len() as u32; // at most MAX_LIST
         for (piece, octets) in list.chunks(PIECE).enumerate() {
             let offset = (piece * PIECE) as u32; // less than the length
             self.send(link, &ChannelMessage::Piece { length, offset, octets: octets.to_vec() });
         }
+    }
+
+    /// Notes, durably, which list of other records a router has; or that it has none.
+    fn set_ahead(&mut self, router: RouterNumber, has: Option<u64>) {
+        let before = match has {
+            Some(has) => self.ahead.insert(router, has),
+            None => self.ahead.remove(&router),
+        };
+        if let Some(standing) = self.standing.get_mut(&router) {
+            standing.is_ahead = has.is_some();
+        }
+        if before == has {
+            return;
+        }
+        if has.is_none() {
+            self.told.remove(&router);
+        }
+        self.persist(UsageBatch { ahead: Some((router, has)), ..UsageBatch::default() });
     }
 
     fn ask(&mut self, link: u64, router: RouterNumber, requests: &[(SharedRate, LeaseRequest)], now: Instant) {
@@ -471,7 +514,7 @@ impl Machine for RouterServer {
             RouterServerInput::Persisted(id) => self.persisted(id),
             RouterServerInput::Settle { closed } => self.settle(closed, now),
             RouterServerInput::Reopened(reopening) => self.reopened(reopening),
-            RouterServerInput::List { number, octets } => self.set_list(number, octets),
+            RouterServerInput::List { number, octets, times } => self.set_list(number, octets, times),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),
         }
     }

@@ -331,8 +331,9 @@ impl KeyServer {
     ///
     /// # Errors
     /// If it is older than what is held, or does not continue it. Nothing has changed.
-    pub fn adopt(&mut self, state: State) -> Result<(), SnapshotError> {
+    pub fn adopt(&mut self, mut state: State) -> Result<(), SnapshotError> {
         self.state.is_continued_by(&state)?;
+        state.keep_times(&self.state);
         self.state = state;
         self.indexes.clear();
         self.sealed.clear();

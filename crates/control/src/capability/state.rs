@@ -10,6 +10,7 @@ mod snapshot;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
@@ -249,6 +250,42 @@ struct Account {
     first: u32,
 }
 
+/// When the last changes of some records were signed, at most [`PAST`] of them: by this it is seen whether a list of revocations was made
+/// of these records, or of others under the same numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ChangeTimes {
+    /// The number of the last change.
+    pub last: u64,
+    /// Up to the last one. For each the latest Unix second at which a change up to it was signed.
+    pub seconds: Arc<[u64]>,
+}
+
+impl ChangeTimes {
+    /// The latest second at which a change up to this one was signed; `None` if that is not known.
+    #[must_use]
+    pub fn at(&self, number: u64) -> Option<u64> {
+        let back = usize::try_from(self.last.checked_sub(number)?).ok()?;
+        self.seconds.get(self.seconds.len().checked_sub(back.checked_add(1)?)?).copied()
+    }
+
+    /// The number of the next list of revocations: the number of its last change, and a second below. `before` is that of the list
+    /// before. The second is no earlier than the change, whatever the clock says: a list with an earlier one is of other records.
+    #[must_use]
+    pub fn list_number(&self, before: u64, now: UnixTime) -> u64 {
+        let second = now.secs().max(self.seconds.last().copied().unwrap_or(0));
+        (self.last << 32 | second & SECOND).max(before + 1)
+    }
+
+    /// Whether the list with this number was made of these records; `None` if that is not known.
+    #[must_use]
+    pub fn has_list(&self, number: u64) -> Option<bool> {
+        self.at(number >> 32).map(|time| number & SECOND >= time & SECOND)
+    }
+}
+
+/// The second in the number of a list.
+const SECOND: u64 = 0xffff_ffff;
+
 /// Accounts, grants and revocations, after some number of changes.
 pub struct State {
     provider: ProviderKey,
@@ -258,6 +295,8 @@ pub struct State {
     issued: u64,
     /// Digests of the last changes.
     past: VecDeque<[u8; 32]>,
+    /// For each of the last changes that this process has seen the latest second at which one up to it was signed.
+    times: VecDeque<u64>,
     accounts: HashMap<u32, Account>,
     /// Accounts that were closed, and the generation of their keys: whoever opens one anew takes a higher one.
     closed: HashMap<u32, u32>,
@@ -285,6 +324,7 @@ impl State {
             last: [0; 32],
             issued: 0,
             past: VecDeque::new(),
+            times: VecDeque::new(),
             accounts: HashMap::new(),
             closed: HashMap::new(),
             reopened: Vec::new(),
@@ -303,6 +343,19 @@ impl State {
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// When the last changes were signed.
+    #[must_use]
+    pub fn times(&self) -> ChangeTimes {
+        ChangeTimes { last: self.number, seconds: self.times.iter().copied().collect() }
+    }
+
+    /// Takes over when changes were signed from the state that this one, which is of a snapshot, continues.
+    pub(super) fn keep_times(&mut self, before: &Self) {
+        if self.number == before.number {
+            self.times.clone_from(&before.times);
+        }
     }
 
     #[must_use]
@@ -530,6 +583,8 @@ impl State {
         self.perform(&object.body, object);
         (self.number, self.last, self.issued) = (object.number, change.digest(), object.issued);
         snapshot::remember(&mut self.past, self.last);
+        let latest = self.times.back().map_or(self.issued, |time| self.issued.max(*time));
+        snapshot::remember(&mut self.times, latest);
         Ok(())
     }
 

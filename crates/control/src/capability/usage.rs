@@ -124,8 +124,15 @@ impl<A: Copy + Ord> Reporter<A> {
         self.unknown.extend(self.totals.keys());
     }
 
-    /// The answer to the last report does not come, or was a refusal: the same totals may be reported again.
-    pub fn again(&mut self) {
+    /// The report that waits for its answer. Repeated as it is, an answer to any copy of it counts: where answers are always late,
+    /// one to a report of another number would never be the one that is waited for.
+    #[must_use]
+    pub fn asked(&self) -> Option<&UsageReport<A>> {
+        self.asked.as_ref()
+    }
+
+    /// The last report was refused: the same totals may be reported again, under another number.
+    pub fn refused(&mut self) {
         self.asked = None;
     }
 

@@ -450,6 +450,43 @@ fn a_denial_of_earlier_that_a_resolver_repeats_does_not_keep_the_secret_away() {
 }
 
 #[test]
+fn a_revocation_that_was_lifted_or_a_grant_that_was_renewed_is_not_withheld_by_who_repeats_the_denial() {
+    let (server, credential) = &mut one();
+    let entry = Revocation { principal: principal(7), delegation: None, epoch: None };
+    let ended = Grant { terms: terms(7), not_before: 0, not_after: 1 };
+    let granted = Grant { not_after: u64::MAX, ..ended };
+    let cases = [
+        (ChangeBody::Revoke(entry), ChangeBody::Lift(entry), Denial::Revoked),
+        (ChangeBody::Grant(ended), ChangeBody::Grant(granted), Denial::Ended),
+    ];
+    for (denying, allowing, denial) in cases {
+        change(server, denying, at(0));
+        assert!(server.prepare(at(0).unix, u32::MAX));
+        let mut kept = Vec::new();
+        let denied = Err(LookupFailure::Denied(denial));
+        let ask = |to: Vec<SocketAddr>, answer: &mut dyn FnMut(SocketAddr, Transport, &[u8]) -> Vec<u8>| {
+            run(credential, epoch_at(at(0)), at(0), to, |to, transport, question| vec![answer(to, transport, question)])
+        };
+        let (outcome, _) = ask(vec![resolver(1)], &mut |_, transport, question| {
+            let answer = reply(server, question, transport, at(0));
+            kept = Message::from_vec(&answer).expect("a message").answers;
+            answer
+        });
+        assert_eq!(outcome, denied);
+        change(server, allowing, at(0));
+        assert!(server.prepare(at(0).unix, u32::MAX));
+        let repeated = |question: &[u8]| message(question, |message| message.answers.clone_from(&kept));
+        let (outcome, _) = ask(vec![resolver(1), resolver(2)], &mut |to, transport, question| {
+            if to == resolver(2) { reply(server, question, transport, at(0)) } else { repeated(question) }
+        });
+        assert!(outcome.is_ok(), "{denial}: {outcome:?}");
+        // With nobody who says otherwise, it is what is known.
+        let (outcome, _) = ask(vec![resolver(1), resolver(2)], &mut |_, _, question| repeated(question));
+        assert_eq!(outcome, denied);
+    }
+}
+
+#[test]
 fn a_ttl_that_was_changed_is_reported_and_the_secret_ends_with_its_epoch() {
     let (mut server, credential) = one();
     let now = at(0);

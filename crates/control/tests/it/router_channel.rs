@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_PIECES, RatePayer, RouterClient, RouterClientEvent,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_PIECES, RatePayer, RouterClient, RouterClientEvent,
     RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate,
     Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
 };
@@ -59,7 +59,7 @@ impl Server {
         }
         let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
         let rates = BTreeMap::from([(payer(None), RATE), (payer(Some(9)), RATE)]);
-        let machine = RouterServer::new(RouterServerConfig { routers, rates, ledger }, now(millis).instant);
+        let machine = RouterServer::new(RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() }, now(millis).instant);
         Self {
             machine,
             stored,
@@ -86,6 +86,10 @@ impl Server {
 
     fn frame(&mut self, link: u64, message: &ChannelMessage, millis: u64) {
         self.input(RouterServerInput::Frame { link, octets: message.encode() }, millis);
+    }
+
+    fn list(&mut self, number: u64, octets: Arc<[u8]>, times: ChangeTimes) {
+        self.input(RouterServerInput::List { number, octets, times }, 0);
     }
 
     fn connect(&mut self, link: u64, number: u8) {
@@ -212,10 +216,10 @@ fn a_list_goes_once_to_whoever_follows_and_has_an_older_one_and_in_pieces() {
     server.connect(2, 2);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
     server.input(RouterServerInput::Frame { link: 1, octets: client.connected() }, 0);
-    server.input(RouterServerInput::List { number: 3, octets: Arc::clone(&list) }, 0);
+    server.list(3, Arc::clone(&list), ChangeTimes::default());
     assert!(server.sent.is_empty(), "it has that list");
-    server.input(RouterServerInput::List { number: 4, octets: Arc::clone(&list) }, 0);
-    server.input(RouterServerInput::List { number: 2, octets: Arc::from([9_u8]) }, 0);
+    server.list(4, Arc::clone(&list), ChangeTimes::default());
+    server.list(2, Arc::from([9_u8]), ChangeTimes::default());
     let sent = std::mem::take(&mut server.sent);
     assert!(sent.len() == 3 && sent.iter().all(|(link, _)| *link == 1), "nobody else follows");
     let mut events = Vec::new();
@@ -242,12 +246,12 @@ fn a_router_with_a_later_list_than_the_server_shows_that_it_was_set_back_and_is_
     server.frame(1, &ChannelMessage::Follow { list: Some(8) }, 0);
     server.frame(2, &ChannelMessage::Follow { list: Some(5) }, 0);
     server.events.clear();
-    server.input(RouterServerInput::List { number: 6, octets: Arc::clone(&list) }, 0);
+    server.list(6, Arc::clone(&list), ChangeTimes::default());
     assert_eq!(server.events, [RouterEvent::Ahead { router: 10, has: 8, own: 6 }]);
     let links = |server: &mut Server| server.sent().iter().map(|(link, _)| *link).collect::<Vec<_>>();
     assert_eq!(links(&mut server), [2]);
     // Also once the number is higher, since the list lacks what was lost; the other router was never ahead.
-    server.input(RouterServerInput::List { number: 9, octets: Arc::clone(&list) }, 0);
+    server.list(9, Arc::clone(&list), ChangeTimes::default());
     assert_eq!(links(&mut server), [2]);
     server.input(RouterServerInput::Disconnected { link: 1 }, 0);
     server.connect(3, 1);
@@ -260,6 +264,64 @@ fn a_router_with_a_later_list_than_the_server_shows_that_it_was_set_back_and_is_
     server.frame(3, &report(1, vec![(account(1), usage(5))]), 0);
     server.sync(0);
     assert_eq!(server.sent().len(), 1);
+}
+
+/// The writer's disk is lost after change 100, and the backup ends with change 90. It goes on from there to change 101.
+#[test]
+fn a_router_with_a_list_of_other_records_is_told_from_one_that_is_behind_also_after_a_restart() {
+    let list: Arc<[u8]> = Arc::from([9_u8; 100]);
+    // Changes up to 90 were signed in the second of their number; later ones, of the new history, from second 5,000 on.
+    let times = |last: u64| ChangeTimes {
+        last,
+        seconds: (80..=last).map(|change| if change > 90 { 4_909 + change } else { change }).collect(),
+    };
+    let at = |change: u64, second: u64| change << 32 | second;
+    let follow = |server: &mut Server, number: u8, list: Option<u64>| {
+        let link = 100 + u64::from(number);
+        server.connect(link, number);
+        server.frame(link, &ChannelMessage::Follow { list }, 0);
+        let sent = server.sent().len();
+        server.input(RouterServerInput::Disconnected { link }, 0);
+        sent
+    };
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.list(at(101, 6_000), Arc::clone(&list), times(101));
+    // What was revoked by changes 91 to 100 is not in this list, though its number is higher.
+    assert_eq!(follow(&mut server, 1, Some(at(100, 4_000))), 0);
+    assert!(server.events.contains(&RouterEvent::Ahead { router: 10, has: at(100, 4_000), own: at(101, 6_000) }));
+    // A list that both histories have, one of the new history, and one so old that nothing is known of it.
+    for behind in [at(90, 3_999), at(95, 5_100), at(3, 3)] {
+        assert_eq!(follow(&mut server, 2, Some(behind)), 1, "{behind:x}");
+    }
+    let ahead = server.pending.iter().filter_map(|batch| batch.ahead).collect::<Vec<_>>();
+    assert_eq!(ahead, [(10, Some(at(100, 4_000)))]);
+    // The next process knows nothing of change 100, as it began with a snapshot; the mark stays.
+    let restarted = |ahead: BTreeMap<u16, u64>, times: ChangeTimes| {
+        let mut server = Server::new(BTreeMap::new(), 0);
+        let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
+        let config = RouterServerConfig { routers, rates: BTreeMap::new(), ledger: Ledger::new(10), ahead };
+        server.machine = RouterServer::new(config, now(0).instant);
+        server.list(at(200, 9_000), Arc::clone(&list), times);
+        server
+    };
+    let mark = BTreeMap::from([(10, at(100, 4_000))]);
+    let mut server = restarted(mark.clone(), ChangeTimes { last: 200, seconds: Arc::from([8_000]) });
+    assert!(server.machine.standing()[&10].is_ahead);
+    for _ in 0..2 {
+        assert_eq!(follow(&mut server, 1, Some(at(100, 4_000))), 0);
+    }
+    let is_ahead = |event: &&RouterEvent| matches!(event, RouterEvent::Ahead { router: 10, .. });
+    assert_eq!(server.events.iter().filter(is_ahead).count(), 1, "each process says it once");
+    assert_eq!(follow(&mut server, 2, Some(at(150, 7_000))), 1);
+    // Once the router has forgotten its list, and once the records that were lost are back, it is as any other.
+    assert_eq!(follow(&mut server, 1, None), 1);
+    let whole = ChangeTimes { last: 200, seconds: (0..=200).map(|change| change * 30).collect() };
+    let mut restored = restarted(mark, whole);
+    assert_eq!(follow(&mut restored, 1, Some(at(100, 4_000))), 1);
+    for server in [&server, &restored] {
+        assert_eq!(server.pending.iter().filter_map(|batch| batch.ahead).collect::<Vec<_>>(), [(10, None)]);
+        assert!(!server.machine.standing()[&10].is_ahead);
+    }
 }
 
 #[test]
@@ -341,6 +403,53 @@ fn another_router_in_the_place_of_one_gets_nothing_until_its_leases_are_over() {
         assert!(sum <= RATE, "{sum} at {millis}");
     }
     assert!(ask(&mut server, &mut other, 2, 1_700) > RATE / 2, "the other's lease is over");
+}
+
+/// The identity of router 10 was stolen, and the operator has given the number to another.
+#[test]
+fn a_reload_ends_the_link_of_an_identity_that_is_no_longer_configured_though_its_number_is() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    server.connect(2, 2);
+    let configure = |server: &mut Server, routers: [(IdentityKey, u16); 2]| {
+        let (routers, rates) = (BTreeMap::from(routers), BTreeMap::new());
+        server.input(RouterServerInput::Configure { routers, rates }, 0);
+        std::mem::take(&mut server.closed).iter().map(|(link, _)| *link).collect::<Vec<_>>()
+    };
+    assert_eq!(configure(&mut server, [(router(3), 10), (router(2), 20)]), [1]);
+    server.frame(1, &report(1, vec![(account(1), usage(5))]), 0);
+    server.sync(0);
+    assert!(server.stored.is_empty(), "nothing is billed on its word");
+    // An identity that has another number now connects anew under it.
+    assert_eq!(configure(&mut server, [(router(3), 20), (router(2), 10)]), [2]);
+}
+
+/// The store stalls while a report waits for it; the repetition is dropped, and the answer to the first comes late.
+#[test]
+fn a_router_repeats_its_report_after_an_answer_that_was_late_or_to_another_one() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    client.connected();
+    client.durable(account(1), usage(5));
+    let first = client.report(now(0).instant).expect("a report");
+    server.input(RouterServerInput::Frame { link: 1, octets: first }, 0);
+    assert_eq!(client.report(now(4_999).instant), None, "it waits for the answer");
+    let second = client.report(now(5_000).instant).expect("no answer came");
+    drop(second);
+    // To a report that nobody waits for.
+    let other = ChannelMessage::Answer(UsageAnswer { number: 7, is_behind: false }).encode();
+    assert_eq!(client.frame(&other, now(5_500).instant), Ok(Vec::new()));
+    assert_eq!(client.report(now(9_999).instant), None, "the repetition waits");
+    assert!(client.report(now(10_000).instant).is_some(), "it is lost, and repeated");
+    // Where every answer comes after the repetition, the totals arrive all the same.
+    server.sync(11_000);
+    for (_, octets) in std::mem::take(&mut server.sent) {
+        assert_eq!(client.frame(&octets, now(11_000).instant), Ok(Vec::new()));
+    }
+    assert_eq!(client.waiting(), 0);
+    client.durable(account(1), usage(6));
+    assert!(client.report(now(11_000).instant).is_some());
 }
 
 #[test]

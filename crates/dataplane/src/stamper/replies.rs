@@ -6,15 +6,17 @@
 //! Their messages are the options of [`wayleave_packet::platypus::mint::reply`], in packets of their own that carry nothing else
 //! ([`NO_NEXT_HEADER`]), so that packets of connections keep their length.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now, UnixTime};
+use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::Seed;
-use wayleave_packet::platypus::header::Packet;
+use wayleave_packet::platypus::header::{Capability, Interval, Packet};
 use wayleave_packet::platypus::mint::reply::{Granted, Parties, ReplyClient, ReplyOption, ReplyServer};
 use wayleave_packet::platypus::mint::{Hop, epoch};
+use wayleave_packet::platypus::verify::is_martian;
 
 use crate::limit::TokenBucket;
 
@@ -25,6 +27,11 @@ pub const NO_NEXT_HEADER: u8 = 59;
 pub const MAX_SERVERS: usize = 4_096;
 /// Clients that a server's stamper holds capabilities of, at most.
 pub const MAX_CLIENTS: usize = 4_096;
+/// Of these, clients of one /24 (IPv6: /56), which is often one customer's: a few networks do not fill the table.
+pub const MAX_OF_NETWORK: usize = 64;
+/// The longest key epoch, in the exponent of its seconds, of a capability that a client may grant: 18 hours. The client chooses it, and
+/// the server holds the capability until the epoch after it has ended.
+pub const LONGEST_GRANT: u8 = 16;
 /// Hellos in a row, a second apart, before a pause.
 const TRIES: u32 = 3;
 /// Seconds between hellos.
@@ -137,27 +144,58 @@ pub enum Answer {
     Granted(IpAddr),
 }
 
+/// A client's capability.
+#[derive(Debug)]
+struct Client {
+    hop: Hop,
+    /// How many grants were taken before this one.
+    order: u64,
+}
+
 /// What a server's stamper holds of clients.
 #[derive(Debug)]
 pub struct ReplyGrants {
     server: ReplyServer,
-    clients: BTreeMap<IpAddr, Hop>,
+    waypoints: Vec<Prefix>,
+    clients: BTreeMap<IpAddr, Client>,
+    taken: u64,
     offers: TokenBucket,
     accepts: TokenBucket,
     /// Options that were refused: malformed, stale, of another connection, over a limit.
     pub refused: u64,
+    /// Of these, grants for waypoints that the operator does not name.
+    pub other_waypoint: u64,
+}
+
+/// The addresses that count together, from the first to the last.
+fn network(client: IpAddr) -> (IpAddr, IpAddr) {
+    match client {
+        IpAddr::V4(v4) => {
+            let first = v4.to_bits() & !0xff;
+            (IpAddr::V4(first.into()), IpAddr::V4((first | 0xff).into()))
+        }
+        IpAddr::V6(v6) => {
+            let host = u128::MAX >> 56;
+            let first = v6.to_bits() & !host;
+            (IpAddr::V6(first.into()), IpAddr::V6((first | host).into()))
+        }
+    }
 }
 
 impl ReplyGrants {
-    /// `seed` must be random.
+    /// `seed` must be random. Clients may grant capabilities for `waypoints` alone: all packets to a client go to the waypoint that it
+    /// granted, and any other would be a host that the client chose as the target of the server's packets.
     #[must_use]
-    pub fn new(seed: &Seed) -> Self {
+    pub fn new(seed: &Seed, waypoints: Vec<Prefix>) -> Self {
         Self {
             server: ReplyServer::new(seed, None),
+            waypoints,
             clients: BTreeMap::new(),
+            taken: 0,
             offers: TokenBucket::new(OFFERS, OFFERS),
             accepts: TokenBucket::new(ACCEPTS, ACCEPTS),
             refused: 0,
+            other_waypoint: 0,
         }
     }
 
@@ -182,25 +220,74 @@ impl ReplyGrants {
             return None;
         }
         let Granted { capability, key } = self.server.accept(&option, &parties, now.unix).ok()?;
-        let is_fit = epoch::is_accepted(capability.interval, capability.epoch, now.unix)
-            && capability.is_consistent()
-            && (self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&client));
-        if !is_fit {
+        if !self.is_named(capability.waypoint) {
+            self.other_waypoint += 1;
             return None;
         }
-        self.clients.insert(client, Hop { capability, key });
+        if !is_fit(&capability, now.unix) {
+            return None;
+        }
+        self.make_room(client);
+        self.clients.insert(client, Client { hop: Hop { capability, key }, order: self.taken });
+        self.taken += 1;
         Some(Answer::Granted(client))
+    }
+
+    /// Whether clients may grant capabilities for this waypoint.
+    fn is_named(&self, waypoint: IpAddr) -> bool {
+        let length = if waypoint.is_ipv4() { 32 } else { 128 };
+        let host = Prefix::new(waypoint, length);
+        !is_martian(waypoint) && host.is_ok_and(|host| self.waypoints.iter().any(|named| named.contains(&host)))
+    }
+
+    /// The oldest grants leave for a new one, so that nobody who came first keeps others out: those of the client's own network if it
+    /// has its number, else those of the network that has most.
+    fn make_room(&mut self, client: IpAddr) {
+        if self.clients.contains_key(&client) {
+            return;
+        }
+        let (first, last) = network(client);
+        let own = || self.clients.range(first..=last);
+        let oldest = if own().count() >= MAX_OF_NETWORK {
+            own().min_by_key(|(_, held)| held.order).map(|(address, _)| *address)
+        } else if self.clients.len() >= MAX_CLIENTS {
+            self.oldest_of_largest()
+        } else {
+            None
+        };
+        if let Some(oldest) = oldest {
+            self.clients.remove(&oldest);
+        }
+    }
+
+    fn oldest_of_largest(&self) -> Option<IpAddr> {
+        let clients: Vec<(IpAddr, u64)> = self.clients.iter().map(|(client, held)| (*client, held.order)).collect();
+        // In order of their addresses those of a network stand together.
+        let networks = clients.chunk_by(|(one, _), (other, _)| network(*one) == network(*other));
+        let oldest = networks.filter_map(|of| {
+            let (client, order) = of.iter().min_by_key(|(_, order)| *order)?;
+            Some(((of.len(), Reverse(*order)), *client))
+        });
+        oldest.max_by_key(|(rank, _)| *rank).map(|(_, client)| client)
     }
 
     /// The clients, and what packets to each are stamped with.
     pub fn clients(&self) -> impl Iterator<Item = (IpAddr, &Hop)> {
-        self.clients.iter().map(|(client, hop)| (*client, hop))
+        self.clients.iter().map(|(client, held)| (*client, &held.hop))
     }
 
     /// Gives up capabilities that no waypoint accepts any longer. Returns whether there were any.
     pub fn expire(&mut self, now: UnixTime) -> bool {
         let before = self.clients.len();
-        self.clients.retain(|_, hop| epoch::is_accepted(hop.capability.interval, hop.capability.epoch, now));
+        let is_accepted = |of: &Capability| epoch::is_accepted(of.interval, of.epoch, now);
+        self.clients.retain(|_, held| is_accepted(&held.hop.capability));
         self.clients.len() < before
     }
+}
+
+/// Whether a client may grant this capability now.
+fn is_fit(capability: &Capability, now: UnixTime) -> bool {
+    let Capability { interval, epoch, .. } = *capability;
+    let is_short = Interval::new(LONGEST_GRANT).is_some_and(|longest| interval <= longest);
+    is_short && epoch::is_accepted(interval, epoch, now) && capability.is_consistent()
 }

@@ -7,11 +7,13 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
-use wayleave_dataplane::stamper::replies::{Answer, MAX_CLIENTS, ReplyGrants, ReplyRequests};
+use wayleave_dataplane::stamper::replies::{
+    Answer, LONGEST_GRANT, MAX_CLIENTS, MAX_OF_NETWORK, ReplyGrants, ReplyRequests,
+};
 use wayleave_dataplane::stamper::{Config, Location, Route, Rule, RuleAction, Stamper};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::reply::Granted;
-use wayleave_packet::platypus::mint::{Hop, WaypointKey, epoch};
+use wayleave_packet::platypus::mint::{WaypointKey, epoch};
 use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint, verify};
 
 const NOW: u64 = 1_795_240_800;
@@ -29,13 +31,18 @@ fn key() -> WaypointKey {
 
 /// A capability for `client` alone, of the key epoch at `now`.
 fn granted(client: Ipv4Addr, now: UnixTime) -> Granted {
-    let interval = Interval::new(12).expect("in range");
+    granted_for(WAYPOINT, 12, client, now)
+}
+
+/// One for another waypoint, of a key epoch of another length.
+fn granted_for(waypoint: Ipv4Addr, interval: u8, client: Ipv4Addr, now: UnixTime) -> Granted {
+    let interval = Interval::new(interval).expect("in range");
     let (principal, epoch) = (Principal::new(11).expect("24 bits"), epoch::epoch_at(interval, now));
-    let held = key().secret(WAYPOINT.into(), principal, interval, epoch);
+    let held = key().secret(waypoint.into(), principal, interval, epoch);
     let prefix = Prefix::new(client.into(), 32).expect("a host");
     let held = held.delegate(DelegationId::new(5).expect("24 bits"), prefix).expect("of the family");
     let capability = Capability {
-        waypoint: WAYPOINT.into(),
+        waypoint: waypoint.into(),
         principal,
         interval,
         epoch,
@@ -59,7 +66,17 @@ fn seed(number: u8) -> impl FnOnce() -> Option<Seed> {
 
 /// The whole exchange of one client with one server. Returns whether the server took the grant.
 fn exchange(requests: &mut ReplyRequests, grants: &mut ReplyGrants, client: Ipv4Addr, now: Now) -> bool {
-    let epoch = granted(client, now.unix).capability.epoch;
+    exchange_of(requests, grants, client, now, granted(client, now.unix))
+}
+
+fn exchange_of(
+    requests: &mut ReplyRequests,
+    grants: &mut ReplyGrants,
+    client: Ipv4Addr,
+    now: Now,
+    granted: Granted,
+) -> bool {
+    let epoch = granted.capability.epoch;
     let hello = requests.leaves(SERVER.into(), epoch, now.instant, seed(1)).expect("it asks");
     let hello = carried(&hello, (client, SERVER));
     let hello = Packet::decode(&hello).expect("sound");
@@ -67,7 +84,7 @@ fn exchange(requests: &mut ReplyRequests, grants: &mut ReplyGrants, client: Ipv4
     assert_eq!(to, IpAddr::V4(client));
     let offer = carried(&offer, (SERVER, client));
     let offer = Packet::decode(&offer).expect("sound");
-    let answer = requests.offered(&offer, client.into(), |_| Some(granted(client, now.unix)));
+    let answer = requests.offered(&offer, client.into(), |_| Some(granted));
     let (to, grant) = answer.expect("a grant");
     assert_eq!(to, IpAddr::V4(SERVER));
     let grant = carried(&grant, (client, SERVER));
@@ -76,7 +93,8 @@ fn exchange(requests: &mut ReplyRequests, grants: &mut ReplyGrants, client: Ipv4
 }
 
 fn new() -> (ReplyRequests, ReplyGrants) {
-    (ReplyRequests::default(), ReplyGrants::new(&Seed::new([9; 32])))
+    let waypoints = vec!["198.51.100.0/24".parse().expect("a prefix"), "127.0.0.0/8".parse().expect("a prefix")];
+    (ReplyRequests::default(), ReplyGrants::new(&Seed::new([9; 32]), waypoints))
 }
 
 #[test]
@@ -175,7 +193,7 @@ fn offers_that_nobody_asked_for_and_grants_of_others_are_refused() {
 }
 
 #[test]
-fn a_flood_of_options_is_limited_and_clients_have_a_limit() {
+fn a_flood_of_options_is_limited() {
     let (mut requests, mut grants) = new();
     let hello = requests.leaves(SERVER.into(), 1, at(0).instant, seed(1)).expect("it asks");
     let hello = carried(&hello, (CLIENT, SERVER));
@@ -183,20 +201,63 @@ fn a_flood_of_options_is_limited_and_clients_have_a_limit() {
     let offers = (0..3_000).filter(|_| grants.receive(&hello, SERVER.into(), at(0)).is_some()).count();
     assert_eq!(offers, 1_000, "a second's worth");
     assert!(grants.receive(&hello, SERVER.into(), at(1)).is_some());
-    // Twenty-five seconds of grants fill the table; further clients are refused, those that are known are renewed.
+}
+
+/// Whoever connects could otherwise have all of the server's packets to it sent to a third host.
+#[test]
+fn a_grant_for_a_waypoint_that_the_operator_does_not_name_is_refused() {
     let (_, mut grants) = new();
-    let client = |number: u32| Ipv4Addr::from(0x0a00_0000 + number);
-    let when = |number: u32| {
-        let now = at(0);
-        Now { instant: now.instant + Duration::from_millis(u64::from(number) * 6), ..now }
+    let now = at(0);
+    let mut is_taken = |waypoint: &str, interval: u8| {
+        let waypoint = waypoint.parse().expect("an address");
+        let granted = granted_for(waypoint, interval, CLIENT, now.unix);
+        exchange_of(&mut ReplyRequests::default(), &mut grants, CLIENT, now, granted)
     };
-    for number in 0..MAX_CLIENTS as u32 {
-        let mut requests = ReplyRequests::default();
-        assert!(exchange(&mut requests, &mut grants, client(number), when(number)), "{number}");
+    for waypoint in ["203.0.113.99", "10.0.0.1", "198.51.101.1", "192.0.2.10"] {
+        assert!(!is_taken(waypoint, 12), "{waypoint}");
     }
-    let last = MAX_CLIENTS as u32;
-    assert!(!exchange(&mut ReplyRequests::default(), &mut grants, client(last), when(last)));
-    assert!(exchange(&mut ReplyRequests::default(), &mut grants, client(3), when(last + 1)));
-    let known: Vec<Hop> = grants.clients().map(|(_, hop)| hop.clone()).collect();
-    assert_eq!(known.len(), MAX_CLIENTS);
+    // Special-purpose addresses, though the operator named them.
+    assert!(!is_taken("127.0.0.1", 12));
+    // The client chooses how long a key epoch is, and so how long the server holds the capability.
+    for interval in [LONGEST_GRANT + 1, 24] {
+        assert!(!is_taken("198.51.100.1", interval), "{interval}");
+    }
+    assert!(is_taken("198.51.100.1", LONGEST_GRANT) && is_taken("198.51.100.254", 4));
+    assert_eq!((grants.refused, grants.other_waypoint, grants.clients().count()), (7, 5, 1));
+}
+
+#[test]
+fn who_fills_the_table_of_clients_keeps_nobody_out() {
+    let (_, mut grants) = new();
+    let mut count = 0;
+    let mut joins = |grants: &mut ReplyGrants, client: Ipv4Addr| {
+        count += 1;
+        let now = Now { instant: at(0).instant + Duration::from_millis(count * 6), ..at(0) };
+        assert!(exchange(&mut ReplyRequests::default(), grants, client, now), "{client}");
+    };
+    let is_there = |grants: &ReplyGrants, client: Ipv4Addr| grants.clients().any(|(of, _)| of == IpAddr::V4(client));
+    let in_network = |network: u32, host: u32| Ipv4Addr::from(0x0a00_0000 + (network << 8) + host);
+    joins(&mut grants, CLIENT);
+    // One network takes its own share, whatever it has of addresses.
+    let most = MAX_OF_NETWORK as u32;
+    for host in 0..256 {
+        joins(&mut grants, in_network(0, host));
+    }
+    assert_eq!(grants.clients().count(), 1 + MAX_OF_NETWORK);
+    assert!(is_there(&grants, in_network(0, 255)) && !is_there(&grants, in_network(0, 255 - most)), "the oldest left");
+    // Many together fill the table, and what leaves for others is theirs, the oldest first.
+    for network in 1..=MAX_CLIENTS as u32 / most {
+        (0..most).for_each(|host| joins(&mut grants, in_network(network, host)));
+    }
+    assert_eq!(grants.clients().count(), MAX_CLIENTS);
+    let oldest = |grants: &ReplyGrants| (0..most).filter(|host| !is_there(grants, in_network(1, *host))).count();
+    let before = oldest(&grants);
+    let other = Ipv4Addr::new(203, 0, 113, 99);
+    joins(&mut grants, other);
+    assert!(is_there(&grants, CLIENT) && is_there(&grants, other));
+    assert_eq!(grants.clients().count(), MAX_CLIENTS);
+    // Who is known is renewed, and nobody leaves for it.
+    joins(&mut grants, CLIENT);
+    assert_eq!((grants.clients().count(), grants.refused), (MAX_CLIENTS, 0));
+    assert!(before <= 1 && oldest(&grants) <= before + 1);
 }

@@ -38,7 +38,7 @@ use crate::key_files::changes::Changes;
 use crate::key_files::compaction::{self, Compacted};
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::private::replace;
-use crate::key_files::revocation::RevocationEntry;
+use crate::key_files::revocation::{self, RevocationEntry};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
@@ -78,6 +78,8 @@ pub enum Cap {
     Usage(UsageOf),
     /// Replace the recorded changes by a signed snapshot of what is in force. A running writer does so by itself.
     Compact(Compact),
+    /// Begin the key server's list of revocations anew, from its records, after the file was lost. See the guide on backups first.
+    NewList(NewList),
     /// Create a file of capabilities from the key of a waypoint, without a key server.
     Mint(Mint),
     /// Delegate a file of capabilities, restricted to some destinations, without a key server.
@@ -113,6 +115,15 @@ pub struct Init {
 
 #[derive(Args, Debug)]
 pub struct Compact {
+    /// The configuration of the key server that is the writer.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct NewList {
     /// The configuration of the key server that is the writer.
     #[arg(long, short)]
     pub config: PathBuf,
@@ -272,6 +283,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => usage_of(command),
         Cap::Compact(command) => compact(command),
+        Cap::NewList(command) => new_list(command),
         Cap::Mint(command) => capability::mint(command),
         Cap::Narrow(command) => capability::narrow(command),
         Cap::RevokeList(command) => revocation_lists::revoke(command),
@@ -296,6 +308,9 @@ fn init(command: &Init) -> Outcome {
     let api = command.api.map(|api| api.to_string());
     let text = template(command.zone.as_str(), &listen, command.name_server.as_str(), &status, &writer, api.as_deref());
     write_new(&file, &text, 0o644)?;
+    // An empty list: where one is missing later, it was lost.
+    let source = Source::read(&file)?;
+    revocation::begin(&KeyFile::parse(&source)?, &source, unix_now())?;
     if command.json {
         print_json(json!({ "zone": command.zone.as_str(), "writer": writer, "configuration": file }));
     } else {
@@ -561,6 +576,13 @@ fn compact(command: &Compact) -> Outcome {
     let source = Source::read(&command.config)?;
     let Compacted { number, before, after } = compaction::compact(&KeyFile::parse(&source)?, &source, unix_now())?;
     report(json!({ "number": number, "octets_before": before, "octets_after": after }), command.json);
+    Ok(())
+}
+
+fn new_list(command: &NewList) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let entries = revocation::begin(&KeyFile::parse(&source)?, &source, unix_now())?;
+    report(json!({ "entries": entries }), command.json);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::stamper::{RANKS, Rule, RuleAction};
+use wayleave_packet::platypus::verify::is_martian;
 
 use super::check::{Checked, RoleConfig};
 use super::parse::Text;
@@ -56,6 +57,9 @@ pub struct HostSection {
     pub address: Option<Text<Ipv4Addr>>,
     /// Replies are stamped with what clients hand over for them.
     pub replies: Option<Spanned<bool>>,
+    /// The waypoints that these may be for: all packets to a client go to the one that it names.
+    #[serde(default)]
+    pub reply_waypoints: Vec<Spanned<Prefix>>,
     /// Who is asked for the secrets of capabilities that routes name by their lines, at port 53; without any, the resolvers of
     /// `/etc/resolv.conf`.
     #[serde(default)]
@@ -97,6 +101,28 @@ impl HostSection {
     /// Whether replies are stamped with what clients hand over.
     pub fn takes_replies(&self) -> bool {
         self.replies.as_ref().is_some_and(|replies| *replies.get_ref())
+    }
+
+    fn reply_faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if let Some(replies) = self.replies.as_ref().filter(|replies| *replies.get_ref())
+            && self.reply_waypoints.is_empty()
+        {
+            let message = "clients could have this host's packets sent to any address, expected `reply_waypoints` in [host]: the \
+                           networks of the waypoints that they may pay for";
+            faults.push(Fault::at(replies.span(), message));
+        }
+        if let Some(first) = self.reply_waypoints.first().filter(|_| !self.takes_replies()) {
+            faults.push(Fault::at(first.span(), "waypoints without replies, expected `replies = true` in [host]"));
+        }
+        for named in &self.reply_waypoints {
+            let prefix = named.get_ref();
+            if prefix.afi() != Afi::Ipv4 || is_martian(prefix.address()) {
+                let message = "no network of waypoints, expected one of IPv4 such as \"198.51.100.0/24\", and no special-purpose one";
+                faults.push(Fault::at(named.span(), message));
+            }
+        }
+        faults
     }
 
     /// The priorities of the role's routing rules: one for what leaves the stamper, one for each rank of senders.
@@ -144,6 +170,7 @@ impl HostFile {
             let replies = host.replies.iter().filter(|replies| *replies.get_ref()).map(Spanned::span);
             faults.extend(replies.chain(reply).map(|at| Fault::at(at, message)));
         }
+        faults.extend(host.reply_faults());
         for user in host.users.iter().filter(|user| user.get_ref().number().is_none()) {
             faults.push(Fault::at(user.span(), NO_USER));
         }
@@ -266,6 +293,8 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      #address = \"192.0.2.10\"\n\
      # Replies to clients that hand over capabilities for them are stamped with these.\n\
      #replies = false\n\
+     # Which waypoints these may be for; with `replies = true` it must be set.\n\
+     #reply_waypoints = [\"198.51.100.0/24\"]\n\
      # Who is asked for secrets, at port 53, instead of the resolvers of /etc/resolv.conf.\n\
      #resolvers = [\"192.0.2.53\"]\n\
      # Where users register capabilities for their own packets (`wayleave stamp`), and who may besides root.\n\

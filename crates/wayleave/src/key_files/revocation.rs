@@ -6,10 +6,13 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use wayleave_core::UnixTime;
 use wayleave_crypto::sign::VerifyingKey;
-use wayleave_dataplane::platypus::revocation::{MAX_ENTRIES, Revocation, RevocationList};
+use wayleave_dataplane::platypus::revocation::{ListKind, MAX_ENTRIES, Revocation, RevocationList, sign_list};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 
+use crate::config::Source;
+use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
 
@@ -92,6 +95,30 @@ pub fn put(path: &Path, parts: &[&[u8]]) -> Outcome {
     }
     fs::rename(&temporary, path).map_err(|error| Failure::system(path.display(), &error))?;
     private::sync_folder(path)
+}
+
+/// Begins the list of a provider's key server, whose number is that of its records: empty records have an empty list. Later the server
+/// writes it. Returns how many entries it has.
+///
+/// # Errors
+/// If there is one, or the configuration is a replica's or names none.
+pub fn begin(config: &KeyFile, source: &Source, now: UnixTime) -> Outcome<usize> {
+    let (Some(named), Some(signer)) = (&config.key.revocations, config.signer(source)?) else {
+        let message = "this configuration has no `revocations`, or no `writer_key`: routers get lists from the writer";
+        return Err(Failure::new(message).help("run the command where the writer is").into());
+    };
+    let path = source.resolve(named.get_ref());
+    if fs::symlink_metadata(&path).is_ok() {
+        let message = format!("{} exists: the server goes on from it", path.display());
+        return Err(Failure::new(message).help("nothing is to be done; start the server").into());
+    }
+    let (server, _) = config.server(source)?;
+    let state = server.state();
+    let in_force = |entry: &&Revocation| entry.expires_at().is_none_or(|expiry| expiry > now.secs());
+    let entries: Vec<Revocation> = state.revocations().filter(in_force).copied().collect();
+    let (list, signature) = sign_list(&signer, state.times().list_number(0, now), now, ListKind::Whole, &entries);
+    put(&path, &[&signature, &list])?;
+    Ok(entries.len())
 }
 
 impl Drop for Replacement {

@@ -28,6 +28,7 @@ use wayleave_runtime::Clock;
 use self::api::RunningApi;
 use self::api::counts::ApiCounts;
 use self::core::{Core, lock};
+use self::listing::{ListHandle, WrittenList};
 use self::parts::{Parts, stopped};
 use super::daemon::{Daemon, Role};
 use crate::config::Source;
@@ -187,10 +188,11 @@ async fn follow_records(
             return;
         }
         if let Some(listeners) = &listeners {
-            let written = list.as_ref().and_then(|list| list.written().list);
-            if let Some((number, octets)) = written.filter(|(number, _)| *number != sent) {
+            let WrittenList { list, times, .. } = list.as_ref().map(ListHandle::written).unwrap_or_default();
+            if let Some((number, octets)) = list.filter(|(number, _)| *number != sent) {
                 sent = number;
-                let _ = listeners.send(routers::Event::List(number, octets)).await; // fails if the role has stopped
+                let event = routers::Event::List(number, octets, times);
+                let _ = listeners.send(event).await; // fails if the role has stopped
             }
             let reopenings = lock(&core).server.state().reopened().to_vec();
             for reopening in reopenings {

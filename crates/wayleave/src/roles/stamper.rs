@@ -115,6 +115,11 @@ impl Plan {
         self.file.host.get_ref().takes_replies()
     }
 
+    /// The waypoints that these may be for.
+    fn reply_waypoints(&self) -> Vec<Prefix> {
+        self.file.host.get_ref().reply_waypoints.iter().map(|named| *named.get_ref()).collect()
+    }
+
     fn shown(&self, system: &System, now: UnixTime) -> Shown {
         let section = self.file.stamper.get_ref();
         let rules = self.rules();
@@ -229,7 +234,10 @@ impl Role for StamperRole {
                 address,
                 paying: plan.paying.clone(),
                 requests: ReplyRequests::default(),
-                grants: if plan.takes_replies() { Some(ReplyGrants::new(&seed()?)) } else { None },
+                grants: match plan.takes_replies() {
+                    true => Some(ReplyGrants::new(&seed()?, plan.reply_waypoints())),
+                    false => None,
+                },
                 granted: Arc::clone(&granted),
             }),
             None => None,

@@ -68,6 +68,12 @@ impl Server {
         self.keep(file, &line)
     }
 
+    /// The list of revocations was lost, and the operator takes the records as they are.
+    pub(super) fn without_list(&self) {
+        fs::remove_file(self.folder.0.join("server/revoked")).expect("there");
+        self.folder.ok(&["cap", "new-list", "--config", &self.config]);
+    }
+
     fn keep(&self, file: &str, line: &str) -> PathBuf {
         assert!(line.starts_with("wayleave-cap-") && line.trim_end().lines().count() == 1, "{line}");
         self.folder.write(file, line);
@@ -188,6 +194,27 @@ fn a_server_with_an_old_copy_of_its_records_does_not_start() {
     fs::remove_file(&records).expect("removed");
     let said = text(&run().stderr);
     assert!(said.contains("restore them from a backup"), "{said}");
+}
+
+/// The disk was lost, and the backup is of before a revocation and has no list.
+#[test]
+fn a_server_whose_list_is_missing_does_not_start_until_the_operator_begins_another() {
+    let mut server = Server::new("no-list");
+    server.grant("own.line", &["--principal", "7"]);
+    eventually("the list follows", || server.running.count("number") == 2);
+    server.running.kill();
+    let list = server.folder.0.join("server/revoked");
+    let begin = ["cap", "new-list", "--config", &server.config];
+    assert!(text_of(&server.folder.run(&begin)).contains("the server goes on from it"));
+    fs::remove_file(&list).expect("there");
+    let output = server.folder.run(&["run", "key", "--config", &server.config]);
+    let said = text_of(&output);
+    assert!(!output.status.success() && said.contains("old copy") && said.contains("cap new-list"), "{said}");
+    assert!(!list.exists(), "nothing is written over what may be restored");
+    server.folder.ok(&begin);
+    server.running.resume();
+    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    assert_eq!(server.list().0 >> 32, 2);
 }
 
 #[test]
@@ -624,6 +651,58 @@ fn a_hostile_resolver_delays_a_look_up_or_makes_it_fail_and_never_replaces_a_sec
     }
 }
 
+/// A resolver that sends its answer by TCP an octet at a time, each sooner than a read gives up. Counts the connections, and those that
+/// were open until it had sent an answer of a minute.
+fn dripping() -> (String, Arc<[AtomicUsize; 2]>) {
+    let udp = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let address = udp.local_addr().expect("bound");
+    let tcp = TcpListener::bind(address).expect("the same port by TCP");
+    let counts = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let counted = Arc::clone(&counts);
+    std::thread::spawn(move || {
+        let mut octets = [0; 4_096];
+        while let Ok((length, from)) = udp.recv_from(&mut octets) {
+            let question = Message::from_vec(&octets[..length]).expect("a question");
+            let mut answer = empty(&question, ResponseCode::NoError);
+            answer.metadata.truncation = true;
+            let _ = udp.send_to(&encoded(&answer), from);
+        }
+    });
+    std::thread::spawn(move || {
+        for stream in tcp.incoming() {
+            let (mut stream, counted) = (stream.expect("a connection"), Arc::clone(&counted));
+            counted[0].fetch_add(1, Ordering::Relaxed);
+            std::thread::spawn(move || {
+                let mut drip = |octets: &[u8]| stream.write_all(octets).is_ok();
+                let is_open = drip(&[0xff, 0xff])
+                    && (0..600).all(|_| {
+                        std::thread::sleep(Duration::from_millis(100));
+                        drip(&[7])
+                    });
+                counted[1].fetch_add(usize::from(is_open), Ordering::Relaxed);
+            });
+        }
+    });
+    (address.to_string(), counts)
+}
+
+#[test]
+fn a_resolver_that_drips_its_answer_does_not_keep_the_next_from_being_asked() {
+    let server = Server::new("drip");
+    server.grant("own.line", &["--principal", "7", "--interval", "16"]);
+    eventually("the server follows the records", || server.running.count("grants") == 1);
+    let (first, counts) = dripping();
+    let through = |command: &[&str]| {
+        let output = server.folder.run(&[command, &["--server", &first, "--server", &server.listen]].concat());
+        assert!(output.status.success(), "{command:?}: {}", text_of(&output));
+    };
+    through(&["cap", "lookup", "--line", "own.line"]);
+    // Nor does it keep a holder from revoking.
+    through(&["cap", "revoke", "--line", "own.line"]);
+    let [begun, endured] = [0, 1].map(|of| counts[of].load(Ordering::Relaxed));
+    assert!(begun >= 2 && endured == 0, "{begun} connections, {endured} of them to the end");
+}
+
 /// What is stray does not end the wait for an acknowledgement, as it does not that for a secret.
 #[test]
 fn orders_are_acknowledged_behind_stray_datagrams() {
@@ -793,7 +872,7 @@ fn a_replica_copies_the_records_of_its_writer_whoever_is_killed_and_takes_no_oth
     for principal in ["10", "11"] {
         writer.folder.ok(&["cap", "revoke", principal, "--config", &writer.config]);
     }
-    fs::remove_file(writer.folder.0.join("server/revoked")).expect("there");
+    writer.without_list();
     writer.running.resume();
     eventually("the replica says what is wrong", || {
         replica.status("following")["problem"].as_str().is_some_and(|problem| problem.contains("differ"))

@@ -310,7 +310,7 @@ fn a_replica_and_its_writer_see_at_once_that_the_writer_was_set_back() {
     let last = fs::read(writer.folder.0.join("server/records")).expect("there");
     writer.running.kill();
     fs::write(writer.folder.0.join("server/records"), &old).expect("set back");
-    fs::remove_file(writer.folder.0.join("server/revoked")).expect("there");
+    writer.without_list();
     writer.running.resume();
     let problem = || replica.status("following")["problem"].as_str().unwrap_or_default().to_owned();
     eventually("the replica sees it", || problem().contains("end with change 2"));
@@ -328,7 +328,7 @@ fn a_replica_and_its_writer_see_at_once_that_the_writer_was_set_back() {
     writer.running.kill();
     fs::copy(writer.folder.0.join("replica/records"), writer.folder.0.join("server/records")).expect("copied");
     assert!(fs::read(writer.folder.0.join("server/records")).expect("there") == last);
-    fs::remove_file(writer.folder.0.join("server/revoked")).expect("there");
+    writer.without_list();
     writer.running.resume();
     eventually("the replica follows again", || problem().is_empty());
 }

@@ -98,6 +98,8 @@ impl Restoring {
             return Err(SnapshotError::Content { index, what: "the digests do not end with that of the last change" });
         }
         (state.number, state.last, state.issued) = (number, last, issued);
+        // Of an earlier one the snapshot says nothing. This is not after it, so that no list of these records seems to be of others.
+        state.times.push_back(issued);
         Ok(state)
     }
 

@@ -289,8 +289,8 @@ pub(super) fn has_expired(revocation: &Revocation, now: u64) -> bool {
     revocation.expires_at().is_some_and(|second| second <= now)
 }
 
-/// Keeps the digest of a further change, and no more than [`PAST`] of them.
-pub(super) fn remember(past: &mut VecDeque<[u8; 32]>, digest: [u8; 32]) {
+/// Keeps what is to be known of a further change, and of no more than [`PAST`].
+pub(super) fn remember<T>(past: &mut VecDeque<T>, digest: T) {
     if past.len() >= PAST {
         past.pop_front();
     }

@@ -68,7 +68,7 @@ impl Core {
         let orders = Budget::new(ORDERS.0, ORDERS.1);
         let core = Self { server, changes, list, orders, log, clock, is_prepared: true };
         if let Some(writer) = &mut writer {
-            writer.write(number, &core.revocations(now), now);
+            writer.write(core.server.state().times(), &core.revocations(now), now);
         }
         Ok((core, writer))
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info};
+use wayleave_control::capability::ChangeTimes;
 use wayleave_core::{Instant, Now};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
@@ -28,6 +29,8 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct WrittenList {
     /// Its number, and its octets behind the signature; none before the first of this run.
     pub list: Option<(u64, Arc<[u8]>)>,
+    /// When the changes of its records were signed.
+    pub times: ChangeTimes,
     /// It has the revocations up to this change.
     made_of: Option<u64>,
     /// Why the last attempt failed, until one succeeds.
@@ -78,11 +81,26 @@ impl ListWriter {
     /// Reads which list was written last; `None` if the configuration names none. `number` is that of the state.
     ///
     /// # Errors
-    /// If the last list is damaged, or was made of later records.
+    /// If the last list is damaged, was made of later records, or is missing though there are records: it may have been lost with some
+    /// of them.
     pub fn open(config: &KeyFile, source: &Source, number: u64, now: Instant) -> Outcome<Option<Self>> {
         let (Some(named), Some(signer)) = (&config.key.revocations, config.signer(source)?) else { return Ok(None) };
         let path = source.resolve(named.get_ref());
         let before = revocation::open(&path, &signer.verifying_key())?.map(|list| list.sequence);
+        if before.is_none() && number > 0 {
+            let message = format!(
+                "{} is missing, and the records end with change {number}: without the last list it cannot be seen whether they are an old \
+                 copy, which lacks revocations",
+                path.display()
+            );
+            return Err(Failure::new(message)
+                .help(
+                    "restore the file with the records, from the same backup. If it is lost, take the records from the most advanced \
+                     replica, or revoke again what was revoked since the backup; then begin a list with `wayleave cap new-list \
+                     --config FILE`",
+                )
+                .into());
+        }
         // The upper half of a list's number is that of the state: an old copy of the records has a lower one.
         if let Some(before) = before.filter(|before| before >> 32 > number) {
             let message = format!(
@@ -133,26 +151,27 @@ impl ListWriter {
             return;
         }
         let made_of = self.written.borrow().made_of;
-        let (state, entries) = {
+        let (times, entries) = {
             let core = lock(core);
-            let state = core.server.state().number();
-            if made_of == Some(state) && now.instant < self.renewal {
+            let state = core.server.state();
+            if made_of == Some(state.number()) && now.instant < self.renewal {
                 return;
             }
-            (state, core.revocations(now))
+            (state.times(), core.revocations(now))
         };
-        self.write(state, &entries, now);
+        self.write(times, &entries, now);
     }
 
-    /// Signs and writes the list of these entries, which are in force after the change `state`.
-    pub fn write(&mut self, state: u64, entries: &[Revocation], now: Now) {
-        let number = (state << 32 | now.unix.secs() & 0xffff_ffff).max(self.last + 1);
+    /// Signs and writes the list of these entries, which are in force after the last of the changes.
+    pub fn write(&mut self, times: ChangeTimes, entries: &[Revocation], now: Now) {
+        let number = times.list_number(self.last, now.unix);
         let (octets, signature) = sign_list(&self.signer, number, now.unix, ListKind::Whole, entries);
         match revocation::put(&self.path, &[&signature, &octets]) {
             Ok(()) => {
                 (self.last, self.renewal) = (number, now.instant + RENEWAL);
                 let list = Some((number, [&signature[..], &octets].concat().into()));
-                self.written.send_replace(WrittenList { list, made_of: Some(state), problem: None });
+                let made_of = Some(times.last);
+                self.written.send_replace(WrittenList { list, times, made_of, problem: None });
                 info!(number, entries = entries.len(), "list of revocations written");
             }
             Err(failures) => {

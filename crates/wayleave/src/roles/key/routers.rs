@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use wayleave_control::capability::{
-    ChargedAccount, JournalId, Ledger, MAX_MESSAGE, Reopening, RouterEvent, RouterNumber, RouterServer,
+    ChangeTimes, ChargedAccount, JournalId, Ledger, MAX_MESSAGE, Reopening, RouterEvent, RouterNumber, RouterServer,
     RouterServerConfig, RouterServerInput, RouterServerOutput, Usage, UsageBatch, UsageRecord,
 };
 use wayleave_runtime::Clock;
@@ -34,11 +34,13 @@ const TOTALS: usize = 4 << 20;
 /// Octets that may wait for one router: a whole list of revocations, and answers.
 const LINK_QUEUE: usize = 96 << 20;
 /// The table of totals; that of the second up to which time is closed, under an empty key; those of seconds up to which routers have
-/// reported everything, by their numbers; those at which numbers of closed accounts got another owner, by number and generation.
+/// reported everything, by their numbers; those at which numbers of closed accounts got another owner, by number and generation; numbers of
+/// lists of revocations that routers have and that are of other records than the server's, by the routers' numbers.
 pub const TABLE: &str = "usage";
 const CLOSED: &str = "usage-closed";
 const CONFIRMED: &str = "usage-confirmed";
 const OWNERS: &str = "usage-owners";
+const AHEAD: &str = "routers-ahead";
 /// Octets of a total's key: router, journal, account.
 const KEY: usize = 2 + 16 + ChargedAccount::LENGTH;
 
@@ -46,7 +48,8 @@ const KEY: usize = 2 + 16 + ChargedAccount::LENGTH;
 pub enum Event {
     Link(LinkEvent),
     Persisted(u64),
-    List(u64, Arc<[u8]>),
+    /// Its number and octets, and when changes of its records were signed.
+    List(u64, Arc<[u8]>, ChangeTimes),
     Reopened(Reopening),
     /// Time to see what there is for replicas.
     Sweep,
@@ -91,7 +94,7 @@ impl Routers {
         let store = Arc::new(FileStore::open(&path)?);
         let ledger = ledger(|table| store.load(table))?;
         let machine = RouterServer::new(
-            RouterServerConfig { routers: config.routers(), rates: config.rates(), ledger },
+            RouterServerConfig { routers: config.routers(), rates: config.rates(), ledger, ahead: ahead(&store)? },
             clock.now().instant,
         );
         let (events, inbox) = mpsc::channel(QUEUE);
@@ -117,6 +120,14 @@ impl Routers {
         let running = Running::start(machine, io, clock, (events, inbox));
         Ok(Some(Self { running, store, _listening: listening }))
     }
+}
+
+/// Which routers had lists of other records than the server's.
+fn ahead(store: &FileStore) -> Result<BTreeMap<RouterNumber, u64>, StoreError> {
+    let read = |(key, value): Record| {
+        Some((u16::from_be_bytes(key.try_into().ok()?), u64::from_be_bytes(value.try_into().ok()?)))
+    };
+    Ok(store.load(AHEAD)?.into_iter().filter_map(read).collect())
 }
 
 /// What a store has, which is read by `load`.
@@ -198,9 +209,14 @@ fn changes(batch: &UsageBatch) -> Vec<Change> {
         key: [reopening.principal.to_be_bytes(), reopening.generation.to_be_bytes()].concat(),
         value: Some(reopening.at.to_be_bytes().to_vec()),
     };
+    let ahead = |(router, has): &(RouterNumber, Option<u64>)| Change {
+        table: AHEAD,
+        key: router.to_be_bytes().to_vec(),
+        value: has.map(|has| has.to_be_bytes().to_vec()),
+    };
     let totals = batch.records.iter().map(total).chain(batch.removed.iter().map(removed));
     let routers = batch.confirmed.iter().map(confirmed).chain(batch.reopened.iter().map(reopened));
-    totals.chain(batch.closed.map(closed)).chain(routers).collect()
+    totals.chain(batch.closed.map(closed)).chain(routers).chain(batch.ahead.iter().map(ahead)).collect()
 }
 
 /// Where an operator's command says up to when time is closed: beside the file of usage.
@@ -263,7 +279,7 @@ impl Io<RouterServer> for RouterIo {
             }
             Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
             Event::Persisted(id) => RouterServerInput::Persisted(id),
-            Event::List(number, octets) => RouterServerInput::List { number, octets },
+            Event::List(number, octets, times) => RouterServerInput::List { number, octets, times },
             Event::Reopened(reopening) => RouterServerInput::Reopened(reopening),
             Event::Configure(config) => {
                 self.names = config.router_names();
@@ -350,8 +366,11 @@ impl RouterIo {
             RouterEvent::Ahead { has, own, .. } => error!(
                 router,
                 suppressed,
-                "the router has list {has} of revocations, and these records make list {own}: they were set back to an old copy; the \
-                 router keeps its list and is sent none; restore the records from the last backup, or from a replica, and start again"
+                "the router has list {has} of revocations, which was made of change {} of other records than these, and these make list \
+                 {own}: they were set back to an old copy; the router keeps its list and is sent none, also after a restart; restore the \
+                 records from the last backup, or from a replica, and start again; or revoke again what is missing here, then \
+                 remove the router's state and start it again",
+                has >> 32
             ),
             RouterEvent::Differs { rate, .. } => warn!(
                 router,

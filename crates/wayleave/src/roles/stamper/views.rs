@@ -95,18 +95,33 @@ pub struct StamperView {
     pub shown: Arc<RwLock<Shown>>,
 }
 
+/// What became of capabilities for replies.
+#[derive(Clone, Copy, Default)]
+struct ReplyCounters {
+    /// Servers that were handed one.
+    servers: usize,
+    /// Clients whose replies are stamped.
+    clients: usize,
+    /// Options that were refused; of these, grants for waypoints that `reply_waypoints` does not name.
+    refused: u64,
+    other_waypoint: u64,
+}
+
 impl StamperView {
     async fn counters(&self) -> Result<(IoCounters, Counters), ViewError> {
         self.worker.ask(|worker| worker.counted()).await.ok_or(ViewError::Unavailable)
     }
 
-    /// Servers that were handed a capability for replies, clients whose replies are stamped, and options that were refused.
-    async fn replies(&self) -> (usize, usize, u64) {
+    async fn replies(&self) -> ReplyCounters {
         let counted = self.worker.ask(|worker| {
             let replies = worker.replies.as_ref()?;
-            let grants = replies.grants.as_ref();
-            let refused = grants.map_or(0, |grants| grants.refused);
-            Some((replies.requests.granted(), grants.map_or(0, |grants| grants.clients().count()), refused))
+            let of_clients = replies.grants.as_ref().map(|grants| ReplyCounters {
+                servers: 0,
+                clients: grants.clients().count(),
+                refused: grants.refused,
+                other_waypoint: grants.other_waypoint,
+            });
+            Some(ReplyCounters { servers: replies.requests.granted(), ..of_clients.unwrap_or_default() })
         });
         counted.await.flatten().unwrap_or_default()
     }
@@ -200,7 +215,12 @@ impl View for StamperView {
             "unsent": io.unsent,
             "arrived": io.arrived,
             "delivered": io.delivered,
-            "replies": { "servers": replies.0, "clients": replies.1, "refused": replies.2 },
+            "replies": {
+                "servers": replies.servers,
+                "clients": replies.clients,
+                "refused": replies.refused,
+                "other_waypoint": replies.other_waypoint,
+            },
             "lookups": { "found": lookups.found, "failed": lookups.failed, "events": lookups.events },
             "problems": problems,
         }))
@@ -222,14 +242,25 @@ impl View for StamperView {
             counter("refused", Unit::Packets, "Packets that contradict what the system says of them", io.refused),
             counter("arrived", Unit::Packets, "Stamped packets that arrived for this host", io.arrived),
             counter("delivered", Unit::Packets, "Arrived packets handed over without their header", io.delivered),
-            gauge("reply_server", Unit::Number, "Servers that were handed a capability for replies", replies.0 as f64),
+            gauge(
+                "reply_server",
+                Unit::Number,
+                "Servers that were handed a capability for replies",
+                replies.servers as f64,
+            ),
             gauge(
                 "reply_client",
                 Unit::Number,
                 "Clients whose capabilities replies are stamped with",
-                replies.1 as f64,
+                replies.clients as f64,
             ),
-            counter("reply_refused", Unit::Messages, "Reply options that were refused", replies.2),
+            counter("reply_refused", Unit::Messages, "Reply options that were refused", replies.refused),
+            counter(
+                "reply_other_waypoint",
+                Unit::Messages,
+                "Grants for waypoints that the configuration does not name",
+                replies.other_waypoint,
+            ),
             counter("reply_option", Unit::Packets, "Reply options sent", io.options),
             counter("lookup_found", Unit::Messages, "Secrets that were looked up", lookups.found),
             counter("lookup_failed", Unit::Messages, "Look-ups that gave no secret", lookups.failed),

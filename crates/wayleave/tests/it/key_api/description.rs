@@ -82,6 +82,15 @@ pub(super) fn redemption(line: &InvitationLine, holder: u8, now: UnixTime) -> Va
     })
 }
 
+/// What a server that folds usage, or begins or ends, answers to anything.
+#[test]
+fn every_operation_describes_the_answer_of_a_server_that_cannot_answer_now() {
+    for (id, operation) in operations(&description()) {
+        let problem = &operation.of["responses"]["503"]["content"]["application/problem+json"]["schema"]["$ref"];
+        assert_eq!(problem, "#/components/schemas/Problem", "{id}");
+    }
+}
+
 #[test]
 fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     let routers = format!("[key.routers]\nlisten = \"{}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n", free());

@@ -29,7 +29,7 @@ fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
          rules = [{{ to = \"203.0.113.0/24\", route = \"paid\" }}]\n"
     );
     let server = world.site.server.clone();
-    let config = page(LAST, "replies = true\n", "routes = []\nrules = []\n");
+    let config = page(LAST, "replies = true\nreply_waypoints = [\"198.51.100.0/24\"]\n", "routes = []\nrules = []\n");
     let server = Router::start_role("stamper", &world.folder, "server", server, &config);
     let client = world.site.client.clone();
     let client = Router::start_role("stamper", &world.folder, "client", client, &page(HOST, "", &paid));

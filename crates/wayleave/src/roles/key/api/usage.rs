@@ -88,7 +88,7 @@ async fn read(
         }
         tokio::time::sleep(PAUSE).await;
     }
-    Err(Problem::new(ProblemKind::Stopping, "usage of closed time is being added up: ask again in a minute"))
+    Err(Problem::new(ProblemKind::Busy, "usage of closed time is being added up: ask again in a minute"))
 }
 
 /// Reads usage in parts until the page is full: neither takes more memory than they have lines. `None` if the parts are not of one
