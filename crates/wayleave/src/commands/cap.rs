@@ -346,7 +346,12 @@ fn grant(command: &GrantCap) -> Outcome {
     let now = unix_now().secs();
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
-    change(&mut server, &mut changes, &mut |_| Some(granted.clone()))?;
+    let mut shortened = Vec::new();
+    change(&mut server, &mut changes, &mut |state| {
+        shortened = beyond(state, &terms, not_after);
+        Some(granted.clone())
+    })?;
+    warn_of_shortened(shortened.iter().map(|grant| grant.terms.to_string()));
     let state = server.state();
     let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
     let key = key.ok_or_else(|| Failure::new("the grant was withdrawn again by another command"))?;
@@ -367,8 +372,17 @@ fn grant_at(command: &GrantCap, at: &ApiTarget) -> Outcome {
     let granted = cap_remote::grant(at, command.name.as_deref(), &order)?;
     let credential = granted["capability"].as_str().and_then(|line| line.parse().ok());
     let credential = credential.ok_or_else(|| Failure::new(format!("{} answers with no capability", at.url)))?;
+    let shortened = granted["shortened"].as_array().into_iter().flatten();
+    warn_of_shortened(shortened.filter_map(|grant| grant["terms"].as_str()).map(str::to_owned));
     hand_over(&credential, granted["until"].as_u64(), command.json);
     Ok(())
+}
+
+/// Says what ends sooner with the grant that it was delegated from.
+fn warn_of_shortened(terms: impl Iterator<Item = String>) {
+    for terms in terms {
+        warn(&format!("this delegation lasts no longer than the grant does now: {terms}"));
+    }
 }
 
 /// Says that nothing can be looked up for a waypoint yet.

@@ -98,6 +98,7 @@ impl Restoring {
             return Err(SnapshotError::Content { index, what: "the digests do not end with that of the last change" });
         }
         (state.number, state.last, state.issued) = (number, last, issued);
+        state.note_time(issued);
         Ok(state)
     }
 
