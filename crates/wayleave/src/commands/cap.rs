@@ -40,7 +40,7 @@ use crate::key_files::private::replace;
 use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
-use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
+use crate::provider::orders::{DAY, GrantOrder, beyond, check_name, delegation_id, open_or_rename, principal_of};
 use crate::provider::tree::{self, AccountGrants};
 use crate::roles::usage_store::{TABLE, closed_by_operator, closing, ledger};
 use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
@@ -380,8 +380,12 @@ fn grant_at(command: &GrantCap, at: &ApiTarget) -> Outcome {
 
 /// Says what ends sooner with the grant that it was delegated from.
 fn warn_of_shortened(terms: impl Iterator<Item = String>) {
-    for terms in terms {
-        warn(&format!("this delegation lasts no longer than the grant does now: {terms}"));
+    let all: Vec<String> = terms.collect();
+    if let Some(first) = all.first() {
+        let count = all.len();
+        warn(&format!(
+            "delegations of this grant that end sooner now, with it: {count}; the first is {first}; `wayleave cap list` shows all"
+        ));
     }
 }
 

@@ -23,10 +23,10 @@ struct Lasting {
     recorded: usize,
     /// Those that are in lists for routers.
     listed: usize,
-    /// Those of them that are of sub-delegations.
-    below: usize,
     /// Those of sub-delegations of the one delegation, listed or not.
     own: usize,
+    /// These, and those of all other sub-delegations that are listed.
+    below: usize,
 }
 
 impl State {
@@ -65,8 +65,9 @@ impl State {
             let sub_of = entry.delegation.filter(|(_, sub)| sub.is_some()).map(|(id, _)| id);
             lasting.recorded += 1;
             lasting.listed += usize::from(is_listed);
-            lasting.below += usize::from(is_listed && sub_of.is_some());
-            lasting.own += usize::from(sub_of.is_some() && sub_of == own);
+            let is_own = sub_of.is_some() && sub_of == own;
+            lasting.own += usize::from(is_own);
+            lasting.below += usize::from(is_own || is_listed && sub_of.is_some());
         }
         lasting
     }

@@ -107,7 +107,16 @@ impl ListWriter {
                 .into());
         }
         let (due, written) = (Arc::new(Notify::new()), watch::Sender::new(WrittenList::default()));
-        Ok(Some(Self { path, signer, last: before.unwrap_or(0), renewal: now, signed_at: 0, not_before: now, due, written }))
+        Ok(Some(Self {
+            path,
+            signer,
+            last: before.unwrap_or(0),
+            renewal: now,
+            signed_at: 0,
+            not_before: now,
+            due,
+            written,
+        }))
     }
 
     /// The server's end.
