@@ -149,7 +149,7 @@ impl ListWriter {
 
     /// Writes the list if the state has changed, if it was last signed an hour ago, or if the clock has gone back behind that. The server is locked only while its revocations
     /// are copied.
-    fn look(&mut self, core: &Mutex<Core>, now: Now) {
+    pub(super) fn look(&mut self, core: &Mutex<Core>, now: Now) {
         if now.instant < self.not_before {
             return;
         }
