@@ -31,6 +31,12 @@ impl Budget {
         }
         is_there
     }
+
+    /// Whether nothing is missing: a new one is the same.
+    #[must_use]
+    pub fn is_full(&self, now: Instant) -> bool {
+        self.full_at <= now
+    }
 }
 
 #[cfg(test)]

@@ -67,6 +67,17 @@ impl Terms {
         Some(Self { delegation, ..*self })
     }
 
+    /// The terms that this was delegated from, the nearest first.
+    pub fn ancestors(&self) -> impl Iterator<Item = Self> {
+        std::iter::successors(self.parent(), Self::parent)
+    }
+
+    /// Whether this was delegated from `other`, at once or over another.
+    #[must_use]
+    pub fn is_below(&self, other: &Self) -> bool {
+        self.ancestors().any(|terms| terms == *other)
+    }
+
     /// Names these terms and no others.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {

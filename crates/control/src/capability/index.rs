@@ -8,6 +8,8 @@ use wayleave_packet::platypus::header::Interval;
 use super::keys::Handle;
 use super::state::State;
 
+/// Slots of grants with other epochs that cost as much as one handle: they are only looked at.
+const LOOKED_AT: u32 = 32;
 /// No grant.
 const EMPTY: (u32, u32) = (0, u32::MAX);
 
@@ -32,15 +34,21 @@ impl EpochIndex {
         self.done >= state.slots()
     }
 
-    /// Takes in at most `most` further slots; returns how many.
+    /// Takes in further slots, by work for at most `most` handles; returns how much work it was.
     pub(super) fn advance(&mut self, state: &State, most: u32) -> u32 {
-        let end = self.done.saturating_add(most).min(state.slots());
-        let from = self.done;
-        for slot in from..end {
-            self.insert(state, slot);
+        let end = state.slots();
+        let (mut handles, mut others) = (0, 0);
+        while self.done < end && handles + others / LOOKED_AT < most {
+            match state.interval_of(self.done) {
+                Some(interval) if interval == self.interval => {
+                    self.insert(state, self.done);
+                    handles += 1;
+                }
+                _ => others += 1,
+            }
+            self.done += 1;
         }
-        self.done = self.done.max(end);
-        end.saturating_sub(from)
+        handles + others / LOOKED_AT
     }
 
     /// Takes in a slot whose grant is new or has another key.

@@ -181,15 +181,22 @@ pub enum Status {
         "the capability does not allow this: a holder revokes and delegates only what follows from the own capability"
     )]
     NotAllowed,
-    #[error("the provider's records are full; ask the provider")]
+    #[error(
+        "the provider's records have no room for more of this by this capability; revoke in whole what was delegated, or ask the provider"
+    )]
     Full,
     /// The server's disk is full or broken.
     #[error("the key server cannot write to its disk, and nothing was changed; repeat it later, or ask the provider")]
     Unwritten,
+    /// Nothing was looked at.
+    #[error(
+        "more orders came than the key server takes in a short time, and nothing was changed; repeat it in some seconds"
+    )]
+    Busy,
 }
 
 impl Status {
-    const ALL: [Self; 5] = [Self::Done, Self::Clock, Self::NotAllowed, Self::Full, Self::Unwritten];
+    const ALL: [Self; 6] = [Self::Done, Self::Clock, Self::NotAllowed, Self::Full, Self::Unwritten, Self::Busy];
 
     fn code(self) -> u8 {
         match self {
@@ -198,6 +205,7 @@ impl Status {
             Self::NotAllowed => 2,
             Self::Full => 3,
             Self::Unwritten => 4,
+            Self::Busy => 5,
         }
     }
 }

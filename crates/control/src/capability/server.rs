@@ -17,22 +17,21 @@ use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
-use wayleave_packet::platypus::revocation::Revocation;
 
 use super::answer::{Answer, Denial, EpochSecret, SEALED};
 use super::cookie::{CookieKey, Presented};
+use super::credential::Terms;
 use super::index::EpochIndex;
 use super::keys::{MasterKey, ProviderKey};
 use super::message::{ANSWER_RECORD, MAX_UDP};
 use super::name::{LookupName, NameError, RequestName};
+use super::order_limits::{OrderBudgets, OrdersDone};
 use super::policy::LookupPolicy;
 use super::quick::Quick;
 use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
 use super::sealed::SealedSecrets;
-use super::state::{
-    Change, ChangeBody, ChangeError, Grant, MAX_REVOKED, Restoring, SnapshotError, SnapshotHead, State,
-};
+use super::state::{Change, ChangeBody, ChangeError, Grant, Restoring, SnapshotError, SnapshotHead, State};
 use super::zone::{MAX_ZONE, Zone};
 use crate::signed::Signed;
 
@@ -108,7 +107,8 @@ pub enum Served {
     Reply(Vec<u8>),
     /// It deserves no answer.
     Nothing,
-    /// An order of a holder: make the change durable, [`KeyServer::apply`] it, and send what [`KeyServer::acknowledge`] returns.
+    /// An order of a holder: if the server [admits](KeyServer::admit) it make the change durable, [`KeyServer::apply`] it, and send what
+    /// [`KeyServer::acknowledge`] returns.
     Order(Box<PendingOrder>),
 }
 
@@ -117,10 +117,23 @@ pub enum Served {
 pub struct PendingOrder {
     /// Already signed; `None` if it was done before.
     pub change: Option<Signed<Change>>,
+    /// This very order was carried out: it costs nothing, and changes nothing whatever happened since.
+    pub is_repeated: bool,
     request: SignedRequest,
+    digest: [u8; 32],
+    terms: Terms,
     key: MasterKey,
     question: Question,
     query: Query,
+}
+
+/// What becomes of an order that its holder may give.
+enum Decided {
+    /// Nothing: it was carried out.
+    Repeated,
+    /// Nothing: all is as it wants.
+    AsIs,
+    Change(Signed<Change>),
 }
 
 /// What an answer repeats of its question beside the name, and what the client may have.
@@ -179,6 +192,10 @@ counters! {
     truncated,
     /// Orders that were carried out.
     orders,
+    /// Orders that came again after they were carried out.
+    orders_repeated,
+    /// Orders beyond the rate of their capability, their principal or all.
+    orders_busy,
     /// Orders with a wrong MAC, or of nobody.
     orders_forged,
     /// Orders that a clock refused.
@@ -218,6 +235,8 @@ pub struct KeyServer {
     state: State,
     indexes: Vec<EpochIndex>,
     sealed: SealedSecrets,
+    budgets: OrderBudgets,
+    done: OrdersDone,
     counters: ServerCounters,
     /// The second that is being counted, its answers, and those of the second before.
     load: (u64, u64, u64),
@@ -252,6 +271,8 @@ impl KeyServer {
             policy,
             indexes: Vec::new(),
             sealed: SealedSecrets::new(),
+            budgets: OrderBudgets::new(),
+            done: OrdersDone::new(),
             counters: ServerCounters::default(),
             load: (0, 0, 0),
         })
@@ -363,28 +384,51 @@ impl KeyServer {
         Ok(())
     }
 
-    /// Makes the tables of handles that are asked for now, and soon, for at most so many grants; returns whether all is done.
-    /// Called at start until it is, and then from time to time.
+    /// Makes the tables of handles that are asked for now, and soon, by work for at most so many grants; returns whether all is done.
+    /// Called at start until it is, and then from time to time. Each length of epochs has its share of the work, so that one whose epochs end
+    /// before their tables are made keeps no other from its own.
     pub fn prepare(&mut self, now: UnixTime, most: u32) -> bool {
         let mut left = most;
         self.indexes.retain(|index| epoch::is_accepted(index.interval, index.epoch, now));
-        for n in Interval::SHORTEST.exponent()..=Interval::LONGEST.exponent() {
-            let Some(interval) = Interval::new(n).filter(|interval| self.state.uses(*interval)) else { continue };
-            let current = epoch::epoch_at(interval, now);
-            let wanted = [Some(current), current.checked_add(1), current.checked_sub(1)];
-            for epoch in wanted.into_iter().flatten() {
-                let at = self.indexes.iter().position(|index| index.interval == interval && index.epoch == epoch);
-                let at = at.unwrap_or_else(|| {
-                    self.indexes.push(EpochIndex::new(interval, epoch, self.state.grants_with(interval)));
-                    self.indexes.len() - 1
-                });
-                left -= self.indexes[at].advance(&self.state, left);
-                if !self.indexes[at].is_complete(&self.state) {
-                    return false;
-                }
+        let all = (Interval::SHORTEST.exponent()..=Interval::LONGEST.exponent()).filter_map(Interval::new);
+        let mut unfinished: Vec<Interval> = all.filter(|interval| self.state.uses(*interval)).collect();
+        loop {
+            unfinished.retain(|interval| self.next_index(*interval, now).is_some());
+            if unfinished.is_empty() || left == 0 {
+                return unfinished.is_empty();
+            }
+            let share = (left / unfinished.len() as u32).max(1); // at most 21 intervals
+            for interval in &unfinished {
+                left -= self.prepare_interval(*interval, now, share.min(left));
             }
         }
-        true
+    }
+
+    /// Makes the tables of one length of epochs; returns how much work that was.
+    fn prepare_interval(&mut self, interval: Interval, now: UnixTime, most: u32) -> u32 {
+        let mut left = most;
+        while left > 0
+            && let Some(at) = self.next_index(interval, now)
+        {
+            left -= self.indexes[at].advance(&self.state, left);
+        }
+        most - left
+    }
+
+    /// The table of this length of epochs that is to be made next: that of the current epoch, of the next, of the last.
+    fn next_index(&mut self, interval: Interval, now: UnixTime) -> Option<usize> {
+        let current = epoch::epoch_at(interval, now);
+        for epoch in [Some(current), current.checked_add(1), current.checked_sub(1)].into_iter().flatten() {
+            let at = self.indexes.iter().position(|index| index.interval == interval && index.epoch == epoch);
+            let at = at.unwrap_or_else(|| {
+                self.indexes.push(EpochIndex::new(interval, epoch, self.state.grants_with(interval)));
+                self.indexes.len() - 1
+            });
+            if !self.indexes[at].is_complete(&self.state) {
+                return Some(at);
+            }
+        }
+        None
     }
 
     /// Handles one message.
@@ -484,12 +528,19 @@ impl KeyServer {
                 Ok(_) if answer_length(&question, &wire_name(query.name())) > question.limit => Content::cut(),
                 Ok(RequestName::Signed(request)) => match self.order(&request, now.unix) {
                     Err(content) => content,
-                    Ok((request, key, Err(status))) => {
+                    Ok((request, _, key, Err(status))) => {
                         let acknowledgement = self.acknowledgement(status, now.unix);
                         text(&query, &acknowledgement.encode(&request, &key))
                     }
-                    Ok((request, key, Ok(change))) => {
-                        return Served::Order(Box::new(PendingOrder { change, request, key, question, query }));
+                    Ok((request, terms, key, Ok(decided))) => {
+                        let (is_repeated, change) = match decided {
+                            Decided::Repeated => (true, None),
+                            Decided::AsIs => (false, None),
+                            Decided::Change(change) => (false, Some(change)),
+                        };
+                        let digest = request.digest();
+                        let order = PendingOrder { change, is_repeated, request, digest, terms, key, question, query };
+                        return Served::Order(Box::new(order));
                     }
                 },
             }
@@ -538,12 +589,27 @@ impl KeyServer {
         }
     }
 
+    /// Whether an order may be carried out now; asked once for each message that has one. If not, [`Self::acknowledge`] it as
+    /// [`Status::Busy`]. What was carried out before is always admitted, so that who repeats others' orders uses up nothing of theirs.
+    pub fn admit(&mut self, order: &PendingOrder, now: Now) -> bool {
+        order.is_repeated || self.budgets.take(&order.terms, now.instant)
+    }
+
     /// The answer to an order that is durable and applied, or that cannot be carried out.
     pub fn acknowledge(&mut self, order: &PendingOrder, outcome: Result<(), Status>, now: Now) -> Vec<u8> {
         let status = match outcome {
+            Ok(()) if order.is_repeated => {
+                self.counters.orders_repeated += 1;
+                Status::Done
+            }
             Ok(()) => {
                 self.counters.orders += 1;
+                self.done.insert(&order.digest, now.instant);
                 Status::Done
+            }
+            Err(Status::Busy) => {
+                self.counters.orders_busy += 1;
+                Status::Busy
             }
             Err(status) => {
                 self.counters.orders_refused += 1;
@@ -579,7 +645,7 @@ impl KeyServer {
             self.counters.unknown += 1;
             return Err(self.no_name());
         };
-        let (Some(grant), Some(key)) = (self.state.grant(slot), self.state.key(slot)) else {
+        let (Some(grant), Some(key)) = (self.state.capped(slot), self.state.key(slot)) else {
             return Err(self.no_name());
         };
         let capability = grant.terms.capability(name.epoch);
@@ -614,6 +680,7 @@ impl KeyServer {
         Ok((ttl, sealed))
     }
 
+    /// Whether the holder of a grant with these times has the secret of the epoch that was asked for.
     fn decide(&self, grant: &Grant, asked: u32, now: UnixTime) -> Result<(), Denial> {
         let begin = epoch::epoch_begin(grant.terms.interval, asked);
         let end = epoch::epoch_begin(grant.terms.interval, asked.saturating_add(1));
@@ -635,13 +702,13 @@ impl KeyServer {
         index.find(&self.state, &name.handle)
     }
 
-    /// The order, its sender's key, and the change that it needs, if any, or the status to answer with.
+    /// The order, its sender's terms and key, and what is to be done, or the status to answer with.
     #[allow(clippy::type_complexity, reason = "used once")]
     fn order(
         &mut self,
         octets: &[u8],
         now: UnixTime,
-    ) -> Result<(SignedRequest, MasterKey, Result<Option<Signed<Change>>, Status>), Content> {
+    ) -> Result<(SignedRequest, Terms, MasterKey, Result<Decided, Status>), Content> {
         let Ok(signed) = SignedRequest::decode(octets) else {
             self.counters.orders_forged += 1;
             return Err(self.no_name());
@@ -649,44 +716,58 @@ impl KeyServer {
         let request = signed.request;
         let name = LookupName { interval: request.interval, epoch: request.epoch, handle: request.handle };
         let slot = self.find(&name);
-        let found = slot.and_then(|slot| Some((self.state.grant(slot)?, self.state.key(slot)?.clone())));
+        let found = slot.and_then(|slot| Some((self.state.capped(slot)?, self.state.key(slot)?.clone())));
         let Some((grant, key)) = found.filter(|(_, key)| signed.is_from(key)) else {
             self.counters.orders_forged += 1;
             return Err(self.no_name());
         };
         if request.time.abs_diff(now.secs()) > WINDOW {
             self.counters.orders_clock += 1;
-            return Ok((signed, key, Err(Status::Clock)));
+            return Ok((signed, grant.terms, key, Err(Status::Clock)));
         }
         let Some(signer) = &self.signer else {
             // Another server of the zone is the writer.
             self.counters.orders_elsewhere += 1;
             return Err(Content { code: ResponseCode::ServFail, ..Content::default() });
         };
-        let body = match request.order {
-            Order::Delegate { id, prefix } => {
-                let is_current = self.decide_ends(&grant, now);
-                delegated(&grant.terms, id, prefix)
-                    .filter(|_| is_current)
-                    .map(|terms| (self.state.find(&terms).is_some(), ChangeBody::Grant(Grant { terms, ..grant })))
-            }
-            _ => revocation(&grant.terms, &request)
-                .map(|entry| (self.state.is_listed(&entry), ChangeBody::Revoke(entry))),
-        };
-        let outcome = match body {
-            None => Err(Status::NotAllowed),
-            Some((true, _)) => Ok(None),
-            Some((false, ChangeBody::Revoke(Revocation { epoch: None, .. })))
-                if self.state.lasting_revocations(grant.terms.principal) >= MAX_REVOKED =>
-            {
-                Err(Status::Full)
-            }
-            Some((false, body)) => self.state.sign(body, signer, now).map(Some).map_err(|_| Status::Full),
-        };
+        if self.done.contains(&signed.digest()) {
+            return Ok((signed, grant.terms, key, Ok(Decided::Repeated)));
+        }
+        let outcome = self.change_of(&request.order, &grant, &signed, now).and_then(|body| match body {
+            None => Ok(Decided::AsIs),
+            Some(body) => self.state.sign(body, signer, now).map(Decided::Change).map_err(|_| Status::Full),
+        });
         if outcome.is_err() {
             self.counters.orders_refused += 1;
         }
-        Ok((signed, key, outcome))
+        Ok((signed, grant.terms, key, outcome))
+    }
+
+    /// The change that an order of the holder of `grant` needs; none if all is as it wants.
+    fn change_of(
+        &self,
+        order: &Order,
+        grant: &Grant,
+        signed: &SignedRequest,
+        now: UnixTime,
+    ) -> Result<Option<ChangeBody>, Status> {
+        if let Order::Delegate { id, prefix } = *order {
+            let terms = delegated(&grant.terms, id, prefix).filter(|_| self.decide_ends(grant, now));
+            let terms = terms.ok_or(Status::NotAllowed)?;
+            return match self.state.find(&terms) {
+                Some(_) => Ok(None),
+                None if !self.state.has_room_to_delegate(&grant.terms) => Err(Status::Full),
+                None => Ok(Some(ChangeBody::Grant(Grant { terms, ..*grant }))),
+            };
+        }
+        let entry = revocation(&grant.terms, &signed.request).ok_or(Status::NotAllowed)?;
+        if self.state.is_listed(&entry) {
+            return Ok(None);
+        }
+        if entry.epoch.is_none() && !self.state.has_room_to_revoke(&grant.terms, &entry) {
+            return Err(Status::Full);
+        }
+        Ok(Some(ChangeBody::Revoke(entry)))
     }
 
     fn decide_ends(&self, grant: &Grant, now: UnixTime) -> bool {

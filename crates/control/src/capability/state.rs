@@ -5,6 +5,7 @@
 //! without every replica noticing. Accounts are compact: see [`State::memory`].
 
 mod restoring;
+mod room;
 mod snapshot;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -26,6 +27,7 @@ use crate::signed::{Object, SIGNATURE, Signed};
 use crate::wire::{Malformed, Reader, Writer};
 
 pub use restoring::Restoring;
+pub use room::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
 pub use snapshot::{MAX_PIECE, MAX_PIECES, PAST, SnapshotError, SnapshotHead};
 
 /// Characters of an account's name.
@@ -42,6 +44,8 @@ pub const MAX_REVOKED: usize = 4_096;
 const CHUNK: usize = 4_096;
 /// Fewer revocations are not swept.
 const SWEEP: usize = 1_024;
+/// What has expired is judged by the earliest time of so many changes: a clock that was wrong while fewer were made moves nothing.
+const SETTLING: usize = 1_024;
 /// Up to so many accounts are sorted for a page of them; of more, so many numbers are looked at for one.
 const SORTED: usize = 65_536;
 const LOOKED_AT: u32 = 262_144;
@@ -72,7 +76,7 @@ pub enum ChangeBody {
     },
     /// A capability is granted, or the times of one change.
     Grant(Grant),
-    /// A grant ends at once.
+    /// A grant ends at once; what was delegated from it stays.
     Withdraw(Terms),
     Revoke(Revocation),
     /// A revocation is taken back.
@@ -87,6 +91,8 @@ pub enum ChangeBody {
     },
     /// An invitation that was not redeemed ends.
     Uninvite(InvitationId),
+    /// A grant ends at once with everything that was delegated from it.
+    WithdrawBranch(Terms),
 }
 
 /// A change with its number.
@@ -140,6 +146,10 @@ impl Object for Change {
             ChangeBody::Uninvite(invitation) => {
                 out.u8(8).bytes(&invitation.0);
             }
+            ChangeBody::WithdrawBranch(terms) => {
+                out.u8(9);
+                terms.write(out);
+            }
         }
     }
 
@@ -163,6 +173,7 @@ impl Object for Change {
             6 => ChangeBody::Invite(Invitation::read(reader)?),
             7 => ChangeBody::Redeem { invitation: InvitationId(reader.array()?), holder: reader.array()? },
             8 => ChangeBody::Uninvite(InvitationId(reader.array()?)),
+            9 => ChangeBody::WithdrawBranch(Terms::read(reader)?),
             _ => return Err(Malformed::Value("the kind of a change")),
         };
         Ok(Self { number, previous, issued, body })
@@ -233,7 +244,7 @@ struct Entry {
     key: MasterKey,
     not_before: u64,
     not_after: u64,
-    delegation: Option<Box<Delegation>>,
+    delegation: Option<Box<Delegated>>,
     principal: Principal,
     /// The next grant of the account, or the next free one.
     next: u32,
@@ -241,6 +252,13 @@ struct Entry {
     interval: Interval,
     width: Width,
     is_live: bool,
+}
+
+/// The delegation of a grant as it is kept.
+struct Delegated {
+    delegation: Delegation,
+    /// The slot of the nearest grant that it was delegated from, or `NONE`.
+    from: u32,
 }
 
 /// An account as it is kept.
@@ -293,6 +311,8 @@ pub struct State {
     last: [u8; 32],
     /// When the last change was signed, in Unix seconds.
     issued: u64,
+    /// The same of the last changes, [`SETTLING`] at most.
+    lately: VecDeque<u64>,
     /// Digests of the last changes.
     past: VecDeque<[u8; 32]>,
     /// For each of the last changes that this process has seen the latest second at which one up to it was signed.
@@ -323,6 +343,7 @@ impl State {
             number: 0,
             last: [0; 32],
             issued: 0,
+            lately: VecDeque::new(),
             past: VecDeque::new(),
             times: VecDeque::new(),
             accounts: HashMap::new(),
@@ -494,15 +515,44 @@ impl State {
             principal: entry.principal,
             interval: entry.interval,
             width: entry.width,
-            delegation: entry.delegation.as_deref().copied(),
+            delegation: entry.delegation.as_ref().map(|delegated| delegated.delegation),
         };
         Some(Grant { terms, not_before: entry.not_before, not_after: entry.not_after })
+    }
+
+    /// The grant in a slot with the times in which it is answered: it begins no sooner and ends no later than what it was delegated
+    /// from, as that is granted now.
+    #[must_use]
+    pub fn capped(&self, slot: u32) -> Option<Grant> {
+        let grant = self.grant(slot)?;
+        let from = |slot: u32| self.entry(slot)?.delegation.as_ref().and_then(|delegated| self.entry(delegated.from));
+        let chain = std::iter::successors(from(slot), |entry| self.entry(entry.delegation.as_ref()?.from));
+        Some(chain.fold(grant, |grant, entry| Grant {
+            not_before: grant.not_before.max(entry.not_before),
+            not_after: grant.not_after.min(entry.not_after),
+            ..grant
+        }))
+    }
+
+    /// The grants of an account with the times in which they are answered, the latest first.
+    pub fn capped_grants_of(&self, principal: Principal) -> impl Iterator<Item = Grant> {
+        self.slots_of(principal).filter_map(|slot| self.capped(slot))
+    }
+
+    /// What was delegated from these terms, and from that, with the times in which it is answered.
+    pub fn delegated_from(&self, terms: Terms) -> impl Iterator<Item = Grant> {
+        self.capped_grants_of(terms.principal).filter(move |grant| grant.terms.is_below(&terms))
     }
 
     /// The master key of the grant in a slot.
     #[must_use]
     pub fn key(&self, slot: u32) -> Option<&MasterKey> {
         self.entry(slot).filter(|entry| entry.is_live).map(|entry| &entry.key)
+    }
+
+    /// How long the key epochs of the grant in a slot last.
+    pub(super) fn interval_of(&self, slot: u32) -> Option<Interval> {
+        self.entry(slot).filter(|entry| entry.is_live).map(|entry| entry.interval)
     }
 
     /// The slot of the grant with these terms.
@@ -526,14 +576,6 @@ impl State {
     #[must_use]
     pub fn is_listed(&self, revocation: &Revocation) -> bool {
         self.revocations.contains(revocation)
-    }
-
-    /// Revocations of a principal that never expire.
-    #[must_use]
-    pub fn lasting_revocations(&self, principal: Principal) -> usize {
-        let first = Revocation { principal, delegation: None, epoch: None };
-        let own = self.revocations.range(first..).take_while(|entry| entry.principal == principal);
-        own.filter(|entry| entry.epoch.is_none()).count()
     }
 
     /// Whether the capability is revoked in this epoch, by itself or with what it was delegated from.
@@ -585,6 +627,7 @@ impl State {
         snapshot::remember(&mut self.past, self.last);
         let latest = self.times.back().map_or(self.issued, |time| self.issued.max(*time));
         snapshot::remember(&mut self.times, latest);
+        self.note_time(self.issued);
         Ok(())
     }
 
@@ -625,7 +668,9 @@ impl State {
                 }
                 self.check_room(std::slice::from_ref(terms))
             }
-            ChangeBody::Withdraw(terms) => self.find(terms).map(|_| ()).ok_or(ChangeError::NoGrant),
+            ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
+                self.find(terms).map(|_| ()).ok_or(ChangeError::NoGrant)
+            }
             ChangeBody::Revoke(_)
                 if self.revocations.len() >= MAX_REVOCATIONS && self.in_force(issued) >= MAX_REVOCATIONS =>
             {
@@ -690,18 +735,9 @@ impl State {
                 self.invitations.withdraw_of(*principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
-            ChangeBody::Withdraw(terms) => {
-                let Some(slot) = self.find(terms) else { return };
-                let next = self.entry(slot).map_or(NONE, |entry| entry.next);
-                let before = self.slots_of(terms.principal).find(|at| self.entry(*at).is_some_and(|e| e.next == slot));
-                match before.and_then(|before| self.entry_mut(before)) {
-                    Some(before) => before.next = next,
-                    None => {
-                        let account = self.accounts.get_mut(&terms.principal.number());
-                        account.into_iter().for_each(|account| account.first = next);
-                    }
-                }
-                self.release(slot);
+            ChangeBody::Withdraw(terms) => self.withdraw(terms),
+            ChangeBody::WithdrawBranch(terms) => {
+                self.retain_grants(terms.principal, |grant| grant.terms != *terms && !grant.terms.is_below(terms));
             }
             ChangeBody::Revoke(revocation) => {
                 self.revocations.insert(*revocation);
@@ -715,9 +751,54 @@ impl State {
         }
         // What has expired is harmless where it is; it is swept out when there is twice as much as before.
         if self.revocations.len() >= self.sweep_at {
-            self.revocations.retain(|revocation| revocation.expires_at().is_none_or(|second| second > issued));
+            let second = issued.min(self.settled());
+            self.revocations.retain(|revocation| revocation.expires_at().is_none_or(|expiry| expiry > second));
             self.sweep_at = (self.revocations.len() * 2).max(SWEEP);
         }
+    }
+
+    /// The earliest time of the last changes, in Unix seconds: no later than now, unless the clock was wrong for all of them.
+    fn settled(&self) -> u64 {
+        self.lately.iter().copied().min().unwrap_or(0)
+    }
+
+    fn note_time(&mut self, issued: u64) {
+        if self.lately.len() >= SETTLING {
+            self.lately.pop_front();
+        }
+        self.lately.push_back(issued);
+    }
+
+    /// Ends one grant. What was delegated from it stands on what that was delegated from itself.
+    fn withdraw(&mut self, terms: &Terms) {
+        let Some(slot) = self.find(terms) else { return };
+        let above = self.entry(slot).and_then(|entry| entry.delegation.as_ref()).map_or(NONE, |held| held.from);
+        self.stand_on(terms.principal, above, |_, held| held.from == slot);
+        self.retain_grants(terms.principal, |grant| grant.terms != *terms);
+    }
+
+    /// Says of some delegations of an account what the nearest grant is that they were delegated from.
+    fn stand_on(&mut self, principal: Principal, from: u32, is_meant: impl Fn(&Terms, &Delegated) -> bool) {
+        let slots: Vec<u32> = self.slots_of(principal).collect();
+        for slot in slots {
+            let Some(Grant { terms, .. }) = self.grant(slot) else { continue };
+            let delegated = self.entry_mut(slot).and_then(|entry| entry.delegation.as_mut());
+            delegated.filter(|held| is_meant(&terms, held)).into_iter().for_each(|held| held.from = from);
+        }
+    }
+
+    /// Ends the grants of an account that are not to stay.
+    fn retain_grants(&mut self, principal: Principal, stays: impl Fn(&Grant) -> bool) {
+        let slots: Vec<u32> = self.slots_of(principal).collect();
+        let (kept, ended): (Vec<u32>, Vec<u32>) =
+            slots.into_iter().partition(|slot| self.grant(*slot).is_some_and(|grant| stays(&grant)));
+        for (at, slot) in kept.iter().enumerate() {
+            let next = kept.get(at + 1).copied().unwrap_or(NONE);
+            self.entry_mut(*slot).into_iter().for_each(|entry| entry.next = next);
+        }
+        let account = self.accounts.get_mut(&principal.number());
+        account.into_iter().for_each(|account| account.first = kept.first().copied().unwrap_or(NONE));
+        ended.into_iter().for_each(|slot| self.release(slot));
     }
 
     /// Opens the account, if there is none, and grants. What is granted already is never shortened.
@@ -751,11 +832,12 @@ impl State {
             self.waypoints.len() - 1
         });
         let Some(account) = self.accounts.get(&principal.number()) else { return };
+        let from = grant.terms.ancestors().find_map(|terms| self.find(&terms)).unwrap_or(NONE);
         let entry = Entry {
             key: self.provider.account(principal, account.generation).master(&grant.terms),
             not_before: grant.not_before,
             not_after: grant.not_after,
-            delegation: delegation.map(Box::new),
+            delegation: delegation.map(|delegation| Box::new(Delegated { delegation, from })),
             principal,
             next: account.first,
             waypoint: number as u16, // at most `MAX_WAYPOINTS`
@@ -767,6 +849,12 @@ impl State {
         self.accounts.entry(principal.number()).and_modify(|account| account.first = slot);
         self.grants += 1;
         self.intervals[usize::from(interval.exponent())] += 1;
+        // What was delegated from it before it was granted, or granted anew, stood on nothing or on what it stands on.
+        if delegation.is_none_or(|delegation| delegation.sub.is_none()) {
+            self.stand_on(principal, slot, |terms, held| {
+                (held.from == NONE || held.from == from) && terms.is_below(&grant.terms)
+            });
+        }
     }
 
     fn place(&mut self, entry: Entry) -> u32 {
@@ -806,7 +894,7 @@ impl State {
         let names: usize = self.accounts.values().map(|account| allocated(account.name.len())).sum();
         let entries: usize = self.entries.iter().map(|chunk| chunk.capacity() * size_of::<Entry>()).sum();
         let delegated = self.entries.iter().flatten().filter(|entry| entry.delegation.is_some()).count();
-        let delegations = delegated * allocated(size_of::<Delegation>());
+        let delegations = delegated * allocated(size_of::<Delegated>());
         accounts + names + entries + delegations + self.closed.capacity() * size_of::<(u32, u32)>()
     }
 }

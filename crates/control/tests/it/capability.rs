@@ -157,6 +157,9 @@ fn reply(server: &mut KeyServer, question: &[u8], transport: Transport, now: Now
         Served::Reply(octets) => octets,
         Served::Nothing => Vec::new(),
         Served::Order(order) => {
+            if !server.admit(&order, now) {
+                return server.acknowledge(&order, Err(Status::Busy), now);
+            }
             if let Some(change) = &order.change {
                 server.apply(change).expect("the next");
             }
@@ -747,6 +750,311 @@ fn one_principals_holders_fill_no_list_that_all_routers_read() {
     assert_eq!((again.status, epoch.status), (Status::Done, Status::Done));
 }
 
+fn prefix(text: &str) -> Prefix {
+    text.parse().expect("a prefix")
+}
+
+/// A delegation of `credential`, by the operator, for 203.0.0.0/8 and until then.
+fn branch(server: &mut KeyServer, credential: &Credential, number: u32, not_after: u64) -> Credential {
+    let terms = delegated(&credential.terms, id(number), prefix("203.0.0.0/8")).expect("possible");
+    change(server, ChangeBody::Grant(Grant { terms, not_before: 0, not_after }), at(0));
+    credential.delegate(terms)
+}
+
+/// Orders as fast as may be: one each second. Returns how many were done before one had another status, and that.
+fn until_refused(
+    server: &mut KeyServer,
+    credential: &Credential,
+    second: &mut u64,
+    ordered: impl Fn(u32) -> Order,
+) -> (usize, Status) {
+    for count in 0..5_000 {
+        *second += 1;
+        let now = at(*second);
+        let acknowledged = order(server, credential, ordered(count), *second as u8, now).expect("acknowledged");
+        if acknowledged.status != Status::Done {
+            return (count as usize, acknowledged.status);
+        }
+    }
+    panic!("all was done");
+}
+
+/// A server with a capability of principal 7, and two delegations of it.
+fn with_delegates() -> (KeyServer, [Credential; 3]) {
+    let mut server = server_with(&[]);
+    open_account(&mut server, 7);
+    let whole = grant(&mut server, terms(7));
+    let (first, second) = (branch(&mut server, &whole, 7, u64::MAX), branch(&mut server, &whole, 8, u64::MAX));
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    (server, [whole, first, second])
+}
+
+#[test]
+fn a_delegate_that_revokes_all_it_can_leaves_room_to_other_delegates_and_to_its_principal() {
+    let (mut server, [whole, first, second]) = with_delegates();
+    let mut seconds = 0;
+    let sub_of = |own: u32| move |number| Order::RevokeDelegation { id: id(own), sub: Some(id(number)) };
+    let (most, status) = until_refused(&mut server, &first, &mut seconds, sub_of(7));
+    assert_eq!((most, status), (DELEGATES_REVOKED / 2, Status::Full));
+    let (left, status) = until_refused(&mut server, &second, &mut seconds, sub_of(8));
+    assert_eq!((left, status), (DELEGATES_REVOKED / 4, Status::Full));
+    // What was done stays done, and is no entry twice.
+    let number = server.state().number();
+    let again = order(&mut server, &first, sub_of(7)(0), 1, at(seconds)).expect("acknowledged");
+    assert_eq!((again.status, server.state().number()), (Status::Done, number));
+    // The principal revokes the delegate, whose entries say nothing new then: routers get one for them all.
+    let revoked = Order::RevokeDelegation { id: id(7), sub: None };
+    assert_eq!(order(&mut server, &whole, revoked, 2, at(seconds)).map(|done| done.status), Some(Status::Done));
+    assert_eq!(server.state().listed(0).count(), 1 + left);
+    assert_eq!(server.state().revocations().len(), 1 + most + left);
+    // So there is room for the other's again, and none for more of the first one's.
+    let more = order(&mut server, &second, sub_of(8)(5_000), 3, at(seconds + 1)).expect("acknowledged");
+    let none = order(&mut server, &first, sub_of(7)(5_000), 4, at(seconds + 1)).expect("acknowledged");
+    assert_eq!((more.status, none.status), (Status::Done, Status::Full));
+    // If the revocation is lifted, what the delegate revoked is revoked again.
+    let entry = Revocation { principal: principal(7), delegation: Some((id(7), None)), epoch: None };
+    change(&mut server, ChangeBody::Lift(entry), at(seconds));
+    assert_eq!(server.state().listed(0).count(), most + left + 1);
+}
+
+#[test]
+fn a_delegate_that_registers_all_it_can_leaves_room_to_its_principal_and_holders_leave_some_to_the_operator() {
+    let (mut server, [whole, first, second]) = with_delegates();
+    let mut seconds = 0;
+    let part = |number: u32| Order::Delegate { id: id(100 + number), prefix: prefix("203.0.113.0/24") };
+    let (most, status) = until_refused(&mut server, &first, &mut seconds, part);
+    assert_eq!((most, status), (DELEGATES_GRANTS / 2, Status::Full));
+    let (left, status) = until_refused(&mut server, &second, &mut seconds, part);
+    assert_eq!((left, status), (DELEGATES_GRANTS / 4, Status::Full));
+    let (own, status) = until_refused(&mut server, &whole, &mut seconds, part);
+    assert_eq!((3 + most + left + own, status), (MAX_GRANTS - OPERATOR_GRANTS, Status::Full));
+    for number in 0..OPERATOR_GRANTS as u32 {
+        branch(&mut server, &whole, 10_000 + number, u64::MAX);
+    }
+    assert_eq!(server.state().grants(), MAX_GRANTS);
+}
+
+#[test]
+fn a_grant_that_is_withdrawn_takes_along_all_that_was_delegated_from_it_and_nothing_else() {
+    let (mut server, [whole, first, second]) = with_delegates();
+    let now = at(0);
+    let part = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24") };
+    order(&mut server, &first, part, 1, now).expect("acknowledged");
+    let sub = first.delegate(delegated(&first.terms, id(9), prefix("203.0.113.0/24")).expect("possible"));
+    let other = grant(&mut server, Terms { width: Width::Narrow, ..terms(7) });
+    let other_branch = branch(&mut server, &other, 7, u64::MAX);
+    let all = [&whole, &first, &sub, &second, &other, &other_branch];
+    let answered = |server: &mut KeyServer| {
+        let answers = all.iter().map(|credential| direct(server, credential, epoch_at(now), now).0.is_ok());
+        answers.collect::<Vec<_>>()
+    };
+    assert_eq!(answered(&mut server), [true; 6]);
+    assert_eq!(server.state().delegated_from(first.terms).map(|grant| grant.terms).collect::<Vec<_>>(), [sub.terms]);
+    let withdrawn = change(&mut server, ChangeBody::WithdrawBranch(first.terms), now);
+    assert_eq!(Signed::<Change>::decode(withdrawn.octets()).as_ref(), Ok(&withdrawn));
+    assert_eq!(answered(&mut server), [true, false, false, true, true, true]);
+    assert_eq!(server.state().delegated_from(whole.terms).count(), 1);
+    change(&mut server, ChangeBody::WithdrawBranch(whole.terms), now);
+    assert_eq!(answered(&mut server), [false, false, false, false, true, true]);
+    assert_eq!((server.state().grants(), server.state().grants_of(principal(7)).count()), (2, 2));
+    let gone = server.sign(ChangeBody::WithdrawBranch(whole.terms), now.unix).expect("the writer");
+    assert_eq!(gone.err(), Some(ChangeError::NoGrant));
+    // Their places are used again.
+    let again = grant(&mut server, terms(7));
+    assert!(direct(&mut server, &again, epoch_at(now), now).0.is_ok());
+}
+
+#[test]
+fn a_grant_that_is_shortened_ends_what_was_delegated_from_it_with_itself() {
+    let (mut server, [whole, first, second]) = with_delegates();
+    let now = at(0);
+    let part = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24") };
+    order(&mut server, &first, part, 1, now).expect("acknowledged");
+    let sub = first.delegate(delegated(&first.terms, id(9), prefix("203.0.113.0/24")).expect("possible"));
+    let until = |server: &mut KeyServer, of: &Credential, not_after| {
+        change(server, ChangeBody::Grant(Grant { terms: of.terms, not_before: 0, not_after }), now);
+    };
+    let ends = |server: &KeyServer| {
+        let end = |of: &Credential| {
+            server
+                .state()
+                .capped_grants_of(principal(7))
+                .find(|grant| grant.terms == of.terms)
+                .map(|grant| grant.not_after)
+        };
+        [&whole, &first, &sub, &second].map(|of| end(of).expect("granted"))
+    };
+    let (soon, later) = (NOW - 1, NOW + 1_000_000);
+    until(&mut server, &whole, later);
+    until(&mut server, &first, soon);
+    assert_eq!(ends(&server), [later, soon, soon, later]);
+    let ended = Err(LookupFailure::Denied(Denial::Ended));
+    assert_eq!(direct(&mut server, &first, epoch_at(now), now).0, ended);
+    assert_eq!(direct(&mut server, &sub, epoch_at(now), now).0, ended);
+    assert!(direct(&mut server, &second, epoch_at(now), now).0.is_ok());
+    // Nor does a delegate of what has ended order anything new below it.
+    let more = Order::Delegate { id: id(10), prefix: prefix("203.0.113.0/24") };
+    let refused = order(&mut server, &first, more, 2, now).expect("acknowledged");
+    assert_eq!(refused.status, Status::NotAllowed);
+    // The one in between is withdrawn alone, as in records of earlier versions: the other stands on the whole.
+    change(&mut server, ChangeBody::Withdraw(first.terms), now);
+    assert!(direct(&mut server, &sub, epoch_at(now), now).0.is_ok());
+    until(&mut server, &whole, soon);
+    assert_eq!(direct(&mut server, &sub, epoch_at(now), now).0, ended);
+    until(&mut server, &whole, later);
+    until(&mut server, &first, soon);
+    assert_eq!(direct(&mut server, &sub, epoch_at(now), now).0, ended, "it stands on the new one");
+    assert_eq!(ends(&server), [later, soon, soon, later]);
+    // A grant of the operator's without one above it is as it says.
+    let orphan = Terms { interval: interval(13), ..first.terms };
+    change(&mut server, ChangeBody::Grant(Grant { terms: orphan, not_before: 0, not_after: u64::MAX }), now);
+    let kept = server.state().capped_grants_of(principal(7)).find(|grant| grant.terms == orphan);
+    assert_eq!(kept.map(|grant| grant.not_after), Some(u64::MAX));
+}
+
+#[test]
+fn an_order_that_is_repeated_later_brings_nothing_back_that_was_taken_away_meanwhile() {
+    let (mut server, [whole, ..]) = with_delegates();
+    let orders: [(Order, u8); 3] = [
+        (Order::Delegate { id: id(30), prefix: prefix("203.0.113.0/24") }, 1),
+        (Order::RevokeDelegation { id: id(8), sub: None }, 2),
+        (Order::RevokeEpoch, 3),
+    ];
+    // Each by a holder whose clock is ahead as far as may be, so that it is good for longest, and each with a second one that found it done.
+    let ahead = UnixTime((NOW + WINDOW) * 1_000_000);
+    let asked = |order, nonce: u8| {
+        let ordering = Ordering::new(whole.clone(), order, [nonce; 4], epoch_at(at(0)), ahead);
+        (ordering.question(7), ordering)
+    };
+    let questions: Vec<_> = orders.iter().flat_map(|(order, n)| [asked(*order, *n), asked(*order, 10 + n)]).collect();
+    let status = |server: &mut KeyServer, (question, ordering): &(Vec<u8>, Ordering), now| {
+        let answer = reply(server, question, Transport::Tcp, now);
+        ordering.read(&answer, 7).expect("an answer").expect("acknowledged").status
+    };
+    for question in &questions {
+        assert_eq!(status(&mut server, question, at(0)), Status::Done);
+    }
+    let terms = delegated(&whole.terms, id(30), prefix("203.0.113.0/24")).expect("possible");
+    let entries: Vec<Revocation> = server.state().revocations().copied().collect();
+    assert_eq!(entries.len(), 2);
+    change(&mut server, ChangeBody::WithdrawBranch(terms), at(1));
+    for entry in entries {
+        change(&mut server, ChangeBody::Lift(entry), at(1));
+    }
+    let number = server.state().number();
+    // Whoever saw them on the way repeats them until they are too old.
+    for second in [2, 299, 300, 599, 2 * WINDOW] {
+        for question in &questions {
+            assert_eq!(status(&mut server, question, at(second)), Status::Done, "{second}");
+        }
+    }
+    for question in &questions {
+        assert_eq!(status(&mut server, question, at(2 * WINDOW + 1)), Status::Clock);
+    }
+    assert_eq!((server.state().number(), server.state().revocations().len()), (number, 0));
+    assert!(server.state().find(&terms).is_none());
+    assert_eq!((server.counters().orders, server.counters().orders_repeated), (6, 30));
+    // The holder orders it anew.
+    let again = order(&mut server, &whole, orders[0].0, 9, at(2 * WINDOW)).expect("acknowledged");
+    assert_eq!((again.status, server.state().find(&terms).is_some()), (Status::Done, true));
+}
+
+/// A copy of one order, and a holder that orders all the time, use up nothing of others.
+#[test]
+fn neither_copies_of_an_order_nor_one_holders_own_keep_others_from_revoking() {
+    let (mut server, [whole, first, second]) = with_delegates();
+    open_account(&mut server, 9);
+    let stranger = grant(&mut server, terms(9));
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    let now = at(0);
+    let captured = Ordering::new(stranger, Order::RevokeEpoch, [1; 4], epoch_at(now), now.unix).question(1);
+    for _ in 0..10_000 {
+        assert!(!reply(&mut server, &captured, Transport::Tcp, now).is_empty());
+    }
+    assert_eq!((server.counters().orders, server.counters().orders_repeated), (1, 9_999));
+    // A delegate orders as fast as it can.
+    let sub = |number: u32| Order::RevokeDelegation { id: id(7), sub: Some(id(number)) };
+    let statuses = (0..250).map(|n| order(&mut server, &first, sub(n), n as u8, now).map(|told| told.status));
+    let statuses: Vec<_> = statuses.collect();
+    let done = statuses.iter().filter(|status| **status == Some(Status::Done)).count();
+    assert_eq!(done, 20);
+    assert!(statuses[done..].iter().all(|status| *status == Some(Status::Busy)), "who is over is told so");
+    assert_eq!(server.counters().orders_busy, 230);
+    // Another delegate, and the principal itself.
+    let of_second = Order::RevokeDelegation { id: id(8), sub: Some(id(1)) };
+    assert_eq!(order(&mut server, &second, of_second, 1, now).map(|told| told.status), Some(Status::Done));
+    let own = Order::RevokeDelegation { id: id(7), sub: None };
+    assert_eq!(order(&mut server, &whole, own, 2, now).map(|told| told.status), Some(Status::Done));
+    // A second later there are two more.
+    let later = (0..9).filter(|n| {
+        order(&mut server, &first, sub(1_000 + n), *n as u8, at(1)).is_some_and(|told| told.status == Status::Done)
+    });
+    assert_eq!(later.count(), 2);
+}
+
+#[test]
+fn a_clock_that_is_ahead_for_once_lets_no_revocation_out_of_the_list_or_the_records() {
+    let (mut server, credential) = one();
+    order(&mut server, &credential, Order::RevokeEpoch, 1, at(0)).expect("acknowledged");
+    let year = 365 * 86_400;
+    let listed = |server: &KeyServer, second| server.state().listed(NOW + second).count();
+    assert_eq!((listed(&server, 0), listed(&server, year)), (1, 1));
+    // As many as are looked through for what has expired, and a change by the wrong clock.
+    for number in 0..1_100 {
+        let entry = Revocation { principal: principal(8), delegation: Some((id(number), None)), epoch: None };
+        change(&mut server, ChangeBody::Revoke(entry), if number % 100 == 22 { at(year) } else { at(1) });
+    }
+    let epoch = epoch_at(at(0));
+    assert!(server.state().is_revoked(&credential.terms, epoch));
+    assert_eq!(listed(&server, year), 1_101);
+    assert_eq!(direct(&mut server, &credential, epoch, at(2)).0, Err(LookupFailure::Denied(Denial::Revoked)));
+    // By time that has passed in truth it goes, from the list and from the records.
+    for number in 0..3_000 {
+        let entry = Revocation { principal: principal(8), delegation: Some((id(10_000 + number), None)), epoch: None };
+        change(&mut server, ChangeBody::Revoke(entry), at(year));
+    }
+    assert_eq!((listed(&server, year), listed(&server, 0)), (4_100, 4_100), "swept out");
+    assert!(!server.state().is_revoked(&credential.terms, epoch));
+}
+
+#[test]
+fn grants_with_short_epochs_keep_no_others_from_their_handles() {
+    const OTHERS: u32 = 2_000;
+    let mut server = server_with(&[]);
+    (1..=OTHERS).for_each(|number| open_account(&mut server, number));
+    let mut long = Vec::new();
+    for number in 1..=OTHERS {
+        // Half of all have epochs of 16 seconds, whose tables cannot be made in time.
+        grant(&mut server, Terms { interval: interval(4), ..terms(number) });
+        if number % 2 == 0 {
+            long.push(grant(&mut server, terms(number)));
+        }
+    }
+    // Fifty handles a second: those of a short epoch need 40 s.
+    for second in 0..400 {
+        server.prepare(at(second).unix, 50);
+    }
+    let now = at(400);
+    for credential in [&long[0], &long[long.len() - 1]] {
+        assert!(direct(&mut server, credential, epoch_at(now), now).0.is_ok());
+    }
+}
+
+#[test]
+fn slots_of_grants_with_other_epochs_cost_next_to_nothing() {
+    const OTHERS: u32 = 3_200;
+    let mut server = server_with(&[]);
+    for number in 1..=OTHERS {
+        open_account(&mut server, number);
+        grant(&mut server, terms(number));
+    }
+    let short = grant(&mut server, Terms { interval: interval(4), ..terms(1) });
+    // A hundred of work for each of its tables, and one for each handle of the others' three.
+    let most = 3 * (OTHERS / 32 + 1) + 3 * OTHERS;
+    assert!(!server.prepare(at(0).unix, most / 10) && server.prepare(at(0).unix, most));
+    assert!(direct(&mut server, &short, (NOW >> 4) as u32, at(0)).0.is_ok());
+}
+
 #[test]
 fn a_replica_follows_the_writers_changes_and_notices_one_that_was_set_back() {
     let (mut writer, mut replica) = (server_with(&[]), server_with(&[]));
@@ -1126,6 +1434,12 @@ fn without_a_cookie_no_kind_of_answer_is_longer_than_its_question() {
     }
     let whole = good.to_vec().expect("encoded");
     (0..whole.len()).for_each(|length| drop(check(&mut server, "a part", &whole[..length])));
+    // More orders than one holder may give at once.
+    for nonce in 10..100 {
+        let name = ordered(&held, Order::RevokeEpoch, nonce, now.unix);
+        let question = plain_question(&name, text, Some(vec![(12, vec![0; 150])])).to_vec().expect("encoded");
+        check(&mut server, "orders_busy", &question);
+    }
     // A replica's answer to an order, and what is over the limit of a source.
     let mut replica = KeyServer::new(KeyServerConfig {
         zone: zone(),

@@ -74,6 +74,7 @@ enum Step {
     Close(u32),
     Grant(u32, u8, u64),
     Withdraw(u32, u8),
+    WithdrawBranch(u32, u8),
     Revoke(u32, u8),
     Lift(u32, u8),
     Invite(u32, u8),
@@ -91,6 +92,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => number().prop_map(Step::Close),
         5 => (number(), 0u8..16, 0u64..400).prop_map(|(number, choice, time)| Step::Grant(number, choice, time)),
         1 => (number(), 0u8..16).prop_map(|(number, choice)| Step::Withdraw(number, choice)),
+        1 => (number(), 0u8..16).prop_map(|(number, choice)| Step::WithdrawBranch(number, choice)),
         3 => (number(), any::<u8>()).prop_map(|(number, choice)| Step::Revoke(number, choice % 16)),
         1 => (number(), any::<u8>()).prop_map(|(number, choice)| Step::Lift(number, choice % 16)),
         2 => (number(), 0u8..8).prop_map(|(number, choice)| Step::Invite(number, choice)),
@@ -111,6 +113,7 @@ fn body(step: &Step, now: u64) -> Option<ChangeBody> {
             ChangeBody::Grant(Grant { terms: terms(number, choice), not_before: now, not_after: now + time })
         }
         Step::Withdraw(number, choice) => ChangeBody::Withdraw(terms(number, choice)),
+        Step::WithdrawBranch(number, choice) => ChangeBody::WithdrawBranch(terms(number, choice)),
         Step::Revoke(number, choice) => ChangeBody::Revoke(revocation(number, choice, now)),
         Step::Lift(number, choice) => ChangeBody::Lift(revocation(number, choice, now)),
         Step::Invite(number, choice) => ChangeBody::Invite(Invitation {
@@ -138,6 +141,19 @@ fn assert_alike(plain: &State, compacted: &State, now: u64) {
     for number in 0..5 {
         let of = |state: &State| state.grants_of(principal(number)).collect::<Vec<_>>();
         assert_eq!(of(plain), of(compacted));
+        let capped = |state: &State| state.capped_grants_of(principal(number)).collect::<Vec<_>>();
+        assert_eq!(capped(plain), capped(compacted));
+        // As by a walk up from each grant.
+        let walked = of(plain).into_iter().map(|grant| {
+            let above =
+                grant.terms.ancestors().filter_map(|terms| plain.find(&terms)).filter_map(|slot| plain.grant(slot));
+            above.fold(grant, |grant, above| Grant {
+                not_before: grant.not_before.max(above.not_before),
+                not_after: grant.not_after.min(above.not_after),
+                ..grant
+            })
+        });
+        assert_eq!(capped(plain), walked.collect::<Vec<_>>());
         assert_eq!(plain.next_generation(principal(number)), compacted.next_generation(principal(number)));
         for choice in 0..16 {
             let terms = terms(number, choice);

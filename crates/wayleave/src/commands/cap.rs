@@ -41,7 +41,7 @@ use crate::key_files::private::replace;
 use crate::key_files::revocation::{self, RevocationEntry};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
-use crate::provider::orders::{DAY, GrantOrder, check_name, delegation_id, open_or_rename, principal_of};
+use crate::provider::orders::{DAY, GrantOrder, beyond, check_name, delegation_id, open_or_rename, principal_of};
 use crate::provider::tree::{self, AccountGrants};
 use crate::roles::usage_store::{closed_by_operator, closing, ledger};
 use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
@@ -365,7 +365,12 @@ fn grant(command: &GrantCap) -> Outcome {
     let now = unix_now().secs();
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
-    change(&mut server, &mut changes, &mut |_| Some(granted.clone()))?;
+    let mut shortened = Vec::new();
+    change(&mut server, &mut changes, &mut |state| {
+        shortened = beyond(state, &terms, not_after);
+        Some(granted.clone())
+    })?;
+    warn_of_shortened(shortened.iter().map(|grant| grant.terms.to_string()));
     let state = server.state();
     let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
     let key = key.ok_or_else(|| Failure::new("the grant was withdrawn again by another command"))?;
@@ -386,8 +391,21 @@ fn grant_at(command: &GrantCap, at: &ApiTarget) -> Outcome {
     let granted = cap_remote::grant(at, command.name.as_deref(), &order)?;
     let credential = granted["capability"].as_str().and_then(|line| line.parse().ok());
     let credential = credential.ok_or_else(|| Failure::new(format!("{} answers with no capability", at.url)))?;
+    let shortened = granted["shortened"].as_array().into_iter().flatten();
+    warn_of_shortened(shortened.filter_map(|grant| grant["terms"].as_str()).map(str::to_owned));
     hand_over(&credential, granted["until"].as_u64(), command.json);
     Ok(())
+}
+
+/// Says what ends sooner with the grant that it was delegated from.
+fn warn_of_shortened(terms: impl Iterator<Item = String>) {
+    let all: Vec<String> = terms.collect();
+    if let Some(first) = all.first() {
+        let count = all.len();
+        warn(&format!(
+            "delegations of this grant that end sooner now, with it: {count}; the first is {first}; `wayleave cap list` shows all"
+        ));
+    }
 }
 
 /// Says that nothing can be looked up for a waypoint yet.

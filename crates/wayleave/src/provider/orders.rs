@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use wayleave_control::capability::{ChangeBody, MAX_NAME, State, Terms};
+use serde_json::{Value, json};
+use wayleave_control::capability::{ChangeBody, Grant, MAX_NAME, State, Terms};
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_runtime::identity::to_hex;
@@ -101,12 +102,24 @@ pub fn summary(body: &ChangeBody) -> String {
         ChangeBody::Close { principal } => format!("account {} closed", principal.number()),
         ChangeBody::Grant(grant) => format!("granted: {}", grant.terms),
         ChangeBody::Withdraw(terms) => format!("withdrawn: {terms}"),
+        ChangeBody::WithdrawBranch(terms) => format!("withdrawn with all that was delegated from it: {terms}"),
         ChangeBody::Revoke(entry) => format!("revoked: {}", RevocationEntry(*entry)),
         ChangeBody::Lift(entry) => format!("revocation lifted: {}", RevocationEntry(*entry)),
         ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
         ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
         ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),
     }
+}
+
+/// Grants by their IDs and terms.
+pub fn named(grants: &[Grant]) -> Value {
+    let each = grants.iter().map(|grant| json!({ "id": grant_id(&grant.terms), "terms": grant.terms.to_string() }));
+    Value::Array(each.collect())
+}
+
+/// What was delegated from these terms and lasts beyond this Unix second.
+pub fn beyond(state: &State, terms: &Terms, not_after: u64) -> Vec<Grant> {
+    state.delegated_from(*terms).filter(|grant| grant.not_after > not_after).collect()
 }
 
 /// Names a grant of an account: 16 hexadecimal digits that follow from its terms.

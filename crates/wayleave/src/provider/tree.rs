@@ -18,7 +18,7 @@ pub struct AccountGrants {
     principal: Principal,
     name: String,
     generation: u32,
-    /// Each with its state now.
+    /// Each with the times in which it is answered, and its state now.
     grants: Vec<(Grant, &'static str)>,
 }
 
@@ -36,7 +36,7 @@ impl AccountGrants {
             };
             (grant, standing)
         };
-        let grants = state.grants_of(principal).map(standing).collect();
+        let grants = state.capped_grants_of(principal).map(standing).collect();
         Some(Self { principal, name: name.to_owned(), generation, grants })
     }
 

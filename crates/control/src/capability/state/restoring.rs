@@ -100,6 +100,7 @@ impl Restoring {
         (state.number, state.last, state.issued) = (number, last, issued);
         // Of an earlier one the snapshot says nothing. This is not after it, so that no list of these records seems to be of others.
         state.times.push_back(issued);
+        state.note_time(issued);
         Ok(state)
     }
 

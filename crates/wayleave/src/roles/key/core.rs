@@ -4,8 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 use tracing::{error, info};
-use wayleave_control::budget::Budget;
-use wayleave_control::capability::{Change, Client, KeyServer, PendingOrder, Served, Status};
+use wayleave_control::capability::{Change, Client, KeyServer, PendingOrder, Served, Status, Transport};
 use wayleave_control::signed::Signed;
 use wayleave_core::Now;
 use wayleave_packet::platypus::revocation::Revocation;
@@ -21,9 +20,6 @@ use crate::roles::Events;
 
 /// Handles that are made at a time while questions wait, and at start.
 const HANDLES: u32 = 20_000;
-/// Orders in a second, and at once: each is written to the disk.
-const ORDERS: (u32, u32) = (200, 400);
-
 /// Attempts at an order while commands append others.
 const ATTEMPTS: usize = 8;
 
@@ -32,7 +28,6 @@ pub struct Core {
     pub server: KeyServer,
     pub(super) changes: Changes,
     list: Option<ListHandle>,
-    orders: Budget,
     pub(super) log: Events,
     clock: Clock,
     is_prepared: bool,
@@ -65,8 +60,7 @@ impl Core {
         let number = server.state().number();
         let mut writer = ListWriter::open(config, source, number, now.instant)?;
         let list = writer.as_ref().map(ListWriter::handle);
-        let orders = Budget::new(ORDERS.0, ORDERS.1);
-        let core = Self { server, changes, list, orders, log, clock, is_prepared: true };
+        let core = Self { server, changes, list, log, clock, is_prepared: true };
         if let Some(writer) = &mut writer {
             writer.write(core.server.state().times(), &core.revocations(now), now);
         }
@@ -83,11 +77,9 @@ impl Core {
         self.list.clone()
     }
 
-    /// The revocations that have not expired.
+    /// The revocations that routers must know of.
     pub(super) fn revocations(&self, now: Now) -> Vec<Revocation> {
-        let second = now.unix.secs();
-        let in_force = |entry: &&Revocation| entry.expires_at().is_none_or(|expiry| expiry > second);
-        self.server.state().revocations().filter(in_force).copied().collect()
+        self.server.state().listed(now.unix.secs()).copied().collect()
     }
 
     /// The list for routers is written, if something has changed.
@@ -169,17 +161,19 @@ impl Core {
     /// If the records and the state part: the role ends.
     pub fn answer(&mut self, octets: &[u8], client: Client, now: Now) -> Result<Response, Failure> {
         // A command may append between a look at the records and the order: then the order is looked at again.
-        for _ in 0..ATTEMPTS {
+        let mut is_admitted = false;
+        for attempt in 1..=ATTEMPTS {
             let order = match self.server.serve(octets, client, now) {
                 Served::Reply(answer) => return Ok(Response::Ready(answer)),
                 Served::Nothing => return Ok(Response::Nothing),
                 Served::Order(order) => order,
             };
-            if !self.orders.take(now.instant) {
-                return Ok(Response::Nothing);
+            is_admitted = is_admitted || self.server.admit(&order, now);
+            if !is_admitted || attempt == ATTEMPTS {
+                return Ok(Response::Ready(self.server.acknowledge(&order, Err(Status::Busy), now)));
             }
             // Done before; perhaps just now.
-            let Some(change) = &order.change else { return Ok(self.acknowledge(&order, now)) };
+            let Some(change) = &order.change else { return Ok(self.acknowledge(&order, client, now)) };
             let news = match self.changes.append(change) {
                 Ok(news) => news,
                 Err(failure) => {
@@ -189,7 +183,7 @@ impl Core {
             };
             if news.is_empty() {
                 self.carry_out(change)?;
-                return Ok(self.acknowledge(&order, now));
+                return Ok(self.acknowledge(&order, client, now));
             }
             self.take(news)?;
         }
@@ -206,11 +200,14 @@ impl Core {
         Ok(())
     }
 
-    fn acknowledge(&mut self, order: &PendingOrder, now: Now) -> Response {
-        let octets = self.server.acknowledge(order, Ok(()), now);
-        match &self.list {
-            Some(_) => Response::Listed { octets, change: self.server.state().number() },
-            None => Response::Ready(octets),
+    fn acknowledge(&mut self, order: &PendingOrder, client: Client, now: Now) -> Response {
+        let change = self.server.state().number();
+        let is_listed = self.list.as_ref().is_none_or(|list| list.has_now(change));
+        // Copies of an order that come by datagrams while its own acknowledgement waits do not wait too: their number has no bound.
+        if order.is_repeated && !is_listed && client.transport == Transport::Udp {
+            return Response::Nothing;
         }
+        let octets = self.server.acknowledge(order, Ok(()), now);
+        if is_listed { Response::Ready(octets) } else { Response::Listed { octets, change } }
     }
 }

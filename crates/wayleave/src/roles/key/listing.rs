@@ -37,6 +37,12 @@ pub struct WrittenList {
     pub problem: Option<String>,
 }
 
+impl WrittenList {
+    fn has(&self, change: u64) -> bool {
+        self.made_of >= Some(change) || self.problem.is_some()
+    }
+}
+
 /// The server's end: who changes something says so here, and may wait until routers can read it.
 #[derive(Clone)]
 pub struct ListHandle {
@@ -58,8 +64,12 @@ impl ListHandle {
     /// Waits until the list has all changes up to this one. If it cannot be written, nobody waits for it: that was reported, and the
     /// changes are durable without it.
     pub async fn has(mut self, change: u64) {
-        let is_there = |written: &WrittenList| written.made_of >= Some(change) || written.problem.is_some();
-        let _ = self.written.wait_for(is_there).await; // fails if the role has stopped
+        let _ = self.written.wait_for(|written| written.has(change)).await; // fails if the role has stopped
+    }
+
+    /// Whether nobody need wait for it.
+    pub fn has_now(&self, change: u64) -> bool {
+        self.written.borrow().has(change)
     }
 }
 
@@ -71,6 +81,8 @@ pub struct ListWriter {
     last: u64,
     /// When it is signed anew though nothing has changed.
     renewal: Instant,
+    /// The second by which the last one was signed. A clock that goes back behind it was wrong then.
+    signed_at: u64,
     /// Not before this, after a failure.
     not_before: Instant,
     due: Arc<Notify>,
@@ -113,7 +125,16 @@ impl ListWriter {
                 .into());
         }
         let (due, written) = (Arc::new(Notify::new()), watch::Sender::new(WrittenList::default()));
-        Ok(Some(Self { path, signer, last: before.unwrap_or(0), renewal: now, not_before: now, due, written }))
+        Ok(Some(Self {
+            path,
+            signer,
+            last: before.unwrap_or(0),
+            renewal: now,
+            signed_at: 0,
+            not_before: now,
+            due,
+            written,
+        }))
     }
 
     /// The server's end.
@@ -144,9 +165,9 @@ impl ListWriter {
         }
     }
 
-    /// Writes the list if the state has changed, or if it was last signed an hour ago. The server is locked only while its revocations
+    /// Writes the list if the state has changed, if it was last signed an hour ago, or if the clock has gone back behind that. The server is locked only while its revocations
     /// are copied.
-    fn look(&mut self, core: &Mutex<Core>, now: Now) {
+    pub(super) fn look(&mut self, core: &Mutex<Core>, now: Now) {
         if now.instant < self.not_before {
             return;
         }
@@ -154,7 +175,8 @@ impl ListWriter {
         let (times, entries) = {
             let core = lock(core);
             let state = core.server.state();
-            if made_of == Some(state.number()) && now.instant < self.renewal {
+            let is_current = now.instant < self.renewal && now.unix.secs() >= self.signed_at;
+            if made_of == Some(state.number()) && is_current {
                 return;
             }
             (state.times(), core.revocations(now))
@@ -168,7 +190,7 @@ impl ListWriter {
         let (octets, signature) = sign_list(&self.signer, number, now.unix, ListKind::Whole, entries);
         match revocation::put(&self.path, &[&signature, &octets]) {
             Ok(()) => {
-                (self.last, self.renewal) = (number, now.instant + RENEWAL);
+                (self.last, self.renewal, self.signed_at) = (number, now.instant + RENEWAL, now.unix.secs());
                 let list = Some((number, [&signature[..], &octets].concat().into()));
                 let made_of = Some(times.last);
                 self.written.send_replace(WrittenList { list, times, made_of, problem: None });

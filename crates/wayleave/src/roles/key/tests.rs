@@ -1,11 +1,12 @@
 //! A replica that is behind, at a writer that compacts its records all the time; and a panic with the server in hand.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use wayleave_control::capability::{ChannelMessage, KeyServer};
 use wayleave_control::signed::Signed;
-use wayleave_core::IdentityKey;
+use wayleave_core::{IdentityKey, Now, UnixTime};
 use wayleave_runtime::Clock;
 
 use super::copies::Copies;
@@ -238,4 +239,28 @@ async fn a_panic_with_the_server_in_hand_ends_the_role() {
     let (failed, mut failures) = mpsc::channel(1);
     follow_records(core, clock, None, failed).await;
     assert!(failures.try_recv().expect("reported").to_string().contains("`state` of the key server stopped"));
+}
+
+#[test]
+fn a_list_that_a_clock_signed_which_was_ahead_is_signed_anew_when_it_has_gone_back() {
+    let provider = Provider::new("list-clock");
+    let (config, source) = provider.config();
+    let clock = Clock::start();
+    let (core, writer) = Core::open(&config, &source, clock, Events::default()).expect("opened");
+    let (core, mut writer) = (Mutex::new(core), writer.expect("one"));
+    let list = lock(&core).list().expect("one");
+    let number = || list.written().list.expect("written").0;
+    let begun = clock.now();
+    let at = |minutes: u64, ahead: u64| Now {
+        instant: begun.instant + Duration::from_secs(minutes * 60),
+        unix: UnixTime(begun.unix.0 + (minutes * 60 + ahead) * 1_000_000),
+    };
+    let mut numbers = vec![number()];
+    // An hour has passed when the clock is a year ahead; then it is right again, and a list is due after an hour.
+    for (minutes, ahead) in [(30, 0), (61, 31_536_000), (62, 0), (63, 0), (121, 0), (123, 0)] {
+        writer.look(&core, at(minutes, ahead));
+        numbers.push(number());
+    }
+    let is_new: Vec<bool> = numbers.windows(2).map(|pair| pair[0] < pair[1]).collect();
+    assert_eq!(is_new, [false, true, true, false, false, true]);
 }

@@ -216,7 +216,7 @@ impl View for KeyView {
         let (gauge, counter) = (Metric::gauge, Metric::counter);
         let denied = of.not_now + of.revoked + of.ended;
         let unknown = of.unknown + of.wrong_epoch;
-        let refused = of.orders_forged + of.orders_clock + of.orders_refused + of.orders_elsewhere;
+        let refused = of.orders_forged + of.orders_clock + of.orders_refused + of.orders_elsewhere + of.orders_busy;
         let api: BTreeMap<&str, u64> = self.api.iter().flat_map(|counts| counts.all()).collect();
         let of_api = |names: &[&str]| names.iter().filter_map(|name| api.get(name)).sum::<u64>();
         let forged =

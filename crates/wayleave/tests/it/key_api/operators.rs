@@ -60,6 +60,34 @@ fn an_account_is_opened_renamed_given_other_keys_and_closed_and_old_lines_end_wi
 }
 
 #[test]
+fn what_was_delegated_ends_with_the_grant_and_answers_name_it() {
+    let world = World::new("delegated");
+    world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));
+    let order = |days: u64| json!({ "principal": 7, "waypoint": WAYPOINT, "days": days });
+    let whole = world.done("POST", "/v1/grants", Some(&order(30)));
+    let part = json!({ "prefix": "203.0.113.0/24", "delegation": 3, "principal": 7, "waypoint": WAYPOINT, "days": 30 });
+    let branch = world.done("POST", "/v1/grants", Some(&part));
+    line_of(&world, "branch.line", &branch);
+    let look_up = || world.folder.run(&["cap", "lookup", "--line", "branch.line", "--server", &world.listen]);
+    assert!(look_up().status.success());
+    let named = json!([{ "id": branch["id"], "terms": branch["terms"] }]);
+    // The grant lasts shorter than its delegation was made for, and once more no longer.
+    let sooner = world.done("POST", "/v1/grants", Some(&order(10)));
+    assert_eq!((&whole["shortened"], &sooner["shortened"]), (&json!([]), &named));
+    let tree = world.done("GET", "/v1/accounts/7", None);
+    let shown = &tree["waypoints"][0]["grants"][0]["delegations"][0];
+    assert_eq!((&shown["id"], &shown["until"]), (&branch["id"], &sooner["until"]));
+    let again = world.done("POST", "/v1/grants", Some(&order(20)));
+    assert_eq!(again["shortened"], json!([]));
+    assert!(look_up().status.success());
+    // It is withdrawn, and its delegation with it.
+    let path = format!("/v1/grants/7/{}", whole["id"].as_str().expect("an ID"));
+    assert_eq!(world.done("DELETE", &path, None)["ended"], named);
+    assert!(text(&look_up().stderr).contains("does not know the capability"));
+    assert_eq!(world.running.count("grants"), 0);
+}
+
+#[test]
 fn revocations_by_the_api_are_in_the_routers_list_before_they_are_answered() {
     let mut world = World::new("revocations");
     for entry in ["7", "7/3", "8/1/2"] {

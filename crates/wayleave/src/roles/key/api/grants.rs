@@ -9,7 +9,7 @@ use super::super::core::lock;
 use super::accounts::{missing, principal};
 use super::problem::{Problem, ProblemKind};
 use super::{Api, Call, Reply};
-use crate::provider::orders::{DEFAULT_DAYS, GrantFields, days, grant_id};
+use crate::provider::orders::{DEFAULT_DAYS, GrantFields, beyond, days, grant_id, named};
 use crate::provider::tree::AccountGrants;
 
 /// Accounts of a page: by default, and at most; and grants after which a page ends.
@@ -45,8 +45,10 @@ pub fn grant(api: &Api, call: &Call) -> Result<Reply, Problem> {
     let terms = fields.order()?.terms()?;
     let now = api.clock.now().unix.secs();
     let not_after = now + days(fields.days, DEFAULT_DAYS)?;
+    let mut shortened = Vec::new();
     let number = api.change(call, &mut |state| {
         state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
+        shortened = beyond(state, &terms, not_after);
         Ok(Some(ChangeBody::Grant(Grant { terms, not_before: now, not_after })))
     })?;
     let core = lock(&api.core);
@@ -62,14 +64,16 @@ pub fn grant(api: &Api, call: &Call) -> Result<Reply, Problem> {
         201,
         json!({
             "number": number, "id": grant_id(&terms), "capability": *line, "terms": terms.to_string(), "until": not_after,
+            "shortened": named(&shortened),
         }),
     ))
 }
 
-/// Withdraws a grant.
+/// Withdraws a grant with all that was delegated from it.
 pub fn withdraw(api: &Api, call: &Call) -> Result<Reply, Problem> {
     let principal = principal(call.name("principal"))?;
     let id = call.name("grant");
+    let mut ended = Vec::new();
     let number = api.change(call, &mut |state| {
         state.account(principal).ok_or_else(|| missing(principal))?;
         let found = state.grants_of(principal).find(|grant| grant_id(&grant.terms) == id);
@@ -77,7 +81,8 @@ pub fn withdraw(api: &Api, call: &Call) -> Result<Reply, Problem> {
             let what = format!("principal {} has no grant of this ID", principal.number());
             Problem::new(ProblemKind::NotFound, what).help("GET /v1/accounts/{principal} lists them with their IDs")
         })?;
-        Ok(Some(ChangeBody::Withdraw(grant.terms)))
+        ended = state.delegated_from(grant.terms).collect();
+        Ok(Some(ChangeBody::WithdrawBranch(grant.terms)))
     })?;
-    Ok(Reply::Json(200, json!({ "number": number })))
+    Ok(Reply::Json(200, json!({ "number": number, "ended": named(&ended) })))
 }

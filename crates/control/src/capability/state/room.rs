@@ -1,0 +1,104 @@
+//! Room for what holders order. What delegates order never takes the room of their principal, and nobody's orders that of the
+//! operator.
+
+use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::revocation::Revocation;
+
+use super::{MAX_GRANTS, MAX_REVOKED, State, Terms};
+
+/// Grants of an account that orders leave to the operator.
+pub const OPERATOR_GRANTS: usize = 256;
+/// Sub-delegations that an account's delegates may register, and revoke in all epochs: half of all.
+pub const DELEGATES_GRANTS: usize = MAX_GRANTS / 2;
+pub const DELEGATES_REVOKED: usize = MAX_REVOKED / 2;
+/// Revocations without an epoch of one principal, with those that say nothing new beside another one: by all orders, and by those of
+/// delegates.
+const RECORDED: usize = 2 * MAX_REVOKED;
+const DELEGATES_RECORDED: usize = MAX_REVOKED + MAX_REVOKED / 2;
+
+/// Revocations without an epoch of one principal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Lasting {
+    /// All.
+    recorded: usize,
+    /// Those that are in lists for routers.
+    listed: usize,
+    /// Those of sub-delegations of the one delegation, listed or not.
+    own: usize,
+    /// These, and those of all other sub-delegations that are listed.
+    below: usize,
+}
+
+impl State {
+    /// Whether the holder of these terms may register one more delegation.
+    #[must_use]
+    pub fn has_room_to_delegate(&self, holder: &Terms) -> bool {
+        let (mut all, mut below, mut own) = (0, 0, 0);
+        for terms in self.grants_of(holder.principal).map(|grant| grant.terms) {
+            let sub_of = terms.delegation.filter(|delegation| delegation.sub.is_some()).map(|delegation| delegation.id);
+            all += 1;
+            below += usize::from(sub_of.is_some());
+            own += usize::from(sub_of.is_some() && sub_of == id_of(holder));
+        }
+        let is_room = all < MAX_GRANTS - OPERATOR_GRANTS;
+        is_room && (holder.delegation.is_none() || is_within_share(own, below, DELEGATES_GRANTS))
+    }
+
+    /// Whether the holder of these terms may order one more revocation, which has no epoch.
+    #[must_use]
+    pub fn has_room_to_revoke(&self, holder: &Terms, revocation: &Revocation) -> bool {
+        let lasting = self.lasting(holder.principal, id_of(holder));
+        let is_room = lasting.recorded < RECORDED && lasting.listed < MAX_REVOKED;
+        let is_below = revocation.delegation.is_some_and(|(_, sub)| sub.is_some());
+        if holder.delegation.is_none() || !is_below {
+            return is_room; // one for each delegation, if it is not the principal's
+        }
+        is_room
+            && lasting.recorded < DELEGATES_RECORDED
+            && is_within_share(lasting.own, lasting.below, DELEGATES_REVOKED)
+    }
+
+    fn lasting(&self, principal: Principal, own: Option<DelegationId>) -> Lasting {
+        let mut lasting = Lasting::default();
+        for entry in self.revocations_of(principal).filter(|entry| entry.epoch.is_none()) {
+            let is_listed = !self.is_covered(entry);
+            let sub_of = entry.delegation.filter(|(_, sub)| sub.is_some()).map(|(id, _)| id);
+            lasting.recorded += 1;
+            lasting.listed += usize::from(is_listed);
+            let is_own = sub_of.is_some() && sub_of == own;
+            lasting.own += usize::from(is_own);
+            lasting.below += usize::from(is_own || is_listed && sub_of.is_some());
+        }
+        lasting
+    }
+
+    fn revocations_of(&self, principal: Principal) -> impl Iterator<Item = &Revocation> {
+        let first = Revocation { principal, delegation: None, epoch: None };
+        self.revocations.range(first..).take_while(move |entry| entry.principal == principal)
+    }
+
+    /// Whether what this revokes is revoked in all epochs by another one. It stays for when that one is lifted.
+    fn is_covered(&self, entry: &Revocation) -> bool {
+        let Some((id, sub)) = entry.delegation else { return false };
+        let within = Revocation { delegation: Some((id, None)), epoch: None, ..*entry };
+        (sub.is_some() || entry.epoch.is_some()) && self.revocations.contains(&within)
+    }
+
+    /// What routers must know of in this Unix second: the revocations that have not expired, without those that say nothing new.
+    /// Expired is what had also when the earliest of the last 1,024 changes was signed, so that a clock which is ahead for once lets none out.
+    pub fn listed(&self, second: u64) -> impl Iterator<Item = &Revocation> {
+        let second = second.min(self.settled());
+        let is_in_force = move |entry: &Revocation| entry.expires_at().is_none_or(|expiry| expiry > second);
+        self.revocations.iter().filter(move |entry| is_in_force(entry) && !self.is_covered(entry))
+    }
+}
+
+/// Whether a delegation that has `own` may have one more of the `most` that all delegations of a principal share, who have `all`: none has
+/// more than are left, so that each finds room however many the others take.
+fn is_within_share(own: usize, all: usize, most: usize) -> bool {
+    own < most.saturating_sub(all)
+}
+
+fn id_of(holder: &Terms) -> Option<DelegationId> {
+    holder.delegation.map(|delegation| delegation.id)
+}
