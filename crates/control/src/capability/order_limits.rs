@@ -119,10 +119,9 @@ mod tests {
     #[test]
     fn a_digest_stays_for_two_windows_and_goes_after_three() {
         let at = |second: u64| Instant(0) + Duration::from_secs(second);
-        let mut done = OrdersDone::new();
         let other = |done: &mut OrdersDone, second: u64| done.insert(&[second as u8; 32], at(1_000 + second));
         for start in [0, 299] {
-            done = OrdersDone::new();
+            let mut done = OrdersDone::new();
             done.insert(&[200; 32], at(1_000));
             other(&mut done, start);
             done.insert(&[201; 32], at(1_000 + start));
