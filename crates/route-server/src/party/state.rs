@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now};
+use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
@@ -185,6 +185,8 @@ pub(super) struct State {
     /// Members of which some may be behind, for the same reason: all others are not.
     pub strained: BTreeSet<u32>,
     pub active: BTreeMap<u32, ActiveMember>,
+    /// Of members that are sent what differs, the prefixes for which routes of their own AS that change buy them no choice any more.
+    pub chosen: BTreeMap<u32, BTreeSet<Prefix>>,
     pub peer: Option<PeerParty>,
     pub stage: Stage,
     /// Rounds whose rankings are awaited, or that are evaluated, by batch.
@@ -314,12 +316,14 @@ impl State {
     /// From this batch on the member gets what changes.
     pub(super) fn activate(&mut self, slot: u32, active: ActiveMember) {
         self.active.insert(slot, active);
+        self.chosen.remove(&slot);
         self.unserved.remove(&slot);
     }
 
     /// The member gets nothing more until it is activated again.
     pub(super) fn deactivate(&mut self, slot: u32) {
         self.active.remove(&slot);
+        self.chosen.remove(&slot);
         if self.members.contains_key(&slot) {
             self.unserved.insert(slot);
         }
@@ -327,6 +331,7 @@ impl State {
 
     pub(super) fn deactivate_all(&mut self) {
         self.active.clear();
+        self.chosen.clear();
         self.unserved = self.members.keys().copied().collect();
     }
 
