@@ -4,7 +4,7 @@
 //! what comes next: what changed just now before what is evaluated again, and among rounds the one of which the least was
 //! done, so that a round with many prefixes delays another by one evaluation and not by all of its own.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,6 +232,11 @@ impl Round {
 
     fn expected_len(&self, slot: u32) -> Option<usize> {
         Some(self.group_of(slot)?.multi.iter().map(|candidates| candidates.len() * RANK_BYTES).sum())
+    }
+
+    /// The participants whose rankings this party does not hold.
+    pub(super) fn without_ranking(&self) -> BTreeSet<u32> {
+        self.participants().filter(|slot| !self.rows.contains_key(slot)).collect()
     }
 
     fn participants(&self) -> impl Iterator<Item = u32> + '_ {
