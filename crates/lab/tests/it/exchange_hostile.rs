@@ -657,10 +657,7 @@ fn a_flood_of_rankings_of_rounds_that_are_past_costs_the_parties_link_one_frame_
     let mut sim = exchange(export, Costs::default());
     played(&mut sim);
     // It has missed some by now, and nobody waits for it.
-    for change in 0..20 {
-        sim.announce(0, &[contested(0)], &route(0, &[64600 + change], &[]));
-        sim.pass(Duration::from_millis(300));
-    }
+    watch(&mut sim, |_, _| {});
     assert_eq!(status(&sim).on_probation, [BAD]);
     sim.recording = Some(Vec::new());
     let (first, mut sent) = (status(&sim).batch.saturating_sub(300), 0);
@@ -689,7 +686,7 @@ fn frames_that_bring_no_object_have_a_budget_too(export: ExportMode) {
     let mut sim = exchange(export, Costs::default());
     played(&mut sim);
     // Party 2 does nothing about them.
-    let mut flood = |sim: &mut Sim, each_ms: usize| {
+    let flood = |sim: &mut Sim, each_ms: usize| {
         for _ in 0..2_000 {
             for _ in 0..each_ms {
                 sim.inject(Node::Member(BAD), PARTIES[1], &FromMember::Resync.encode());
