@@ -765,7 +765,7 @@ impl Tick {
     }
 
     /// About how many bytes it takes: what is long in most ticks.
-    fn room(&self) -> usize {
+    pub(crate) fn octets(&self) -> usize {
         let body = |deliver: &Deliver| if let Body::Blob(blob) = &deliver.body { blob.len() } else { 32 };
         let delivered: usize = self.deliver.iter().map(|deliver| body(deliver) + 128).sum();
         let instances: usize = self.instances.iter().map(|instance| instance.len() * CANDIDATE + 4).sum();
@@ -811,7 +811,7 @@ impl ToMember {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = match self {
-            Self::Tick(tick) => Writer::with_room(tick.room()),
+            Self::Tick(tick) => Writer::with_room(tick.octets()),
             _ => Writer::new(),
         };
         match self {

@@ -118,7 +118,8 @@ impl ObjectEntry {
     }
 
     /// Octets of its blob, which party 1 has.
-    fn octets(&self) -> u64 {
+    #[must_use]
+    pub fn octets(&self) -> u64 {
         match &self.part {
             Part::One { blob, .. } => blob.len() as u64,
             Part::Two { .. } => 0,
@@ -352,6 +353,13 @@ impl ObjectTable {
     #[must_use]
     pub fn octets_of(&self, slot: u32) -> u64 {
         self.octets_of.get(&slot).copied().unwrap_or(0)
+    }
+
+    /// The object of `slot` with its live route for `nlri`.
+    #[must_use]
+    pub fn owner(&self, slot: u32, nlri: &Nlri) -> Option<&ObjectEntry> {
+        let (version, _) = self.by_prefix.get(&nlri.prefix)?.get(&(slot, nlri.path_id))?;
+        self.objects.get(&(slot, *version))
     }
 
     /// Whether `slot` has a live route for `nlri`.

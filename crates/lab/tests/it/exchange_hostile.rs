@@ -2,6 +2,9 @@
 //! parties' memory is bounded, and who it is shows in their status. Half of the changes that are measured are of a route that
 //! Select-Best has to choose, and they come at random moments of the tick.
 
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -10,7 +13,8 @@ use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::costs::{Costs, Wire};
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::credit;
-use wayleave_route_server::frames::{FromMember, Refusal, SessionId, ToMember};
+use wayleave_route_server::digests::{Digest, Through};
+use wayleave_route_server::frames::{FromMember, PartyFrame, Refusal, SessionId, Step, ToMember};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Budget, PartyEvent, PartyStatus};
@@ -31,8 +35,12 @@ const MOST_ROUNDS: usize = 32;
 
 /// An exchange at rest, in which every honest member has a route, and pairs of them have one to the same prefix.
 fn exchange(export: ExportMode, costs: Costs) -> Sim {
+    exchange_with(export, costs, Budget::default())
+}
+
+fn exchange_with(export: ExportMode, costs: Costs, budget: Budget) -> Sim {
     let (members, costs) = (HONEST as usize + 1, Some(costs));
-    let setup = Setup { members, tick: TICK, costs, export, max_prefix: MAX_PREFIX, ..Setup::default() };
+    let setup = Setup { members, tick: TICK, costs, export, max_prefix: MAX_PREFIX, budget, ..Setup::default() };
     let mut sim = Sim::new(setup);
     assert!(sim.settle(LIMIT));
     for slot in 0..HONEST {
@@ -548,4 +556,231 @@ fn a_route_of_its_own_buys_no_member_a_choice_and_the_recommendations_order_stay
     let most = 1 + 16 + Budget::default().choices / 4;
     let found = places_found(true, false);
     assert!((10..=most).contains(&found), "{found} places, at most {most}");
+}
+
+/// How many places of that order the same member finds while it is being sent something for as long as it likes: it takes up two slices
+/// and grants no credit for more. `lies`: it says that a part of what it holds is missing, so that it is sent that; otherwise it asks for
+/// everything.
+fn places_found_while_sent(lies: bool) -> u32 {
+    /// Routes of 8 KiB, of which 64 are a slice.
+    const LARGE: u32 = 400;
+    let members = ANNOUNCERS as usize + 1;
+    let mut sim = Sim::new(Setup { members, tick: TICK, ..Setup::default() });
+    let prefix = nlri("192.0.2.0/24");
+    sim.recommend((1..=ANNOUNCERS).map(|slot| (slot, u8::try_from(slot).expect("few"))).collect());
+    assert!(sim.settle(LIMIT));
+    let filling: Vec<String> = (0..550).map(|n| format!("64999:{n}:1")).collect();
+    let filling: Vec<&str> = filling.iter().map(String::as_str).collect();
+    for i in 0..LARGE {
+        sim.announce(1, &[nlri(&format!("30.{}.{}.0/24", i / 250, i % 250))], &route(1, &[64500], &filling));
+    }
+    for slot in 1..=ANNOUNCERS {
+        sim.announce(slot, &[prefix], &route(slot, &[64500], &[]));
+    }
+    assert!(sim.settle(LIMIT));
+    let is_held = Rc::new(Cell::new(true));
+    let (holds, mut asked) = (Rc::clone(&is_held), BTreeSet::new());
+    sim.tamper = Some(Box::new(move |from, to, bytes| {
+        if from != Node::Member(0) {
+            return FrameAction::Pass;
+        }
+        let other = |digest: &mut Digest| digest[0] ^= 1;
+        match FromMember::decode(bytes) {
+            Ok(FromMember::Credit { .. }) if holds.get() => FrameAction::Drop,
+            // Its own reloads ask, too.
+            Ok(FromMember::Resync) if lies || !asked.insert(to) => FrameAction::Drop,
+            Ok(FromMember::Holds { seq, epoch, mut roots, own, .. }) if lies => {
+                other(&mut roots.objects);
+                let through = Through { objects: 0, results: 0 };
+                FrameAction::Change(FromMember::Holds { seq, through, epoch, roots, own }.encode())
+            }
+            Ok(FromMember::Buckets { seq, epoch, mut objects, mut instances, own, .. }) if lies => {
+                let part = objects.len() * 2 / 5;
+                objects.iter_mut().take(part).for_each(|(_, digest)| other(digest));
+                instances.iter_mut().for_each(|(_, digest)| other(digest));
+                let through = Through { objects: 0, results: 0 };
+                FrameAction::Change(FromMember::Buckets { seq, through, epoch, objects, instances, own }.encode())
+            }
+            _ => FrameAction::Pass,
+        }
+    }));
+    if lies {
+        sim.cut_member(0);
+    } else {
+        for party in PARTIES {
+            sim.inject(Node::Member(0), party, &FromMember::Resync.encode());
+        }
+    }
+    sim.pass(Duration::from_secs(1));
+    let find = |sim: &mut Sim, found: &mut u32, step: u32| {
+        let winner = sim.tables[&0].get(&prefix.prefix).and_then(|route| route.as_path().first_asn());
+        if winner == Some(asn(ANNOUNCERS - *found)) {
+            *found += 1;
+            let rejected: Vec<String> = (0..*found).map(|n| format!("\"{}\"", asn(ANNOUNCERS - n).0)).collect();
+            let rejected = rejected.join(", ");
+            sim.set_policy(
+                0,
+                policy(&format!("[[rule]]\ndirection = \"import\"\npeer = [{rejected}]\nreject = true\n")),
+            );
+        }
+        sim.announce(0, &[prefix], &route(0, &[64500 + step], &[]));
+        sim.pass(Duration::from_millis(300));
+    };
+    let mut found = 0;
+    (0..60).for_each(|step| find(&mut sim, &mut found, step));
+    // It was being sent something all the time.
+    let sent = sim.party(PARTIES[0]).expect("it runs").counters().delivered;
+    sim.pass(Duration::from_secs(2));
+    assert_eq!(sim.party(PARTIES[0]).expect("it runs").counters().delivered, sent);
+    is_held.set(false);
+    (60..120).for_each(|step| find(&mut sim, &mut found, step));
+    assert!(sim.party(PARTIES[0]).expect("it runs").counters().delivered > sent + 50, "the rest came");
+    assert!(sim.closed.iter().all(|(_, _, why)| !why.contains("takes up nothing")), "{:?}", sim.closed);
+    found
+}
+
+#[test]
+fn whoever_lets_what_it_is_sent_wait_has_one_choice_and_not_one_with_each_change_of_its_own_routes() {
+    let [everything, part] = [false, true].map(places_found_while_sent);
+    assert!(everything <= 2 && part <= 2, "{everything} and {part} places");
+}
+
+/// Frames that party 2 has sent to party 1 since the recording began.
+fn said_by_two(sim: &Sim) -> impl Iterator<Item = PartyFrame> + '_ {
+    let recorded = sim.recording.iter().flatten();
+    let of_two = recorded.filter(|frame| (frame.from, frame.to) == (PARTIES[1], PARTIES[0]));
+    of_two.filter_map(|frame| PartyFrame::decode(&frame.bytes).ok())
+}
+
+in_both_modes!(a_flood_of_rankings_of_rounds_that_are_past_costs_the_parties_link_one_frame_each);
+fn a_flood_of_rankings_of_rounds_that_are_past_costs_the_parties_link_one_frame_each(export: ExportMode) {
+    let mut sim = exchange(export, Costs::default());
+    played(&mut sim);
+    // It has missed some by now, and nobody waits for it.
+    watch(&mut sim, |_, _| {});
+    assert_eq!(status(&sim).on_probation, [BAD]);
+    sim.recording = Some(Vec::new());
+    let (first, mut sent) = (status(&sim).batch.saturating_sub(300), 0);
+    let attacked = watch(&mut sim, |sim, _| {
+        // Of all rounds that have ended, and of batches that never were.
+        let last = status(sim).batch.saturating_sub(20);
+        for seq in (first..last).rev().step_by(7).take(60) {
+            let rank = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 4] };
+            sent += u32::from(sim.inject(Node::Member(BAD), PARTIES[1], &rank.encode()));
+        }
+    });
+    assert!(sent > 10_000, "{sent}");
+    let mut said: BTreeMap<u64, usize> = BTreeMap::new();
+    for frame in said_by_two(&sim) {
+        if let PartyFrame::Ranked { seq, slot: BAD, .. } = frame {
+            *said.entry(seq).or_default() += 1;
+        }
+    }
+    assert!(!said.is_empty() && said.values().all(|times| *times == 1), "{said:?}");
+    assert!(said.len() <= 300, "{} batches", said.len());
+    assert_unharmed("late rankings", &sim, &attacked);
+}
+
+in_both_modes!(frames_that_bring_no_object_have_a_budget_too);
+fn frames_that_bring_no_object_have_a_budget_too(export: ExportMode) {
+    let mut sim = exchange(export, Costs::default());
+    played(&mut sim);
+    // Party 2 does nothing about them.
+    let flood = |sim: &mut Sim, each_ms: usize| {
+        for _ in 0..2_000 {
+            for _ in 0..each_ms {
+                sim.inject(Node::Member(BAD), PARTIES[1], &FromMember::Resync.encode());
+            }
+            sim.run_for(Duration::from_millis(1));
+        }
+        sim.has_link(Node::Member(BAD), PARTIES[1])
+    };
+    assert!(flood(&mut sim, 10), "ten thousand a second are within the budget");
+    assert!(!flood(&mut sim, 100), "a hundred thousand are not");
+    let of_two = sim.party(PARTIES[1]).expect("it runs").status();
+    assert_eq!(of_two.over_budget, [BAD]);
+}
+
+/// Whether party 1 has sent a proposal with an object of the slot since the recording began.
+fn proposes(sim: &Sim, slot: u32) -> bool {
+    sim.recording.iter().flatten().filter(|frame| frame.to == PARTIES[1]).any(|frame| {
+        let is_of_slot = |step: &Step| matches!(step, Step::Object { slot: of, .. } if *of == slot);
+        matches!(PartyFrame::decode(&frame.bytes), Ok(PartyFrame::Propose { steps, .. }) if steps.iter().any(is_of_slot))
+    })
+}
+
+in_both_modes!(a_link_that_goes_once_its_objects_are_proposed_costs_nobody_a_batch);
+fn a_link_that_goes_once_its_objects_are_proposed_costs_nobody_a_batch(export: ExportMode) {
+    let between_parties = Wire { delay: Duration::from_millis(10), ..Wire::LAN };
+    let mut sim = exchange(export, Costs { between_parties, ..Costs::default() });
+    let (mut forger, _) = played(&mut sim);
+    for round in 0..10u8 {
+        sim.recording = Some(Vec::new());
+        let prefix = nlri(&format!("40.{round}.0.0/16"));
+        let draft = forger.draft(&sim, &[prefix], &route(BAD, &[64500], &[]));
+        let object = forger.seal(&draft);
+        forger.submit(&mut sim, &object);
+        while !proposes(&sim, BAD) {
+            assert!(sim.step(LIMIT), "it is proposed");
+        }
+        // Party 2 sees the end of the link before it has the proposal.
+        sim.cut_between(Node::Member(BAD), PARTIES[1]);
+        sim.run_for(Duration::from_secs(1));
+        assert_eq!(said_by_two(&sim).filter(|frame| matches!(frame, PartyFrame::Reject { .. })).count(), 0, "{round}");
+        assert!(sim.tables[&1].contains_key(&prefix.prefix), "{round}: both had it");
+        assert!(come_back(&mut sim, &mut forger));
+        sim.run_for(Duration::from_secs(1));
+    }
+    assert!(PARTIES.iter().all(|party| sim.party(*party).expect("it runs").status().octets_waiting == 0));
+}
+
+in_both_modes!(a_batch_that_comes_to_nothing_gives_back_what_was_paid_and_no_choice);
+fn a_batch_that_comes_to_nothing_gives_back_what_was_paid_and_no_choice(export: ExportMode) {
+    const PLAYED: u32 = HONEST - 1;
+    // A batch takes longer than a tick, so that what comes meanwhile is all in the next one.
+    let between_parties = Wire { delay: Duration::from_millis(40), ..Wire::LAN };
+    let budget = Budget { syncs: 1_000_000, ..Budget::default() };
+    let mut sim = exchange_with(export, Costs { between_parties, ..Costs::default() }, budget);
+    sim.play_member(PLAYED);
+    sim.run_for(Duration::from_millis(10));
+    let mut forger = Forger::new(1, PLAYED);
+    forger.greet(&mut sim, false);
+    sim.run_for(Duration::from_secs(3));
+    // Party 2 does not have the object of a batch that begins to serve the member.
+    let rejected = Rc::new(Cell::new(0u32));
+    let counted = Rc::clone(&rejected);
+    sim.tamper = Some(Box::new(move |_, to, bytes| match PartyFrame::decode(bytes) {
+        Ok(PartyFrame::Propose { seq, mut steps }) if to == PARTIES[1] => {
+            let serves = steps.iter().any(|step| matches!(step, Step::Sync { slot: BAD, .. }));
+            let digests = steps.iter_mut().filter_map(|step| match step {
+                Step::Object { slot: PLAYED, digest, .. } => Some(digest),
+                _ => None,
+            });
+            let changed = digests.map(|digest| digest[0] ^= 1).count();
+            if !serves || changed == 0 {
+                return FrameAction::Pass;
+            }
+            counted.set(counted.get() + 1);
+            FrameAction::Change(PartyFrame::Propose { seq, steps }.encode())
+        }
+        _ => FrameAction::Pass,
+    }));
+    let lanes = |sim: &Sim| sim.party(PARTIES[0]).expect("it runs").counters().lanes;
+    let before = lanes(&sim);
+    for _ in 0..40 {
+        for _ in 0..4 {
+            let object = forger.withdraw(&sim, &[nlri("50.0.0.0/16")]);
+            forger.submit(&mut sim, &object);
+            for party in PARTIES {
+                sim.inject(Node::Member(BAD), party, &FromMember::Resync.encode());
+            }
+            sim.run_for(Duration::from_millis(60));
+        }
+        sim.run_for(Duration::from_secs(5));
+    }
+    assert!(rejected.get() >= 20, "{} batches came to nothing", rejected.get());
+    // Each time all ten contested prefixes: sixteen times at once, and then 32 times an hour.
+    let times = (lanes(&sim) - before) / u64::from(HONEST / 2);
+    assert!((14..=19).contains(&times), "{times} times, {} batches came to nothing", rejected.get());
+    assert!(named(&sim, |event| matches!(event, PartyEvent::OwnOrder { slot: BAD, .. })) > 10);
 }

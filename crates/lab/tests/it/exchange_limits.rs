@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{Exchange, nlri, route};
 use wayleave_bgp::Nlri;
-use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, member_address};
+use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, Sim, member_address};
 use wayleave_route_server::frames::{PartyFrame, ToMember};
 use wayleave_route_server::party::MemberBudget;
 
@@ -59,6 +59,46 @@ fn a_prefix_over_the_limit_is_not_announced_and_takes_the_place_of_one_that_goes
     let table: Vec<_> = exchange.sim.tables[&1].keys().copied().collect();
     assert_eq!(table, prefixes(1..3).iter().map(|nlri| nlri.prefix).collect::<Vec<_>>());
     assert_eq!(exchange.sim.member(0).expect("runs").status().not_announced, 0);
+}
+
+#[test]
+fn a_route_that_replaces_another_needs_no_room_for_both_and_a_withdrawal_makes_room() {
+    /// Routes of 8 KiB that fill the 4 MiB which a member has at least.
+    const FIT: u32 = 512;
+    let mut sim = Exchange::new(Setup { max_prefix: 1_000, ..Setup::default() }).sim;
+    let filling: Vec<String> = (0..550).map(|n| format!("64999:{n}:1")).collect();
+    let filling: Vec<&str> = filling.iter().map(String::as_str).collect();
+    let prefix = |i: u32| nlri(&format!("30.{}.{}.0/24", i / 250, i % 250));
+    let settle = |sim: &mut Sim| assert!(sim.settle(crate::common::LIMIT));
+    for i in 0..FIT + 2 {
+        sim.announce(0, &[prefix(i)], &route(0, &[64500], &filling));
+    }
+    settle(&mut sim);
+    let not_announced = |sim: &mut Sim| sim.member(0).expect("it runs").status().not_announced;
+    assert_eq!((sim.tables[&1].len(), not_announced(&mut sim)), (FIT as usize, 2));
+    // Each of the first routes changes: one object takes the place of one of the same size.
+    for i in 0..20 {
+        let changed = route(0, &[64501], &filling);
+        sim.announce(0, &[prefix(i)], &changed);
+        settle(&mut sim);
+        assert_eq!(sim.tables[&1].get(&prefix(i).prefix), Some(&changed), "{i}");
+    }
+    assert_eq!((sim.tables[&1].len(), not_announced(&mut sim)), (FIT as usize, 2));
+    // All of them at once, in one batch.
+    let all: Vec<Nlri> = (0..20).map(prefix).collect();
+    for nlri in &all {
+        sim.announce(0, &[*nlri], &route(0, &[64502], &filling));
+    }
+    settle(&mut sim);
+    assert_eq!((sim.tables[&1].len(), not_announced(&mut sim)), (FIT as usize, 2));
+    for left in [1, 0] {
+        sim.withdraw(0, &[prefix(left)]);
+        settle(&mut sim);
+        assert_eq!((sim.tables[&1].len(), not_announced(&mut sim)), (FIT as usize, left as usize));
+    }
+    sim.withdraw(0, &[prefix(2)]);
+    settle(&mut sim);
+    assert_eq!(sim.tables[&1].len(), FIT as usize - 1);
 }
 
 #[test]

@@ -4,12 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
+use wayleave_core::Instant;
 use wayleave_lab::sim::bad::{Forger, once};
-use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
+use wayleave_lab::sim::costs::{Costs, Wire};
+use wayleave_lab::sim::{FrameAction, Node, PARTIES, Recorded, Setup, Sim};
 use wayleave_route_server::frames::{EngineStream, FromMember, PartyFrame};
 use wayleave_route_server::member::{MemberEvent, Suspect};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
+
+/// The kind of a tick's frame.
+const TICK_FRAME: u8 = 3;
 
 fn exchange(members: usize, seed: u64, export: ExportMode) -> Exchange {
     Exchange::new(Setup { members, seed, export, ..Setup::default() })
@@ -347,4 +352,60 @@ fn a_route_of_a_lower_class_is_no_result(export: ExportMode) {
     assert_eq!(alarms.len(), 1, "{alarms:?}");
     assert_eq!(alarms[0].suspects, [Suspect::Party(1), Suspect::Party(2)]);
     exchange.compare();
+}
+
+in_both_modes!(a_link_that_stands_still_for_a_while_is_nobodys_fault);
+fn a_link_that_stands_still_for_a_while_is_nobodys_fault(export: ExportMode) {
+    /// What party 2 sends to this member comes so much later.
+    const LATE: Duration = Duration::from_secs(17);
+    let (slow, tick) = (Wire { delay: LATE, ..Wire::LAN }, Duration::from_millis(50));
+    let wires = [((PARTIES[1], Node::Member(2)), slow)].into();
+    let costs = Some(Costs { wires, ..Costs::default() });
+    let mut sim = Sim::new(Setup { members: 3, tick, costs, export, ..Setup::default() });
+    assert!(sim.settle(LIMIT));
+    sim.forget_events();
+    sim.recording = Some(Vec::new());
+    let prefix = nlri("20.0.0.0/16");
+    for change in 0..330 {
+        sim.announce(0, &[prefix], &route(0, &[64500 + change], &[]));
+        sim.pass(Duration::from_millis(60));
+    }
+    let recorded = sim.recording.take().expect("it records");
+    let is_tick = |frame: &&Recorded| {
+        (frame.from, frame.to) == (PARTIES[0], Node::Member(2)) && frame.bytes.first() == Some(&TICK_FRAME)
+    };
+    let ticks: Vec<Instant> = recorded.iter().filter(is_tick).map(|frame| frame.at).collect();
+    let most = ticks.iter().map(|from| ticks.iter().filter(|at| from <= at && **at < *from + LATE).count()).max();
+    assert!(most > Some(256), "{most:?} ticks wait for their other half");
+    assert!(sim.settle(LIMIT));
+    assert_eq!(sim.alarms(2).count(), 0);
+    assert_eq!(sim.closed, []);
+    assert_eq!(sim.tables[&2], sim.tables[&1]);
+}
+
+#[test]
+fn a_party_whose_ticks_do_not_come_ends_the_session_before_they_fill_the_memory_and_nobody_is_blamed() {
+    let tick = Duration::from_millis(50);
+    let mut sim = Sim::new(Setup { members: 3, tick, max_blob: 1 << 17, ..Setup::default() });
+    assert!(sim.settle(LIMIT));
+    sim.tamper = Some(Box::new(|from, to, bytes| {
+        let is_lost = (from, to) == (PARTIES[1], Node::Member(2)) && bytes.first() == Some(&TICK_FRAME);
+        if is_lost { FrameAction::Drop } else { FrameAction::Pass }
+    }));
+    let large: Vec<String> = (0..4_000).map(|n| format!("64999:{n}:1")).collect();
+    let large: Vec<&str> = large.iter().map(String::as_str).collect();
+    let mut sent = 0;
+    while sim.closed.is_empty() && sent < 1_000 {
+        sim.announce(0, &[nlri("20.0.0.0/16")], &route(0, &[64500 + sent], &large));
+        sim.pass(Duration::from_millis(60));
+        sent += 1;
+    }
+    // 64 KiB each, and 24 MiB at most.
+    assert!((300..=420).contains(&sent), "{sent} routes");
+    assert!(sim.closed.iter().all(|(_, _, why)| why.contains("party 2")), "{:?}", sim.closed);
+    assert!(sim.closed.iter().any(|(_, _, why)| why.contains("has not sent")), "{:?}", sim.closed);
+    assert_eq!(sim.alarms(2).count(), 0);
+    sim.tamper = None;
+    assert!(sim.settle(LIMIT));
+    assert_eq!(sim.tables[&2], sim.tables[&1]);
 }

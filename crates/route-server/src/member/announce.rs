@@ -1,6 +1,7 @@
 //! The member as announcer: the router's routes, what the parties have of them, and what is still to be sent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
 use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
@@ -161,6 +162,8 @@ pub(super) struct Announcements {
     /// Prefixes that were refused for good, or that no receiver would use: not announced before the router, the member set or a new
     /// session changes something, or there is room again.
     barred: BTreeMap<Nlri, Bar>,
+    /// The last one of those refused for their octets that was tried again.
+    retried: Option<Nlri>,
     repeats: Repeats,
     objects: BTreeMap<u64, OwnObject>,
     in_flight: BTreeMap<u64, Vec<Nlri>>,
@@ -179,6 +182,7 @@ impl Announcements {
             leftover: BTreeSet::new(),
             dirty: Dirty::default(),
             barred: BTreeMap::new(),
+            retried: None,
             repeats: Repeats { waiting: BTreeMap::new(), queue: VecDeque::new(), next: now },
             objects: BTreeMap::new(),
             in_flight: BTreeMap::new(),
@@ -325,11 +329,22 @@ impl Announcements {
         self.announced.len() + self.leftover.iter().filter(|nlri| !self.announced.contains_key(nlri)).count()
     }
 
-    /// Prefixes were withdrawn: as many of those that were over the limit are announced instead.
-    fn make_room(&mut self, freed: usize) {
+    /// These prefixes were withdrawn: as many of those that were over a limit are announced instead. What was withdrawn since it was
+    /// refused for its octets frees none, or the withdrawals and refusals of two such prefixes would follow each other without end.
+    fn make_room(&mut self, withdrawn: &[Nlri]) {
+        let is_refused = |bar: &Bar| *bar == Bar::Refused(Refusal::Stored);
+        let freed = withdrawn.iter().filter(|nlri| !self.barred.get(nlri).is_some_and(is_refused)).count();
         let over =
             self.barred.iter().filter(|(_, bar)| matches!(bar, Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
-        let next: Vec<Nlri> = over.map(|(nlri, _)| *nlri).take(freed).collect();
+        let mut next: Vec<Nlri> = over.map(|(nlri, _)| *nlri).take(withdrawn.len()).collect();
+        // In turn: those that were refused the last time may be too long still.
+        let last = self.retried.map_or(Bound::Unbounded, Bound::Excluded);
+        let up_to = self.retried.map_or(Bound::Unbounded, Bound::Included);
+        let rest = self.retried.iter().flat_map(|_| self.barred.range((Bound::Unbounded, up_to)));
+        let refused = self.barred.range((last, Bound::Unbounded)).chain(rest).filter(|(_, bar)| is_refused(bar));
+        let refused: Vec<Nlri> = refused.map(|(nlri, _)| *nlri).take(freed).collect();
+        self.retried = refused.last().copied().or(self.retried);
+        next.extend(refused);
         for nlri in next {
             self.barred.remove(&nlri);
             self.mark(nlri);
@@ -710,7 +725,7 @@ impl Member {
             a.dirty.remove(nlri);
             a.repeats.waiting.remove(nlri);
         }
-        a.make_room(prefixes.len());
+        a.make_room(prefixes);
         a.in_flight.insert(version, prefixes.to_vec());
         self.counters.withdrawals += 1;
         true

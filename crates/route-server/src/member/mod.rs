@@ -262,6 +262,8 @@ pub struct Member {
     budget: Option<BudgetLeft>,
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
+    /// Octets of these, about.
+    halves_octets: usize,
     last_seq: u64,
     /// The last batch through which it has had everything, and whether it may lack something of the later ones.
     complete: u64,
@@ -342,6 +344,7 @@ impl Member {
             budget: None,
             announcements: Announcements::new(used, now.instant),
             halves: BTreeMap::new(),
+            halves_octets: 0,
             last_seq: 0,
             complete: 0,
             is_in_doubt: false,
@@ -524,7 +527,7 @@ impl Member {
         self.max_blobs = [u32::MAX; 2];
         self.epoch = 0;
         self.epochs = [0; 2];
-        self.halves.clear();
+        self.clear_halves();
         self.presented = [None, None];
         self.differ_since = None;
         self.rounds.clear();

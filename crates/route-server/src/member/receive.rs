@@ -11,6 +11,7 @@ use super::announce::Inventory;
 use super::backlog::{Look, Unopened, Urgency};
 use super::select::{DueRanking, Round};
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Saying, Suspect, index};
+use crate::credit;
 use crate::digests::{self, BucketDigests, Differs, InstanceHash, Listed, Roots, Through};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Seq, Slice, Tick, round_order};
@@ -22,8 +23,11 @@ use crate::policy::validate;
 
 /// How long after it was asked a member says what it holds, where a tick is longer: the parties wait for it.
 const LATEST_SAYING: Duration = Duration::from_secs(1);
-/// A half that waits for its other half: our own limit.
-const MAX_HALVES: usize = 256;
+/// Octets, about, of ticks that wait for the other party's: our own limit. While one link stands still, small ticks come over the other
+/// for longer than a link lives.
+const MAX_HALVES: usize = 2 * credit::TO_MEMBER as usize;
+/// What a tick takes in memory beyond its octets, about.
+const HALF: usize = 512;
 
 /// A live object, opened if this member may open it.
 pub(super) struct ReceivedObject {
@@ -131,26 +135,45 @@ impl Member {
             self.fail(party, "two ticks for one batch".to_owned(), now);
             return;
         }
+        self.halves_octets += HALF + tick.octets();
         halves[index(party)] = Some((tick, self.presented[index(party)].clone(), self.epochs[index(party)]));
         if let [Some(_), Some(_)] = halves {
             let older_waits = self.halves.keys().next() != Some(&seq);
             let Some([Some((one, first, epoch)), Some((two, second, _))]) = self.halves.remove(&seq) else { return };
+            let octets = |tick: &Tick| HALF + tick.octets();
+            self.halves_octets = self.halves_octets.saturating_sub(octets(&one) + octets(&two));
             if !self.agree_on_set(first, second, now) {
                 return;
             }
             if older_waits && !begins(&one) {
                 // One party skipped a batch that the other made: start from all that lives.
-                self.halves.clear();
+                self.clear_halves();
                 self.in_doubt();
                 self.request_resync();
                 return;
             }
-            self.halves = self.halves.split_off(&seq);
+            let later = self.halves.split_off(&seq);
+            let older = std::mem::replace(&mut self.halves, later);
+            let gone: usize = older.values().flatten().flatten().map(|(tick, ..)| octets(tick)).sum();
+            self.halves_octets = self.halves_octets.saturating_sub(gone);
             self.tick_epoch = epoch;
             self.tick(*one, *two, now);
-        } else if self.halves.len() > MAX_HALVES {
-            self.fail(party, "too many ticks that the other party did not send".to_owned(), now);
+        } else if self.halves_octets > MAX_HALVES {
+            self.other_is_late(party, now);
         }
+    }
+
+    /// A party sent more than is kept for the time until the other one's ticks come. None of them erred: it is the other link that is slow.
+    fn other_is_late(&mut self, party: PartyNumber, now: Now) {
+        let late = if party == PartyNumber::One { PartyNumber::Two } else { PartyNumber::One };
+        let (ticks, ours) = (self.halves.len(), [party, late].map(super::number));
+        let reason = format!("party {} has not sent {ticks} ticks that party {} sent, and no more can wait", ours[1], ours[0]);
+        self.close(late, reason, false, now);
+    }
+
+    pub(super) fn clear_halves(&mut self) {
+        self.halves.clear();
+        self.halves_octets = 0;
     }
 
     pub(super) fn request_resync(&mut self) {

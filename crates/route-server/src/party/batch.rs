@@ -13,7 +13,7 @@ use super::round::{Group, Round};
 use super::state::{ActiveMember, Stage, State, width};
 use super::sync::{Cursor, Lack, Listing};
 use super::{Party, PartyNumber, PartyOutput, PersistId, store, sync};
-use crate::digests::Differs;
+use crate::digests::{Differs, InstanceHash};
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember};
 use crate::object::{ExportMode, Kind};
@@ -22,6 +22,8 @@ use crate::object_table::{Effects, ObjectEntry};
 /// A batch that this party has applied.
 pub(super) struct Applied {
     pub effects: Effects,
+    /// Of the prefixes whose candidates changed, the instances that there were before.
+    pub before: BTreeMap<Prefix, InstanceHash>,
     /// Members that get a slice of everything: how many objects, and whether it is the first one.
     pub slices: BTreeMap<u32, (u32, bool)>,
     /// Whether epoch or member set changed.
@@ -64,11 +66,13 @@ impl State {
         now: Now,
     ) -> Result<(), &'static str> {
         self.seq = seq;
-        let mut applied =
-            Applied { effects: Effects::default(), slices: BTreeMap::new(), renewed: false, view: [0; 32] };
+        let (effects, before, slices) = (Effects::default(), BTreeMap::new(), BTreeMap::new());
+        let mut applied = Applied { effects, before, slices, renewed: false, view: [0; 32] };
         for step in steps {
             self.apply_step(role, step, &mut applied, now)?;
         }
+        let before = |prefix: &Prefix| Some((*prefix, self.table.instance_of(prefix)?));
+        applied.before = applied.effects.touched.iter().filter_map(before).collect();
         self.table.settle();
         self.table.extend_view(seq, steps);
         self.recent.note(seq, &applied.effects);
@@ -278,6 +282,9 @@ impl State {
             }
             let entries = objects.into_iter().filter_map(|(slot, version)| self.table.entry(slot, version));
             tick.deliver = entries.filter_map(|entry| self.delivery(slot, entry)).collect();
+            if cursor.is_none() && active.cursor.is_none() {
+                self.chosen.remove(&slot);
+            }
             if let Some(active) = self.active.get_mut(&slot) {
                 active.complete |= cursor.is_none();
                 active.cursor = cursor;
@@ -285,11 +292,14 @@ impl State {
             self.counters.delivered += tick.deliver.len() as u64;
             self.counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
             if rank {
-                let own = self.set.slot(slot).and_then(|of| changed_by_one.get(&of.asn)).into_iter().flatten();
-                // Whoever is sent what it lacks may be owed a choice there, which it has paid for.
-                let is_complete = active.cursor.is_none();
-                let own = own.filter(|prefix| is_complete && !listing.lists_anyway(prefix, &applied.effects));
-                tick.unranked = own.filter_map(|prefix| group.leave_out(prefix, slot)).collect();
+                let own = self.set.slot(slot).and_then(|of| changed_by_one.get(&of.asn));
+                let own = own.into_iter().flatten().copied().filter(|prefix| group.is_contested(prefix)).collect();
+                let stays = match active.cursor.filter(Cursor::is_of_differing) {
+                    Some(cursor) => self.stays_while_sent(slot, cursor, (&listing, &active.lacks, own), applied),
+                    None => own.into_iter().filter(|prefix| !listing.lists_anyway(prefix, &applied.effects)).collect(),
+                };
+                tick.unranked = stays.iter().filter_map(|prefix| group.leave_out(prefix, slot)).collect();
+                tick.unranked.sort_unstable();
                 group.members.push(slot);
             }
             match self.config.export {
@@ -318,6 +328,32 @@ impl State {
             }
         }
         prefixes
+    }
+
+    /// The prefixes for which the choice stays of a member that is sent what differs: of those of which only routes of its `own` AS
+    /// changed, all that it does not lack, or has had. One that it lacks it is owed a choice for, which it has paid for: with the first such
+    /// change, since the instance is another one then, which perhaps no slice lists. With no later change or slice, or a member that
+    /// takes up little would have as many choices as it changes its routes.
+    fn stays_while_sent(
+        &mut self,
+        slot: u32,
+        cursor: Cursor,
+        (listing, lacks, own): (&Listing, &Lack, Vec<Prefix>),
+        applied: &Applied,
+    ) -> Vec<Prefix> {
+        let effects = &applied.effects;
+        let chosen = self.chosen.entry(slot).or_default();
+        let is_listed = |prefix: &&Prefix| !effects.touched.contains(prefix) && chosen.contains(prefix);
+        let mut stays: Vec<Prefix> = listing.differing().iter().filter(is_listed).copied().collect();
+        for prefix in own {
+            let before = applied.before.get(&prefix);
+            let is_owed = before.is_some_and(|hash| lacks.awaits(cursor, &prefix, hash));
+            if !chosen.insert(prefix) || !is_owed {
+                stays.push(prefix);
+            }
+        }
+        stays.retain(|prefix| !listing.evaluates_again(prefix, effects));
+        stays
     }
 
     /// Waits for rankings, but not for those who do not have their tick. Whether there is a round follows from the batch, as the

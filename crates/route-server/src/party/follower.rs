@@ -9,6 +9,7 @@ use wayleave_core::{Instant, Now};
 use super::batch::Applied;
 use super::reconcile::CHUNK;
 use super::role::Role;
+use super::round::Round;
 use super::state::{Departure, PendingObject, Stage, State};
 use super::{PartyEvent, engine, store};
 use crate::directory::{Directory, Succession};
@@ -22,7 +23,9 @@ const MAX_SEQ_STEP: u64 = 1 << 16;
 const LONG: u64 = 8 << 20;
 
 /// Batches after which party 1 need not know that a ranking came late: it remembers as many.
-const MAX_LATE: u64 = 256;
+const MAX_LATE: usize = 256;
+/// Octets of objects of links that are gone, which are kept until party 1 knows: our own limit. As much comes of one member in a second.
+const MAX_DEPARTING: usize = 32 << 20;
 
 /// Batches that party 1 may make before it takes a member set or a removal from here.
 const MAX_OFFERED: u32 = 64;
@@ -40,6 +43,11 @@ pub(super) struct Follower {
     inventory: Option<(u32, u64)>,
     /// Objects that wait here and of which party 1 has not been told, for want of credit.
     unreported: BTreeSet<(u32, u64)>,
+    /// Of the latest batches, the members without whose rankings the evaluation began. Party 1 is told once that one came.
+    missing: BTreeMap<u64, BTreeSet<u32>>,
+    /// Objects of links that are gone, of which party 1 has been told: what it proposed before it knew of that may have them.
+    departing: BTreeMap<(u32, u64), PendingObject>,
+    departing_octets: usize,
 }
 
 /// A directory of this party's operator that party 1 has not put into a batch yet.
@@ -72,7 +80,12 @@ impl Role for Follower {
             }
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps, now),
             PartyFrame::Go { seq } => deliver_accepted(party, seq, now),
-            PartyFrame::Evaluate { seq, rows } => party.evaluate(seq, &rows),
+            PartyFrame::Evaluate { seq, rows } => {
+                let missing = party.rounds.get(&seq).map(Round::without_ranking).unwrap_or_default();
+                party.evaluate(seq, &rows)?;
+                self.note_missing(seq, missing);
+                Ok(())
+            }
             PartyFrame::Next { seq } => party.order(seq),
             PartyFrame::Refill { demand } => refill(party, &demand),
             PartyFrame::Drop { objects } => {
@@ -171,13 +184,17 @@ impl Role for Follower {
 
     fn departed(&mut self, party: &mut State, departure: Departure) {
         match departure {
-            Departure::Member { slot, session } if self.inventory.is_none() => {
+            Departure::Member { slot, session, pending } if self.inventory.is_none() => {
+                self.keep_departing(slot, pending);
                 party.send_to_peer(&PartyFrame::Left { slot, session });
             }
             Departure::Member { .. } => {}
             Departure::Peer { .. } => {
                 self.inventory = None;
                 self.unreported.clear();
+                self.missing.clear();
+                self.departing.clear();
+                self.departing_octets = 0;
             }
         }
     }
@@ -193,12 +210,11 @@ impl Role for Follower {
         party.send_to_peer(&PartyFrame::Ranked { seq, slot, row });
     }
 
-    /// Party 1 began without it, and is told that it came all the same: whoever is on probation shows so that it is in time again.
+    /// Party 1 began without it, and is told once that it came all the same: whoever is on probation shows so that it is in time again.
+    /// What nobody waits for costs the parties' link nothing that others need.
     fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), row: [u8; 16], _now: Now) {
-        let is_delivered = seq < party.seq || seq == party.seq && matches!(party.stage, Stage::Idle);
-        // One of a round that is open, or yet to come, is none: party 1 would count on it.
-        let is_open = party.rounds.get(&seq).is_some_and(|round| !round.is_running());
-        if party.peer_ready() && is_delivered && !is_open && party.seq - seq < MAX_LATE {
+        let is_first = self.missing.get_mut(&seq).is_some_and(|missing| missing.remove(&slot));
+        if is_first && party.peer.as_ref().is_some_and(|peer| peer.ready && peer.sending.has_credit(LONG)) {
             party.send_to_peer(&PartyFrame::Ranked { seq, slot, row });
         }
     }
@@ -240,6 +256,28 @@ impl Follower {
         }
     }
 
+    /// Notes without whose rankings the evaluation of a batch began.
+    fn note_missing(&mut self, seq: u64, slots: BTreeSet<u32>) {
+        if !slots.is_empty() {
+            self.missing.insert(seq, slots);
+        }
+        if self.missing.len() > MAX_LATE {
+            self.missing.pop_first();
+        }
+    }
+
+    /// Keeps the objects of a link that is gone as far as party 1 has been told of them.
+    fn keep_departing(&mut self, slot: u32, pending: BTreeMap<u64, PendingObject>) {
+        for (version, object) in pending {
+            let is_known = !self.unreported.remove(&(slot, version));
+            if is_known && self.departing_octets < MAX_DEPARTING {
+                // An object has no octets if it withdraws.
+                self.departing_octets += object.octets() + 1024;
+                self.departing.insert((slot, version), object);
+            }
+        }
+    }
+
     /// Applies a batch that party 1 proposed, or rejects it if an object of it is not here.
     fn apply_proposal(&mut self, party: &mut State, seq: u64, steps: &[Step], now: Now) -> Result<(), &'static str> {
         if !matches!(party.stage, Stage::Idle) || seq <= party.seq {
@@ -248,16 +286,22 @@ impl Follower {
         if seq - party.seq > MAX_SEQ_STEP {
             return Err("a batch number too far ahead");
         }
+        // What party 1 proposes after the answer to this it proposes knowing which links are gone: it was told before.
+        let departing = std::mem::take(&mut self.departing);
+        self.departing_octets = 0;
         let lacks = |step: &Step| match step {
             Step::Object { slot, version, digest } => {
                 let pending = party.pending.get(slot).and_then(|waiting| waiting.get(version));
-                let same = pending.is_some_and(|object| object.digest == *digest);
+                let has = |object: &PendingObject| object.digest == *digest;
+                let same = pending.is_some_and(has) || departing.get(&(*slot, *version)).is_some_and(has);
                 (!same).then_some((*slot, *version))
             }
             _ => None,
         };
         let missing: Vec<(u32, u64)> = steps.iter().filter_map(lacks).collect();
-        if !missing.is_empty() {
+        if missing.is_empty() {
+            take_up_departing(party, departing, steps);
+        } else {
             party.send_to_peer(&PartyFrame::Reject { seq, missing });
             return Ok(());
         }
@@ -289,6 +333,16 @@ impl Follower {
     /// When party 1 has kept an offer waiting for too long.
     fn offer_ends(&self, party: &State) -> Option<Instant> {
         self.offered.as_ref().filter(|_| party.peer.is_some()).map(|offer| offer.since + MAX_OFFER_WAIT)
+    }
+}
+
+/// Has the objects of a batch wait again whose links are gone, so that it takes them.
+fn take_up_departing(party: &mut State, mut departing: BTreeMap<(u32, u64), PendingObject>, steps: &[Step]) {
+    for step in steps {
+        let Step::Object { slot, version, digest } = step else { continue };
+        if let Some(object) = departing.remove(&(*slot, *version)).filter(|object| object.digest == *digest) {
+            party.pending.entry(*slot).or_default().insert(*version, object);
+        }
     }
 }
 

@@ -211,6 +211,7 @@ impl Party {
             unserved: BTreeSet::new(),
             strained: BTreeSet::new(),
             active: BTreeMap::new(),
+            chosen: BTreeMap::new(),
             peer: None,
             stage: Stage::Idle,
             rounds: BTreeMap::new(),

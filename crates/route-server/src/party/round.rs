@@ -4,7 +4,7 @@
 //! what comes next: what changed just now before what is evaluated again, and among rounds the one of which the least was
 //! done, so that a round with many prefixes delays another by one evaluation and not by all of its own.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,8 +57,9 @@ pub(super) struct Group {
     /// All instances of the tick: first those that changed just now.
     pub instances: Vec<Instance>,
     pub live: usize,
-    /// The prefixes of those that changed just now, ascending.
+    /// The prefixes of those that changed just now, and of the others, each ascending.
     live_prefixes: Vec<Prefix>,
+    later_prefixes: Vec<Prefix>,
     /// Those with two or more candidates, in [`round_order`], and how many of them changed just now.
     pub multi: Vec<Instance>,
     live_multi: usize,
@@ -74,20 +75,31 @@ impl Group {
     pub(super) fn new(live: Vec<(Prefix, Instance)>, later: Vec<(Prefix, Instance)>) -> Self {
         let (live_prefixes, mut instances): (Vec<Prefix>, Vec<Instance>) = live.into_iter().unzip();
         let live = instances.len();
-        instances.extend(later.into_iter().map(|(_, instance)| instance));
+        let (later_prefixes, later): (Vec<Prefix>, Vec<Instance>) = later.into_iter().unzip();
+        instances.extend(later);
         let order = round_order(&instances, live);
         let live_multi = order.iter().filter(|place| **place < live).count();
         let number = order.iter().enumerate().map(|(number, place)| (*place, number)).collect();
         let multi = order.into_iter().map(|place| Arc::clone(&instances[place])).collect();
         let (members, unranked) = (Vec::new(), HashSet::new());
-        Self { instances, live, live_prefixes, multi, live_multi, number, members, unranked }
+        Self { instances, live, live_prefixes, later_prefixes, multi, live_multi, number, members, unranked }
     }
 
     /// Has what the slot ranks for a prefix count as zero. Returns its place in `instances`, if there is something to rank.
     pub(super) fn leave_out(&mut self, prefix: &Prefix, slot: u32) -> Option<u32> {
-        let place = self.live_prefixes.binary_search(prefix).ok()?;
+        let place = self.place(prefix)?;
         self.unranked.insert((*self.number.get(&place)?, slot));
         u32::try_from(place).ok()
+    }
+
+    /// Whether there is something to rank for a prefix.
+    pub(super) fn is_contested(&self, prefix: &Prefix) -> bool {
+        self.place(prefix).is_some_and(|place| self.number.contains_key(&place))
+    }
+
+    fn place(&self, prefix: &Prefix) -> Option<usize> {
+        let later = || Some(self.live + self.later_prefixes.binary_search(prefix).ok()?);
+        self.live_prefixes.binary_search(prefix).ok().or_else(later)
     }
 
     /// Runs of `multi` with equally many candidates, padded to a power of two: each with that number, and whether it changed just now.
@@ -220,6 +232,11 @@ impl Round {
 
     fn expected_len(&self, slot: u32) -> Option<usize> {
         Some(self.group_of(slot)?.multi.iter().map(|candidates| candidates.len() * RANK_BYTES).sum())
+    }
+
+    /// The participants whose rankings this party does not hold.
+    pub(super) fn without_ranking(&self) -> BTreeSet<u32> {
+        self.participants().filter(|slot| !self.rows.contains_key(slot)).collect()
     }
 
     fn participants(&self) -> impl Iterator<Item = u32> + '_ {

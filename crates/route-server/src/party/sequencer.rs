@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::Nlri;
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
@@ -23,8 +24,8 @@ use super::{PartyEvent, engine, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
-use crate::object::Kind;
-use crate::object_table::{Effects, Part};
+use crate::object::{Description, Kind};
+use crate::object_table::{Effects, ObjectTable, Part};
 
 /// Objects of one batch: our own limit, so that a batch stays a bounded amount of work.
 const MAX_BATCH: usize = 1024;
@@ -77,6 +78,8 @@ pub(super) struct Sequencer {
     choices: BTreeMap<u32, Turns>,
     /// Members that are sent everything again since the link between the parties failed, which is not their doing.
     excused: BTreeSet<u32>,
+    /// What the members paid that the proposed batch begins to serve.
+    paid: BTreeMap<u32, Paid>,
     /// Members that take up too little of what party 2 sends.
     peer_held: BTreeSet<u32>,
     /// Members that get nothing until they have caught up.
@@ -119,6 +122,7 @@ impl Sequencer {
             deferred: BTreeSet::new(),
             choices: BTreeMap::new(),
             excused: BTreeSet::new(),
+            paid: BTreeMap::new(),
             peer_held: BTreeSet::new(),
             paused: BTreeSet::new(),
             expiring: BTreeSet::new(),
@@ -336,7 +340,10 @@ impl Sequencer {
 
     /// A member is sent what it lacks. Returns whether Select-Best may choose for it among that; `asks`: whether it is to.
     fn take_turn(&mut self, party: &mut State, slot: u32, asks: bool) -> bool {
-        if self.excused.remove(&slot) {
+        let is_excused = self.excused.remove(&slot);
+        let (turns, choices) = (self.turns.get(&slot).copied(), self.choices.get(&slot).copied());
+        self.paid.insert(slot, Paid { is_excused, turns, choices });
+        if is_excused {
             return true;
         }
         let (now, budget) = (party.clocks.instant, party.config.budget);
@@ -355,6 +362,20 @@ impl Sequencer {
         party.event(PartyEvent::OwnOrder { slot, seconds });
         party.offer_to_member(slot, &ToMember::OwnOrder { seconds });
         false
+    }
+
+    /// The batch that was to begin to serve a member came to nothing: it has what it paid for that, and no more.
+    fn give_back(&mut self, slot: u32) {
+        let Some(Paid { is_excused, turns, choices }) = self.paid.remove(&slot) else { return };
+        if is_excused {
+            self.excused.insert(slot);
+        }
+        for (all, before) in [(&mut self.turns, turns), (&mut self.choices, choices)] {
+            match before {
+                Some(before) => all.insert(slot, before),
+                None => all.remove(&slot),
+            };
+        }
     }
 
     /// What a member may cost, and what is left of that.
@@ -429,6 +450,7 @@ impl Sequencer {
         let (mut steps, mut over_limit) = (Vec::new(), Vec::new());
         for (slot, waiting) in &party.pending {
             let (mut new, mut taken, mut octets, mut new_octets, mut lanes) = (0, 0, 0, 0, 0);
+            let mut replaced = Replaced::default();
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
                 let is_full = taken == quota || octets >= octets_quota || lanes >= lanes_quota;
@@ -440,7 +462,8 @@ impl Sequencer {
                     continue;
                 }
                 let more_octets = blob_octets(object) as u64;
-                if more_octets > 0 && new_octets + more_octets > octets_left(party, *slot) {
+                let freed = replaced.by(&party.table, &object.header.description);
+                if more_octets > 0 && new_octets + more_octets > octets_left(party, *slot) + freed {
                     if taken > 0 {
                         break;
                     }
@@ -593,8 +616,7 @@ impl Sequencer {
         for step in &steps {
             if let Step::Sync { slot, .. } = step {
                 self.comparisons.request(*slot);
-                // Its turn was taken for nothing, perhaps by another member's doing.
-                self.excused.insert(*slot);
+                self.give_back(*slot);
             }
         }
         // What was queued meanwhile comes after it.
@@ -615,6 +637,7 @@ impl Sequencer {
             NotProposed::Nothing => "an acceptance of nothing",
             NotProposed::Another => "an acceptance of another batch",
         })?;
+        self.paid.clear();
         // It was durable there before it was accepted.
         party.store.agreed = seq;
         party.apply(self, seq, &steps, now)?;
@@ -866,6 +889,7 @@ impl Role for Sequencer {
                 self.peer_joined.clear();
                 self.peer_held.clear();
                 self.expiring.clear();
+                self.paid.clear();
                 self.excused = party.set.iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
                 // What comes from the operator stays to be done; everything else is reported again after the next hello.
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
@@ -1093,6 +1117,13 @@ impl Role for Sequencer {
     }
 }
 
+/// What there was of a member's budgets before it was begun to be served.
+struct Paid {
+    is_excused: bool,
+    turns: Option<Turns>,
+    choices: Option<Turns>,
+}
+
 /// A round that was to begin, or began, without a ranking.
 struct Late {
     begin: Instant,
@@ -1146,6 +1177,29 @@ fn new_prefixes(party: &State, slot: u32, kind: &Kind) -> usize {
 fn prefixes_left(party: &State, slot: u32) -> usize {
     let most = prefixes_allowed(party.set.slot(slot).map_or(0, |s| s.max_prefix));
     (most as usize).saturating_sub(party.table.prefixes_of(slot))
+}
+
+/// What the objects that a batch takes of a slot replace.
+#[derive(Default)]
+struct Replaced {
+    nlri: BTreeSet<Nlri>,
+    /// How many live prefixes are left of each object that loses some.
+    left: BTreeMap<u64, usize>,
+    octets: u64,
+}
+
+impl Replaced {
+    /// Octets of the blobs of all stored objects of which nothing is left once this object, and those before it, are applied.
+    fn by(&mut self, table: &ObjectTable, description: &Description) -> u64 {
+        for nlri in description.prefixes() {
+            let Some(owner) = table.owner(description.slot, nlri).filter(|_| self.nlri.insert(*nlri)) else { continue };
+            let version = owner.header.description.version;
+            let left = self.left.entry(version).or_insert_with(|| owner.live().count());
+            *left = left.saturating_sub(1);
+            self.octets += if *left == 0 { owner.octets() } else { 0 };
+        }
+        self.octets
+    }
 }
 
 /// Octets of blobs that a member may have stored beyond those it has.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now};
+use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
@@ -33,6 +33,8 @@ const MAX_PENDING_OCTETS: usize = 32 << 20;
 const SLICE_ROOM: u64 = 1 << 20;
 /// More than this on the way, and the member gets nothing until it has caught up: our own limit.
 const BEHIND: u64 = 4 << 20;
+/// Octets of its budget that a member's frame costs at least, so that there is a budget of frames, too: our own limit.
+const FRAME_PACE: u64 = 1024;
 /// For how long the status shows that a member spent more than its budget, or broke the protocol.
 const OVERSPENT_SHOWN: Duration = Duration::from_secs(60);
 /// How long the peer party may take to answer.
@@ -146,6 +148,8 @@ pub(super) enum Departure {
     Member {
         slot: u32,
         session: SessionId,
+        /// What waited of its objects.
+        pending: BTreeMap<u64, PendingObject>,
     },
     /// The peer party, with the steps of a proposal that it had not answered.
     Peer {
@@ -185,6 +189,8 @@ pub(super) struct State {
     /// Members of which some may be behind, for the same reason: all others are not.
     pub strained: BTreeSet<u32>,
     pub active: BTreeMap<u32, ActiveMember>,
+    /// Of members that are sent what differs, the prefixes for which routes of their own AS that change buy them no choice any more.
+    pub chosen: BTreeMap<u32, BTreeSet<Prefix>>,
     pub peer: Option<PeerParty>,
     pub stage: Stage,
     /// Rounds whose rankings are awaited, or that are evaluated, by batch.
@@ -314,12 +320,14 @@ impl State {
     /// From this batch on the member gets what changes.
     pub(super) fn activate(&mut self, slot: u32, active: ActiveMember) {
         self.active.insert(slot, active);
+        self.chosen.remove(&slot);
         self.unserved.remove(&slot);
     }
 
     /// The member gets nothing more until it is activated again.
     pub(super) fn deactivate(&mut self, slot: u32) {
         self.active.remove(&slot);
+        self.chosen.remove(&slot);
         if self.members.contains_key(&slot) {
             self.unserved.insert(slot);
         }
@@ -327,6 +335,7 @@ impl State {
 
     pub(super) fn deactivate_all(&mut self) {
         self.active.clear();
+        self.chosen.clear();
         self.unserved = self.members.keys().copied().collect();
     }
 
@@ -354,7 +363,7 @@ impl State {
         let Some(member) = self.members.get_mut(&slot) else { return Ok(()) };
         let cost = credit::cost_from_member(frame);
         let pace = self.paces.entry(slot).or_insert_with(|| Pace::new(now.instant));
-        let at = pace.pay(cost, credit::is_object(frame), &self.config.budget, now.instant);
+        let at = pace.pay(cost.max(FRAME_PACE), credit::is_object(frame), &self.config.budget, now.instant);
         if let Err(what) = member.receiving.received(cost, at) {
             self.overspent.insert(slot, now.instant);
             return Err(what);
@@ -519,10 +528,10 @@ impl State {
     pub(super) fn unlink(&mut self, link: LinkId) {
         match self.links.remove(&link) {
             Some(PeerId::Member(slot)) if self.members.get(&slot).is_some_and(|m| m.link == link) => {
-                self.pending.remove(&slot);
+                let pending = self.pending.remove(&slot).unwrap_or_default();
                 let session = self.members.remove(&slot).and_then(|member| member.session);
                 self.unserved.remove(&slot);
-                self.departures.extend(session.map(|session| Departure::Member { slot, session }));
+                self.departures.extend(session.map(|session| Departure::Member { slot, session, pending }));
             }
             Some(PeerId::Party) if self.peer.as_ref().is_some_and(|peer| peer.link == link) => {
                 self.peer = None;

@@ -64,6 +64,21 @@ impl Lack {
         Self { differs, since }
     }
 
+    /// Whether what is still to be sent from a cursor on lists a prefix whose instance has this hash, where what differs is sent.
+    pub(super) fn awaits(&self, cursor: Cursor, prefix: &Prefix, hash: &InstanceHash) -> bool {
+        let from = match cursor.next {
+            Next::Place(_) => return false,
+            Next::Object(_) | Next::Added(_) => Some([0; 32]),
+            Next::Instance(from) => Some(from),
+            Next::Listed(_) => None,
+        };
+        if self.differs.instances.has(digests::bucket_of(hash)) {
+            return from.is_some_and(|from| from <= *hash);
+        }
+        let from = if let Next::Listed(from) = cursor.next { from } else { 0 };
+        self.since.listed.get(from..).is_some_and(|listed| listed.binary_search(prefix).is_ok())
+    }
+
     /// What differs from a place on, in order: objects by handle, those that are new, instances by hash, those that were listed; each
     /// once, as far as it lives.
     fn from<'a>(&'a self, table: &'a ObjectTable, next: Next) -> impl Iterator<Item = (Next, Lacking)> + 'a {
@@ -112,6 +127,11 @@ impl Cursor {
             return Self::START;
         }
         Self { own: differs.own.then_some(0), next: Next::Object(Handle([0; 32])) }
+    }
+
+    /// Whether only what differs is sent.
+    pub(super) fn is_of_differing(&self) -> bool {
+        !matches!(self.next, Next::Place(_))
     }
 
     /// The place, if everything is sent.
@@ -269,16 +289,23 @@ impl Listing {
         self.gets_all || self.before.is_some_and(|before| before.has(place))
     }
 
-    /// Whether the prefix is listed whatever changed: it is evaluated again, or the member is sent it.
+    /// Prefixes that a slice of what differs lists.
+    pub(super) fn differing(&self) -> &[Prefix] {
+        &self.differing
+    }
+
+    /// Whether the prefix is evaluated again whatever changed.
+    pub(super) fn evaluates_again(&self, prefix: &Prefix, effects: &Effects) -> bool {
+        effects.relisted.contains(prefix) || self.is_new && effects.opened.contains(prefix)
+    }
+
+    /// Whether the prefix is listed whatever changed: it is evaluated again, or comes with a slice of everything.
     pub(super) fn lists_anyway(&self, prefix: &Prefix, effects: &Effects) -> bool {
         let is_in_slice = || {
             let from = self.before.and_then(|before| before.place()).map(|(prefix, ..)| prefix);
             self.is_slice && from <= Some(*prefix) && self.after.is_none_or(|after| after.lists(prefix))
         };
-        effects.relisted.contains(prefix)
-            || self.is_new && effects.opened.contains(prefix)
-            || self.differing.contains(prefix)
-            || is_in_slice()
+        self.evaluates_again(prefix, effects) || is_in_slice()
     }
 
     /// The prefixes that changed just now, and those that are evaluated again, each in order.
