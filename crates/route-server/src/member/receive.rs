@@ -529,7 +529,8 @@ fn assess(
     config: &MemberConfig,
 ) -> Vec<Assessment> {
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
-    let announcer = set.and_then(|set| set.slot(open.slot));
+    // One that was removed counts no more, though its routes are said to be dead with later batches.
+    let announcer = set.and_then(|set| set.active(open.slot));
     let assess_prefix = |(prefix_index, nlri): (usize, &Nlri)| {
         let verdict = VerdictKind::default();
         let mut assessment =

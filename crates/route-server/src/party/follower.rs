@@ -10,7 +10,7 @@ use super::batch::Applied;
 use super::reconcile::CHUNK;
 use super::role::Role;
 use super::state::{Departure, PendingObject, Stage, State};
-use super::{PartyEvent, engine, store};
+use super::{PartyEvent, engine};
 use crate::directory::{Directory, Succession};
 use crate::frames::{PartyFrame, Refusal, SessionId, Step};
 use crate::object_table::Effects;
@@ -91,10 +91,8 @@ impl Role for Follower {
     /// computed, and no new link gives it more batches.
     fn peer_linked(&mut self, party: &mut State) {
         let Some(next) = self.offered.take().and_then(|offer| party.own_set(&offer.set)) else { return };
-        let mut effects = Effects::default();
-        party.adopt(next, &mut effects);
-        let changes = store::changes(&party.table, &effects, party.epoch, party.seq);
-        party.persist(changes);
+        party.adopt(next);
+        party.persist(Vec::new());
     }
 
     /// Party 1 concludes from the inventory of party 2, which goes out at once.
@@ -339,7 +337,7 @@ fn reconcile(
         return Err("an epoch that is past");
     }
     let mut effects = Effects::default();
-    party.adopt_newer_set(set, &mut effects)?;
+    party.adopt_newer_set(set)?;
     party.epoch = epoch;
     for (slot, version) in high_water {
         party.table.saw(*slot, *version);

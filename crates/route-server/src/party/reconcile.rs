@@ -161,9 +161,9 @@ impl State {
     }
 
     /// Takes the peer party's directory if it goes on from what is in force here.
-    pub(super) fn adopt_newer_set(&mut self, bytes: &[u8], effects: &mut Effects) -> Result<(), &'static str> {
+    pub(super) fn adopt_newer_set(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
         if let Some(next) = self.newer_set(bytes)? {
-            self.adopt(next, effects);
+            self.adopt(next);
         }
         Ok(())
     }

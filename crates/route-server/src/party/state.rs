@@ -23,7 +23,7 @@ use crate::credit::{self, Receiving, Sending};
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{BudgetLeft, InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
-use crate::object_table::{Effects, ObjectTable, Part};
+use crate::object_table::{ObjectTable, Part};
 use crate::rng::Rng;
 
 /// Objects that one member may have waiting, and octets of them: our own limits.
@@ -700,14 +700,10 @@ impl State {
         PEER_WAIT + self.tick + self.config.rank_wait
     }
 
-    /// Removes the routes of members that left while this party was down.
-    pub(super) fn expire_leavers(&mut self) {
-        let mut effects = Effects::default();
+    /// Ends the routes of members that have left. What of them is stored is removed with batches.
+    pub(super) fn end_leavers(&mut self) {
         for (slot, _) in self.set.iter().filter(|(_, slot)| !slot.active) {
-            self.table.expire(slot, usize::MAX, &mut effects);
-        }
-        if !effects.removed.is_empty() {
-            self.persist(store::changes(&self.table, &effects, self.epoch, self.seq));
+            self.table.end(slot);
         }
     }
 }
