@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_member::{Input as MemberInput, Output as MemberOutput};
+use wayleave_route_server::frames::MAX_FRAME;
 use wayleave_route_server::party::{Change, LinkId, PartyInput, PartyOutput, SetupJob};
 
 use super::timed::World;
@@ -164,6 +165,8 @@ impl Sim {
                 while let Some(output) = self.parties.get_mut(&node).and_then(Machine::poll) {
                     self.party_output(node, output);
                 }
+                let oversized = self.parties.get(&node).map_or(0, |party| party.counters().oversized_ticks);
+                assert_eq!(oversized, 0, "{node:?} makes ticks of more than half a member's credit");
             }
             Node::Member(slot) => {
                 while let Some(output) = self.members.get_mut(&slot).and_then(Machine::poll) {
@@ -264,6 +267,8 @@ impl Sim {
     pub(super) fn send(&mut self, from: Node, link: LinkId, frame: Arc<[u8]>) {
         let Some((a, b)) = self.links.get(&link).copied() else { return };
         let to = if a == from { b } else { a };
+        // The runtime's links refuse such a frame, and end.
+        assert!(frame.len() <= MAX_FRAME, "{from:?} sends {to:?} a frame of {} octets", frame.len());
         if let Some(recording) = &mut self.recording {
             recording.push(Recorded { from, to, at: self.now.instant, bytes: Arc::clone(&frame) });
         }

@@ -15,12 +15,13 @@ use super::budget::{Turns, octets_stored, prefixes_allowed};
 use super::compare::{Comparisons, Holding};
 use super::engine::Engine;
 use super::probation::{Missed, Punctuality};
+use super::reconcile::Conclusion;
 use super::relist::Relist;
 use super::role::{Role, is_in_agreement};
 use super::round::{self, MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::{Cursor, Lack};
-use super::{PartyEvent, engine, sync};
+use super::{PartyEvent, engine, store, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
@@ -65,6 +66,8 @@ pub(super) struct Sequencer {
     proposed: BTreeMap<(u32, u64), PendingObject>,
     /// Objects that wait at party 2: digest, and since when this party knows.
     peer_holds: BTreeMap<(u32, u64), ([u8; 32], Instant)>,
+    /// What follows from the inventories, while party 2 has not been sent all of it.
+    conclusion: Option<Conclusion>,
     /// Members connected to party 2: session, and whether they take part in Select-Best.
     peer_joined: BTreeMap<u32, (SessionId, bool)>,
     /// Members that are to get what they lack.
@@ -122,6 +125,7 @@ impl Sequencer {
         Self {
             proposed: BTreeMap::new(),
             peer_holds: BTreeMap::new(),
+            conclusion: None,
             peer_joined: BTreeMap::new(),
             comparisons: Comparisons::default(),
             waiting: Vec::new(),
@@ -167,7 +171,10 @@ impl Sequencer {
 
     /// Whether something can be proposed that is evaluated, or sent, again.
     fn has_background_work(&self, party: &State) -> bool {
-        party.peer_ready() && has_round(party) && has_background_room(party) && (party.relist.is_some() || self.has_turn(party))
+        party.peer_ready()
+            && has_round(party)
+            && has_background_room(party)
+            && (party.relist.is_some() || self.has_turn(party))
     }
 
     /// The steps that wait for the next batch, and the slots whose values change if one of them begins an epoch.
@@ -467,7 +474,8 @@ impl Sequencer {
     fn object_steps(&mut self, party: &State) -> (Vec<Step>, Vec<Dropped>) {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
-        let quota = Taking { objects: share(MAX_BATCH), octets: share(BATCH_BYTES), comparators: share(LIVE_COMPARATORS) };
+        let quota =
+            Taking { objects: share(MAX_BATCH), octets: share(BATCH_BYTES), comparators: share(LIVE_COMPARATORS) };
         let (rankers, has_round, max_blob) = (rankers(party), has_round(party), party.max_blob() as usize);
         let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), Taking::default());
         self.held_back.clear();
@@ -691,7 +699,8 @@ impl Sequencer {
         more: bool,
         now: Now,
     ) -> Result<(), &'static str> {
-        let peer = party.peer.as_mut().filter(|peer| !peer.ready).ok_or("an inventory out of turn")?;
+        let is_due = self.conclusion.is_none();
+        let peer = party.peer.as_mut().filter(|peer| is_due && !peer.ready).ok_or("an inventory out of turn")?;
         let hello = peer.hello.as_ref().ok_or("an inventory before the hello")?;
         let (their_epoch, their_set) = (hello.epoch, Arc::clone(&hello.set));
         if peer.rows.len() + rows.len() > MAX_INVENTORY {
@@ -710,23 +719,25 @@ impl Sequencer {
         }
         let (drop, differ) = party.compare(&theirs, &mut effects);
         party.table.reset_view(party.epoch, &party.directory.id().hash);
-        let frame = PartyFrame::Reconciled {
-            epoch: party.epoch,
-            set: Arc::clone(&party.set_bytes),
-            drop,
-            differ,
-            high_water: party.table.high_waters(),
-            view: party.table.view(),
-        };
-        party.send_to_peer(&frame);
-        party.agreed(&effects);
+        self.conclusion = Some(Conclusion { drop, differ, effects });
+        self.conclude(party, now);
+        Ok(())
+    }
+
+    /// Goes on to send what follows from the inventories; once party 2 has been sent all of it, the parties agree.
+    fn conclude(&mut self, party: &mut State, now: Now) {
+        let Some(mut conclusion) = self.conclusion.take() else { return };
+        if !party.send_conclusion(&mut conclusion) {
+            self.conclusion = Some(conclusion);
+            return;
+        }
+        party.agreed(&conclusion.effects);
         self.comparisons.agreed(party);
         // What waits here is given time again: party 2 reports only now what it holds.
         for object in party.pending.values_mut().flat_map(BTreeMap::values_mut) {
             object.since = now.instant;
         }
         self.absent_since = party.announcers().into_iter().map(|slot| (slot, now.instant)).collect();
-        Ok(())
     }
 
     /// The member's ranking was not at both parties when the evaluation began.
@@ -919,6 +930,10 @@ impl Role for Sequencer {
                 self.queue_gone(party, slot);
             }
             Departure::Peer { steps } => {
+                // What this party dropped of it stays dropped, also if it is not told to party 2.
+                if let Some(conclusion) = self.conclusion.take() {
+                    party.persist(store::changes(&party.table, &conclusion.effects, party.epoch, party.seq));
+                }
                 self.queued.extend(steps);
                 self.take_back_proposed(party);
                 self.take_back_recommendation();
@@ -932,6 +947,11 @@ impl Role for Sequencer {
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
             }
         }
+    }
+
+    fn peer_granted(&mut self, party: &mut State) {
+        let now = party.clocks;
+        self.conclude(party, now);
     }
 
     fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), _row: [u8; 16], now: Now) {
@@ -1130,7 +1150,7 @@ impl Role for Sequencer {
         let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.config.stale)).min();
         let sweep = if unmatched { Some(self.next_sweep) } else { dies };
         let sweep = sweep.filter(|_| party.peer_ready());
-        let has_room = has_room && has_background_room(party);
+        let has_room = has_room && has_round(party) && has_background_room(party);
         let turn = self.next_turn(party).filter(|_| has_room && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_background));
         let has_background_work = Self::has_room(party) && self.has_background_work(party);

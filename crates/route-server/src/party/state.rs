@@ -31,6 +31,9 @@ const MAX_PENDING: usize = 8192;
 const MAX_PENDING_OCTETS: usize = 32 << 20;
 /// Octets that a member may have on the way at this party when it gets the next slice of everything: our own limit.
 const SLICE_ROOM: u64 = 1 << 20;
+/// What a tick costs at most: our own limit. Steps keep to less; where columns open more to a new slot at once, its member is sent that
+/// in slices.
+const MAX_TICK: u64 = credit::TO_MEMBER / 2;
 /// More than this on the way, and the member gets nothing until it has caught up: our own limit.
 const BEHIND: u64 = 4 << 20;
 /// For how long the status shows that a member spent more than its budget, or broke the protocol.
@@ -272,9 +275,14 @@ impl State {
         if member.session.is_none() && !matches!(frame, ToMember::Credit { .. } | ToMember::Rejected { .. }) {
             return false;
         }
+        let is_tick = matches!(frame, ToMember::Tick(_));
         let frames = in_parts(frame.encode());
         if !matches!(frame, ToMember::Credit { .. }) {
             let cost = frames.iter().map(|frame| credit::cost(frame.len())).sum();
+            if is_tick && cost > MAX_TICK {
+                self.counters.oversized_ticks += 1;
+                return false;
+            }
             if !member.sending.has_credit(cost) {
                 return false;
             }
