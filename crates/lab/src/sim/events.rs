@@ -179,7 +179,11 @@ impl Sim {
 
     fn party_output(&mut self, node: Node, output: PartyOutput) {
         match output {
-            PartyOutput::Send { link, frame } => self.send(node, link, frame),
+            PartyOutput::Send { link, frame } => {
+                // The runtime's links refuse a longer one, and end.
+                assert!(frame.len() <= MAX_FRAME, "{node:?} sends a frame of {} octets", frame.len());
+                self.send(node, link, frame);
+            }
             PartyOutput::Close { link, reason } => self.close(node, link, reason),
             PartyOutput::Persist { id, changes } => {
                 self.write(node, changes);
@@ -224,7 +228,10 @@ impl Sim {
     fn member_output(&mut self, slot: u32, output: MemberOutput) {
         let node = Node::Member(slot);
         match output {
-            MemberOutput::Send { link, frame } => self.send(node, link, frame),
+            MemberOutput::Send { link, frame } => {
+                assert!(frame.len() <= MAX_FRAME, "{node:?} sends a frame of {} octets", frame.len());
+                self.send(node, link, frame);
+            }
             MemberOutput::Close { link, reason, .. } => self.close(node, link, reason),
             MemberOutput::Persist { id, changes } => {
                 self.write(node, changes);
@@ -267,8 +274,6 @@ impl Sim {
     pub(super) fn send(&mut self, from: Node, link: LinkId, frame: Arc<[u8]>) {
         let Some((a, b)) = self.links.get(&link).copied() else { return };
         let to = if a == from { b } else { a };
-        // The runtime's links refuse such a frame, and end.
-        assert!(frame.len() <= MAX_FRAME, "{from:?} sends {to:?} a frame of {} octets", frame.len());
         if let Some(recording) = &mut self.recording {
             recording.push(Recorded { from, to, at: self.now.instant, bytes: Arc::clone(&frame) });
         }

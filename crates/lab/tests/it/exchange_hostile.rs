@@ -12,7 +12,7 @@ use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::credit;
 use wayleave_route_server::frames::{FromMember, Refusal, SessionId, ToMember};
 use wayleave_route_server::member::MemberEvent;
-use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::object::{ExportMode, MAX_PREFIXES};
 use wayleave_route_server::party::{Budget, PartyEvent, PartyStatus};
 
 use crate::common::{LIMIT, asn, in_both_modes, nlri, policy, route};
@@ -31,9 +31,12 @@ const MOST_ROUNDS: usize = 32;
 
 /// An exchange at rest, in which every honest member has a route, and pairs of them have one to the same prefix.
 fn exchange(export: ExportMode, costs: Costs) -> Sim {
-    let (members, costs) = (HONEST as usize + 1, Some(costs));
-    let setup = Setup { members, tick: TICK, costs, export, max_prefix: MAX_PREFIX, ..Setup::default() };
-    let mut sim = Sim::new(setup);
+    exchange_with(Setup { costs: Some(costs), export, ..Setup::default() })
+}
+
+fn exchange_with(setup: Setup) -> Sim {
+    let members = HONEST as usize + 1;
+    let mut sim = Sim::new(Setup { members, tick: TICK, max_prefix: MAX_PREFIX, ..setup });
     assert!(sim.settle(LIMIT));
     for slot in 0..HONEST {
         sim.announce(slot, &[nlri(&format!("20.{slot}.0.0/16"))], &route(slot, &[64500], &[]));
@@ -75,9 +78,14 @@ impl Watched {
 }
 
 /// Watches changes of honest members' routes; `act` is what the hostile one does before each.
-fn watch(sim: &mut Sim, mut act: impl FnMut(&mut Sim, u32)) -> Watched {
+fn watch(sim: &mut Sim, act: impl FnMut(&mut Sim, u32)) -> Watched {
+    watch_changes(sim, CHANGES, act)
+}
+
+/// The same with so many changes.
+fn watch_changes(sim: &mut Sim, changes: u32, mut act: impl FnMut(&mut Sim, u32)) -> Watched {
     let mut watched = Watched { latencies: Vec::new(), octets_waiting: 0, rounds: 0 };
-    for change in 0..CHANGES {
+    for change in 0..changes {
         act(sim, change);
         // Each even slot has the shorter path to its contested prefix, always.
         let (from, prefix) = match change % (2 * HONEST) {
@@ -548,4 +556,43 @@ fn a_route_of_its_own_buys_no_member_a_choice_and_the_recommendations_order_stay
     let most = 1 + 16 + Budget::default().choices / 4;
     let found = places_found(true, false);
     assert!((10..=most).contains(&found), "{found} places, at most {most}");
+}
+
+#[test]
+fn who_announces_again_what_must_be_ranked_waits_for_its_own_rounds_and_others_do_not() {
+    // Honest announcers of each prefix, path identifiers of the hostile one, prefixes, of which all are announced again with each tick:
+    // 8 and 32 routes a prefix.
+    for (honest, paths, prefixes) in [(7, 1, 256u32), (20, 12, 48)] {
+        let setup = Setup { costs: Some(Costs::default()), sinks: [BAD].into(), ..Setup::default() };
+        let mut sim = exchange_with(setup);
+        let of =
+            |path_id| (0..prefixes).map(move |i| Nlri { path_id, ..nlri(&format!("22.{}.{}.0/24", i / 256, i % 256)) });
+        for slot in 0..honest {
+            sim.announce(slot, &of(0).collect::<Vec<_>>(), &route(slot, &[64500, 64501], &[]));
+        }
+        for path_id in 0..paths {
+            for part in of(path_id).collect::<Vec<_>>().chunks(MAX_PREFIXES) {
+                sim.announce(BAD, part, &route(BAD, &[64500, 64501], &[]));
+            }
+        }
+        assert!(sim.settle(LIMIT));
+        sim.fill_pools();
+        sim.forget_events();
+        let quiet = watch_changes(&mut sim, 100, |_, _| {}).p99();
+        let (mut last, mut again) = (sim.now().instant, 0);
+        let attacked = watch_changes(&mut sim, 100, |sim, _| {
+            while sim.now().instant - last >= TICK {
+                (last, again) = (last + TICK, again + 1);
+                for part in of(0).collect::<Vec<_>>().chunks(MAX_PREFIXES) {
+                    sim.announce(BAD, part, &route(BAD, &[64500, 64501 + again % 2], &[]));
+                }
+            }
+        });
+        assert!(again > 100, "{again} times");
+        let refused = |event: &PartyEvent| matches!(event, PartyEvent::Refused { reason: Refusal::Budget, .. });
+        assert_eq!(named(&sim, refused), 0, "it is within its budget");
+        assert_bounded_by(quiet, &format!("{} routes to rank", honest + paths), &sim, &attacked);
+        // What waited is taken in the end.
+        assert!(sim.settle(LIMIT));
+    }
 }
