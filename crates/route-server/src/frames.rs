@@ -439,6 +439,10 @@ pub struct InventoryRow {
     pub dead: Vec<u16>,
 }
 
+/// An object of which the two parties have different rows or dead prefixes, and what counts: slot, version, the narrower row's width,
+/// and the indices of prefixes that are dead at either.
+pub type Difference = (u32, u64, u32, Vec<u16>);
+
 /// What a message of the two-party computation belongs to. Neither stream waits for the other's messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -479,14 +483,19 @@ pub enum PartyFrame {
         high_water: Vec<(u32, u64)>,
         more: bool,
     },
+    /// Part of what party 1 concludes from both inventories, if that is long. [`Self::Reconciled`] has the last part.
+    Reconciling {
+        /// (slot, version) to drop.
+        drop: Vec<(u32, u64)>,
+        differ: Vec<Difference>,
+    },
     /// Party 1's conclusion from both inventories. What party 2 need not drop, both have.
     Reconciled {
         epoch: u64,
         set: Arc<[u8]>,
         /// (slot, version) to drop.
         drop: Vec<(u32, u64)>,
-        /// (slot, version, width, indices of dead prefixes) where the two differ: the narrower row, the union of the dead.
-        differ: Vec<(u32, u64, u32, Vec<u16>)>,
+        differ: Vec<Difference>,
         /// The highest version seen, per slot.
         high_water: Vec<(u32, u64)>,
         /// The view that both must have now.
@@ -958,6 +967,17 @@ fn slot_version(r: &mut Reader<'_>) -> Result<(u32, u64), Malformed> {
     Ok((r.u32()?, r.u64()?))
 }
 
+fn difference(r: &mut Reader<'_>) -> Result<Difference, Malformed> {
+    Ok((r.u32()?, r.u64()?, r.u32()?, places(r)?))
+}
+
+fn write_differences(w: &mut Writer, differ: &[Difference]) {
+    w.list(differ, |w, (slot, version, width, dead)| {
+        w.u32(*slot).u64(*version).u32(*width);
+        write_places(w, dead);
+    });
+}
+
 fn write_slot_versions(w: &mut Writer, list: &[(u32, u64)]) {
     w.list(list, |w, (slot, version)| {
         w.u32(*slot).u64(*version);
@@ -999,10 +1019,7 @@ impl PartyFrame {
             Self::Reconciled { epoch, set, drop, differ, high_water, view } => {
                 w.u8(3).u64(*epoch).blob(set);
                 write_slot_versions(&mut w, drop);
-                w.list(differ, |w, (slot, version, width, dead)| {
-                    w.u32(*slot).u64(*version).u32(*width);
-                    write_places(w, dead);
-                });
+                write_differences(&mut w, differ);
                 write_slot_versions(&mut w, high_water);
                 w.bytes(view);
             }
@@ -1062,6 +1079,11 @@ impl PartyFrame {
             Self::Next { seq } => {
                 w.u8(19).u64(*seq);
             }
+            Self::Reconciling { drop, differ } => {
+                w.u8(20);
+                write_slot_versions(&mut w, drop);
+                write_differences(&mut w, differ);
+            }
         }
         w.finish()
     }
@@ -1101,7 +1123,7 @@ impl PartyFrame {
                 epoch: r.u64()?,
                 set: shared(&mut r, MAX_SET)?,
                 drop: r.list(12, MAX_LIST, slot_version)?,
-                differ: r.list(20, MAX_LIST, |r| Ok((r.u32()?, r.u64()?, r.u32()?, places(r)?)))?,
+                differ: r.list(20, MAX_LIST, difference)?,
                 high_water: r.list(12, MAX_SLOTS, slot_version)?,
                 view: r.array()?,
             },
@@ -1128,6 +1150,10 @@ impl PartyFrame {
             17 => Self::Credit { limit: r.u64()? },
             18 => Self::Held { slot: r.u32()?, held: r.bool()? },
             19 => Self::Next { seq: r.u64()? },
+            20 => Self::Reconciling {
+                drop: r.list(12, MAX_LIST, slot_version)?,
+                differ: r.list(20, MAX_LIST, difference)?,
+            },
             _ => return Err(Malformed::Value("frame type")),
         };
         r.end()?;

@@ -207,6 +207,8 @@ pub struct ObjectTable {
     /// At party 1: octets of the blobs of each slot.
     octets_of: BTreeMap<u32, u64>,
     high_water: BTreeMap<u32, u64>,
+    /// Slots that were removed: what they announced is no candidate and is delivered no more, until all of it has been removed.
+    ended: BTreeSet<u32>,
     view: [u8; 32],
     digests: DigestCache,
 }
@@ -397,20 +399,21 @@ impl ObjectTable {
         self.by_prefix.keys()
     }
 
-    /// The live routes of a prefix, in number order: by (slot, path identifier). Where there are more than `most`,
-    /// every slot's first path comes before any slot's second, so that no member can crowd out others.
+    /// The live routes of a prefix, in number order: by (slot, path identifier); none of slots that have ended. Where there are more
+    /// than `most`, every slot's first path comes before any slot's second, so that no member can crowd out others.
     #[must_use]
     pub fn candidates(&self, prefix: &Prefix, most: usize) -> Vec<Candidate> {
         let Some(routes) = self.by_prefix.get(prefix) else { return Vec::new() };
         let named = |((slot, _), (version, index)): (&(u32, u32), &(u64, u16))| {
             (self.objects[&(*slot, *version)].handle, *index)
         };
-        if routes.len() <= most {
-            return routes.iter().map(named).collect();
+        let routes = || routes.iter().filter(|((slot, _), _)| !self.has_ended(*slot));
+        if routes().nth(most).is_none() {
+            return routes().map(named).collect();
         }
         let (mut last, mut nth) = (None, 0);
-        let mut by_turn: Vec<(usize, usize, Candidate)> = Vec::with_capacity(routes.len());
-        for (number, route) in routes.iter().enumerate() {
+        let mut by_turn: Vec<(usize, usize, Candidate)> = Vec::new();
+        for (number, route) in routes().enumerate() {
             let slot = route.0.0;
             nth = if last == Some(slot) { nth + 1 } else { 0 };
             last = Some(slot);
@@ -505,6 +508,33 @@ impl ObjectTable {
         }
     }
 
+    /// The slot has been removed. From now on nothing that it announced is a candidate, is delivered, or is among what members are to
+    /// have; [`Self::expire`] then removes it in parts, so that each batch names a bounded part of it as dead.
+    pub fn end(&mut self, slot: u32) {
+        if !self.ended.insert(slot) {
+            return;
+        }
+        let objects = self.objects.range((slot, 0)..=(slot, u64::MAX));
+        for (_, entry) in objects {
+            if let Some(place) = entry.place() {
+                self.places.remove(&place);
+            }
+            self.digests.objects.removed(&entry.handle, entry.width);
+            self.digests.unsettled.extend(entry.live().map(|nlri| nlri.prefix));
+        }
+    }
+
+    /// Whether the slot has been removed.
+    #[must_use]
+    pub fn has_ended(&self, slot: u32) -> bool {
+        self.ended.contains(&slot)
+    }
+
+    /// Slots that have been removed, and whose objects have not all been.
+    pub fn ending(&self) -> impl Iterator<Item = u32> {
+        self.ended.iter().copied().filter(|slot| self.prefixes_of(*slot) > 0)
+    }
+
     /// Removes the first `most` objects of `slot`.
     pub fn expire(&mut self, slot: u32, most: usize, effects: &mut Effects) {
         let of_slot = self.objects_of(slot, 0).take(most);
@@ -535,6 +565,8 @@ impl ObjectTable {
         if let Some(count) = self.prefixes_of.get_mut(&slot) {
             *count = count.saturating_sub(1);
         }
+        // What has ended is in no digest any more.
+        let has_ended = self.has_ended(slot);
         let Some(entry) = self.objects.get_mut(&(slot, version)) else { return };
         entry.dead.insert(index);
         self.digests.own.remove(&slot);
@@ -547,13 +579,17 @@ impl ObjectTable {
             if let Some(place) = place {
                 self.places.remove(&place);
             }
-            self.digests.objects.removed(&handle, entry.width);
+            if !has_ended {
+                self.digests.objects.removed(&handle, entry.width);
+            }
             self.objects.remove(&(slot, version));
             self.by_handle.remove(&handle);
             effects.marked.remove(&(slot, version));
             effects.removed.push((slot, version, handle));
         } else {
-            self.digests.objects.changed(&entry.handle, entry.width);
+            if !has_ended {
+                self.digests.objects.changed(&entry.handle, entry.width);
+            }
             effects.marked.insert((slot, version));
         }
     }
@@ -623,7 +659,7 @@ impl ObjectTable {
         let (before, width) = (entry.width, width.min(entry.width));
         entry.width = width;
         self.digests.own.remove(&slot);
-        if width < before {
+        if width < before && !self.ended.contains(&slot) {
             self.digests.objects.resized(&entry.handle, before, width);
         }
         match &mut entry.part {
@@ -651,7 +687,7 @@ impl ObjectTable {
         listed.from(bucket_of(&from.0)).flat_map(move |bucket| {
             let (first, last) = bounds(bucket);
             let range = self.by_handle.range(from.max(Handle(first))..=Handle(last));
-            range.map(|(handle, key)| (*handle, *key))
+            range.filter(|(_, (slot, _))| !self.has_ended(*slot)).map(|(handle, key)| (*handle, *key))
         })
     }
 
@@ -676,7 +712,7 @@ impl ObjectTable {
     /// What the member in `slot` is to have.
     pub fn roots(&mut self, slot: u32) -> Roots {
         self.settle();
-        let objects = self.digests.objects.root(slot, in_bucket(&self.by_handle, &self.objects));
+        let objects = self.digests.objects.root(slot, in_bucket(&self.by_handle, &self.objects, &self.ended));
         let instances = match self.digests.all_instances {
             Some(digest) => digest,
             None => digests::root(&self.instance_digests()),
@@ -706,7 +742,7 @@ impl ObjectTable {
     /// The digests of what members are to have, as they are now.
     pub fn snapshot(&mut self) -> Snapshot {
         self.settle();
-        let objects = self.digests.objects.snapshot(in_bucket(&self.by_handle, &self.objects));
+        let objects = self.digests.objects.snapshot(in_bucket(&self.by_handle, &self.objects, &self.ended));
         Snapshot { objects, instances: self.instance_digests() }
     }
 
@@ -758,7 +794,7 @@ impl ObjectTable {
 
     /// Digests of the buckets of objects whose rows cover `slot`.
     fn object_digests(&mut self, slot: u32) -> BucketDigests {
-        let all = self.digests.objects.digests(slot, in_bucket(&self.by_handle, &self.objects));
+        let all = self.digests.objects.digests(slot, in_bucket(&self.by_handle, &self.objects, &self.ended));
         self.digests.hashed += all.len() as u64 / BUCKETS_PER_OBJECT;
         all
     }
@@ -792,14 +828,16 @@ impl ObjectTable {
     }
 }
 
-/// The objects in a bucket, ascending by handle.
+/// The objects in a bucket that members are to have, ascending by handle.
 fn in_bucket<'a>(
     by_handle: &'a BTreeMap<Handle, (u32, u64)>,
     objects: &'a BTreeMap<(u32, u64), ObjectEntry>,
+    ended: &'a BTreeSet<u32>,
 ) -> impl Fn(u16) -> Box<dyn Iterator<Item = &'a ObjectEntry> + 'a> + Copy {
     move |bucket| {
         let (first, last) = bounds(bucket);
         let handles = by_handle.range(Handle(first)..=Handle(last));
+        let handles = handles.filter(|(_, (slot, _))| !ended.contains(slot));
         Box::new(handles.filter_map(|(_, key)| objects.get(key)))
     }
 }

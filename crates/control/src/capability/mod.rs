@@ -64,9 +64,9 @@ pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
 };
 pub use state::{
-    Change, ChangeBody, ChangeError, ChangeTimes, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS, MAX_NAME, MAX_PIECE,
-    MAX_PIECES, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PAST, Restoring, SnapshotError,
-    SnapshotHead, State,
+    Change, ChangeBody, ChangeError, ChangeTimes, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS, MAX_NAME,
+    MAX_PIECE, MAX_PIECES, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PAST, Restoring,
+    SnapshotError, SnapshotHead, State,
 };
 pub use usage::{
     Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, Reporter, RouterNumber, Taken, Tenancies,

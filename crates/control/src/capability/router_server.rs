@@ -8,7 +8,9 @@ use wayleave_core::{IdentityKey, Instant, Machine, Now};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
 use super::state::ChangeTimes;
-use super::usage::{Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport};
+use super::usage::{
+    Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
+};
 use crate::leases::{LeaseRequest, Lessor};
 use crate::wire::Malformed;
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_PIECES, RatePayer, RouterClient, RouterClientEvent,
-    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate,
-    Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_PIECES, RatePayer, RouterClient,
+    RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput,
+    ServerFault, SharedRate, Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, floor};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -59,7 +59,10 @@ impl Server {
         }
         let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
         let rates = BTreeMap::from([(payer(None), RATE), (payer(Some(9)), RATE)]);
-        let machine = RouterServer::new(RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() }, now(millis).instant);
+        let machine = RouterServer::new(
+            RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() },
+            now(millis).instant,
+        );
         Self {
             machine,
             stored,
@@ -649,8 +652,7 @@ fn usage_that_comes_long_after_time_was_closed_by_itself_is_on_the_statement_of_
     let own = UsageReport { journal: JournalId([9; 16]), number: 1, entries };
     server.frame(1, &ChannelMessage::Report(own), 0);
     server.sync(0);
-    let late: Vec<u64> =
-        server.machine.ledger().sums().keys().filter_map(ChargedAccount::late_since).collect();
+    let late: Vec<u64> = server.machine.ledger().sums().keys().filter_map(ChargedAccount::late_since).collect();
     assert_eq!(late, [today / DAY * DAY]);
     assert_eq!(server.restored().sums(), server.machine.ledger().sums());
     assert_eq!(server.events.last(), Some(&RouterEvent::Late(10)));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_member::{Input as MemberInput, Output as MemberOutput};
+use wayleave_route_server::frames::MAX_FRAME;
 use wayleave_route_server::party::{Change, LinkId, PartyInput, PartyOutput, SetupJob};
 
 use super::timed::World;
@@ -164,6 +165,8 @@ impl Sim {
                 while let Some(output) = self.parties.get_mut(&node).and_then(Machine::poll) {
                     self.party_output(node, output);
                 }
+                let oversized = self.parties.get(&node).map_or(0, |party| party.counters().oversized_ticks);
+                assert_eq!(oversized, 0, "{node:?} makes ticks of more than half a member's credit");
             }
             Node::Member(slot) => {
                 while let Some(output) = self.members.get_mut(&slot).and_then(Machine::poll) {
@@ -176,7 +179,11 @@ impl Sim {
 
     fn party_output(&mut self, node: Node, output: PartyOutput) {
         match output {
-            PartyOutput::Send { link, frame } => self.send(node, link, frame),
+            PartyOutput::Send { link, frame } => {
+                // The runtime's links refuse a longer one, and end.
+                assert!(frame.len() <= MAX_FRAME, "{node:?} sends a frame of {} octets", frame.len());
+                self.send(node, link, frame);
+            }
             PartyOutput::Close { link, reason } => self.close(node, link, reason),
             PartyOutput::Persist { id, changes } => {
                 self.write(node, changes);
@@ -221,7 +228,10 @@ impl Sim {
     fn member_output(&mut self, slot: u32, output: MemberOutput) {
         let node = Node::Member(slot);
         match output {
-            MemberOutput::Send { link, frame } => self.send(node, link, frame),
+            MemberOutput::Send { link, frame } => {
+                assert!(frame.len() <= MAX_FRAME, "{node:?} sends a frame of {} octets", frame.len());
+                self.send(node, link, frame);
+            }
             MemberOutput::Close { link, reason, .. } => self.close(node, link, reason),
             MemberOutput::Persist { id, changes } => {
                 self.write(node, changes);

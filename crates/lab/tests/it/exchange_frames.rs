@@ -381,6 +381,11 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         ("a refill of zero", refill(vec![(1, 0)])),
         ("a refill that is no multiple", refill(vec![(1, 100)])),
         ("a refill of more than may wait", refill(vec![(1, 128); 64])),
+        ("part of a conclusion with nothing in it", PartyFrame::Reconciling { drop: vec![], differ: vec![] }.encode()),
+        (
+            "a conclusion over more than there was",
+            PartyFrame::Reconciling { drop: vec![(0, 1); 1 << 17], differ: vec![] }.encode(),
+        ),
         (
             "a second conclusion",
             PartyFrame::Reconciled {

@@ -16,7 +16,7 @@ use wayleave_route_server::credit;
 use wayleave_route_server::digests::{Digest, Through};
 use wayleave_route_server::frames::{FromMember, PartyFrame, Refusal, SessionId, Step, ToMember};
 use wayleave_route_server::member::MemberEvent;
-use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::object::{ExportMode, MAX_PREFIXES};
 use wayleave_route_server::party::{Budget, PartyEvent, PartyStatus};
 
 use crate::common::{LIMIT, asn, in_both_modes, nlri, policy, route};
@@ -35,13 +35,12 @@ const MOST_ROUNDS: usize = 32;
 
 /// An exchange at rest, in which every honest member has a route, and pairs of them have one to the same prefix.
 fn exchange(export: ExportMode, costs: Costs) -> Sim {
-    exchange_with(export, costs, Budget::default())
+    exchange_with(Setup { costs: Some(costs), export, ..Setup::default() })
 }
 
-fn exchange_with(export: ExportMode, costs: Costs, budget: Budget) -> Sim {
-    let (members, costs) = (HONEST as usize + 1, Some(costs));
-    let setup = Setup { members, tick: TICK, costs, export, max_prefix: MAX_PREFIX, budget, ..Setup::default() };
-    let mut sim = Sim::new(setup);
+fn exchange_with(setup: Setup) -> Sim {
+    let members = HONEST as usize + 1;
+    let mut sim = Sim::new(Setup { members, tick: TICK, max_prefix: MAX_PREFIX, ..setup });
     assert!(sim.settle(LIMIT));
     for slot in 0..HONEST {
         sim.announce(slot, &[nlri(&format!("20.{slot}.0.0/16"))], &route(slot, &[64500], &[]));
@@ -83,9 +82,14 @@ impl Watched {
 }
 
 /// Watches changes of honest members' routes; `act` is what the hostile one does before each.
-fn watch(sim: &mut Sim, mut act: impl FnMut(&mut Sim, u32)) -> Watched {
+fn watch(sim: &mut Sim, act: impl FnMut(&mut Sim, u32)) -> Watched {
+    watch_changes(sim, CHANGES, act)
+}
+
+/// The same with so many changes.
+fn watch_changes(sim: &mut Sim, changes: u32, mut act: impl FnMut(&mut Sim, u32)) -> Watched {
     let mut watched = Watched { latencies: Vec::new(), octets_waiting: 0, rounds: 0 };
-    for change in 0..CHANGES {
+    for change in 0..changes {
         act(sim, change);
         // Each even slot has the shorter path to its contested prefix, always.
         let (from, prefix) = match change % (2 * HONEST) {
@@ -740,7 +744,12 @@ fn a_batch_that_comes_to_nothing_gives_back_what_was_paid_and_no_choice(export: 
     // A batch takes longer than a tick, so that what comes meanwhile is all in the next one.
     let between_parties = Wire { delay: Duration::from_millis(40), ..Wire::LAN };
     let budget = Budget { syncs: 1_000_000, ..Budget::default() };
-    let mut sim = exchange_with(export, Costs { between_parties, ..Costs::default() }, budget);
+    let mut sim = exchange_with(Setup {
+        costs: Some(Costs { between_parties, ..Costs::default() }),
+        export,
+        budget,
+        ..Setup::default()
+    });
     sim.play_member(PLAYED);
     sim.run_for(Duration::from_millis(10));
     let mut forger = Forger::new(1, PLAYED);
@@ -783,4 +792,43 @@ fn a_batch_that_comes_to_nothing_gives_back_what_was_paid_and_no_choice(export: 
     let times = (lanes(&sim) - before) / u64::from(HONEST / 2);
     assert!((14..=19).contains(&times), "{times} times, {} batches came to nothing", rejected.get());
     assert!(named(&sim, |event| matches!(event, PartyEvent::OwnOrder { slot: BAD, .. })) > 10);
+}
+
+#[test]
+fn who_announces_again_what_must_be_ranked_waits_for_its_own_rounds_and_others_do_not() {
+    // Honest announcers of each prefix, path identifiers of the hostile one, prefixes, of which all are announced again with each tick:
+    // 8 and 32 routes a prefix.
+    for (honest, paths, prefixes) in [(7, 1, 256u32), (20, 12, 48)] {
+        let setup = Setup { costs: Some(Costs::default()), sinks: [BAD].into(), ..Setup::default() };
+        let mut sim = exchange_with(setup);
+        let of =
+            |path_id| (0..prefixes).map(move |i| Nlri { path_id, ..nlri(&format!("22.{}.{}.0/24", i / 256, i % 256)) });
+        for slot in 0..honest {
+            sim.announce(slot, &of(0).collect::<Vec<_>>(), &route(slot, &[64500, 64501], &[]));
+        }
+        for path_id in 0..paths {
+            for part in of(path_id).collect::<Vec<_>>().chunks(MAX_PREFIXES) {
+                sim.announce(BAD, part, &route(BAD, &[64500, 64501], &[]));
+            }
+        }
+        assert!(sim.settle(LIMIT));
+        sim.fill_pools();
+        sim.forget_events();
+        let quiet = watch_changes(&mut sim, 100, |_, _| {}).p99();
+        let (mut last, mut again) = (sim.now().instant, 0);
+        let attacked = watch_changes(&mut sim, 100, |sim, _| {
+            while sim.now().instant - last >= TICK {
+                (last, again) = (last + TICK, again + 1);
+                for part in of(0).collect::<Vec<_>>().chunks(MAX_PREFIXES) {
+                    sim.announce(BAD, part, &route(BAD, &[64500, 64501 + again % 2], &[]));
+                }
+            }
+        });
+        assert!(again > 100, "{again} times");
+        let refused = |event: &PartyEvent| matches!(event, PartyEvent::Refused { reason: Refusal::Budget, .. });
+        assert_eq!(named(&sim, refused), 0, "it is within its budget");
+        assert_bounded_by(quiet, &format!("{} routes to rank", honest + paths), &sim, &attacked);
+        // What waited is taken in the end.
+        assert!(sim.settle(LIMIT));
+    }
 }

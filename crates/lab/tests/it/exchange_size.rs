@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
-use wayleave_bgp::Attributes;
+use crate::common::{Exchange, LIMIT, asn, in_both_modes, nlri, route};
+use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::Prefix;
 use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::costs::{Costs, MEASURED, Operations, Wire};
-use wayleave_lab::sim::{Node, PARTIES, Setup, Sim, member_key};
+use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, Sim, member_key};
 use wayleave_route_server::credit;
-use wayleave_route_server::frames::{FromMember, Refusal};
+use wayleave_route_server::frames::{FromMember, PartyFrame, Refusal, Tick, ToMember};
 use wayleave_route_server::member::MemberEvent;
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Handle, Header, Kind};
+use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Handle, Header, Kind, MAX_PREFIXES};
 use wayleave_route_server::object_table::{ObjectEntry, ObjectTable, Part};
 use wayleave_route_server::party::PartyEvent;
 
@@ -465,4 +465,183 @@ fn operations_cost_what_the_table_says() {
         "announced {announced} ({a}), opened without a signature {opened} ({o}), checked {checked} ({c}), delivery {delivery} ({d}), \
          scanned {scanned} ({s}), exported {exported} ({e}), hashed {hashed} ({h})"
     );
+}
+
+/// The ticks that party 1 sent to a member, in order.
+fn ticks_to(frames: &[Recorded], slot: u32) -> Vec<Tick> {
+    let (mut ticks, mut whole) = (Vec::new(), Vec::new());
+    for frame in frames.iter().filter(|frame| (frame.from, frame.to) == (PARTIES[0], Node::Member(slot))) {
+        match ToMember::decode(&frame.bytes) {
+            Ok(ToMember::Tick(tick)) => ticks.push(*tick),
+            Ok(ToMember::Part { last, bytes }) => {
+                whole.extend(bytes);
+                if let Some(Ok(ToMember::Tick(tick))) = last.then(|| ToMember::decode(&std::mem::take(&mut whole))) {
+                    ticks.push(*tick);
+                }
+            }
+            _ => {}
+        }
+    }
+    ticks
+}
+
+/// The prefixes of a full object.
+fn full_object(first: u32, object: u32) -> Vec<Nlri> {
+    let (first, second, third) = (first + object / 512, object % 512 / 2, object % 2 * 128);
+    (third..third + 128).map(|third| nlri(&format!("{first}.{second}.{third}.0/24"))).collect()
+}
+
+#[test]
+fn a_member_with_many_routes_is_removed_in_parts_and_its_routes_end_at_once() {
+    const OBJECTS: u32 = 800;
+    const LEAVER: u32 = 0;
+    let setup =
+        Setup { members: 5, tick: TICK, sinks: [LEAVER, 1].into(), opted_out: (0..5).collect(), ..Setup::default() };
+    let mut sim = Sim::new(setup);
+    assert!(sim.settle(LIMIT));
+    for slot in [LEAVER, 1] {
+        for object in 0..OBJECTS {
+            // The leaver's are the better ones.
+            let tail: &[u32] = if slot == LEAVER { &[] } else { &[64500] };
+            sim.announce(slot, &full_object(30, object), &route(slot, tail, &[]));
+        }
+    }
+    assert!(sim.settle(LIMIT));
+    let prefixes = OBJECTS as usize * MAX_PREFIXES;
+    let of_leaver = |sim: &Sim| {
+        let table = sim.tables[&2].values();
+        table.filter(|attributes| attributes.as_path().first_asn() == Some(asn(LEAVER))).count()
+    };
+    assert_eq!(of_leaver(&sim), prefixes);
+    let resyncs = sim.member(2).expect("it runs").counters().resyncs;
+    sim.forget_events();
+    sim.recording = Some(Vec::new());
+    sim.leave(LEAVER);
+    let gone = |ticks: &[Tick]| ticks.iter().map(|tick| tick.gone.len()).collect::<Vec<_>>();
+    let recorded = |sim: &Sim, slot| ticks_to(sim.recording.as_deref().unwrap_or_default(), slot);
+    while gone(&recorded(&sim, 2)).iter().sum::<usize>() == 0 {
+        sim.pass(TICK);
+    }
+    // While they are told so: a member comes back, and another announces.
+    sim.cut_member(3);
+    sim.connect_all();
+    let other = nlri("20.0.0.0/16");
+    sim.announce(4, &[other], &route(4, &[64500], &[]));
+    let before = recorded(&sim, 2).len();
+    while !sim.tables[&2].contains_key(&other.prefix) || of_leaver(&sim) > 0 {
+        sim.pass(TICK);
+    }
+    let ticks = recorded(&sim, 2);
+    assert!(ticks.len() - before <= 12, "{} ticks until then", ticks.len() - before);
+    assert!(gone(&ticks).iter().sum::<usize>() < OBJECTS as usize, "which is before all are named as dead");
+    assert!(sim.settle(LIMIT));
+    let all: BTreeSet<Handle> = recorded(&sim, 2).iter().flat_map(|tick| tick.gone.clone()).collect();
+    assert_eq!(all.len(), OBJECTS as usize);
+    for slot in [2, 3, 4] {
+        let ticks = recorded(&sim, slot);
+        let most = gone(&ticks).into_iter().max();
+        assert!(most < Some(OBJECTS as usize / 10), "slot {slot}: {most:?} in one tick");
+        for tick in ticks {
+            let delivered = tick.deliver.iter().filter(|deliver| all.contains(&deliver.handle)).count();
+            let listed = tick.instances.iter().flat_map(|instance| instance.iter());
+            assert_eq!((delivered, listed.filter(|(handle, _)| all.contains(handle)).count()), (0, 0), "slot {slot}");
+            assert!(slot == 3 || tick.slice.is_none(), "slot {slot} is sent nothing again");
+        }
+        assert_eq!(sim.tables[&slot].len(), prefixes + usize::from(slot != 4));
+        assert_eq!(sim.alarms(slot).count(), 0);
+    }
+    assert_eq!(of_leaver(&sim), 0);
+    assert_eq!(sim.member(2).expect("it runs").counters().resyncs, resyncs);
+    assert!(!sim.party_events.iter().any(|(_, event)| matches!(event, PartyEvent::Behind { .. })));
+}
+
+#[test]
+fn routes_of_many_members_that_are_away_expire_in_parts_of_one_size() {
+    const AWAY: u32 = 12;
+    const OBJECTS: u32 = 60;
+    let setup = Setup {
+        members: AWAY as usize + 1,
+        tick: TICK,
+        sinks: (0..AWAY).collect(),
+        opted_out: (0..=AWAY).collect(),
+        ..Setup::default()
+    };
+    let mut sim = Sim::new(Setup { stale: Duration::from_secs(30), ..setup });
+    assert!(sim.settle(LIMIT));
+    for slot in 0..AWAY {
+        for object in 0..OBJECTS {
+            sim.announce(slot, &full_object(30 + slot, object), &route(slot, &[], &[]));
+        }
+    }
+    assert!(sim.settle(LIMIT));
+    sim.recording = Some(Vec::new());
+    (0..AWAY).for_each(|slot| sim.kill(Node::Member(slot)));
+    while !sim.tables[&AWAY].is_empty() {
+        sim.pass(Duration::from_secs(1));
+    }
+    let gone: Vec<usize> =
+        ticks_to(&sim.recording.take().expect("it records"), AWAY).iter().map(|t| t.gone.len()).collect();
+    assert_eq!(gone.iter().sum::<usize>(), (AWAY * OBJECTS) as usize);
+    // Each is counted with 136 octets a prefix: two names of candidates, and the list of what was there.
+    let most = gone.iter().max().copied().unwrap_or(0);
+    assert!(most > 10 && most <= (512 << 10) / (32 + MAX_PREFIXES * 102) + 1, "{most} in one batch");
+}
+
+#[test]
+fn a_batch_has_room_for_so_many_octets_of_all_announcers_together() {
+    const ANNOUNCERS: u32 = 200;
+    let setup = Setup {
+        members: ANNOUNCERS as usize + 1,
+        tick: Duration::from_secs(1),
+        sinks: (0..ANNOUNCERS).collect(),
+        ..Setup::default()
+    };
+    let mut sim = Sim::new(Setup { opted_out: (0..=ANNOUNCERS).collect(), ..setup });
+    assert!(sim.settle(LIMIT));
+    sim.recording = Some(Vec::new());
+    for slot in 0..ANNOUNCERS {
+        sim.announce(slot, &full_object(30, slot), &long_route(slot, 7_000));
+    }
+    assert!(sim.settle(LIMIT));
+    let frames = sim.recording.take().expect("it records");
+    let delivered: Vec<usize> = ticks_to(&frames, ANNOUNCERS).iter().map(|tick| tick.deliver.len()).collect();
+    assert_eq!(delivered.iter().sum::<usize>(), ANNOUNCERS as usize, "everybody's turn comes");
+    // A blob, and a name and a place in a list for each prefix.
+    let most = (1 << 20) / (8_192 + MAX_PREFIXES * 68) + 1;
+    assert!(delivered.iter().all(|objects| *objects <= most), "{delivered:?}, at most {most}");
+}
+
+#[test]
+fn what_follows_from_the_inventories_goes_out_in_parts_however_much_it_is() {
+    const OBJECTS: usize = 17_000;
+    let mut sim =
+        Sim::new(Setup { members: 3, sinks: [0, 1, 2].into(), opted_out: [0, 1, 2].into(), ..Setup::default() });
+    assert!(sim.settle(LIMIT));
+    let older = sim.store(PARTIES[0]).clone();
+    for object in 0..OBJECTS {
+        let prefix = nlri(&format!("30.{}.{}.0/24", object / 250, object % 250));
+        sim.announce(0, &[prefix], &route(0, &[], &[]));
+        if object % 1_000 == 0 {
+            assert!(sim.settle(LIMIT));
+        }
+    }
+    assert!(sim.settle(LIMIT));
+    let stored = |sim: &Sim| PARTIES.map(|party| sim.party(party).expect("it runs").routes(usize::MAX, false).len());
+    assert_eq!(stored(&sim), [OBJECTS; 2]);
+    sim.kill(PARTIES[0]);
+    *sim.store(PARTIES[0]) = older;
+    sim.recording = Some(Vec::new());
+    sim.start(PARTIES[0]);
+    assert!(sim.settle(LIMIT));
+    let frames = sim.recording.take().expect("it records");
+    let to_two = frames.iter().filter(|frame| (frame.from, frame.to) == (PARTIES[0], PARTIES[1]));
+    let rows = |frame: &Recorded| match PartyFrame::decode(&frame.bytes) {
+        Ok(PartyFrame::Reconciling { drop, differ } | PartyFrame::Reconciled { drop, differ, .. }) => {
+            Some(drop.len() + differ.len())
+        }
+        _ => None,
+    };
+    let rows: Vec<usize> = to_two.filter_map(rows).collect();
+    assert_eq!(rows, [16_384, OBJECTS - 16_384]);
+    assert_eq!(stored(&sim), [0; 2], "sinks announce nothing again");
 }

@@ -878,11 +878,14 @@ impl Member {
         }
     }
 
-    /// Routes of announcers whose addresses changed are assessed anew: their next hops may be usable now, or no more.
+    /// Routes of announcers whose addresses changed are assessed anew: their next hops may be usable now, or no more. So are those of
+    /// announcers that were removed, which end at once.
     fn assess_moved(&mut self, set: &MemberSet) {
         let Some(before) = &self.set else { return };
-        let is_moved =
-            |slot: u32| before.slot(slot).map(|slot| &slot.addresses) != set.slot(slot).map(|slot| &slot.addresses);
+        let is_moved = |slot: u32| {
+            let of = |set: &'_ MemberSet| set.slot(slot).map(|slot| (slot.active, slot.addresses.clone()));
+            of(before) != of(set)
+        };
         for route in self.routes.values_mut() {
             let Some(open) = route.opened.as_ref().filter(|open| is_moved(open.slot)) else { continue };
             route.assessment = None;

@@ -167,7 +167,8 @@ impl Member {
     fn other_is_late(&mut self, party: PartyNumber, now: Now) {
         let late = if party == PartyNumber::One { PartyNumber::Two } else { PartyNumber::One };
         let (ticks, ours) = (self.halves.len(), [party, late].map(super::number));
-        let reason = format!("party {} has not sent {ticks} ticks that party {} sent, and no more can wait", ours[1], ours[0]);
+        let reason =
+            format!("party {} has not sent {ticks} ticks that party {} sent, and no more can wait", ours[1], ours[0]);
         self.close(late, reason, false, now);
     }
 
@@ -552,7 +553,8 @@ fn assess(
     config: &MemberConfig,
 ) -> Vec<Assessment> {
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
-    let announcer = set.and_then(|set| set.slot(open.slot));
+    // One that was removed counts no more, though its routes are said to be dead with later batches.
+    let announcer = set.and_then(|set| set.active(open.slot));
     let assess_prefix = |(prefix_index, nlri): (usize, &Nlri)| {
         let verdict = VerdictKind::default();
         let mut assessment =

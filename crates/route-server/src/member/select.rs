@@ -399,6 +399,9 @@ impl Member {
     /// Whether the installed route lives among the candidates. A route that its announcer replaced is gone, but the
     /// outcome of the same tick is on its way.
     fn lives_or_is_replaced(&self, installed: &Handle, announcer: u32, candidates: &[Candidate]) -> bool {
+        if self.set.as_ref().is_none_or(|set| set.active(announcer).is_none()) {
+            return false;
+        }
         // The candidates may be those of an earlier batch: a later one lists none if this member may open none.
         let lives =
             |(handle, index): &&Candidate| self.routes.get(handle).is_some_and(|route| route.prefix(*index).is_some());

@@ -156,7 +156,7 @@ impl State {
             Step::Relist { prefixes } => self.relist_some(*prefixes, &mut applied.effects),
             Step::Set { set } => {
                 if let Some(next) = self.newer_set(set)? {
-                    self.adopt(next, &mut applied.effects);
+                    self.adopt(next);
                 }
                 applied.renewed = true;
             }
@@ -164,14 +164,14 @@ impl State {
         Ok(())
     }
 
-    /// Takes a newer member set: removes the routes of members that left, and closes their links and those of members that
+    /// Takes a newer member set: ends the routes of members that left, and closes their links and those of members that
     /// have a new certificate. The store has it before anything depends on it: it goes with the changes of its batch.
-    pub(super) fn adopt(&mut self, next: Directory, effects: &mut Effects) {
+    pub(super) fn adopt(&mut self, next: Directory) {
         let set = MemberSet::clone(next.set());
         let left: Vec<u32> =
             (0u32..).zip(&set.slots).filter(|(_, slot)| !slot.active).map(|(number, _)| number).collect();
         for slot in left {
-            self.table.expire(slot, usize::MAX, effects);
+            self.table.end(slot);
             self.deactivate(slot);
             self.pending.remove(&slot);
             if let Some(link) = self.members.get(&slot).map(|m| m.link) {
@@ -313,7 +313,8 @@ impl State {
         }
         let widest = groups.values().flat_map(|group| &group.multi).map(|instance| instance.len()).max().unwrap_or(0);
         self.expect_rounds(widest, now);
-        let groups: Vec<Group> = groups.into_values().filter(|g| !g.members.is_empty()).collect();
+        let mut groups: Vec<Group> = groups.into_values().filter(|g| !g.members.is_empty()).collect();
+        groups.iter_mut().for_each(|group| group.note_announcers(&applied.effects.changed_by));
         self.export(seq, unfinished, (groups, without_tick), now);
     }
 

@@ -201,14 +201,16 @@ impl Comparisons {
         let known = self.first_epoch.is_some_and(|first| (first..=party.epoch).contains(&holding.epoch));
         let own = party.table.own_digest(slot) != holding.own;
         let (after, agreed) = (holding.through, party.recent.agreed());
-        let is_recent = known && after.results > agreed && party.recent.covers(slot, after.results);
+        // What was removed with a slot is not among what members are to have, but they are still being told.
+        let is_told = party.table.ending().next().is_none();
+        let is_recent = known && is_told && after.results > agreed && party.recent.covers(slot, after.results);
         if is_recent && party.recent.is_any_after(after.results) {
             return Some(Differs { own, since: Some(after), ..Differs::NOTHING });
         }
         let is_current = is_recent || holding.epoch == party.epoch;
         let stale = if is_current { BTreeSet::new() } else { party.relisted.missed(after.objects) };
         // Who has had nothing since the parties agreed is compared with what it was to have then, and gets what changed since.
-        let is_unserved = holding.seq <= agreed && party.recent.covers(slot, agreed);
+        let is_unserved = is_told && holding.seq <= agreed && party.recent.covers(slot, agreed);
         let snapshot = self.agreed.as_ref().filter(|snapshot| is_unserved && snapshot.knows(slot));
         let since_agreed = Some(Through { objects: agreed, results: agreed });
         match &holding.held {

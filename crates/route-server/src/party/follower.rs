@@ -7,20 +7,17 @@ use std::time::Duration;
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
-use super::reconcile::CHUNK;
+use super::reconcile::{CHUNK, Conclusion, LONG};
 use super::role::Role;
 use super::round::Round;
 use super::state::{Departure, PendingObject, Stage, State};
-use super::{PartyEvent, engine, store};
+use super::{PartyEvent, engine};
 use crate::directory::{Directory, Succession};
 use crate::frames::{PartyFrame, Refusal, SessionId, Step};
 use crate::object_table::Effects;
 
 /// How far the number of a batch may be above the last one. Only batches that were rejected lie between.
 const MAX_SEQ_STEP: u64 = 1 << 16;
-
-/// Octets of credit without which no long frame is sent: an inventory's rows, with the most dead prefixes, take as many.
-const LONG: u64 = 8 << 20;
 
 /// Batches after which party 1 need not know that a ranking came late: it remembers as many.
 const MAX_LATE: usize = 256;
@@ -41,6 +38,8 @@ pub(super) struct Follower {
     offered: Option<Offer>,
     /// From which object on the inventory is still to be sent.
     inventory: Option<(u32, u64)>,
+    /// What party 1 has sent so far of what it concludes from the inventories.
+    conclusion: Conclusion,
     /// Objects that wait here and of which party 1 has not been told, for want of credit.
     unreported: BTreeSet<(u32, u64)>,
     /// Of the latest batches, the members without whose rankings the evaluation began. Party 1 is told once that one came.
@@ -62,6 +61,7 @@ impl Role for Follower {
     fn peer_frame_before_ready(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
         match frame {
             PartyFrame::Reconciled { .. } => self.peer_frame(party, frame, now),
+            PartyFrame::Reconciling { drop, differ } => self.conclusion.add(drop, differ, party.table.len()),
             _ => Err("a frame before the inventories were compared"),
         }
     }
@@ -69,7 +69,10 @@ impl Role for Follower {
     fn peer_frame(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
         match frame {
             PartyFrame::Reconciled { epoch, set, drop, differ, high_water, view } => {
-                reconcile(party, epoch, &set, &drop, &differ, &high_water, view)?;
+                let mut all = std::mem::take(&mut self.conclusion);
+                all.drop.extend(drop);
+                all.differ.extend(differ);
+                reconcile(party, epoch, &set, &all, &high_water, view)?;
                 let waiting = |(slot, objects): (&u32, &BTreeMap<u64, PendingObject>)| {
                     objects.keys().map(|version| (*slot, *version)).collect::<Vec<_>>()
                 };
@@ -104,10 +107,8 @@ impl Role for Follower {
     /// computed, and no new link gives it more batches.
     fn peer_linked(&mut self, party: &mut State) {
         let Some(next) = self.offered.take().and_then(|offer| party.own_set(&offer.set)) else { return };
-        let mut effects = Effects::default();
-        party.adopt(next, &mut effects);
-        let changes = store::changes(&party.table, &effects, party.epoch, party.seq);
-        party.persist(changes);
+        party.adopt(next);
+        party.persist(Vec::new());
     }
 
     /// Party 1 concludes from the inventory of party 2, which goes out at once.
@@ -191,6 +192,7 @@ impl Role for Follower {
             Departure::Member { .. } => {}
             Departure::Peer { .. } => {
                 self.inventory = None;
+                self.conclusion = Conclusion::default();
                 self.unreported.clear();
                 self.missing.clear();
                 self.departing.clear();
@@ -381,8 +383,7 @@ fn reconcile(
     party: &mut State,
     epoch: u64,
     set: &Arc<[u8]>,
-    drop: &[(u32, u64)],
-    differ: &[(u32, u64, u32, Vec<u16>)],
+    conclusion: &Conclusion,
     high_water: &[(u32, u64)],
     view: [u8; 32],
 ) -> Result<(), &'static str> {
@@ -393,15 +394,15 @@ fn reconcile(
         return Err("an epoch that is past");
     }
     let mut effects = Effects::default();
-    party.adopt_newer_set(set, &mut effects)?;
+    party.adopt_newer_set(set)?;
     party.epoch = epoch;
     for (slot, version) in high_water {
         party.table.saw(*slot, *version);
     }
-    for (slot, version) in drop {
+    for (slot, version) in &conclusion.drop {
         party.table.drop_object(*slot, *version, &mut effects);
     }
-    for (slot, version, width, dead) in differ {
+    for (slot, version, width, dead) in &conclusion.differ {
         party.table.narrow(*slot, *version, *width);
         party.table.mark_dead(*slot, *version, dead, &mut effects);
         effects.marked.insert((*slot, *version));

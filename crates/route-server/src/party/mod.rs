@@ -245,7 +245,7 @@ impl Party {
             state.persist(loaded.outdated);
             state.event(PartyEvent::OtherExport { objects });
         }
-        state.expire_leavers();
+        state.end_leavers();
         if !state.set_is_stored {
             state.persist(Vec::new());
         }

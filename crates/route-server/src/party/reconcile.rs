@@ -13,12 +13,59 @@ use super::engine::Engine;
 use super::state::{Stage, State};
 use super::{OlderStore, PartyEvent, PartyNumber, store};
 use crate::directory::{ChainError, Directory, Succession};
-use crate::frames::{InventoryRow, PROTOCOL, PartyFrame};
+use crate::frames::{Difference, InventoryRow, PROTOCOL, PartyFrame};
 use crate::object::ExportMode;
 use crate::object_table::Effects;
 
-/// Rows of one inventory frame.
+/// Rows of one inventory frame, and of one frame of what follows from the inventories.
 pub(super) const CHUNK: usize = 16_384;
+/// Octets of credit without which no long frame is sent: an inventory's rows, with the most dead prefixes, take as many.
+pub(super) const LONG: u64 = 8 << 20;
+
+/// What party 1 concludes from both inventories. It has done its own part of it, and sends the rest as far as there is credit; only
+/// then the parties agree.
+#[derive(Default)]
+pub(super) struct Conclusion {
+    /// What party 2 is still to be told: (slot, version) to drop, and where the two differ.
+    pub drop: Vec<(u32, u64)>,
+    pub differ: Vec<Difference>,
+    /// What party 1 changed.
+    pub effects: Effects,
+}
+
+impl Conclusion {
+    /// Takes so many rows that fit a frame.
+    fn take(&mut self) -> (Vec<(u32, u64)>, Vec<Difference>) {
+        let drop: Vec<(u32, u64)> = self.drop.drain(..self.drop.len().min(CHUNK)).collect();
+        let differ = self.differ.drain(..self.differ.len().min(CHUNK - drop.len())).collect();
+        (drop, differ)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.drop.is_empty() && self.differ.is_empty()
+    }
+
+    /// Adds what came with a frame. `most`: rows that party 2's inventory had.
+    ///
+    /// # Errors
+    /// How party 1 erred.
+    pub(super) fn add(
+        &mut self,
+        drop: Vec<(u32, u64)>,
+        differ: Vec<Difference>,
+        most: usize,
+    ) -> Result<(), &'static str> {
+        if drop.is_empty() && differ.is_empty() {
+            return Err("part of a conclusion with nothing in it");
+        }
+        if self.drop.len() + self.differ.len() + drop.len() + differ.len() > most {
+            return Err("a conclusion over more objects than the inventory had");
+        }
+        self.drop.extend(drop);
+        self.differ.extend(differ);
+        Ok(())
+    }
+}
 
 /// Batches that are durable: what tells whether a store was replaced by an older copy. A party says that it has stored a batch
 /// only once it has, so that its store, if it is its own, holds no less than the peer party knows of.
@@ -126,12 +173,11 @@ impl State {
     }
 
     /// Drops here what they lack; returns what they must drop, and where widths or dead places differ.
-    #[expect(clippy::type_complexity, reason = "the two lists of the frame `Reconciled`")]
     pub(super) fn compare(
         &mut self,
         theirs: &[InventoryRow],
         effects: &mut Effects,
-    ) -> (Vec<(u32, u64)>, Vec<(u32, u64, u32, Vec<u16>)>) {
+    ) -> (Vec<(u32, u64)>, Vec<Difference>) {
         let theirs: BTreeMap<(u32, u64), &InventoryRow> =
             theirs.iter().map(|row| ((row.slot, row.version), row)).collect();
         let mut differ = Vec::new();
@@ -160,10 +206,32 @@ impl State {
         (theirs.keys().filter(lacks).copied().collect(), differ)
     }
 
+    /// Sends what party 1 concluded as far as there is credit. Returns whether all of it was sent: then both agree.
+    pub(super) fn send_conclusion(&mut self, conclusion: &mut Conclusion) -> bool {
+        while self.peer.as_ref().is_some_and(|peer| peer.sending.has_credit(LONG)) {
+            let (drop, differ) = conclusion.take();
+            if !conclusion.is_empty() {
+                self.send_to_peer(&PartyFrame::Reconciling { drop, differ });
+                continue;
+            }
+            let frame = PartyFrame::Reconciled {
+                epoch: self.epoch,
+                set: Arc::clone(&self.set_bytes),
+                drop,
+                differ,
+                high_water: self.table.high_waters(),
+                view: self.table.view(),
+            };
+            self.send_to_peer(&frame);
+            return true;
+        }
+        false
+    }
+
     /// Takes the peer party's directory if it goes on from what is in force here.
-    pub(super) fn adopt_newer_set(&mut self, bytes: &[u8], effects: &mut Effects) -> Result<(), &'static str> {
+    pub(super) fn adopt_newer_set(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
         if let Some(next) = self.newer_set(bytes)? {
-            self.adopt(next, effects);
+            self.adopt(next);
         }
         Ok(())
     }

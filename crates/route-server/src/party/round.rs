@@ -17,7 +17,7 @@ use super::engine::{Engine, MAX_TARGET};
 use super::state::{Stage, State};
 use super::supply::SetupDone;
 use super::{PartyEvent, PartyNumber, PartyOutput};
-use crate::frames::{EngineStream, Instance, PartyFrame, ToMember, round_order};
+use crate::frames::{EngineStream, Instance, MAX_CANDIDATES, PartyFrame, ToMember, round_order};
 use crate::rng::stream;
 
 /// Bits of a member's class and of the exchange's recommendation.
@@ -30,6 +30,11 @@ const PROGRESS: Duration = Duration::from_secs(3);
 const JOB_COMPARATORS: usize = 1 << 16;
 /// The same where prefixes are evaluated again: what changes meanwhile waits for one of these.
 const LATER_JOB_COMPARATORS: usize = 1 << 14;
+
+/// Comparators of one lane of an evaluation among so many routes, padded as it is.
+pub(super) fn comparators(routes: usize) -> usize {
+    routes.min(MAX_CANDIDATES).max(1).next_power_of_two() - 1
+}
 
 /// A member's share of a ranking.
 pub(super) enum RankShare {
@@ -69,6 +74,8 @@ pub(super) struct Group {
     pub members: Vec<u32>,
     /// Places in `multi`, and slots whose rankings there count as zero.
     unranked: HashSet<(usize, u32)>,
+    /// Comparators of a lane that are there because of each announcer's changes.
+    comparators_of: BTreeMap<u32, usize>,
 }
 
 impl Group {
@@ -81,8 +88,29 @@ impl Group {
         let live_multi = order.iter().filter(|place| **place < live).count();
         let number = order.iter().enumerate().map(|(number, place)| (*place, number)).collect();
         let multi = order.into_iter().map(|place| Arc::clone(&instances[place])).collect();
-        let (members, unranked) = (Vec::new(), HashSet::new());
-        Self { instances, live, live_prefixes, later_prefixes, multi, live_multi, number, members, unranked }
+        let (members, unranked, comparators_of) = (Vec::new(), HashSet::new(), BTreeMap::new());
+        Self {
+            instances,
+            live,
+            live_prefixes,
+            later_prefixes,
+            multi,
+            live_multi,
+            number,
+            members,
+            unranked,
+            comparators_of,
+        }
+    }
+
+    /// Notes which announcers' changes the evaluations are there for: of each prefix, the slots whose routes changed.
+    pub(super) fn note_announcers(&mut self, changed_by: &BTreeMap<Prefix, BTreeSet<u32>>) {
+        for (prefix, instance) in self.live_prefixes.iter().zip(&self.instances) {
+            let of_prefix = comparators(instance.len());
+            for slot in changed_by.get(prefix).into_iter().flatten().filter(|_| of_prefix > 0) {
+                *self.comparators_of.entry(*slot).or_default() += of_prefix;
+            }
+        }
     }
 
     /// Has what the slot ranks for a prefix count as zero. Returns its place in `instances`, if there is something to rank.
@@ -178,6 +206,17 @@ impl Round {
         match &self.running {
             Some(running) => running.jobs.back().is_some_and(|job| !job.live),
             None => self.groups.iter().any(|group| group.live_multi < group.multi.len()),
+        }
+    }
+
+    /// Comparators, in all lanes, that are still to be evaluated because of what the slot announced, about.
+    pub(super) fn comparators_of(&self, slot: u32) -> usize {
+        let of_group = |group: &Group| group.comparators_of.get(&slot).map_or(0, |of| of * group.members.len());
+        let all: usize = self.groups.iter().map(of_group).sum();
+        match &self.running {
+            // Evaluations are of about one size.
+            Some(running) => all * running.jobs.len() / (running.jobs.len() + running.done).max(1),
+            None => all,
         }
     }
 

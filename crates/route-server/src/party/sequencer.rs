@@ -15,12 +15,13 @@ use super::budget::{Turns, octets_stored, prefixes_allowed};
 use super::compare::{Comparisons, Holding};
 use super::engine::Engine;
 use super::probation::{Missed, Punctuality};
+use super::reconcile::Conclusion;
 use super::relist::Relist;
 use super::role::{Role, is_in_agreement};
-use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
+use super::round::{self, MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::{Cursor, Lack};
-use super::{PartyEvent, engine, sync};
+use super::{PartyEvent, engine, store, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
@@ -41,9 +42,12 @@ const MAX_COMPARED: usize = 32;
 /// changes meanwhile is not delayed.
 const RELIST: usize = 2048;
 const RELIST_LANES: usize = 1 << 18;
-/// Prefixes times members that rank, of what changed and has other routes, in one batch, about: our own limit. With the rounds that may
-/// be open it bounds for how long one announcer can keep everybody waiting.
-const LIVE_LANES: usize = 1 << 17;
+/// Comparators, in all lanes, of what one batch changes for those who rank, about: our own limit.
+const LIVE_COMPARATORS: usize = 1 << 17;
+/// Comparators of open rounds that are there because of one announcer: our own limit. Beyond it, further announcements of it that have to
+/// be ranked wait, so that no announcer can keep everybody waiting: with an empty pool these are about 0.1 s of the engine's work. An
+/// object is taken whatever it costs when nothing of its announcer is open.
+const OPEN_COMPARATORS: usize = 1 << 15;
 /// How often objects without their other half, and routes of absent members, are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
@@ -62,6 +66,8 @@ pub(super) struct Sequencer {
     proposed: BTreeMap<(u32, u64), PendingObject>,
     /// Objects that wait at party 2: digest, and since when this party knows.
     peer_holds: BTreeMap<(u32, u64), ([u8; 32], Instant)>,
+    /// What follows from the inventories, while party 2 has not been sent all of it.
+    conclusion: Option<Conclusion>,
     /// Members connected to party 2: session, and whether they take part in Select-Best.
     peer_joined: BTreeMap<u32, (SessionId, bool)>,
     /// Members that are to get what they lack.
@@ -84,8 +90,16 @@ pub(super) struct Sequencer {
     peer_held: BTreeSet<u32>,
     /// Members that get nothing until they have caught up.
     paused: BTreeSet<u32>,
-    /// Slots whose routes are being removed.
+    /// Slots whose routes are being removed, since their members have been away for too long.
     expiring: BTreeSet<u32>,
+    /// Members that were being sent everything when a slot was removed. What they had by then of the slot's objects they are told is
+    /// dead before the rest is sent.
+    interrupted: BTreeSet<u32>,
+    /// The slot whose objects the next batch takes first.
+    first: u32,
+    /// Slots whose first object waits for rounds to end, and what was done when that was found.
+    held_back: BTreeSet<u32>,
+    held_back_at: (u64, u64, u64, usize),
     /// Announcers that are not connected, and since when.
     absent_since: BTreeMap<u32, Instant>,
     punctuality: Punctuality,
@@ -113,6 +127,7 @@ impl Sequencer {
         Self {
             proposed: BTreeMap::new(),
             peer_holds: BTreeMap::new(),
+            conclusion: None,
             peer_joined: BTreeMap::new(),
             comparisons: Comparisons::default(),
             waiting: Vec::new(),
@@ -126,6 +141,10 @@ impl Sequencer {
             peer_held: BTreeSet::new(),
             paused: BTreeSet::new(),
             expiring: BTreeSet::new(),
+            interrupted: BTreeSet::new(),
+            first: 0,
+            held_back: BTreeSet::new(),
+            held_back_at: (0, 0, 0, 0),
             absent_since: announcers.into_iter().map(|slot| (slot, now.instant)).collect(),
             punctuality: Punctuality::default(),
             queued: Vec::new(),
@@ -145,7 +164,7 @@ impl Sequencer {
     fn has_work(&self, party: &State) -> bool {
         party.peer_ready()
             && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.clocks.instant))
-                || !self.expiring.is_empty()
+                || has_round(party) && (!self.expiring.is_empty() || party.table.ending().next().is_some())
                 || self.has_matched_object(party)
                 || party
                     .strained
@@ -155,7 +174,10 @@ impl Sequencer {
 
     /// Whether something can be proposed that is evaluated, or sent, again.
     fn has_background_work(&self, party: &State) -> bool {
-        party.peer_ready() && has_background_room(party) && (party.relist.is_some() || self.has_turn(party))
+        party.peer_ready()
+            && has_round(party)
+            && has_background_room(party)
+            && (party.relist.is_some() || self.has_turn(party))
     }
 
     /// The steps that wait for the next batch, and the slots whose values change if one of them begins an epoch.
@@ -187,7 +209,12 @@ impl Sequencer {
 
     /// Whether a batch may be proposed when the tick has come.
     fn has_room(party: &State) -> bool {
-        matches!(party.stage, Stage::Idle) && party.rounds.len() < MAX_ROUNDS
+        matches!(party.stage, Stage::Idle)
+    }
+
+    /// Whether a member waits to be sent the rest until it has been told what of a removed slot is dead.
+    fn is_interrupted(&self, party: &State, slot: u32) -> bool {
+        self.interrupted.contains(&slot) && party.table.ending().next().is_some()
     }
 
     /// The slots whose values the next epoch changes. In a life's first one, whose values before are not known here, all: or none, if
@@ -205,6 +232,9 @@ impl Sequencer {
     /// Whether there is a member that lacks something of everything and can be sent it.
     fn has_turn(&self, party: &State) -> bool {
         let lacks = |slot: u32| {
+            if self.is_interrupted(party, slot) {
+                return false;
+            }
             party.active.get(&slot).is_some_and(|active| active.cursor.is_some())
                 || (self.sync_of(party, slot).is_some()
                     && self.comparisons.can_go_on(slot, party.clocks.instant)
@@ -232,6 +262,7 @@ impl Sequencer {
         // Who has been asked for more is not sent anything before it has answered: until then there is nothing to do at its turn.
         let can_be_sent = |slot: u32| {
             self.sync_of(party, slot).is_some()
+                && !self.is_interrupted(party, slot)
                 && self.is_ready(party, slot)
                 && self.comparisons.can_go_on(slot, party.clocks.instant)
         };
@@ -273,6 +304,7 @@ impl Sequencer {
     fn slices(&mut self, party: &mut State) -> Vec<Step> {
         let is_begun = |slot: u32| party.active.get(&slot).is_some_and(|active| active.cursor.is_some());
         self.begun.retain(|slot| is_begun(*slot));
+        self.interrupted.retain(|slot| is_begun(*slot) && party.table.ending().next().is_some());
         let mut queue = std::mem::take(&mut self.waiting);
         let known: BTreeSet<u32> = queue.iter().copied().collect();
         queue.extend(party.members.keys().filter(|slot| !known.contains(slot)));
@@ -280,6 +312,9 @@ impl Sequencer {
         for slot in &self.begun {
             let Some(active) = party.active.get(slot) else { continue };
             let Some(cursor) = active.cursor else { continue };
+            if self.is_interrupted(party, *slot) {
+                continue;
+            }
             if steps.len() < MAX_SLICES && self.is_ready(party, *slot) {
                 let objects = sync::objects_of_slice(&party.table, *slot, cursor, &active.lacks);
                 steps.push(Step::Slice { slot: *slot, objects });
@@ -421,11 +456,22 @@ impl Sequencer {
         Some(Step::Relist { prefixes: walk.within(&party.table, most, MAX_SLICE as usize) })
     }
 
-    /// The steps that remove routes of members that have been away for too long.
+    /// The steps that remove routes of slots that were removed, and of members that have been away for too long: of one after the
+    /// other, as far as a batch has room.
     fn expiries(&mut self, party: &State) -> Vec<Step> {
         self.expiring.retain(|slot| !party.active.contains_key(slot) && party.table.prefixes_of(*slot) > 0);
-        let step = |slot: &u32| Step::Expire { slot: *slot, objects: sync::objects_to_expire(&party.table, *slot) };
-        self.expiring.iter().map(step).collect()
+        let rankers = rankers(party);
+        let (mut octets, mut comparators) = (sync::SLICE_BYTES, LIVE_COMPARATORS);
+        let away = self.expiring.iter().copied().filter(|slot| !party.table.has_ended(*slot));
+        let mut steps = Vec::new();
+        for slot in party.table.ending().chain(away) {
+            if octets == 0 || comparators == 0 {
+                break;
+            }
+            let objects = sync::objects_to_expire(&party.table, slot, rankers, &mut octets, &mut comparators);
+            steps.push(Step::Expire { slot, objects });
+        }
+        steps
     }
 
     /// Whether party 2 holds the same object.
@@ -433,59 +479,81 @@ impl Sequencer {
         self.peer_holds.get(&(slot, version)).is_some_and(|(digest, _)| *digest == object.digest)
     }
 
+    /// Whether an object can be taken; not if it is known to wait for rounds to end, and none did since.
     fn has_matched_object(&self, party: &State) -> bool {
-        party.pending.iter().any(|(slot, waiting)| {
+        let is_as_it_was = self.held_back_at == work_done(party);
+        let waiting = party.pending.iter().filter(|(slot, _)| !(is_as_it_was && self.held_back.contains(slot)));
+        waiting.into_iter().any(|(slot, waiting)| {
             waiting.first_key_value().is_some_and(|(version, object)| self.is_matched(*slot, *version, object))
         })
     }
 
     /// The steps that take the objects of which both parties hold their half, and the objects that are over a limit of their
-    /// announcer.
-    fn object_steps(&self, party: &State) -> (Vec<Step>, Vec<Dropped>) {
+    /// announcer. What may wait, and for how long, follows from who announces what and from rounds, and from nothing that a member
+    /// opened or ranked.
+    fn object_steps(&mut self, party: &State) -> (Vec<Step>, Vec<Dropped>) {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
-        let (quota, octets_quota, lanes_quota) = (share(MAX_BATCH), share(BATCH_BYTES), share(LIVE_LANES));
-        let rankers = party.active.values().filter(|active| active.select_best).count();
-        let max_blob = party.max_blob() as usize;
-        let (mut steps, mut over_limit) = (Vec::new(), Vec::new());
-        for (slot, waiting) in &party.pending {
-            let (mut new, mut taken, mut octets, mut new_octets, mut lanes) = (0, 0, 0, 0, 0);
+        let quota =
+            Taking { objects: share(MAX_BATCH), octets: share(BATCH_BYTES), comparators: share(LIVE_COMPARATORS) };
+        let (rankers, has_round, max_blob) = (rankers(party), has_round(party), party.max_blob() as usize);
+        let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), Taking::default());
+        self.held_back.clear();
+        self.held_back_at = work_done(party);
+        let first = self.first;
+        'slots: for (slot, waiting) in party.pending.range(first..).chain(party.pending.range(..first)) {
+            let (mut new, mut new_octets, mut taken) = (0, 0, Taking::default());
             let mut replaced = Replaced::default();
+            let open = party.rounds.values().map(|round| round.comparators_of(*slot)).sum::<usize>();
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
-                let is_full = taken == quota || octets >= octets_quota || lanes >= lanes_quota;
-                if is_full || !self.is_matched(*slot, *version, object) {
+                if taken.reaches(&quota) || !self.is_matched(*slot, *version, object) {
                     break;
+                }
+                if all.reaches(&Taking::MOST) {
+                    self.first = *slot;
+                    break 'slots;
                 }
                 if blob_octets(object) > max_blob {
                     over_limit.push(((*slot, *version), Refusal::BlobSize));
                     continue;
                 }
+                let kind = &object.header.description.kind;
+                let comparators = rankers * comparators(party, *slot, kind);
+                let is_open = open + taken.comparators > 0;
+                let waits = matches!(kind, Kind::Announce { .. })
+                    && is_open
+                    && open + taken.comparators + comparators > OPEN_COMPARATORS;
+                if comparators > 0 && (waits || !has_round) {
+                    if taken.objects == 0 {
+                        self.held_back.insert(*slot);
+                    }
+                    break;
+                }
                 let more_octets = blob_octets(object) as u64;
                 let freed = replaced.by(&party.table, &object.header.description);
                 if more_octets > 0 && new_octets + more_octets > octets_left(party, *slot) + freed {
-                    if taken > 0 {
+                    if taken.objects > 0 {
                         break;
                     }
                     over_limit.push(((*slot, *version), Refusal::Stored));
                     continue;
                 }
                 new_octets += more_octets;
-                let more = new_prefixes(party, *slot, &object.header.description.kind);
+                let more = new_prefixes(party, *slot, kind);
                 if more > 0 && new + more > prefixes_left(party, *slot) {
                     // What goes before it in this batch may make room: then it is considered again in the next.
-                    if taken > 0 {
+                    if taken.objects > 0 {
                         break;
                     }
                     over_limit.push(((*slot, *version), Refusal::MaxPrefix));
                     continue;
                 }
                 new += more;
-                taken += 1;
-                let prefixes = object.header.description.prefixes().iter();
-                lanes += rankers * prefixes.filter(|nlri| party.table.routes_of(&nlri.prefix) > 0).count();
-                octets +=
-                    blob_octets(object) + sync::listing(&party.table, object.header.description.prefixes().iter());
+                let octets = blob_octets(object) + octets_told(party, *slot, kind);
+                for taking in [&mut taken, &mut all] {
+                    taking.add(octets, comparators);
+                }
                 steps.push(Step::Object { slot: *slot, version: *version, digest: object.digest });
             }
         }
@@ -599,7 +667,7 @@ impl Sequencer {
             self.absent_since.iter().filter(|(slot, since)| is_due(slot, **since)).map(|(slot, _)| *slot).collect();
         for slot in due {
             self.absent_since.remove(&slot);
-            if party.table.prefixes_of(slot) > 0 {
+            if party.table.prefixes_of(slot) > 0 && !party.table.has_ended(slot) {
                 self.expiring.insert(slot);
                 party.event(PartyEvent::Expired { slot });
             }
@@ -653,7 +721,8 @@ impl Sequencer {
         more: bool,
         now: Now,
     ) -> Result<(), &'static str> {
-        let peer = party.peer.as_mut().filter(|peer| !peer.ready).ok_or("an inventory out of turn")?;
+        let is_due = self.conclusion.is_none();
+        let peer = party.peer.as_mut().filter(|peer| is_due && !peer.ready).ok_or("an inventory out of turn")?;
         let hello = peer.hello.as_ref().ok_or("an inventory before the hello")?;
         let (their_epoch, their_set) = (hello.epoch, Arc::clone(&hello.set));
         if peer.rows.len() + rows.len() > MAX_INVENTORY {
@@ -665,30 +734,32 @@ impl Sequencer {
         }
         let theirs = std::mem::take(&mut peer.rows);
         let mut effects = Effects::default();
-        party.adopt_newer_set(&their_set, &mut effects)?;
+        party.adopt_newer_set(&their_set)?;
         party.epoch = party.epoch.max(their_epoch);
         for (slot, version) in high_water {
             party.table.saw(*slot, *version);
         }
         let (drop, differ) = party.compare(&theirs, &mut effects);
         party.table.reset_view(party.epoch, &party.directory.id().hash);
-        let frame = PartyFrame::Reconciled {
-            epoch: party.epoch,
-            set: Arc::clone(&party.set_bytes),
-            drop,
-            differ,
-            high_water: party.table.high_waters(),
-            view: party.table.view(),
-        };
-        party.send_to_peer(&frame);
-        party.agreed(&effects);
+        self.conclusion = Some(Conclusion { drop, differ, effects });
+        self.conclude(party, now);
+        Ok(())
+    }
+
+    /// Goes on to send what follows from the inventories; once party 2 has been sent all of it, the parties agree.
+    fn conclude(&mut self, party: &mut State, now: Now) {
+        let Some(mut conclusion) = self.conclusion.take() else { return };
+        if !party.send_conclusion(&mut conclusion) {
+            self.conclusion = Some(conclusion);
+            return;
+        }
+        party.agreed(&conclusion.effects);
         self.comparisons.agreed(party);
         // What waits here is given time again: party 2 reports only now what it holds.
         for object in party.pending.values_mut().flat_map(BTreeMap::values_mut) {
             object.since = now.instant;
         }
         self.absent_since = party.announcers().into_iter().map(|slot| (slot, now.instant)).collect();
-        Ok(())
     }
 
     /// The member's ranking was not at both parties when the evaluation began.
@@ -881,6 +952,10 @@ impl Role for Sequencer {
                 self.queue_gone(party, slot);
             }
             Departure::Peer { steps } => {
+                // What this party dropped of it stays dropped, also if it is not told to party 2.
+                if let Some(conclusion) = self.conclusion.take() {
+                    party.persist(store::changes(&party.table, &conclusion.effects, party.epoch, party.seq));
+                }
                 self.queued.extend(steps);
                 self.take_back_proposed(party);
                 self.take_back_recommendation();
@@ -895,6 +970,11 @@ impl Role for Sequencer {
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
             }
         }
+    }
+
+    fn peer_granted(&mut self, party: &mut State) {
+        let now = party.clocks;
+        self.conclude(party, now);
     }
 
     fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), _row: [u8; 16], now: Now) {
@@ -1009,14 +1089,20 @@ impl Role for Sequencer {
             self.join_sets(party);
             (steps, begins) = self.queued_steps(party, now);
             steps.extend(self.pauses(party));
-            steps.extend(self.expiries(party));
+            if has_round(party) {
+                steps.extend(self.expiries(party));
+            }
         }
-        if is_background {
+        // A new member set may end the slots of objects that wait: those are checked under it, in the next batch. Nor is anything of
+        // such slots sent with it again.
+        let has_set = steps.iter().any(|step| matches!(step, Step::Set { .. }));
+        if has_set {
+            self.interrupted.extend(&self.begun);
+        } else if is_background {
             self.next_background = now.instant + party.tick;
             steps.extend(self.slices(party));
         }
-        // A new member set may end the slots of objects that wait: those are checked under it, in the next batch.
-        if is_live && !steps.iter().any(|step| matches!(step, Step::Set { .. })) {
+        if is_live && !has_set {
             let (objects, over_limit) = self.object_steps(party);
             steps.extend(objects);
             self.drop_at_both(party, over_limit);
@@ -1087,7 +1173,7 @@ impl Role for Sequencer {
         let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.config.stale)).min();
         let sweep = if unmatched { Some(self.next_sweep) } else { dies };
         let sweep = sweep.filter(|_| party.peer_ready());
-        let has_room = has_room && has_background_room(party);
+        let has_room = has_room && has_round(party) && has_background_room(party);
         let turn = self.next_turn(party).filter(|_| has_room && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_background));
         let has_background_work = Self::has_room(party) && self.has_background_work(party);
@@ -1134,6 +1220,72 @@ struct Late {
 /// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
 fn has_background_room(party: &State) -> bool {
     party.rounds.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
+}
+
+/// Whether a round more may be open.
+fn has_round(party: &State) -> bool {
+    party.rounds.len() < MAX_ROUNDS
+}
+
+/// Members that rank what changes.
+fn rankers(party: &State) -> usize {
+    party.active.values().filter(|active| active.select_best).count()
+}
+
+/// What changes when a round ends, or goes on, or a batch is made: what waited for that is looked at again.
+fn work_done(party: &State) -> (u64, u64, u64, usize) {
+    (party.counters.rounds, party.counters.lanes, party.seq, party.rounds.len())
+}
+
+/// What objects that a batch takes come to.
+#[derive(Default)]
+struct Taking {
+    objects: usize,
+    /// Octets that they bring to each member that is up to date, about.
+    octets: usize,
+    comparators: usize,
+}
+
+impl Taking {
+    /// What one batch takes; the last object may exceed it.
+    const MOST: Self = Self { objects: MAX_BATCH, octets: BATCH_BYTES, comparators: LIVE_COMPARATORS };
+
+    fn reaches(&self, most: &Self) -> bool {
+        self.objects >= most.objects || self.octets >= most.octets || self.comparators >= most.comparators
+    }
+
+    /// Adds an object.
+    fn add(&mut self, octets: usize, comparators: usize) {
+        self.objects += 1;
+        self.octets += octets;
+        self.comparators += comparators;
+    }
+}
+
+/// Comparators that each member that ranks needs because of an object: among all routes of its prefixes, once it counts.
+fn comparators(party: &State, slot: u32, kind: &Kind) -> usize {
+    let (prefixes, is_new) = match kind {
+        Kind::Announce { prefixes } => (prefixes, true),
+        Kind::Withdraw { prefixes } => (prefixes, false),
+        Kind::Column { .. } => return 0,
+    };
+    let routes = |nlri: &Nlri| {
+        let others = party.table.routes_of(&nlri.prefix) - usize::from(party.table.owns(slot, nlri));
+        others + usize::from(is_new)
+    };
+    let changes = |nlri: &&Nlri| is_new || party.table.owns(slot, nlri);
+    prefixes.iter().filter(changes).map(|nlri| round::comparators(routes(nlri))).sum()
+}
+
+/// Octets, about, that an object brings to a member beyond its own blob: what it names, lists, and opens to new slots.
+fn octets_told(party: &State, slot: u32, kind: &Kind) -> usize {
+    match kind {
+        Kind::Announce { prefixes } | Kind::Withdraw { prefixes } => sync::listing(&party.table, prefixes.iter()),
+        Kind::Column { versions, .. } => {
+            let opened = versions.iter().filter_map(|version| party.table.entry(slot, *version));
+            opened.map(|entry| sync::octets_in_full(&party.table, entry)).sum()
+        }
+    }
 }
 
 /// Nobody waits in any round for the ranking of a member that has gone.

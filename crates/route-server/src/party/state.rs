@@ -23,7 +23,7 @@ use crate::credit::{self, Receiving, Sending};
 use crate::directory::{Directory, MemberSet};
 use crate::frames::{BudgetLeft, InventoryRow, PART, PROTOCOL, PartyFrame, Refusal, SessionId, Step, Tick, ToMember};
 use crate::object::{Header, Kind, MAX_BLOB};
-use crate::object_table::{Effects, ObjectTable, Part};
+use crate::object_table::{ObjectTable, Part};
 use crate::rng::Rng;
 
 /// Objects that one member may have waiting, and octets of them: our own limits.
@@ -31,6 +31,9 @@ const MAX_PENDING: usize = 8192;
 const MAX_PENDING_OCTETS: usize = 32 << 20;
 /// Octets that a member may have on the way at this party when it gets the next slice of everything: our own limit.
 const SLICE_ROOM: u64 = 1 << 20;
+/// What a tick costs at most: our own limit. Steps keep to less; where columns open more to a new slot at once, its member is sent that
+/// in slices.
+const MAX_TICK: u64 = credit::TO_MEMBER / 2;
 /// More than this on the way, and the member gets nothing until it has caught up: our own limit.
 const BEHIND: u64 = 4 << 20;
 /// Octets of its budget that a member's frame costs at least, so that there is a budget of frames, too: our own limit.
@@ -152,9 +155,7 @@ pub(super) enum Departure {
         pending: BTreeMap<u64, PendingObject>,
     },
     /// The peer party, with the steps of a proposal that it had not answered.
-    Peer {
-        steps: Vec<Step>,
-    },
+    Peer { steps: Vec<Step> },
 }
 
 /// The state of a party, without what only party 1 needs ([`super::sequencer::Sequencer`]).
@@ -278,9 +279,14 @@ impl State {
         if member.session.is_none() && !matches!(frame, ToMember::Credit { .. } | ToMember::Rejected { .. }) {
             return false;
         }
+        let is_tick = matches!(frame, ToMember::Tick(_));
         let frames = in_parts(frame.encode());
         if !matches!(frame, ToMember::Credit { .. }) {
             let cost = frames.iter().map(|frame| credit::cost(frame.len())).sum();
+            if is_tick && cost > MAX_TICK {
+                self.counters.oversized_ticks += 1;
+                return false;
+            }
             if !member.sending.has_credit(cost) {
                 return false;
             }
@@ -709,14 +715,10 @@ impl State {
         PEER_WAIT + self.tick + self.config.rank_wait
     }
 
-    /// Removes the routes of members that left while this party was down.
-    pub(super) fn expire_leavers(&mut self) {
-        let mut effects = Effects::default();
+    /// Ends the routes of members that have left. What of them is stored is removed with batches.
+    pub(super) fn end_leavers(&mut self) {
         for (slot, _) in self.set.iter().filter(|(_, slot)| !slot.active) {
-            self.table.expire(slot, usize::MAX, &mut effects);
-        }
-        if !effects.removed.is_empty() {
-            self.persist(store::changes(&self.table, &effects, self.epoch, self.seq));
+            self.table.end(slot);
         }
     }
 }

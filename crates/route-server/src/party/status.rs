@@ -40,6 +40,8 @@ pub struct Counters {
     pub comparators: u64,
     /// Correlations that were asked for.
     pub correlations: u64,
+    /// Ticks of more than half a member's credit, which are not sent: what is in them comes in slices.
+    pub oversized_ticks: u64,
     /// Rankings that came too late.
     pub missed_rankings: u64,
     /// Sessions with the peer party in which one of the two came with an older store.

@@ -15,6 +15,7 @@ use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 
 use super::recent::{RecentChanges, Since};
+use super::round;
 use super::state::State;
 use crate::digests::{self, Differs, InstanceHash};
 use crate::frames::{MAX_SLICE, OwnObject};
@@ -96,7 +97,9 @@ impl Lack {
             in_buckets.map(|(handle, (slot, version))| (Next::Object(handle), Lacking::Object(slot, version)));
         let added = added.into_iter().flat_map(|from| (from..).zip(self.since.added.get(from..).unwrap_or_default()));
         let added = added.filter_map(|(place, (slot, version))| {
-            let is_due = |entry: &&ObjectEntry| !objects.has(digests::bucket_of(&entry.handle.0));
+            let is_due = |entry: &&ObjectEntry| {
+                !objects.has(digests::bucket_of(&entry.handle.0)) && !table.has_ended(entry.header.description.slot)
+            };
             table.entry(*slot, *version).filter(is_due)?;
             Some((Next::Added(place), Lacking::Object(*slot, *version)))
         });
@@ -240,16 +243,30 @@ fn fills_slice(each: impl Iterator<Item = usize>) -> u32 {
     MAX_SLICE
 }
 
-/// How many objects of a slot may be removed with one batch: what that makes known to each member is bounded.
-pub(super) fn objects_to_expire(table: &ObjectTable, slot: u32) -> u32 {
-    let mut octets = 0;
+/// How many objects of a slot are removed with one batch, which has room for so many octets to each member and for so many comparisons
+/// by `rankers` members; at least one is. Takes from both what these take up.
+pub(super) fn objects_to_expire(
+    table: &ObjectTable,
+    slot: u32,
+    rankers: usize,
+    octets: &mut usize,
+    comparators: &mut usize,
+) -> u32 {
     for (objects, entry) in (1..MAX_SLICE).zip(table.objects_of(slot, 0)) {
-        octets += 32 + listing(table, entry.live());
-        if octets >= SLICE_BYTES {
+        *octets = octets.saturating_sub(32 + listing(table, entry.live()));
+        let left = entry.live().map(|nlri| table.routes_of(&nlri.prefix) - 1);
+        *comparators = comparators.saturating_sub(rankers * left.map(round::comparators).sum::<usize>());
+        if *octets == 0 || *comparators == 0 {
             return objects;
         }
     }
     MAX_SLICE
+}
+
+/// Octets, about, that an object takes that a member has not had, with the prefixes that are listed because of it.
+pub(super) fn octets_in_full(table: &ObjectTable, entry: &ObjectEntry) -> usize {
+    let blob = if let Part::One { blob, .. } = &entry.part { blob.len() } else { 0 };
+    blob + OBJECT + listing(table, entry.live())
 }
 
 /// Octets, about, that it takes to name dead routes to these prefixes, and to list what is left of each.
