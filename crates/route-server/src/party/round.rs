@@ -266,7 +266,7 @@ impl Round {
                 continue;
             }
             for (run, routes, live) in group.runs() {
-                let comparators = if live { JOB_COMPARATORS } else { LATER_JOB_COMPARATORS };
+                let comparators = if live { std::env::var("JOBC").ok().and_then(|t| t.parse().ok()).unwrap_or(JOB_COMPARATORS) } else { LATER_JOB_COMPARATORS };
                 let most = (comparators / ((routes - 1) * lanes)).max(1);
                 let part = |from: usize| from..(from + most).min(run.end);
                 let parts = run.clone().step_by(most).map(part);

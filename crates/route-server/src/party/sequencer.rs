@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::Nlri;
 use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
@@ -25,6 +26,7 @@ use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::Kind;
 use crate::object_table::{Effects, Part};
+use crate::schedule;
 
 /// Objects of one batch: our own limit, so that a batch stays a bounded amount of work.
 const MAX_BATCH: usize = 1024;
@@ -43,12 +45,17 @@ const RELIST_LANES: usize = 1 << 18;
 /// Prefixes times members that rank, of what changed and has other routes, in one batch, about: our own limit. With the rounds that may
 /// be open it bounds for how long one announcer can keep everybody waiting.
 const LIVE_LANES: usize = 1 << 17;
+/// For how long members that are up to date have work, by the schedule, after a batch: our own limit, of the most objects of one batch, and so
+/// that with rankings it is less than what credit of a member covers, however many announcers are busy.
+const LIVE_WORK: Duration = Duration::from_millis(160);
 /// How often objects without their other half, and routes of absent members, are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
 const MAX_MISSED: u32 = 3;
 /// How long the pool may be short, while batches follow each other, until it is filled beside them.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// Refused objects of one slot whose other half may be at party 2: our own limit, as many as a member has on its way.
+const MAX_REFUSED: usize = 1024;
 /// Rows of a whole inventory: our own limit.
 const MAX_INVENTORY: usize = 4 << 20;
 
@@ -61,6 +68,8 @@ pub(super) struct Sequencer {
     proposed: BTreeMap<(u32, u64), PendingObject>,
     /// Objects that wait at party 2: digest, and since when this party knows.
     peer_holds: BTreeMap<(u32, u64), ([u8; 32], Instant)>,
+    /// Objects that this party refused and of which party 2 has not said that it holds them: the last ones of each slot.
+    refused: BTreeMap<u32, BTreeSet<u64>>,
     /// Members connected to party 2: session, and whether they take part in Select-Best.
     peer_joined: BTreeMap<u32, (SessionId, bool)>,
     /// Members that are to get what they lack.
@@ -110,6 +119,7 @@ impl Sequencer {
         Self {
             proposed: BTreeMap::new(),
             peer_holds: BTreeMap::new(),
+            refused: BTreeMap::new(),
             peer_joined: BTreeMap::new(),
             comparisons: Comparisons::default(),
             waiting: Vec::new(),
@@ -424,14 +434,19 @@ impl Sequencer {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
         let (quota, octets_quota, lanes_quota) = (share(MAX_BATCH), share(BATCH_BYTES), share(LIVE_LANES));
+        let work_quota = work_left(party).map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
         let rankers = party.active.values().filter(|active| active.select_best).count();
         let max_blob = party.max_blob() as usize;
         let (mut steps, mut over_limit) = (Vec::new(), Vec::new());
         for (slot, waiting) in &party.pending {
             let (mut new, mut taken, mut octets, mut new_octets, mut lanes) = (0, 0, 0, 0, 0);
+            let mut work = Duration::ZERO;
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
-                let is_full = taken == quota || octets >= octets_quota || lanes >= lanes_quota;
+                let is_full = taken == quota
+                    || octets >= octets_quota
+                    || lanes >= lanes_quota
+                    || work_quota.is_some_and(|quota| work >= quota);
                 if is_full || !self.is_matched(*slot, *version, object) {
                     break;
                 }
@@ -460,6 +475,7 @@ impl Sequencer {
                 new += more;
                 taken += 1;
                 let prefixes = object.header.description.prefixes().iter();
+                work += work_of(party, &object.header.description.kind);
                 lanes += rankers * prefixes.filter(|nlri| party.table.routes_of(&nlri.prefix) > 0).count();
                 octets +=
                     blob_octets(object) + sync::listing(&party.table, object.header.description.prefixes().iter());
@@ -791,8 +807,16 @@ impl Role for Sequencer {
         match frame {
             PartyFrame::Inventory { rows, high_water, more } => self.inventory(party, rows, &high_water, more, now),
             PartyFrame::Holding { objects } => {
+                let mut refused = Vec::new();
                 for (slot, version, digest) in objects {
-                    self.peer_holds.insert((slot, version), (digest, now.instant));
+                    if self.refused.get_mut(&slot).is_some_and(|versions| versions.remove(&version)) {
+                        refused.push((slot, version));
+                    } else {
+                        self.peer_holds.insert((slot, version), (digest, now.instant));
+                    }
+                }
+                if !refused.is_empty() {
+                    party.send_to_peer(&PartyFrame::Drop { objects: refused });
                 }
                 Ok(())
             }
@@ -812,6 +836,7 @@ impl Role for Sequencer {
                     // It keeps no place among those that are compared while it is not to be served.
                     self.comparisons.departed(slot);
                     self.peer_holds.retain(|(s, _), _| *s != slot);
+                    self.refused.remove(&slot);
                     leave_rounds(party, slot);
                     self.queue_gone(party, slot);
                 }
@@ -854,6 +879,7 @@ impl Role for Sequencer {
         match departure {
             Departure::Member { slot, .. } => {
                 self.comparisons.departed(slot);
+                self.refused.remove(&slot);
                 leave_rounds(party, slot);
                 self.queue_gone(party, slot);
             }
@@ -869,6 +895,19 @@ impl Role for Sequencer {
                 self.excused = party.set.iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
                 // What comes from the operator stays to be done; everything else is reported again after the next hello.
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
+            }
+        }
+    }
+
+    /// Party 2 cannot see what was wrong with it, and would hold its half until that is overdue.
+    fn object_refused(&mut self, party: &mut State, slot: u32, version: u64) {
+        if self.peer_holds.remove(&(slot, version)).is_some() {
+            party.send_to_peer(&PartyFrame::Drop { objects: vec![(slot, version)] });
+        } else {
+            let refused = self.refused.entry(slot).or_default();
+            refused.insert(version);
+            if refused.len() > MAX_REFUSED {
+                refused.pop_first();
             }
         }
     }
@@ -1133,6 +1172,22 @@ fn blob_octets(object: &PendingObject) -> usize {
     match &object.part {
         Some(Part::One { blob, .. }) => blob.len(),
         _ => 0,
+    }
+}
+
+/// How much work the objects of the next batch may be for members that are up to date; without limit if they take up all at once.
+fn work_left(party: &State) -> Option<Duration> {
+    let now = party.clocks.instant;
+    (!party.tick.is_zero()).then(|| schedule::without_spare(LIVE_WORK.saturating_sub(party.schedule.left(now))))
+}
+
+/// The work that an object is for each of them, about.
+fn work_of(party: &State, kind: &Kind) -> Duration {
+    let candidates = |prefixes: &[Nlri]| prefixes.iter().map(|nlri| party.table.routes_of(&nlri.prefix) + 1).sum();
+    match kind {
+        Kind::Announce { prefixes } => schedule::work(1, candidates(prefixes)),
+        Kind::Withdraw { prefixes } => schedule::work(0, candidates(prefixes)),
+        Kind::Column { .. } => Duration::ZERO,
     }
 }
 
