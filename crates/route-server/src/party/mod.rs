@@ -221,6 +221,7 @@ impl Party {
             ordered: VecDeque::new(),
             engine_progress: 0,
             live_in_a_row: 0,
+            overtaken: 0,
             recommendation: BTreeMap::new(),
             relist: None,
             relisted: Relisted::default(),

@@ -211,6 +211,8 @@ pub(super) struct State {
     pub engine_progress: u64,
     /// Evaluations of what changed just now since the last one that could wait, at party 1.
     pub live_in_a_row: u32,
+    /// Evaluations that went before one for which correlations are made, at party 1.
+    pub overtaken: u32,
     /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
     pub recommendation: BTreeMap<u32, u8>,
     /// What is still to be evaluated again since an epoch began, and what has been.
