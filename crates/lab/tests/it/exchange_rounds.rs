@@ -224,9 +224,7 @@ fn beside_large_rounds(exchange: &mut Exchange, rounds: u32, first: &mut u32) ->
             }
         }
         while counters(&exchange.sim).lanes - before.lanes < u64::from(PREFIXES) * 16 {
-            let took = latency(exchange, *first);
-            println!("{took:?}");
-            out.slowest = out.slowest.max(took);
+            out.slowest = out.slowest.max(latency(exchange, *first));
             (*first, out.changes) = (*first + 1, out.changes + 1);
         }
         out.took += exchange.sim.now().instant - begin;

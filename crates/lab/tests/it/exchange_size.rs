@@ -220,8 +220,7 @@ fn busy_announcers_put_no_member_behind() {
     // Parties on faster machines than those that were measured.
     let operations = Operations { checked: 10_000, kib: 300, ..MEASURED };
     let costs = Some(Costs { operations, ..Costs::default() });
-    let mut exchange =
-        Exchange::new(Setup { members: 7, tick: TICK, budget, costs, ..Setup::default() });
+    let mut exchange = Exchange::new(Setup { members: 7, tick: TICK, budget, costs, ..Setup::default() });
     exchange.sim.forget_events();
     // Each an object of its own, for members 5 and 6 alone.
     let tags: Vec<String> = (0..30).map(|i| format!("64999:{i}:1")).collect();

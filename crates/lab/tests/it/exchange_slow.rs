@@ -188,7 +188,8 @@ fn what_is_open_when_the_parties_go_is_decided_once_and_moves_no_route_without_n
     // Before and after the members have looked at what the parties list.
     for looked_at in [false, true] {
         let mut sim = exchange(export);
-        let first = |sim: &Sim, prefix: Nlri| sim.tables[&BAD].get(&prefix.prefix).and_then(|a| a.as_path().first_asn());
+        let first =
+            |sim: &Sim, prefix: Nlri| sim.tables[&BAD].get(&prefix.prefix).and_then(|a| a.as_path().first_asn());
         // The member's own order would take the lower slot.
         sim.recommend([(0, 1), (1, 9)].into());
         assert!(sim.settle(LIMIT));
@@ -211,7 +212,8 @@ fn what_is_open_when_the_parties_go_is_decided_once_and_moves_no_route_without_n
         PARTIES.into_iter().for_each(|party| sim.kill(party));
         sim.run_for(Duration::from_secs(20));
         let changes = |sim: &Sim, prefix: Nlri| {
-            let of = sim.router_changes[before.1..].iter().filter(|change| (change.0, change.1) == (BAD, prefix.prefix));
+            let of =
+                sim.router_changes[before.1..].iter().filter(|change| (change.0, change.1) == (BAD, prefix.prefix));
             of.map(|(.., is_there)| *is_there).collect::<Vec<bool>>()
         };
         let decided = (first(&sim, new), changes(&sim, new));
@@ -258,9 +260,9 @@ fn where_select_best_chooses_no_more_the_latest_rules_decide(export: ExportMode)
         sim.announce(slot, &[prefix], &route(slot, &[64500], &[]));
     }
     assert!(sim.settle(LIMIT));
-    let own_order = |sim: &Sim| sim.member_events.iter().any(|(slot, event)| {
-        *slot == 2 && matches!(event, MemberEvent::OwnOrder { .. })
-    });
+    let own_order = |sim: &Sim| {
+        sim.member_events.iter().any(|(slot, event)| *slot == 2 && matches!(event, MemberEvent::OwnOrder { .. }))
+    };
     let mut reloads = 0;
     while !own_order(&sim) {
         reloads += 1;

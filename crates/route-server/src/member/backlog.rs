@@ -154,7 +154,8 @@ impl Backlog {
 
     /// What comes next: what changed just now, unless there is too much of the rest. That does not wait without end, however much changes.
     fn next(&mut self) -> Option<(usize, Seq, Task)> {
-        let order = if self.is_over_limit() { [Urgency::Later, Urgency::Live] } else { [Urgency::Live, Urgency::Later] };
+        let order =
+            if self.is_over_limit() { [Urgency::Later, Urgency::Live] } else { [Urgency::Live, Urgency::Later] };
         let urgency = order.into_iter().map(|urgency| urgency as usize).find(|of| !self.tasks[*of].is_empty())?;
         let (seq, task) = self.tasks[urgency].pop_front()?;
         self.places = self.places.saturating_sub(task.places());

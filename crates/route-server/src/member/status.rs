@@ -730,7 +730,9 @@ impl Member {
                 "nothing is known of this prefix: the parties have not sent their routes yet"
             }
             (false, None) => "no member exports a route for this prefix to you",
-            (false, Some(choice)) if matches!(choice.awaits, Awaits::Batch(_)) => "waiting for the result of Select-Best",
+            (false, Some(choice)) if matches!(choice.awaits, Awaits::Batch(_)) => {
+                "waiting for the result of Select-Best"
+            }
             (false, Some(_)) => "no route for this prefix can be used",
             (true, Some(choice)) if choice.candidates.len() == 1 => "the only route; no comparison needed",
             (true, Some(choice)) if choice.chosen.is_some() => {

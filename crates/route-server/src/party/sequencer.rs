@@ -434,7 +434,8 @@ impl Sequencer {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
         let (quota, octets_quota, lanes_quota) = (share(MAX_BATCH), share(BATCH_BYTES), share(LIVE_LANES));
-        let work_quota = work_left(party).map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
+        let work_quota =
+            work_left(party).map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
         let rankers = party.active.values().filter(|active| active.select_best).count();
         let max_blob = party.max_blob() as usize;
         let (mut steps, mut over_limit) = (Vec::new(), Vec::new());
@@ -1178,7 +1179,7 @@ fn blob_octets(object: &PendingObject) -> usize {
 /// How much work the objects of the next batch may be for members that are up to date; without limit if they take up all at once.
 fn work_left(party: &State) -> Option<Duration> {
     let now = party.clocks.instant;
-    (!party.tick.is_zero() && std::env::var("NOQUOTA").is_err()).then(|| schedule::without_spare(LIVE_WORK.saturating_sub(party.schedule.left(now))))
+    (!party.tick.is_zero()).then(|| schedule::without_spare(LIVE_WORK.saturating_sub(party.schedule.left(now))))
 }
 
 /// The work that an object is for each of them, about.
