@@ -289,7 +289,8 @@ impl State {
             self.counters.delivered += tick.deliver.len() as u64;
             let candidates: usize = tick.instances.iter().map(|instance| instance.len()).sum();
             self.counters.listed += candidates as u64;
-            if tick.slice.is_none() {
+            // What columns open to one member alone keeps nobody from announcing.
+            if tick.slice.is_none() && !deliveries.widens(slot) {
                 most = most.max(schedule::work(tick.deliver.len(), candidates));
             }
             if rank {
