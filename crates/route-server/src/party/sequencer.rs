@@ -1176,10 +1176,11 @@ fn blob_octets(object: &PendingObject) -> usize {
     }
 }
 
-/// How much work the objects of the next batch may be for members that are up to date; without limit if they take up all at once.
+/// How much work the objects of the next batch may be for members that are up to date; without limit if they take up all at once. Some
+/// may come always, so that no announcer waits for what one batch listed, however much that was.
 fn work_left(party: &State) -> Option<Duration> {
-    let now = party.clocks.instant;
-    (!party.tick.is_zero()).then(|| schedule::without_spare(LIVE_WORK.saturating_sub(party.schedule.left(now))))
+    let left = LIVE_WORK.saturating_sub(party.schedule.left(party.clocks.instant));
+    (!party.tick.is_zero()).then(|| schedule::without_spare(left).max(party.tick / 8))
 }
 
 /// The work that an object is for each of them, about.
