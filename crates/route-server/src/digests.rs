@@ -85,8 +85,16 @@ pub(crate) fn of_instances<'a>(instances: impl Iterator<Item = &'a InstanceHash>
     (!content.is_empty()).then(|| half(hash(LABEL_INSTANCES, &[&content])))
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// How often [`root`] hashed.
+    pub(crate) static ROOTS_HASHED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The digest of all buckets.
 pub(crate) fn root(buckets: &[(u16, Digest)]) -> Digest {
+    #[cfg(test)]
+    ROOTS_HASHED.set(ROOTS_HASHED.get() + 1);
     let mut w = Writer::with_room(buckets.len() * 18);
     for (bucket, digest) in buckets {
         w.u16(*bucket).bytes(digest);
@@ -184,7 +192,7 @@ impl Listed {
 }
 
 /// What of a member's state is not what the parties have for it, so that they send it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Differs {
     /// Whether the list of its own objects.
     pub own: bool,

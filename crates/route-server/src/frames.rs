@@ -566,7 +566,7 @@ pub enum PartyFrame {
         step: u64,
         bytes: Vec<u8>,
     },
-    /// Party 1 drops objects that have not reached both parties in time, that differ, or that are over a limit.
+    /// Party 1 drops objects that have not reached both parties in time, that differ, or that it refuses. It tells their members why.
     Drop {
         /// (slot, version).
         objects: Vec<(u32, u64)>,

@@ -18,4 +18,5 @@ pub mod oracle;
 pub mod party;
 pub mod policy;
 pub mod rng;
+mod schedule;
 pub mod wire;

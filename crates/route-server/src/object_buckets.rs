@@ -42,6 +42,13 @@ impl Class {
         self.buckets[usize::from(bucket)] = None;
         self.root = None;
     }
+
+    /// Computes the digest of all, if those of all buckets are known.
+    fn conclude(&mut self) {
+        if self.root.is_none() && self.buckets.iter().all(Option::is_some) {
+            self.root = Some(digests::root(&digests_of(&self.buckets)));
+        }
+    }
 }
 
 fn digests_of(buckets: &[Option<Bucket>]) -> BucketDigests {
@@ -180,7 +187,14 @@ impl ObjectBuckets {
         for width in widths {
             self.class(width.saturating_sub(1), objects);
         }
+        self.classes.values_mut().for_each(Class::conclude);
         self.clone()
+    }
+
+    /// The digest of all that a slot holds, if it is known: for as many slots as there are at no more than a look.
+    pub(crate) fn known_root(&self, slot: u32) -> Option<Digest> {
+        let Some((least, _)) = self.widths.range(slot + 1..).next() else { return Some(digests::root(&[])) };
+        self.classes.get(least)?.root
     }
 
     /// The digests of what a slot holds, if all of them are known.

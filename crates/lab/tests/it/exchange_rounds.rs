@@ -200,6 +200,59 @@ fn a_round_with_many_prefixes_delays_no_other() {
     exchange.check();
 }
 
+/// What a round of 4,000 prefixes among 16 members takes, and changes of another prefix beside it.
+struct Beside {
+    /// The longest of such changes, and how many there were.
+    slowest: Duration,
+    changes: u32,
+    /// Until the round has ended, and messages of the engine of party 1 for each round.
+    took: Duration,
+    messages: u64,
+}
+
+fn beside_large_rounds(exchange: &mut Exchange, rounds: u32, first: &mut u32) -> Beside {
+    const PREFIXES: u32 = 4_000;
+    let mut out = Beside { slowest: Duration::ZERO, changes: 0, took: Duration::ZERO, messages: 0 };
+    let messages = counters(&exchange.sim).engine_messages;
+    for round in 0..rounds {
+        let (begin, before) = (exchange.sim.now().instant, counters(&exchange.sim));
+        exchange.announce(5, &prefixes(30, PREFIXES), &route(5, &[64500 + round], &[]));
+        while counters(&exchange.sim).rounds == before.rounds {
+            assert!(exchange.sim.step(LIMIT));
+            if counters(&exchange.sim).comparators > before.comparators {
+                break;
+            }
+        }
+        while counters(&exchange.sim).lanes - before.lanes < u64::from(PREFIXES) * 16 {
+            out.slowest = out.slowest.max(latency(exchange, *first));
+            (*first, out.changes) = (*first + 1, out.changes + 1);
+        }
+        out.took += exchange.sim.now().instant - begin;
+    }
+    out.messages = (counters(&exchange.sim).engine_messages - messages) / u64::from(rounds);
+    out.took /= rounds;
+    out
+}
+
+#[test]
+fn a_change_beside_a_large_round_takes_less_than_twice_its_time() {
+    let costs = Some(Costs::default());
+    let mut exchange = Exchange::new(Setup { members: 16, tick: TICK, costs, ..Setup::default() });
+    exchange.announce(1, &[nlri(LIVE)], &route(1, &[64500], &[]));
+    exchange.announce(0, &[nlri(LIVE)], &route(0, &[], &[]));
+    for slot in [2, 3, 4] {
+        exchange.announce(slot, &prefixes(30, 4_000), &route(slot, &[64500], &[]));
+    }
+    exchange.check();
+    let quiet = (0..40).map(|change| latency(&mut exchange, change)).max().expect("some");
+    let mut change = 40;
+    let Beside { slowest, changes, took, messages } = beside_large_rounds(&mut exchange, 6, &mut change);
+    println!("quiet {quiet:?}, beside {slowest:?} of {changes}; a round takes {took:?} and {messages} messages");
+    exchange.check();
+    assert!(changes >= 12, "{changes} changes");
+    assert!(slowest < 2 * quiet, "{slowest:?} beside large rounds, {quiet:?} without");
+}
+
 #[test]
 fn a_member_that_comes_back_while_its_round_goes_on_gets_nothing_of_it_before_its_welcome() {
     let mut exchange = slow_to_compare(8, 20_000);

@@ -15,7 +15,7 @@ use wayleave_route_server::frames::{FromMember, PartyFrame, Refusal, Tick, ToMem
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Handle, Header, Kind, MAX_PREFIXES};
 use wayleave_route_server::object_table::{ObjectEntry, ObjectTable, Part};
-use wayleave_route_server::party::PartyEvent;
+use wayleave_route_server::party::{Budget, PartyEvent};
 
 const TICK: Duration = Duration::from_millis(50);
 
@@ -171,9 +171,77 @@ fn a_member_that_sends_larger_blobs_all_the_same_is_refused_by_name(export: Expo
         matches!(event, (_, PartyEvent::Refused { slot: 0, reason: Refusal::BlobSize, .. }))
     };
     assert_eq!(exchange.sim.party_events.iter().filter(too_large).count(), 2, "{:?}", exchange.sim.party_events);
+    assert_eq!(told_of_mismatches(&exchange.sim), 0, "party 1 said what was wrong: {:?}", exchange.sim.party_events);
     let held = exchange.sim.party(PARTIES[0]).expect("it runs").routes(100, false);
     assert!(held.iter().any(|route| route.slot == 0), "what fits is taken");
     assert!(held.iter().all(|route| route.blob_bytes <= Some(8192)));
+}
+
+/// How often a party said that the parties have different halves of an object, to its operator or to the member.
+fn told_of_mismatches(sim: &Sim) -> usize {
+    let is_mismatch = |event: &&(Node, PartyEvent)| {
+        matches!(event.1, PartyEvent::Mismatch { .. } | PartyEvent::Refused { reason: Refusal::Mismatch, .. })
+    };
+    sim.party_events.iter().filter(is_mismatch).count()
+}
+
+in_both_modes!(what_party_1_refuses_by_name_is_no_mismatch);
+fn what_party_1_refuses_by_name_is_no_mismatch(export: ExportMode) {
+    let mut exchange = Exchange::new(Setup { tick: TICK, max_prefix: 2, export, ..Setup::default() });
+    exchange.sim.play_member(0);
+    let mut forger = Forger::new(1, 0);
+    exchange.sim.run_for(Duration::from_millis(10));
+    forger.greet(&mut exchange.sim, false);
+    exchange.sim.run_for(Duration::from_secs(1));
+    // What its blob says, its signature, and how many it has: party 2 sees the first of these only in party 1's answer.
+    for (number, wanted) in [None, None, Some(Refusal::MaxPrefix), Some(Refusal::Proof)].into_iter().enumerate() {
+        let prefix = nlri(&format!("30.{number}.0.0/24"));
+        let mut draft = forger.draft(&exchange.sim, &[prefix], &route(0, &[64500], &[]));
+        draft.other_blob = wanted == Some(Refusal::Proof);
+        let object = forger.seal(&draft);
+        exchange.sim.forget_events();
+        forger.submit(&mut exchange.sim, &object);
+        exchange.sim.run_for(Duration::from_secs(6));
+        let refused = exchange.sim.party_events.iter().filter_map(|(_, event)| match event {
+            PartyEvent::Refused { reason, .. } => Some(*reason),
+            _ => None,
+        });
+        assert_eq!(refused.collect::<Vec<_>>(), wanted.into_iter().collect::<Vec<_>>(), "{number}");
+        assert_eq!(told_of_mismatches(&exchange.sim), 0, "{number}: {:?}", exchange.sim.party_events);
+        let waits = PARTIES.map(|party| exchange.sim.party(party).expect("it runs").status().octets_waiting);
+        assert_eq!(waits, [0, 0], "{number}");
+    }
+}
+
+#[test]
+fn busy_announcers_put_no_member_behind() {
+    const ROUTES: u32 = 1_600;
+    let budget = Budget { objects: 10_000, ..Budget::default() };
+    // Parties on faster machines than those that were measured.
+    let operations = Operations { checked: 10_000, kib: 300, ..MEASURED };
+    let costs = Some(Costs { operations, ..Costs::default() });
+    let mut exchange = Exchange::new(Setup { members: 7, tick: TICK, budget, costs, ..Setup::default() });
+    exchange.sim.forget_events();
+    // Each an object of its own, for members 5 and 6 alone.
+    let tags: Vec<String> = (0..30).map(|i| format!("64999:{i}:1")).collect();
+    for slot in 0..5 {
+        let open_to = ["64496:0:0".to_owned(), format!("64496:1:{}", asn(5).0), format!("64496:1:{}", asn(6).0)];
+        let communities: Vec<&str> = tags.iter().chain(&open_to).map(String::as_str).collect();
+        for i in 0..ROUTES {
+            let prefix = nlri(&format!("{}.{}.{}.0/24", 20 + slot, i / 256, i % 256));
+            exchange.announce(slot, &[prefix], &route(slot, &[64500], &communities));
+        }
+    }
+    let begin = exchange.sim.now().instant;
+    exchange.check();
+    let took = exchange.sim.now().instant - begin;
+    let behind = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::Behind { .. });
+    assert_eq!(exchange.sim.party_events.iter().filter(behind).count(), 0, "{:?}", exchange.sim.party_events);
+    let resyncs: u64 = (0..7).map(|slot| exchange.sim.member(slot).expect("it runs").counters().resyncs).sum();
+    assert_eq!((resyncs, exchange.sim.tables[&6].len()), (0, 5 * ROUTES as usize));
+    println!("{} objects in {took:?}", 5 * ROUTES);
+    // By the schedule that members keep, with a quarter of the time to spare.
+    assert!(took < Duration::from_micros(u64::from(5 * ROUTES) * 200), "{took:?}");
 }
 
 /// An exchange whose operators agreed to blobs of 64 KiB, with one member that announces as much as it can.

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use wayleave_bgp::Nlri;
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::frames::FromMember;
+use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::ExportMode;
-use wayleave_route_server::party::PartyEvent;
+use wayleave_route_server::party::{Budget, PartyEvent};
 
-use crate::common::{LIMIT, in_both_modes, nlri, route};
+use crate::common::{LIMIT, asn, in_both_modes, nlri, policy, route};
 
 /// The member that misbehaves, and those that announce and receive.
 const BAD: u32 = 3;
@@ -49,7 +51,7 @@ fn latency(sim: &mut Sim, change: u32) -> Duration {
     let tail: &[u32] = if change.is_multiple_of(2) { &[64500, 64501, 64502] } else { &[] };
     sim.announce(0, &[prefix], &route(0, tail, &[]));
     let wanted = u32::from(change.is_multiple_of(2));
-    while sim.tables[&2].get(&prefix.prefix).and_then(|a| a.as_path().first_asn()) != Some(crate::common::asn(wanted)) {
+    while sim.tables[&2].get(&prefix.prefix).and_then(|a| a.as_path().first_asn()) != Some(asn(wanted)) {
         assert!(sim.step(LIMIT), "the route arrives");
     }
     let took = sim.now().instant - begin;
@@ -104,7 +106,7 @@ fn a_member_that_goes_in_the_middle_of_a_round_is_not_waited_for(export: ExportM
         assert!(sim.step(LIMIT));
     }
     sim.kill(Node::Member(BAD));
-    while sim.tables[&2].get(&prefix.prefix).and_then(|a| a.as_path().first_asn()) != Some(crate::common::asn(0)) {
+    while sim.tables[&2].get(&prefix.prefix).and_then(|a| a.as_path().first_asn()) != Some(asn(0)) {
         assert!(sim.step(LIMIT), "the route arrives");
     }
     let took = sim.now().instant - begin;
@@ -176,6 +178,102 @@ fn a_prefix_that_had_no_route_waits_for_the_result_and_routers_see_one_change(ex
     changes.sort_unstable();
     assert_eq!(changes, [(0, true), (1, true), (2, true), (BAD, true)]);
     for slot in [2, BAD] {
-        assert_eq!(sim.tables[&slot][&new.prefix].as_path().first_asn(), Some(crate::common::asn(1)));
+        assert_eq!(sim.tables[&slot][&new.prefix].as_path().first_asn(), Some(asn(1)));
     }
+}
+
+in_both_modes!(what_is_open_when_the_parties_go_is_decided_once_and_moves_no_route_without_need);
+fn what_is_open_when_the_parties_go_is_decided_once_and_moves_no_route_without_need(export: ExportMode) {
+    let (known, new) = (nlri("192.0.2.0/24"), nlri("203.0.113.0/24"));
+    // Before and after the members have looked at what the parties list.
+    for looked_at in [false, true] {
+        let mut sim = exchange(export);
+        let first =
+            |sim: &Sim, prefix: Nlri| sim.tables[&BAD].get(&prefix.prefix).and_then(|a| a.as_path().first_asn());
+        // The member's own order would take the lower slot.
+        sim.recommend([(0, 1), (1, 9)].into());
+        assert!(sim.settle(LIMIT));
+        assert_eq!(first(&sim, known), Some(asn(1)));
+        // Whatever comes just after a batch goes into the next one together.
+        sim.announce(2, &[nlri("198.51.100.0/24")], &route(2, &[64500, 64501], &[]));
+        while !sim.tables[&BAD].contains_key(&nlri("198.51.100.0/24").prefix) {
+            assert!(sim.step(LIMIT));
+        }
+        let ticks = |sim: &mut Sim| sim.member(BAD).expect("it runs").counters().ticks;
+        let before = (ticks(&mut sim), sim.router_changes.len());
+        sim.announce(2, &[known], &route(2, &[64500], &[]));
+        for slot in [0, 1] {
+            sim.announce(slot, &[new], &route(slot, &[64500], &[]));
+        }
+        let awaiting = |sim: &mut Sim| sim.member(BAD).expect("it runs").status().awaiting;
+        while if looked_at { awaiting(&mut sim) < 2 } else { ticks(&mut sim) == before.0 } {
+            assert!(sim.step(LIMIT), "the candidates come");
+        }
+        PARTIES.into_iter().for_each(|party| sim.kill(party));
+        sim.run_for(Duration::from_secs(20));
+        let changes = |sim: &Sim, prefix: Nlri| {
+            let of =
+                sim.router_changes[before.1..].iter().filter(|change| (change.0, change.1) == (BAD, prefix.prefix));
+            of.map(|(.., is_there)| *is_there).collect::<Vec<bool>>()
+        };
+        let decided = (first(&sim, new), changes(&sim, new));
+        assert_eq!(decided, (Some(asn(0)), vec![true]), "{looked_at}: by its own order");
+        assert_eq!((first(&sim, known), changes(&sim, known)), (Some(asn(1)), vec![]), "{looked_at}");
+        assert_eq!(sim.member(BAD).expect("it runs").status().awaiting, 0, "no result comes");
+        // It is chosen again once the parties are there.
+        PARTIES.into_iter().for_each(|party| sim.start(party));
+        assert!(sim.settle(LIMIT));
+        assert_eq!([known, new].map(|prefix| first(&sim, prefix)), [Some(asn(1)); 2]);
+        assert_eq!(changes(&sim, known), Vec::<bool>::new(), "{looked_at}");
+        assert!(changes(&sim, new).iter().all(|is_there| *is_there));
+    }
+}
+
+in_both_modes!(a_route_that_new_rules_refuse_goes_at_once_also_while_a_result_is_awaited);
+fn a_route_that_new_rules_refuse_goes_at_once_also_while_a_result_is_awaited(export: ExportMode) {
+    let mut sim = exchange(export);
+    let prefix = nlri("192.0.2.0/24");
+    let first = |sim: &Sim| sim.tables[&2][&prefix.prefix].as_path().first_asn();
+    assert_eq!(first(&sim), Some(asn(0)));
+    let silent = silence(&mut sim);
+    silent.lock().expect("one thread").extend(PARTIES);
+    sim.announce(1, &[prefix], &route(1, &[64500, 64501], &[]));
+    while sim.member(2).expect("it runs").status().awaiting == 0 {
+        assert!(sim.step(LIMIT), "the candidates come");
+    }
+    sim.set_policy(2, policy(&format!("[[rule]]\ndirection = \"import\"\npeer = [\"{}\"]\nreject = true\n", asn(0).0)));
+    sim.run_for(Duration::from_millis(20));
+    assert_eq!(sim.member(2).expect("it runs").status().awaiting, 1, "the round goes on");
+    assert_eq!(first(&sim), Some(asn(1)));
+    silent.lock().expect("one thread").clear();
+    assert!(sim.settle(LIMIT));
+    assert_eq!(first(&sim), Some(asn(1)));
+}
+
+in_both_modes!(where_select_best_chooses_no_more_the_latest_rules_decide);
+fn where_select_best_chooses_no_more_the_latest_rules_decide(export: ExportMode) {
+    let budget = Budget { choices: 1, ..Budget::default() };
+    let mut sim = Sim::new(Setup { tick: TICK, export, budget, ..Setup::default() });
+    assert!(sim.settle(LIMIT));
+    let prefix = nlri("192.0.2.0/24");
+    for slot in [0, 1] {
+        sim.announce(slot, &[prefix], &route(slot, &[64500], &[]));
+    }
+    assert!(sim.settle(LIMIT));
+    let own_order = |sim: &Sim| {
+        sim.member_events.iter().any(|(slot, event)| *slot == 2 && matches!(event, MemberEvent::OwnOrder { .. }))
+    };
+    let mut reloads = 0;
+    while !own_order(&sim) {
+        reloads += 1;
+        assert!(reloads < 40, "its budget ends");
+        sim.set_policy(2, policy(""));
+        assert!(sim.settle(LIMIT));
+    }
+    let first = |sim: &Sim| sim.tables[&2][&prefix.prefix].as_path().first_asn();
+    assert_eq!(first(&sim), Some(asn(0)));
+    let prefers = format!("[[rule]]\ndirection = \"import\"\npeer = [\"{}\"]\nclass = 200\n", asn(1).0);
+    sim.set_policy(2, policy(&prefers));
+    assert!(sim.settle(LIMIT));
+    assert_eq!(first(&sim), Some(asn(1)));
 }

@@ -2,7 +2,7 @@
 //!
 //! It is done in slices beside everything else, and what leaves at a fixed time leaves then, with whatever is done: otherwise the
 //! moment at which a ranking comes, and whether it comes too late, would tell the parties how many objects could be opened. That
-//! time is a tick later, or as much later as it takes to open all objects that came ([`Schedule`]), whether they can be opened or not.
+//! time is a tick later, or as much later as it takes to open all objects that came ([`crate::schedule`]), whether they can be opened or not.
 //! What changed just now goes before what is sent again. What a batch ended stays in the router's table until the batch is
 //! looked at, so that a route that another one replaces is not withdrawn before.
 
@@ -13,7 +13,7 @@ use wayleave_core::{Instant, Now, Prefix};
 
 use super::Member;
 use super::receive::Assessment;
-use super::select::Choosing;
+use super::select::{Awaits, Choosing};
 use crate::frames::{Body, Deliver, Instance, Seq};
 use crate::object::Handle;
 
@@ -23,40 +23,13 @@ const SLICE: u32 = 64;
 const OPENING: u32 = 32;
 /// Units for what follows for the router's table from a change of a prefix.
 const INSTALLING: u32 = 4;
-/// Objects, and octets of them, that wait to be opened: our own limits. What is more is opened at once, as fast as this machine can.
+/// Objects, and octets of them, that wait to be opened, and tasks that wait, with a place for each candidate: our own limits. What is more
+/// is done at once, as fast as this machine can.
 const MAX_OBJECTS: usize = 1 << 16;
 const MAX_OCTETS: usize = 64 << 20;
+const MAX_PLACES: usize = 1 << 20;
 /// How long a slice is taken to last before one was measured.
 const USUAL_SLICE: Duration = Duration::from_micros(500);
-
-/// Time in which each object is opened, and each candidate looked at, by the schedule. A machine that is slower than that ranks some
-/// routes of a large batch as if they were not valid.
-const OBJECT: Duration = Duration::from_micros(120);
-const CANDIDATE: Duration = Duration::from_micros(2);
-/// How much later than a tick after its batch a ranking leaves at most: half of what the parties wait by default.
-const LATEST_RANKING: Duration = Duration::from_millis(500);
-
-/// When all that came would be opened if all of it could be.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Schedule(Instant);
-
-impl Schedule {
-    /// A batch brings so many objects and candidates.
-    pub(super) fn came(&mut self, objects: usize, candidates: usize, now: Instant) {
-        let each = |time: Duration, number: usize| time * u32::try_from(number).unwrap_or(u32::MAX);
-        self.0 = self.0.max(now) + each(OBJECT, objects) + each(CANDIDATE, candidates);
-    }
-
-    /// When the ranking of what has come leaves.
-    pub(super) fn ranking(self, now: Instant, tick: Duration) -> Instant {
-        self.done(now, tick).min(now + tick + LATEST_RANKING)
-    }
-
-    /// When what has come is said to be taken up.
-    pub(super) fn done(self, now: Instant, tick: Duration) -> Instant {
-        if tick.is_zero() { now } else { self.0.max(now + tick) }
-    }
-}
 
 /// How long slices take on this machine.
 #[derive(Clone, Copy)]
@@ -112,6 +85,16 @@ enum Task {
     Look(Look),
 }
 
+impl Task {
+    /// What it takes up, in candidates about.
+    fn places(&self) -> usize {
+        match self {
+            Self::Open(_) => 1,
+            Self::Look(look) => 1 + look.candidates.len(),
+        }
+    }
+}
+
 /// What is still to be done.
 #[derive(Default)]
 pub(super) struct Backlog {
@@ -121,16 +104,29 @@ pub(super) struct Backlog {
     held: [BTreeMap<Prefix, Seq>; 2],
     objects: usize,
     octets: usize,
+    /// What its tasks take up.
+    places: usize,
 }
 
 impl Backlog {
     pub(super) fn look(&mut self, urgency: Urgency, seq: Seq, look: Look) {
-        self.tasks[urgency as usize].push_back((seq, Task::Look(look)));
+        self.push(urgency, seq, Task::Look(look));
     }
 
     /// Opens the object once what is listed has been looked at.
     pub(super) fn open(&mut self, seq: Seq, handle: Handle) {
-        self.tasks[Urgency::Later as usize].push_back((seq, Task::Open(handle)));
+        self.push(Urgency::Later, seq, Task::Open(handle));
+    }
+
+    fn push(&mut self, urgency: Urgency, seq: Seq, task: Task) {
+        self.places += task.places();
+        self.tasks[urgency as usize].push_back((seq, task));
+    }
+
+    /// The task is not done yet.
+    fn put_back(&mut self, urgency: usize, seq: Seq, task: Task) {
+        self.places += task.places();
+        self.tasks[urgency].push_front((seq, task));
     }
 
     pub(super) fn came(&mut self, unopened: &Unopened) {
@@ -145,7 +141,7 @@ impl Backlog {
     }
 
     fn is_over_limit(&self) -> bool {
-        self.objects > MAX_OBJECTS || self.octets > MAX_OCTETS
+        self.objects > MAX_OBJECTS || self.octets > MAX_OCTETS || self.places > MAX_PLACES
     }
 
     fn is_empty(&self) -> bool {
@@ -156,9 +152,13 @@ impl Backlog {
         self.held.iter().any(|held| held.contains_key(prefix))
     }
 
+    /// What comes next: what changed just now, unless there is too much of the rest. That does not wait without end, however much changes.
     fn next(&mut self) -> Option<(usize, Seq, Task)> {
-        let urgency = self.tasks.iter().position(|tasks| !tasks.is_empty())?;
+        let order =
+            if self.is_over_limit() { [Urgency::Later, Urgency::Live] } else { [Urgency::Live, Urgency::Later] };
+        let urgency = order.into_iter().map(|urgency| urgency as usize).find(|of| !self.tasks[*of].is_empty())?;
         let (seq, task) = self.tasks[urgency].pop_front()?;
+        self.places = self.places.saturating_sub(task.places());
         Some((urgency, seq, task))
     }
 
@@ -239,7 +239,7 @@ impl Member {
                 // It is looked at once all of them are open.
                 Some(handle) => {
                     let units = self.open_received(&handle);
-                    self.backlog.tasks[urgency].push_front((seq, Task::Look(look)));
+                    self.backlog.put_back(urgency, seq, Task::Look(look));
                     units
                 }
                 None => self.look(seq, &look),
@@ -300,7 +300,13 @@ impl Member {
         }
         let assessments: Vec<Option<Assessment>> =
             candidates.iter().map(|candidate| self.assessment(candidate)).collect();
-        let choosing = if look.stays { Choosing::Stays } else { Choosing::Anew(ranked.is_some()) };
+        let choosing = match (ranked, look.row) {
+            _ if look.stays => Choosing::Stays,
+            (Some(_), _) => Choosing::Anew(Awaits::Batch(seq)),
+            // The ranking has left, or the session has ended.
+            (None, Some(_)) => Choosing::Anew(Awaits::Lost),
+            (None, None) => Choosing::Anew(Awaits::Nothing),
+        };
         let prefix = self.candidates_changed(seq, candidates, &assessments, choosing);
         if let Some(((place, at), due)) = ranked {
             let row = self.ranking_row(candidates, &assessments);
@@ -310,5 +316,51 @@ impl Member {
             }
         }
         units
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(candidates: usize) -> Look {
+        let candidates = vec![(Handle([0; 32]), 0); candidates].into();
+        Look { candidates, row: None, stays: false }
+    }
+
+    #[test]
+    fn candidates_that_wait_are_bounded_as_objects_are() {
+        let mut backlog = Backlog::default();
+        let tasks = MAX_PLACES / 65;
+        (0..tasks).for_each(|_| backlog.look(Urgency::Live, 1, look(64)));
+        assert!(!backlog.is_over_limit());
+        backlog.look(Urgency::Live, 1, look(64));
+        assert!(backlog.is_over_limit());
+        while let Some((urgency, seq, task)) = backlog.next() {
+            assert!(!backlog.is_over_limit());
+            if backlog.places % 3 == 0 {
+                backlog.put_back(urgency, seq, task);
+                backlog.next();
+            }
+        }
+        assert_eq!(backlog.places, 0);
+        (0..=MAX_PLACES).for_each(|_| backlog.open(1, Handle([0; 32])));
+        assert!(backlog.is_over_limit());
+    }
+
+    #[test]
+    fn what_can_wait_has_its_turn_once_there_is_too_much_however_much_changes() {
+        let mut backlog = Backlog::default();
+        (1..MAX_PLACES / 2).for_each(|_| backlog.look(Urgency::Later, 1, look(1)));
+        backlog.look(Urgency::Live, 2, look(1));
+        assert_eq!(backlog.next().map(|(_, seq, _)| seq), Some(2), "what changed just now goes first");
+        for seq in 3..1_000 {
+            // As much changes as is done meanwhile.
+            backlog.look(Urgency::Live, seq, look(1));
+            backlog.look(Urgency::Later, seq, look(1));
+            backlog.look(Urgency::Later, seq, look(1));
+            let done = [backlog.next(), backlog.next()].map(|next| next.map(|(urgency, ..)| urgency));
+            assert_eq!(done, [Some(Urgency::Later as usize); 2], "{seq}");
+        }
     }
 }

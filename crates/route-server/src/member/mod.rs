@@ -33,6 +33,7 @@ use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use crate::policy::Policy;
 use crate::policy::validate::Martians;
 use crate::rng::Rng;
+use crate::schedule::Schedule;
 
 pub use status::{
     Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnBudget, OwnRoute, Reason, Suspect,
@@ -40,7 +41,7 @@ pub use status::{
 };
 
 use announce::Announcements;
-use backlog::{Backlog, Schedule, Slices};
+use backlog::{Backlog, Slices};
 use listed::{Instances, Keyed};
 use receive::{ReceivedObject, Sync};
 use select::{Choice, DueRanking, InstalledRoute, Round};
@@ -530,8 +531,7 @@ impl Member {
         self.clear_halves();
         self.presented = [None, None];
         self.differ_since = None;
-        self.rounds.clear();
-        self.rankings_due.clear();
+        self.close_rounds();
         (self.saying, self.saying_due) = (None, None);
         self.announcements.session_lost();
         self.lost_since.get_or_insert(now.instant);

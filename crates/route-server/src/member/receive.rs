@@ -20,6 +20,7 @@ use crate::party::PartyNumber;
 use crate::policy::Policy;
 use crate::policy::ranking::{RankInput, Standing, standing};
 use crate::policy::validate;
+use crate::schedule;
 
 /// How long after it was asked a member says what it holds, where a tick is longer: the parties wait for it.
 const LATEST_SAYING: Duration = Duration::from_secs(1);
@@ -291,7 +292,8 @@ impl Member {
         let list = |(place, candidates)| self.list((one.seq, one.rank), candidates, unranked.contains(&place));
         let hashes = one.instances.iter().enumerate().map(list).collect();
         self.instances.settle();
-        self.schedule.came(came.len(), one.instances.iter().map(|candidates| candidates.len()).sum(), now.instant);
+        let candidates = one.instances.iter().map(|candidates| candidates.len()).sum();
+        self.schedule.came(schedule::work(came.len(), candidates), now.instant);
         let rows = if one.rank { self.begin_round(&one, hashes, now) } else { BTreeMap::new() };
         self.look_later(&one, &rows, &unranked);
         came.into_iter().for_each(|handle| self.backlog.open(one.seq, handle));

@@ -31,11 +31,24 @@ pub(super) struct Choice {
     pub candidates: Instance,
     /// What Select-Best returned for these candidates.
     pub chosen: Option<Candidate>,
-    /// The batch whose outcome is awaited.
-    pub awaits: Option<u64>,
+    /// Whether Select-Best is still to choose.
+    pub awaits: Awaits,
     /// The batch that listed these candidates, and the last one with which the choice was to be made anew.
     listed: Seq,
     anew: Seq,
+}
+
+/// Whether a result of Select-Best is still to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Awaits {
+    /// None.
+    #[default]
+    Nothing,
+    /// The one of this batch.
+    Batch(Seq),
+    /// The one that was to come does not. The member's own order decides until the choice is made anew, and changes nothing without need:
+    /// what Select-Best chooses then is as a rule what the router has.
+    Lost,
 }
 
 /// The route that the router has for a prefix.
@@ -48,8 +61,8 @@ pub(super) struct InstalledRoute {
 /// What becomes of the choice when a prefix's candidates are listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Choosing {
-    /// It is made anew: by Select-Best, or by the member's own order.
-    Anew(bool),
+    /// It is made anew: by Select-Best, by the member's own order, or by that in place of Select-Best.
+    Anew(Awaits),
     /// It stays.
     Stays,
 }
@@ -112,10 +125,10 @@ impl Member {
         match choosing {
             Choosing::Stays if is_latest => choice.chosen = choice.chosen.filter(|chosen| candidates.contains(chosen)),
             // Also if what was listed since, and looked at before, left the choice as it was.
-            Choosing::Anew(ranks) if choice.anew <= seq => {
+            Choosing::Anew(awaits) if choice.anew <= seq => {
                 choice.anew = seq;
                 choice.chosen = choice.chosen.filter(|_| is_unchanged);
-                choice.awaits = ranks.then_some(seq);
+                choice.awaits = awaits;
             }
             _ => {}
         }
@@ -282,8 +295,10 @@ impl Member {
 
     fn chosen(&mut self, seq: u64, prefix: Option<Prefix>, chosen: Option<Candidate>) {
         let Some(prefix) = prefix else { return };
-        let Some(choice) = self.choices.get_mut(&prefix).filter(|choice| choice.awaits == Some(seq)) else { return };
-        choice.awaits = None;
+        let Some(choice) = self.choices.get_mut(&prefix).filter(|choice| choice.awaits == Awaits::Batch(seq)) else {
+            return;
+        };
+        choice.awaits = Awaits::Nothing;
         choice.chosen = chosen;
         self.touched.insert(prefix);
     }
@@ -325,9 +340,21 @@ impl Member {
     /// There will be no result for this batch: the member's own order decides.
     fn decide_alone(&mut self, seq: u64) {
         self.rounds.remove(&seq);
-        for (prefix, choice) in self.choices.iter_mut().filter(|(_, choice)| choice.awaits == Some(seq)) {
-            choice.awaits = None;
+        for (prefix, choice) in self.choices.iter_mut().filter(|(_, choice)| choice.awaits == Awaits::Batch(seq)) {
+            choice.awaits = Awaits::Lost;
             self.touched.insert(*prefix);
+        }
+    }
+
+    /// The session has ended, and no result comes any more: what is open is chosen again in the next one.
+    pub(super) fn close_rounds(&mut self) {
+        self.rounds.clear();
+        self.rankings_due.clear();
+        for (prefix, choice) in &mut self.choices {
+            if matches!(choice.awaits, Awaits::Batch(_)) {
+                choice.awaits = Awaits::Lost;
+                self.touched.insert(*prefix);
+            }
         }
     }
 
@@ -369,9 +396,9 @@ impl Member {
     #[expect(clippy::option_option, reason = "three answers: wait, none, this one")]
     fn selected(&mut self, prefix: &Prefix, now: Now) -> Option<Option<Candidate>> {
         let Some(choice) = self.choices.get(prefix) else { return Some(None) };
-        let (awaits, chosen) = (choice.awaits.is_some(), choice.chosen);
+        let (awaits, chosen) = (choice.awaits, choice.chosen);
         if choice.candidates.len() > 1 && self.config.select_best {
-            if awaits && !(self.config.validates && self.is_refused(prefix)) {
+            if matches!(awaits, Awaits::Batch(_)) && !self.is_refused(prefix) {
                 // Between a tick and its outcome the installed route stays. If it is gone and nothing replaced it, the best that
                 // is there by the member's own order takes its place, and the router loses the prefix only if there is none.
                 let (installed, choice) = (self.installed.get(prefix)?, self.choices.get(prefix)?);
@@ -379,9 +406,13 @@ impl Member {
                     return None;
                 }
             } else if let Some(chosen) = chosen
-                && self.is_still_best(prefix, chosen)
+                && self.is_best(prefix, chosen)
             {
                 return Some(Some(chosen));
+            } else if awaits == Awaits::Lost
+                && let Some(kept) = self.kept(prefix)
+            {
+                return Some(Some(kept));
             }
         }
         if self.config.validates && self.waits_for_successor(prefix, now) {
@@ -394,6 +425,20 @@ impl Member {
         // Bigger classes first, then the lowest number.
         let best = accepted().max_by(|a, b| a.2.cmp(&b.2).then(b.0.cmp(&a.0)));
         Some(best.map(|(_, candidate, _)| candidate))
+    }
+
+    /// The installed route, or what its announcer replaced it by, if the member's own order puts nothing above it.
+    fn kept(&mut self, prefix: &Prefix) -> Option<Candidate> {
+        let (installed, choice) = (self.installed.get(prefix)?, self.choices.get(prefix)?);
+        let lives =
+            |(handle, index): &&Candidate| self.routes.get(handle).is_some_and(|route| route.prefix(*index).is_some());
+        let is_announcers = |(handle, _): &&Candidate| {
+            let open = self.routes.get(handle).and_then(|route| route.opened.as_ref());
+            open.is_some_and(|open| open.slot == installed.announcer)
+        };
+        let live = || choice.candidates.iter().filter(lives);
+        let kept = *live().find(|(handle, _)| *handle == installed.handle).or_else(|| live().find(is_announcers))?;
+        self.is_best(prefix, kept).then_some(kept)
     }
 
     /// Whether the installed route lives among the candidates. A route that its announcer replaced is gone, but the

@@ -10,6 +10,7 @@ use wayleave_core::{Prefix, VerdictKind};
 use super::Member;
 use super::announce::{Bar, OwnState};
 use super::receive::{OpenRoute, Validation};
+use super::select::Awaits;
 use crate::directory::Slot;
 use crate::frames::{self, BudgetLeft, Candidate, Refusal};
 use crate::object::Handle;
@@ -411,7 +412,7 @@ impl Member {
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
             installed: self.installed.len(),
-            awaiting: self.choices.values().filter(|choice| choice.awaits.is_some()).count(),
+            awaiting: self.choices.values().filter(|choice| matches!(choice.awaits, Awaits::Batch(_))).count(),
             held: self.held_slots(),
             validating: self.awaited.len(),
             verdicts: self.verdicts(),
@@ -729,7 +730,9 @@ impl Member {
                 "nothing is known of this prefix: the parties have not sent their routes yet"
             }
             (false, None) => "no member exports a route for this prefix to you",
-            (false, Some(choice)) if choice.awaits.is_some() => "waiting for the result of Select-Best",
+            (false, Some(choice)) if matches!(choice.awaits, Awaits::Batch(_)) => {
+                "waiting for the result of Select-Best"
+            }
             (false, Some(_)) => "no route for this prefix can be used",
             (true, Some(choice)) if choice.candidates.len() == 1 => "the only route; no comparison needed",
             (true, Some(choice)) if choice.chosen.is_some() => {

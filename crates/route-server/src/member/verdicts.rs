@@ -86,25 +86,23 @@ impl Member {
         self.rankings_due = waiting;
     }
 
-    /// Whether the choice of Select-Best is still right: it is while it is in the best class. Without validation nothing can
-    /// change in between.
-    pub(super) fn is_still_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
-        if !self.config.validates {
-            return matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))]);
-        }
+    /// Whether the member's own order puts no other candidate above this one, which it may use. What Select-Best chose is right while that
+    /// is so: findings, rules for import and addresses of announcers may have changed since.
+    pub(super) fn is_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let classes = self.classes(&candidates);
         let best = classes.iter().filter_map(|(_, _, class)| *class).max();
         best.is_some() && classes.iter().any(|(_, candidate, class)| *candidate == chosen && *class == best)
     }
 
-    /// Whether the installed route is still a candidate, but may no longer be used.
+    /// Whether the installed route is still a candidate, but may no longer be used: by its verdict or by rules for import, which may have
+    /// changed, or since its announcer's addresses did. One whose validation has no result yet is not refused.
     pub(super) fn is_refused(&mut self, prefix: &Prefix) -> bool {
         let Some(handle) = self.installed.get(prefix).map(|installed| installed.handle) else { return false };
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let of = |candidates: &Instance| candidates.iter().find(|(of, _)| *of == handle).copied();
         let assessment = of(&candidates).and_then(|candidate| self.assessment(&candidate));
-        assessment.is_some_and(|assessment| assessment.usable && assessment.standing.is_none())
+        assessment.is_some_and(|assessment| assessment.standing.is_none() && assessment.best_case.is_none())
     }
 
     /// Whether the installed route was replaced by its announcer, and the new one is being validated: until that is

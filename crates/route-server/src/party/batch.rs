@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wayleave_core::{Asn, Now, Prefix};
 
@@ -18,6 +19,7 @@ use crate::directory::{Directory, MemberSet};
 use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember};
 use crate::object::{ExportMode, Kind};
 use crate::object_table::{Effects, ObjectEntry};
+use crate::schedule;
 
 /// A batch that this party has applied.
 pub(super) struct Applied {
@@ -185,6 +187,9 @@ impl State {
                 self.close(link, "the member has a new certificate; it connects again with that");
             }
         }
+        if set.number != self.set.number {
+            self.replaced.insert(self.set.number, self.clocks.instant);
+        }
         self.widths.insert(set.number, width(&set));
         self.keys = crate::directory::keys(&set);
         self.set = set;
@@ -236,7 +241,7 @@ impl State {
         let deliveries = Deliveries::of(&self.table, &applied.effects);
         // In mode `mpc` the shares in them are still to be computed.
         let mut unfinished = Vec::new();
-        let mut without_tick = BTreeSet::new();
+        let (mut without_tick, mut most) = (BTreeSet::new(), Duration::ZERO);
         for (slot, active) in active {
             let slice = applied.slices.get(&slot).zip(active.cursor);
             let begins = slice.is_some_and(|((_, begins), _)| *begins);
@@ -286,11 +291,15 @@ impl State {
                 self.chosen.remove(&slot);
             }
             if let Some(active) = self.active.get_mut(&slot) {
-                active.complete |= cursor.is_none();
-                active.cursor = cursor;
+                active.was_sent(cursor);
             }
             self.counters.delivered += tick.deliver.len() as u64;
-            self.counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
+            let candidates: usize = tick.instances.iter().map(|instance| instance.len()).sum();
+            self.counters.listed += candidates as u64;
+            // What columns open to one member alone keeps nobody from announcing.
+            if tick.slice.is_none() && !deliveries.widens(slot) {
+                most = most.max(schedule::work(tick.deliver.len(), candidates));
+            }
             if rank {
                 let own = self.set.slot(slot).and_then(|of| changed_by_one.get(&of.asn));
                 let own = own.into_iter().flatten().copied().filter(|prefix| group.is_contested(prefix)).collect();
@@ -311,6 +320,7 @@ impl State {
                 ExportMode::Mpc => unfinished.push((slot, tick)),
             }
         }
+        self.schedule.came(schedule::with_spare(most), now.instant);
         let widest = groups.values().flat_map(|group| &group.multi).map(|instance| instance.len()).max().unwrap_or(0);
         self.expect_rounds(widest, now);
         let mut groups: Vec<Group> = groups.into_values().filter(|g| !g.members.is_empty()).collect();

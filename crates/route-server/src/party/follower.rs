@@ -13,7 +13,7 @@ use super::round::Round;
 use super::state::{Departure, PendingObject, Stage, State};
 use super::{PartyEvent, engine};
 use crate::directory::{Directory, Succession};
-use crate::frames::{PartyFrame, Refusal, SessionId, Step};
+use crate::frames::{PartyFrame, SessionId, Step};
 use crate::object_table::Effects;
 
 /// How far the number of a batch may be above the last one. Only batches that were rejected lie between.
@@ -92,10 +92,10 @@ impl Role for Follower {
             PartyFrame::Next { seq } => party.order(seq),
             PartyFrame::Refill { demand } => refill(party, &demand),
             PartyFrame::Drop { objects } => {
+                // Party 1 told the member why.
                 for (slot, version) in objects {
-                    if party.take_pending(slot, version).is_some() {
-                        party.refuse(slot, version, Refusal::Mismatch);
-                    }
+                    party.take_pending(slot, version);
+                    self.unreported.remove(&(slot, version));
                 }
                 Ok(())
             }

@@ -45,6 +45,7 @@ use crate::key_roles::{KeyRole, KeyRoles, SharedKey};
 use crate::object::{ExportMode, Kind};
 use crate::object_table::Part;
 use crate::rng::Rng;
+use crate::schedule::Schedule;
 
 pub use budget::Budget;
 pub use status::{Counters, MemberBudget, OlderStore, PartyEvent, PartyStatus, RouteView};
@@ -193,6 +194,7 @@ impl Party {
         let mut state = State {
             tick: config.tick,
             widths: BTreeMap::from([(set.number, width(&set))]),
+            replaced: BTreeMap::new(),
             keys: keys(&set),
             set,
             set_bytes,
@@ -220,10 +222,12 @@ impl Party {
             ordered: VecDeque::new(),
             engine_progress: 0,
             live_in_a_row: 0,
+            overtaken: 0,
             recommendation: BTreeMap::new(),
             relist: None,
             relisted: Relisted::default(),
             recent: RecentChanges::default(),
+            schedule: Schedule::default(),
             flow_changed: BTreeSet::new(),
             paces: BTreeMap::new(),
             overspent: BTreeMap::new(),
@@ -412,8 +416,9 @@ impl Party {
         now: Now,
     ) {
         let version = header.description.version;
-        if let Some(digest) = self.state.submit(slot, header, part, column, now) {
-            self.role.object_submitted(&mut self.state, slot, version, digest);
+        match self.state.submit(slot, header, part, column, now) {
+            Some(digest) => self.role.object_submitted(&mut self.state, slot, version, digest),
+            None => self.role.object_refused(&mut self.state, slot, version),
         }
     }
 

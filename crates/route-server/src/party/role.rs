@@ -40,6 +40,9 @@ pub(super) trait Role: Send {
     /// This party took a member's object, which waits for its other half now.
     fn object_submitted(&mut self, _party: &mut State, _slot: u32, _version: u64, _digest: [u8; 32]) {}
 
+    /// This party refused a member's object, and told the member why.
+    fn object_refused(&mut self, _party: &mut State, _slot: u32, _version: u64) {}
+
     /// This party took a member's ranking.
     fn ranking_submitted(&mut self, _party: &mut State, _seq: u64, _slot: u32, _row: [u8; 16]) {}
 

@@ -54,6 +54,8 @@ const MAX_LIVE: u32 = 16;
 /// Of these each so-manieth is the first round's, however much of that was done: a round with several evaluations would otherwise wait
 /// for as long as new ones come.
 const FIRST_ROUND: u32 = 8;
+/// Evaluations that go before one for which correlations are made: our own limit. Then the engine waits for these.
+const MAX_OVERTAKEN: u32 = 64;
 /// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.
 const MAX_ORDERED: usize = 4;
 
@@ -194,9 +196,9 @@ impl Round {
         Some((!live, if live && !in_order { running.done } else { 0 }, self.seq))
     }
 
-    /// What its next evaluation takes, if that is over prefixes that are evaluated again.
-    fn later_demand(&self, engine: &mut Engine) -> Option<Demand> {
-        let job = self.running.as_ref()?.jobs.front().filter(|job| !job.live)?;
+    /// What its next evaluation takes, if that is over prefixes that changed just now (`live`), or over ones that are evaluated again.
+    fn demand(&self, engine: &mut Engine, live: bool) -> Option<Demand> {
+        let job = self.running.as_ref()?.jobs.front().filter(|job| job.live == live)?;
         let lanes = job.instances.len() * self.groups[job.group].members.len();
         Some(Demand::of(&engine.program(job.routes), lanes))
     }
@@ -496,13 +498,14 @@ impl State {
                 let turns = || self.rounds.values().filter_map(|round| round.turn(in_order));
                 // What can wait is not put off for ever, however much changes.
                 let owed = turns().filter(|(can_wait, ..)| *can_wait && self.live_in_a_row >= MAX_LIVE).min();
-                owed.or_else(|| turns().min()).map(|(.., seq)| seq)
+                let next = owed.or_else(|| turns().min()).map(|(.., seq)| seq);
+                next.and_then(|next| self.supplied(next))
             }
         };
         let is_owed = self.live_in_a_row >= MAX_LIVE;
         let engine = self.engine.as_mut()?;
         // What is evaluated again takes nothing of what the pool keeps for what changes.
-        let later = seq.and_then(|seq| self.rounds.get(&seq)).and_then(|round| round.later_demand(engine));
+        let later = seq.and_then(|seq| self.rounds.get(&seq)).and_then(|round| round.demand(engine, false));
         let is_later = later.is_some();
         if let Some(demand) = later
             && !is_owed
@@ -518,6 +521,26 @@ impl State {
         self.heard = self.clocks.instant;
         self.send_to_peer(&PartyFrame::Next { seq });
         Some(seq)
+    }
+
+    /// The round whose evaluation is next: `first`, once the pool has what that takes. Until then the least one that changed just now and
+    /// takes less goes before it, so that it waits for its own setup and for no other's.
+    fn supplied(&mut self, first: u64) -> Option<u64> {
+        let Self { rounds, engine: Some(engine), overtaken, .. } = self else { return None };
+        let Some(wanted) = rounds.get(&first)?.demand(engine, true) else { return Some(first) };
+        if engine.has(&wanted) || *overtaken >= MAX_OVERTAKEN {
+            *overtaken = 0;
+            return Some(first);
+        }
+        let demands = rounds.iter().filter_map(|(seq, round)| Some((round.demand(engine, true)?.total(), *seq)));
+        let (least, seq) = demands.min()?;
+        if least >= wanted.total() {
+            return None;
+        }
+        let demand = rounds.get(&seq)?.demand(engine, true)?;
+        let has = engine.has(&demand);
+        *overtaken += u32::from(has);
+        has.then_some(seq)
     }
 
     /// Gives the engine the next evaluation of a round. `false` while the pool lacks what it takes.

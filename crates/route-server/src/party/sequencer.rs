@@ -27,6 +27,7 @@ use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::{Description, Kind};
 use crate::object_table::{Effects, ObjectTable, Part};
+use crate::schedule;
 
 /// Objects of one batch: our own limit, so that a batch stays a bounded amount of work.
 const MAX_BATCH: usize = 1024;
@@ -48,12 +49,17 @@ const LIVE_COMPARATORS: usize = 1 << 17;
 /// be ranked wait, so that no announcer can keep everybody waiting: with an empty pool these are about 0.1 s of the engine's work. An
 /// object is taken whatever it costs when nothing of its announcer is open.
 const OPEN_COMPARATORS: usize = 1 << 15;
+/// For how long members that are up to date have work, by the schedule, after a batch: our own limit, of the most objects of one batch, and so
+/// that with rankings it is less than what credit of a member covers, however many announcers are busy.
+const LIVE_WORK: Duration = Duration::from_millis(160);
 /// How often objects without their other half, and routes of absent members, are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
 const MAX_MISSED: u32 = 3;
 /// How long the pool may be short, while batches follow each other, until it is filled beside them.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// Refused objects of one slot whose other half may be at party 2: our own limit, as many as a member has on its way.
+const MAX_REFUSED: usize = 1024;
 /// Rows of a whole inventory: our own limit.
 const MAX_INVENTORY: usize = 4 << 20;
 
@@ -68,6 +74,8 @@ pub(super) struct Sequencer {
     peer_holds: BTreeMap<(u32, u64), ([u8; 32], Instant)>,
     /// What follows from the inventories, while party 2 has not been sent all of it.
     conclusion: Option<Conclusion>,
+    /// Objects that this party refused and of which party 2 has not said that it holds them: the last ones of each slot.
+    refused: BTreeMap<u32, BTreeSet<u64>>,
     /// Members connected to party 2: session, and whether they take part in Select-Best.
     peer_joined: BTreeMap<u32, (SessionId, bool)>,
     /// Members that are to get what they lack.
@@ -128,6 +136,7 @@ impl Sequencer {
             proposed: BTreeMap::new(),
             peer_holds: BTreeMap::new(),
             conclusion: None,
+            refused: BTreeMap::new(),
             peer_joined: BTreeMap::new(),
             comparisons: Comparisons::default(),
             waiting: Vec::new(),
@@ -496,21 +505,26 @@ impl Sequencer {
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
         let quota =
             Taking { objects: share(MAX_BATCH), octets: share(BATCH_BYTES), comparators: share(LIVE_COMPARATORS) };
+        let work_left = work_left(party);
+        let work_quota = work_left.map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
         let (rankers, has_round, max_blob) = (rankers(party), has_round(party), party.max_blob() as usize);
         let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), Taking::default());
+        let mut all_work = Duration::ZERO;
         self.held_back.clear();
         self.held_back_at = work_done(party);
         let first = self.first;
         'slots: for (slot, waiting) in party.pending.range(first..).chain(party.pending.range(..first)) {
             let (mut new, mut new_octets, mut taken) = (0, 0, Taking::default());
             let mut replaced = Replaced::default();
+            let mut work = Duration::ZERO;
             let open = party.rounds.values().map(|round| round.comparators_of(*slot)).sum::<usize>();
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
-                if taken.reaches(&quota) || !self.is_matched(*slot, *version, object) {
+                let is_full = taken.reaches(&quota) || work_quota.is_some_and(|quota| work >= quota);
+                if is_full || !self.is_matched(*slot, *version, object) {
                     break;
                 }
-                if all.reaches(&Taking::MOST) {
+                if all.reaches(&Taking::MOST) || work_left.is_some_and(|left| all_work >= left) {
                     self.first = *slot;
                     break 'slots;
                 }
@@ -554,6 +568,8 @@ impl Sequencer {
                 for taking in [&mut taken, &mut all] {
                     taking.add(octets, comparators);
                 }
+                let more_work = work_of(party, kind);
+                (work, all_work) = (work + more_work, all_work + more_work);
                 steps.push(Step::Object { slot: *slot, version: *version, digest: object.digest });
             }
         }
@@ -885,8 +901,16 @@ impl Role for Sequencer {
         match frame {
             PartyFrame::Inventory { rows, high_water, more } => self.inventory(party, rows, &high_water, more, now),
             PartyFrame::Holding { objects } => {
+                let mut refused = Vec::new();
                 for (slot, version, digest) in objects {
-                    self.peer_holds.insert((slot, version), (digest, now.instant));
+                    if self.refused.get_mut(&slot).is_some_and(|versions| versions.remove(&version)) {
+                        refused.push((slot, version));
+                    } else {
+                        self.peer_holds.insert((slot, version), (digest, now.instant));
+                    }
+                }
+                if !refused.is_empty() {
+                    party.send_to_peer(&PartyFrame::Drop { objects: refused });
                 }
                 Ok(())
             }
@@ -906,6 +930,7 @@ impl Role for Sequencer {
                     // It keeps no place among those that are compared while it is not to be served.
                     self.comparisons.departed(slot);
                     self.peer_holds.retain(|(s, _), _| *s != slot);
+                    self.refused.remove(&slot);
                     leave_rounds(party, slot);
                     self.queue_gone(party, slot);
                 }
@@ -948,6 +973,7 @@ impl Role for Sequencer {
         match departure {
             Departure::Member { slot, .. } => {
                 self.comparisons.departed(slot);
+                self.refused.remove(&slot);
                 leave_rounds(party, slot);
                 self.queue_gone(party, slot);
             }
@@ -975,6 +1001,19 @@ impl Role for Sequencer {
     fn peer_granted(&mut self, party: &mut State) {
         let now = party.clocks;
         self.conclude(party, now);
+    }
+
+    /// Party 2 cannot see what was wrong with it, and would hold its half until that is overdue.
+    fn object_refused(&mut self, party: &mut State, slot: u32, version: u64) {
+        if self.peer_holds.remove(&(slot, version)).is_some() {
+            party.send_to_peer(&PartyFrame::Drop { objects: vec![(slot, version)] });
+        } else {
+            let refused = self.refused.entry(slot).or_default();
+            refused.insert(version);
+            if refused.len() > MAX_REFUSED {
+                refused.pop_first();
+            }
+        }
     }
 
     fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), _row: [u8; 16], now: Now) {
@@ -1316,6 +1355,23 @@ fn blob_octets(object: &PendingObject) -> usize {
     match &object.part {
         Some(Part::One { blob, .. }) => blob.len(),
         _ => 0,
+    }
+}
+
+/// How much work the objects of the next batch may be for members that are up to date; without limit if they take up all at once. Some
+/// may come always, so that no announcer waits for what one batch listed, however much that was.
+fn work_left(party: &State) -> Option<Duration> {
+    let left = LIVE_WORK.saturating_sub(party.schedule.left(party.clocks.instant));
+    (!party.tick.is_zero()).then(|| schedule::without_spare(left).max(party.tick / 8))
+}
+
+/// The work that an object is for each of them, about.
+fn work_of(party: &State, kind: &Kind) -> Duration {
+    let candidates = |prefixes: &[Nlri]| prefixes.iter().map(|nlri| party.table.routes_of(&nlri.prefix) + 1).sum();
+    match kind {
+        Kind::Announce { prefixes } => schedule::work(1, candidates(prefixes)),
+        Kind::Withdraw { prefixes } => schedule::work(0, candidates(prefixes)),
+        Kind::Column { .. } => Duration::ZERO,
     }
 }
 

@@ -25,6 +25,7 @@ use crate::frames::{BudgetLeft, InventoryRow, PART, PROTOCOL, PartyFrame, Refusa
 use crate::object::{Header, Kind, MAX_BLOB};
 use crate::object_table::{ObjectTable, Part};
 use crate::rng::Rng;
+use crate::schedule::Schedule;
 
 /// Objects that one member may have waiting, and octets of them: our own limits.
 const MAX_PENDING: usize = 8192;
@@ -87,6 +88,17 @@ pub(super) struct ActiveMember {
     pub complete: bool,
     /// Whether it ranks while it is sent everything.
     pub chooses: bool,
+}
+
+impl ActiveMember {
+    /// The member has been sent what it lacked up to here. With the last of it, what it lacked is forgotten: up to some megabytes.
+    pub(super) fn was_sent(&mut self, cursor: Option<Cursor>) {
+        self.cursor = cursor;
+        if cursor.is_none() {
+            self.complete = true;
+            self.lacks = Arc::default();
+        }
+    }
 }
 
 /// An object that waits to be applied.
@@ -181,6 +193,8 @@ pub(super) struct State {
     pub tick: Duration,
     /// Slots of each member set so far.
     pub widths: BTreeMap<u64, u32>,
+    /// When sets before the one in force were replaced, in this life.
+    pub replaced: BTreeMap<u64, Instant>,
     pub table: ObjectTable,
     pub pending: BTreeMap<u32, BTreeMap<u64, PendingObject>>,
     pub links: BTreeMap<LinkId, PeerId>,
@@ -204,6 +218,8 @@ pub(super) struct State {
     pub engine_progress: u64,
     /// Evaluations of what changed just now since the last one that could wait, at party 1.
     pub live_in_a_row: u32,
+    /// Evaluations that went before one for which correlations are made, at party 1.
+    pub overtaken: u32,
     /// The exchange's recommendation of this epoch by announcer's slot; empty at party 2.
     pub recommendation: BTreeMap<u32, u8>,
     /// What is still to be evaluated again since an epoch began, and what has been.
@@ -211,6 +227,8 @@ pub(super) struct State {
     pub relisted: Relisted,
     /// What changed with the latest batches.
     pub recent: RecentChanges,
+    /// By when members that are up to date have taken up what batches brought, and a part of what others are sent again.
+    pub schedule: Schedule,
     /// Members whose credit has changed since the role last looked.
     pub flow_changed: BTreeSet<u32>,
     /// What members have spent of their budgets.
@@ -647,15 +665,12 @@ impl State {
         if description.epoch != self.epoch && !(is_before && is_recent) {
             return Err(Refusal::Epoch);
         }
-        if description.set != self.set.number {
-            return Err(Refusal::Set);
-        }
+        let width = self.width_of(description.set).ok_or(Refusal::Set)?;
         if self.pending.get(&slot).is_some_and(|waiting| waiting.len() >= MAX_PENDING)
             || self.octets_waiting(slot) >= MAX_PENDING_OCTETS
         {
             return Err(Refusal::Busy);
         }
-        let width = width(&self.set);
         match (&description.kind, part) {
             (Kind::Announce { .. }, Some(part)) => match part {
                 Part::One { share, blob, .. } => {
@@ -688,6 +703,16 @@ impl State {
             _ => return Err(Refusal::Size),
         }
         Ok(())
+    }
+
+    /// Slots of a member set under which objects are taken: the one in force. One that was made under a set before it, and was on its way
+    /// when that was replaced, is taken too, as wide as that set: the announcer sends a column for the slots that are new.
+    fn width_of(&self, set: u64) -> Option<u32> {
+        let is_recent = |at: &Instant| self.clocks.instant.since(*at) < self.config.match_wait;
+        if set == self.set.number || self.replaced.get(&set).is_some_and(is_recent) {
+            return self.widths.get(&set).copied();
+        }
+        None
     }
 
     fn check_signature(&mut self, slot: u32, header: &Header) -> Result<(), Refusal> {
@@ -736,4 +761,25 @@ fn in_parts(bytes: Vec<u8>) -> Vec<Vec<u8>> {
 /// Slots of a set.
 pub(super) fn width(set: &MemberSet) -> u32 {
     u32::try_from(set.slots.len()).expect("the directory bounds the slots of a set")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digests::Differs;
+
+    #[test]
+    fn what_a_member_lacked_is_forgotten_once_it_has_been_sent_that() {
+        let differs = Differs { own: true, ..Differs::NOTHING };
+        let cursor = Some(Cursor::before(&differs));
+        let lacks = Arc::new(Lack::of(differs, &RecentChanges::default()));
+        let (complete, chooses, select_best) = (false, true, true);
+        let mut active = ActiveMember { session: [7; 16], select_best, cursor, lacks, complete, chooses };
+        let before = active.clone();
+        active.was_sent(cursor);
+        assert_eq!(active, before);
+        active.was_sent(None);
+        assert_eq!((active.complete, &*active.lacks), (true, &Lack::default()));
+        assert_ne!(*before.lacks, Lack::default());
+    }
 }

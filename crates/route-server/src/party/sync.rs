@@ -53,7 +53,7 @@ enum Next {
 }
 
 /// What a member is sent, as it is when that begins.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Lack {
     pub differs: Differs,
     since: Since,
