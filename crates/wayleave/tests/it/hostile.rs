@@ -74,9 +74,10 @@ const PADDED: u64 = 2_000;
 /// The least that it must have sent while changes were measured, in updates: what a second is to have. It sends them as fast on a
 /// machine that is not slower than its party reads.
 const LEAST_UPDATES: u64 = 100_000;
-/// Octets that a slow reader takes from each party in each [`SLOW_STEP`], once it has ranked so often.
-const SLOW_OCTETS: usize = 400;
-const SLOW_STEP: Duration = Duration::from_millis(100);
+/// Octets that a slow reader takes from each party in each [`SLOW_STEP`], once it has ranked so often. A step is longer than parties wait
+/// for a ranking, so that it is late on a machine on which little changes in a second, too.
+const SLOW_OCTETS: usize = 1_500;
+const SLOW_STEP: Duration = Duration::from_millis(1_250);
 const QUICK_RANKINGS: u64 = 3;
 /// Whoever sends nothing for some times this long is taken to be gone.
 const KEEPALIVE: Duration = Duration::from_secs(4);
