@@ -172,6 +172,11 @@ fn default_rank_wait() -> Spanned<u64> {
     Spanned::new(0..0, 1000)
 }
 
+/// How much later than a tick after its batch a member's ranking leaves at most (docs/protocol.md), and what it may take besides: for the
+/// tick to reach a member, over a continent and on a busy machine, and for its ranking to come from there.
+const LATEST_RANKING_MS: u64 = 500;
+const RANKING_ON_ITS_WAY_MS: u64 = 100;
+
 /// A quarter of an hour, the shortest outside a laboratory.
 const SHORTEST_EPOCH: u64 = 900;
 
@@ -397,12 +402,25 @@ impl RsConfig {
         let listening = std::iter::once(&self.party.listen).chain(&self.link.get_ref().listen);
         warnings.extend(listening.filter_map(absent_address));
         warnings.extend(self.status.as_ref().and_then(status_warning));
+        warnings.extend(self.rank_wait_warning());
         if *self.party.epoch_secs.get_ref() < SHORTEST_EPOCH {
             let message = format!("a recommendation may change after {} seconds", self.party.epoch_secs.get_ref());
             let help = "for a laboratory only: members that try rankings learn its order sooner";
             warnings.push(Fault::at(self.party.epoch_secs.span(), message).help(help));
         }
         warnings
+    }
+
+    /// A wait in which the ranking of an honest member may be late. Party 1's counts.
+    fn rank_wait_warning(&self) -> Option<Fault> {
+        let (wait, enough) = (*self.party.rank_wait_ms.get_ref(), LATEST_RANKING_MS + RANKING_ON_ITS_WAY_MS);
+        (*self.party.number.get_ref() == 1 && wait < enough).then(|| {
+            let message = format!("honest members may rank later than {wait} ms after a tick, and are then waited for no more");
+            let help = format!(
+                "after a batch of thousands of routes a ranking leaves up to {LATEST_RANKING_MS} ms later, and takes its time to arrive: set {enough} or more"
+            );
+            Fault::at(self.party.rank_wait_ms.span(), message).help(help)
+        })
     }
 
     /// Whether it still has example values from `init`, with which the role cannot run.

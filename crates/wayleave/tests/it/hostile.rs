@@ -1,24 +1,30 @@
 //! Hostile members of an exchange of real processes, one after the other: each costs twenty honest members less than their latency was
 //! when nobody attacked, and the parties name it.
 //!
-//! The honest members are processes of the binary with speaking routers, on loopback. The hostile ones are played by this process, which
-//! rests for longer than it works. What the parties count is asserted exactly; of the latencies only a ratio within one run.
+//! The honest members are processes of the binary with speaking routers, on loopback. Each hostile one is a process of its own, whose
+//! processor time is capped. What the parties count is asserted exactly; of the latencies only a ratio within one run.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::net::Ipv4Addr;
-use std::path::Path;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use wayleave_bgp::{LargeCommunity, Nlri};
 use wayleave_core::{Asn, Prefix};
-use wayleave_crypto::secret::Secret;
+use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_lab::demo::exchange::DemoExchange;
 use wayleave_lab::demo::http::get;
@@ -27,15 +33,18 @@ use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::ports::free_address;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
-use wayleave_route_server::frames::{FromMember, PROTOCOL, ToMember};
+use wayleave_route_server::credit::{self, Receiving};
+use wayleave_route_server::frames::{FromMember, PROTOCOL, Tick, ToMember};
 use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
-use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role};
+use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role, client_config};
+
+use crate::common::cpu_cap::CpuCap;
 
 const HONEST: usize = 20;
 /// Changes that are measured for each hostile member, if the environment does not say.
-const CHANGES: usize = 32;
+const CHANGES: usize = 28;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The least that counts as the quiet latency where few changes are measured, of which the worst decides: other processes share
 /// this machine. With a thousand changes (`make soak`) there is no such floor.
@@ -45,25 +54,148 @@ const GROWTH_KIB: u64 = 128 << 10;
 
 /// What hostile members do, in the order of their slots: the list that names them, at which party, and the beginning of what its
 /// operator reads of it.
-const ATTACKS: [(&str, (&str, usize, &str), Attack); 7] = [
+const ATTACKS: [(&str, (&str, usize, &str), Attack); 8] = [
     ("mute", ("on_probation", 0, "does not rank in time"), mute),
     ("deaf", ("on_probation", 0, "does not rank in time"), read_nothing),
+    ("slow reader", ("on_probation", 0, "does not rank in time"), read_slowly),
     ("resynchronisations", ("over_budget", 0, "sends more, or asks"), ask_for_everything),
     ("flapping", ("over_budget", 0, "sends more, or asks"), flap),
     ("wrong rankings", ("misbehaving", 1, "sends frames that break the protocol"), rank_wrongly),
     ("updates", ("over_budget", 0, "sends more, or asks"), flood),
     ("padded blobs", ("over_budget", 0, "sends more, or asks"), pad),
 ];
-type Attack = fn(&Hostile, &AtomicBool);
+type Attack = fn(&Hostile);
+
+/// Hundredths of a processor that a hostile member may use.
+const CAP: u32 = 50;
+/// Updates a second that one sends to each party, and announcements with the largest blobs.
+const UPDATES: u64 = 100_000;
+const PADDED: u64 = 2_000;
+/// The least that it must have sent while changes were measured, in updates: what a second is to have. It sends them as fast on a
+/// machine that is not slower than its party reads.
+const LEAST_UPDATES: u64 = 100_000;
+/// Octets that a slow reader takes from each party in each [`SLOW_STEP`], once it has ranked so often. A step is longer than parties wait
+/// for a ranking, so that it is late on a machine on which little changes in a second, too.
+const SLOW_OCTETS: usize = 1_500;
+const SLOW_STEP: Duration = Duration::from_millis(1_250);
+const QUICK_RANKINGS: u64 = 3;
+/// Whoever sends nothing for some times this long is taken to be gone.
+const KEEPALIVE: Duration = Duration::from_secs(4);
+
+/// What a process that plays a hostile member is told.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    /// Its number among [`ATTACKS`].
+    attack: usize,
+    slot: u32,
+    key: PathBuf,
+    /// Address and key file of each party.
+    parties: [(SocketAddr, PathBuf); 2],
+    set: u64,
+}
+
+/// What it has done when it is told to end.
+#[derive(Serialize, Deserialize)]
+struct Done {
+    /// Updates sent to party 1 and to party 2: what the system has taken, whatever the party does with it.
+    updates: [u64; 2],
+    /// Times that a party's link was up.
+    sessions: u64,
+    rankings: u64,
+    /// How long it went on, in milliseconds.
+    millis: u64,
+}
+
+/// The same while it goes on.
+#[derive(Default)]
+struct Counts {
+    updates: [AtomicU64; 2],
+    sessions: AtomicU64,
+    rankings: AtomicU64,
+}
+
+/// A process that plays a hostile member.
+struct Attacker {
+    child: Child,
+    cap: Option<CpuCap>,
+}
+
+impl Attacker {
+    fn start(order: &Order) -> Self {
+        let this = std::env::current_exe().expect("this test");
+        let tool = Path::new("/usr/bin/setpriv");
+        let mut command = Command::new(if tool.exists() { tool } else { &this });
+        if tool.exists() {
+            command.args(["--pdeathsig", "KILL"]).arg(&this);
+        }
+        command.args(["hostile::child", "--exact", "--nocapture"]).env(CHILD, "1");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
+        let cap = Some(CpuCap::new(child.id(), CAP));
+        // Only now does it begin.
+        let order = serde_json::to_string(order).expect("it can be told");
+        writeln!(child.stdin.as_mut().expect("a pipe"), "{order}").expect("it listens");
+        Self { child, cap }
+    }
+
+    /// Ends it. Returns what it did, and how it was capped.
+    fn end(mut self) -> (Done, String) {
+        drop(self.child.stdin.take());
+        let mut said = String::new();
+        self.child.stdout.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        let done = said.lines().find_map(|line| serde_json::from_str(line).ok());
+        (done.unwrap_or_else(|| panic!("it says what it did: {said}")), self.cap.as_ref().expect("a cap").to_string())
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        self.cap = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// Set in the process that runs [`child`] as a test.
+const CHILD: &str = "WAYLEAVE_HOSTILE_CHILD";
+
+/// Plays a hostile member until its input ends. Does nothing unless [`CHILD`] is set.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).expect("a line");
+    let hostile = Hostile::new(serde_json::from_str(&line).expect("an order"));
+    let (counts, begin) = (Arc::clone(&hostile.counts), Instant::now());
+    std::thread::spawn(move || {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let done = Done {
+            updates: counts.updates.each_ref().map(count),
+            sessions: count(&counts.sessions),
+            rankings: count(&counts.rankings),
+            millis: u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX),
+        };
+        // On a line of its own, whatever the harness has begun.
+        println!("\n{}", serde_json::to_string(&done).expect("it can be said"));
+        std::process::exit(0);
+    });
+    let (.., attack) = ATTACKS[hostile.order.attack];
+    loop {
+        attack(&hostile);
+        pause();
+    }
+}
 
 /// A member that this process plays.
 struct Hostile {
-    slot: u32,
+    order: Order,
     identity: Identity,
-    /// Address and certificate of each party.
-    parties: [(String, Fingerprint); 2],
+    /// Fingerprint of each party's certificate.
+    parties: [Fingerprint; 2],
     runtime: Runtime,
-    set: u64,
+    counts: Arc<Counts>,
 }
 
 /// Its links to both parties, greeted.
@@ -74,20 +206,41 @@ struct Session {
     up: [u64; 2],
     epoch: u64,
     high_water: u64,
-    _connecting: Vec<Connecting>,
+    _connecting: [Connecting; 2],
 }
 
 impl Hostile {
+    fn new(order: Order) -> Self {
+        let identity = |path: &Path| Identity::load(path).expect("a key file");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self {
+            identity: identity(&order.key),
+            parties: order.parties.each_ref().map(|(_, key)| identity(key).fingerprint()),
+            runtime: runtime.expect("a thread"),
+            counts: Arc::default(),
+            order,
+        }
+    }
+
+    fn verifier(&self, party: usize) -> PinVerifier {
+        let id = if party == 0 { 1 } else { 2 };
+        let pin = Pin { name: format!("party {id}"), role: Role::Party, id };
+        PinVerifier::new(Pins::new([(self.parties[party], pin)]), Role::Party)
+    }
+
+    fn hello(&self) -> Vec<u8> {
+        let (exchange, slot) = ("demo-ix".to_owned(), self.order.slot);
+        FromMember::Hello { protocol: PROTOCOL, exchange, slot, session: [7; 16], select_best: true }.encode()
+    }
+
     fn connect(&self) -> Option<Session> {
         let (to, mut events) = mpsc::channel::<LinkEvent>(1024);
         let links = Links::new(Limits::default());
         let _inside = self.runtime.enter();
-        let connecting = (1u32..).zip(&self.parties).map(|(number, (address, fingerprint))| {
-            let pin = Pin { name: format!("party {number}"), role: Role::Party, id: number };
-            let verifier = PinVerifier::new(Pins::new([(*fingerprint, pin)]), Role::Party);
-            links.connect(address.clone(), &self.identity, verifier, to.clone()).expect("a configuration")
+        let connecting = [0, 1].map(|party| {
+            let address = self.order.parties[party].0.to_string();
+            links.connect(address, &self.identity, self.verifier(party), to.clone()).expect("a configuration")
         });
-        let connecting: Vec<Connecting> = connecting.collect();
         let mut up = [0; 2];
         while up.contains(&0) {
             match self.next(&mut events)? {
@@ -96,14 +249,8 @@ impl Hostile {
                 _ => {}
             }
         }
-        let hello = FromMember::Hello {
-            protocol: PROTOCOL,
-            exchange: "demo-ix".to_owned(),
-            slot: self.slot,
-            session: [7; 16],
-            select_best: true,
-        };
-        up.iter().for_each(|link| links.send(*link, hello.encode().into()));
+        self.counts.sessions.fetch_add(2, Ordering::Relaxed);
+        up.iter().for_each(|link| links.send(*link, self.hello().into()));
         // It keeps nothing, and is sent everything.
         links.send(up[0], FromMember::Resync.encode().into());
         let (mut welcomed, mut epoch, mut high_water) = (0, 0, 0);
@@ -131,24 +278,48 @@ impl Hostile {
     }
 
     fn description(&self, session: &Session, version: u64, kind: Kind) -> Description {
-        Description { slot: self.slot, set: self.set, epoch: session.epoch, version, salt: [3; 32], kind }
+        let (slot, set, epoch) = (self.order.slot, self.order.set, session.epoch);
+        Description { slot, set, epoch, version, salt: [3; 32], kind }
+    }
+
+    /// A link to a party that is up.
+    fn dial(&self, party: usize) -> io::Result<Wire> {
+        let config = client_config(&self.identity, &self.verifier(party)).map_err(io::Error::other)?;
+        let address = self.order.parties[party].0;
+        let tcp = TcpStream::connect(address)?;
+        tcp.set_nodelay(true)?;
+        tcp.set_read_timeout(Some(TIMEOUT))?;
+        tcp.set_write_timeout(Some(TIMEOUT))?;
+        let session =
+            ClientConnection::new(config, ServerName::IpAddress(address.ip().into())).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(session, tcp);
+        // The party's first frame is of eight octets: it has accepted the certificate.
+        stream.read_exact(&mut [0; 12])?;
+        self.counts.sessions.fetch_add(1, Ordering::Relaxed);
+        Ok(Wire {
+            stream,
+            octets: Vec::new(),
+            parts: Vec::new(),
+            receiving: Receiving::new(credit::TO_MEMBER),
+            wrote: Instant::now(),
+        })
     }
 
     /// Withdrawals, the shortest objects, each as its frames to both parties.
-    fn withdrawals(&self, session: &Session, count: u64) -> Vec<[Arc<[u8]>; 2]> {
+    fn withdrawals(&self, session: &Session, count: u64) -> Vec<[Vec<u8>; 2]> {
         let signing = self.signing_key();
         let prefix = Nlri::from("50.0.0.0/16".parse::<Prefix>().expect("a prefix"));
         let one = |version| {
             let description = self.description(session, version, Kind::Withdraw { prefixes: vec![prefix] });
             let header = Box::new(object::withdraw("demo-ix", description, &signing));
             let two = FromMember::SubmitTwo { header: header.clone(), share: None }.encode();
-            [FromMember::SubmitOne { header, body: None }.encode().into(), two.into()]
+            [FromMember::SubmitOne { header, body: None }.encode(), two]
         };
         (session.high_water + 1..=session.high_water + count).map(one).collect()
     }
 
     /// Announcements with the largest blobs that the parties take, for everybody to open, each of a prefix of its own.
-    fn padded(&self, session: &Session, count: u64) -> Vec<[Arc<[u8]>; 2]> {
+    fn padded(&self, session: &Session, count: u64) -> Vec<[Vec<u8>; 2]> {
         let signing = self.signing_key();
         let one = |version: u64| {
             let [.., a, b] = version.to_be_bytes();
@@ -169,7 +340,7 @@ impl Hostile {
             let header = Box::new(sealed.header);
             let two = FromMember::SubmitTwo { header: header.clone(), share: Some(sealed.two) }.encode();
             let body = Some((sealed.one, sealed.blob.into()));
-            [FromMember::SubmitOne { header, body }.encode().into(), two.into()]
+            [FromMember::SubmitOne { header, body }.encode(), two]
         };
         (session.high_water + 1..=session.high_water + count).map(one).collect()
     }
@@ -202,111 +373,216 @@ impl Session {
     }
 }
 
-/// Sleeps for three times as long as it has worked, and a little.
-fn rest(since: Instant) {
-    sleep(since.elapsed() * 3 + Duration::from_millis(5));
+/// A link to one party, read and written by hand: what is counted has gone out.
+struct Wire {
+    stream: StreamOwned<ClientConnection, TcpStream>,
+    /// What has been read of frames that are not whole.
+    octets: Vec<u8>,
+    parts: Vec<u8>,
+    receiving: Receiving,
+    wrote: Instant,
+}
+
+impl Wire {
+    fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.stream.write_all(&framed(frame))?;
+        self.wrote = Instant::now();
+        self.stream.flush()
+    }
+
+    /// Reads so many octets at most, and says nothing but that it is there and what it has taken up.
+    fn read(&mut self, most: usize) -> io::Result<()> {
+        let mut octets = vec![0; most];
+        match self.stream.read(&mut octets) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.octets.extend(&octets[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error),
+        }
+        if self.wrote.elapsed() > KEEPALIVE { self.send(&[]) } else { Ok(()) }
+    }
+
+    /// The next whole frame of those that were read, if it is a tick.
+    fn tick(&mut self) -> io::Result<Option<Tick>> {
+        while let Some((length, rest)) = self.octets.split_first_chunk() {
+            let Some(frame) = rest.get(..u32::from_be_bytes(*length) as usize) else { break };
+            let (frame, octets) = (ToMember::decode(frame), frame.len());
+            self.octets.drain(..4 + octets);
+            let frame = match frame {
+                Ok(ToMember::Credit { .. }) | Err(_) => continue,
+                Ok(ToMember::Part { last, bytes }) => {
+                    self.parts.extend(bytes);
+                    last.then(|| ToMember::decode(&std::mem::take(&mut self.parts)).ok()).flatten()
+                }
+                Ok(frame) => Some(frame),
+            };
+            let now = wayleave_core::Instant(0);
+            self.receiving.received(credit::cost(octets), now).map_err(io::Error::other)?;
+            if let Some(limit) = self.receiving.grant(now) {
+                self.send(&FromMember::Credit { limit }.encode())?;
+            }
+            if let Some(ToMember::Tick(tick)) = frame {
+                return Ok(Some(*tick));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A frame with its length before it.
+fn framed(frame: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(frame.len()).expect("a short frame");
+    [&length.to_be_bytes()[..], frame].concat()
+}
+
+/// Between two turns of those who do not wait for anything.
+fn pause() {
+    sleep(Duration::from_millis(5));
 }
 
 /// Reads, and says nothing after its hello.
-fn mute(hostile: &Hostile, ends: &AtomicBool) {
+fn mute(hostile: &Hostile) {
     let mut session = hostile.connect();
-    while !ends.load(Ordering::Relaxed) {
-        let begin = Instant::now();
-        if session.as_mut().is_none_or(|session| !session.drain()) {
-            session = hostile.connect();
-        }
-        rest(begin);
+    while session.as_mut().is_some_and(Session::drain) {
+        pause();
     }
 }
 
 /// Reads nothing after the welcome.
-fn read_nothing(hostile: &Hostile, ends: &AtomicBool) {
-    let _session = hostile.connect();
-    while !ends.load(Ordering::Relaxed) {
-        sleep(Duration::from_millis(5));
+fn read_nothing(hostile: &Hostile) {
+    let session = hostile.connect();
+    while session.is_some() {
+        pause();
+    }
+}
+
+/// Ranks every batch as soon as it has read of it, and reads ever later of what both parties send, a little at a time.
+fn read_slowly(hostile: &Hostile) {
+    // An error is the end of a link.
+    let _ = rank_and_read_slowly(hostile);
+}
+
+fn rank_and_read_slowly(hostile: &Hostile) -> io::Result<()> {
+    let mut wires = [hostile.dial(0)?, hostile.dial(1)?];
+    for wire in &mut wires {
+        wire.stream.sock.set_read_timeout(Some(Duration::from_millis(1)))?;
+        wire.send(&hostile.hello())?;
+    }
+    wires[0].send(&FromMember::Resync.encode())?;
+    // Batches of which one party's tick was read.
+    let mut half = BTreeSet::new();
+    loop {
+        let is_slow = hostile.counts.rankings.load(Ordering::Relaxed) >= QUICK_RANKINGS;
+        for party in [0, 1] {
+            wires[party].read(if is_slow { SLOW_OCTETS } else { 1 << 16 })?;
+            while let Some(tick) = wires[party].tick()? {
+                if !tick.rank {
+                    continue;
+                }
+                if !half.remove(&tick.seq) {
+                    half.insert(tick.seq);
+                    continue;
+                }
+                let candidates = tick.instances.iter().map(|one| one.len()).filter(|routes| *routes > 1).sum();
+                let (seq, row) = (tick.seq, [1; 16]);
+                // A ranking of the right shape, whatever it says.
+                wires[0].send(&FromMember::RankOne { seq, row, seed: Seed::new([5; 32]) }.encode())?;
+                wires[1].send(&FromMember::RankTwo { seq, row, share: [1, 1].repeat(candidates) }.encode())?;
+                hostile.counts.rankings.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        sleep(if is_slow { SLOW_STEP } else { Duration::from_millis(1) });
     }
 }
 
 /// Asks for everything some hundred times a second.
-fn ask_for_everything(hostile: &Hostile, ends: &AtomicBool) {
-    let mut session = hostile.connect();
-    while !ends.load(Ordering::Relaxed) {
-        let begin = Instant::now();
-        match session.as_mut() {
-            Some(open) => {
-                for link in open.up {
-                    (0..20).for_each(|_| open.links.send(link, FromMember::Resync.encode().into()));
-                }
-                if !open.drain() {
-                    session = hostile.connect();
-                }
-            }
-            None => session = hostile.connect(),
+fn ask_for_everything(hostile: &Hostile) {
+    let Some(mut session) = hostile.connect() else { return };
+    while session.drain() {
+        for link in session.up {
+            (0..20).for_each(|_| session.links.send(link, FromMember::Resync.encode().into()));
         }
-        rest(begin);
+        pause();
     }
 }
 
 /// Connects and goes, as often as it can.
-fn flap(hostile: &Hostile, ends: &AtomicBool) {
-    while !ends.load(Ordering::Relaxed) {
-        let begin = Instant::now();
-        drop(hostile.connect());
-        rest(begin);
-    }
+fn flap(hostile: &Hostile) {
+    drop(hostile.connect());
 }
 
 /// Ranks the batches of the moment at party 2 in a wrong length, and those of the past; connects again when it is cut.
-fn rank_wrongly(hostile: &Hostile, ends: &AtomicBool) {
+fn rank_wrongly(hostile: &Hostile) {
     let mut session = hostile.connect();
-    while !ends.load(Ordering::Relaxed) {
-        let begin = Instant::now();
-        let Some(awaited) = session.as_mut().and_then(Session::awaited_rankings) else {
-            session = hostile.connect();
-            rest(begin);
-            continue;
-        };
+    while let Some(awaited) = session.as_mut().and_then(Session::awaited_rankings) {
         if let Some(open) = &session {
             for seq in awaited.into_iter().chain(0..20) {
                 let rank = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 4_099] };
                 open.links.send(open.up[1], rank.encode().into());
             }
         }
-        rest(begin);
+        pause();
     }
 }
 
 /// Sends valid withdrawals without regard to credit, and connects again when it is cut.
-fn flood(hostile: &Hostile, ends: &AtomicBool) {
-    send_all(hostile, ends, |session| hostile.withdrawals(session, 20_000), 3_000);
+fn flood(hostile: &Hostile) {
+    send_all(hostile, |session| hostile.withdrawals(session, 10_000), UPDATES);
 }
 
 /// The same with the largest announcements.
-fn pad(hostile: &Hostile, ends: &AtomicBool) {
-    send_all(hostile, ends, |session| hostile.padded(session, 2_000), 500);
+fn pad(hostile: &Hostile) {
+    send_all(hostile, |session| hostile.padded(session, 1_000), PADDED);
 }
 
-/// Sends objects again and again, so many at once.
-fn send_all(
+/// Sends objects to both parties again and again, so many a second.
+fn send_all(hostile: &Hostile, objects: impl FnOnce(&Session) -> Vec<[Vec<u8>; 2]>, a_second: u64) {
+    let Some(session) = hostile.connect() else { return };
+    let objects = objects(&session);
+    drop(session);
+    std::thread::scope(|scope| {
+        for party in [0, 1] {
+            let frames: Vec<Vec<u8>> = objects.iter().map(|frames| framed(&frames[party])).collect();
+            scope.spawn(move || keep_sending(hostile, party, &frames, a_second));
+        }
+    });
+}
+
+/// Sends frames to one party for ever, so many a second.
+fn keep_sending(hostile: &Hostile, party: usize, frames: &[Vec<u8>], a_second: u64) {
+    let (mut at, begin) = (0, Instant::now());
+    loop {
+        // An error is the end of the link.
+        let _ = send_to(hostile, party, frames, &mut at, (begin, a_second));
+        pause();
+    }
+}
+
+/// Sends frames to one party from place `at` on, until its link is cut.
+fn send_to(
     hostile: &Hostile,
-    ends: &AtomicBool,
-    objects: impl FnOnce(&Session) -> Vec<[Arc<[u8]>; 2]>,
-    at_once: usize,
-) {
-    let mut session = hostile.connect();
-    let objects = session.as_ref().map(objects).unwrap_or_default();
-    let mut all = objects.iter().cycle();
-    while !ends.load(Ordering::Relaxed) {
-        let begin = Instant::now();
-        if session.as_mut().is_none_or(|session| !session.drain()) {
-            session = hostile.connect();
+    party: usize,
+    frames: &[Vec<u8>],
+    at: &mut usize,
+    (begin, a_second): (Instant, u64),
+) -> io::Result<()> {
+    let mut wire = hostile.dial(party)?;
+    wire.send(&hostile.hello())?;
+    let sent = &hostile.counts.updates[party];
+    loop {
+        // What it could not send while it was away it sends now.
+        let due = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX) * a_second / 1000;
+        let late = due.saturating_sub(sent.load(Ordering::Relaxed)).min(200);
+        if late == 0 {
+            sleep(Duration::from_millis(1));
         }
-        if let Some(open) = &session {
-            for frames in all.by_ref().take(at_once) {
-                open.up.iter().zip(frames).for_each(|(link, frame)| open.links.send(*link, Arc::clone(frame)));
-            }
-        }
-        rest(begin);
+        let some = (0..late).map(|_| {
+            *at += 1;
+            &frames[*at % frames.len()][..]
+        });
+        wire.stream.write_all(&some.collect::<Vec<_>>().concat())?;
+        wire.stream.flush()?;
+        sent.fetch_add(late, Ordering::Relaxed);
     }
 }
 
@@ -424,23 +700,19 @@ impl Running {
         })
     }
 
-    fn hostile(&self, number: usize) -> Hostile {
-        let slot = HONEST + number;
+    fn order(&self, attack: usize) -> Order {
+        let slot = HONEST + attack;
         let files = &self.exchange.files;
-        let identity = |name: &str| Identity::load(Path::new(&files.path(&format!("{name}.key")))).expect("a key file");
-        let party = |index: usize| {
-            let at = &self.exchange.parties[index].at;
-            (at.listen.to_string(), identity(&format!("party{}", at.number)).fingerprint())
-        };
-        Hostile {
+        let key = |name: &str| PathBuf::from(files.path(&format!("{name}.key")));
+        Order {
+            attack,
             slot: u32::try_from(slot).expect("few"),
-            identity: identity(&self.exchange.members[slot].at.name),
-            parties: [party(0), party(1)],
-            runtime: tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(1)
-                .enable_all()
-                .build()
-                .expect("a thread"),
+            key: key(&self.exchange.members[slot].at.name),
+            parties: self
+                .exchange
+                .parties
+                .each_ref()
+                .map(|party| (party.at.listen, key(&format!("party{}", party.at.number)))),
             set: self.status(0)["member_set"].as_u64().expect("a number"),
         }
     }
@@ -469,38 +741,46 @@ fn no_hostile_member_sets_the_others_latency_or_memory() {
     let mut running = Running::start(&state);
     // Few changes do not make a percentile: then noise has a floor.
     let floor = if changes < 1000 { NOISE } else { Duration::ZERO };
-    for (number, (name, (list, party, words), attack)) in ATTACKS.into_iter().enumerate() {
+    for (number, (name, (list, party, words), _)) in ATTACKS.into_iter().enumerate() {
         let (slot, before, quiet) = (HONEST + number, running.memory(), running.p99(changes));
-        let (hostile, ends) = (running.hostile(number), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| attack(&hostile, &ends));
-            // The first rounds without its rankings are waited for, while routes change.
-            let mut turns = 0;
-            let named = wait_until(TIMEOUT, || {
-                turns += 1;
-                running.p99(2);
-                let status = running.status(party);
-                has(&status, list, slot).then(|| running.shown(party))
-            });
-            let during = named.as_ref().map(|_| running.p99(changes));
-            ends.store(true, Ordering::Relaxed);
+        let attacker = Attacker::start(&running.order(number));
+        // The first rounds without its rankings are waited for, while routes change.
+        let mut turns = 0;
+        let named = wait_until(TIMEOUT, || {
+            turns += 1;
+            running.p99(2);
             let status = running.status(party);
-            let (Some((text, page)), Some(during)) = (named, during) else {
-                panic!("{name}: never under {list}: {status:#}")
-            };
-            println!("{name}: p99 {during:?}, quiet {quiet:?}, named after {turns} turns");
-            let of = &running.exchange.members[slot].at;
-            let problem = format!("problem: the member in slot {slot} ({}, {}) {words}", of.name, of.asn);
-            assert!(text.contains(&problem), "{name}: {problem}: {text}");
-            let why = list.replace('_', "-");
-            let sample =
-                format!("\nwayleave_rs_reported_members{{slot=\"{slot}\",member=\"{}\",why=\"{why}\"}} 1", of.name);
-            assert!(page.contains(&sample), "{name}: {sample}: {page}");
-            assert!(during < 2 * quiet.max(floor), "{name}: {during:?}, {quiet:?} when quiet");
-            for (before, after) in before.into_iter().zip(running.memory()) {
-                assert!(after < before + GROWTH_KIB, "{name}: from {before} to {after} KiB");
-            }
+            has(&status, list, slot).then(|| running.shown(party))
         });
+        let during = named.as_ref().map(|_| running.p99(changes));
+        let (done, cap) = attacker.end();
+        let status = running.status(party);
+        let (Some((text, page)), Some(during)) = (named, during) else {
+            panic!("{name}: never under {list}: {status:#}")
+        };
+        let Done { updates, sessions, rankings, millis } = done;
+        let sent = updates[0].min(updates[1]);
+        println!("{name}: p99 {during:?}, quiet {quiet:?}, named after {turns} turns; {cap}");
+        println!(
+            "{name}: in {millis} ms {sessions} sessions, {rankings} rankings, {sent} updates ({} a second)",
+            sent * 1000 / millis.max(1)
+        );
+        let of = &running.exchange.members[slot].at;
+        let problem = format!("problem: the member in slot {slot} ({}, {}) {words}", of.name, of.asn);
+        assert!(text.contains(&problem), "{name}: {problem}: {text}");
+        let why = list.replace('_', "-");
+        let sample =
+            format!("\nwayleave_rs_reported_members{{slot=\"{slot}\",member=\"{}\",why=\"{why}\"}} 1", of.name);
+        assert!(page.contains(&sample), "{name}: {sample}: {page}");
+        assert!(during < 2 * quiet.max(floor), "{name}: {during:?}, {quiet:?} when quiet");
+        for (before, after) in before.into_iter().zip(running.memory()) {
+            assert!(after < before + GROWTH_KIB, "{name}: from {before} to {after} KiB");
+        }
+        match name {
+            "slow reader" => assert!(rankings > QUICK_RANKINGS, "it ranks when it reads slowly too: {rankings}"),
+            "updates" => assert!(sent >= LEAST_UPDATES, "{sent} of {UPDATES} a second in {millis} ms"),
+            _ => {}
+        }
     }
     let status = running.status(0);
     assert!((0..HONEST).all(|slot| has(&status, "members", slot)), "{status:#}");

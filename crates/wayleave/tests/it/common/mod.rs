@@ -3,6 +3,7 @@
 
 pub mod attesting;
 pub mod certified;
+pub mod cpu_cap;
 pub mod metrics;
 
 use std::fs;

@@ -161,6 +161,7 @@ fn check_names_each_mistake_at_a_party() {
         mistake("[link]", "stale_secs = 0\n[link]", "0 is out of range", "1 to 86400 seconds"),
         mistake("[link]", "epoch_secs = 60\n[link]", "60 is out of range", "900 to 31536000 seconds"),
         mistake("[link]", "rank_wait_ms = 0\n[link]", "0 is out of range", "1 to 60000 milliseconds"),
+        mistake("[link]", "rank_wait_ms = 599\n[link]", "may rank later than 599 ms", "600 or more"),
         mistake(
             "[link]",
             "[budget]\nobjects_per_minute = 5\n[link]",
