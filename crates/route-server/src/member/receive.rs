@@ -167,7 +167,8 @@ impl Member {
     fn other_is_late(&mut self, party: PartyNumber, now: Now) {
         let late = if party == PartyNumber::One { PartyNumber::Two } else { PartyNumber::One };
         let (ticks, ours) = (self.halves.len(), [party, late].map(super::number));
-        let reason = format!("party {} has not sent {ticks} ticks that party {} sent, and no more can wait", ours[1], ours[0]);
+        let reason =
+            format!("party {} has not sent {ticks} ticks that party {} sent, and no more can wait", ours[1], ours[0]);
         self.close(late, reason, false, now);
     }
 

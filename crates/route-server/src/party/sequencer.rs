@@ -468,6 +468,7 @@ impl Sequencer {
                         break;
                     }
                     over_limit.push(((*slot, *version), Refusal::Stored));
+                    replaced = Replaced::default();
                     continue;
                 }
                 new_octets += more_octets;
@@ -478,6 +479,7 @@ impl Sequencer {
                         break;
                     }
                     over_limit.push(((*slot, *version), Refusal::MaxPrefix));
+                    replaced = Replaced::default();
                     continue;
                 }
                 new += more;

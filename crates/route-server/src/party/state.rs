@@ -152,9 +152,7 @@ pub(super) enum Departure {
         pending: BTreeMap<u64, PendingObject>,
     },
     /// The peer party, with the steps of a proposal that it had not answered.
-    Peer {
-        steps: Vec<Step>,
-    },
+    Peer { steps: Vec<Step> },
 }
 
 /// The state of a party, without what only party 1 needs ([`super::sequencer::Sequencer`]).
