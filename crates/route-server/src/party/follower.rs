@@ -21,8 +21,10 @@ const MAX_SEQ_STEP: u64 = 1 << 16;
 
 /// Batches after which party 1 need not know that a ranking came late: it remembers as many.
 const MAX_LATE: usize = 256;
-/// Octets of objects of links that are gone, which are kept until party 1 knows: our own limit. As much comes of one member in a second.
+/// Octets of a member's objects of links that are gone, which are kept until party 1 knows: our own limit. As much comes in a second.
 const MAX_DEPARTING: usize = 32 << 20;
+/// What such an object takes in memory beyond its octets, about.
+const DEPARTING: usize = 1024;
 
 /// Batches that party 1 may make before it takes a member set or a removal from here.
 const MAX_OFFERED: u32 = 64;
@@ -46,7 +48,8 @@ pub(super) struct Follower {
     missing: BTreeMap<u64, BTreeSet<u32>>,
     /// Objects of links that are gone, of which party 1 has been told: what it proposed before it knew of that may have them.
     departing: BTreeMap<(u32, u64), PendingObject>,
-    departing_octets: usize,
+    /// Octets of these, about, by slot.
+    departing_octets: BTreeMap<u32, usize>,
 }
 
 /// A directory of this party's operator that party 1 has not put into a batch yet.
@@ -186,7 +189,9 @@ impl Role for Follower {
     fn departed(&mut self, party: &mut State, departure: Departure) {
         match departure {
             Departure::Member { slot, session, pending } if self.inventory.is_none() => {
-                self.keep_departing(slot, pending);
+                if party.peer_ready() {
+                    self.keep_departing(slot, pending);
+                }
                 party.send_to_peer(&PartyFrame::Left { slot, session });
             }
             Departure::Member { .. } => {}
@@ -196,7 +201,7 @@ impl Role for Follower {
                 self.unreported.clear();
                 self.missing.clear();
                 self.departing.clear();
-                self.departing_octets = 0;
+                self.departing_octets.clear();
             }
         }
     }
@@ -272,9 +277,10 @@ impl Follower {
     fn keep_departing(&mut self, slot: u32, pending: BTreeMap<u64, PendingObject>) {
         for (version, object) in pending {
             let is_known = !self.unreported.remove(&(slot, version));
-            if is_known && self.departing_octets < MAX_DEPARTING {
-                // An object has no octets if it withdraws.
-                self.departing_octets += object.octets() + 1024;
+            let octets = self.departing_octets.entry(slot).or_default();
+            if is_known && *octets < MAX_DEPARTING {
+                // One that withdraws has none.
+                *octets += object.octets() + DEPARTING;
                 self.departing.insert((slot, version), object);
             }
         }
@@ -290,7 +296,7 @@ impl Follower {
         }
         // What party 1 proposes after the answer to this it proposes knowing which links are gone: it was told before.
         let departing = std::mem::take(&mut self.departing);
-        self.departing_octets = 0;
+        self.departing_octets.clear();
         let lacks = |step: &Step| match step {
             Step::Object { slot, version, digest } => {
                 let pending = party.pending.get(slot).and_then(|waiting| waiting.get(version));

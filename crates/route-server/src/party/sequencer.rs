@@ -551,6 +551,7 @@ impl Sequencer {
                         break;
                     }
                     over_limit.push(((*slot, *version), Refusal::Stored));
+                    replaced = Replaced::default();
                     continue;
                 }
                 new_octets += more_octets;
@@ -561,6 +562,7 @@ impl Sequencer {
                         break;
                     }
                     over_limit.push(((*slot, *version), Refusal::MaxPrefix));
+                    replaced = Replaced::default();
                     continue;
                 }
                 new += more;
