@@ -188,7 +188,9 @@ impl State {
             }
         }
         if set.number != self.set.number {
-            self.replaced.insert(self.set.number, self.clocks.instant);
+            let (now, wait) = (self.clocks.instant, self.config.match_wait);
+            self.replaced.retain(|_, at| now.since(*at) < wait);
+            self.replaced.insert(self.set.number, now);
         }
         self.widths.insert(set.number, width(&set));
         self.keys = crate::directory::keys(&set);

@@ -93,9 +93,9 @@ pub(super) struct ActiveMember {
 impl ActiveMember {
     /// The member has been sent what it lacked up to here. With the last of it, what it lacked is forgotten: up to some megabytes.
     pub(super) fn was_sent(&mut self, cursor: Option<Cursor>) {
-        self.cursor = cursor;
-        if cursor.is_none() {
-            self.complete = true;
+        let had_all = std::mem::replace(&mut self.cursor, cursor).is_none();
+        self.complete |= cursor.is_none();
+        if cursor.is_none() && !had_all {
             self.lacks = Arc::default();
         }
     }
