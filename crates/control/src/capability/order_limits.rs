@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use wayleave_core::Instant;
-use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Principal};
 
 use super::credential::Terms;
 use super::request::WINDOW;
@@ -16,8 +16,10 @@ const ALL: (u32, u32) = (200, 400);
 /// Those of a principal's own capabilities, and of all that it delegated together.
 const PRINCIPAL: (u32, u32) = (10, 60);
 const DELEGATES: (u32, u32) = (10, 60);
-/// Those of one delegation and of what was delegated from it.
+/// Those of one delegation, of all that was delegated from it together, and of one of these.
 const DELEGATION: (u32, u32) = (2, 20);
+const SUB_DELEGATES: (u32, u32) = (2, 20);
+const SUB_DELEGATION: (u32, u32) = (1, 10);
 /// Budgets that are kept, at most; those that are full need not be.
 const BUDGETS: usize = 65_536;
 /// Not more often are they looked through.
@@ -32,6 +34,8 @@ enum Orderer {
     Principal(Principal),
     DelegatesOf(Principal),
     Delegation(Principal, DelegationId),
+    SubDelegatesOf(Principal, DelegationId),
+    SubDelegation(Principal, DelegationId, DelegationId),
 }
 
 /// The rates.
@@ -47,15 +51,22 @@ impl OrderBudgets {
         Self { all: Budget::new(ALL.0, ALL.1), own: HashMap::new(), swept: Instant(0) }
     }
 
-    /// Whether one more order of the holder of these terms may be carried out now. The holder's own room comes before that of all, so that
-    /// who is over uses up none of it.
+    /// Whether one more order of the holder of these terms may be looked at now. The holder's own room comes before that which it shares, so
+    /// that who is over uses up none of it.
     pub(super) fn take(&mut self, terms: &Terms, now: Instant) -> bool {
         let principal = terms.principal;
+        let mut may = |orderer, limits| self.take_own(orderer, limits, now);
         let may = match terms.delegation {
-            None => self.take_own(Orderer::Principal(principal), PRINCIPAL, now),
-            Some(delegation) => {
-                self.take_own(Orderer::Delegation(principal, delegation.id), DELEGATION, now)
-                    && self.take_own(Orderer::DelegatesOf(principal), DELEGATES, now)
+            None => may(Orderer::Principal(principal), PRINCIPAL),
+            Some(Delegation { id, sub, .. }) => {
+                let own = match sub {
+                    None => may(Orderer::Delegation(principal, id), DELEGATION),
+                    Some(sub) => {
+                        may(Orderer::SubDelegation(principal, id, sub.id), SUB_DELEGATION)
+                            && may(Orderer::SubDelegatesOf(principal, id), SUB_DELEGATES)
+                    }
+                };
+                own && may(Orderer::DelegatesOf(principal), DELEGATES)
             }
         };
         may && self.all.take(now)

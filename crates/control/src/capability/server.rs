@@ -20,7 +20,6 @@ use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
 
 use super::answer::{Answer, Denial, EpochSecret, SEALED};
 use super::cookie::{CookieKey, Presented};
-use super::credential::Terms;
 use super::index::EpochIndex;
 use super::keys::{MasterKey, ProviderKey};
 use super::message::{ANSWER_RECORD, MAX_UDP};
@@ -107,8 +106,7 @@ pub enum Served {
     Reply(Vec<u8>),
     /// It deserves no answer.
     Nothing,
-    /// An order of a holder: if the server [admits](KeyServer::admit) it make the change durable, [`KeyServer::apply`] it, and send what
-    /// [`KeyServer::acknowledge`] returns.
+    /// An order of a holder: make the change durable, [`KeyServer::apply`] it, and send what [`KeyServer::acknowledge`] returns.
     Order(Box<PendingOrder>),
 }
 
@@ -121,7 +119,6 @@ pub struct PendingOrder {
     pub is_repeated: bool,
     request: SignedRequest,
     digest: [u8; 32],
-    terms: Terms,
     key: MasterKey,
     question: Question,
     query: Query,
@@ -525,20 +522,20 @@ impl KeyServer {
                 }
                 // Before anything is computed or done: it would be asked for again by TCP.
                 Ok(_) if answer_length(&question, &wire_name(query.name())) > question.limit => Content::cut(),
-                Ok(RequestName::Signed(request)) => match self.order(&request, now.unix) {
+                Ok(RequestName::Signed(request)) => match self.order(&request, now) {
                     Err(content) => content,
-                    Ok((request, _, key, Err(status))) => {
+                    Ok((request, key, Err(status))) => {
                         let acknowledgement = self.acknowledgement(status, now.unix);
                         text(&query, &acknowledgement.encode(&request, &key))
                     }
-                    Ok((request, terms, key, Ok(decided))) => {
+                    Ok((request, key, Ok(decided))) => {
                         let (is_repeated, change) = match decided {
                             Decided::Repeated => (true, None),
                             Decided::AsIs => (false, None),
                             Decided::Change(change) => (false, Some(change)),
                         };
                         let digest = request.digest();
-                        let order = PendingOrder { change, is_repeated, request, digest, terms, key, question, query };
+                        let order = PendingOrder { change, is_repeated, request, digest, key, question, query };
                         return Served::Order(Box::new(order));
                     }
                 },
@@ -588,12 +585,6 @@ impl KeyServer {
         }
     }
 
-    /// Whether an order may be carried out now; asked once for each message that has one. If not, [`Self::acknowledge`] it as
-    /// [`Status::Busy`]. What was carried out before is always admitted, so that who repeats others' orders uses up nothing of theirs.
-    pub fn admit(&mut self, order: &PendingOrder, now: Now) -> bool {
-        order.is_repeated || self.budgets.take(&order.terms, now.instant)
-    }
-
     /// The answer to an order that is durable and applied, or that cannot be carried out.
     pub fn acknowledge(&mut self, order: &PendingOrder, outcome: Result<(), Status>, now: Now) -> Vec<u8> {
         let status = match outcome {
@@ -605,10 +596,6 @@ impl KeyServer {
                 self.counters.orders += 1;
                 self.done.insert(&order.digest, now.instant);
                 Status::Done
-            }
-            Err(Status::Busy) => {
-                self.counters.orders_busy += 1;
-                Status::Busy
             }
             Err(status) => {
                 self.counters.orders_refused += 1;
@@ -701,13 +688,13 @@ impl KeyServer {
         index.find(&self.state, &name.handle)
     }
 
-    /// The order, its sender's terms and key, and what is to be done, or the status to answer with.
+    /// The order, its sender's key, and what is to be done, or the status to answer with.
     #[allow(clippy::type_complexity, reason = "used once")]
     fn order(
         &mut self,
         octets: &[u8],
-        now: UnixTime,
-    ) -> Result<(SignedRequest, Terms, MasterKey, Result<Decided, Status>), Content> {
+        now: Now,
+    ) -> Result<(SignedRequest, MasterKey, Result<Decided, Status>), Content> {
         let Ok(signed) = SignedRequest::decode(octets) else {
             self.counters.orders_forged += 1;
             return Err(self.no_name());
@@ -720,9 +707,9 @@ impl KeyServer {
             self.counters.orders_forged += 1;
             return Err(self.no_name());
         };
-        if request.time.abs_diff(now.secs()) > WINDOW {
+        if request.time.abs_diff(now.unix.secs()) > WINDOW {
             self.counters.orders_clock += 1;
-            return Ok((signed, grant.terms, key, Err(Status::Clock)));
+            return Ok((signed, key, Err(Status::Clock)));
         }
         let Some(signer) = &self.signer else {
             // Another server of the zone is the writer.
@@ -730,16 +717,21 @@ impl KeyServer {
             return Err(Content { code: ResponseCode::ServFail, ..Content::default() });
         };
         if self.done.contains(&signed.digest()) {
-            return Ok((signed, grant.terms, key, Ok(Decided::Repeated)));
+            // It counts for no rate, so that who repeats others' orders uses up nothing of theirs.
+            return Ok((signed, key, Ok(Decided::Repeated)));
         }
-        let outcome = self.change_of(&request.order, &grant, &signed, now).and_then(|body| match body {
+        if !self.budgets.take(&grant.terms, now.instant) {
+            self.counters.orders_busy += 1;
+            return Ok((signed, key, Err(Status::Busy)));
+        }
+        let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),
-            Some(body) => self.state.sign(body, signer, now).map(Decided::Change).map_err(|_| Status::Full),
+            Some(body) => self.state.sign(body, signer, now.unix).map(Decided::Change).map_err(|_| Status::Full),
         });
         if outcome.is_err() {
             self.counters.orders_refused += 1;
         }
-        Ok((signed, grant.terms, key, outcome))
+        Ok((signed, key, outcome))
     }
 
     /// The change that an order of the holder of `grant` needs; none if all is as it wants.

@@ -157,9 +157,6 @@ fn reply(server: &mut KeyServer, question: &[u8], transport: Transport, now: Now
         Served::Reply(octets) => octets,
         Served::Nothing => Vec::new(),
         Served::Order(order) => {
-            if !server.admit(&order, now) {
-                return server.acknowledge(&order, Err(Status::Busy), now);
-            }
             if let Some(change) = &order.change {
                 server.apply(change).expect("the next");
             }
