@@ -24,7 +24,7 @@ use super::index::EpochIndex;
 use super::keys::{MasterKey, ProviderKey};
 use super::message::{ANSWER_RECORD, MAX_UDP};
 use super::name::{LookupName, NameError, RequestName};
-use super::order_limits::{OrderBudgets, OrdersDone};
+use super::order_limits::{OrderBudgets, PastOrders};
 use super::policy::LookupPolicy;
 use super::quick::Quick;
 use super::rate_limit::{RateLimit, Verdict};
@@ -189,7 +189,7 @@ counters! {
     truncated,
     /// Orders that were carried out.
     orders,
-    /// Orders that came again after they were carried out.
+    /// Orders that came again, and were answered as before.
     orders_repeated,
     /// Orders beyond the rate of their capability, their principal or all.
     orders_busy,
@@ -233,7 +233,7 @@ pub struct KeyServer {
     indexes: Vec<EpochIndex>,
     sealed: SealedSecrets,
     budgets: OrderBudgets,
-    done: OrdersDone,
+    past_orders: PastOrders,
     counters: ServerCounters,
     /// The second that is being counted, its answers, and those of the second before.
     load: (u64, u64, u64),
@@ -269,7 +269,7 @@ impl KeyServer {
             indexes: Vec::new(),
             sealed: SealedSecrets::new(),
             budgets: OrderBudgets::new(),
-            done: OrdersDone::new(),
+            past_orders: PastOrders::new(),
             counters: ServerCounters::default(),
             load: (0, 0, 0),
         })
@@ -594,7 +594,7 @@ impl KeyServer {
             }
             Ok(()) => {
                 self.counters.orders += 1;
-                self.done.insert(&order.digest, now.instant);
+                self.past_orders.insert(&order.digest, Status::Done, now.instant);
                 Status::Done
             }
             Err(status) => {
@@ -716,9 +716,15 @@ impl KeyServer {
             self.counters.orders_elsewhere += 1;
             return Err(Content { code: ResponseCode::ServFail, ..Content::default() });
         };
-        if self.done.contains(&signed.digest()) {
-            // It counts for no rate, so that who repeats others' orders uses up nothing of theirs.
-            return Ok((signed, key, Ok(Decided::Repeated)));
+        // What comes again counts for no rate, so that who repeats others' orders uses up nothing of theirs.
+        let digest = signed.digest();
+        match self.past_orders.answered(&digest) {
+            Some(Status::Done) => return Ok((signed, key, Ok(Decided::Repeated))),
+            Some(status) => {
+                self.counters.orders_repeated += 1;
+                return Ok((signed, key, Err(status)));
+            }
+            None => {}
         }
         if !self.budgets.take(&grant.terms, now.instant) {
             self.counters.orders_busy += 1;
@@ -728,8 +734,9 @@ impl KeyServer {
             None => Ok(Decided::AsIs),
             Some(body) => self.state.sign(body, signer, now.unix).map(Decided::Change).map_err(|_| Status::Full),
         });
-        if outcome.is_err() {
+        if let Err(status) = outcome {
             self.counters.orders_refused += 1;
+            self.past_orders.insert(&digest, status, now.instant);
         }
         Ok((signed, key, outcome))
     }
