@@ -20,12 +20,11 @@ use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
 
 use super::answer::{Answer, Denial, EpochSecret, SEALED};
 use super::cookie::{CookieKey, Presented};
-use super::credential::Terms;
 use super::index::EpochIndex;
 use super::keys::{MasterKey, ProviderKey};
 use super::message::{ANSWER_RECORD, MAX_UDP};
 use super::name::{LookupName, NameError, RequestName};
-use super::order_limits::{OrderBudgets, OrdersDone};
+use super::order_limits::{OrderBudgets, PastOrders};
 use super::policy::LookupPolicy;
 use super::quick::Quick;
 use super::rate_limit::{RateLimit, Verdict};
@@ -107,8 +106,7 @@ pub enum Served {
     Reply(Vec<u8>),
     /// It deserves no answer.
     Nothing,
-    /// An order of a holder: if the server [admits](KeyServer::admit) it make the change durable, [`KeyServer::apply`] it, and send what
-    /// [`KeyServer::acknowledge`] returns.
+    /// An order of a holder: make the change durable, [`KeyServer::apply`] it, and send what [`KeyServer::acknowledge`] returns.
     Order(Box<PendingOrder>),
 }
 
@@ -121,7 +119,6 @@ pub struct PendingOrder {
     pub is_repeated: bool,
     request: SignedRequest,
     digest: [u8; 32],
-    terms: Terms,
     key: MasterKey,
     question: Question,
     query: Query,
@@ -192,7 +189,7 @@ counters! {
     truncated,
     /// Orders that were carried out.
     orders,
-    /// Orders that came again after they were carried out.
+    /// Orders that came again, and were answered as before.
     orders_repeated,
     /// Orders beyond the rate of their capability, their principal or all.
     orders_busy,
@@ -236,7 +233,7 @@ pub struct KeyServer {
     indexes: Vec<EpochIndex>,
     sealed: SealedSecrets,
     budgets: OrderBudgets,
-    done: OrdersDone,
+    past_orders: PastOrders,
     counters: ServerCounters,
     /// The second that is being counted, its answers, and those of the second before.
     load: (u64, u64, u64),
@@ -272,7 +269,7 @@ impl KeyServer {
             indexes: Vec::new(),
             sealed: SealedSecrets::new(),
             budgets: OrderBudgets::new(),
-            done: OrdersDone::new(),
+            past_orders: PastOrders::new(),
             counters: ServerCounters::default(),
             load: (0, 0, 0),
         })
@@ -526,20 +523,20 @@ impl KeyServer {
                 }
                 // Before anything is computed or done: it would be asked for again by TCP.
                 Ok(_) if answer_length(&question, &wire_name(query.name())) > question.limit => Content::cut(),
-                Ok(RequestName::Signed(request)) => match self.order(&request, now.unix) {
+                Ok(RequestName::Signed(request)) => match self.order(&request, now) {
                     Err(content) => content,
-                    Ok((request, _, key, Err(status))) => {
+                    Ok((request, key, Err(status))) => {
                         let acknowledgement = self.acknowledgement(status, now.unix);
                         text(&query, &acknowledgement.encode(&request, &key))
                     }
-                    Ok((request, terms, key, Ok(decided))) => {
+                    Ok((request, key, Ok(decided))) => {
                         let (is_repeated, change) = match decided {
                             Decided::Repeated => (true, None),
                             Decided::AsIs => (false, None),
                             Decided::Change(change) => (false, Some(change)),
                         };
                         let digest = request.digest();
-                        let order = PendingOrder { change, is_repeated, request, digest, terms, key, question, query };
+                        let order = PendingOrder { change, is_repeated, request, digest, key, question, query };
                         return Served::Order(Box::new(order));
                     }
                 },
@@ -589,12 +586,6 @@ impl KeyServer {
         }
     }
 
-    /// Whether an order may be carried out now; asked once for each message that has one. If not, [`Self::acknowledge`] it as
-    /// [`Status::Busy`]. What was carried out before is always admitted, so that who repeats others' orders uses up nothing of theirs.
-    pub fn admit(&mut self, order: &PendingOrder, now: Now) -> bool {
-        order.is_repeated || self.budgets.take(&order.terms, now.instant)
-    }
-
     /// The answer to an order that is durable and applied, or that cannot be carried out.
     pub fn acknowledge(&mut self, order: &PendingOrder, outcome: Result<(), Status>, now: Now) -> Vec<u8> {
         let status = match outcome {
@@ -604,12 +595,8 @@ impl KeyServer {
             }
             Ok(()) => {
                 self.counters.orders += 1;
-                self.done.insert(&order.digest, now.instant);
+                self.past_orders.insert(&order.digest, Status::Done, now.instant);
                 Status::Done
-            }
-            Err(Status::Busy) => {
-                self.counters.orders_busy += 1;
-                Status::Busy
             }
             Err(status) => {
                 self.counters.orders_refused += 1;
@@ -702,13 +689,13 @@ impl KeyServer {
         index.find(&self.state, &name.handle)
     }
 
-    /// The order, its sender's terms and key, and what is to be done, or the status to answer with.
+    /// The order, its sender's key, and what is to be done, or the status to answer with.
     #[allow(clippy::type_complexity, reason = "used once")]
     fn order(
         &mut self,
         octets: &[u8],
-        now: UnixTime,
-    ) -> Result<(SignedRequest, Terms, MasterKey, Result<Decided, Status>), Content> {
+        now: Now,
+    ) -> Result<(SignedRequest, MasterKey, Result<Decided, Status>), Content> {
         let Ok(signed) = SignedRequest::decode(octets) else {
             self.counters.orders_forged += 1;
             return Err(self.no_name());
@@ -721,26 +708,38 @@ impl KeyServer {
             self.counters.orders_forged += 1;
             return Err(self.no_name());
         };
-        if request.time.abs_diff(now.secs()) > WINDOW {
+        if request.time.abs_diff(now.unix.secs()) > WINDOW {
             self.counters.orders_clock += 1;
-            return Ok((signed, grant.terms, key, Err(Status::Clock)));
+            return Ok((signed, key, Err(Status::Clock)));
         }
         let Some(signer) = &self.signer else {
             // Another server of the zone is the writer.
             self.counters.orders_elsewhere += 1;
             return Err(Content { code: ResponseCode::ServFail, ..Content::default() });
         };
-        if self.done.contains(&signed.digest()) {
-            return Ok((signed, grant.terms, key, Ok(Decided::Repeated)));
+        // What comes again counts for no rate, so that who repeats others' orders uses up nothing of theirs.
+        let digest = signed.digest();
+        match self.past_orders.answered(&digest) {
+            Some(Status::Done) => return Ok((signed, key, Ok(Decided::Repeated))),
+            Some(status) => {
+                self.counters.orders_repeated += 1;
+                return Ok((signed, key, Err(status)));
+            }
+            None => {}
         }
-        let outcome = self.change_of(&request.order, &grant, &signed, now).and_then(|body| match body {
+        if !self.budgets.take(&grant.terms, now.instant) {
+            self.counters.orders_busy += 1;
+            return Ok((signed, key, Err(Status::Busy)));
+        }
+        let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),
-            Some(body) => self.state.sign(body, signer, now).map(Decided::Change).map_err(|_| Status::Full),
+            Some(body) => self.state.sign(body, signer, now.unix).map(Decided::Change).map_err(|_| Status::Full),
         });
-        if outcome.is_err() {
+        if let Err(status) = outcome {
             self.counters.orders_refused += 1;
+            self.past_orders.insert(&digest, status, now.instant);
         }
-        Ok((signed, grant.terms, key, outcome))
+        Ok((signed, key, outcome))
     }
 
     /// The change that an order of the holder of `grant` needs; none if all is as it wants.

@@ -157,9 +157,6 @@ fn reply(server: &mut KeyServer, question: &[u8], transport: Transport, now: Now
         Served::Reply(octets) => octets,
         Served::Nothing => Vec::new(),
         Served::Order(order) => {
-            if !server.admit(&order, now) {
-                return server.acknowledge(&order, Err(Status::Busy), now);
-            }
             if let Some(change) = &order.change {
                 server.apply(change).expect("the next");
             }
@@ -967,11 +964,21 @@ fn neither_copies_of_an_order_nor_one_holders_own_keep_others_from_revoking() {
     let stranger = grant(&mut server, terms(9));
     assert!(server.prepare(at(0).unix, u32::MAX));
     let now = at(0);
-    let captured = Ordering::new(stranger, Order::RevokeEpoch, [1; 4], epoch_at(now), now.unix).question(1);
+    let captured = Ordering::new(stranger.clone(), Order::RevokeEpoch, [1; 4], epoch_at(now), now.unix).question(1);
     for _ in 0..10_000 {
         assert!(!reply(&mut server, &captured, Transport::Tcp, now).is_empty());
     }
     assert_eq!((server.counters().orders, server.counters().orders_repeated), (1, 9_999));
+    // One that is refused is so each time, and its holder's other orders are not.
+    let foreign = Order::Delegate { id: id(4), prefix: prefix("2001:db8::/32") };
+    let captured = Ordering::new(stranger.clone(), foreign, [2; 4], epoch_at(now), now.unix);
+    for _ in 0..1_000 {
+        let answer = reply(&mut server, &captured.question(2), Transport::Tcp, now);
+        let told = captured.read(&answer, 2).expect("an answer").expect("acknowledged");
+        assert_eq!(told.status, Status::NotAllowed);
+    }
+    let own = order(&mut server, &stranger, Order::RevokeDelegation { id: id(1), sub: None }, 3, now);
+    assert_eq!((own.map(|told| told.status), server.counters().orders_refused), (Some(Status::Done), 1));
     // A delegate orders as fast as it can.
     let sub = |number: u32| Order::RevokeDelegation { id: id(7), sub: Some(id(number)) };
     let statuses = (0..250).map(|n| order(&mut server, &first, sub(n), n as u8, now).map(|told| told.status));

@@ -161,17 +161,12 @@ impl Core {
     /// If the records and the state part: the role ends.
     pub fn answer(&mut self, octets: &[u8], client: Client, now: Now) -> Result<Response, Failure> {
         // A command may append between a look at the records and the order: then the order is looked at again.
-        let mut is_admitted = false;
-        for attempt in 1..=ATTEMPTS {
+        for _ in 0..ATTEMPTS {
             let order = match self.server.serve(octets, client, now) {
                 Served::Reply(answer) => return Ok(Response::Ready(answer)),
                 Served::Nothing => return Ok(Response::Nothing),
                 Served::Order(order) => order,
             };
-            is_admitted = is_admitted || self.server.admit(&order, now);
-            if !is_admitted || attempt == ATTEMPTS {
-                return Ok(Response::Ready(self.server.acknowledge(&order, Err(Status::Busy), now)));
-            }
             // Done before; perhaps just now.
             let Some(change) = &order.change else { return Ok(self.acknowledge(&order, client, now)) };
             let news = match self.changes.append(change) {
