@@ -462,8 +462,8 @@ impl Sequencer {
     /// Whether an object can be taken; not if it is known to wait for rounds to end, and none did since.
     fn has_matched_object(&self, party: &State) -> bool {
         let is_as_it_was = self.held_back_at == work_done(party);
-        let waiting = party.pending.iter().filter(|(slot, _)| !(is_as_it_was && self.held_back.contains(slot)));
-        waiting.into_iter().any(|(slot, waiting)| {
+        let mut waiting = party.pending.iter().filter(|(slot, _)| !(is_as_it_was && self.held_back.contains(slot)));
+        waiting.any(|(slot, waiting)| {
             waiting.first_key_value().is_some_and(|(version, object)| self.is_matched(*slot, *version, object))
         })
     }
