@@ -650,7 +650,7 @@ fn routes_of_many_members_that_are_away_expire_in_parts_of_one_size() {
     let gone: Vec<usize> =
         ticks_to(&sim.recording.take().expect("it records"), AWAY).iter().map(|t| t.gone.len()).collect();
     assert_eq!(gone.iter().sum::<usize>(), (AWAY * OBJECTS) as usize);
-    // Each is counted with 136 octets a prefix: two names of candidates, and the list of what was there.
+    // Each is counted with 102 octets a prefix: two names of candidates, and the list of what was there.
     let most = gone.iter().max().copied().unwrap_or(0);
     assert!(most > 10 && most <= (512 << 10) / (32 + MAX_PREFIXES * 102) + 1, "{most} in one batch");
 }
@@ -668,7 +668,7 @@ fn a_batch_has_room_for_so_many_octets_of_all_announcers_together() {
     assert!(sim.settle(LIMIT));
     sim.recording = Some(Vec::new());
     for slot in 0..ANNOUNCERS {
-        sim.announce(slot, &full_object(30, slot), &long_route(slot, 7_000));
+        sim.announce(slot, &full_object(30, slot), &long_route(slot, 5_000));
     }
     assert!(sim.settle(LIMIT));
     let frames = sim.recording.take().expect("it records");

@@ -491,8 +491,8 @@ impl Sequencer {
     /// Whether an object can be taken; not if it is known to wait for rounds to end, and none did since.
     fn has_matched_object(&self, party: &State) -> bool {
         let is_as_it_was = self.held_back_at == work_done(party);
-        let waiting = party.pending.iter().filter(|(slot, _)| !(is_as_it_was && self.held_back.contains(slot)));
-        waiting.into_iter().any(|(slot, waiting)| {
+        let mut waiting = party.pending.iter().filter(|(slot, _)| !(is_as_it_was && self.held_back.contains(slot)));
+        waiting.any(|(slot, waiting)| {
             waiting.first_key_value().is_some_and(|(version, object)| self.is_matched(*slot, *version, object))
         })
     }
@@ -566,7 +566,7 @@ impl Sequencer {
                     continue;
                 }
                 new += more;
-                let octets = blob_octets(object) + octets_told(party, *slot, kind);
+                let octets = blob_octets(object) + octets_told(party, kind);
                 for taking in [&mut taken, &mut all] {
                     taking.add(octets, comparators);
                 }
@@ -1318,14 +1318,12 @@ fn comparators(party: &State, slot: u32, kind: &Kind) -> usize {
     prefixes.iter().filter(changes).map(|nlri| round::comparators(routes(nlri))).sum()
 }
 
-/// Octets, about, that an object brings to a member beyond its own blob: what it names, lists, and opens to new slots.
-fn octets_told(party: &State, slot: u32, kind: &Kind) -> usize {
+/// Octets, about, that an object brings to each member that is up to date beyond its own blob: what it names and lists. What a column
+/// opens goes to new slots alone, and does not keep objects from the others.
+fn octets_told(party: &State, kind: &Kind) -> usize {
     match kind {
         Kind::Announce { prefixes } | Kind::Withdraw { prefixes } => sync::listing(&party.table, prefixes.iter()),
-        Kind::Column { versions, .. } => {
-            let opened = versions.iter().filter_map(|version| party.table.entry(slot, *version));
-            opened.map(|entry| sync::octets_in_full(&party.table, entry)).sum()
-        }
+        Kind::Column { .. } => 0,
     }
 }
 

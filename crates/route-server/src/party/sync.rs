@@ -263,12 +263,6 @@ pub(super) fn objects_to_expire(
     MAX_SLICE
 }
 
-/// Octets, about, that an object takes that a member has not had, with the prefixes that are listed because of it.
-pub(super) fn octets_in_full(table: &ObjectTable, entry: &ObjectEntry) -> usize {
-    let blob = if let Part::One { blob, .. } = &entry.part { blob.len() } else { 0 };
-    blob + OBJECT + listing(table, entry.live())
-}
-
 /// Octets, about, that it takes to name dead routes to these prefixes, and to list what is left of each.
 pub(super) fn listing<'a>(table: &ObjectTable, prefixes: impl Iterator<Item = &'a Nlri>) -> usize {
     prefixes.map(|nlri| 2 * CANDIDATE + CANDIDATE * table.routes_of(&nlri.prefix)).sum()
