@@ -7,7 +7,9 @@ use std::sync::Arc;
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
-use super::usage::{Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport};
+use super::usage::{
+    Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
+};
 use crate::leases::{LeaseRequest, Lessor};
 use crate::wire::Malformed;
 

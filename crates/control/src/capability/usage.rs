@@ -370,7 +370,8 @@ impl<A: Copy + Ord> Ledger<A> {
         }
         let (done, entries): (Vec<(A, Usage)>, Vec<(A, Usage)>) =
             report.entries.iter().partition(|(account, _)| self.is_final(router, account));
-        let is_lost = |(account, total): &&(A, Usage)| *total != Usage::default() && self.is_of_stranger(router, account);
+        let is_lost =
+            |(account, total): &&(A, Usage)| *total != Usage::default() && self.is_of_stranger(router, account);
         let mut taken = Taken { too_late: done.iter().filter(is_lost).count() as u64, ..Taken::default() };
         if entries.is_empty() {
             return Ok(taken);

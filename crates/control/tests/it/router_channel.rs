@@ -540,8 +540,7 @@ fn usage_that_comes_long_after_time_was_closed_by_itself_is_on_the_statement_of_
     let own = UsageReport { journal: JournalId([9; 16]), number: 1, entries };
     server.frame(1, &ChannelMessage::Report(own), 0);
     server.sync(0);
-    let late: Vec<u64> =
-        server.machine.ledger().sums().keys().filter_map(ChargedAccount::late_since).collect();
+    let late: Vec<u64> = server.machine.ledger().sums().keys().filter_map(ChargedAccount::late_since).collect();
     assert_eq!(late, [today / DAY * DAY]);
     assert_eq!(server.restored().sums(), server.machine.ledger().sums());
     assert_eq!(server.events.last(), Some(&RouterEvent::Late(10)));

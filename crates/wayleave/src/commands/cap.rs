@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, ChargedAccount, Credential, Grant, KeyServer, Ledger, Obtained, Order, Ordering, State,
-    Status, Terms, Zone, delegated,
+    Acknowledgement, ChangeBody, ChargedAccount, Credential, Grant, KeyServer, Ledger, Obtained, Order, Ordering,
+    State, Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::mint::epoch;

@@ -215,7 +215,8 @@ impl<A: Account> Journal<A> {
                 "the state file has account records of another format or version: they stay there, unchanged, and are not counted"
             );
         }
-        let clock = load(CLOCK)?.first().and_then(|(_, value)| value.as_slice().try_into().ok()).map(u64::from_be_bytes);
+        let clock =
+            load(CLOCK)?.first().and_then(|(_, value)| value.as_slice().try_into().ok()).map(u64::from_be_bytes);
         let start = load(START)?.first().and_then(|(_, value)| read_start(value));
         let mut journal = Self {
             store,
@@ -379,8 +380,7 @@ impl<A: Account> Journal<A> {
             self.complete = begun;
         }
         // What the store has leaves the tally: nothing of an account that is forgotten stays there.
-        let is_due =
-            |tally: &TallyFile| tally.is_failing() || tally.has_entries() && tally.batch() != Some(durable);
+        let is_due = |tally: &TallyFile| tally.is_failing() || tally.has_entries() && tally.batch() != Some(durable);
         if self.tally.as_ref().is_some_and(is_due) {
             self.begin_tally(unix_now());
         }
@@ -543,7 +543,8 @@ mod tests {
     #[test]
     fn records_wait_for_room_and_accounts_are_over_when_their_last_record_is_durable() {
         let store = Arc::new(Reluctant::default());
-        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>), None, UnixTime(0)).expect("empty");
+        let (mut journal, _) =
+            Journal::restore(Some(store.clone() as Arc<dyn Store>), None, UnixTime(0)).expect("empty");
         let second = |second: u64| UnixTime(second * 1_000_000);
         for (until, packets) in [(100, 1), (1_000, 1), (100, 2)] {
             journal.add(0, [(Until(until), Total { packets, octets: 9 })]);
@@ -586,7 +587,8 @@ mod tests {
     #[test]
     fn accounts_are_forgotten_with_all_their_records_forty_days_after_their_end_and_not_while_anything_waits() {
         let store = Arc::new(Reluctant::default());
-        let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>), None, UnixTime(0)).expect("empty");
+        let (mut journal, _) =
+            Journal::restore(Some(store.clone() as Arc<dyn Store>), None, UnixTime(0)).expect("empty");
         store.has_room.store(true, Ordering::Relaxed);
         let second = |second: u64| UnixTime(second * 1_000_000);
         for thread in 0..2 {
@@ -721,7 +723,11 @@ mod tests {
 
         fn load(&self, table: &'static str) -> Result<Vec<wayleave_runtime::store::Record>, StoreError> {
             let tables = self.tables.lock().expect("no panic");
-            Ok(tables.iter().filter(|((of, _), _)| *of == table).map(|((_, key), value)| (key.clone(), value.clone())).collect())
+            Ok(tables
+                .iter()
+                .filter(|((of, _), _)| *of == table)
+                .map(|((_, key), value)| (key.clone(), value.clone()))
+                .collect())
         }
 
         fn health(&self) -> watch::Receiver<Health> {

@@ -45,7 +45,10 @@ fn put(world: &World) -> u128 {
 
 fn packets(page: &Value) -> u128 {
     let lines = page["usage"].as_array().expect("lines");
-    lines.iter().map(|line| line["packets"].as_str().and_then(|text| text.parse::<u128>().ok()).expect("a number")).sum()
+    lines
+        .iter()
+        .map(|line| line["packets"].as_str().and_then(|text| text.parse::<u128>().ok()).expect("a number"))
+        .sum()
 }
 
 /// Closes the time before so many days ago, and waits until all of it is folded.
@@ -83,8 +86,7 @@ fn pages_of_a_statement_are_of_one_time_or_are_refused_and_the_command_begins_ag
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
     let pin = shown["pin"].as_str().expect("a pin");
     let url = format!("https://{}", world.api);
-    let command =
-        ["cap", "usage", "--by", "epoch", "--json", "--api", &url, "--token", "read.token", "--pin", pin];
+    let command = ["cap", "usage", "--by", "epoch", "--json", "--api", &url, "--token", "read.token", "--pin", pin];
     let first = page(None).json();
     let next = first["next"].as_str().expect("more");
     thread::scope(|scope| {

@@ -148,7 +148,8 @@ impl RunningApi {
         });
         let at = section.listen.get_ref().0;
         let serving = serve_api(at, shown.server_config()?, (slots, LIMITS), Arc::clone(&api)).await;
-        let mut serving = serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
+        let mut serving =
+            serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
         info!(listen = %serving.address, pin = %shown.pin(), tokens = section.token.len(), "API at https://{}", serving.address);
         parts.spawn("API", async move { serving.ended().await });
         Ok(Some(Self { api }))

@@ -83,7 +83,8 @@ async fn read(
             return Ok(whole);
         }
         if after.is_some() {
-            let why = "usage of closed time was added up since the first page: this page would not go with those before";
+            let why =
+                "usage of closed time was added up since the first page: this page would not go with those before";
             return Err(Problem::new(ProblemKind::Gone, why).help("begin again, without `after`"));
         }
         tokio::time::sleep(PAUSE).await;
