@@ -365,6 +365,8 @@ fn what_a_router_counted_just_before_it_was_killed_is_on_the_statement() {
         sender.threads.remove(0).join().expect("no panic");
         sent += sender.sent.load(Ordering::Relaxed);
         eventually("each of them is counted", || counted(&site) == sent);
+        // What is shown is in the tally a moment later, before the next question is answered.
+        assert_eq!(counted(&site), sent);
         site.routers[0].kill();
         let tally = fs::metadata(site.folder.0.join("0.redb.tally")).expect("beside the state file");
         assert_eq!(tally.permissions().mode() & 0o777, 0o600);
