@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_PIECES, RatePayer, RouterClient, RouterClientEvent,
-    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate,
-    Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_PIECES, RatePayer, RouterClient,
+    RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput,
+    ServerFault, SharedRate, Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, floor};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -59,7 +59,10 @@ impl Server {
         }
         let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
         let rates = BTreeMap::from([(payer(None), RATE), (payer(Some(9)), RATE)]);
-        let machine = RouterServer::new(RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() }, now(millis).instant);
+        let machine = RouterServer::new(
+            RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() },
+            now(millis).instant,
+        );
         Self {
             machine,
             stored,
