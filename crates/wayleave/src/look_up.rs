@@ -102,7 +102,7 @@ impl TimedStream {
     /// The time that is left.
     ///
     /// # Errors
-    /// None is.
+    /// If none is left.
     fn left(&self) -> std::io::Result<Option<Duration>> {
         let left = self.deadline.since(self.clock.now().instant);
         if left.is_zero() { Err(late()) } else { Ok(Some(left)) }
