@@ -76,8 +76,8 @@ const PADDED: u64 = 2_000;
 const LEAST_UPDATES: u64 = 100_000;
 /// Octets that a slow reader takes from each party in each [`SLOW_STEP`], once it has ranked so often. A step is longer than parties wait
 /// for a ranking, so that it is late on a machine on which little changes in a second, too.
-const SLOW_OCTETS: usize = 1_500;
-const SLOW_STEP: Duration = Duration::from_millis(1_250);
+const SLOW_OCTETS: usize = 5_000;
+const SLOW_STEP: Duration = Duration::from_millis(2_500);
 const QUICK_RANKINGS: u64 = 3;
 /// Whoever sends nothing for some times this long is taken to be gone.
 const KEEPALIVE: Duration = Duration::from_secs(4);
