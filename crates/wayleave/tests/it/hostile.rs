@@ -44,7 +44,7 @@ use crate::common::cpu_cap::CpuCap;
 
 const HONEST: usize = 20;
 /// Changes that are measured for each hostile member, if the environment does not say.
-const CHANGES: usize = 28;
+const CHANGES: usize = 24;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The least that counts as the quiet latency where few changes are measured, of which the worst decides: other processes share
 /// this machine. With a thousand changes (`make soak`) there is no such floor.
