@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ use crate::common::cpu_cap::CpuCap;
 
 const HONEST: usize = 20;
 /// Changes that are measured for each hostile member, if the environment does not say.
-const CHANGES: usize = 28;
+const CHANGES: usize = 24;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The least that counts as the quiet latency where few changes are measured, of which the worst decides: other processes share
 /// this machine. With a thousand changes (`make soak`) there is no such floor.
@@ -68,16 +68,15 @@ type Attack = fn(&Hostile);
 
 /// Hundredths of a processor that a hostile member may use.
 const CAP: u32 = 50;
-/// Updates a second that one sends to each party, and announcements with the largest blobs.
+/// Updates a second that one sends to each party; and announcements with the largest blobs, of which 2,000 are within its budget.
 const UPDATES: u64 = 100_000;
-const PADDED: u64 = 2_000;
-/// The least that it must have sent while changes were measured, in updates: what a second is to have. It sends them as fast on a
-/// machine that is not slower than its party reads.
+const PADDED: u64 = 6_000;
+/// The least that it must have sent, in all: what it sends in a second, unless the machine or its party is slower.
 const LEAST_UPDATES: u64 = 100_000;
 /// Octets that a slow reader takes from each party in each [`SLOW_STEP`], once it has ranked so often. A step is longer than parties wait
 /// for a ranking, so that it is late on a machine on which little changes in a second, too.
-const SLOW_OCTETS: usize = 1_500;
-const SLOW_STEP: Duration = Duration::from_millis(1_250);
+const SLOW_OCTETS: usize = 5_000;
+const SLOW_STEP: Duration = Duration::from_millis(2_500);
 const QUICK_RANKINGS: u64 = 3;
 /// Whoever sends nothing for some times this long is taken to be gone.
 const KEEPALIVE: Duration = Duration::from_secs(4);
@@ -102,7 +101,7 @@ struct Done {
     /// Times that a party's link was up.
     sessions: u64,
     rankings: u64,
-    /// How long it went on, in milliseconds.
+    /// How long it went on since its first update, in milliseconds.
     millis: u64,
 }
 
@@ -112,6 +111,7 @@ struct Counts {
     updates: [AtomicU64; 2],
     sessions: AtomicU64,
     rankings: AtomicU64,
+    first_update: OnceLock<Instant>,
 }
 
 /// A process that plays a hostile member.
@@ -167,7 +167,7 @@ fn child() {
     let mut line = String::new();
     io::stdin().read_line(&mut line).expect("a line");
     let hostile = Hostile::new(serde_json::from_str(&line).expect("an order"));
-    let (counts, begin) = (Arc::clone(&hostile.counts), Instant::now());
+    let counts = Arc::clone(&hostile.counts);
     std::thread::spawn(move || {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -175,7 +175,7 @@ fn child() {
             updates: counts.updates.each_ref().map(count),
             sessions: count(&counts.sessions),
             rankings: count(&counts.rankings),
-            millis: u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX),
+            millis: counts.first_update.get().map_or(0, |first| millis(first.elapsed())),
         };
         // On a line of its own, whatever the harness has begun.
         println!("\n{}", serde_json::to_string(&done).expect("it can be said"));
@@ -435,6 +435,10 @@ fn framed(frame: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes()[..], frame].concat()
 }
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Between two turns of those who do not wait for anything.
 fn pause() {
     sleep(Duration::from_millis(5));
@@ -550,7 +554,7 @@ fn send_all(hostile: &Hostile, objects: impl FnOnce(&Session) -> Vec<[Vec<u8>; 2
 
 /// Sends frames to one party for ever, so many a second.
 fn keep_sending(hostile: &Hostile, party: usize, frames: &[Vec<u8>], a_second: u64) {
-    let (mut at, begin) = (0, Instant::now());
+    let (mut at, begin) = (0, *hostile.counts.first_update.get_or_init(Instant::now));
     loop {
         // An error is the end of the link.
         let _ = send_to(hostile, party, frames, &mut at, (begin, a_second));
@@ -571,7 +575,7 @@ fn send_to(
     let sent = &hostile.counts.updates[party];
     loop {
         // What it could not send while it was away it sends now.
-        let due = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX) * a_second / 1000;
+        let due = millis(begin.elapsed()) * a_second / 1000;
         let late = due.saturating_sub(sent.load(Ordering::Relaxed)).min(200);
         if late == 0 {
             sleep(Duration::from_millis(1));
@@ -761,10 +765,8 @@ fn no_hostile_member_sets_the_others_latency_or_memory() {
         let Done { updates, sessions, rankings, millis } = done;
         let sent = updates[0].min(updates[1]);
         println!("{name}: p99 {during:?}, quiet {quiet:?}, named after {turns} turns; {cap}");
-        println!(
-            "{name}: in {millis} ms {sessions} sessions, {rankings} rankings, {sent} updates ({} a second)",
-            sent * 1000 / millis.max(1)
-        );
+        let a_second = sent * 1000 / millis.max(1);
+        println!("{name}: {sessions} sessions, {rankings} rankings, {sent} updates, {a_second} a second");
         let of = &running.exchange.members[slot].at;
         let problem = format!("problem: the member in slot {slot} ({}, {}) {words}", of.name, of.asn);
         assert!(text.contains(&problem), "{name}: {problem}: {text}");
