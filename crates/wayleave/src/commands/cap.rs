@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -47,6 +47,9 @@ use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a running key server may take to have what a command recorded, and how often it is asked.
+const FOLLOWED: Duration = Duration::from_secs(2);
+const ASKED: Duration = Duration::from_millis(20);
 /// Octets of a file with a line, at most.
 const LINE: u64 = 4_096;
 
@@ -329,6 +332,19 @@ pub fn change(
     }
 }
 
+/// Waits until the key server of this configuration has the records up to this change, if it runs and shows its status: whoever goes on
+/// with what was granted is not told that nobody knows it, which resolvers would keep for a while.
+pub fn wait_until_followed(config: &Path, number: u64) {
+    let (begin, target) = (Instant::now(), Target { url: None, config: Some(config.to_owned()) });
+    while begin.elapsed() < FOLLOWED {
+        let Ok(status) = fetch::json(&target, "/api/v1/status") else { return };
+        if status["number"].as_u64().is_none_or(|held| held >= number) {
+            return;
+        }
+        std::thread::sleep(ASKED);
+    }
+}
+
 fn grant(command: &GrantCap) -> Outcome {
     let config = match command.provider.place()? {
         KeyServerAt::Here(config) => config,
@@ -347,6 +363,7 @@ fn grant(command: &GrantCap) -> Outcome {
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
     change(&mut server, &mut changes, &mut |_| Some(granted.clone()))?;
+    wait_until_followed(config, server.state().number());
     let state = server.state();
     let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
     let key = key.ok_or_else(|| Failure::new("the grant was withdrawn again by another command"))?;
@@ -486,6 +503,7 @@ fn revoke(command: &Revoke) -> Outcome {
                 change(&mut server, &mut changes, &mut |_| Some(body(entry)))?;
             }
             let (number, count) = (server.state().number(), server.state().revocations().len());
+            wait_until_followed(config, number);
             report(json!({ "number": number, "revocations": count }), command.json);
             Ok(())
         }
