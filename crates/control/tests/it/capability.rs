@@ -2,6 +2,7 @@
 //! and a key server and its holders understand each other whatever lies between them.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
@@ -650,6 +651,24 @@ fn forged_late_and_foreign_orders_change_nothing() {
     };
     let forged = SignedRequest::sign(request, &thief.key);
     assert!(!forged.is_from(&credential.key));
+    // The holder's own order with one letter changed, be it of the handle, of what is ordered, or of the MAC.
+    let own = Ordering::new(credential.clone(), Order::RevokeEpoch, [2; 4], epoch_at(at(0)), at(0).unix).question(2);
+    let zone = own.windows(5).position(|octets| octets == b"\x04keys").expect("the zone");
+    let (mut label, mut changes) = (12, 0);
+    while label < zone {
+        let next = label + 1 + usize::from(own[label]);
+        // Of the last letter not all bits are used.
+        for place in label + 1..next.min(zone - 1) {
+            let mut changed = own.clone();
+            changed[place] = if own[place].eq_ignore_ascii_case(&b'a') { b'b' } else { b'a' };
+            let served = server.serve(&changed, client(Transport::Udp), at(0));
+            assert!(!matches!(served, Served::Order(_)), "letter {place} changed");
+            changes += 1;
+        }
+        label = next;
+    }
+    let forgeries = server.counters().orders_forged;
+    assert!(changes > 60 && forgeries > changes / 2, "{forgeries} of {changes}");
     // A clock that is wrong by more than the window, in both directions.
     for wrong in [NOW - WINDOW - 1, NOW + WINDOW + 1] {
         let ordering =
@@ -661,7 +680,9 @@ fn forged_late_and_foreign_orders_change_nothing() {
     }
     assert_eq!(server.state().number(), number);
     let counters = server.counters();
-    assert_eq!((counters.orders, counters.orders_forged, counters.orders_clock), (0, 1, 2));
+    assert_eq!((counters.orders, counters.orders_forged, counters.orders_clock), (0, forgeries, 2));
+    // As it was, it is carried out.
+    assert!(matches!(server.serve(&own, client(Transport::Udp), at(0)), Served::Order(_)));
 }
 
 #[test]
@@ -1134,20 +1155,86 @@ fn every_interval_is_looked_up_across_2038_and_2106() {
     }
 }
 
+/// The name and the capability of a principal among many; epochs are of two lengths.
+fn among_many(number: u32) -> (String, Terms) {
+    let interval = interval(if number % 2 == 0 { 12 } else { 10 });
+    (format!("customer {number:07}"), Terms { interval, ..terms(number) })
+}
+
+/// A server of so many principals that followed every change.
+fn followed(count: u32) -> KeyServer {
+    let mut server = server_with(&[]);
+    for number in 0..count {
+        let (name, terms) = among_many(number);
+        change(&mut server, ChangeBody::Account { principal: principal(number), generation: 0, name }, at(0));
+        change(&mut server, ChangeBody::Grant(Grant { terms, not_before: 0, not_after: u64::MAX }), at(0));
+    }
+    server
+}
+
+/// The same from a snapshot, whose pieces are made one by one: twenty million changes are signed and verified for half an hour.
+fn restored(count: u32) -> KeyServer {
+    /// Octets of a record of an account, and of its capability.
+    const ACCOUNT: usize = 1 + 3 + 4 + 1 + 16;
+    const GRANT: usize = 1 + 8 + 8 + 5 + 3 + 1 + 1;
+    /// Records of a piece.
+    const PIECE: u32 = 4_000;
+    // Records differ in numbers alone: those of the first two principals are the pattern of all.
+    let mut pattern = Vec::new();
+    let take = |piece: &[u8]| -> Result<(), Infallible> {
+        pattern.extend_from_slice(&piece[1..]);
+        Ok(())
+    };
+    let Ok(_) = followed(2).state().snapshot(&signer(), at(0).unix, take);
+    let (accounts, rest) = pattern.split_at(2 * ACCOUNT);
+    let append = |out: &mut Vec<u8>, which: u32| {
+        let number = which % count;
+        let begin = out.len();
+        let place = begin + if which < count { 1 } else { 1 + 8 + 8 + 5 };
+        if which < count {
+            out.extend_from_slice(&accounts[..ACCOUNT - 16]);
+            out.extend_from_slice(among_many(number).0.as_bytes());
+        } else {
+            out.extend_from_slice(&rest[GRANT * (number % 2) as usize..][..GRANT]);
+        }
+        out[place..place + 3].copy_from_slice(&principal(number).octets());
+    };
+    let pieces = (2 * count).div_ceil(PIECE);
+    let piece = |index: u32| {
+        let mut out = vec![1];
+        (index * PIECE..(2 * count).min((index + 1) * PIECE)).for_each(|which| append(&mut out, which));
+        if index + 1 == pieces {
+            out.extend_from_slice(&[&[5][..], &[9; 32]].concat());
+        }
+        out
+    };
+    let number = u64::from(count) * 2;
+    let label = "wayleave/capability/snapshot-piece/v1";
+    let named = (0..pieces).map(|index| {
+        let octets = piece(index);
+        let parts = [&number.to_be_bytes()[..], &u64::from(index).to_be_bytes(), &octets];
+        (octets.len() as u32, wayleave_crypto::hash::hash(label, &parts))
+    });
+    let head = SnapshotHead { number, last: [9; 32], issued: at(0).unix.secs(), pieces: named.collect() };
+    let mut server = server_with(&[]);
+    let mut restoring = server.restoring(Signed::sign(&head, &signer()).expect("signed")).expect("the writer's");
+    (0..pieces).for_each(|index| restoring.take(&piece(index)).expect("the next"));
+    server.adopt(restoring.finish().expect("whole")).expect("it continues nothing");
+    server
+}
+
 /// Accounts with names, whose capabilities have epochs of two lengths. `make soak` has ten million, and looks at the process's memory as well.
 #[test]
 fn state_for_each_principal_stays_below_two_hundred_octets() {
+    let memory = |mut server: KeyServer| {
+        assert!(server.prepare(at(0).unix, u32::MAX));
+        (server.state().grants(), server.memory())
+    };
+    assert_eq!(memory(restored(5_000)), memory(followed(5_000)), "it does not matter how the state came");
     let count: u32 = std::env::var("WAYLEAVE_PRINCIPALS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
     let before = resident();
-    let mut server = server_with(&[]);
-    for number in 0..count {
-        let name = format!("customer {number:07}");
-        let body = ChangeBody::Account { principal: principal(number), generation: 0, name };
-        change(&mut server, body, at(0));
-        let interval = interval(if number % 2 == 0 { 12 } else { 10 });
-        let grant = Grant { terms: Terms { interval, ..terms(number) }, not_before: 0, not_after: u64::MAX };
-        change(&mut server, ChangeBody::Grant(grant), at(0));
-    }
+    let mut server = restored(count);
+    assert_eq!((server.state().accounts(), server.state().grants()), (count as usize, count as usize));
     assert!(server.prepare(at(0).unix, u32::MAX));
     let each = server.memory() / count as usize;
     println!("{each} octets for each of {count} principals");

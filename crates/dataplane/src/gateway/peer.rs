@@ -625,10 +625,12 @@ impl Peer {
     }
 
     /// Whether a session is to be begun: none is good for long, or nothing was heard in it for a while on any path in use. A
-    /// gateway that restarted knows no session of before, and answers nothing in it.
+    /// gateway that restarted knows no session of before, and answers nothing in it. Of a path without proofs, such as a spare one that
+    /// somebody refuses, nothing can be heard.
     pub(super) fn wants_session(&mut self, now: Now) -> bool {
         let in_use = self.in_use(|route| route.is_live(now.instant));
-        let is_deaf = !in_use.is_empty() && in_use.iter().all(|place| self.candidates[*place].is_dead(now));
+        let mut usable = in_use.iter().map(|place| &self.candidates[*place]).filter(|of| of.is_usable(now)).peekable();
+        let is_deaf = usable.peek().is_some() && usable.all(|candidate| candidate.is_dead(now));
         match self.session(now.instant) {
             None => true,
             Some(known) => {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -51,6 +51,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How often, and with which pause, the file of usage is looked at that others open and close.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(250);
+/// How long a running key server may take to have what a command recorded, and how often it is asked.
+const FOLLOWED: Duration = Duration::from_secs(2);
+const ASKED: Duration = Duration::from_millis(20);
 /// Octets of a file with a line, at most.
 const LINE: u64 = 4_096;
 
@@ -348,6 +351,19 @@ pub fn change(
     }
 }
 
+/// Waits until the key server of this configuration has the records up to this change, if it runs and shows its status: whoever goes on
+/// with what was granted is not told that nobody knows it, which resolvers would keep for a while.
+pub fn wait_until_followed(config: &Path, number: u64) {
+    let (begin, target) = (Instant::now(), Target { url: None, config: Some(config.to_owned()) });
+    while begin.elapsed() < FOLLOWED {
+        let Ok(status) = fetch::json(&target, "/api/v1/status") else { return };
+        if status["number"].as_u64().is_none_or(|held| held >= number) {
+            return;
+        }
+        std::thread::sleep(ASKED);
+    }
+}
+
 fn grant(command: &GrantCap) -> Outcome {
     let config = match command.provider.place()? {
         KeyServerAt::Here(config) => config,
@@ -370,6 +386,7 @@ fn grant(command: &GrantCap) -> Outcome {
         shortened = beyond(state, &terms, not_after);
         Some(granted.clone())
     })?;
+    wait_until_followed(config, server.state().number());
     warn_of_shortened(shortened.iter().map(|grant| grant.terms.to_string()));
     let state = server.state();
     let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
@@ -523,6 +540,7 @@ fn revoke(command: &Revoke) -> Outcome {
                 change(&mut server, &mut changes, &mut |_| Some(body(entry)))?;
             }
             let (number, count) = (server.state().number(), server.state().revocations().len());
+            wait_until_followed(config, number);
             report(json!({ "number": number, "revocations": count }), command.json);
             Ok(())
         }

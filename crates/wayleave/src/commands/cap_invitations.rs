@@ -9,7 +9,7 @@ use wayleave_core::Prefix;
 use wayleave_runtime::clock::{unix_now, utc};
 use zeroize::Zeroizing;
 
-use super::cap::{change, warn_of_unknown};
+use super::cap::{change, wait_until_followed, warn_of_unknown};
 use super::cap_remote::{KeyServerAt, Provider, all};
 use crate::api_client::ApiTarget;
 use crate::config::Source;
@@ -104,6 +104,7 @@ pub fn invite(command: &Invite) -> Outcome {
             .help("choose another --principal; or add --again if it is the same customer")
             .into());
     }
+    wait_until_followed(config, server.state().number());
     let text = Zeroizing::new(line.expose());
     hand_over(command, &text, &line.id.to_string(), not_after);
     Ok(())
@@ -146,7 +147,9 @@ pub fn list(command: &Invitations) -> Outcome {
             let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
             if let Some(id) = withdraw {
                 change(&mut server, &mut changes, &mut |_| Some(ChangeBody::Uninvite(id)))?;
-                return withdrawn(command, id, &json!(server.state().number()));
+                let number = server.state().number();
+                wait_until_followed(config, number);
+                return withdrawn(command, id, &json!(number));
             }
             let now = unix_now().secs();
             let described =

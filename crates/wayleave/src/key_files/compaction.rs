@@ -145,17 +145,24 @@ impl NewRecords {
     /// # Errors
     /// If the records do not continue the snapshot, or have a later one; or what the system said. The file in use is as before.
     pub fn finish(mut self, mut changes: Changes) -> Result<u64, Failure> {
-        let copied = self.copy_ahead(&mut changes)?;
+        let unread = self.read_ahead(&mut changes)?;
+        let copied = self.copy_ahead(unread)?;
         self.place(&mut changes, copied)
     }
 
-    /// Copies the changes that the file in use has by now, and makes all of this one durable. Others may append meanwhile: the file in
-    /// use is locked only while it is read, so that no change is copied whose writer takes it back.
-    fn copy_ahead(&mut self, changes: &mut Changes) -> Result<Copied, Failure> {
-        let begin = self.file.stream_position().map_err(|error| self.system(&error))?;
+    /// Reads the changes that the file in use has by now. It is locked only meanwhile, so that no change is read whose writer takes it
+    /// back.
+    fn read_ahead(&self, changes: &mut Changes) -> Result<Unread, Failure> {
         let in_use = changes.lock()?;
         let unread = self.unread()?;
         drop(in_use);
+        Ok(unread)
+    }
+
+    /// Copies them, and makes all of this file durable. That may take long, and others append meanwhile: nothing here can lock the file
+    /// in use.
+    fn copy_ahead(&mut self, unread: Unread) -> Result<Copied, Failure> {
+        let begin = self.file.stream_position().map_err(|error| self.system(&error))?;
         let copied = self.copy(unread, begin)?;
         self.file.sync_all().map_err(|error| self.system(&error))?;
         Ok(copied)
@@ -280,12 +287,16 @@ mod tests {
         provider.open_accounts(50);
         let (mut new, mut changes) = begun(&provider);
         provider.open_accounts(30);
-        let copied = new.copy_ahead(&mut changes).expect("copied");
+        let unread = new.read_ahead(&mut changes).expect("read");
+        // Whoever appends now, before and while it is copied, does not wait.
+        let is_free =
+            || drop(Lock::take(&File::open(provider.records()).expect("there")).expect("nobody has the lock"));
+        is_free();
+        provider.append();
+        let copied = new.copy_ahead(unread).expect("copied");
+        is_free();
         let (octets, base) = (fs::metadata(&new.new).expect("there").len(), copied.begin);
         assert!(octets > base + 30 * 100, "{octets} {base}");
-        // Whoever appends now does not wait.
-        drop(Lock::take(&File::open(provider.records()).expect("there")).expect("nobody has the lock"));
-        provider.append();
         let from = copied.from.try_clone().expect("a file");
         let Unread { octets: rest, .. } = Unread::read(from, copied.at, copied.previous).expect("read");
         assert_eq!(split_changes(&rest).0.len(), 1, "the rest is what came meanwhile");
@@ -301,7 +312,8 @@ mod tests {
         let provider = Provider::new("compaction-overtaken");
         provider.open_accounts(20);
         let (mut new, mut changes) = begun(&provider);
-        let copied = new.copy_ahead(&mut changes).expect("copied");
+        let unread = new.read_ahead(&mut changes).expect("read");
+        let copied = new.copy_ahead(unread).expect("copied");
         // The same file again in another inode, with one change more.
         provider.append();
         let again = provider.folder.join("again");

@@ -104,6 +104,17 @@ fn compacted_records_answer_as_before_also_after_a_restart_and_an_old_copy_is_st
     fs::write(&records, &later).expect("written");
     server.running.resume();
     assert_eq!(server.running.count("number"), 308);
+    // A copy that somebody went on from by other changes, up to the same number, takes the file's place.
+    let config = fs::read_to_string(server.folder.0.join(&server.config)).expect("there");
+    server.folder.write("server/forked.toml", &config.replace("records = \"records\"", "records = \"forked\""));
+    fs::write(server.folder.0.join("server/forked"), &old).expect("written");
+    server.folder.ok(&["cap", "revoke", "11", "12", "13", "--config", "server/forked.toml"]);
+    fs::rename(server.folder.0.join("server/forked"), &records).expect("put in place");
+    let refused = || server.running.log().matches("does not continue change 308").count();
+    eventually("the server ends again", || refused() == 2);
+    server.running.kill();
+    fs::write(&records, &later).expect("written");
+    server.running.resume();
     // And of another provider: well made, and not this one's.
     let other = Server::new("compacted-other");
     churn(&other, 10);

@@ -140,8 +140,8 @@ fn strangers_of_many_networks_do_not_keep_the_operator_out() {
     let world = World::new("networks");
     let head = format!("Authorization: Bearer {}\r\n", world.read);
     let request = format!("GET /v1/server HTTP/1.1\r\nHost: a\r\n{head}\r\n");
-    // A connection that the operator keeps open, and one that is opened for each request.
-    let mut kept = world.connect().expect("it listens");
+    // A connection that the operator keeps open, from a network of the strangers', and one that is opened for each request.
+    let mut kept = world.connect_as([127, 0, 1, 250]).expect("it listens");
     let ask = |kept: &mut StreamOwned<ClientConnection, TcpStream>| {
         kept.write_all(request.as_bytes()).expect("sent");
         let mut answer = [0; 4096];

@@ -43,6 +43,14 @@ pub(super) fn connect_from(source: [u8; 4], to: &str) -> TcpStream {
     })
 }
 
+/// A connection on which the server has to show this key.
+fn secured(stream: TcpStream, pin: KeyPin) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let config = client_config(pin).expect("a configuration");
+    Ok(StreamOwned::new(ClientConnection::new(Arc::clone(&config), name).expect("a client"), stream))
+}
+
 /// How many of these the other side has closed.
 pub(super) fn closed(all: &mut [TcpStream]) -> usize {
     let is_closed = |stream: &mut TcpStream| {
@@ -151,11 +159,12 @@ impl World {
             let last = log.rsplit("pin=").next().and_then(|rest| rest.split_whitespace().next()).expect("a pin");
             last.parse().expect("a pin")
         });
-        let stream = TcpStream::connect(&self.api)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        let name = ServerName::try_from("127.0.0.1").expect("a name");
-        let config = client_config(pin).expect("a configuration");
-        Ok(StreamOwned::new(ClientConnection::new(Arc::clone(&config), name).expect("a client"), stream))
+        secured(TcpStream::connect(&self.api)?, pin)
+    }
+
+    /// A connection from this address of the loopback interface.
+    pub(super) fn connect_as(&self, source: [u8; 4]) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        secured(connect_from(source, &self.api), self.pin)
     }
 
     /// Sends octets as they are, and gives all that comes.

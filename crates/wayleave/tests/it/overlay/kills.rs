@@ -20,8 +20,9 @@ const DATAGRAM: usize = 200;
 /// A connection that makes no progress for so long is given up by the application.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long traffic may take to go on after everything was there again, on a machine under load.
-const RECOVERY: Duration = Duration::from_secs(30);
+/// How long traffic may take until it begins, and until it goes on after everything was there again. Whatever is stuck stays so, and a
+/// machine on which ten others compile takes half a minute: connections that failed are given up after [`PATIENCE`], and the attacker goes on.
+const RECOVERY: Duration = Duration::from_secs(180);
 
 /// Traffic, or somebody who disturbs it, until it is to end.
 type Task = Box<dyn FnOnce(&Tally, &AtomicBool) + Send>;

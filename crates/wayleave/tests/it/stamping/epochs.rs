@@ -1,19 +1,21 @@
 //! Ten thousand ends of key epochs under load, in virtual time: holders look their secrets up while look-ups fail and clocks differ,
-//! and stamp bursts across each end; a router verifies, the waypoint's key is rotated, and somebody keeps old secrets.
+//! and stamp bursts across each end; a router verifies, the waypoint's key is rotated, and somebody keeps old secrets. One holder revokes
+//! epoch after epoch, and whoever has these secrets sends on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use wayleave_control::capability::{
-    ChangeBody, Client, Credential, Grant, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupFailure,
-    LookupInput, LookupOutput, LookupPolicy, NameServer, Obtained, ProviderKey, Renewal, Served, Terms, Transport,
-    Zone,
+    ChangeBody, Client, Credential, Denial, Grant, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupFailure,
+    LookupInput, LookupOutput, LookupPolicy, NameServer, Obtained, Order, Ordering, ProviderKey, Renewal, Served,
+    Status, Terms, Transport, Zone,
 };
 use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{Frame, Ingress};
+use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router, record};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_dataplane::stamper::{self, Location, Outcome, OutgoingPacket, Rule, RuleAction, Stamper};
@@ -33,6 +35,10 @@ const LONGER: u8 = 6;
 const HOLDERS: u32 = 4;
 const OF_LONGER: u32 = 3;
 const DELEGATE: u32 = 4;
+/// The holder that revokes an epoch out of so many, and seconds between two lists of revocations.
+const REVOKER: u32 = 5;
+const REVOKED: u64 = 5;
+const LISTED: u64 = 7;
 /// Seconds between two rotations of the waypoint's key, and from the announcement of one until it counts.
 const ROTATED: u64 = 40_000;
 const AHEAD: u64 = 200;
@@ -92,13 +98,17 @@ fn provider() -> ProviderKey {
     ProviderKey::new(Seed::new([1; 32]))
 }
 
+fn signer() -> SigningKey {
+    SigningKey::from_seed(&Seed::new([2; 32]))
+}
+
 fn zone() -> Zone {
     "keys.example.net".parse().expect("a zone")
 }
 
-/// A key server with a grant for each holder.
+/// A key server with a grant for each holder, and for the one that revokes.
 fn server() -> (KeyServer, Vec<Credential>) {
-    let signer = SigningKey::from_seed(&Seed::new([2; 32]));
+    let signer = signer();
     let mut server = KeyServer::new(KeyServerConfig {
         zone: zone(),
         name_servers: vec![NameServer { name: "ns1.example.net".to_owned(), addresses: Vec::new() }],
@@ -110,7 +120,7 @@ fn server() -> (KeyServer, Vec<Credential>) {
         responses_per_second: 0,
     })
     .expect("a server");
-    let held = (1..=HOLDERS).map(|number| {
+    let held = (1..=REVOKER).map(|number| {
         let terms = terms(number);
         let principal = terms.principal;
         let account = ChangeBody::Account { principal, generation: 0, name: String::new() };
@@ -252,25 +262,112 @@ fn instants(second: u64, holders: &[Holder], random: &mut Random) -> Vec<(u64, b
     instants
 }
 
+/// A packet that somebody stamps now with a holder's secret of any epoch.
+fn stamped_with(holder: u32, epoch: u32, rotations: u64, number: u32, now: UnixTime) -> Vec<u8> {
+    let capability = terms(holder).capability(epoch);
+    let hops = [Hop { key: keys(rotations).stamp_key(&capability).expect("held"), capability }];
+    let nonce = Nonce::new(now, number);
+    let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
+    let mut out = Vec::new();
+    encapsulate(&inner(), &route, &mut out).expect("sound");
+    out
+}
+
 /// Packets of somebody who has the first holder's secrets of epochs that have ended twice, or are in the future: stamped now.
 fn late(rotations: u64, number: u32, now: UnixTime) -> Vec<Vec<u8>> {
-    let terms = terms(1);
-    let current = epoch::epoch_at(terms.interval, now);
-    let stamped = |epoch: u32| {
-        let capability = terms.capability(epoch);
-        let hops = [Hop { key: keys(rotations).stamp_key(&capability).expect("held"), capability }];
-        let nonce = Nonce::new(now, number);
-        let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
-        let mut out = Vec::new();
-        encapsulate(&inner(), &route, &mut out).expect("sound");
-        out
-    };
-    [current - 2, current + 2].map(stamped).to_vec()
+    let current = epoch::epoch_at(terms(1).interval, now);
+    [current - 2, current + 2].map(|epoch| stamped_with(1, epoch, rotations, number, now)).to_vec()
+}
+
+/// The holder that revokes key epochs, by orders to the key server; and the router, which has the server's lists.
+struct Revoker {
+    credential: Credential,
+    /// The second, within its epoch, at which the next one is revoked.
+    next: u64,
+    /// Epochs that are revoked, as far as any router may still have to know.
+    revoked: Vec<u32>,
+    lists: u64,
+    orders: u64,
+    /// Packets of revoked epochs that were refused, and of others that passed.
+    refused: u64,
+    passed: u64,
+}
+
+impl Revoker {
+    fn new(credential: Credential) -> Self {
+        Self { credential, next: LENGTH, revoked: Vec::new(), lists: 0, orders: 0, refused: 0, passed: 0 }
+    }
+
+    fn interval(&self) -> Interval {
+        self.credential.terms.interval
+    }
+
+    /// Orders what is due, twice; its own clock is up to nine tenths of a second from the server's.
+    fn order(&mut self, server: &mut KeyServer, (second, ahead): (u64, i64), random: &mut Random) -> bool {
+        if second < self.next {
+            return false;
+        }
+        // In the last second of an epoch as often as in all others together.
+        let within = if random.below(2) == 0 { LENGTH - 1 } else { random.below(LENGTH) };
+        self.next = (second / LENGTH + REVOKED) * LENGTH + within;
+        let (own, now) = (at(second * 1_000_000, ahead), at(second * 1_000_000, 0));
+        let epoch = epoch::epoch_at(self.interval(), own.unix);
+        for _ in 0..2 {
+            self.orders += 1;
+            let nonce = (self.orders as u32).to_be_bytes();
+            let ordering = Ordering::new(self.credential.clone(), Order::RevokeEpoch, nonce, epoch, own.unix);
+            let client = Client { address: [192, 0, 2, 9].into(), transport: Transport::Udp };
+            let Served::Order(order) = server.serve(&ordering.question(7), client, now) else { panic!("an order") };
+            // The second time it is done already.
+            assert_eq!(order.change.is_some(), self.orders % 2 == 1);
+            order.change.iter().for_each(|change| server.apply(change).expect("the next"));
+            let answer = server.acknowledge(&order, Ok(()), now);
+            let acknowledged = ordering.read(&answer, 7).expect("an answer").expect("acknowledged");
+            assert_eq!(acknowledged.status, Status::Done);
+        }
+        self.revoked.push(epoch);
+        true
+    }
+
+    /// The router gets the server's list, of what has not expired, as the role writes it.
+    fn list(&mut self, server: &KeyServer, router: &mut Router, now: UnixTime) {
+        self.lists += 1;
+        let in_force = |entry: &&Revocation| entry.expires_at().is_none_or(|second| second > now.secs());
+        let entries: Vec<Revocation> = server.state().revocations().filter(in_force).copied().collect();
+        let (list, signature) = sign_list(&signer(), self.lists, now, ListKind::Whole, &entries);
+        router.revocations().apply(&list, &signature, &signer().verifying_key()).expect("the next");
+    }
+
+    /// Whoever has the secrets of all epochs that a router accepts now sends a packet with each: those of revoked epochs are refused for
+    /// as long, and no others.
+    fn send(&mut self, router: &mut Router, rotations: u64, number: u32, now: Now) {
+        let current = epoch::epoch_at(self.interval(), now.unix);
+        for epoch in current - 1..=current + 1 {
+            let mut packet = [stamped_with(REVOKER, epoch, rotations, number, now.unix)];
+            let [action] = decide(router, &mut packet, now)[..] else { panic!("one packet") };
+            if self.revoked.contains(&epoch) {
+                assert_eq!(action, Action::Drop(Reason::Revoked), "epoch {epoch} in epoch {current}");
+                self.refused += 1;
+            } else {
+                assert_eq!(action, Action::Route, "epoch {epoch} in epoch {current}");
+                self.passed += 1;
+            }
+        }
+    }
+
+    /// Entries are kept until the end of the second epoch after their own, and no longer.
+    fn expire(&mut self, router: &mut Router, now: UnixTime) {
+        router.revocations().expire(now);
+        let interval = self.interval();
+        self.revoked.retain(|epoch| epoch::epoch_begin(interval, epoch + 3) > now.secs());
+        assert_eq!(router.revocations().len(), self.revoked.len());
+    }
 }
 
 #[test]
 fn ten_thousand_ends_of_key_epochs_lose_no_packet_and_let_no_late_one_pass() {
-    let (mut server, credentials) = server();
+    let (mut server, mut credentials) = server();
+    let mut revoker = Revoker::new(credentials.pop().expect("the last"));
     let mut random = Random(11);
     let mut router = Router::new(
         Config {
@@ -305,9 +402,17 @@ fn ten_thousand_ends_of_key_epochs_lose_no_packet_and_let_no_late_one_pass() {
                 holder.ahead = i64::try_from(random.below(1_800_000)).expect("small") - 900_000;
             }
         }
+        let ahead = i64::try_from(random.below(1_800_000)).expect("small") - 900_000;
+        let is_revoked = revoker.order(&mut server, (second, ahead), &mut random);
+        if is_revoked || second % LISTED == 0 {
+            revoker.list(&server, &mut router, at(micros, 0).unix);
+        }
+        revoker.expire(&mut router, at(micros, 0).unix);
         for (part, is_end) in instants(second, &holders, &mut random) {
             let micros = micros + part;
             let now = at(micros, 0);
+            number = number.wrapping_add(1);
+            revoker.send(&mut router, rotations, number, now);
             for holder in &mut holders {
                 let own = at(micros, holder.ahead);
                 if let Some(epoch) = holder.renewal.due(own.unix) {
@@ -352,6 +457,19 @@ fn ten_thousand_ends_of_key_epochs_lose_no_packet_and_let_no_late_one_pass() {
             open.retain(|_, charge| !record::is_over(charge, now) || !router.accounts().close(charge));
         }
     }
+    // The key server says so too, for as long as it answers for the epoch.
+    let now = at((BOUNDARIES * LENGTH - 1) * 1_000_000, 0);
+    let current = epoch::epoch_at(revoker.interval(), now.unix);
+    for epoch in current - 1..=current + 1 {
+        let outcome = look_up(&mut server, &revoker.credential, epoch, (now, now), false, 0);
+        let is_denied = matches!(outcome, Err(LookupFailure::Denied(Denial::Revoked)));
+        assert!(is_denied == revoker.revoked.contains(&epoch) && is_denied != outcome.is_ok(), "{outcome:?}");
+    }
+    // What has expired is swept out of its state now and then.
+    let held: Vec<u32> = server.state().revocations().filter_map(|entry| Some(entry.epoch?.1)).collect();
+    assert!(revoker.revoked.iter().all(|epoch| held.contains(epoch)) && held.len() < revoker.orders as usize / 2);
+    assert!(revoker.orders / 2 > BOUNDARIES / REVOKED - 10, "{}", revoker.orders);
+    assert!(revoker.refused > revoker.orders * LENGTH && revoker.passed > revoker.refused, "{}", revoker.refused);
     assert_eq!(dropped.values().sum::<u64>(), late_ones);
     assert_eq!(dropped.len(), 1, "for one reason: {dropped:?}");
     assert_eq!(rotations, BOUNDARIES * LENGTH / ROTATED);
