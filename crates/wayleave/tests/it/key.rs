@@ -167,7 +167,8 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     let (again, entries) = server.list();
     assert_eq!(entries, ["7/3"]);
     assert!(again > after, "a list never has a lower number after a restart");
-    assert_eq!(server.answers("revoked"), 1);
+    // By datagram and by TCP: a resolver may repeat the denial of another time.
+    assert_eq!(server.answers("revoked"), 2);
     // The provider takes it back.
     server.folder.ok(&["cap", "revoke", "7/3", "--lift", "--config", &server.config]);
     eventually("the list follows", || server.list().1.is_empty());
@@ -210,7 +211,7 @@ fn a_server_whose_list_is_missing_does_not_start_until_the_operator_begins_anoth
     fs::remove_file(&list).expect("there");
     let output = server.folder.run(&["run", "key", "--config", &server.config]);
     let said = text_of(&output);
-    assert!(!output.status.success() && said.contains("old copy") && said.contains("cap new-list"), "{said}");
+    assert!(!output.status.success() && said.contains("old copy") && said.contains("then begin a list with"), "{said}");
     assert!(!list.exists(), "nothing is written over what may be restored");
     server.folder.ok(&begin);
     server.running.resume();
