@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use wayleave_core::{IdentityKey, Instant, Machine, Now};
+use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
 use super::state::ChangeTimes;
@@ -320,7 +320,7 @@ impl RouterServer {
                 if let Some(standing) = self.standing.get_mut(&router) {
                     (standing.follows, standing.list) = (true, list);
                 }
-                self.hand_out(router);
+                self.hand_out(router, now.unix);
             }
             ChannelMessage::Ask(requests) => self.ask(link, router, &requests, now.instant),
             _ => {
@@ -423,24 +423,24 @@ impl RouterServer {
         self.answer();
     }
 
-    fn set_list(&mut self, number: u64, octets: Arc<[u8]>, times: ChangeTimes) {
+    fn set_list(&mut self, number: u64, octets: Arc<[u8]>, times: ChangeTimes, now: UnixTime) {
         if octets.len() > MAX_LIST || self.list.as_ref().is_some_and(|(last, _)| number <= *last) {
             return;
         }
         (self.list, self.times) = (Some((number, octets)), times);
         let all: Vec<RouterNumber> = self.standing.keys().copied().collect();
-        all.into_iter().for_each(|router| self.hand_out(router));
+        all.into_iter().for_each(|router| self.hand_out(router, now));
     }
 
     /// Sends the list to a router that follows and has an older one.
-    fn hand_out(&mut self, router: RouterNumber) {
+    fn hand_out(&mut self, router: RouterNumber, now: UnixTime) {
         let (Some((number, list)), Some(standing)) = (self.list.clone(), self.standing.get(&router)) else {
             return;
         };
         let Some(link) = standing.link.filter(|_| standing.follows) else { return };
         let has = standing.list;
         // A list of records that were set back lacks revocations, also once its number is higher: the router keeps the one that it has.
-        match has.map(|has| if has > number { Some(false) } else { self.times.has_list(has) }) {
+        match has.map(|has| if has > number { Some(false) } else { self.times.has_list(has, now) }) {
             Some(Some(false)) => self.set_ahead(router, has),
             Some(None) => {}
             // The records are in order again, or the operator has made the router forget its list.
@@ -516,7 +516,7 @@ impl Machine for RouterServer {
             RouterServerInput::Persisted(id) => self.persisted(id),
             RouterServerInput::Settle { closed } => self.settle(closed, now),
             RouterServerInput::Reopened(reopening) => self.reopened(reopening),
-            RouterServerInput::List { number, octets, times } => self.set_list(number, octets, times),
+            RouterServerInput::List { number, octets, times } => self.set_list(number, octets, times, now.unix),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),
         }
     }

@@ -294,10 +294,13 @@ impl ChangeTimes {
         (self.last << 32 | second & SECOND).max(before + 1)
     }
 
-    /// Whether the list with this number was made of these records; `None` if that is not known.
+    /// Whether the list with this number was made of these records; `None` if that is not known. A change whose time is still to come
+    /// was signed by a clock that was ahead: a list with an earlier second may be of these records or of others.
     #[must_use]
-    pub fn has_list(&self, number: u64) -> Option<bool> {
-        self.at(number >> 32).map(|time| number & SECOND >= time & SECOND)
+    pub fn has_list(&self, number: u64, now: UnixTime) -> Option<bool> {
+        let time = self.at(number >> 32)?;
+        let is_of_these = number & SECOND >= time & SECOND;
+        (is_of_these || time <= now.secs()).then_some(is_of_these)
     }
 }
 

@@ -22,6 +22,7 @@ use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::common::{NOW, at, seed};
+use super::snapshot::{restore, snapshot};
 
 const FORGED: [LookupEvent; 1] = [LookupEvent::Forged(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 53))];
 const ZONE: &str = "keys.example.net";
@@ -1027,14 +1028,20 @@ fn a_clock_that_is_ahead_for_once_lets_no_revocation_out_of_the_list_or_the_reco
     let year = 365 * 86_400;
     let listed = |server: &KeyServer, second| server.state().listed(NOW + second).count();
     assert_eq!((listed(&server, 0), listed(&server, year)), (1, 1));
-    // As many as are looked through for what has expired, and a change by the wrong clock.
+    // As many as are looked through for what has expired, and changes by the wrong clock, the last one too.
     for number in 0..1_100 {
         let entry = Revocation { principal: principal(8), delegation: Some((id(number), None)), epoch: None };
-        change(&mut server, ChangeBody::Revoke(entry), if number % 100 == 22 { at(year) } else { at(1) });
+        let is_ahead = number % 100 == 22 || number == 1_099;
+        change(&mut server, ChangeBody::Revoke(entry), if is_ahead { at(year) } else { at(1) });
     }
     let epoch = epoch_at(at(0));
     assert!(server.state().is_revoked(&credential.terms, epoch));
     assert_eq!(listed(&server, year), 1_101);
+    // The records are compacted by that clock.
+    let made = snapshot(server.state(), at(year).unix);
+    let restored = restore(&State::new(provider()), &made).expect("well made");
+    assert!(restored.is_revoked(&credential.terms, epoch));
+    assert_eq!(restored.listed(NOW + year).count(), 1_101);
     assert_eq!(direct(&mut server, &credential, epoch, at(2)).0, Err(LookupFailure::Denied(Denial::Revoked)));
     // By time that has passed in truth it goes, from the list and from the records.
     for number in 0..3_000 {

@@ -327,6 +327,27 @@ fn a_router_with_a_list_of_other_records_is_told_from_one_that_is_behind_also_af
     }
 }
 
+/// Change 11 was signed by a clock that was ahead by a day; the lists of it and of the changes after it were too.
+#[test]
+fn a_list_whose_second_is_before_a_change_of_a_clock_that_was_ahead_is_not_taken_for_one_of_other_records() {
+    let begin = now(0).unix.secs();
+    let seconds: Arc<[u64]> = (0..=20).map(|change| if change > 10 { begin + 86_400 } else { begin }).collect();
+    let times = ChangeTimes { last: 20, seconds };
+    let at = |change: u64, second: u64| change << 32 | second;
+    let after = |second: u64| UnixTime((begin + second) * 1_000_000);
+    let of_change = |change: u64, second: u64, now: u64| times.has_list(at(change, begin + second), after(now));
+    assert_eq!(of_change(15, 50, 100), None, "that time is still to come");
+    assert_eq!(of_change(15, 50, 86_400), Some(false));
+    assert_eq!(of_change(15, 86_400, 100), Some(true));
+    assert_eq!((of_change(5, 50, 100), times.has_list(at(5, begin - 1), after(100))), (Some(true), Some(false)));
+    // A router with such a list is sent the next one.
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    server.frame(1, &ChannelMessage::Follow { list: Some(at(15, begin + 50)) }, 0);
+    server.list(at(20, begin + 86_400), Arc::from([9_u8; 100]), times.clone());
+    assert_eq!((server.sent().len(), server.machine.standing()[&10].is_ahead), (1, false));
+}
+
 #[test]
 fn routers_share_a_rate_and_whoever_reckons_with_another_keeps_to_its_floor() {
     let mut server = Server::new(BTreeMap::new(), 0);

@@ -26,7 +26,7 @@ fn unix(second: u64) -> UnixTime {
 
 type Made = (Signed<SnapshotHead>, Vec<Vec<u8>>);
 
-fn snapshot(state: &State, now: UnixTime) -> Made {
+pub(super) fn snapshot(state: &State, now: UnixTime) -> Made {
     let mut pieces = Vec::new();
     let take = |piece: &[u8]| -> Result<(), Infallible> {
         pieces.push(piece.to_vec());
@@ -36,7 +36,7 @@ fn snapshot(state: &State, now: UnixTime) -> Made {
     (head.expect("small enough"), pieces)
 }
 
-fn restore(of: &State, (head, pieces): &Made) -> Result<State, SnapshotError> {
+pub(super) fn restore(of: &State, (head, pieces): &Made) -> Result<State, SnapshotError> {
     let mut restoring = of.restoring(head.clone(), &signer().verifying_key())?;
     for (index, piece) in pieces.iter().enumerate() {
         assert_eq!(restoring.next(), Some(index));
@@ -449,6 +449,13 @@ fn revocations_that_have_expired_are_left_out_and_lifting_one_stops_nobody() {
     };
     assert_eq!(kept(&state, expiry + 1_000_000), 1, "a clock that is wrong drops nothing: the last change was before");
     open(&mut state, 4, 0);
+    // As many changes as it takes until what was signed before counts no more.
+    let name = |number: u32| format!("renamed {number} times");
+    for number in 1..1_024 {
+        let body = ChangeBody::Account { principal: principal(3), generation: 0, name: name(number) };
+        apply(&mut state, body, expiry);
+    }
+    assert_eq!(kept(&state, expiry), 1);
     apply(&mut state, ChangeBody::Close { principal: principal(4) }, expiry);
     assert_eq!(kept(&state, expiry - 1), 1);
     let mut after = restore(&fresh(), &snapshot(&state, unix(expiry))).expect("well made");

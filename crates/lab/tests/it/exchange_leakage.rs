@@ -580,16 +580,49 @@ fn assert_same_links(plain: &Links, other: &Links) {
     assert_eq!(numbers(plain), numbers(other), "frames on each link");
 }
 
+/// A slice of work of the slow member, for whose end a frame waits.
+const SLOW_SLICE: Duration = Duration::from_millis(6);
+
+/// The same frames of each type on each link, and those of members at the same time but for a slice. When and in which order the parties
+/// evaluate follows from when these come.
+fn assert_same_but_for_a_slice(plain: &[Shape], other: &[Shape]) {
+    let by_type = |shapes: &[Shape]| {
+        let mut frames: BTreeMap<(Node, Node, u8), Vec<(Instant, usize)>> = BTreeMap::new();
+        for shape in shapes {
+            frames.entry((shape.from, shape.to, shape.kind)).or_default().push((shape.at, shape.len));
+        }
+        frames
+    };
+    let (plain, other) = (by_type(plain), by_type(other));
+    assert!(plain.keys().eq(other.keys()), "the same types on the same links");
+    for ((of, plain), other) in plain.iter().zip(other.values()) {
+        assert_eq!(plain.len(), other.len(), "{of:?}");
+        let lengths = |frames: &[(Instant, usize)]| {
+            let mut lengths: Vec<usize> = frames.iter().map(|(_, len)| *len).collect();
+            lengths.sort_unstable();
+            lengths
+        };
+        assert_eq!(lengths(plain), lengths(other), "{of:?}");
+        // What a slow member grants again of what came while it was opening something, it grants as much later as that took it.
+        if !matches!(of.0, Node::Member(_)) || (of.0, of.2) == (Node::Member(SLOW), 7) {
+            continue;
+        }
+        for (one, two) in plain.iter().zip(other) {
+            let apart = if one.0 < two.0 { two.0 - one.0 } else { one.0 - two.0 };
+            assert!(one.1 == two.1 && apart < SLOW_SLICE, "{of:?}: {one:?} and {two:?}");
+        }
+    }
+}
+
 in_both_modes!(a_slow_members_rankings_and_parts_of_results_say_nothing_of_what_was_opened);
 fn a_slow_members_rankings_and_parts_of_results_say_nothing_of_what_was_opened(export: ExportMode) {
     let (all, shapes, parts) = be_slow(export, |_| false);
-    assert!(parts >= 3, "{parts} parts of a batch's results");
+    assert!(parts >= 2, "{parts} parts of a batch's results");
     assert_eq!(all.tables[&SLOW], all.tables[&USUAL], "its own order decides where it had not looked in time");
-    let plain = of_links(&shapes);
     let mut opened = BTreeSet::from([all.tables[&SLOW].len()]);
     for hides in [(|_| true) as fn(u32) -> bool, |update| update.is_multiple_of(2)] {
-        let (sim, shapes, _) = be_slow(export, hides);
-        assert_same_links(&plain, &of_links(&shapes));
+        let (sim, other, _) = be_slow(export, hides);
+        assert_same_but_for_a_slice(&shapes, &other);
         assert_eq!(all.party_events, sim.party_events);
         opened.insert(sim.tables[&SLOW].len());
     }

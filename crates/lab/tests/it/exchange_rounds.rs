@@ -235,7 +235,7 @@ fn beside_large_rounds(exchange: &mut Exchange, rounds: u32, first: &mut u32) ->
 }
 
 #[test]
-fn a_change_beside_a_large_round_takes_less_than_twice_its_time() {
+fn a_change_beside_a_large_round_takes_less_than_twice_its_time_and_a_tick() {
     let costs = Some(Costs::default());
     let mut exchange = Exchange::new(Setup { members: 16, tick: TICK, costs, ..Setup::default() });
     exchange.announce(1, &[nlri(LIVE)], &route(1, &[64500], &[]));
@@ -250,7 +250,8 @@ fn a_change_beside_a_large_round_takes_less_than_twice_its_time() {
     println!("quiet {quiet:?}, beside {slowest:?} of {changes}; a round takes {took:?} and {messages} messages");
     exchange.check();
     assert!(changes >= 12, "{changes} changes");
-    assert!(slowest < 2 * quiet, "{slowest:?} beside large rounds, {quiet:?} without");
+    // What comes while a batch is made waits for the tick after the next.
+    assert!(slowest < 2 * quiet + TICK, "{slowest:?} beside large rounds, {quiet:?} without");
 }
 
 #[test]

@@ -49,7 +49,8 @@ impl Slices {
     /// Something is done after a slice.
     pub(super) fn ended(&mut self, now: Instant) {
         if let Some(began) = self.began.take() {
-            self.longest = now.since(began).max(self.longest * 7 / 8);
+            // It falls slowly: what follows a run of short slices, in which nothing could be opened, may be a long one.
+            self.longest = now.since(began).max(self.longest * 255 / 256);
         }
     }
 

@@ -265,6 +265,8 @@ pub struct Member {
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     /// Octets of these, about.
     halves_octets: usize,
+    /// Goes up when something changes by which routes are assessed, but for findings of validation.
+    rules: u64,
     last_seq: u64,
     /// The last batch through which it has had everything, and whether it may lack something of the later ones.
     complete: u64,
@@ -346,6 +348,7 @@ impl Member {
             announcements: Announcements::new(used, now.instant),
             halves: BTreeMap::new(),
             halves_octets: 0,
+            rules: 0,
             last_seq: 0,
             complete: 0,
             is_in_doubt: false,
@@ -882,6 +885,7 @@ impl Member {
     /// announcers that were removed, which end at once.
     fn assess_moved(&mut self, set: &MemberSet) {
         let Some(before) = &self.set else { return };
+        self.rules += 1;
         let is_moved = |slot: u32| {
             let of = |set: &'_ MemberSet| set.slot(slot).map(|slot| (slot.active, slot.addresses.clone()));
             of(before) != of(set)
@@ -1052,6 +1056,7 @@ impl Member {
 
     fn policy_changed(&mut self, policy: Box<Policy>) {
         self.policy = policy;
+        self.rules += 1;
         // Also if the request is lost with the link.
         self.instances.forget_results();
         // All of them, in an order that the policy does not determine: which ones it concerns must not show.

@@ -36,6 +36,8 @@ pub(super) struct Choice {
     /// The batch that listed these candidates, and the last one with which the choice was to be made anew.
     listed: Seq,
     anew: Seq,
+    /// [`Member::rules`] when what Select-Best chooses among was ranked.
+    pub(super) ranked_under: u64,
 }
 
 /// Whether a result of Select-Best is still to come.
@@ -116,6 +118,7 @@ impl Member {
             self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
             return None;
         }
+        let rules = self.rules;
         let choice = self.choices.entry(prefix).or_default();
         let is_latest = choice.listed <= seq;
         let is_unchanged = choice.candidates == *candidates;
@@ -126,7 +129,7 @@ impl Member {
             Choosing::Stays if is_latest => choice.chosen = choice.chosen.filter(|chosen| candidates.contains(chosen)),
             // Also if what was listed since, and looked at before, left the choice as it was.
             Choosing::Anew(awaits) if choice.anew <= seq => {
-                choice.anew = seq;
+                (choice.anew, choice.ranked_under) = (seq, rules);
                 choice.chosen = choice.chosen.filter(|_| is_unchanged);
                 choice.awaits = awaits;
             }
@@ -406,7 +409,7 @@ impl Member {
                     return None;
                 }
             } else if let Some(chosen) = chosen
-                && self.is_best(prefix, chosen)
+                && self.is_still_best(prefix, chosen)
             {
                 return Some(Some(chosen));
             } else if awaits == Awaits::Lost

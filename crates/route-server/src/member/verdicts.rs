@@ -86,8 +86,17 @@ impl Member {
         self.rankings_due = waiting;
     }
 
-    /// Whether the member's own order puts no other candidate above this one, which it may use. What Select-Best chose is right while that
-    /// is so: findings, rules for import and addresses of announcers may have changed since.
+    /// Whether what Select-Best chose is right: while it is in the best class. Without validation, and under the rules of the ranking,
+    /// nothing can have changed that, and when results come no time is spent that depends on how many candidates were opened.
+    pub(super) fn is_still_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
+        let is_as_ranked = self.choices.get(prefix).is_some_and(|choice| choice.ranked_under == self.rules);
+        if is_as_ranked && !self.config.validates {
+            return matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))]);
+        }
+        self.is_best(prefix, chosen)
+    }
+
+    /// Whether the member's own order puts no other candidate above this one, which it may use.
     pub(super) fn is_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let classes = self.classes(&candidates);

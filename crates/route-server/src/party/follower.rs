@@ -73,8 +73,9 @@ impl Role for Follower {
         match frame {
             PartyFrame::Reconciled { epoch, set, drop, differ, high_water, view } => {
                 let mut all = std::mem::take(&mut self.conclusion);
-                all.drop.extend(drop);
-                all.differ.extend(differ);
+                if !(drop.is_empty() && differ.is_empty()) {
+                    all.add(drop, differ, party.table.len())?;
+                }
                 reconcile(party, epoch, &set, &all, &high_water, view)?;
                 let waiting = |(slot, objects): (&u32, &BTreeMap<u64, PendingObject>)| {
                     objects.keys().map(|version| (*slot, *version)).collect::<Vec<_>>()
@@ -180,18 +181,16 @@ impl Role for Follower {
     }
 
     fn member_greeted(&mut self, party: &mut State, slot: u32, session: SessionId, select_best: bool) {
-        // Not in the middle of an inventory: once the parties agree, all are named.
-        if self.inventory.is_none() {
+        // Not before the parties agree: then all are named.
+        if party.peer_ready() {
             party.send_to_peer(&PartyFrame::Joined { slot, session, select_best });
         }
     }
 
     fn departed(&mut self, party: &mut State, departure: Departure) {
         match departure {
-            Departure::Member { slot, session, pending } if self.inventory.is_none() => {
-                if party.peer_ready() {
-                    self.keep_departing(slot, pending);
-                }
+            Departure::Member { slot, session, pending } if party.peer_ready() => {
+                self.keep_departing(slot, pending);
                 party.send_to_peer(&PartyFrame::Left { slot, session });
             }
             Departure::Member { .. } => {}

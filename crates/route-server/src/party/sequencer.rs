@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_bgp::Nlri;
-use wayleave_core::{Instant, Now};
+use wayleave_core::{Instant, Now, Prefix};
 
 use super::batch::Applied;
 use super::budget::{Turns, octets_stored, prefixes_allowed};
@@ -509,7 +509,7 @@ impl Sequencer {
         let work_quota = work_left.map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
         let (rankers, has_round, max_blob) = (rankers(party), has_round(party), party.max_blob() as usize);
         let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), Taking::default());
-        let mut all_work = Duration::ZERO;
+        let (mut all_work, mut added) = (Duration::ZERO, BTreeMap::new());
         self.held_back.clear();
         self.held_back_at = work_done(party);
         let first = self.first;
@@ -533,12 +533,14 @@ impl Sequencer {
                     continue;
                 }
                 let kind = &object.header.description.kind;
-                let comparators = rankers * comparators(party, *slot, kind);
+                let comparators = rankers * comparators(party, *slot, kind, &added);
                 let is_open = open + taken.comparators > 0;
                 let waits = matches!(kind, Kind::Announce { .. })
                     && is_open
                     && open + taken.comparators + comparators > OPEN_COMPARATORS;
-                if comparators > 0 && (waits || !has_round) {
+                // What a column opens is evaluated for the new slot.
+                let needs_round = comparators > 0 || rankers > 0 && matches!(kind, Kind::Column { .. });
+                if comparators > 0 && waits || needs_round && !has_round {
                     if taken.objects == 0 {
                         self.held_back.insert(*slot);
                     }
@@ -572,6 +574,11 @@ impl Sequencer {
                 }
                 let more_work = work_of(party, kind);
                 (work, all_work) = (work + more_work, all_work + more_work);
+                if let Kind::Announce { prefixes } = kind {
+                    for nlri in prefixes.iter().filter(|nlri| !party.table.owns(*slot, nlri)) {
+                        *added.entry(nlri.prefix).or_default() += 1;
+                    }
+                }
                 steps.push(Step::Object { slot: *slot, version: *version, digest: object.digest });
             }
         }
@@ -1303,19 +1310,24 @@ impl Taking {
     }
 }
 
-/// Comparators that each member that ranks needs because of an object: among all routes of its prefixes, once it counts.
-fn comparators(party: &State, slot: u32, kind: &Kind) -> usize {
+/// Comparators that each member that ranks needs because of an object: among all routes of its prefixes, once it counts, and with those
+/// that the batch has added before it.
+fn comparators(party: &State, slot: u32, kind: &Kind, added: &BTreeMap<Prefix, usize>) -> usize {
     let (prefixes, is_new) = match kind {
         Kind::Announce { prefixes } => (prefixes, true),
         Kind::Withdraw { prefixes } => (prefixes, false),
         Kind::Column { .. } => return 0,
     };
-    let routes = |nlri: &Nlri| {
-        let others = party.table.routes_of(&nlri.prefix) - usize::from(party.table.owns(slot, nlri));
-        others + usize::from(is_new)
+    let of_prefix = |paths: &[Nlri]| {
+        let owned = paths.iter().filter(|nlri| party.table.owns(slot, nlri)).count();
+        if !is_new && owned == 0 {
+            return 0;
+        }
+        let prefix = &paths[0].prefix;
+        let before = party.table.routes_of(prefix) + added.get(prefix).copied().unwrap_or(0);
+        round::comparators(before - owned + if is_new { paths.len() } else { 0 })
     };
-    let changes = |nlri: &&Nlri| is_new || party.table.owns(slot, nlri);
-    prefixes.iter().filter(changes).map(|nlri| round::comparators(routes(nlri))).sum()
+    prefixes.chunk_by(|one, other| one.prefix == other.prefix).map(of_prefix).sum()
 }
 
 /// Octets, about, that an object brings to each member that is up to date beyond its own blob: what it names and lists. What a column

@@ -355,8 +355,12 @@ pub fn change(
 /// with what was granted is not told that nobody knows it, which resolvers would keep for a while.
 pub fn wait_until_followed(config: &Path, number: u64) {
     let (begin, target) = (Instant::now(), Target { url: None, config: Some(config.to_owned()) });
-    while begin.elapsed() < FOLLOWED {
-        let Ok(status) = fetch::json(&target, "/api/v1/status") else { return };
+    loop {
+        let left = FOLLOWED.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        let Ok(status) = fetch::json_within(&target, "/api/v1/status", left) else { return };
         if status["number"].as_u64().is_none_or(|held| held >= number) {
             return;
         }

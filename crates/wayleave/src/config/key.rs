@@ -29,6 +29,8 @@ use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::changes::Changes;
 use crate::key_files::forwarding::ForwardingKeys;
 use crate::key_files::node::{self, KeyKind};
+use crate::key_files::records::Base;
+use crate::key_files::revocation;
 use crate::provider::waypoints::{WaypointKind, WaypointLabels, label_of};
 
 /// Principals and delegations have numbers of 24 bits.
@@ -454,12 +456,25 @@ impl KeyFile {
         {
             check(&follow.identity, &failure);
         }
+        // Before the records, which a server that runs may be adding to.
+        let list = key.revocations.as_ref().filter(|_| key.writer_key.is_some()).map(|named| {
+            let path = source.resolve(named.get_ref());
+            (named, revocation::last_number(&path, &self.writer()), path)
+        });
         let opened = Changes::open(&source.resolve(key.records.get_ref()));
-        let checked = opened
-            .and_then(|mut changes| changes.news())
-            .and_then(|news| news.base.map_or(Ok(()), |base| base.check(&self.writer())));
-        if let Err(failure) = checked {
-            check(&key.records, &failure);
+        let checked = opened.and_then(|mut changes| changes.news()).and_then(|news| {
+            news.base.as_ref().map_or(Ok(()), |base| base.check(&self.writer()))?;
+            let last = news.changes.last().map(|change| change.object().number);
+            Ok(last.or(news.base.as_ref().map(Base::number)).unwrap_or(0))
+        });
+        match (checked, list) {
+            (Ok(number), Some((named, last, path))) => {
+                if let Err(failures) = last.and_then(|last| revocation::goes_with(last, &path, number)) {
+                    failures.0.iter().for_each(|failure| check(named, failure));
+                }
+            }
+            (Ok(_), None) => {}
+            (Err(failure), _) => check(&key.records, &failure),
         }
         for waypoint in key.waypoint.iter().map(Spanned::get_ref) {
             let loaded = ForwardingKeys::load(FormatName::Platypus, &source.resolve(waypoint.key.get_ref()));

@@ -16,6 +16,10 @@ use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
 
+/// What is done where the records and the last list do not go together; then another list is begun.
+const WAY_OUT: &str = "restore the records that go with it from the last backup; revocations that routers have are missing in these. If \
+                       they are lost, revoke again what `wayleave cap revoked` shows in the list, move it away, and begin another";
+
 /// Octets of the signature, which precedes the list.
 pub const SIGNATURE: usize = 64;
 /// Largest list in octets, with 15 for each entry.
@@ -42,6 +46,46 @@ pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<RevocationList>> 
     let list = RevocationList::open(list, signature, key)
         .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     Ok(Some(list))
+}
+
+/// The number of the list in `path`, which the writer of a provider's records wrote last; `None` if there is no file. Whoever reads the
+/// records too reads them afterwards: the list of a server that runs is then of no later ones.
+pub fn last_number(path: &Path, key: &VerifyingKey) -> Outcome<Option<u64>> {
+    Ok(open(path, key)?.map(|list| list.sequence))
+}
+
+/// Whether a server may go on from this last list in `path`, with records that end with change `number`.
+///
+/// # Errors
+/// If the list was made of later records, or is missing though there are records: it may have been lost with some of them.
+pub fn goes_with(last: Option<u64>, path: &Path, number: u64) -> Outcome {
+    let Some(last) = last else {
+        if number == 0 {
+            return Ok(());
+        }
+        let message = format!(
+            "{} is missing, and the records end with change {number}: without the last list it cannot be seen whether they are an old \
+             copy, which lacks revocations",
+            path.display()
+        );
+        return Err(Failure::new(message)
+            .help(
+                "restore the file with the records, from the same backup. If it is lost, take the records from the most advanced \
+                 replica, or revoke again what was revoked since the backup; then begin a list with `wayleave cap new-list \
+                 --config FILE`",
+            )
+            .into());
+    };
+    // The upper half of a list's number is that of the state: an old copy of the records has a lower one.
+    if last >> 32 > number {
+        let message = format!(
+            "{} was made of change {}, and the records end with change {number}: they are an old copy",
+            path.display(),
+            last >> 32,
+        );
+        return Err(Failure::new(message).help(format!("{WAY_OUT} with `wayleave cap new-list --config FILE`")).into());
+    }
+    Ok(())
 }
 
 /// A list that is being written to replace another. While it exists, no other can be started; if it is not finished, the old
@@ -108,14 +152,19 @@ pub fn begin(config: &KeyFile, source: &Source, now: UnixTime) -> Outcome<usize>
         return Err(Failure::new(message).help("run the command where the writer is").into());
     };
     let path = source.resolve(named.get_ref());
-    if fs::symlink_metadata(&path).is_ok() {
-        let message = format!("{} exists: the server goes on from it", path.display());
-        return Err(Failure::new(message).help("nothing is to be done; start the server").into());
-    }
+    let last = last_number(&path, &signer.verifying_key());
     let (server, _) = config.server(source)?;
     let state = server.state();
-    let in_force = |entry: &&Revocation| entry.expires_at().is_none_or(|expiry| expiry > now.secs());
-    let entries: Vec<Revocation> = state.revocations().filter(in_force).copied().collect();
+    if !matches!(last, Ok(None)) {
+        let is_usable = last.is_ok_and(|last| goes_with(last, &path, state.number()).is_ok());
+        let (what, help) = if is_usable {
+            ("exists: the server goes on from it", "nothing is to be done; start the server".to_owned())
+        } else {
+            ("exists, and is damaged or of later records", format!("{WAY_OUT}: repeat this command"))
+        };
+        return Err(Failure::new(format!("{} {what}", path.display())).help(help).into());
+    }
+    let entries: Vec<Revocation> = state.listed(now.secs()).copied().collect();
     let (list, signature) = sign_list(&signer, state.times().list_number(0, now), now, ListKind::Whole, &entries);
     put(&path, &[&signature, &list])?;
     Ok(entries.len())

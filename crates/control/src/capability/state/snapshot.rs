@@ -139,7 +139,8 @@ fn digest(number: u64, index: usize, piece: &[u8]) -> [u8; 32] {
 
 impl State {
     /// Makes a snapshot: `take` is given each piece, in order, and the signed head comes back. Revocations are left out that have
-    /// expired at `now` and had when the last change was signed, so that a clock that is wrong for once brings none back; nothing else is.
+    /// expired at `now` and had when the last change and each of the 1,023 before it were signed, so that a clock which is ahead for once
+    /// lets none out; nothing else is.
     ///
     /// # Errors
     /// Those of `take`; and `None` if there is more than a snapshot can hold.
@@ -149,7 +150,7 @@ impl State {
         now: UnixTime,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<Option<Signed<SnapshotHead>>, E> {
-        let second = now.secs().min(self.issued);
+        let second = now.secs().min(self.issued).min(self.settled());
         let mut pieces = Vec::new();
         let mut piece = vec![VERSION];
         let mut close = |piece: &mut Vec<u8>| {

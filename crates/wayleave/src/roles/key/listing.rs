@@ -16,7 +16,7 @@ use wayleave_runtime::Clock;
 use super::core::{Core, lock};
 use crate::config::Source;
 use crate::config::key::KeyFile;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::key_files::revocation;
 
 /// The list is signed anew this often, so that a router without a record of the last one takes it (`recent_secs`).
@@ -98,32 +98,8 @@ impl ListWriter {
     pub fn open(config: &KeyFile, source: &Source, number: u64, now: Instant) -> Outcome<Option<Self>> {
         let (Some(named), Some(signer)) = (&config.key.revocations, config.signer(source)?) else { return Ok(None) };
         let path = source.resolve(named.get_ref());
-        let before = revocation::open(&path, &signer.verifying_key())?.map(|list| list.sequence);
-        if before.is_none() && number > 0 {
-            let message = format!(
-                "{} is missing, and the records end with change {number}: without the last list it cannot be seen whether they are an old \
-                 copy, which lacks revocations",
-                path.display()
-            );
-            return Err(Failure::new(message)
-                .help(
-                    "restore the file with the records, from the same backup. If it is lost, take the records from the most advanced \
-                     replica, or revoke again what was revoked since the backup; then begin a list with `wayleave cap new-list \
-                     --config FILE`",
-                )
-                .into());
-        }
-        // The upper half of a list's number is that of the state: an old copy of the records has a lower one.
-        if let Some(before) = before.filter(|before| before >> 32 > number) {
-            let message = format!(
-                "{} was made of change {}, and the records end with change {number}: they are an old copy",
-                path.display(),
-                before >> 32,
-            );
-            return Err(Failure::new(message)
-                .help("restore the records from the last backup; revocations that routers have are missing in them")
-                .into());
-        }
+        let before = revocation::last_number(&path, &signer.verifying_key())?;
+        revocation::goes_with(before, &path, number)?;
         let (due, written) = (Arc::new(Notify::new()), watch::Sender::new(WrittenList::default()));
         Ok(Some(Self {
             path,

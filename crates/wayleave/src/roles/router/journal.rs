@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tracing::{error, warn};
 use wayleave_core::UnixTime;
-use wayleave_dataplane::tally::TallyStart;
+use wayleave_dataplane::tally::{Tally, TallyStart};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{Change, Store, StoreError};
 
@@ -21,6 +21,8 @@ const TABLE: &str = "accounts";
 const CLOCK: &str = "counted";
 /// From where a tally goes on, under an empty key: the number of the process that writes (16 octets) and that of the batch (8).
 const START: &str = "tally";
+/// Whose tally was taken over last, under an empty key: the number of that process (16 octets).
+const TAKEN: &str = "tally-taken";
 /// How much later than the last commit packets may have been counted before a crash: eight intervals of the journal.
 const BEHIND: Duration = Duration::from_secs(2);
 /// How far a clock may go back before the end of an epoch counts as final.
@@ -218,6 +220,7 @@ impl<A: Account> Journal<A> {
         let clock =
             load(CLOCK)?.first().and_then(|(_, value)| value.as_slice().try_into().ok()).map(u64::from_be_bytes);
         let start = load(START)?.first().and_then(|(_, value)| read_start(value));
+        let taken: Option<[u8; 16]> = load(TAKEN)?.first().and_then(|(_, value)| value.as_slice().try_into().ok());
         let mut journal = Self {
             store,
             tally,
@@ -239,21 +242,24 @@ impl<A: Account> Journal<A> {
             journal.totals.insert(*record);
             journal.note_durable(record);
         }
-        let tallied = journal.take_over(start);
+        let left = journal.tally.as_ref().and_then(|tally| tally.left(start, taken));
+        left.iter().for_each(|left| journal.take_over(left));
+        let tallied = left.as_ref().and_then(|left| left.counted);
         let counted = clock.max(tallied);
         journal.last_counted = counted.map(|micros| UnixTime(micros.saturating_add(BEHIND.as_micros() as u64)));
         let live: Vec<Record<A>> = journal.totals.records().filter(|record| !is_over(&record.account, now)).collect();
         journal.open = live.iter().map(|record| (record.key(), (record.thread, record.account))).collect();
         if journal.tally.is_some() {
             // From now on another tally counts, and the one that was left does not: what it had goes with that.
-            journal.write(tallied.filter(|tallied| clock < Some(*tallied)).map(UnixTime))?;
+            let run = left.map(|left| left.start.run.to_vec());
+            let run = run.map(|run| Change { table: TAKEN, key: Vec::new(), value: Some(run) });
+            journal.write(tallied.filter(|tallied| clock < Some(*tallied)).map(UnixTime), run)?;
         }
         Ok((journal, live))
     }
 
-    /// Takes over what the tally of the process before has beyond the store, for the next batch. Returns until when that counted.
-    fn take_over(&mut self, start: Option<TallyStart>) -> Option<u64> {
-        let left = self.tally.as_ref()?.left(start)?;
+    /// Takes over what the tally of the process before has beyond the store, for the next batch.
+    fn take_over(&mut self, left: &Tally) {
         let mut unknown = 0;
         for entry in &left.entries {
             let total = Total { packets: entry.packets, octets: entry.octets };
@@ -271,7 +277,6 @@ impl<A: Account> Journal<A> {
         if unknown > 0 {
             warn!(records = unknown, "the tally has account records of another format: they are not counted");
         }
-        left.counted
     }
 
     /// Until when the process that wrote the journal may have counted packets, by its clock.
@@ -338,7 +343,7 @@ impl<A: Account> Journal<A> {
         if self.store.is_none() || self.unsent.is_empty() {
             return true;
         }
-        match self.write(Some(now)) {
+        match self.write(Some(now), None) {
             Ok(()) => true,
             Err(error) => {
                 error!(
@@ -351,8 +356,8 @@ impl<A: Account> Journal<A> {
         }
     }
 
-    /// Gives the store a batch, and until when everything in it was counted, if that is news.
-    fn write(&mut self, counted: Option<UnixTime>) -> Result<(), StoreError> {
+    /// Gives the store a batch together with what `more` says, and until when everything in it was counted, if that is news.
+    fn write(&mut self, counted: Option<UnixTime>, more: Option<Change>) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         let change = |(key, record): (&Vec<u8>, &Record<A>)| Change {
             table: TABLE,
@@ -365,7 +370,7 @@ impl<A: Account> Journal<A> {
         let clock = counted.map(|counted| own(CLOCK, counted.0.to_be_bytes().to_vec()));
         let start = |tally: &TallyFile| own(START, [&tally.run()[..], &number.to_be_bytes()].concat());
         let start = self.tally.as_ref().map(start);
-        store.submit(self.unsent.iter().map(change).chain(clock).chain(start).collect(), written)?;
+        store.submit(self.unsent.iter().map(change).chain(clock).chain(start).chain(more).collect(), written)?;
         self.submitted = number;
         self.in_flight.push_back(Batch { number, begun: self.begun, records: std::mem::take(&mut self.unsent) });
         Ok(())
@@ -427,9 +432,11 @@ impl<A: Account> Journal<A> {
     }
 
     /// Accounts that have been closed for so long that whoever bills has them, by [`FORGET`]: some of them, all durable, and known to
-    /// be so by whoever asked [`Self::durable`]. None while the tally cannot be written: it may have one of them.
+    /// be so by whoever asked [`Self::durable`]. None while the tally that would count after a kill may have one of them: that of the
+    /// process before, until the first batch is durable, or this one's, while it cannot be written.
     pub fn forgettable(&self, now: UnixTime) -> Vec<A> {
-        if self.tally.as_ref().is_some_and(|tally| tally.batch().is_none()) {
+        let has_batch = self.durable.load(Ordering::Acquire) > 0;
+        if self.tally.as_ref().is_some_and(|tally| !has_batch || tally.may_be_stale()) {
             return Vec::new();
         }
         let then = UnixTime(now.0.saturating_sub(FORGET.as_micros() as u64));
@@ -803,6 +810,54 @@ mod tests {
         assert!(!journal.tally.as_ref().expect("one").has_entries());
         let (journal, live) = site.start(seconds(62));
         assert_eq!((live.len(), journal.totals.by_account().len()), (3, 2));
+    }
+
+    #[test]
+    fn accounts_are_forgotten_also_where_no_tally_can_be_written_and_not_while_one_of_this_run_may_have_them() {
+        let mut site = Site::new("no-tally");
+        let in_the_way = site.folder.join("state.tally.new");
+        std::fs::create_dir(&in_the_way).expect("made");
+        let (mut journal, _) = site.start(seconds(50));
+        let now = seconds(102 + FORGET.as_secs());
+        let count = |journal: &mut Journal<Until>, disk: &Disk, account| {
+            journal.add(0, [(Until(account), packets(1))]);
+            journal.tally(now);
+            journal.submit(now);
+            (0..2).for_each(|_| disk.commit());
+            journal.durable();
+            journal.over(now).into_iter().for_each(|(key, _)| journal.close(&key));
+        };
+        assert!(journal.forgettable(now).is_empty(), "the tally of a process before may count");
+        count(&mut journal, &site.disk, 100);
+        journal.tally(now);
+        assert!(journal.tally.as_ref().is_some_and(TallyFile::is_failing));
+        assert_eq!(journal.forgettable(now), [Until(100)]);
+        // Once it was begun, what is in the file counts after a kill.
+        std::fs::remove_dir(&in_the_way).expect("empty");
+        journal.durable();
+        assert!(journal.tally.as_ref().is_some_and(|tally| tally.batch().is_some()));
+        assert_eq!(journal.forgettable(now), [Until(100)]);
+        std::fs::create_dir(&in_the_way).expect("made");
+        count(&mut journal, &site.disk, 101);
+        assert!(journal.tally.as_ref().is_some_and(TallyFile::may_be_stale));
+        assert!(journal.forgettable(now).is_empty());
+    }
+
+    #[test]
+    fn whose_tally_was_taken_over_stays_known_until_another_one_is() {
+        let mut site = Site::new("taken");
+        let (mut journal, _) = site.start(seconds(50));
+        site.disk.commit();
+        assert!(site.disk.load(TAKEN).expect("a table").is_empty(), "there was none");
+        journal.add(0, [(Until(100), packets(3))]);
+        journal.tally(seconds(51));
+        // Two processes that end before they begin a tally: the second finds the first one's that the state has in it.
+        for _ in 0..2 {
+            let (journal, _) = site.start(seconds(52));
+            site.disk.commit();
+            assert_eq!(site.disk.load(TAKEN).expect("a table"), [(Vec::new(), vec![1; 16])]);
+            assert_eq!(journal.totals.by_account(), [(Until(100), packets(3))]);
+        }
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct TallyFile {
     start: TallyStart,
     /// `None` before it is begun, and after it could not be written.
     file: Option<File>,
+    /// The file in place is of this run, or was before it could not be written.
+    was_begun: bool,
     /// Octets of the file, and when it was begun.
     length: u64,
     begun_length: u64,
@@ -39,12 +41,22 @@ impl TallyFile {
     pub fn beside(state: &Path, run: [u8; 16]) -> Self {
         let start = TallyStart { run, batch: 0 };
         let path = with_suffix(state, ".tally");
-        Self { path, start, file: None, length: 0, begun_length: 0, has_entries: false, is_failing: false }
+        Self {
+            path,
+            start,
+            file: None,
+            was_begun: false,
+            length: 0,
+            begun_length: 0,
+            has_entries: false,
+            is_failing: false,
+        }
     }
 
     /// What a process before this one left. `stored` is what its store says: the process's number, and the number of its last batch.
-    /// A file that does not go on from that state counts for nothing, since totals of other accounts would be missing.
-    pub fn left(&self, stored: Option<TallyStart>) -> Option<Tally> {
+    /// A file that does not go on from that state counts for nothing, since totals of other accounts would be missing. `taken` is the
+    /// process whose tally that state has in it already: nothing is missing if its file is still there.
+    pub fn left(&self, stored: Option<TallyStart>, taken: Option<[u8; 16]>) -> Option<Tally> {
         let mut octets = Vec::new();
         let read = File::open(&self.path).and_then(|file| file.take(MAX_OCTETS).read_to_end(&mut octets));
         let path = self.path.display();
@@ -63,7 +75,7 @@ impl TallyFile {
         };
         let goes_on = stored.is_some_and(|stored| stored.run == tally.start.run && stored.batch >= tally.start.batch);
         if !goes_on {
-            if !tally.entries.is_empty() {
+            if !tally.entries.is_empty() && taken != Some(tally.start.run) {
                 warn!(%path, "the tally is not taken over: it belongs to another state file, or to another copy of this one");
             }
             return None;
@@ -82,6 +94,12 @@ impl TallyFile {
     /// The batch of the store from which it goes on; `None` if it is not begun.
     pub fn batch(&self) -> Option<u64> {
         self.file.is_some().then_some(self.start.batch)
+    }
+
+    /// Whether totals that the store has had since may be in the file, which is this run's and is not written any more. One that this run
+    /// never began has nothing of it, and goes on from no batch of it.
+    pub fn may_be_stale(&self) -> bool {
+        self.was_begun && self.file.is_none()
     }
 
     /// Whether totals are in it, as far as this process knows.
@@ -109,7 +127,7 @@ impl TallyFile {
         match self.put(&octets) {
             Ok(file) => {
                 (self.length, self.begun_length) = (octets.len() as u64, octets.len() as u64);
-                self.file = Some(file);
+                (self.file, self.was_begun) = (Some(file), true);
                 if std::mem::take(&mut self.is_failing) {
                     info!(path = %self.path.display(), "the tally can be written again");
                 }
@@ -198,7 +216,7 @@ mod tests {
         let state = scratch.0.join("state.redb");
         let mut tally = TallyFile::beside(&state, RUN);
         let at = |run, batch| Some(TallyStart { run, batch });
-        assert_eq!(tally.left(at(RUN, 5)), None, "there is none");
+        assert_eq!(tally.left(at(RUN, 5), None), None, "there is none");
         assert_eq!((tally.batch(), tally.has_entries()), (None, false));
         tally.append(NOW, [(&b"a"[..], 9, 9)].into_iter());
         assert!(!scratch.0.join("state.redb.tally").exists(), "it is not begun");
@@ -214,11 +232,11 @@ mod tests {
             (at([3; 16], 5), None),
             (None, None),
         ] {
-            assert_eq!(packets(next.left(stored)), expected, "{stored:?}");
+            assert_eq!(packets(next.left(stored, None)), expected, "{stored:?}");
         }
         assert_eq!((tally.batch(), tally.has_entries()), (Some(5), true));
         tally.begin(6, NOW, std::iter::empty());
-        assert_eq!(packets(next.left(at(RUN, 6))), Some(Vec::new()));
+        assert_eq!(packets(next.left(at(RUN, 6), None)), Some(Vec::new()));
         assert!(!tally.has_entries());
         let names: Vec<_> = fs::read_dir(&scratch.0).expect("there").collect();
         assert_eq!(names.len(), 1, "{names:?}");
@@ -232,22 +250,23 @@ mod tests {
         let stored = Some(TallyStart { run: RUN, batch: 1 });
         for bad in [&b""[..], b"WLTALLY\x02 of a later version", b"something else", &[0; 4_096]] {
             fs::write(&tally.path, bad).expect("written");
-            assert_eq!(tally.left(stored), None);
+            assert_eq!(tally.left(stored, None), None);
         }
         fs::remove_file(&tally.path).expect("there");
         fs::create_dir(&tally.path).expect("made");
-        assert_eq!(tally.left(stored), None);
+        assert_eq!(tally.left(stored, None), None);
         tally.begin(1, NOW, std::iter::empty());
-        assert_eq!(tally.batch(), None);
+        assert_eq!((tally.batch(), tally.may_be_stale()), (None, false), "it was never begun");
         tally.append(NOW, [(&b"a"[..], 1, 10)].into_iter());
         fs::remove_dir(&tally.path).expect("empty");
         tally.begin(1, NOW, [(&b"a"[..], 1, 10)].into_iter());
-        assert_eq!((tally.batch(), packets(tally.left(stored))), (Some(1), Some(vec![1])));
+        assert_eq!((tally.batch(), packets(tally.left(stored, None))), (Some(1), Some(vec![1])));
         // A device without space.
         tally.file = Some(OpenOptions::new().write(true).open("/dev/full").expect("Linux has it"));
         tally.append(NOW, [(&b"a"[..], 2, 20)].into_iter());
-        assert_eq!((tally.batch(), packets(tally.left(stored))), (None, Some(vec![1])), "what was there counts");
+        assert_eq!((tally.batch(), packets(tally.left(stored, None))), (None, Some(vec![1])), "what was there counts");
+        assert!(tally.may_be_stale());
         tally.begin(1, NOW, [(&b"a"[..], 3, 30)].into_iter());
-        assert_eq!(packets(tally.left(stored)), Some(vec![3]));
+        assert_eq!((tally.may_be_stale(), packets(tally.left(stored, None))), (false, Some(vec![3])));
     }
 }

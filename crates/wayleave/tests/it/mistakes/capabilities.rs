@@ -1,6 +1,8 @@
 //! Mistakes on the command line of `cap`: each is refused before anything is changed, with its cause, and its cure where there is one.
 
-use crate::common::Folder;
+use std::fs;
+
+use crate::common::{Folder, text};
 
 /// Arguments behind `cap`, the exit status, and what is said.
 type CommandMistake = (&'static [&'static str], i32, &'static [&'static str]);
@@ -88,6 +90,47 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
         folder.ok(&["cap", "invitations", "--withdraw", &invitation, "--config", CONFIG]);
     }
     assert_ne!(folder.ok(&again), second);
+}
+
+/// The server refuses all of these, since revoked capabilities would work again.
+#[test]
+fn check_names_a_list_that_does_not_go_with_the_records_and_no_other_is_begun_over_it() {
+    let folder = Folder::new("mistakes-cap-list");
+    folder.ok(&["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"]);
+    let (list, records) = (folder.0.join("server/revoked"), folder.0.join("server/records"));
+    let grant = |principal| {
+        folder.ok(&["cap", "grant", "--principal", principal, "--waypoint", "198.51.100.1", "--config", CONFIG]);
+    };
+    let begin = ["cap", "new-list", "--config", CONFIG];
+    let is_named = |words: [&str; 2]| {
+        let output = folder.run(&["check", CONFIG, "--json"]);
+        let said = text(&output.stdout);
+        assert!(!output.status.success() && words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+    };
+    let is_refused = |word: &str| {
+        let said = folder.fails(1, &begin).replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(word), "{said}");
+    };
+    grant("7");
+    folder.ok(&["check", CONFIG]);
+    is_refused("nothing is to be done");
+    let old = fs::read(&records).expect("there");
+    fs::remove_file(&list).expect("there");
+    is_named(["is missing, and the records end with change 2", "new-list"]);
+    grant("8");
+    folder.ok(&begin);
+    folder.ok(&["check", CONFIG]);
+    // The records are put back to a copy.
+    let new = fs::read(&records).expect("there");
+    fs::write(&records, old).expect("written");
+    is_named(["was made of change 4, and the records end with change 2", "move it away"]);
+    is_refused("move it away");
+    fs::write(&records, new).expect("written");
+    folder.ok(&["check", CONFIG]);
+    fs::write(&list, "cut").expect("written");
+    is_named(["is too short for a list of revocations", "revoked"]);
+    is_refused("move it away");
+    assert_eq!(fs::read(&list).expect("there"), b"cut");
 }
 
 /// The IDs of invitations.
