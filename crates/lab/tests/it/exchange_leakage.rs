@@ -588,7 +588,10 @@ const SLOW_SLICE: Duration = Duration::from_millis(6);
 fn assert_same_but_for_a_slice(plain: &[Shape], other: &[Shape]) {
     let by_type = |shapes: &[Shape]| {
         let mut frames: BTreeMap<(Node, Node, u8), Vec<(Instant, usize)>> = BTreeMap::new();
-        for shape in shapes {
+        // How many grants of credit there are between the parties follows from how much came at once.
+        let is_grant =
+            |shape: &&Shape| matches!((shape.from, shape.to, shape.kind), (Node::Party(_), Node::Party(_), 17));
+        for shape in shapes.iter().filter(|shape| !is_grant(shape)) {
             frames.entry((shape.from, shape.to, shape.kind)).or_default().push((shape.at, shape.len));
         }
         frames
