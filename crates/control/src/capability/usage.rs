@@ -375,8 +375,9 @@ impl<A: Copy + Ord> Ledger<A> {
         if report.entries.len() > MAX_ENTRIES {
             return Err(UsageRefusal::TooLong);
         }
-        let (done, entries): (Vec<(A, Usage)>, Vec<(A, Usage)>) =
-            report.entries.iter().partition(|(account, _)| self.is_final(router, account));
+        let is_final = |(account, _): &&(A, Usage)| self.is_final(router, account);
+        let done: Vec<(A, Usage)> = report.entries.iter().filter(is_final).copied().collect();
+        let entries: Vec<(A, Usage)> = report.entries.iter().filter(|entry| !is_final(entry)).copied().collect();
         let is_lost =
             |(account, total): &&(A, Usage)| *total != Usage::default() && self.is_of_stranger(router, account);
         let mut taken = Taken { too_late: done.iter().filter(is_lost).count() as u64, ..Taken::default() };

@@ -466,7 +466,8 @@ fn a_revocation_that_was_lifted_or_a_grant_that_was_renewed_is_not_withheld_by_w
         assert!(server.prepare(at(0).unix, u32::MAX));
         let mut kept = Vec::new();
         let denied = Err(LookupFailure::Denied(denial));
-        let ask = |to: Vec<SocketAddr>, answer: &mut dyn FnMut(SocketAddr, Transport, &[u8]) -> Vec<u8>| {
+        type Answer<'a> = &'a mut dyn FnMut(SocketAddr, Transport, &[u8]) -> Vec<u8>;
+        let ask = |to: Vec<SocketAddr>, answer: Answer<'_>| {
             run(credential, epoch_at(at(0)), at(0), to, |to, transport, question| vec![answer(to, transport, question)])
         };
         let (outcome, _) = ask(vec![resolver(1)], &mut |_, transport, question| {
@@ -1164,7 +1165,7 @@ fn every_interval_is_looked_up_across_2038_and_2106() {
 
 /// The name and the capability of a principal among many; epochs are of two lengths.
 fn among_many(number: u32) -> (String, Terms) {
-    let interval = interval(if number % 2 == 0 { 12 } else { 10 });
+    let interval = interval(if number.is_multiple_of(2) { 12 } else { 10 });
     (format!("customer {number:07}"), Terms { interval, ..terms(number) })
 }
 

@@ -33,7 +33,7 @@ const LATER_JOB_COMPARATORS: usize = 1 << 14;
 
 /// Comparators of one lane of an evaluation among so many routes, padded as it is.
 pub(super) fn comparators(routes: usize) -> usize {
-    routes.min(MAX_CANDIDATES).max(1).next_power_of_two() - 1
+    routes.clamp(1, MAX_CANDIDATES).next_power_of_two() - 1
 }
 
 /// A member's share of a ranking.

@@ -706,7 +706,7 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
 /// What there is of what routers reported.
 enum Kept {
     /// In a file that no process has open.
-    AtRest(Ledger<ChargedAccount>),
+    AtRest(Box<Ledger<ChargedAccount>>),
     /// A key server has it, which runs or is starting.
     InUse,
     Missing,
@@ -719,14 +719,14 @@ fn kept(path: &Path) -> Outcome<Kept> {
             return Ok(Kept::Missing);
         }
         if let Some(ledger) = at_rest(|table| store::peek(path, table))? {
-            return Ok(Kept::AtRest(ledger));
+            return Ok(Kept::AtRest(Box::new(ledger)));
         }
         if store::is_open(path)? {
             return Ok(Kept::InUse);
         }
         // After a crash the file has to be repaired, which whoever opens it does.
         match FileStore::open(path) {
-            Ok(store) => return Ok(Kept::AtRest(ledger(|table| store.load(table))?)),
+            Ok(store) => return Ok(Kept::AtRest(Box::new(ledger(|table| store.load(table))?))),
             Err(StoreError::InUse(_)) => std::thread::sleep(PAUSE),
             Err(error) => return Err(error.into()),
         }

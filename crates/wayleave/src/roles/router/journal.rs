@@ -695,10 +695,13 @@ mod tests {
         assert_eq!(journal.totals.by_account(), [(Until(5), twice), (Until(6), total)]);
     }
 
+    /// Table and key.
+    type Place = (&'static str, Vec<u8>);
+
     /// A store that commits when the test says so, and what it has then.
     #[derive(Default)]
     struct Disk {
-        tables: Mutex<BTreeMap<(&'static str, Vec<u8>), Vec<u8>>>,
+        tables: Mutex<BTreeMap<Place, Vec<u8>>>,
         batches: Mutex<VecDeque<(Vec<Change>, Durable)>>,
     }
 
