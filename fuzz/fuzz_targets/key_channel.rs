@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterServer, RouterServerConfig,
-    RouterServerInput, RouterServerOutput, SharedRate, Usage,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterServer,
+    RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Usage,
 };
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_packet::platypus::header::Principal;
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     let at = |millis: u64| Now { instant: Instant(millis * 1_000_000), unix: UnixTime(1_800_000_000_000_000) };
     let ledger = Ledger::new(100).with_calendar(ChargedAccount::CALENDAR, 1_000_000_000);
     let routers = BTreeMap::from([(IdentityKey([1; 32]), 1), (IdentityKey([2; 32]), 2)]);
-    let config = RouterServerConfig { routers, rates: BTreeMap::from([(payer, RATE)]), ledger };
+    let config = RouterServerConfig { routers, rates: BTreeMap::from([(payer, RATE)]), ledger, ahead: BTreeMap::new() };
     let mut server = RouterServer::new(config, at(0).instant);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
     client.share(&[SharedRate { payer, rate: RATE, routers: 2 }], 9);
@@ -28,7 +28,10 @@ fuzz_target!(|data: &[u8]| {
     client.connected();
     server.handle(RouterServerInput::Connected { link: 1, peer: IdentityKey([1; 32]) }, at(0));
     server.handle(RouterServerInput::Connected { link: 2, peer: IdentityKey([9; 32]) }, at(0));
-    server.handle(RouterServerInput::List { number: 5, octets: Arc::from([7; 300]) }, at(0));
+    server.handle(
+        RouterServerInput::List { number: 5, octets: Arc::from([7; 300]), times: ChangeTimes::default() },
+        at(0),
+    );
     while server.poll().is_some() {}
     // Frames behind their length in an octet.
     let (mut rest, mut millis) = (data, 1_000);
