@@ -45,7 +45,7 @@ const CHUNK: usize = 4_096;
 /// Fewer revocations are not swept.
 const SWEEP: usize = 1_024;
 /// What has expired is judged by the earliest time of so many changes: a clock that was wrong while fewer were made moves nothing.
-const SETTLING: usize = 1_024;
+const SETTLING: usize = 256;
 /// Up to so many accounts are sorted for a page of them; of more, so many numbers are looked at for one.
 const SORTED: usize = 65_536;
 const LOOKED_AT: u32 = 262_144;
