@@ -36,8 +36,9 @@ pub(super) struct Choice {
     /// The batch that listed these candidates, and the last one with which the choice was to be made anew.
     listed: Seq,
     anew: Seq,
-    /// [`Member::rules`] when what Select-Best chooses among was ranked.
-    pub(super) ranked_under: u64,
+    /// [`Member::rules`] when what Select-Best is to choose among was ranked, and when that was of which it chose.
+    ranked_under: u64,
+    pub(super) chosen_under: u64,
 }
 
 /// Whether a result of Select-Best is still to come.
@@ -129,7 +130,10 @@ impl Member {
             Choosing::Stays if is_latest => choice.chosen = choice.chosen.filter(|chosen| candidates.contains(chosen)),
             // Also if what was listed since, and looked at before, left the choice as it was.
             Choosing::Anew(awaits) if choice.anew <= seq => {
-                (choice.anew, choice.ranked_under) = (seq, rules);
+                choice.anew = seq;
+                if matches!(awaits, Awaits::Batch(_)) {
+                    choice.ranked_under = rules;
+                }
                 choice.chosen = choice.chosen.filter(|_| is_unchanged);
                 choice.awaits = awaits;
             }
@@ -302,7 +306,7 @@ impl Member {
             return;
         };
         choice.awaits = Awaits::Nothing;
-        choice.chosen = chosen;
+        (choice.chosen, choice.chosen_under) = (chosen, choice.ranked_under);
         self.touched.insert(prefix);
     }
 

@@ -89,7 +89,7 @@ impl Member {
     /// Whether what Select-Best chose is right: while it is in the best class. Without validation, and under the rules of the ranking,
     /// nothing can have changed that, and when results come no time is spent that depends on how many candidates were opened.
     pub(super) fn is_still_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
-        let is_as_ranked = self.choices.get(prefix).is_some_and(|choice| choice.ranked_under == self.rules);
+        let is_as_ranked = self.choices.get(prefix).is_some_and(|choice| choice.chosen_under == self.rules);
         if is_as_ranked && !self.config.validates {
             return matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))]);
         }
