@@ -201,7 +201,7 @@ fn a_round_with_many_prefixes_delays_no_other() {
 }
 
 /// What a round of 4,000 prefixes among 16 members takes, and changes of another prefix beside it.
-struct Beside {
+struct ChangesBesideRounds {
     /// The longest of such changes, and how many there were.
     slowest: Duration,
     changes: u32,
@@ -210,9 +210,9 @@ struct Beside {
     messages: u64,
 }
 
-fn beside_large_rounds(exchange: &mut Exchange, rounds: u32, first: &mut u32) -> Beside {
+fn beside_large_rounds(exchange: &mut Exchange, rounds: u32, first: &mut u32) -> ChangesBesideRounds {
     const PREFIXES: u32 = 4_000;
-    let mut out = Beside { slowest: Duration::ZERO, changes: 0, took: Duration::ZERO, messages: 0 };
+    let mut out = ChangesBesideRounds { slowest: Duration::ZERO, changes: 0, took: Duration::ZERO, messages: 0 };
     let messages = counters(&exchange.sim).engine_messages;
     for round in 0..rounds {
         let (begin, before) = (exchange.sim.now().instant, counters(&exchange.sim));
@@ -246,7 +246,7 @@ fn a_change_beside_a_large_round_takes_less_than_twice_its_time_and_a_tick() {
     exchange.check();
     let quiet = (0..40).map(|change| latency(&mut exchange, change)).max().expect("some");
     let mut change = 40;
-    let Beside { slowest, changes, took, messages } = beside_large_rounds(&mut exchange, 6, &mut change);
+    let ChangesBesideRounds { slowest, changes, took, messages } = beside_large_rounds(&mut exchange, 6, &mut change);
     println!("quiet {quiet:?}, beside {slowest:?} of {changes}; a round takes {took:?} and {messages} messages");
     exchange.check();
     assert!(changes >= 12, "{changes} changes");

@@ -674,7 +674,7 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
     let file = KeyFile::parse(&source)?;
     let path = usage_file(&source, &file)?;
     let lines = match kept(&path)? {
-        Kept::AtRest(mut ledger) => {
+        UsageFile::AtRest(mut ledger) => {
             let (server, _) = file.server(&source)?;
             // Those that the server has not seen, if it was stopped meanwhile.
             for reopening in server.state().reopened() {
@@ -684,11 +684,11 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
             let (totals, names) = (ledger.by_router(), file.router_names());
             usage::lines(&totals, command.principal, &account, ledger.tenancies(), &names)
         }
-        Kept::InUse => {
+        UsageFile::InUse => {
             let target = Target { url: None, config: Some(config.to_owned()) };
             pages(&target, command.principal)?
         }
-        Kept::Missing => {
+        UsageFile::Missing => {
             warn(&format!(
                 "{} is not there: no key server has run with this configuration yet, or its usage was moved away",
                 path.display()
@@ -704,7 +704,7 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
 }
 
 /// What there is of what routers reported.
-enum Kept {
+enum UsageFile {
     /// In a file that no process has open.
     AtRest(Box<Ledger<ChargedAccount>>),
     /// A key server has it, which runs or is starting.
@@ -713,20 +713,20 @@ enum Kept {
 }
 
 /// Reads the file of usage, unless a key server has it: one may start at any time.
-fn kept(path: &Path) -> Outcome<Kept> {
+fn kept(path: &Path) -> Outcome<UsageFile> {
     for _ in 0..TRIES {
         if !path.exists() {
-            return Ok(Kept::Missing);
+            return Ok(UsageFile::Missing);
         }
         if let Some(ledger) = at_rest(|table| store::peek(path, table))? {
-            return Ok(Kept::AtRest(Box::new(ledger)));
+            return Ok(UsageFile::AtRest(Box::new(ledger)));
         }
         if store::is_open(path)? {
-            return Ok(Kept::InUse);
+            return Ok(UsageFile::InUse);
         }
         // After a crash the file has to be repaired, which whoever opens it does.
         match FileStore::open(path) {
-            Ok(store) => return Ok(Kept::AtRest(Box::new(ledger(|table| store.load(table))?))),
+            Ok(store) => return Ok(UsageFile::AtRest(Box::new(ledger(|table| store.load(table))?))),
             Err(StoreError::InUse(_)) => std::thread::sleep(PAUSE),
             Err(error) => return Err(error.into()),
         }
