@@ -21,7 +21,7 @@ check: ## the quick part of `make test`: formatting, lints, documentation
 	@scripts/toolchain
 	@scripts/test check
 
-bench: ## the benchmarks in their short form, to target/bench/*.json
+bench: ## the benchmarks in their short form, to target/bench: JSON, plots, a page of all
 	@scripts/toolchain
 	@scripts/bench $(ARGS)
 

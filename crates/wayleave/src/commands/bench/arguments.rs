@@ -8,11 +8,15 @@ use wayleave_mpc::GroupBits;
 #[derive(Args, Debug)]
 pub struct Bench {
     /// The benchmark to run; --list names all.
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present_any = ["list", "all"])]
     pub name: Option<String>,
     /// List the names of all benchmarks.
     #[arg(long)]
     pub list: bool,
+    /// Run all benchmarks, and write NAME.json, NAME.svg and a page of them, index.html, to this folder. Of the other options only
+    /// --short and --repetitions count.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["name", "list", "plot", "only", "mrt", "suite"])]
+    pub all: Option<PathBuf>,
     /// Print the results as one JSON object on one line.
     #[arg(long)]
     pub json: bool,
@@ -49,7 +53,7 @@ pub struct Bench {
     /// exchange-join: prefixes of one UPDATE; 1 by default.
     #[arg(long)]
     pub per_update: Option<usize>,
-    /// exchange-join, exchange-restart, exchange-trace --generated: whether members that take and discard rank in Select-Best; they do by
+    /// exchange-join, exchange-restart, exchange-trace --generated: whether members that take and discard rank in Select-Best, and keep what they take; they do both by
     /// default.
     #[arg(long, value_enum)]
     pub sinks: Option<BenchSinks>,
@@ -133,4 +137,6 @@ pub enum BenchSinks {
     Rank,
     /// They take no part in Select-Best.
     OptOut,
+    /// They rank, and when they connect again they hold nothing and are sent everything.
+    Forget,
 }

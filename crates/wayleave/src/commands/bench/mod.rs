@@ -1,5 +1,6 @@
 //! `bench`: measures, by one contract: stable result names, medians of repetitions, one JSON object on one line.
 
+mod all;
 mod arguments;
 mod attest;
 mod chain;
@@ -87,6 +88,9 @@ pub fn run(bench: &Bench) -> Outcome {
             print(&ALL.map(|(name, _)| format!("{name}\n")).concat());
         }
         return Ok(());
+    }
+    if let Some(folder) = &bench.all {
+        return all::run(bench, folder);
     }
     const PARTS: [&str; 5] = ["forward", "stamp", "forward-io", "overlay", "pocomon"];
     if let Some(name) = bench.name.as_deref().filter(|name| !bench.only.is_empty() && !PARTS.contains(name)) {
