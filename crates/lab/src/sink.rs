@@ -2,9 +2,10 @@
 //!
 //! A sink greets, grants credit as it takes frames up, and ranks in rounds: rankings of the right shape in which every candidate counts
 //! and has an equal class. Or it opts out of Select-Best. It opens nothing, and of what party 1 sends it reads no more than the first
-//! octet. It announces routes when told.
+//! octet. It announces routes when told. It keeps nothing: connected again it is sent everything, unless somebody who has what it has had
+//! tells it the digests of that.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::Instant;
@@ -12,8 +13,9 @@ use wayleave_crypto::hash::hash;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::credit::{self, Receiving, Sending};
+use wayleave_route_server::digests;
 use wayleave_route_server::directory::MemberSet;
-use wayleave_route_server::frames::{FromMember, PROTOCOL, SessionId, Tick, ToMember};
+use wayleave_route_server::frames::{FromMember, OwnObject, PROTOCOL, SessionId, Tick, ToMember};
 use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::party::PartyNumber;
 
@@ -63,6 +65,15 @@ pub struct Sink {
     epoch: u64,
     high_water: u64,
     synced: bool,
+    /// The last batch whose tick party 2 sent it; 0 before it has been sent everything once.
+    last: u64,
+    /// Whether it waits to be told what it holds.
+    waits: bool,
+    /// Whether it lets itself be told.
+    keeps: bool,
+    /// Its own live prefixes, by the version that has each, and the slots that its rows cover.
+    own: BTreeMap<Nlri, u64>,
+    width: u32,
     pub taken: Taken,
 }
 
@@ -82,7 +93,29 @@ impl Sink {
     #[must_use]
     pub fn new(seed: u64, slot: u32, selects: bool) -> Self {
         let (links, taken) = ([None, None], Taken::default());
-        Self { slot, seed, drawn: 0, selects, session: [0; 16], links, epoch: 0, high_water: 0, synced: false, taken }
+        Self {
+            slot,
+            seed,
+            drawn: 0,
+            selects,
+            session: [0; 16],
+            links,
+            epoch: 0,
+            high_water: 0,
+            synced: false,
+            last: 0,
+            waits: false,
+            keeps: false,
+            own: BTreeMap::new(),
+            width: 0,
+            taken,
+        }
+    }
+
+    /// One that says what it has had when it connects again, once it is told ([`Self::say_held`]).
+    #[must_use]
+    pub fn keeping(self) -> Self {
+        Self { keeps: true, ..self }
     }
 
     fn random(&mut self) -> [u8; 32] {
@@ -110,8 +143,32 @@ impl Sink {
         for party in [PartyNumber::One, PartyNumber::Two] {
             self.send(party, hello.clone(), now, out);
         }
-        // It keeps nothing, and is sent everything.
-        self.send(PartyNumber::One, FromMember::Resync.encode(), now, out);
+        self.waits = self.keeps && self.last > 0;
+        if !self.waits {
+            self.send(PartyNumber::One, FromMember::Resync.encode(), now, out);
+        }
+    }
+
+    /// Whether it waits to be told what it holds.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Says to party 1 that it holds what another member does, whose frame this is, if that has taken the same batches; otherwise it asks
+    /// for everything. Its own objects are its own.
+    pub fn say_held(&mut self, held: &FromMember, now: Instant, out: &mut Vec<Sent>) {
+        self.waits = false;
+        let frame = match held {
+            FromMember::Holds { seq, through, epoch, roots, .. } if *seq == self.last => {
+                let mut live: BTreeMap<u64, Vec<Nlri>> = BTreeMap::new();
+                self.own.iter().for_each(|(nlri, version)| live.entry(*version).or_default().push(*nlri));
+                let own = live.into_iter().map(|(version, live)| OwnObject { version, width: self.width, live });
+                FromMember::Holds { seq: *seq, through: *through, epoch: *epoch, roots: *roots, own: digests::own(own) }
+            }
+            _ => FromMember::Resync,
+        };
+        self.send(PartyNumber::One, frame.encode(), now, out);
     }
 
     /// A link is down; the other one is of no use, and its owner takes it down too.
@@ -183,6 +240,9 @@ impl Sink {
     fn tick(&mut self, tick: &Tick, now: Instant, out: &mut Vec<Sent>) {
         self.taken.deliveries += tick.deliver.len() as u64;
         self.synced |= tick.slice.as_ref().is_some_and(|slice| slice.ends.is_some());
+        if self.synced {
+            self.last = tick.seq;
+        }
         if !tick.rank {
             return;
         }
@@ -213,6 +273,8 @@ impl Sink {
         let exported: Vec<bool> = set.slots.iter().map(|slot| slot.active).collect();
         let kind = Kind::Announce { prefixes: in_order(prefixes) };
         let description = self.describe(set, kind);
+        self.own.extend(prefixes.iter().map(|nlri| (*nlri, description.version)));
+        self.width = u32::try_from(set.slots.len()).expect("few slots");
         let fresh = Fresh {
             key: *self.random().first_chunk().expect("16 of 32"),
             seed: self.random(),
@@ -238,6 +300,7 @@ impl Sink {
         (now, out): (Instant, &mut Vec<Sent>),
     ) {
         let description = self.describe(set, Kind::Withdraw { prefixes: in_order(prefixes) });
+        self.own.retain(|nlri, _| !prefixes.contains(nlri));
         let header = Box::new(object::withdraw(EXCHANGE, description, key));
         let one = FromMember::SubmitOne { header: header.clone(), body: None };
         let two = FromMember::SubmitTwo { header, share: None };

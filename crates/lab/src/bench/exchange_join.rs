@@ -29,6 +29,8 @@ pub struct Size {
     pub contested: usize,
     /// Whether sinks take part in Select-Best.
     pub sinks_select: bool,
+    /// Whether sinks that connect again say what they have had, as members do that keep it; otherwise they are sent everything.
+    pub sinks_keep: bool,
 }
 
 /// What was measured.
@@ -69,7 +71,7 @@ pub fn gather(exchange: &mut Exchange, size: &Size) -> Result<(), ExchangeError>
         exchange.members.add_whole(slot, Whose::Receivers);
     }
     for slot in sinks(size) {
-        exchange.members.add_sink(slot, size.sinks_select);
+        exchange.members.add_sink(slot, size.sinks_select, size.sinks_keep);
     }
     exchange.rest().map(drop)
 }

@@ -74,7 +74,7 @@ impl Restart {
         let slower = self.returns.iter().max_by_key(|one| one.synced).expect("two");
         let params = json!({
             "members": size.members, "prefixes": size.prefixes, "sinks": sinks(size).len(),
-            "sinks_select_best": size.sinks_select, "export": plan.export.to_string(),
+            "sinks_select_best": size.sinks_select, "sinks_keep": size.sinks_keep, "export": plan.export.to_string(),
             "tick_ms": plan.tick.as_millis() as u64, "links": "pipes, without TLS",
             "processes": "party 1, party 2, all members in one thread; stores in files",
             "cores": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),

@@ -110,10 +110,10 @@ impl Exchange {
             match output {
                 PartyOutput::Send { link: PEER, frame } => {
                     self.party_link += frame.len() as u64;
-                    let input = PartyInput::Frame { link: PEER, bytes: frame.to_vec() };
+                    let input = PartyInput::Frame { link: PEER, bytes: frame };
                     self.inputs.push_back((BOTH[1 - index(number)], input));
                 }
-                PartyOutput::Send { link, frame } => self.members.frame(link, frame.to_vec()),
+                PartyOutput::Send { link, frame } => self.members.frame(link, frame),
                 PartyOutput::Close { link, reason } => {
                     self.closed.push(format!("link {link}: {reason}"));
                     self.members.party_closed(link, &reason);
@@ -183,7 +183,7 @@ pub fn run(
         exchange.inputs.push_back((party, up));
     }
     (0..u32::try_from(members).map_err(io::Error::other)?)
-        .for_each(|slot| exchange.members.add_sink(slot, sinks_select));
+        .for_each(|slot| exchange.members.add_sink(slot, sinks_select, false));
     exchange.members.connect([true; 2]);
     exchange.rest(Party::is_at_rest);
     let mut out = PartiesTrace::default();

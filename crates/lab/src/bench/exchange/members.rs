@@ -9,6 +9,7 @@ use wayleave_core::{Instant, Machine, Prefix};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_member::{Input, MemberProxy, Output};
 use wayleave_route_server::directory::MemberSet;
+use wayleave_route_server::frames::FromMember;
 use wayleave_route_server::member::MemberConfig;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{LinkId, PartyNumber};
@@ -37,6 +38,9 @@ pub enum Whose {
 /// Processor time of the members' thread, in the order of [`Whose`].
 pub type Work = [Duration; 3];
 
+/// The whole member that says what all hold: the first receiver.
+const HOLDER: u32 = 1;
+
 struct Whole {
     proxy: MemberProxy,
     whose: Whose,
@@ -53,6 +57,8 @@ pub struct Members {
     links: HashMap<LinkId, (u32, PartyNumber)>,
     by_slot: BTreeMap<(u32, PartyNumber), LinkId>,
     next_link: LinkId,
+    /// What the [`HOLDER`] has said that it holds since its links came up.
+    held: Option<FromMember>,
     /// What is to be sent.
     pub out: Vec<ToParty>,
     pub work: Work,
@@ -75,6 +81,7 @@ impl Members {
             links: HashMap::new(),
             by_slot: BTreeMap::new(),
             next_link: 1,
+            held: None,
             out: Vec::new(),
             work: Work::default(),
             closed: Vec::new(),
@@ -106,9 +113,20 @@ impl Members {
         self.router(slot, PeerEvent::EndOfRib);
     }
 
-    /// A sink in `slot`, without links.
-    pub fn add_sink(&mut self, slot: u32, selects: bool) {
-        self.sinks.insert(slot, (Sink::new(self.seed, slot, selects), member_key(self.seed, slot)));
+    /// A sink in `slot`, without links. One that keeps what it takes says, when it connects again, what a whole member does that has
+    /// taken the same; any other is sent everything.
+    pub fn add_sink(&mut self, slot: u32, selects: bool, keeps: bool) {
+        let sink = Sink::new(self.seed, slot, selects);
+        let sink = if keeps { sink.keeping() } else { sink };
+        self.sinks.insert(slot, (sink, member_key(self.seed, slot)));
+    }
+
+    /// Sinks that wait for that say what a whole member says that it holds.
+    fn sinks_hold(&mut self) {
+        let Some(held) = self.held.clone() else { return };
+        let waiting: Vec<u32> =
+            self.sinks.iter().filter(|(_, (sink, _))| sink.waits()).map(|(slot, _)| *slot).collect();
+        waiting.into_iter().for_each(|slot| self.sink(slot, |sink, at, out| sink.say_held(&held, at, out)));
     }
 
     fn slots(&self) -> impl Iterator<Item = u32> {
@@ -126,6 +144,7 @@ impl Members {
                 self.connect_to(slot, party);
             }
         }
+        self.sinks_hold();
     }
 
     fn connect_to(&mut self, slot: u32, party: PartyNumber) {
@@ -159,6 +178,7 @@ impl Members {
     fn link_down(&mut self, link: LinkId) {
         let Some((slot, party)) = self.links.remove(&link) else { return };
         self.by_slot.remove(&(slot, party));
+        self.held.take_if(|_| slot == HOLDER);
         if let Some(whole) = self.whole.get_mut(&slot) {
             whole.proxy.handle(Input::LinkDown { link }, now());
             return self.drain(slot);
@@ -263,7 +283,13 @@ impl Members {
             match output {
                 Output::Send { link, frame } => {
                     if let Some((_, party)) = self.links.get(&link).copied() {
-                        self.out.push(ToParty::Frame { party, link, bytes: frame.to_vec() });
+                        // The receiver's, to whom nothing is its own.
+                        let held = (slot == HOLDER).then(|| FromMember::decode(&frame).ok()).flatten();
+                        self.out.push(ToParty::Frame { party, link, bytes: frame });
+                        if let Some(held @ (FromMember::Holds { .. } | FromMember::Resync)) = held {
+                            self.held = Some(held);
+                            self.sinks_hold();
+                        }
                     }
                 }
                 Output::Close { link, reason, .. } => {

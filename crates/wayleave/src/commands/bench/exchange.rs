@@ -67,6 +67,7 @@ fn prepared(
         per_update: bench.per_update.unwrap_or(1).max(1),
         contested: bench.contested.unwrap_or(CONTESTED),
         sinks_select: bench.sinks != Some(BenchSinks::OptOut),
+        sinks_keep: bench.sinks != Some(BenchSinks::Forget),
     };
     let base = std::env::var_os("TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = Folder(base.join(format!("wayleave-bench-{}", std::process::id())));
