@@ -78,7 +78,7 @@ pub enum Input {
 pub enum Output {
     Send {
         link: LinkId,
-        frame: Arc<[u8]>,
+        frame: Vec<u8>,
     },
     /// Close a link and connect again; `reason` is for the log.
     Close {

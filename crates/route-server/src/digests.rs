@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use wayleave_crypto::hash::hash;
 
-use crate::frames::{Candidate, Seq};
+use crate::frames::{Candidate, OwnObject, Seq};
 use crate::object::Handle;
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -102,9 +102,12 @@ pub(crate) fn root(buckets: &[(u16, Digest)]) -> Digest {
     half(hash(LABEL_ROOT, &[&w.finish()]))
 }
 
-/// The digest of an announcer's own live objects, as encoded: ascending by version, each with its live prefixes in order.
-pub(crate) fn own(encoded: &[u8]) -> Digest {
-    half(hash(LABEL_OWN, &[encoded]))
+/// The digest of an announcer's own live objects: ascending by version, each with its live prefixes in order.
+#[must_use]
+pub fn own(objects: impl IntoIterator<Item = OwnObject>) -> Digest {
+    let mut w = Writer::new();
+    objects.into_iter().for_each(|object| object.write(&mut w));
+    half(hash(LABEL_OWN, &[&w.finish()]))
 }
 
 /// Groups what is ascending by hash into buckets.

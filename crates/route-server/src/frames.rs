@@ -13,7 +13,7 @@ use wayleave_bgp::Nlri;
 use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 5;
+pub const PROTOCOL: u16 = 6;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.
@@ -22,6 +22,8 @@ pub const PART: usize = 4 << 20;
 pub const MAX_IN_PARTS: usize = 1 << 30;
 /// Candidates of one prefix that Select-Best looks at: our own limit; the lowest numbers count.
 pub const MAX_CANDIDATES: usize = 128;
+/// Of each member's paths to a prefix, by path identifiers, so many compete with those of others: our own limit.
+pub const MAX_PATHS: usize = 4;
 /// Bytes of a candidate.
 const CANDIDATE: usize = 34;
 /// Objects of one slice of a synchronisation; our own limit.

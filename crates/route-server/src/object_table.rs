@@ -12,7 +12,7 @@ use wayleave_core::Prefix;
 use wayleave_crypto::hash::hash;
 
 use crate::digests::{self, BUCKETS, BucketDigests, Differs, Digest, InstanceHash, Listed, Roots, bounds, bucket_of};
-use crate::frames::{Body, Candidate, InventoryRow, MAX_CANDIDATES, OwnObject, Step};
+use crate::frames::{Body, Candidate, Deliver, InventoryRow, MAX_CANDIDATES, MAX_PATHS, OwnObject, Step};
 use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::object_buckets::ObjectBuckets;
 use crate::wire::Writer;
@@ -100,6 +100,13 @@ impl ObjectEntry {
         }
     }
 
+    /// What a receiver whose share this is gets.
+    #[must_use]
+    pub fn deliver(&self, share: [u8; 16]) -> Deliver {
+        let epoch = self.header.description.epoch;
+        Deliver { handle: self.handle, epoch, share, dead: self.dead_indices(), body: self.body() }
+    }
+
     /// What receivers get of the blob from this party.
     #[must_use]
     pub fn body(&self) -> Body {
@@ -143,14 +150,22 @@ impl ObjectEntry {
         self.dead.iter().copied().collect()
     }
 
-    /// This party's row from slot 0, for display: all that it sees of the policy.
+    /// This party's row from slot 0: all that it sees of the policy.
     #[must_use]
     pub fn row(&self) -> Vec<u8> {
         if let Some((key, policy)) = self.factors() {
             return [&key[..], &policy].concat();
         }
         match &self.part {
-            Part::One { .. } => (0..self.width).filter_map(|slot| self.key_share(slot)).flatten().collect(),
+            Part::One { share, columns, .. } => {
+                let first = columns.first().map_or(self.width, |(from, _)| *from);
+                let mut row = object::expand(&share.seed, None, 0, first);
+                for (i, (from, salt)) in columns.iter().enumerate() {
+                    let to = columns.get(i + 1).map_or(self.width, |(next, _)| *next);
+                    row.extend(object::expand(&share.seed, Some(salt), *from, to));
+                }
+                row
+            }
             Part::Two { row } => row.clone(),
         }
     }
@@ -196,6 +211,17 @@ pub type Place = (Prefix, u32, u64);
 /// The live routes of a prefix in number order: by (slot, path identifier) the object's version and the prefix's index.
 type Routes = BTreeMap<(u32, u32), (u64, u16)>;
 
+/// Of each slot the first [`MAX_PATHS`] routes, each with its number among those of its slot.
+fn competing(routes: &Routes) -> impl Iterator<Item = (usize, &(u32, u32), &(u64, u16))> {
+    let (mut last, mut nth) = (None, 0);
+    let numbered = routes.iter().map(move |(key, object)| {
+        nth = if last == Some(key.0) { nth + 1 } else { 0 };
+        last = Some(key.0);
+        (nth, key, object)
+    });
+    numbered.filter(|(nth, ..)| *nth < MAX_PATHS)
+}
+
 /// The objects of one exchange at one party.
 #[derive(Default)]
 pub struct ObjectTable {
@@ -209,6 +235,8 @@ pub struct ObjectTable {
     high_water: BTreeMap<u32, u64>,
     /// Slots that were removed: what they announced is no candidate and is delivered no more, until all of it has been removed.
     ended: BTreeSet<u32>,
+    /// Those of them of which something is left.
+    ending: BTreeSet<u32>,
     view: [u8; 32],
     digests: DigestCache,
 }
@@ -335,10 +363,15 @@ impl ObjectTable {
             .map(|(prefix, _)| prefix)
     }
 
-    /// Number of live routes of a prefix.
+    /// How many live routes of a prefix compete.
     #[must_use]
     pub fn routes_of(&self, prefix: &Prefix) -> usize {
-        self.by_prefix.get(prefix).map_or(0, BTreeMap::len)
+        self.by_prefix.get(prefix).map_or(0, |routes| competing(routes).count())
+    }
+
+    /// Routes of a slot to a prefix, whether they compete or not.
+    pub fn paths_of(&self, slot: u32, prefix: &Prefix) -> usize {
+        self.by_prefix.get(prefix).map_or(0, |routes| routes.range((slot, 0)..=(slot, u32::MAX)).count())
     }
 
     /// Slots with live routes of a prefix, ascending, one for each route.
@@ -400,30 +433,24 @@ impl ObjectTable {
         self.by_prefix.keys()
     }
 
-    /// The live routes of a prefix, in number order: by (slot, path identifier); none of slots that have ended. Where there are more
-    /// than `most`, every slot's first path comes before any slot's second, so that no member can crowd out others.
+    /// The live routes of a prefix that compete, in number order: by (slot, path identifier); none of slots that have ended, and of each
+    /// slot the first [`MAX_PATHS`], so that no member makes the choice among its own paths and another's routes many times as
+    /// expensive. Where there are more than `most`, every slot's first path comes before any slot's second.
     #[must_use]
     pub fn candidates(&self, prefix: &Prefix, most: usize) -> Vec<Candidate> {
         let Some(routes) = self.by_prefix.get(prefix) else { return Vec::new() };
-        let named = |((slot, _), (version, index)): (&(u32, u32), &(u64, u16))| {
-            (self.objects[&(*slot, *version)].handle, *index)
+        let all = competing(routes).filter(|(_, (slot, _), _)| !self.has_ended(*slot));
+        let named = |(nth, (slot, _), (version, index)): (usize, &(u32, u32), &(u64, u16))| {
+            (nth, (self.objects[&(*slot, *version)].handle, *index))
         };
-        let routes = || routes.iter().filter(|((slot, _), _)| !self.has_ended(*slot));
-        if routes().nth(most).is_none() {
-            return routes().map(named).collect();
+        let mut all: Vec<(usize, usize, Candidate)> =
+            all.map(named).enumerate().map(|(number, (nth, candidate))| (nth, number, candidate)).collect();
+        if all.len() > most {
+            all.sort_unstable();
+            all.truncate(most);
+            all.sort_unstable_by_key(|(_, number, _)| *number);
         }
-        let (mut last, mut nth) = (None, 0);
-        let mut by_turn: Vec<(usize, usize, Candidate)> = Vec::new();
-        for (number, route) in routes().enumerate() {
-            let slot = route.0.0;
-            nth = if last == Some(slot) { nth + 1 } else { 0 };
-            last = Some(slot);
-            by_turn.push((nth, number, named(route)));
-        }
-        by_turn.sort_unstable();
-        by_turn.truncate(most);
-        by_turn.sort_unstable_by_key(|(_, number, _)| *number);
-        by_turn.into_iter().map(|(.., candidate)| candidate).collect()
+        all.into_iter().map(|(.., candidate)| candidate).collect()
     }
 
     /// A live object.
@@ -461,7 +488,7 @@ impl ObjectTable {
         for (index, nlri) in (0u16..).zip(prefixes) {
             self.supersede(slot, &nlri, effects);
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
-            *self.prefixes_of.entry(slot).or_default() += 1;
+            self.count_prefix(slot);
             self.digests.unsettled.insert(nlri.prefix);
             effects.touch(nlri.prefix, slot);
         }
@@ -515,6 +542,9 @@ impl ObjectTable {
         if !self.ended.insert(slot) {
             return;
         }
+        if self.prefixes_of(slot) > 0 {
+            self.ending.insert(slot);
+        }
         let objects = self.objects.range((slot, 0)..=(slot, u64::MAX));
         for (_, entry) in objects {
             if let Some(place) = entry.place() {
@@ -533,7 +563,7 @@ impl ObjectTable {
 
     /// Slots that have been removed, and whose objects have not all been.
     pub fn ending(&self) -> impl Iterator<Item = u32> {
-        self.ended.iter().copied().filter(|slot| self.prefixes_of(*slot) > 0)
+        self.ending.iter().copied()
     }
 
     /// Removes the first `most` objects of `slot`.
@@ -542,6 +572,13 @@ impl ObjectTable {
         let live: Vec<Nlri> = of_slot.flat_map(ObjectEntry::live).copied().collect();
         for nlri in live {
             self.supersede(slot, &nlri, effects);
+        }
+    }
+
+    fn count_prefix(&mut self, slot: u32) {
+        *self.prefixes_of.entry(slot).or_default() += 1;
+        if self.ended.contains(&slot) {
+            self.ending.insert(slot);
         }
     }
 
@@ -565,6 +602,9 @@ impl ObjectTable {
     fn kill(&mut self, slot: u32, version: u64, index: u16, effects: &mut Effects) {
         if let Some(count) = self.prefixes_of.get_mut(&slot) {
             *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.ending.remove(&slot);
+            }
         }
         // What has ended is in no digest any more.
         let has_ended = self.has_ended(slot);
@@ -605,7 +645,7 @@ impl ObjectTable {
                 continue;
             }
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
-            *self.prefixes_of.entry(slot).or_default() += 1;
+            self.count_prefix(slot);
             self.digests.unsettled.insert(nlri.prefix);
         }
         self.digests.own.remove(&slot);
@@ -726,15 +766,14 @@ impl ObjectTable {
         if let Some(digest) = self.digests.own.get(&slot) {
             return *digest;
         }
-        let mut w = Writer::new();
         let mut objects = 0;
-        for entry in self.objects_of(slot, 0) {
+        let own = self.objects_of(slot, 0).map(|entry| {
             objects += 1;
             let mut own = entry.as_own();
             own.live.sort_unstable();
-            own.write(&mut w);
-        }
-        let digest = digests::own(&w.finish());
+            own
+        });
+        let digest = digests::own(own);
         self.digests.hashed += objects;
         self.digests.own.insert(slot, digest);
         digest

@@ -5,7 +5,6 @@
 //! clocks agree.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -84,7 +83,7 @@ fn from_io(error: io::Error) -> FrameError {
 }
 
 /// Writes one frame without flushing; a frame above [`MAX_FRAME`] is the caller's error.
-pub async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, frame: &Arc<[u8]>) -> io::Result<()> {
+pub async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, frame: &[u8]) -> io::Result<()> {
     let length = u32::try_from(frame.len()).ok().filter(|length| *length <= MAX_FRAME);
     let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a frame above 16 MiB"))?;
     stream.write_all(&length.to_be_bytes()).await?;
@@ -92,11 +91,7 @@ pub async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, frame: &Arc<[u8]
 }
 
 /// The same to a peer that must read something within `idle`, and within each `idle` after that.
-pub async fn write_frame_moving<W: AsyncWrite + Unpin>(
-    stream: &mut W,
-    frame: &Arc<[u8]>,
-    idle: Duration,
-) -> io::Result<()> {
+pub async fn write_frame_moving<W: AsyncWrite + Unpin>(stream: &mut W, frame: &[u8], idle: Duration) -> io::Result<()> {
     let length = u32::try_from(frame.len()).ok().filter(|length| *length <= MAX_FRAME);
     let length = length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a frame above 16 MiB"))?;
     let length = length.to_be_bytes();
@@ -118,7 +113,7 @@ mod tests {
     async fn frames_come_back_as_they_were_written() {
         let mut wire = Vec::new();
         for frame in [&b"one"[..], b"", &[7; 100_000]] {
-            write_frame(&mut wire, &frame.into()).await.expect("written");
+            write_frame(&mut wire, frame).await.expect("written");
         }
         let mut stream = &wire[..];
         assert_eq!(read_frame(&mut stream, MAX_FRAME).await.expect("one"), b"one");
@@ -131,8 +126,8 @@ mod tests {
     async fn a_long_frame_may_take_its_time_as_long_as_it_moves() {
         let idle = Duration::from_secs(20);
         let (mut far, near) = tokio::io::duplex(1000);
-        let frame: Arc<[u8]> = vec![7; 200_000].into();
-        let sent = Arc::clone(&frame);
+        let frame = vec![7; 200_000];
+        let sent = frame.clone();
         let writer = tokio::spawn(async move {
             let mut near = near;
             write_frame_moving(&mut near, &sent, idle).await.map(|()| near)
@@ -155,7 +150,7 @@ mod tests {
                 () = relay => Err(FrameError::Closed),
             }
         };
-        assert_eq!(slow.await.expect("it came"), *frame);
+        assert_eq!(slow.await.expect("it came"), frame);
         let mut near = writer.await.expect("no panic").expect("written");
         // Nothing is read any more.
         let stuck = write_frame_moving(&mut near, &frame, idle).await;

@@ -279,7 +279,7 @@ struct LinkTable {
 
 #[derive(Debug)]
 struct LinkHandle {
-    queue: mpsc::Sender<Arc<[u8]>>,
+    queue: mpsc::Sender<Vec<u8>>,
     /// Octets in the queue, `FRAME_COST` for each frame included.
     queued: Arc<AtomicUsize>,
     close: watch::Sender<Option<Ending>>,
@@ -351,7 +351,7 @@ impl Links {
 
     /// Queues a frame, which must not be empty. Never waits: a link whose queue is full is closed. Does nothing if the link
     /// is down already.
-    pub fn send(&self, link: u64, frame: Arc<[u8]>) {
+    pub fn send(&self, link: u64, frame: Vec<u8>) {
         debug_assert!(!frame.is_empty(), "an empty frame is a keepalive");
         let table = self.table();
         let Some(handle) = table.links.get(&link) else { return };
@@ -624,7 +624,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let mut stream = acceptor.accept(tcp).await?;
         let peer = self.check(stream.get_ref().1)?;
         // The welcome: the peer's certificate was accepted (see frames.rs).
-        write_frame(&mut stream, &Arc::from(now_secs().to_be_bytes())).await?;
+        write_frame(&mut stream, &now_secs().to_be_bytes()).await?;
         stream.flush().await?;
         Ok((stream, peer))
     }
@@ -857,7 +857,7 @@ impl Drop for Registration<'_> {
     }
 }
 
-async fn write<W>(writer: &mut W, mut waiting: mpsc::Receiver<Arc<[u8]>>, queued: &AtomicUsize) -> String
+async fn write<W>(writer: &mut W, mut waiting: mpsc::Receiver<Vec<u8>>, queued: &AtomicUsize) -> String
 where
     W: AsyncWrite + Unpin,
 {
@@ -870,7 +870,7 @@ where
         let sent = async {
             match &frame {
                 Some(frame) => write_frame_moving(writer, frame, WRITE).await?,
-                None => write_frame_moving(writer, &Arc::from([]), WRITE).await?,
+                None => write_frame_moving(writer, &[], WRITE).await?,
             }
             if waiting.is_empty() { timeout(WRITE, writer.flush()).await? } else { Ok(()) }
         };

@@ -29,7 +29,7 @@ async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Bo
     let asked = Frame { request: 1, body }.encode();
     while let Some(event) = events.recv().await {
         match event {
-            LinkEvent::Up { link, .. } => links.send(link, asked.as_slice().into()),
+            LinkEvent::Up { link, .. } => links.send(link, asked.clone()),
             LinkEvent::Frame { bytes, .. } => match Frame::decode(&bytes) {
                 Ok(Frame { request: 1, body }) => return Ok(body),
                 Ok(_) => {}

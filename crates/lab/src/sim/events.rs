@@ -182,7 +182,7 @@ impl Sim {
             PartyOutput::Send { link, frame } => {
                 // The runtime's links refuse a longer one, and end.
                 assert!(frame.len() <= MAX_FRAME, "{node:?} sends a frame of {} octets", frame.len());
-                self.send(node, link, frame);
+                self.send(node, link, frame.into());
             }
             PartyOutput::Close { link, reason } => self.close(node, link, reason),
             PartyOutput::Persist { id, changes } => {
@@ -230,7 +230,7 @@ impl Sim {
         match output {
             MemberOutput::Send { link, frame } => {
                 assert!(frame.len() <= MAX_FRAME, "{node:?} sends a frame of {} octets", frame.len());
-                self.send(node, link, frame);
+                self.send(node, link, frame.into());
             }
             MemberOutput::Close { link, reason, .. } => self.close(node, link, reason),
             MemberOutput::Persist { id, changes } => {

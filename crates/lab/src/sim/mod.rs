@@ -535,6 +535,9 @@ impl Sim {
 
     /// The router of `slot` withdraws.
     pub fn withdraw(&mut self, slot: u32, nlri: &[Nlri]) {
+        if self.sinks.contains_key(&slot) {
+            return self.withdraw_by_sink(slot, nlri);
+        }
         let router = self.routers.entry(slot).or_default();
         for one in nlri {
             router.remove(one);

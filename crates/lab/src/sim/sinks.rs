@@ -58,6 +58,13 @@ impl Sim {
         self.sink_sends(slot, out);
     }
 
+    pub(super) fn withdraw_by_sink(&mut self, slot: u32, prefixes: &[Nlri]) {
+        let Some((sink, _)) = self.sinks.get_mut(&slot) else { return };
+        let (at, mut out) = (self.now.instant, Vec::new());
+        sink.withdraw(&self.set, &member_key(self.setup.seed, slot), prefixes, (at, &mut out));
+        self.sink_sends(slot, out);
+    }
+
     pub(super) fn sink_is_at_rest(&self, slot: u32) -> bool {
         self.sinks.get(&slot).is_some_and(|(sink, _)| sink.is_synced() && sink.has_sent())
     }

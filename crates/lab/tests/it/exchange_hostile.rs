@@ -806,16 +806,17 @@ fn paths_that_come_together_to_a_new_prefix_are_counted_together() {
         while sim.now().instant - last >= TICK {
             last = last + TICK;
             for _ in 0..8 {
-                let prefix = nlri(&format!("22.{}.{}.0/24", again / 256, again % 256));
-                let paths: Vec<Nlri> = (0..128).map(|path_id| Nlri { path_id, ..prefix }).collect();
-                sim.announce(BAD, &paths, &route(BAD, &[64500], &[]));
+                let prefixes =
+                    (0..32).map(|i| 32 * again + i).map(|i| nlri(&format!("22.{}.{}.0/24", i / 256, i % 256)));
+                let paths = |prefix| (0..4).map(move |path_id| Nlri { path_id, ..prefix });
+                sim.announce(BAD, &prefixes.flat_map(paths).collect::<Vec<_>>(), &route(BAD, &[64500], &[]));
                 again += 1;
             }
         }
     });
     let during = attacked.p99();
-    eprintln!("{again} prefixes: p99 {during:?}, quiet {quiet:?}, {} rounds at most", attacked.rounds);
-    assert!(again > 300, "{again} prefixes");
+    eprintln!("{again} objects: p99 {during:?}, quiet {quiet:?}, {} rounds at most", attacked.rounds);
+    assert!(again > 300, "{again} objects");
     assert!(during < 2 * quiet, "{during:?}, {quiet:?} when quiet");
     assert!(attacked.rounds <= MOST_ROUNDS / 4, "{} rounds", attacked.rounds);
 }
@@ -823,7 +824,7 @@ fn paths_that_come_together_to_a_new_prefix_are_counted_together() {
 #[test]
 fn who_announces_again_what_must_be_ranked_waits_for_its_own_rounds_and_others_do_not() {
     // Honest announcers of each prefix, path identifiers of the hostile one, prefixes, of which all are announced again with each tick:
-    // 8 and 32 routes a prefix.
+    // 8 routes a prefix, and 24 that compete.
     for (honest, paths, prefixes) in [(7, 1, 256u32), (20, 12, 48)] {
         let setup = Setup { costs: Some(Costs::default()), sinks: [BAD].into(), ..Setup::default() };
         let mut sim = exchange_with(setup);
@@ -862,4 +863,66 @@ fn who_announces_again_what_must_be_ranked_waits_for_its_own_rounds_and_others_d
         assert!(attacked.rounds <= MOST_ROUNDS / 4, "{} rounds", attacked.rounds);
         assert!(batches > 100, "{batches} batches");
     }
+}
+
+/// Each object takes a path of many prefixes away, so that what is left of each has to be ranked again.
+#[test]
+fn who_withdraws_what_must_be_ranked_waits_for_its_own_rounds_and_others_do_not() {
+    const PREFIXES: u32 = 128;
+    const PATHS: u32 = 40;
+    let setup = Setup { costs: Some(Costs::default()), sinks: [BAD].into(), max_prefix: 900_000, ..Setup::default() };
+    let mut sim = exchange_with(setup);
+    let of = |path_id| (0..PREFIXES).map(move |i| Nlri { path_id, ..nlri(&format!("22.0.{i}.0/24")) });
+    for slot in 0..12 {
+        sim.announce(slot, &of(0).collect::<Vec<_>>(), &route(slot, &[64500, 64501], &[]));
+    }
+    for path_id in 0..PATHS {
+        sim.announce(BAD, &of(path_id).collect::<Vec<_>>(), &route(BAD, &[64500, 64501], &[]));
+    }
+    assert!(sim.settle(LIMIT));
+    sim.fill_pools();
+    sim.forget_events();
+    let quiet = watch_changes(&mut sim, 40, |_, _| {}).p99();
+    let (mut last, mut gone) = (sim.now().instant, 0);
+    let attacked = watch_changes(&mut sim, 40, |sim, _| {
+        while sim.now().instant - last >= TICK && gone < PATHS {
+            last = last + TICK;
+            sim.withdraw(BAD, &of(gone).collect::<Vec<_>>());
+            gone += 1;
+        }
+    });
+    let during = attacked.p99();
+    eprintln!("{gone} paths went: p99 {during:?}, quiet {quiet:?}, {} rounds at most", attacked.rounds);
+    let left = status(&sim).budgets.iter().find(|of| of.slot == BAD).map_or(0, |of| of.prefixes);
+    let withdrawn = (PATHS * PREFIXES) as usize - left;
+    assert!(gone == PATHS && withdrawn >= 8 * PREFIXES as usize, "{withdrawn} routes are gone");
+    assert!(during < 2 * quiet, "{during:?}, {quiet:?} when quiet");
+    assert!(attacked.rounds <= MOST_ROUNDS / 4, "{} rounds", attacked.rounds);
+}
+
+/// Routes of a member that stays away go in parts, and the rounds that follow from them keep nobody waiting.
+#[test]
+fn routes_that_expire_and_must_be_ranked_again_keep_nobody_waiting() {
+    const OBJECTS: u32 = 20;
+    let setup = Setup { costs: Some(Costs::default()), max_prefix: 900_000, ..Setup::default() };
+    let stale = Duration::from_secs(30);
+    let mut sim = exchange_with(Setup { sinks: [BAD].into(), stale, ..setup });
+    let of = |object: u32| (0..128).map(move |i| nlri(&format!("22.{object}.{i}.0/24"))).collect::<Vec<_>>();
+    for object in 0..OBJECTS {
+        for slot in (0..16).chain([BAD]) {
+            sim.announce(slot, &of(object), &route(slot, &[64500, 64501], &[]));
+        }
+    }
+    assert!(sim.settle(LIMIT));
+    sim.fill_pools();
+    sim.forget_events();
+    let quiet = watch_changes(&mut sim, 40, |_, _| {}).p99();
+    sim.kill(Node::Member(BAD));
+    sim.pass(stale - Duration::from_millis(500));
+    let attacked = watch_changes(&mut sim, 40, |_, _| {});
+    let during = attacked.p99();
+    eprintln!("p99 {during:?}, quiet {quiet:?}, {} rounds at most", attacked.rounds);
+    assert!(sim.party_events.iter().any(|(_, event)| *event == PartyEvent::Expired { slot: BAD }));
+    assert!(during < 2 * quiet, "{during:?}, {quiet:?} when quiet");
+    assert!(attacked.rounds <= 4, "{} rounds", attacked.rounds);
 }

@@ -136,16 +136,23 @@ fn what_no_receiver_would_use_is_not_announced_and_what_was_announced_before_goe
 }
 
 #[test]
-fn many_paths_of_one_member_do_not_crowd_out_another() {
-    let mut exchange = Exchange::new(Setup::default());
+fn many_paths_of_many_members_crowd_nobody_out() {
+    const MANY: u32 = 40;
+    let setup = Setup { members: MANY as usize + 2, sinks: (0..MANY).collect(), ..Setup::default() };
+    let mut exchange = Exchange::new(Setup { opted_out: (0..MANY).collect(), ..setup });
     let prefix = nlri("20.0.0.0/16");
-    let nobody = route(0, &[64500], &["64496:0:0"]);
-    for path_id in 0..200 {
-        exchange.announce(0, &[Nlri { path_id, ..prefix }], &nobody);
+    for slot in 0..MANY {
+        let paths: Vec<Nlri> = (0..4).map(|path_id| Nlri { path_id, ..prefix }).collect();
+        exchange.sim.announce(slot, &paths, &route(slot, &[64500], &[]));
     }
-    exchange.announce(1, &[prefix], &route(1, &[64500], &[]));
-    exchange.check();
-    assert!(exchange.sim.tables[&2].contains_key(&prefix.prefix));
+    exchange.sim.announce(MANY, &[prefix], &route(MANY, &[], &[]));
+    assert!(exchange.sim.settle(crate::common::LIMIT));
+    let listed = exchange.sim.member(MANY + 1).expect("runs").why(prefix.prefix).routes;
+    let slots: Vec<u32> = listed.iter().filter_map(|route| route.route.announcer.as_ref().map(|by| by.slot)).collect();
+    assert_eq!(slots.len(), 128, "as many as Select-Best looks at");
+    assert!((0..=MANY).all(|slot| slots.contains(&slot)), "everybody's first: {slots:?}");
+    let best = exchange.sim.tables[&(MANY + 1)][&prefix.prefix].as_path().first_asn();
+    assert_eq!(best, Some(wayleave_lab::sim::member_asn(MANY)));
 }
 
 #[test]
@@ -260,4 +267,57 @@ fn correlations_for_a_burst_are_made_after_a_pause_and_not_while_its_prefixes_wa
     assert_eq!(refills, 0);
     // 400 lanes open 34 rows of bits at once, and no more; correlations for them would be a message of 6,160 bytes.
     assert!(longest < 400 / 8 * 40 && longest < setup_message, "a message of {longest} bytes");
+}
+
+#[test]
+fn a_members_paths_beyond_the_fourth_do_not_compete_and_their_announcer_is_told() {
+    let mut exchange = Exchange::new(Setup { members: 4, sinks: [3].into(), ..Setup::default() });
+    let prefix = nlri("20.0.0.0/16");
+    let path = |path_id| Nlri { path_id, ..prefix };
+    let listed = |exchange: &mut Exchange| exchange.sim.member(2).expect("runs").why(prefix.prefix).routes.len();
+    let left_out = |exchange: &mut Exchange| exchange.sim.member(0).expect("runs").status().not_announced;
+    let settle = |exchange: &mut Exchange| assert!(exchange.sim.settle(crate::common::LIMIT));
+    // In whatever order they come.
+    for path_id in [3, 6, 2, 5, 4, 1] {
+        exchange.sim.announce(0, &[path(path_id)], &route(0, &[64500 + path_id], &[]));
+        settle(&mut exchange);
+    }
+    assert_eq!((listed(&mut exchange), left_out(&mut exchange)), (4, 2));
+    let budgets = exchange.sim.party(PARTIES[0]).expect("runs").status().budgets;
+    assert_eq!(budgets[0].prefixes, 4, "the others are withdrawn");
+    let own = exchange.sim.member(0).expect("runs").why(prefix.prefix).own;
+    assert!(own[4].reason.outcome.contains("4 other paths"), "{:?}", own[4].reason);
+    // One that goes, or that nobody would use, gives its place to the next.
+    exchange.sim.withdraw(0, &[path(2)]);
+    settle(&mut exchange);
+    assert_eq!((listed(&mut exchange), left_out(&mut exchange)), (4, 1));
+    exchange.sim.announce(0, &[path(1)], &route(1, &[64501], &[]));
+    settle(&mut exchange);
+    assert_eq!((listed(&mut exchange), left_out(&mut exchange)), (4, 1), "it is not of this member's AS");
+    for path_id in 7..=8 {
+        exchange.sim.announce(0, &[path(path_id)], &route(0, &[64500 + path_id], &[]));
+    }
+    settle(&mut exchange);
+    assert_eq!((listed(&mut exchange), left_out(&mut exchange)), (4, 3));
+    // All those that are barred come together with one that is not.
+    exchange.sim.withdraw(0, &(1..=8).map(path).collect::<Vec<_>>());
+    settle(&mut exchange);
+    let of_another = (1..=4).map(path).collect::<Vec<_>>();
+    exchange.sim.announce(0, &of_another, &route(1, &[64501], &[]));
+    exchange.sim.announce(0, &[path(5)], &route(0, &[64505], &[]));
+    settle(&mut exchange);
+    assert_eq!((listed(&mut exchange), left_out(&mut exchange)), (1, 4));
+    exchange.sim.withdraw(0, &(1..=5).map(path).collect::<Vec<_>>());
+    (1..=4).for_each(|id| exchange.sim.announce(0, &[path(id)], &route(0, &[64500 + id], &[])));
+    settle(&mut exchange);
+    // One that does not check itself costs those who rank no more than that.
+    let all: Vec<Nlri> = (0..100).map(path).collect();
+    exchange.sim.announce(3, &all, &route(3, &[64500], &[]));
+    settle(&mut exchange);
+    assert_eq!(listed(&mut exchange), 8);
+    let before = exchange.sim.party(PARTIES[0]).expect("runs").counters().comparators;
+    exchange.sim.announce(1, &[prefix], &route(1, &[64500], &[]));
+    assert!(exchange.sim.settle(crate::common::LIMIT));
+    let after = exchange.sim.party(PARTIES[0]).expect("runs").counters().comparators;
+    assert_eq!(after - before, 15 * 4, "nine routes, padded to sixteen, for four members that rank");
 }

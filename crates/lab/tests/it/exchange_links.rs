@@ -397,7 +397,7 @@ fn a_party_whose_ticks_do_not_come_ends_the_session_before_they_fill_the_memory_
     let mut sent = 0;
     while sim.closed.is_empty() && sent < 1_000 {
         sim.announce(0, &[nlri("20.0.0.0/16")], &route(0, &[64500 + sent], &large));
-        sim.pass(Duration::from_millis(60));
+        sim.run_for(Duration::from_millis(60));
         sent += 1;
     }
     // 64 KiB each, and 24 MiB at most.
@@ -411,4 +411,50 @@ fn a_party_whose_ticks_do_not_come_ends_the_session_before_they_fill_the_memory_
     sim.tamper = None;
     assert!(sim.settle(LIMIT));
     assert_eq!(sim.tables[&2], sim.tables[&1]);
+}
+
+in_both_modes!(a_member_that_is_back_while_its_routes_expire_has_all_of_them);
+fn a_member_that_is_back_while_its_routes_expire_has_all_of_them(export: ExportMode) {
+    let (stale, tick) = (Duration::from_secs(60), Duration::from_millis(50));
+    for late in (60..160).step_by(5).map(Duration::from_millis) {
+        let mut exchange = Exchange::new(Setup { members: 3, seed: 845, stale, tick, export, ..Setup::default() });
+        for prefix in 0..3 {
+            exchange.announce(1, &[nlri(&format!("20.{prefix}.0.0/16"))], &route(1, &[64500], &[]));
+        }
+        exchange.check();
+        exchange.sim.cut_member(1);
+        exchange.sim.run_for(stale - Duration::from_millis(120) + late);
+        // Another change, and another member that is back, just before: what is due then waits for the next tick.
+        exchange.announce(0, &[nlri("20.9.0.0/16")], &route(0, &[64500], &[]));
+        exchange.sim.cut_member(2);
+        PARTIES.iter().for_each(|party| exchange.sim.connect(Node::Member(2), *party));
+        exchange.sim.run_for(Duration::from_millis(20));
+        exchange.check();
+        assert_eq!(exchange.sim.tables[&0].len(), 3, "back after {late:?}");
+    }
+}
+
+in_both_modes!(a_member_that_is_back_before_its_going_is_in_a_batch_pays_for_one_turn);
+fn a_member_that_is_back_before_its_going_is_in_a_batch_pays_for_one_turn(export: ExportMode) {
+    let tick = Duration::from_millis(50);
+    for late in (0..55).step_by(5) {
+        let mut exchange = Exchange::new(Setup { members: 3, seed: 846, tick, export, ..Setup::default() });
+        announce_two(&mut exchange, 64500);
+        exchange.check();
+        let left = |exchange: &mut Exchange| {
+            exchange.sim.member(2).expect("it runs").status().budget.expect("it is told").resyncs_left
+        };
+        let before = left(&mut exchange);
+        // What changes has just had its batch, what is sent again has not had one for long.
+        exchange.announce(0, &[nlri("20.9.0.0/16")], &route(0, &[64510], &[]));
+        exchange.sim.run_for(Duration::from_millis(late));
+        exchange.sim.cut_member(2);
+        exchange.sim.connect_all();
+        exchange.announce(0, &[nlri("20.8.0.0/16")], &route(0, &[64510], &[]));
+        exchange.check();
+        // Welcomes say what is left before the turn that they lead to: the first one, this one, and none more.
+        exchange.sim.cut_member(2);
+        exchange.check();
+        assert_eq!(left(&mut exchange), before - 2, "after {late} ms");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wayleave_bgp::Nlri;
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
-use wayleave_route_server::frames::FromMember;
+use wayleave_route_server::frames::{FromMember, ToMember};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Budget, PartyEvent};
@@ -274,6 +274,50 @@ fn where_select_best_chooses_no_more_the_latest_rules_decide(export: ExportMode)
     assert_eq!(first(&sim), Some(asn(0)));
     let prefers = format!("[[rule]]\ndirection = \"import\"\npeer = [\"{}\"]\nclass = 200\n", asn(1).0);
     sim.set_policy(2, policy(&prefers));
+    assert!(sim.settle(LIMIT));
+    assert_eq!(first(&sim), Some(asn(1)));
+}
+
+in_both_modes!(a_route_that_came_after_the_ranking_counts_where_select_best_chooses_no_more);
+fn a_route_that_came_after_the_ranking_counts_where_select_best_chooses_no_more(export: ExportMode) {
+    let budget = Budget { choices: 1, ..Budget::default() };
+    let mut sim = Sim::new(Setup { tick: TICK, export, budget, ..Setup::default() });
+    assert!(sim.settle(LIMIT));
+    let (prefix, other) = (nlri("192.0.2.0/24"), nlri("198.51.100.0/24"));
+    let prefers = format!("[[rule]]\ndirection = \"import\"\npeer = [\"{}\"]\nclass = 200\n", asn(1).0);
+    sim.set_policy(2, policy(&prefers));
+    for slot in [0, 1] {
+        sim.announce(slot, &[other], &route(slot, &[64500], &[]));
+    }
+    for slot in [0, 3] {
+        sim.announce(slot, &[prefix], &route(slot, &[64500], &[]));
+    }
+    assert!(sim.settle(LIMIT));
+    let own_order = |sim: &Sim| {
+        sim.member_events.iter().any(|(slot, event)| *slot == 2 && matches!(event, MemberEvent::OwnOrder { .. }))
+    };
+    let mut reloads = 0;
+    while !own_order(&sim) {
+        reloads += 1;
+        assert!(reloads < 40, "its budget ends");
+        sim.set_policy(2, policy(&prefers));
+        assert!(sim.settle(LIMIT));
+    }
+    // The route that it prefers is lost on its way; the list that names it is not, so that it ranks without it.
+    sim.tamper = Some(Box::new(|_, to, bytes| match ToMember::decode(bytes) {
+        Ok(ToMember::Tick(mut tick)) if to == Node::Member(2) && !tick.deliver.is_empty() => {
+            tick.deliver.clear();
+            FrameAction::Change(ToMember::Tick(tick).encode())
+        }
+        _ => FrameAction::Pass,
+    }));
+    sim.announce(1, &[prefix], &route(1, &[64500], &[]));
+    assert!(sim.settle(LIMIT));
+    sim.tamper = None;
+    let first = |sim: &Sim| sim.tables[&2][&prefix.prefix].as_path().first_asn();
+    assert_eq!(first(&sim), Some(asn(0)), "chosen among the others");
+    // What it lacks is sent when it connects again; the list is as it was.
+    sim.cut_member(2);
     assert!(sim.settle(LIMIT));
     assert_eq!(first(&sim), Some(asn(1)));
 }

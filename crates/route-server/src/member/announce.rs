@@ -1,24 +1,23 @@
 //! The member as announcer: the router's routes, what the parties have of them, and what is still to be sent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::ops::Bound;
 use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::{Key128, Seed};
 
+use super::barred::Barred;
 use super::dirty::Dirty;
 use super::{Member, MemberEvent, MemberOutput, RESERVE, VERSION_KEY};
 use crate::digests::{self, Digest};
 use crate::directory::MemberSet;
-use crate::frames::{FromMember, OwnObject as Listed, Refusal};
+use crate::frames::{FromMember, MAX_PATHS, OwnObject as Listed, Refusal};
 use crate::object::{self, Description, ExportMode, Fresh, Kind, MAX_COLUMN, MAX_PREFIXES};
 use crate::party::{Change, PartyNumber, PersistId};
 use crate::policy::validate::{Invalid, validate};
 use crate::policy::{ExportSet, export_set, sealed_attributes};
 use crate::rng::Draw;
-use crate::wire::Writer;
 
 /// Objects that may be in flight: our own limit, so that a member never floods a party.
 const WINDOW: usize = 512;
@@ -130,6 +129,8 @@ pub(super) enum Bar {
     /// It would be one too many: the slot's prefix limit.
     #[error("it would exceed this member's prefix limit of {0}")]
     OverLimit(u32),
+    #[error("{MAX_PATHS} other paths of this member to the prefix compete already, and an exchange takes no more")]
+    SurplusPath,
     #[error("its attributes take {octets} octets sealed, and this exchange takes at most {most}")]
     TooLarge { octets: usize, most: u32 },
 }
@@ -161,7 +162,7 @@ pub(super) struct Announcements {
     dirty: Dirty,
     /// Prefixes that were refused for good, or that no receiver would use: not announced before the router, the member set or a new
     /// session changes something, or there is room again.
-    barred: BTreeMap<Nlri, Bar>,
+    barred: Barred,
     /// The last one of those refused for their octets that was tried again.
     retried: Option<Nlri>,
     repeats: Repeats,
@@ -181,7 +182,7 @@ impl Announcements {
             announced: BTreeMap::new(),
             leftover: BTreeSet::new(),
             dirty: Dirty::default(),
-            barred: BTreeMap::new(),
+            barred: Barred::default(),
             retried: None,
             repeats: Repeats { waiting: BTreeMap::new(), queue: VecDeque::new(), next: now },
             objects: BTreeMap::new(),
@@ -199,7 +200,7 @@ impl Announcements {
 
     /// What the parties know of the prefix has to be looked at.
     fn mark(&mut self, nlri: Nlri) {
-        let route = self.router.get(&nlri).filter(|_| !self.barred.contains_key(&nlri));
+        let route = self.router.get(&nlri).filter(|_| !self.barred.contains(&nlri));
         self.dirty.insert(nlri, route.map(|route| route.update));
     }
 
@@ -281,6 +282,7 @@ impl Announcements {
             if self.router.remove(nlri).is_some() {
                 self.barred.remove(nlri);
                 self.mark(*nlri);
+                self.make_place(nlri);
             }
         }
         if let Some(attributes) = attributes {
@@ -298,10 +300,39 @@ impl Announcements {
         for nlri in announced {
             if self.router.get(nlri).is_none_or(|known| known.attributes != *attributes || known.under != under) {
                 let route = RouterRoute { update: self.updates, attributes: attributes.clone(), under };
-                self.router.insert(*nlri, route);
+                let is_new = self.router.insert(*nlri, route).is_none();
+                if is_new || self.barred.contains(nlri) {
+                    // Those with higher identifiers may have to make way.
+                    let higher = *nlri..=Nlri { path_id: u32::MAX, ..*nlri };
+                    let higher: Vec<Nlri> = self.router.range(higher).skip(1).map(|(path, _)| *path).collect();
+                    higher.into_iter().for_each(|path| self.mark(path));
+                }
                 self.barred.remove(nlri);
                 self.mark(*nlri);
             }
+        }
+    }
+
+    /// Whether so many paths with lower identifiers compete for the prefix that the parties would not let this one.
+    fn is_surplus(&self, nlri: &Nlri) -> bool {
+        let lower = self.router.range(Nlri { path_id: 0, ..*nlri }..*nlri).map(|(lower, _)| lower);
+        lower.filter(|lower| !self.barred.contains(lower)).take(MAX_PATHS).count() == MAX_PATHS
+    }
+
+    /// A path of the prefix competes no more: another may take its place.
+    fn make_place(&mut self, nlri: &Nlri) {
+        for path in self.barred.surplus_paths(nlri.prefix) {
+            self.barred.remove(&path);
+            self.mark(path);
+        }
+    }
+
+    /// The route is not announced.
+    fn bar(&mut self, nlri: Nlri, bar: Bar) {
+        let is_surplus = bar == Bar::SurplusPath;
+        self.barred.insert(nlri, bar);
+        if !is_surplus {
+            self.make_place(&nlri);
         }
     }
 
@@ -320,8 +351,8 @@ impl Announcements {
 
     /// Routes that the parties would not take for their size.
     pub(super) fn too_large(&self) -> usize {
-        let is_large = |bar: &&Bar| matches!(bar, Bar::TooLarge { .. } | Bar::Refused(Refusal::BlobSize));
-        self.barred.values().filter(is_large).count()
+        let is_large = |bar: &Bar| matches!(bar, Bar::TooLarge { .. } | Bar::Refused(Refusal::BlobSize));
+        self.barred.iter().filter(|(_, bar)| is_large(bar)).count()
     }
 
     /// Live prefixes that count towards the slot's limit, once all that was sent is applied.
@@ -332,17 +363,10 @@ impl Announcements {
     /// These prefixes were withdrawn: as many of those that were over a limit are announced instead. What was withdrawn since it was
     /// refused for its octets frees none, or the withdrawals and refusals of two such prefixes would follow each other without end.
     fn make_room(&mut self, withdrawn: &[Nlri]) {
-        let is_refused = |bar: &Bar| *bar == Bar::Refused(Refusal::Stored);
-        let freed = withdrawn.iter().filter(|nlri| !self.barred.get(nlri).is_some_and(is_refused)).count();
-        let over =
-            self.barred.iter().filter(|(_, bar)| matches!(bar, Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
-        let mut next: Vec<Nlri> = over.map(|(nlri, _)| *nlri).take(withdrawn.len()).collect();
+        let freed = withdrawn.iter().filter(|nlri| !self.barred.is_refused_stored(nlri)).count();
+        let mut next: Vec<Nlri> = self.barred.over_limit().take(withdrawn.len()).collect();
         // In turn: those that were refused the last time may be too long still.
-        let last = self.retried.map_or(Bound::Unbounded, Bound::Excluded);
-        let up_to = self.retried.map_or(Bound::Unbounded, Bound::Included);
-        let rest = self.retried.iter().flat_map(|_| self.barred.range((Bound::Unbounded, up_to)));
-        let refused = self.barred.range((last, Bound::Unbounded)).chain(rest).filter(|(_, bar)| is_refused(bar));
-        let refused: Vec<Nlri> = refused.map(|(nlri, _)| *nlri).take(freed).collect();
+        let refused: Vec<Nlri> = self.barred.refused_stored_after(self.retried).take(freed).collect();
         self.retried = refused.last().copied().or(self.retried);
         next.extend(refused);
         for nlri in next {
@@ -353,8 +377,8 @@ impl Announcements {
 
     /// What was refused for good is tried once more.
     pub(super) fn retry_barred(&mut self) {
-        let barred = std::mem::take(&mut self.barred);
-        self.mark_each(barred.into_keys());
+        let barred = self.barred.take();
+        self.mark_each(barred);
     }
 
     pub(super) fn mark_all_dirty(&mut self) {
@@ -384,9 +408,7 @@ impl Announcements {
         for (nlri, last) in &self.announced {
             live.entry((last.version, last.width())).or_default().push(*nlri);
         }
-        let mut w = Writer::new();
-        live.into_iter().for_each(|((version, width), live)| Listed { version, width, live }.write(&mut w));
-        digests::own(&w.finish())
+        digests::own(live.into_iter().map(|((version, width), live)| Listed { version, width, live }))
     }
 
     /// The parties' inventory of this member's objects.
@@ -495,7 +517,7 @@ impl Announcements {
             self.lost(version, nlri);
             if !again {
                 // Whatever the parties still have of it may go to whom it no longer may: it is withdrawn instead.
-                self.barred.insert(nlri, Bar::Refused(reason));
+                self.bar(nlri, Bar::Refused(reason));
             }
             self.mark(nlri);
         }
@@ -616,7 +638,7 @@ impl Member {
         let mut barred: Vec<(Nlri, Bar)> = Vec::new();
         for nlri in a.dirty.gone() {
             let is_known = a.announced.contains_key(nlri);
-            let is_barred = a.barred.contains_key(nlri);
+            let is_barred = a.barred.contains(nlri);
             let is_leftover = a.leftover.contains(nlri);
             if is_known || ((a.is_settled || is_barred) && is_leftover) {
                 withdrawn.push(*nlri);
@@ -648,6 +670,7 @@ impl Member {
             let checked = own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, self.config.martians()));
             let bar = match checked {
                 Err(invalid) => Some(Bar::Invalid(invalid)),
+                Ok(()) if a.is_surplus(nlri) => Some(Bar::SurplusPath),
                 Ok(()) if !is_known && room_left == 0 => Some(Bar::OverLimit(limit)),
                 Ok(()) => None,
             };
@@ -686,9 +709,11 @@ impl Member {
         for nlri in clean {
             a.dirty.remove(&nlri);
         }
+        // Those that others kept from competing first: they take the places of what is barred now.
+        barred.sort_by_key(|(_, bar)| *bar != Bar::SurplusPath);
         for (nlri, bar) in barred {
             let why = bar.to_string();
-            self.announcements.barred.insert(nlri, bar);
+            self.announcements.bar(nlri, bar);
             self.event(MemberEvent::NotAnnounced { prefix: nlri.prefix.to_string(), why });
         }
         (withdrawn, announced)
@@ -780,7 +805,7 @@ impl Member {
             a.repeats.waiting.remove(nlri);
             let bar = Bar::TooLarge { octets, most };
             let why = bar.to_string();
-            a.barred.insert(*nlri, bar);
+            a.bar(*nlri, bar);
             if is_known {
                 a.mark(*nlri);
             }

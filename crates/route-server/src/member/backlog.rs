@@ -275,6 +275,7 @@ impl Member {
             Ok(Some(open)) => {
                 self.counters.opened += 1;
                 route.opened = Some(open.into());
+                self.was_not_ranked(handle);
                 OPENING
             }
             Ok(None) => {

@@ -8,6 +8,7 @@
 
 mod announce;
 mod backlog;
+mod barred;
 mod dirty;
 mod listed;
 mod receive;
@@ -160,7 +161,7 @@ pub struct Finding {
 pub enum MemberOutput {
     Send {
         link: LinkId,
-        frame: Arc<[u8]>,
+        frame: Vec<u8>,
     },
     /// Close a link and connect again; `reason` is for the log.
     Close {
@@ -458,7 +459,7 @@ impl Member {
             sending.send(cost, Instant(0));
         }
         self.counters.bytes_sent += bytes.len() as u64;
-        self.output.push_back(MemberOutput::Send { link, frame: bytes.into() });
+        self.output.push_back(MemberOutput::Send { link, frame: bytes });
     }
 
     /// Whether both parties can be sent another object, of any size.
@@ -794,6 +795,10 @@ impl Member {
     fn adopt(&mut self, next: Option<Arc<Directory>>) {
         let Some(next) = next else { return };
         let before = self.directory.as_ref();
+        // Most ticks show what is in force, which needs no hash.
+        if self.set.is_some() && before.is_some_and(|before| Arc::ptr_eq(before, &next)) {
+            return;
+        }
         let is_newer = before.is_none_or(|before| next.id().number > before.id().number);
         if !is_newer && self.set.is_some() {
             return;

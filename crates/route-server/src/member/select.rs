@@ -24,6 +24,9 @@ pub(super) const OUTCOME_WAIT: Duration = Duration::from_secs(10);
 /// decides then.
 const MAX_ROUNDS: usize = 64;
 
+/// In the place of [`Member::rules`], where something came to be considered after the ranking.
+const NOT_RANKED: u64 = u64::MAX;
+
 /// The candidates for one prefix, and the state of the choice among them.
 #[derive(Default)]
 pub(super) struct Choice {
@@ -310,6 +313,16 @@ impl Member {
         self.touched.insert(prefix);
     }
 
+    /// A route was opened after its prefixes were ranked, if they were: what Select-Best chose, or chooses, did not consider it.
+    pub(super) fn was_not_ranked(&mut self, handle: &Handle) {
+        let Some(open) = self.routes.get(handle).and_then(|route| route.opened.as_ref()) else { return };
+        for nlri in &open.prefixes {
+            if let Some(choice) = self.choices.get_mut(&nlri.prefix) {
+                (choice.ranked_under, choice.chosen_under) = (NOT_RANKED, NOT_RANKED);
+            }
+        }
+    }
+
     /// Results that did not come: the member's own ranking decides, and a resynchronisation is requested.
     pub(super) fn overdue_choices(&mut self, now: Now) {
         let due = |round: &Round| now.instant.since(round.heard) >= OUTCOME_WAIT;
@@ -346,10 +359,12 @@ impl Member {
 
     /// There will be no result for this batch: the member's own order decides.
     fn decide_alone(&mut self, seq: u64) {
-        self.rounds.remove(&seq);
-        for (prefix, choice) in self.choices.iter_mut().filter(|(_, choice)| choice.awaits == Awaits::Batch(seq)) {
-            choice.awaits = Awaits::Lost;
-            self.touched.insert(*prefix);
+        let Some(round) = self.rounds.remove(&seq) else { return };
+        for prefix in round.multi.iter().filter_map(|(.., prefix)| *prefix) {
+            if let Some(choice) = self.choices.get_mut(&prefix).filter(|choice| choice.awaits == Awaits::Batch(seq)) {
+                choice.awaits = Awaits::Lost;
+                self.touched.insert(prefix);
+            }
         }
     }
 

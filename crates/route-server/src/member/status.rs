@@ -678,6 +678,11 @@ impl Member {
                     "the parties' `max_blob`, the lower of the two",
                     "announce it with fewer communities or a shorter path, or ask both operators for more",
                 ),
+                OwnState::Barred(bar @ Bar::SurplusPath) => Reason::new(
+                    format!("not announced: {bar}"),
+                    "the paths with the lowest identifiers compete",
+                    "announce fewer paths of the prefix to the proxy (ADD-PATH)",
+                ),
                 OwnState::Barred(bar) => Reason::new(
                     format!("not announced: {bar}"),
                     "the parties check each object",

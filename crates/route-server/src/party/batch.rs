@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use wayleave_core::{Asn, Now, Prefix};
 
-use super::deliveries::Deliveries;
+use super::deliveries::{Brought, Deliveries};
 use super::relist::Relist;
 use super::role::Role;
 use super::round::{Group, Round};
@@ -272,13 +272,12 @@ impl State {
                 rank,
                 ..Tick::default()
             };
-            let (places, scanned) = deliveries.to(slot, &listing);
+            let Brought { objects: known, new, widened: mut others, scanned } =
+                deliveries.to(slot, &listing, taken.is_some());
             self.counters.scanned += scanned;
-            let mut objects: Vec<(u32, u64)> = places.into_iter().map(|(_, slot, version)| (slot, version)).collect();
             let mut cursor = active.cursor;
             if let Some(taken) = taken {
-                let new: BTreeSet<(u32, u64)> = objects.iter().copied().collect();
-                objects.extend(taken.objects.iter().filter(|object| !new.contains(object)));
+                others.extend(taken.objects.iter().filter(|object| !known.contains(object)));
                 let begins = begins.then(|| active.lacks.differs.clone());
                 if let Some(since) = begins.as_ref().and_then(|differs| differs.since) {
                     (tick.dead, tick.gone) = self.recent.dead_since(since.objects);
@@ -287,8 +286,9 @@ impl State {
                 tick.slice = Some(Slice { begins, ends, own: taken.own, own_ends });
                 cursor = taken.after;
             }
-            let entries = objects.into_iter().filter_map(|(slot, version)| self.table.entry(slot, version));
-            tick.deliver = entries.filter_map(|entry| self.delivery(slot, entry)).collect();
+            let others = others.into_iter().filter_map(|(slot, version)| self.table.entry(slot, version));
+            tick.deliver = new;
+            tick.deliver.extend(others.filter_map(|entry| Self::delivery(slot, entry)));
             if cursor.is_none() && active.cursor.is_none() {
                 self.chosen.remove(&slot);
             }
@@ -382,19 +382,14 @@ impl State {
         self.rounds.insert(seq, round);
     }
 
-    fn delivery(&self, receiver: u32, entry: &ObjectEntry) -> Option<Deliver> {
-        Some(Deliver {
-            handle: entry.handle,
-            epoch: entry.header.description.epoch,
-            share: match entry.mode {
-                ExportMode::Direct => entry.key_share(receiver)?,
-                // Export-All puts it there.
-                ExportMode::Mpc if receiver < entry.width => [0; 16],
-                ExportMode::Mpc => return None,
-            },
-            dead: entry.dead_indices(),
-            body: entry.body(),
-        })
+    fn delivery(receiver: u32, entry: &ObjectEntry) -> Option<Deliver> {
+        let share = match entry.mode {
+            ExportMode::Direct => entry.key_share(receiver)?,
+            // Export-All puts it there.
+            ExportMode::Mpc if receiver < entry.width => [0; 16],
+            ExportMode::Mpc => return None,
+        };
+        Some(entry.deliver(share))
     }
 
     fn instance(&self, prefix: &Prefix) -> Instance {

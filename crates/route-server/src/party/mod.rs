@@ -150,7 +150,7 @@ pub enum PartyInput {
 pub enum PartyOutput {
     Send {
         link: LinkId,
-        frame: Arc<[u8]>,
+        frame: Vec<u8>,
     },
     /// Close a link; `reason` is for the log.
     Close {
@@ -233,6 +233,8 @@ impl Party {
             overspent: BTreeMap::new(),
             offended: BTreeMap::new(),
             overrun: BTreeSet::new(),
+            grants: BTreeSet::new(),
+            stalls_at: None,
             refill_at: now.instant,
             setup_runs: false,
             heard: now.instant,
@@ -671,7 +673,7 @@ impl Machine for Party {
 
     fn deadline(&self) -> Option<Instant> {
         let progress = self.state.rounds.values().filter_map(round::Round::progress_due).min();
-        let flow = [self.state.stalls_at(), self.state.grants_at()];
+        let flow = [self.state.stalls_at, self.state.grants_at()];
         let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter().chain(flow);
         all.flatten().min()
     }

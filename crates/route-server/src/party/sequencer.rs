@@ -24,7 +24,7 @@ use super::sync::{Cursor, Lack};
 use super::{PartyEvent, engine, store, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
-use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::frames::{BudgetLeft, InventoryRow, MAX_PATHS, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::object::{Description, Kind};
 use crate::object_table::{Effects, ObjectTable, Part};
 use crate::schedule;
@@ -45,10 +45,12 @@ const RELIST: usize = 2048;
 const RELIST_LANES: usize = 1 << 18;
 /// Comparators, in all lanes, of what one batch changes for those who rank, about: our own limit.
 const LIVE_COMPARATORS: usize = 1 << 17;
-/// Comparators of open rounds that are there because of one announcer: our own limit. Beyond it, further announcements of it that have to
-/// be ranked wait, so that no announcer can keep everybody waiting: with an empty pool these are about 0.1 s of the engine's work. An
-/// object is taken whatever it costs when nothing of its announcer is open.
+/// Comparators of open rounds that are there because of one announcer: our own limit. Beyond it, what further changes of it have to be
+/// ranked wait, so that no announcer can keep everybody waiting: with an empty pool these are about 0.1 s of the engine's work. Up to
+/// four times as many take less than that if the pool has what they need. Where routes go, as many are open always. An object is taken
+/// whatever it costs when nothing of its announcer is open.
 const OPEN_COMPARATORS: usize = 1 << 15;
+const OPEN_COMPARATORS_READY: usize = 1 << 17;
 /// For how long members that are up to date have work, by the schedule, after a batch: our own limit, of the most objects of one batch, and so
 /// that with rankings it is less than what credit of a member covers, however many announcers are busy.
 const LIVE_WORK: Duration = Duration::from_millis(160);
@@ -173,7 +175,7 @@ impl Sequencer {
     fn has_work(&self, party: &State) -> bool {
         party.peer_ready()
             && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.clocks.instant))
-                || has_round(party) && (!self.expiring.is_empty() || party.table.ending().next().is_some())
+                || has_round(party) && self.expirable(party).next().is_some()
                 || self.has_matched_object(party)
                 || party
                     .strained
@@ -308,6 +310,11 @@ impl Sequencer {
         (session == peer_session && select_best == member.select_best && is_due).then_some((session, select_best))
     }
 
+    /// Whether a member is connected to both parties, takes up what they send, and is not served yet.
+    fn waits_for_turn(&self, party: &State, slot: u32) -> bool {
+        self.sync_of(party, slot).is_some() && self.is_ready(party, slot)
+    }
+
     /// The steps that send members what they lack: first those that have begun, then those that have waited longest. Whoever has not
     /// taken up the last slice lets others go first, and keeps its place.
     fn slices(&mut self, party: &mut State) -> Vec<Step> {
@@ -368,6 +375,8 @@ impl Sequencer {
             let objects = sync::objects_of_slice(&party.table, slot, Cursor::before(&differs), &lacks);
             steps.push(Step::Sync { slot, session, select_best, chooses: chooses || is_equal, objects, differs });
             self.begun.push(slot);
+            // Its last session ends with this one's beginning.
+            self.queued.retain(|step| *step != Step::Gone { slot });
             if self.paused.remove(&slot) {
                 party.event(PartyEvent::Behind { slot, begins: false });
             }
@@ -465,19 +474,32 @@ impl Sequencer {
         Some(Step::Relist { prefixes: walk.within(&party.table, most, MAX_SLICE as usize) })
     }
 
+    /// Slots whose routes can be removed now, and for how many comparators there is room because of each.
+    fn expirable(&self, party: &State) -> impl Iterator<Item = (u32, usize)> {
+        // Whoever is back, and waits for its turn, said what it holds while all of it was there.
+        let away = self.expiring.iter().copied();
+        let away = away.filter(|slot| {
+            !party.active.contains_key(slot) && !party.table.has_ended(*slot) && !self.waits_for_turn(party, *slot)
+        });
+        let room = |slot| (slot, OPEN_COMPARATORS_READY.saturating_sub(comparators_open(party, slot)));
+        party.table.ending().chain(away).map(room).filter(|(_, room)| *room > 0)
+    }
+
     /// The steps that remove routes of slots that were removed, and of members that have been away for too long: of one after the
     /// other, as far as a batch has room.
     fn expiries(&mut self, party: &State) -> Vec<Step> {
         self.expiring.retain(|slot| !party.active.contains_key(slot) && party.table.prefixes_of(*slot) > 0);
         let rankers = rankers(party);
         let (mut octets, mut comparators) = (sync::SLICE_BYTES, LIVE_COMPARATORS);
-        let away = self.expiring.iter().copied().filter(|slot| !party.table.has_ended(*slot));
         let mut steps = Vec::new();
-        for slot in party.table.ending().chain(away) {
+        for (slot, room) in self.expirable(party) {
             if octets == 0 || comparators == 0 {
                 break;
             }
-            let objects = sync::objects_to_expire(&party.table, slot, rankers, &mut octets, &mut comparators);
+            let of_slot = comparators.min(room);
+            let mut left = of_slot;
+            let objects = sync::objects_to_expire(&party.table, slot, rankers, &mut octets, &mut left);
+            comparators -= of_slot - left;
             steps.push(Step::Expire { slot, objects });
         }
         steps
@@ -498,8 +520,8 @@ impl Sequencer {
     }
 
     /// The steps that take the objects of which both parties hold their half, and the objects that are over a limit of their
-    /// announcer. What may wait, and for how long, follows from who announces what and from rounds, and from nothing that a member
-    /// opened or ranked.
+    /// announcer. What may wait, and for how long, follows from who announces what, from rounds and from what the pool holds, and from
+    /// nothing that a member opened or ranked.
     fn object_steps(&mut self, party: &State) -> (Vec<Step>, Vec<Dropped>) {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
@@ -508,6 +530,7 @@ impl Sequencer {
         let work_left = work_left(party);
         let work_quota = work_left.map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
         let (rankers, has_round, max_blob) = (rankers(party), has_round(party), party.max_blob() as usize);
+        let most_announced = open_comparators(party);
         let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), Taking::default());
         let (mut all_work, mut added) = (Duration::ZERO, BTreeMap::new());
         self.held_back.clear();
@@ -517,7 +540,7 @@ impl Sequencer {
             let (mut new, mut new_octets, mut taken) = (0, 0, Taking::default());
             let mut replaced = Replaced::default();
             let mut work = Duration::ZERO;
-            let open = party.rounds.values().map(|round| round.comparators_of(*slot)).sum::<usize>();
+            let open = comparators_open(party, *slot);
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
                 let is_full = taken.reaches(&quota) || work_quota.is_some_and(|quota| work >= quota);
@@ -534,10 +557,10 @@ impl Sequencer {
                 }
                 let kind = &object.header.description.kind;
                 let comparators = rankers * comparators(party, *slot, kind, &added);
+                let goes = matches!(kind, Kind::Withdraw { .. });
+                let most = if goes { OPEN_COMPARATORS_READY } else { most_announced };
                 let is_open = open + taken.comparators > 0;
-                let waits = matches!(kind, Kind::Announce { .. })
-                    && is_open
-                    && open + taken.comparators + comparators > OPEN_COMPARATORS;
+                let waits = is_open && open + taken.comparators + comparators > most;
                 // What a column opens is evaluated for the new slot.
                 let needs_round = comparators > 0 || rankers > 0 && matches!(kind, Kind::Column { .. });
                 if comparators > 0 && waits || needs_round && !has_round {
@@ -630,8 +653,10 @@ impl Sequencer {
         let is_active = is_joining || party.active.contains_key(&slot);
         self.peer_held.remove(&slot);
         self.deferred.remove(&slot);
-        if self.paused.remove(&slot) && !is_active {
-            self.absent_since.insert(slot, party.clocks.instant);
+        self.paused.remove(&slot);
+        // One that was paused, or whose beginning came to nothing, has been absent since now.
+        if !is_active {
+            self.absent_since.entry(slot).or_insert(party.clocks.instant);
         }
         if is_active && !self.queued.contains(&Step::Gone { slot }) {
             self.queued.push(Step::Gone { slot });
@@ -683,10 +708,7 @@ impl Sequencer {
     /// Removes the routes of members that have been away for longer than the stale timer.
     fn expire_absent(&mut self, party: &mut State, now: Now) {
         // Whoever is there and waits for the parties is not absent.
-        let is_absent = |slot: u32| {
-            let waits = self.sync_of(party, slot).is_some() && self.is_ready(party, slot);
-            !party.active.contains_key(&slot) && !waits
-        };
+        let is_absent = |slot: u32| !party.active.contains_key(&slot) && !self.waits_for_turn(party, slot);
         let is_due = |slot: &u32, since: Instant| is_absent(*slot) && now.instant.since(since) >= party.config.stale;
         let due: Vec<u32> =
             self.absent_since.iter().filter(|(slot, since)| is_due(slot, **since)).map(|(slot, _)| *slot).collect();
@@ -1270,6 +1292,19 @@ fn has_background_room(party: &State) -> bool {
     party.rounds.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
 }
 
+/// Comparators of open rounds that may be there because of what one slot announces: more while the pool has what they take.
+fn open_comparators(party: &State) -> usize {
+    let powers = std::iter::successors(Some(OPEN_COMPARATORS_READY), |most| Some(most / 2));
+    let mut more = powers.take_while(|most| *most > OPEN_COMPARATORS);
+    more.find(|most| party.engine.as_ref().is_some_and(|engine| engine.holds_comparators(*most)))
+        .unwrap_or(OPEN_COMPARATORS)
+}
+
+/// Comparators of open rounds that are there because of what a slot announced, or of what it announces no more.
+fn comparators_open(party: &State, slot: u32) -> usize {
+    party.rounds.values().map(|round| round.comparators_of(slot)).sum()
+}
+
 /// Whether a round more may be open.
 fn has_round(party: &State) -> bool {
     party.rounds.len() < MAX_ROUNDS
@@ -1324,8 +1359,10 @@ fn comparators(party: &State, slot: u32, kind: &Kind, added: &BTreeMap<Prefix, u
             return 0;
         }
         let prefix = &paths[0].prefix;
-        let before = party.table.routes_of(prefix) + added.get(prefix).copied().unwrap_or(0);
-        round::comparators(before - owned + if is_new { paths.len() } else { 0 })
+        let own = party.table.paths_of(slot, prefix);
+        let others = party.table.routes_of(prefix) - own.min(MAX_PATHS) + added.get(prefix).copied().unwrap_or(0);
+        let left = own - owned + if is_new { paths.len() } else { 0 };
+        round::comparators(others + left.min(MAX_PATHS))
     };
     prefixes.chunk_by(|one, other| one.prefix == other.prefix).map(of_prefix).sum()
 }

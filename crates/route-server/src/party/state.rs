@@ -239,6 +239,11 @@ pub(super) struct State {
     pub offended: BTreeMap<u32, Instant>,
     /// Who takes up so little that there is no credit even for what must be sent: members by slot, or the peer party.
     pub overrun: BTreeSet<Option<u32>>,
+    /// When the first member gets credit for which its budget lets it wait; entries of links that have gone do nothing.
+    pub grants: BTreeSet<(Instant, u32)>,
+    /// A time by which no peer or member has taken up nothing for too long; `None` while nobody owes a grant. Whoever comes to owe one
+    /// later is not too late before.
+    pub stalls_at: Option<Instant>,
     /// From when on the pool is filled ahead of need, if no batch comes in between.
     pub refill_at: Instant,
     /// Whether a job of setup is out: at most one is, whatever becomes of the link.
@@ -262,7 +267,7 @@ impl State {
 
     fn send(&mut self, link: LinkId, frame: Vec<u8>) {
         self.counters.bytes_sent += frame.len() as u64;
-        self.output.push_back(PartyOutput::Send { link, frame: frame.into() });
+        self.output.push_back(PartyOutput::Send { link, frame });
     }
 
     pub(super) fn send_to_peer(&mut self, frame: &PartyFrame) {
@@ -276,6 +281,7 @@ impl State {
                 return;
             }
             peer.sending.send(cost, now);
+            self.stalls_at = self.stalls_at.or(peer.sending.stalls_at());
         }
         let link = peer.link;
         self.send(link, bytes);
@@ -309,6 +315,7 @@ impl State {
                 return false;
             }
             member.sending.send(cost, now);
+            self.stalls_at = self.stalls_at.or(member.sending.stalls_at());
         }
         if member.sending.outstanding() > BEHIND {
             self.strained.insert(slot);
@@ -321,9 +328,11 @@ impl State {
         true
     }
 
-    /// Sends a member its tick. `false` if it is not to have it: it is gone, or behind, and is then sent everything again later.
+    /// Sends a member its tick. `false` if it is not to have it: it is gone, or has connected again since the batch was made, or is
+    /// behind, and is then sent everything again later.
     pub(super) fn send_tick(&mut self, slot: u32, tick: Tick) -> bool {
-        let Some(member) = self.members.get(&slot) else { return false };
+        let served = self.active.get(&slot).map(|active| active.session);
+        let Some(member) = self.members.get(&slot).filter(|member| member.session == served) else { return false };
         if !member.owes_set && !member.lacks && self.offer_to_member(slot, &ToMember::Tick(Box::new(tick))) {
             return true;
         }
@@ -398,21 +407,26 @@ impl State {
 
     fn grant(&mut self, slot: u32, now: Now) {
         let Some(member) = self.members.get_mut(&slot) else { return };
-        if let Some(limit) = member.receiving.grant(now.instant) {
+        let limit = member.receiving.grant(now.instant);
+        self.grants.extend(member.receiving.deadline().map(|at| (at, slot)));
+        if let Some(limit) = limit {
             self.offer_to_member(slot, &ToMember::Credit { limit });
         }
     }
 
     /// Gives members the credit for which their budgets let them wait.
     pub(super) fn grant_due(&mut self, now: Now) {
-        let is_due = |member: &MemberLink| member.receiving.deadline().is_some_and(|at| now.instant >= at);
-        let due: Vec<u32> = self.members.iter().filter(|(_, m)| is_due(m)).map(|(slot, _)| *slot).collect();
-        due.into_iter().for_each(|slot| self.grant(slot, now));
+        while let Some((at, slot)) = self.grants.first().copied()
+            && at <= now.instant
+        {
+            self.grants.remove(&(at, slot));
+            self.grant(slot, now);
+        }
     }
 
     /// When a member next gets credit for which it waits.
     pub(super) fn grants_at(&self) -> Option<Instant> {
-        self.members.values().filter_map(|member| member.receiving.deadline()).min()
+        self.grants.first().map(|(at, _)| *at)
     }
 
     /// Slots of members that lately spent more than their budgets.
@@ -440,21 +454,22 @@ impl State {
         Ok(())
     }
 
-    /// When a peer or member has taken up nothing for too long.
-    pub(super) fn stalls_at(&self) -> Option<Instant> {
-        let members = self.members.values().filter_map(|member| member.sending.stalls_at());
-        members.chain(self.peer.as_ref().and_then(|peer| peer.sending.stalls_at())).min()
-    }
-
     /// Notes whose link is to be closed since it made no progress.
     pub(super) fn note_stalled(&mut self, now: Now) {
-        let is_stalled = |sending: &Sending| sending.stalls_at().is_some_and(|at| now.instant >= at);
-        let members = self.members.iter().filter(|(_, member)| is_stalled(&member.sending));
-        let stalled: Vec<Option<u32>> = members.map(|(slot, _)| Some(*slot)).collect();
-        self.overrun.extend(stalled);
-        if self.peer.as_ref().is_some_and(|peer| is_stalled(&peer.sending)) {
-            self.overrun.insert(None);
+        if self.stalls_at.is_none_or(|at| now.instant < at) {
+            return;
         }
+        let members = self.members.iter().map(|(slot, member)| (Some(*slot), &member.sending));
+        let all = members.chain(self.peer.as_ref().map(|peer| (None, &peer.sending)));
+        let mut next = None;
+        for (who, at) in all.filter_map(|(who, sending)| Some((who, sending.stalls_at()?))) {
+            if now.instant >= at {
+                self.overrun.insert(who);
+            } else {
+                next = Some(next.map_or(at, |next: Instant| next.min(at)));
+            }
+        }
+        self.stalls_at = next;
     }
 
     /// Closes the links of those who take up nothing.

@@ -2,7 +2,6 @@
 #![allow(clippy::disallowed_methods, reason = "a test of drivers")]
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -157,12 +156,12 @@ async fn pinned_peers_exchange_frames_in_order() {
     let (at_member, whom) = up(member.next().await);
     assert_eq!((who, whom), (pin("m", Role::Member, 0), pin("party1", Role::Party, 1)));
     for i in 0..100u8 {
-        member.links.send(at_member, Arc::from(vec![i; 1 + usize::from(i) * 1000]));
+        member.links.send(at_member, vec![i; 1 + usize::from(i) * 1000]);
     }
     for i in 0..100u8 {
         assert_eq!(frame(party.next().await), vec![i; 1 + usize::from(i) * 1000]);
     }
-    party.links.send(at_party, Arc::from(*b"answer"));
+    party.links.send(at_party, b"answer".to_vec());
     assert_eq!(frame(member.next().await), b"answer");
     party.links.close(at_party, "enough");
     assert_eq!(down(party.next().await), "enough");
@@ -260,7 +259,7 @@ async fn a_peer_that_does_not_read_is_disconnected_and_memory_stays_bounded() {
     let raw = raw_link(&alpha, &party).await;
     let (link, _) = up(party.next().await);
     for _ in 0..1000 {
-        party.links.send(link, Arc::from(vec![1u8; 100_000]));
+        party.links.send(link, vec![1u8; 100_000]);
     }
     assert!(down(party.next().await).contains("too slowly"));
     assert!(party.links.counters().too_slow.load(Ordering::Relaxed) > 0);
@@ -281,7 +280,7 @@ async fn an_oversized_frame_ends_the_link_and_nothing_else() {
     bad.write_all(&[0, 0, 3, 0xe9]).await.expect("sent"); // 1001
     bad.flush().await.expect("sent");
     assert!(down(party.next().await).contains("1001"));
-    good.links.send(at_good, Arc::from(*b"still here"));
+    good.links.send(at_good, b"still here".to_vec());
     assert_eq!(frame(party.next().await), b"still here");
 }
 
@@ -339,8 +338,8 @@ async fn what_was_sent_before_a_close_arrives_and_a_refused_peer_waits() {
     let (at_party, _) = up(party.next().await);
     let (at_member, _) = up(member.next().await);
     // Octets that the party does not read any more must not take the frame away.
-    member.links.send(at_member, Arc::from(vec![7; 200_000]));
-    party.links.send(at_party, Arc::from(*b"another slot"));
+    member.links.send(at_member, vec![7; 200_000]);
+    party.links.send(at_party, b"another slot".to_vec());
     party.links.close(at_party, "refused");
     assert_eq!(frame(member.next().await), b"another slot");
     member.links.close_refused(at_member, "the party refused it");

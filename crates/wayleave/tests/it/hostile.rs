@@ -250,9 +250,9 @@ impl Hostile {
             }
         }
         self.counts.sessions.fetch_add(2, Ordering::Relaxed);
-        up.iter().for_each(|link| links.send(*link, self.hello().into()));
+        up.iter().for_each(|link| links.send(*link, self.hello()));
         // It keeps nothing, and is sent everything.
-        links.send(up[0], FromMember::Resync.encode().into());
+        links.send(up[0], FromMember::Resync.encode());
         let (mut welcomed, mut epoch, mut high_water) = (0, 0, 0);
         while welcomed < 2 {
             match self.next(&mut events)? {
@@ -504,7 +504,7 @@ fn ask_for_everything(hostile: &Hostile) {
     let Some(mut session) = hostile.connect() else { return };
     while session.drain() {
         for link in session.up {
-            (0..20).for_each(|_| session.links.send(link, FromMember::Resync.encode().into()));
+            (0..20).for_each(|_| session.links.send(link, FromMember::Resync.encode()));
         }
         pause();
     }
@@ -522,7 +522,7 @@ fn rank_wrongly(hostile: &Hostile) {
         if let Some(open) = &session {
             for seq in awaited.into_iter().chain(0..20) {
                 let rank = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 4_099] };
-                open.links.send(open.up[1], rank.encode().into());
+                open.links.send(open.up[1], rank.encode());
             }
         }
         pause();

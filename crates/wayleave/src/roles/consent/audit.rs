@@ -174,7 +174,7 @@ impl Writer {
         }
         self.state.written.fetch_add(written as u64, Ordering::Relaxed);
         for entry in group {
-            self.links.send(entry.link, entry.octets.as_slice().into());
+            self.links.send(entry.link, entry.octets.clone());
         }
         true
     }

@@ -100,7 +100,7 @@ impl Io<ConsentServer> for ConsentIo {
                     let line = self.line(&audit);
                     self.audit.write(Entry { line, link, octets });
                 }
-                None => self.links.send(link, octets.into()),
+                None => self.links.send(link, octets),
             },
             // The node that follows the path servers for us stores the same records.
             ConsentServerOutput::Persist(_) => {}

@@ -294,7 +294,7 @@ impl Follower {
                     info!("the server whose records are copied is connected");
                     self.following.set(true, None);
                     let snapshot = lock(&self.core).snapshot();
-                    self.links.send(link, ChannelMessage::Holds { snapshot }.encode().into());
+                    self.links.send(link, ChannelMessage::Holds { snapshot }.encode());
                     self.ask(link);
                 }
                 LinkEvent::Frame { link, bytes, .. } => self.frame(link, &bytes)?,
@@ -314,7 +314,7 @@ impl Follower {
 
     fn ask(&self, link: u64) {
         let after = lock(&self.core).server.state().number();
-        self.links.send(link, ChannelMessage::Copy { after }.encode().into());
+        self.links.send(link, ChannelMessage::Copy { after }.encode());
     }
 
     /// Takes a message over. An error is this machine's; what the other end did wrong ends the link.
@@ -358,7 +358,7 @@ impl Follower {
         let number = fetching.number();
         if let Some(piece) = fetching.next() {
             self.fetching = Some(fetching);
-            self.links.send(link, ChannelMessage::Fetch { number, piece }.encode().into());
+            self.links.send(link, ChannelMessage::Fetch { number, piece }.encode());
             return Ok(());
         }
         let (held, new) = {

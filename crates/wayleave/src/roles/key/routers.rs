@@ -261,7 +261,7 @@ impl Io<RouterServer> for RouterIo {
                 None => RouterServerInput::Frame { link, octets: bytes },
                 Some(answer) => {
                     match answer {
-                        Ok(octets) => octets.into_iter().for_each(|octets| self.links.send(link, octets.into())),
+                        Ok(octets) => octets.into_iter().for_each(|octets| self.links.send(link, octets)),
                         Err(why) => self.links.close(link, why),
                     }
                     return Step::Ignore;
@@ -274,7 +274,7 @@ impl Io<RouterServer> for RouterIo {
                 RouterServerInput::Disconnected { link }
             }
             Event::Sweep => {
-                self.copies.sweep().into_iter().for_each(|(link, octets)| self.links.send(link, octets.into()));
+                self.copies.sweep().into_iter().for_each(|(link, octets)| self.links.send(link, octets));
                 RouterServerInput::Settle { closed: closed_by_operator(&self.closing) }
             }
             Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
@@ -295,7 +295,7 @@ impl Io<RouterServer> for RouterIo {
 
     fn perform(&mut self, output: RouterServerOutput, _: &mut VecDeque<RouterServerInput>) -> Result<(), Failure> {
         match output {
-            RouterServerOutput::Send { link, octets } => self.links.send(link, octets.into()),
+            RouterServerOutput::Send { link, octets } => self.links.send(link, octets),
             RouterServerOutput::Close { link, why } => self.links.close(link, why),
             RouterServerOutput::Persist(batch) => {
                 let (events, id) = (self.events.clone(), batch.id);

@@ -82,7 +82,7 @@ pub struct Connection {
     /// Since when there is none.
     down_since: Instant,
     last_use: Instant,
-    waiting: VecDeque<Arc<[u8]>>,
+    waiting: VecDeque<Vec<u8>>,
     /// A path server, which is kept whether it is asked or not.
     is_kept: bool,
     _connecting: Connecting,
@@ -151,7 +151,7 @@ impl OverlayIo {
         let Some(connection) = self.servers.get_mut(&to.identity) else { return Ok(()) };
         connection.last_use = Instant::now();
         if let Some(link) = connection.link {
-            self.links.send(link, octets.into());
+            self.links.send(link, octets);
             return Ok(());
         }
         if connection.down_since.elapsed() >= UNREACHABLE || connection.waiting.len() >= MAX_WAITING {
@@ -166,7 +166,7 @@ impl OverlayIo {
                 let _ = events.send(Event::Check(identity)).await; // fails if the node has stopped
             });
         }
-        connection.waiting.push_back(octets.into());
+        connection.waiting.push_back(octets);
         Ok(())
     }
 

@@ -135,7 +135,7 @@ impl Renewal {
         let asked = Frame { request: 1, body: Body::Renew { number: self.membership.object().number } }.encode();
         while let Some(event) = events.recv().await {
             match event {
-                LinkEvent::Up { link, .. } => links.send(link, asked.as_slice().into()),
+                LinkEvent::Up { link, .. } => links.send(link, asked.clone()),
                 // A path server is told of removed nodes by the same link.
                 LinkEvent::Frame { bytes, .. } => match Frame::decode(&bytes) {
                     Ok(Frame { request: 1, body: Body::Joined(answer) }) => return Ok(answer),

@@ -86,7 +86,7 @@ impl Io<PathServer> for PathIo {
 
     fn perform(&mut self, output: PathServerOutput, _: &mut VecDeque<PathServerInput>) -> Result<(), Failure> {
         match output {
-            PathServerOutput::Send { link, octets } => self.links.send(link, octets.into()),
+            PathServerOutput::Send { link, octets } => self.links.send(link, octets),
             PathServerOutput::Persist { id, records } => {
                 let events = self.events.clone();
                 let durable = move || drop(events.blocking_send(Event::Persisted(id)));

@@ -127,7 +127,7 @@ impl Io<Registrar> for RealmIo {
             }
             RegistrarOutput::Reply { link, request, answer } => {
                 let octets = Frame { request, body: Body::Joined(answer) }.encode();
-                self.links.send(link, octets.into());
+                self.links.send(link, octets);
             }
             RegistrarOutput::Event(event) => self.note(&event),
         }
@@ -186,7 +186,7 @@ impl RealmIo {
         let refused = |request, error| Frame { request, body: Body::Joined(Err(error)) }.encode();
         match frame {
             Ok(Frame { request, .. }) if !budget.take(self.clock.now().instant) => {
-                self.links.send(link, refused(request, JoinError::Busy).into());
+                self.links.send(link, refused(request, JoinError::Busy));
                 Step::Ignore
             }
             Ok(Frame { request, body: Body::Join(join) }) => {
@@ -232,7 +232,7 @@ impl RealmIo {
         for told in self.servers.values().filter(|told| told.has < number) {
             if let Some(link) = told.link {
                 let octets = Frame { request: 1, body: Body::HandIn(list.clone()) }.encode();
-                self.links.send(link, octets.into());
+                self.links.send(link, octets);
             }
         }
     }

@@ -84,7 +84,7 @@ impl Wire {
     }
 
     fn send(&self, octets: Vec<u8>) {
-        self.links.send(self.link, octets.into());
+        self.links.send(self.link, octets);
     }
 
     fn next(&mut self) -> LinkEvent {
@@ -309,7 +309,7 @@ fn fake(answer: fn(&[u8]) -> Option<Vec<u8>>) -> (Runtime, String, String) {
             if let LinkEvent::Frame { link, bytes, .. } = event
                 && let Some(octets) = answer(&bytes)
             {
-                links.send(link, octets.into());
+                links.send(link, octets);
             }
         }
     });

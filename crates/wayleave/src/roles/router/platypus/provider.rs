@@ -292,7 +292,7 @@ impl Task {
 
     fn send(&self, octets: Vec<u8>) {
         if let Some(link) = self.link {
-            self.links.send(link, octets.into());
+            self.links.send(link, octets);
         }
     }
 
