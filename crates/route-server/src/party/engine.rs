@@ -87,12 +87,6 @@ impl Engine {
         self.export.get_or_insert_with(program).clone()
     }
 
-    /// Whether the pool holds what so many comparators of Select-Best take.
-    pub(super) fn holds_comparators(&self, number: usize) -> bool {
-        let program = self.programs.get(&2);
-        program.is_some_and(|program| self.pool.missing_for(&Demand::of(program, number)).total() == 0)
-    }
-
     /// From now on the pool should hold `demand` at least.
     pub(super) fn keep(&mut self, demand: &Demand) {
         let raised = self.target + demand.beyond(&self.target);

@@ -45,12 +45,11 @@ const RELIST: usize = 2048;
 const RELIST_LANES: usize = 1 << 18;
 /// Comparators, in all lanes, of what one batch changes for those who rank, about: our own limit.
 const LIVE_COMPARATORS: usize = 1 << 17;
-/// Comparators of open rounds that are there because of one announcer: our own limit. Beyond it, what further changes of it have to be
-/// ranked wait, so that no announcer can keep everybody waiting: with an empty pool these are about 0.1 s of the engine's work. Up to
-/// four times as many take less than that if the pool has what they need. Where routes go, as many are open always. An object is taken
-/// whatever it costs when nothing of its announcer is open.
+/// Comparators of open rounds that are there because of one announcer: our own limit. Beyond it, further announcements of it that have to
+/// be ranked wait, so that no announcer can keep everybody waiting: with an empty pool these are about 0.1 s of the engine's work. Where
+/// routes go, four times as many may be open. An object is taken whatever it costs when nothing of its announcer is open.
 const OPEN_COMPARATORS: usize = 1 << 15;
-const OPEN_COMPARATORS_READY: usize = 1 << 17;
+const OPEN_COMPARATORS_GOING: usize = 1 << 17;
 /// For how long members that are up to date have work, by the schedule, after a batch: our own limit, of the most objects of one batch, and so
 /// that with rankings it is less than what credit of a member covers, however many announcers are busy.
 const LIVE_WORK: Duration = Duration::from_millis(160);
@@ -481,7 +480,7 @@ impl Sequencer {
         let away = away.filter(|slot| {
             !party.active.contains_key(slot) && !party.table.has_ended(*slot) && !self.waits_for_turn(party, *slot)
         });
-        let room = |slot| (slot, OPEN_COMPARATORS_READY.saturating_sub(comparators_open(party, slot)));
+        let room = |slot| (slot, OPEN_COMPARATORS_GOING.saturating_sub(comparators_open(party, slot)));
         party.table.ending().chain(away).map(room).filter(|(_, room)| *room > 0)
     }
 
@@ -520,8 +519,8 @@ impl Sequencer {
     }
 
     /// The steps that take the objects of which both parties hold their half, and the objects that are over a limit of their
-    /// announcer. What may wait, and for how long, follows from who announces what, from rounds and from what the pool holds, and from
-    /// nothing that a member opened or ranked.
+    /// announcer. What may wait, and for how long, follows from who announces what and from rounds, and from nothing that a member
+    /// opened or ranked.
     fn object_steps(&mut self, party: &State) -> (Vec<Step>, Vec<Dropped>) {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
@@ -530,7 +529,6 @@ impl Sequencer {
         let work_left = work_left(party);
         let work_quota = work_left.map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
         let (rankers, has_round, max_blob) = (rankers(party), has_round(party), party.max_blob() as usize);
-        let most_announced = open_comparators(party);
         let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), Taking::default());
         let (mut all_work, mut added) = (Duration::ZERO, BTreeMap::new());
         self.held_back.clear();
@@ -558,7 +556,7 @@ impl Sequencer {
                 let kind = &object.header.description.kind;
                 let comparators = rankers * comparators(party, *slot, kind, &added);
                 let goes = matches!(kind, Kind::Withdraw { .. });
-                let most = if goes { OPEN_COMPARATORS_READY } else { most_announced };
+                let most = if goes { OPEN_COMPARATORS_GOING } else { OPEN_COMPARATORS };
                 let is_open = open + taken.comparators > 0;
                 let waits = is_open && open + taken.comparators + comparators > most;
                 // What a column opens is evaluated for the new slot.
@@ -1290,14 +1288,6 @@ struct Late {
 /// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
 fn has_background_room(party: &State) -> bool {
     party.rounds.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
-}
-
-/// Comparators of open rounds that may be there because of what one slot announces: more while the pool has what they take.
-fn open_comparators(party: &State) -> usize {
-    let powers = std::iter::successors(Some(OPEN_COMPARATORS_READY), |most| Some(most / 2));
-    let mut more = powers.take_while(|most| *most > OPEN_COMPARATORS);
-    more.find(|most| party.engine.as_ref().is_some_and(|engine| engine.holds_comparators(*most)))
-        .unwrap_or(OPEN_COMPARATORS)
 }
 
 /// Comparators of open rounds that are there because of what a slot announced, or of what it announces no more.
