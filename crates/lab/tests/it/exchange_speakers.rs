@@ -61,12 +61,12 @@ fn flaps(exchange: &Exchange) -> u64 {
     counters.map(|counters| counters.established - 1).sum()
 }
 
-/// The part of a trace that `members` replay. Work grows with members times UPDATEs: half of it is enough for ten, beyond that an eighth to
+/// The part of a trace that `members` replay. Work grows with members times UPDATEs: a third of it is enough for ten, beyond that a tenth to
 /// see what many members change, in mode `mpc` a part of that, and `make soak` (`WAYLEAVE_SIM_FACTOR`) replays all of it.
 fn part_of(mut updates: Vec<TraceUpdate>, members: usize, export: ExportMode) -> Vec<TraceUpdate> {
     let parts = match export {
-        ExportMode::Direct if members > 10 => 8,
-        ExportMode::Direct => 2,
+        ExportMode::Direct if members > 10 => 10,
+        ExportMode::Direct => 3,
         ExportMode::Mpc if members > 10 => 32,
         ExportMode::Mpc => 12,
     };
