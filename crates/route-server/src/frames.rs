@@ -20,7 +20,8 @@ pub const MAX_FRAME: usize = 16 << 20;
 pub const PART: usize = 4 << 20;
 /// Largest frame to a member that comes in parts: a full tick of a large exchange.
 pub const MAX_IN_PARTS: usize = 1 << 30;
-/// Candidates of one prefix that Select-Best looks at: our own limit; the lowest numbers count.
+/// Candidates of one prefix that Select-Best looks at: our own limit. Where there are more, every slot's first path counts before any
+/// slot's second.
 pub const MAX_CANDIDATES: usize = 128;
 /// Of each member's paths to a prefix, by path identifiers, so many compete with those of others: our own limit.
 pub const MAX_PATHS: usize = 4;

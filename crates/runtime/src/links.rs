@@ -69,6 +69,9 @@ const WELCOME: u32 = 8;
 /// Octets of received frames that may wait for the machine, over all links. A link waits for its share in the order of
 /// arrival, and its peer waits with it.
 const INBOX: usize = 64 << 20;
+/// Received frames of one link that may wait for the machine: what others have sent then waits for the work of so many at most, however
+/// many a peer may send at once.
+const INBOX_FRAMES: usize = 64;
 
 /// An event of a link. For each link: one `Up`, any number of `Frame`, one `Down`.
 #[derive(Debug)]
@@ -212,7 +215,8 @@ fn exporter<T>(connection: &rustls::ConnectionCommon<T>) -> io::Result<Exporter>
 /// The share of the inbox that a received frame takes.
 #[derive(Debug)]
 pub struct InboxPermit {
-    _permit: OwnedSemaphorePermit,
+    _octets: OwnedSemaphorePermit,
+    _frame: OwnedSemaphorePermit,
 }
 
 /// Limits of each link.
@@ -788,6 +792,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     }
 
     async fn read<R: AsyncRead + Unpin>(&self, link: u64, reader: &mut R) -> String {
+        let frames = Arc::new(Semaphore::new(INBOX_FRAMES));
         loop {
             let bytes = match read_frame_moving(reader, self.links.0.limits.frame, IDLE).await {
                 Ok(bytes) => bytes,
@@ -799,10 +804,12 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             count(&self.links.0.counters.frames_in, 1);
             count(&self.links.0.counters.bytes_in, bytes.len() as u64);
             let size = u32::try_from(bytes.len()).unwrap_or(MAX_FRAME);
-            let Ok(permit) = Arc::clone(&self.links.0.inbox).acquire_many_owned(size).await else {
+            // Its own places first: whoever waits for them keeps no octets from others.
+            let Ok(frame) = Arc::clone(&frames).acquire_owned().await else { return "shutting down".to_owned() };
+            let Ok(octets) = Arc::clone(&self.links.0.inbox).acquire_many_owned(size).await else {
                 return "shutting down".to_owned();
             };
-            let permit = InboxPermit { _permit: permit };
+            let permit = InboxPermit { _octets: octets, _frame: frame };
             if self.events.send(LinkEvent::Frame { link, bytes, permit }.into()).await.is_err() {
                 return "shutting down".to_owned();
             }

@@ -416,7 +416,7 @@ fn a_party_whose_ticks_do_not_come_ends_the_session_before_they_fill_the_memory_
 in_both_modes!(a_member_that_is_back_while_its_routes_expire_has_all_of_them);
 fn a_member_that_is_back_while_its_routes_expire_has_all_of_them(export: ExportMode) {
     let (stale, tick) = (Duration::from_secs(60), Duration::from_millis(50));
-    for late in (60..160).step_by(5).map(Duration::from_millis) {
+    for late in (60..460).step_by(10).map(Duration::from_millis) {
         let mut exchange = Exchange::new(Setup { members: 3, seed: 845, stale, tick, export, ..Setup::default() });
         for prefix in 0..3 {
             exchange.announce(1, &[nlri(&format!("20.{prefix}.0.0/16"))], &route(1, &[64500], &[]));

@@ -250,6 +250,20 @@ fn a_route_that_new_rules_refuse_goes_at_once_also_while_a_result_is_awaited(exp
     assert_eq!(first(&sim), Some(asn(1)));
 }
 
+/// Member 2 asks so often, by this policy again and again, that Select-Best chooses for it no more.
+fn use_up_choices(sim: &mut Sim, rules: &str) {
+    let own_order = |sim: &Sim| {
+        sim.member_events.iter().any(|(slot, event)| *slot == 2 && matches!(event, MemberEvent::OwnOrder { .. }))
+    };
+    let mut reloads = 0;
+    while !own_order(sim) {
+        reloads += 1;
+        assert!(reloads < 40, "its budget ends");
+        sim.set_policy(2, policy(rules));
+        assert!(sim.settle(LIMIT));
+    }
+}
+
 in_both_modes!(where_select_best_chooses_no_more_the_latest_rules_decide);
 fn where_select_best_chooses_no_more_the_latest_rules_decide(export: ExportMode) {
     let budget = Budget { choices: 1, ..Budget::default() };
@@ -260,16 +274,7 @@ fn where_select_best_chooses_no_more_the_latest_rules_decide(export: ExportMode)
         sim.announce(slot, &[prefix], &route(slot, &[64500], &[]));
     }
     assert!(sim.settle(LIMIT));
-    let own_order = |sim: &Sim| {
-        sim.member_events.iter().any(|(slot, event)| *slot == 2 && matches!(event, MemberEvent::OwnOrder { .. }))
-    };
-    let mut reloads = 0;
-    while !own_order(&sim) {
-        reloads += 1;
-        assert!(reloads < 40, "its budget ends");
-        sim.set_policy(2, policy(""));
-        assert!(sim.settle(LIMIT));
-    }
+    use_up_choices(&mut sim, "");
     let first = |sim: &Sim| sim.tables[&2][&prefix.prefix].as_path().first_asn();
     assert_eq!(first(&sim), Some(asn(0)));
     let prefers = format!("[[rule]]\ndirection = \"import\"\npeer = [\"{}\"]\nclass = 200\n", asn(1).0);
@@ -293,16 +298,7 @@ fn a_route_that_came_after_the_ranking_counts_where_select_best_chooses_no_more(
         sim.announce(slot, &[prefix], &route(slot, &[64500], &[]));
     }
     assert!(sim.settle(LIMIT));
-    let own_order = |sim: &Sim| {
-        sim.member_events.iter().any(|(slot, event)| *slot == 2 && matches!(event, MemberEvent::OwnOrder { .. }))
-    };
-    let mut reloads = 0;
-    while !own_order(&sim) {
-        reloads += 1;
-        assert!(reloads < 40, "its budget ends");
-        sim.set_policy(2, policy(&prefers));
-        assert!(sim.settle(LIMIT));
-    }
+    use_up_choices(&mut sim, &prefers);
     // The route that it prefers is lost on its way; the list that names it is not, so that it ranks without it.
     sim.tamper = Some(Box::new(|_, to, bytes| match ToMember::decode(bytes) {
         Ok(ToMember::Tick(mut tick)) if to == Node::Member(2) && !tick.deliver.is_empty() => {

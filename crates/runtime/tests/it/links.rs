@@ -34,9 +34,14 @@ struct Party {
 
 impl Party {
     async fn with(limits: Limits, pins: Pins) -> Self {
+        Self::with_queue(limits, pins, 16).await
+    }
+
+    /// With a queue of so many events.
+    async fn with_queue(limits: Limits, pins: Pins, queue: usize) -> Self {
         let identity = identity("party1");
         let links = Links::new(limits);
-        let (to, events) = mpsc::channel(16);
+        let (to, events) = mpsc::channel(queue);
         let verifier = PinVerifier::new(pins.clone(), Role::Member);
         let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let listening = links.listen(any, &identity, verifier, to).await.expect("listening");
@@ -264,6 +269,39 @@ async fn a_peer_that_does_not_read_is_disconnected_and_memory_stays_bounded() {
     assert!(down(party.next().await).contains("too slowly"));
     assert!(party.links.counters().too_slow.load(Ordering::Relaxed) > 0);
     drop(raw);
+}
+
+/// Pins of two members.
+fn two(alpha: &Identity, beta: &Identity) -> Pins {
+    let one = |member: &Identity, slot| (member.fingerprint(), pin("m", Role::Member, slot));
+    Pins::new([one(alpha, 0), one(beta, 1)])
+}
+
+#[tokio::test]
+async fn a_peer_that_sends_much_at_once_lets_others_in_between() {
+    let (alpha, beta) = (identity("alpha"), identity("beta"));
+    let mut party = Party::with_queue(Limits::default(), two(&alpha, &beta), 4096).await;
+    let mut one = Member::of(&alpha, &party);
+    let ((busy, _), (to_party, _)) = (up(party.next().await), up(one.next().await));
+    let mut two = Member::of(&beta, &party);
+    let ((other, _), (from_two, _)) = (up(party.next().await), up(two.next().await));
+    for _ in 0..2_000 {
+        one.links.send(to_party, vec![1; 100]);
+    }
+    // All that may wait does by now.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    two.links.send(from_two, vec![2; 100]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (mut before, mut after) = (0, 0);
+    let mut is_there = false;
+    while before + after < 2_000 || !is_there {
+        match party.next().await {
+            LinkEvent::Frame { link, .. } if link == other => is_there = true,
+            LinkEvent::Frame { link, .. } if link == busy => *(if is_there { &mut after } else { &mut before }) += 1,
+            event => panic!("{event:?}"),
+        }
+    }
+    assert!(before <= 128, "{before} frames of another before it, {after} after");
 }
 
 #[tokio::test]

@@ -745,6 +745,8 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
         assert!(list.lines().any(|line| line == *name), "{name} is not in: {list}");
     }
     assert!(folder.fails(2, &["bench", "nothing"]).contains("no benchmark `nothing`"));
+    assert!(folder.fails(2, &["bench", "--all", "results", "--members", "9"]).contains("cannot be used with"));
+    assert!(folder.fails(2, &["bench", "--all", "results", "select-best"]).contains("cannot be used with"));
     for name in ["forward", "forward-io", "stamp", "overlay", "pocomon"] {
         let said = folder.fails(2, &["bench", name, "--only", "tea"]);
         assert!(said.contains("no result's name begins with `tea`"), "{said}");

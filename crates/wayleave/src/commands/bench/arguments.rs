@@ -13,9 +13,15 @@ pub struct Bench {
     /// List the names of all benchmarks.
     #[arg(long)]
     pub list: bool,
-    /// Run all benchmarks, and write NAME.json, NAME.svg and a page of them, index.html, to this folder. Of the other options only
-    /// --short and --repetitions count.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["name", "list", "plot", "only", "mrt", "suite"])]
+    /// Run all benchmarks, and write NAME.json, NAME.svg and a page of them, index.html, to this folder. Takes --short and --repetitions.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        conflicts_with_all = [
+            "name", "list", "members", "routes", "output", "mode", "export", "delay_us", "generated", "group", "contested",
+            "per_update", "sinks", "mrt", "tick", "prefixes", "aligned", "suite", "workload", "cache", "threads", "only", "plot",
+        ]
+    )]
     pub all: Option<PathBuf>,
     /// Print the results as one JSON object on one line.
     #[arg(long)]
