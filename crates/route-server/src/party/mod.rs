@@ -30,6 +30,7 @@ mod status;
 mod store;
 mod supply;
 mod sync;
+mod taking;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

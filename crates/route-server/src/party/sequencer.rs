@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_bgp::Nlri;
-use wayleave_core::{Instant, Now, Prefix};
+use wayleave_core::{Instant, Now};
 
 use super::batch::Applied;
 use super::budget::{Turns, octets_stored, prefixes_allowed};
@@ -18,21 +17,20 @@ use super::probation::{Missed, Punctuality};
 use super::reconcile::Conclusion;
 use super::relist::Relist;
 use super::role::{Role, is_in_agreement};
-use super::round::{self, MAX_BACKGROUND, MAX_ROUNDS, Round};
+use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::{Cursor, Lack};
+use super::taking::{
+    BATCH_BYTES, LIVE_COMPARATORS, MAX_BATCH, OPEN_COMPARATORS, OPEN_COMPARATORS_GOING, Replaced, Taking, blob_octets,
+    comparators, comparators_open, new_prefixes, octets_left, octets_told, prefixes_left, work_left, work_of,
+};
 use super::{PartyEvent, engine, store, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
-use crate::frames::{BudgetLeft, InventoryRow, MAX_PATHS, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
-use crate::object::{Description, Kind};
-use crate::object_table::{Effects, ObjectTable, Part};
-use crate::schedule;
+use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::object::Kind;
+use crate::object_table::Effects;
 
-/// Objects of one batch: our own limit, so that a batch stays a bounded amount of work.
-const MAX_BATCH: usize = 1024;
-/// Octets, about, that a batch brings to each member that is up to date: our own limit.
-const BATCH_BYTES: usize = 1 << 20;
 /// Members that get a slice of everything with one batch: our own limit. The others wait their turn.
 const MAX_SLICES: usize = 8;
 /// Members that one batch begins to serve and that lack nothing: our own limit. Each is sent some hundred octets.
@@ -43,16 +41,6 @@ const MAX_COMPARED: usize = 32;
 /// changes meanwhile is not delayed.
 const RELIST: usize = 2048;
 const RELIST_LANES: usize = 1 << 18;
-/// Comparators, in all lanes, of what one batch changes for those who rank, about: our own limit.
-const LIVE_COMPARATORS: usize = 1 << 17;
-/// Comparators of open rounds that are there because of one announcer: our own limit. Beyond it, further announcements of it that have to
-/// be ranked wait, so that no announcer can keep everybody waiting: with an empty pool these are about 0.1 s of the engine's work. Where
-/// routes go, four times as many may be open. An object is taken whatever it costs when nothing of its announcer is open.
-const OPEN_COMPARATORS: usize = 1 << 15;
-const OPEN_COMPARATORS_GOING: usize = 1 << 17;
-/// For how long members that are up to date have work, by the schedule, after a batch: our own limit, of the most objects of one batch, and so
-/// that with rankings it is less than what credit of a member covers, however many announcers are busy.
-const LIVE_WORK: Duration = Duration::from_millis(160);
 /// How often objects without their other half, and routes of absent members, are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Rankings that a member may miss in a row before its link is closed, where nobody is put on probation.
@@ -1290,11 +1278,6 @@ fn has_background_room(party: &State) -> bool {
     party.rounds.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
 }
 
-/// Comparators of open rounds that are there because of what a slot announced, or of what it announces no more.
-fn comparators_open(party: &State, slot: u32) -> usize {
-    party.rounds.values().map(|round| round.comparators_of(slot)).sum()
-}
-
 /// Whether a round more may be open.
 fn has_round(party: &State) -> bool {
     party.rounds.len() < MAX_ROUNDS
@@ -1308,62 +1291,6 @@ fn rankers(party: &State) -> usize {
 /// What changes when a round ends, or goes on, or a batch is made: what waited for that is looked at again.
 fn work_done(party: &State) -> (u64, u64, u64, usize) {
     (party.counters.rounds, party.counters.lanes, party.seq, party.rounds.len())
-}
-
-/// What objects that a batch takes come to.
-#[derive(Default)]
-struct Taking {
-    objects: usize,
-    /// Octets that they bring to each member that is up to date, about.
-    octets: usize,
-    comparators: usize,
-}
-
-impl Taking {
-    /// What one batch takes; the last object may exceed it.
-    const MOST: Self = Self { objects: MAX_BATCH, octets: BATCH_BYTES, comparators: LIVE_COMPARATORS };
-
-    fn reaches(&self, most: &Self) -> bool {
-        self.objects >= most.objects || self.octets >= most.octets || self.comparators >= most.comparators
-    }
-
-    /// Adds an object.
-    fn add(&mut self, octets: usize, comparators: usize) {
-        self.objects += 1;
-        self.octets += octets;
-        self.comparators += comparators;
-    }
-}
-
-/// Comparators that each member that ranks needs because of an object: among all routes of its prefixes, once it counts, and with those
-/// that the batch has added before it.
-fn comparators(party: &State, slot: u32, kind: &Kind, added: &BTreeMap<Prefix, usize>) -> usize {
-    let (prefixes, is_new) = match kind {
-        Kind::Announce { prefixes } => (prefixes, true),
-        Kind::Withdraw { prefixes } => (prefixes, false),
-        Kind::Column { .. } => return 0,
-    };
-    let of_prefix = |paths: &[Nlri]| {
-        let owned = paths.iter().filter(|nlri| party.table.owns(slot, nlri)).count();
-        if !is_new && owned == 0 {
-            return 0;
-        }
-        let prefix = &paths[0].prefix;
-        let own = party.table.paths_of(slot, prefix);
-        let others = party.table.routes_of(prefix) - own.min(MAX_PATHS) + added.get(prefix).copied().unwrap_or(0);
-        let left = own - owned + if is_new { paths.len() } else { 0 };
-        round::comparators(others + left.min(MAX_PATHS))
-    };
-    prefixes.chunk_by(|one, other| one.prefix == other.prefix).map(of_prefix).sum()
-}
-
-/// Octets, about, that an object brings to each member that is up to date beyond its own blob: what it names and lists. What a column
-/// opens goes to new slots alone, and does not keep objects from the others.
-fn octets_told(party: &State, kind: &Kind) -> usize {
-    match kind {
-        Kind::Announce { prefixes } | Kind::Withdraw { prefixes } => sync::listing(&party.table, prefixes.iter()),
-        Kind::Column { .. } => 0,
-    }
 }
 
 /// Nobody waits in any round for the ranking of a member that has gone.
@@ -1387,70 +1314,4 @@ fn take_proposal(party: &mut State, seq: u64) -> Result<Vec<Step>, NotProposed> 
         Stage::Proposed { .. } => Err(NotProposed::Another),
         _ => Err(NotProposed::Nothing),
     }
-}
-
-/// Octets of an object's blob, which only party 1 has.
-fn blob_octets(object: &PendingObject) -> usize {
-    match &object.part {
-        Some(Part::One { blob, .. }) => blob.len(),
-        _ => 0,
-    }
-}
-
-/// How much work the objects of the next batch may be for members that are up to date; without limit if they take up all at once. Some
-/// may come always, so that no announcer waits for what one batch listed, however much that was.
-fn work_left(party: &State) -> Option<Duration> {
-    let left = LIVE_WORK.saturating_sub(party.schedule.left(party.clocks.instant));
-    (!party.tick.is_zero()).then(|| schedule::without_spare(left).max(party.tick / 8))
-}
-
-/// The work that an object is for each of them, about.
-fn work_of(party: &State, kind: &Kind) -> Duration {
-    let candidates = |prefixes: &[Nlri]| prefixes.iter().map(|nlri| party.table.routes_of(&nlri.prefix) + 1).sum();
-    match kind {
-        Kind::Announce { prefixes } => schedule::work(1, candidates(prefixes)),
-        Kind::Withdraw { prefixes } => schedule::work(0, candidates(prefixes)),
-        Kind::Column { .. } => Duration::ZERO,
-    }
-}
-
-/// Prefixes that an object adds to those of its announcer.
-fn new_prefixes(party: &State, slot: u32, kind: &Kind) -> usize {
-    let Kind::Announce { prefixes } = kind else { return 0 };
-    prefixes.iter().filter(|nlri| !party.table.owns(slot, nlri)).count()
-}
-
-/// Prefixes that a member may announce beyond those it does; where the member set states no limit, it is a very high one.
-fn prefixes_left(party: &State, slot: u32) -> usize {
-    let most = prefixes_allowed(party.set.slot(slot).map_or(0, |s| s.max_prefix));
-    (most as usize).saturating_sub(party.table.prefixes_of(slot))
-}
-
-/// What the objects that a batch takes of a slot replace.
-#[derive(Default)]
-struct Replaced {
-    nlri: BTreeSet<Nlri>,
-    /// How many live prefixes are left of each object that loses some.
-    left: BTreeMap<u64, usize>,
-    octets: u64,
-}
-
-impl Replaced {
-    /// Octets of the blobs of all stored objects of which nothing is left once this object, and those before it, are applied.
-    fn by(&mut self, table: &ObjectTable, description: &Description) -> u64 {
-        for nlri in description.prefixes() {
-            let Some(owner) = table.owner(description.slot, nlri).filter(|_| self.nlri.insert(*nlri)) else { continue };
-            let version = owner.header.description.version;
-            let left = self.left.entry(version).or_insert_with(|| owner.live().count());
-            *left = left.saturating_sub(1);
-            self.octets += if *left == 0 { owner.octets() } else { 0 };
-        }
-        self.octets
-    }
-}
-
-/// Octets of blobs that a member may have stored beyond those it has.
-fn octets_left(party: &State, slot: u32) -> u64 {
-    let most = octets_stored(party.set.slot(slot).map_or(0, |s| s.max_prefix));
-    most.saturating_sub(party.table.octets_of(slot))
 }
