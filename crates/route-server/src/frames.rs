@@ -610,6 +610,9 @@ fn candidate(r: &mut Reader<'_>) -> Result<Candidate, Malformed> {
 /// As a list of candidates, in one allocation.
 fn instance(r: &mut Reader<'_>) -> Result<Instance, Malformed> {
     let count = r.count(CANDIDATE, MAX_CANDIDATES)?;
+    if count == 0 {
+        return Err(Malformed::Value("instance without candidates"));
+    }
     let (candidates, _) = r.bytes(count * CANDIDATE)?.as_chunks::<CANDIDATE>();
     let split = |bytes: &[u8; CANDIDATE]| {
         let (handle, place) = bytes.split_first_chunk::<32>().expect("34 bytes have 32");

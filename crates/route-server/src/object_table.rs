@@ -273,7 +273,7 @@ struct DigestCache {
     instances: Vec<Option<Option<Digest>>>,
     all_instances: Option<Digest>,
     /// Prefixes whose candidates changed since.
-    unsettled: BTreeSet<Prefix>,
+    unsettled: Vec<Prefix>,
     /// Of the own objects of a slot, unless they changed since.
     own: BTreeMap<u32, Digest>,
     /// Instances, objects of announcers, and candidates that went into digests so far, and buckets in the time of as many.
@@ -288,7 +288,7 @@ impl Default for DigestCache {
             by_instance: BTreeMap::new(),
             instances: vec![None; usize::from(BUCKETS)],
             all_instances: None,
-            unsettled: BTreeSet::new(),
+            unsettled: Vec::new(),
             own: BTreeMap::new(),
             hashed: 0,
         }
@@ -489,7 +489,7 @@ impl ObjectTable {
             self.supersede(slot, &nlri, effects);
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             self.count_prefix(slot);
-            self.digests.unsettled.insert(nlri.prefix);
+            self.digests.unsettled.push(nlri.prefix);
             effects.touch(nlri.prefix, slot);
         }
     }
@@ -594,7 +594,7 @@ impl ObjectTable {
         if routes.is_empty() {
             self.by_prefix.remove(&nlri.prefix);
         }
-        self.digests.unsettled.insert(nlri.prefix);
+        self.digests.unsettled.push(nlri.prefix);
         effects.touch(nlri.prefix, slot);
         self.kill(slot, version, index, effects);
     }
@@ -646,7 +646,7 @@ impl ObjectTable {
             }
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             self.count_prefix(slot);
-            self.digests.unsettled.insert(nlri.prefix);
+            self.digests.unsettled.push(nlri.prefix);
         }
         self.digests.own.remove(&slot);
         self.digests.objects.added(&entry.handle, entry.width);
@@ -711,7 +711,10 @@ impl ObjectTable {
 
     /// Finds the instances of the prefixes whose candidates changed. Digests, and the order of instances, are as of then.
     pub fn settle(&mut self) {
-        for prefix in std::mem::take(&mut self.digests.unsettled) {
+        let mut unsettled = std::mem::take(&mut self.digests.unsettled);
+        unsettled.sort_unstable();
+        unsettled.dedup();
+        for prefix in unsettled {
             let candidates = self.candidates(&prefix, MAX_CANDIDATES);
             self.digests.hashed += candidates.len() as u64;
             let hash = (!candidates.is_empty()).then(|| digests::instance(&candidates));

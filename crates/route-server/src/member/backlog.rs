@@ -234,21 +234,32 @@ impl Member {
             return Some(INSTALLING);
         }
         let (urgency, seq, task) = self.backlog.next()?;
-        let units = match task {
-            Task::Open(handle) => self.open_unlisted(&handle),
+        let (units, changed) = match task {
+            Task::Open(handle) => (self.open_unlisted(&handle), None),
             Task::Look(look) => match self.next_unopened(&look) {
                 // It is looked at once all of them are open.
+                Some(handle) if look.candidates.len() == 1 => {
+                    let opening = self.open_received(&handle);
+                    let (units, changed) = self.look(seq, &look);
+                    (opening + units, changed)
+                }
                 Some(handle) => {
                     let units = self.open_received(&handle);
                     self.backlog.put_back(urgency, seq, Task::Look(look));
-                    units
+                    (units, None)
                 }
                 None => self.look(seq, &look),
             },
         };
         let released = self.backlog.done(urgency, seq);
         self.touched.extend(released);
-        Some(units.max(1))
+        match changed {
+            Some(prefix) if !self.backlog.holds(&prefix) => {
+                self.install(prefix, now);
+                Some(units + INSTALLING)
+            }
+            _ => Some(units.max(1)),
+        }
     }
 
     fn next_unopened(&self, look: &Look) -> Option<Handle> {
@@ -275,7 +286,9 @@ impl Member {
             Ok(Some(open)) => {
                 self.counters.opened += 1;
                 route.opened = Some(open.into());
-                self.was_not_ranked(handle);
+                if route.is_late {
+                    self.was_not_ranked(handle);
+                }
                 OPENING
             }
             Ok(None) => {
@@ -291,17 +304,24 @@ impl Member {
         }
     }
 
-    /// Looks at the candidates of a prefix, and ranks them unless the ranking has left: then the member's own order decides.
-    fn look(&mut self, seq: Seq, look: &Look) -> u32 {
+    /// Looks at the candidates of a prefix, and ranks them unless the ranking has left: then the member's own order decides. Returns how
+    /// much work that was, and the prefix if something may follow for the router's table.
+    fn look(&mut self, seq: Seq, look: &Look) -> (u32, Option<Prefix>) {
         let candidates = &look.candidates;
         let units = u32::try_from(candidates.len()).unwrap_or(SLICE).min(SLICE);
         let due = self.rankings_due.iter().position(|due| due.seq == seq);
         let ranked = look.row.zip(due).filter(|_| self.rounds.contains_key(&seq));
         if ranked.is_none() && !self.instances.has(candidates) {
-            return 1;
+            return (1, None);
         }
-        let assessments: Vec<Option<Assessment>> =
-            candidates.iter().map(|candidate| self.assessment(candidate)).collect();
+        let (one, many): ([Option<Assessment>; 1], Vec<Option<Assessment>>);
+        let assessments = if let [candidate] = &candidates[..] {
+            one = [self.assessment(candidate)];
+            &one[..]
+        } else {
+            many = candidates.iter().map(|candidate| self.assessment(candidate)).collect();
+            &many[..]
+        };
         let choosing = match (ranked, look.row) {
             _ if look.stays => Choosing::Stays,
             (Some(_), _) => Choosing::Anew(Awaits::Batch(seq)),
@@ -309,15 +329,15 @@ impl Member {
             (None, Some(_)) => Choosing::Anew(Awaits::Lost),
             (None, None) => Choosing::Anew(Awaits::Nothing),
         };
-        let prefix = self.candidates_changed(seq, candidates, &assessments, choosing);
+        let prefix = self.candidates_changed(seq, candidates, assessments, choosing);
         if let Some(((place, at), due)) = ranked {
-            let row = self.ranking_row(candidates, &assessments);
+            let row = self.ranking_row(candidates, assessments);
             self.rankings_due[due].ranking[at..at + row.len()].copy_from_slice(&row);
             if let Some(round) = self.rounds.get_mut(&seq) {
                 round.multi[place].2 = prefix;
             }
         }
-        units
+        (units, prefix)
     }
 }
 

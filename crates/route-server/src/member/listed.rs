@@ -4,20 +4,24 @@
 //! What it says follows from what came and what did not (objects, lists, results), never from what could be opened, from a ranking
 //! or from a result.
 
-use std::collections::hash_map::RandomState;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use crate::digests::{self, BucketDigests, InstanceHash, Listed};
 use crate::frames::{Candidate, Instance, Seq};
+use crate::object::Handle;
 
-/// An instance as it was listed last.
+/// An instance as it was listed last. Its hash is made when somebody asks for digests: most are replaced before that.
 struct ListedInstance {
-    hash: InstanceHash,
     candidates: Instance,
     /// Whether each of the candidates had come by then.
     is_whole: bool,
+    /// Whether one of the candidates is dead: at the end of the tick it is no more, unless it was listed anew.
+    is_dying: bool,
+    /// Whether the synchronisation under way lists it, if it still is one, and has not done so yet.
+    is_stale: bool,
     /// The batch whose results are awaited, or were.
     seq: Seq,
     /// The first batch that may have listed what has no result yet: to others, if this member was sent it later.
@@ -27,30 +31,79 @@ struct ListedInstance {
 }
 
 impl ListedInstance {
+    fn hash(&self) -> InstanceHash {
+        digests::instance(&self.candidates)
+    }
+
     /// Whether it need not be listed again. `select_best`: whether the member takes part.
     fn is_done(&self, select_best: bool) -> bool {
         self.is_whole && (!select_best || self.candidates.len() < 2 || self.evaluated.is_some())
     }
 }
 
-/// All instances by their hashes, and by their candidates: a candidate is in one at most. Most are listed again with one candidate
-/// changed, and keep their number then.
+/// The numbers of the instances of candidates, those of an object together: it comes with as many prefixes as an UPDATE has, and a map
+/// with an entry for each of them takes ten times the memory, and the time to get it.
+#[derive(Default)]
+struct Numbers(HashMap<Handle, Vec<(u16, u32)>, Keyed>);
+
+impl Numbers {
+    fn get(&self, (handle, index): &Candidate) -> Option<usize> {
+        let of_object = self.0.get(handle)?;
+        let place = place_of(of_object, *index).ok()?;
+        Some(of_object[place].1 as usize)
+    }
+
+    /// Returns the number that it had.
+    fn insert(&mut self, (handle, index): Candidate, number: usize) -> Option<usize> {
+        let number = u32::try_from(number).expect("no memory holds as many instances");
+        let of_object = self.0.entry(handle).or_default();
+        match place_of(of_object, index) {
+            Ok(place) => Some(std::mem::replace(&mut of_object[place].1, number) as usize),
+            Err(place) => {
+                of_object.insert(place, (index, number));
+                None
+            }
+        }
+    }
+
+    fn remove(&mut self, (handle, index): &Candidate) {
+        let Entry::Occupied(mut of_object) = self.0.entry(*handle) else { return };
+        if let Ok(place) = place_of(of_object.get(), *index) {
+            of_object.get_mut().remove(place);
+        }
+        if of_object.get().is_empty() {
+            of_object.remove();
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
+    }
+}
+
+fn place_of(of_object: &[(u16, u32)], index: u16) -> Result<usize, usize> {
+    of_object.binary_search_by_key(&index, |(index, _)| *index)
+}
+
+/// All instances, by their candidates: a candidate is in one at most. Most are listed again with one candidate changed, and keep their
+/// number then.
 #[derive(Default)]
 pub(super) struct Instances {
     listed: Vec<Option<ListedInstance>>,
     /// Numbers in `listed` that are free.
     free: Vec<usize>,
-    by_hash: HashMap<InstanceHash, usize, Keyed>,
-    of_candidate: HashMap<Candidate, usize, Keyed>,
+    of_candidate: Numbers,
+    /// How many were listed without a candidate that had not come.
+    partial: usize,
     /// Instances with a dead candidate, until the end of the tick, which perhaps lists them anew.
     dying: Vec<usize>,
 }
 
 impl Instances {
     /// The parties list an instance in which only routes of this member's own AS changed: what was chosen, if it was, stays.
-    pub(super) fn list_own_change(&mut self, epoch: u64, candidates: &Instance, is_whole: bool) -> InstanceHash {
-        let before = candidates.iter().find_map(|candidate| self.of_candidate.get(candidate));
-        let before = before.and_then(|number| self.listed[*number].as_ref());
+    pub(super) fn list_own_change(&mut self, epoch: u64, candidates: &Instance, is_whole: bool) -> usize {
+        let before = self.number_of(candidates).and_then(|number| self.listed[number].as_ref());
         let had_no_choice = before.is_none_or(|listed| listed.candidates.len() < 2);
         let evaluated = if had_no_choice {
             Some(epoch)
@@ -59,61 +112,66 @@ impl Instances {
         };
         // A result that is on its way is one for these candidates, too; where none comes, they lack one since that batch.
         let (awaited, since) = before.map_or((0, 0), |listed| (listed.seq, listed.since));
-        let hash = self.list((awaited, since, epoch), candidates, (is_whole, false));
-        if let Some(listed) = self.by_hash.get(&hash).and_then(|number| self.listed[*number].as_mut()) {
+        let number = self.list((awaited, since, epoch), candidates, (is_whole, false));
+        if let Some(listed) = &mut self.listed[number] {
             listed.evaluated = evaluated;
         }
-        hash
+        number
     }
 
     /// The parties list an instance; it replaces those that have a candidate of it. `since`: the first batch that may have listed it to
-    /// others. `ranks`: whether Select-Best chooses.
+    /// others. `ranks`: whether Select-Best chooses. Returns its number for [`Self::evaluated`].
     pub(super) fn list(
         &mut self,
         (seq, since, epoch): (Seq, Seq, u64),
         candidates: &Instance,
         (is_whole, ranks): (bool, bool),
-    ) -> InstanceHash {
-        let hash = digests::instance(candidates);
-        if let Some(known) = self.by_hash.get(&hash).and_then(|number| self.listed[*number].as_mut()) {
+    ) -> usize {
+        let before = self.number_of(candidates);
+        if let Some((number, known)) = before.and_then(|number| Some((number, self.listed[number].as_mut()?)))
+            && known.candidates == *candidates
+            && !known.is_dying
+        {
             // What was chosen among candidates of which some had not come is not chosen among all of them. It may be listed again since
             // a value among it changed: then what was chosen in an earlier epoch does not count either.
             let since = if known.is_done(true) { since } else { known.since.min(since) };
             known.evaluated = known.evaluated.filter(|chosen| known.is_whole && !ranks && *chosen == epoch);
-            (known.is_whole, known.seq, known.since) = (is_whole, seq, since);
-            return hash;
+            self.partial = self.partial + usize::from(!is_whole) - usize::from(!known.is_whole);
+            (known.is_whole, known.is_stale, known.seq, known.since) = (is_whole, false, seq, since);
+            return number;
         }
-        let before = candidates.iter().find_map(|candidate| self.of_candidate.get(candidate)).copied();
         let number = before.or_else(|| self.free.pop()).unwrap_or(self.listed.len());
         if number == self.listed.len() {
             self.listed.push(None);
         }
-        for candidate in candidates.iter() {
-            if let Some(other) = self.of_candidate.insert(*candidate, number)
-                && other != number
-            {
+        let before = self.listed[number].take();
+        let (was, is) = changed(before.as_ref().map_or(&[], |before| &before.candidates[..]), candidates);
+        was.iter().for_each(|candidate| self.of_candidate.remove(candidate));
+        for candidate in is {
+            if let Some(other) = self.of_candidate.insert(*candidate, number) {
                 self.forget(other);
                 // It was among what has just been forgotten.
                 self.of_candidate.insert(*candidate, number);
             }
         }
-        let listed = ListedInstance { hash, candidates: Arc::clone(candidates), is_whole, seq, since, evaluated: None };
-        if let Some(before) = self.listed[number].replace(listed) {
-            self.by_hash.remove(&before.hash);
-            for candidate in before.candidates.iter().filter(|candidate| !candidates.contains(candidate)) {
-                self.of_candidate.remove(candidate);
-            }
-        }
-        self.by_hash.insert(hash, number);
-        hash
+        self.partial =
+            self.partial + usize::from(!is_whole) - usize::from(before.as_ref().is_some_and(|before| !before.is_whole));
+        let (candidates, is_dying, is_stale, evaluated) = (Arc::clone(candidates), false, false, None);
+        let listed = ListedInstance { candidates, is_whole, is_dying, is_stale, seq, since, evaluated };
+        self.listed[number] = Some(listed);
+        number
+    }
+
+    /// The instance with one of these candidates, if there is one: the one of the first that is in any.
+    fn number_of(&self, candidates: &Instance) -> Option<usize> {
+        candidates.iter().find_map(|candidate| self.of_candidate.get(candidate))
     }
 
     /// A candidate is dead: its instance is no more.
     pub(super) fn died(&mut self, candidate: &Candidate) {
-        let Some(number) = self.of_candidate.get(candidate).copied() else { return };
-        if let Some(listed) = &self.listed[number]
-            && self.by_hash.remove(&listed.hash).is_some()
-        {
+        let Some(number) = self.of_candidate.get(candidate) else { return };
+        if let Some(listed) = self.listed[number].as_mut().filter(|listed| !listed.is_dying) {
+            listed.is_dying = true;
             self.dying.push(number);
         }
     }
@@ -121,22 +179,35 @@ impl Instances {
     /// The tick has ended: what was not listed anew is gone.
     pub(super) fn settle(&mut self) {
         for number in std::mem::take(&mut self.dying) {
-            let is_listed = |listed: &ListedInstance| self.by_hash.contains_key(&listed.hash);
-            if self.listed[number].as_ref().is_some_and(|listed| !is_listed(listed)) {
+            if self.listed[number].as_ref().is_some_and(|listed| listed.is_dying) {
                 self.forget(number);
             }
         }
     }
 
-    pub(super) fn remove(&mut self, hash: &InstanceHash) {
-        if let Some(number) = self.by_hash.get(hash).copied() {
-            self.forget(number);
+    /// A synchronisation begins, which lists what there is in some buckets.
+    pub(super) fn expect(&mut self, buckets: &Listed) {
+        for listed in self.listed.iter_mut().flatten() {
+            listed.is_stale = match buckets {
+                Listed::Nothing => false,
+                Listed::Everything => true,
+                buckets => buckets.has(digests::bucket_of(&listed.hash())),
+            };
+        }
+    }
+
+    /// The synchronisation has ended: what was not listed again is gone.
+    pub(super) fn forget_stale(&mut self) {
+        for number in 0..self.listed.len() {
+            if self.listed[number].as_ref().is_some_and(|listed| listed.is_stale) {
+                self.forget(number);
+            }
         }
     }
 
     fn forget(&mut self, number: usize) {
         let Some(listed) = self.listed[number].take() else { return };
-        self.by_hash.remove(&listed.hash);
+        self.partial -= usize::from(!listed.is_whole);
         for candidate in listed.candidates.iter() {
             self.of_candidate.remove(candidate);
         }
@@ -146,14 +217,16 @@ impl Instances {
     /// Whether these are the candidates of an instance.
     pub(super) fn has(&self, candidates: &Instance) -> bool {
         let number = candidates.first().and_then(|candidate| self.of_candidate.get(candidate));
-        let listed = number.and_then(|number| self.listed[*number].as_ref());
-        listed.is_some_and(|listed| listed.candidates == *candidates && self.by_hash.contains_key(&listed.hash))
+        let listed = number.and_then(|number| self.listed[number].as_ref());
+        listed.is_some_and(|listed| listed.candidates == *candidates && !listed.is_dying)
     }
 
     /// The result of a batch is there, whatever it is: for an instance, or for what routes of this member's own AS made of it since.
-    pub(super) fn evaluated(&mut self, (hash, candidates): (&InstanceHash, &Instance), seq: Seq, epoch: u64) {
-        let since = || candidates.iter().find_map(|candidate| self.of_candidate.get(candidate));
-        let number = self.by_hash.get(hash).or_else(since).copied();
+    pub(super) fn evaluated(&mut self, (number, candidates): (usize, &Instance), seq: Seq, epoch: u64) {
+        // As a rule it has the number that it was listed with.
+        let is_same = |listed: &ListedInstance| Arc::ptr_eq(&listed.candidates, candidates);
+        let same = self.listed.get(number).and_then(Option::as_ref).filter(|listed| is_same(listed));
+        let number = if same.is_some() { Some(number) } else { self.number_of(candidates) };
         let listed = number.and_then(|number| self.listed[number].as_mut());
         if let Some(listed) = listed.filter(|listed| listed.seq == seq) {
             listed.evaluated = Some(epoch);
@@ -172,17 +245,14 @@ impl Instances {
     }
 
     fn each(&self) -> impl Iterator<Item = &ListedInstance> {
-        self.by_hash.values().filter_map(|number| self.listed[*number].as_ref())
-    }
-
-    /// Those in some buckets.
-    pub(super) fn in_buckets(&self, buckets: &Listed) -> BTreeSet<InstanceHash> {
-        self.by_hash.keys().filter(|hash| buckets.has(digests::bucket_of(hash))).copied().collect()
+        self.listed.iter().flatten()
     }
 
     /// Digests of all.
     pub(super) fn all(&self) -> BucketDigests {
-        in_buckets(self.by_hash.keys().copied().collect())
+        let mut hashes: Vec<InstanceHash> = self.each().map(ListedInstance::hash).collect();
+        hashes.sort_unstable();
+        digests::by_bucket(&hashes, |hash| hash, |bucket| digests::of_instances(bucket.iter()))
     }
 
     /// The first of the epochs in which Select-Best chose, if it did.
@@ -200,7 +270,7 @@ impl Instances {
     /// something to choose, and no result came.
     pub(super) fn done(&self, select_best: bool) -> BucketDigests {
         let mut all: Vec<(InstanceHash, bool)> =
-            self.each().map(|listed| (listed.hash, listed.is_done(select_best))).collect();
+            self.each().map(|listed| (listed.hash(), listed.is_done(select_best))).collect();
         all.sort_unstable();
         digests::by_bucket(
             &all,
@@ -216,15 +286,24 @@ impl Instances {
         )
     }
 
+    /// Whether one was listed without a candidate that had not come.
+    pub(super) fn are_partial(&self) -> bool {
+        self.partial > 0
+    }
+
     /// Whether all candidates of an instance have come since it was listed without some of them.
     pub(super) fn is_overtaken(&self, has: impl Fn(&Candidate) -> bool) -> bool {
         self.each().any(|listed| !listed.is_whole && listed.candidates.iter().all(&has))
     }
 }
 
-fn in_buckets(mut hashes: Vec<InstanceHash>) -> BucketDigests {
-    hashes.sort_unstable();
-    digests::by_bucket(&hashes, |hash| hash, |bucket| digests::of_instances(bucket.iter()))
+/// The candidates of which one list has those of `was` and another one those of `is`, without what they have in common: both are in
+/// order, and as a rule one of them changed.
+fn changed<'a>(was: &'a [Candidate], is: &'a [Candidate]) -> (&'a [Candidate], &'a [Candidate]) {
+    let first = was.iter().zip(is).take_while(|(was, is)| was == is).count();
+    let (was, is) = (&was[first..], &is[first..]);
+    let last = was.iter().rev().zip(is.iter().rev()).take_while(|(was, is)| was == is).count();
+    (&was[..was.len() - last], &is[..is.len() - last])
 }
 
 /// Hashes keys that begin with 32 octets of a hash: eight of them, multiplied by a factor that nobody knows. The announcers of
@@ -280,19 +359,19 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::object::Handle;
 
     /// What a plain list of instances would have.
     #[derive(Default)]
-    struct Plain(BTreeMap<InstanceHash, (Instance, Option<u64>)>);
+    struct Plain(BTreeMap<InstanceHash, (Instance, Option<u64>, bool)>);
 
     impl Plain {
-        fn list(&mut self, candidates: &Instance, ranks: bool) {
+        fn list(&mut self, candidates: &Instance, (is_whole, ranks): (bool, bool)) {
             let hash = digests::instance(candidates);
             self.0
-                .retain(|of, (other, _)| *of == hash || !other.iter().any(|candidate| candidates.contains(candidate)));
-            let entry = self.0.entry(hash).or_insert((Arc::clone(candidates), None));
-            entry.1 = entry.1.filter(|_| !ranks);
+                .retain(|of, (other, ..)| *of == hash || !other.iter().any(|candidate| candidates.contains(candidate)));
+            let (_, evaluated, was_whole) = self.0.entry(hash).or_insert((Arc::clone(candidates), None, true));
+            *evaluated = evaluated.filter(|_| !ranks && *was_whole);
+            *was_whole = is_whole;
         }
     }
 
@@ -309,32 +388,40 @@ mod tests {
             for _ in 0..below(3) {
                 let dead = candidate(below(40));
                 instances.died(&dead);
-                plain.0.retain(|_, (candidates, _)| !candidates.contains(&dead));
+                plain.0.retain(|_, (candidates, ..)| !candidates.contains(&dead));
             }
             for _ in 0..below(3) {
                 let (first, count) = (below(40), 1 + below(6));
                 let list: Instance = (first..first + count).map(candidate).collect::<Vec<_>>().into();
-                let ranks = below(2) == 0;
-                let hash = instances.list((seq, seq, 5), &list, (true, ranks));
-                plain.list(&list, ranks);
+                let how = (below(2) == 0, below(2) == 0);
+                let number = instances.list((seq, seq, 5), &list, how);
+                plain.list(&list, how);
                 if below(2) == 0 {
-                    instances.evaluated((&hash, &list), seq, 5);
-                    plain.0.entry(hash).and_modify(|entry| entry.1 = Some(5));
+                    instances.evaluated((number, &list), seq, 5);
+                    plain.0.entry(digests::instance(&list)).and_modify(|entry| entry.1 = Some(5));
                 }
                 assert!(instances.has(&list));
             }
             instances.settle();
-            if below(20) == 0
-                && let Some(hash) = plain.0.keys().next().copied()
-            {
-                instances.remove(&hash);
-                plain.0.remove(&hash);
+            // A synchronisation of the first half of all buckets, which lists two of what there was again.
+            if below(200) == 0 {
+                let mut half = [0; 512];
+                half[..256].fill(0xff);
+                instances.expect(&Listed::Some(Arc::new(half)));
+                let again: Vec<Instance> = plain.0.values().map(|(list, ..)| Arc::clone(list)).take(2).collect();
+                for list in &again {
+                    instances.list((seq, seq, 5), list, (true, false));
+                    plain.list(list, (true, false));
+                }
+                instances.forget_stale();
+                plain.0.retain(|hash, (list, ..)| hash[0] >= 0x80 || again.contains(list));
             }
-            let kept: BTreeMap<InstanceHash, (Instance, Option<u64>)> =
-                instances.each().map(|of| (of.hash, (Arc::clone(&of.candidates), of.evaluated))).collect();
+            let as_plain = |of: &ListedInstance| (of.hash(), (Arc::clone(&of.candidates), of.evaluated, of.is_whole));
+            let kept: BTreeMap<_, _> = instances.each().map(as_plain).collect();
             assert_eq!(kept, plain.0);
-            let candidates: usize = kept.values().map(|(candidates, _)| candidates.len()).sum();
+            let candidates: usize = kept.values().map(|(candidates, ..)| candidates.len()).sum();
             assert_eq!(instances.of_candidate.len(), candidates);
+            assert_eq!(instances.partial, instances.each().filter(|listed| !listed.is_whole).count());
             assert_eq!(instances.listed.len(), instances.free.len() + kept.len());
         }
     }

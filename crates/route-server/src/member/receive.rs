@@ -1,6 +1,6 @@
 //! The member as receiver: pairs the two parties' ticks, opens what it may have, and keeps what lives.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::backlog::{Look, Unopened, Urgency};
 use super::select::{DueRanking, Round};
 use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Saying, Suspect, index};
 use crate::credit;
-use crate::digests::{self, BucketDigests, Differs, InstanceHash, Listed, Roots, Through};
+use crate::digests::{self, BucketDigests, Differs, Listed, Roots, Through};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Seq, Slice, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
@@ -37,6 +37,8 @@ pub(super) struct ReceivedObject {
     pub opened: Option<Arc<OpenRoute>>,
     /// Whether it is not what the parties and its announcer should have made: it is opened again if it comes again.
     pub is_broken: bool,
+    /// Whether a prefix of it may have been listed, and ranked, before it came.
+    pub is_late: bool,
     pub dead: BTreeSet<u16>,
     /// The assessment of each prefix, computed once; `None` after the policy or a finding changed.
     pub assessment: Option<Vec<Assessment>>,
@@ -49,8 +51,6 @@ pub(super) struct Sync {
     is_first: bool,
     /// Objects from before, in the buckets that are sent, that have not come again.
     stale: HashSet<Handle>,
-    /// Instances from before, in the buckets that are sent, that have not been listed again.
-    unlisted: BTreeSet<InstanceHash>,
     /// Whether the list of own objects is sent.
     lists_own: bool,
     /// Whether all is sent.
@@ -290,12 +290,12 @@ impl Member {
         }
         let unranked: BTreeSet<usize> = one.unranked.iter().map(|place| *place as usize).collect();
         let list = |(place, candidates)| self.list((one.seq, one.rank), candidates, unranked.contains(&place));
-        let hashes = one.instances.iter().enumerate().map(list).collect();
+        let numbers = one.instances.iter().enumerate().map(list).collect();
         self.instances.settle();
         let candidates = one.instances.iter().map(|candidates| candidates.len()).sum();
         self.schedule.came(schedule::work(came.len(), candidates), now.instant);
-        let rows = if one.rank { self.begin_round(&one, hashes, now) } else { BTreeMap::new() };
-        self.look_later(&one, &rows, &unranked);
+        let rows = if one.rank { self.begin_round(&one, numbers, now) } else { Vec::new() };
+        self.look_later(&one, rows, &unranked);
         came.into_iter().for_each(|handle| self.backlog.open(one.seq, handle));
         if let Some(wanted) = ends {
             self.end_sync(wanted);
@@ -322,10 +322,10 @@ impl Member {
         if *differs == Differs::EVERYTHING {
             self.began = seq;
         }
+        self.instances.expect(&differs.instances);
         self.sync = Some(Sync {
             is_first: !self.synced,
             stale: self.routes.keys().filter(is_sent).copied().collect(),
-            unlisted: self.instances.in_buckets(&differs.instances),
             lists_own: differs.own,
             is_everything: *differs == Differs::EVERYTHING,
             since: differs.since.filter(|_| differs.instances == Listed::Nothing).map_or(0, |since| since.results + 1),
@@ -339,30 +339,27 @@ impl Member {
         self.lost_since = None;
     }
 
-    /// Takes note of the candidates of a prefix; `stays`: what was chosen does.
-    fn list(&mut self, (seq, rank): (u64, bool), candidates: &Instance, stays: bool) -> InstanceHash {
+    /// Takes note of the candidates of a prefix; `stays`: what was chosen does. Returns the number of the instance.
+    fn list(&mut self, (seq, rank): (u64, bool), candidates: &Instance, stays: bool) -> usize {
         let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
-        let hash = if stays {
+        if stays {
             self.instances.list_own_change(self.tick_epoch, candidates, is_whole)
         } else {
             let since = self.sync.as_ref().map_or(seq, |sync| sync.since);
-            self.instances.list((seq, since, self.tick_epoch), candidates, (is_whole, rank && candidates.len() > 1))
-        };
-        if let Some(sync) = &mut self.sync {
-            sync.unlisted.remove(&hash);
+            let ranks = rank && candidates.len() > 1;
+            self.instances.list((seq, since, self.tick_epoch), candidates, (is_whole, ranks))
         }
-        hash
     }
 
-    /// Begins a round, with a ranking of nothing. Returns for each instance that needs one its place in the round, and where its
-    /// octets of the ranking begin.
-    fn begin_round(&mut self, tick: &Tick, hashes: Vec<InstanceHash>, now: Now) -> BTreeMap<usize, (usize, usize)> {
+    /// Begins a round, with a ranking of nothing. Returns the places of the instances that need one, in the order of the ranking, each
+    /// with where its octets of the ranking begin.
+    fn begin_round(&mut self, tick: &Tick, numbers: Vec<usize>, now: Now) -> Vec<(usize, usize)> {
         let mut round = Round::new(self.tick_epoch, now.instant);
-        let (mut rows, mut octets) = (BTreeMap::new(), 0);
+        let (mut rows, mut octets) = (Vec::new(), 0);
         for place in round_order(&tick.instances, tick.live as usize) {
             let candidates = &tick.instances[place];
-            rows.insert(place, (round.multi.len(), octets));
-            round.multi.push((Arc::clone(candidates), hashes[place], None));
+            rows.push((place, octets));
+            round.multi.push((Arc::clone(candidates), numbers[place], None));
             octets += candidates.len() * 2;
         }
         self.open_round(tick.seq, round);
@@ -372,14 +369,14 @@ impl Member {
     }
 
     /// The candidates of prefixes are looked at one after the other: those first over which Select-Best decides.
-    fn look_later(&mut self, tick: &Tick, rows: &BTreeMap<usize, (usize, usize)>, unranked: &BTreeSet<usize>) {
-        let mut order: Vec<usize> = (0..tick.instances.len()).collect();
-        order.sort_by_key(|place| (rows.get(place).is_none(), rows.get(place).map(|(number, _)| *number)));
-        for place in order {
+    fn look_later(&mut self, tick: &Tick, rows: Vec<(usize, usize)>, unranked: &BTreeSet<usize>) {
+        let is_in_round = |place: &usize| tick.rank && tick.instances[*place].len() > 1;
+        let others = (0..tick.instances.len()).filter(|place| !is_in_round(place)).map(|place| (place, None));
+        let in_round = rows.into_iter().enumerate().map(|(number, (place, at))| (place, Some((number, at))));
+        for (place, row) in in_round.chain(others) {
             let urgency = if place < tick.live as usize { Urgency::Live } else { Urgency::Later };
             let (candidates, stays) = (Arc::clone(&tick.instances[place]), unranked.contains(&place));
-            let row = rows.get(&place).copied().filter(|_| !stays);
-            self.backlog.look(urgency, tick.seq, Look { candidates, row, stays });
+            self.backlog.look(urgency, tick.seq, Look { candidates, row: row.filter(|_| !stays), stays });
         }
     }
 
@@ -413,7 +410,7 @@ impl Member {
     /// The same of instances. What this member has now must be what both parties have for it.
     fn end_sync(&mut self, wanted: Roots) {
         let Some(sync) = self.sync.take() else { return };
-        sync.unlisted.iter().for_each(|hash| self.instances.remove(hash));
+        self.instances.forget_stale();
         self.forget_unlisted();
         let roots =
             Roots { objects: digests::root(&self.objects_held()), instances: digests::root(&self.instances.all()) };
@@ -481,6 +478,8 @@ impl Member {
         }
         self.counters.delivered += 1;
         let handle = one.handle;
+        // What came before, broken, was listed as if it were whole.
+        let is_late = self.instances.are_partial() || self.routes.contains_key(&handle);
         let unopened = Box::new((one, two));
         self.backlog.came(&unopened);
         self.routes.insert(
@@ -489,6 +488,7 @@ impl Member {
                 unopened: Some(unopened),
                 opened: None,
                 is_broken: false,
+                is_late,
                 dead,
                 assessment: None,
                 validation: Validation::NotRequested,

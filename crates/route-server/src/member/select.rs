@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::Attributes;
 use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 
 use super::receive::Assessment;
 use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index, number};
-use crate::digests::InstanceHash;
 use crate::frames::{Candidate, FromMember, Instance, Seq};
 use crate::object::Handle;
 use crate::party::PartyNumber;
@@ -61,7 +61,7 @@ pub(super) enum Awaits {
 pub(super) struct InstalledRoute {
     pub handle: Handle,
     pub announcer: u32,
-    pub attributes: wayleave_bgp::Attributes,
+    pub attributes: Attributes,
 }
 
 /// What becomes of the choice when a prefix's candidates are listed.
@@ -84,8 +84,8 @@ pub(super) struct DueRanking {
 
 /// A round in which this member ranks.
 pub(super) struct Round {
-    /// Each instance with its prefix, once it was looked at, if this member may open a route of it.
-    pub multi: Vec<(Instance, InstanceHash, Option<Prefix>)>,
+    /// Each instance with its number as it was listed, and with its prefix, once it was looked at, if this member may open a route of it.
+    pub multi: Vec<(Instance, usize, Option<Prefix>)>,
     /// The epoch of the batch.
     epoch: u64,
     /// The ranking that was sent ([`DueRanking::ranking`]).
@@ -107,7 +107,7 @@ impl Round {
 
 impl Member {
     /// Takes a prefix's candidates from a tick. If this member may open none of them it learns nothing and
-    /// forgets them. Returns the prefix, if it may open one of them.
+    /// forgets them. Returns the prefix, if it may open one of them: something may follow for the router's table.
     pub(super) fn candidates_changed(
         &mut self,
         seq: u64,
@@ -142,7 +142,6 @@ impl Member {
             }
             _ => {}
         }
-        self.touched.insert(prefix);
         Some(prefix)
     }
 
@@ -174,6 +173,11 @@ impl Member {
         all.filter(|(_, ((_, assessment), _))| assessment.is_some_and(|assessment| assessment.usable))
             .map(|(number, ((candidate, _), class))| (number, *candidate, class))
             .collect()
+    }
+
+    /// Whether this member may use a candidate: then it has a class, whatever it is compared with.
+    pub(super) fn is_accepted(&mut self, candidate: &Candidate) -> bool {
+        self.assessment(candidate).is_some_and(|assessment| assessment.usable && assessment.standing.is_some())
     }
 
     /// The class of each candidate; none for those that this member does not use.
@@ -281,7 +285,7 @@ impl Member {
     fn outcome(&mut self, seq: u64, round: &mut Round) {
         let [one, two] = &round.halves;
         let (done, mut at) = round.done;
-        for (((candidates, hash, prefix), a), b) in round.multi.iter().zip(one).zip(two).skip(done) {
+        for (((candidates, number_then, prefix), a), b) in round.multi.iter().zip(one).zip(two).skip(done) {
             let ranking = &round.ranking[at..at + candidates.len() * 2];
             at += candidates.len() * 2;
             let (valid, number) = ((a ^ b) >> 7 == 1, usize::from((a ^ b) & 0x7f));
@@ -296,7 +300,7 @@ impl Member {
                 self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(1), Suspect::Party(2)] });
             }
             // Whatever it is: what this member holds must not tell the parties.
-            self.instances.evaluated((hash, candidates), seq, round.epoch);
+            self.instances.evaluated((*number_then, candidates), seq, round.epoch);
             let chosen = (possible && valid).then(|| candidates[number]);
             self.chosen(seq, *prefix, chosen);
         }
@@ -389,8 +393,7 @@ impl Member {
         self.successors.remove(&prefix);
         match wanted {
             Some((handle, prefix_index)) => {
-                let Some(attributes) = self.router_attributes(prefix, &handle, prefix_index) else { return };
-                let Some(announcer) = self.routes.get(&handle).and_then(|r| r.opened.as_ref()).map(|o| o.slot) else {
+                let Some((announcer, attributes)) = self.router_attributes(prefix, &handle, prefix_index) else {
                     return;
                 };
                 let new = InstalledRoute { handle, announcer, attributes: attributes.clone() };
@@ -441,6 +444,9 @@ impl Member {
             return None;
         }
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        if let [candidate] = &candidates[..] {
+            return Some(self.is_accepted(candidate).then_some(*candidate));
+        }
         let classes = self.classes(&candidates);
         let accepted =
             || classes.iter().filter_map(|(number, candidate, class)| Some((*number, *candidate, (*class)?)));
@@ -478,23 +484,19 @@ impl Member {
         })
     }
 
-    /// The attributes for the router: the announcer's, with what import rules change.
-    fn router_attributes(
-        &self,
-        prefix: Prefix,
-        handle: &Handle,
-        prefix_index: u16,
-    ) -> Option<wayleave_bgp::Attributes> {
-        let open = self.routes.get(handle)?.opened.as_ref()?;
+    /// The announcer and the attributes for the router: the announcer's, with what import rules change.
+    fn router_attributes(&self, prefix: Prefix, handle: &Handle, prefix_index: u16) -> Option<(u32, Attributes)> {
+        let route = self.routes.get(handle)?;
+        let open = route.opened.as_ref()?;
         let nlri = open.prefixes.get(usize::from(prefix_index)).filter(|nlri| nlri.prefix == prefix)?;
         let announcer = self.set.as_ref()?.slot(open.slot)?;
         let (mut verdict, mut attributes) = (VerdictKind::default(), &open.attributes);
         if self.config.validates {
-            let finding = self.routes.get(handle)?.validation.of(usize::from(prefix_index))?;
+            let finding = route.validation.of(usize::from(prefix_index))?;
             (verdict, attributes) = (finding.verdict, finding.attributes.as_ref()?);
         }
         match self.policy.import(&open.rank_input(nlri, announcer, verdict).route()) {
-            Imported::Accepted(changes) => Some(changes.apply(attributes)),
+            Imported::Accepted(changes) => Some((open.slot, changes.apply(attributes))),
             Imported::Rejected(_) => None,
         }
     }

@@ -91,7 +91,7 @@ impl Member {
     pub(super) fn is_still_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
         let is_as_ranked = self.choices.get(prefix).is_some_and(|choice| choice.chosen_under == self.rules);
         if is_as_ranked && !self.config.validates {
-            return matches!(self.classes(&[chosen]).as_slice(), [(_, _, Some(_))]);
+            return self.is_accepted(&chosen);
         }
         self.is_best(prefix, chosen)
     }

@@ -24,7 +24,7 @@ use crate::schedule;
 /// A batch that this party has applied.
 pub(super) struct Applied {
     pub effects: Effects,
-    /// Of the prefixes whose candidates changed, the instances that there were before.
+    /// Of the prefixes whose candidates changed, the instances that there were before, if a member is sent what differs.
     pub before: BTreeMap<Prefix, InstanceHash>,
     /// Members that get a slice of everything: how many objects, and whether it is the first one.
     pub slices: BTreeMap<u32, (u32, bool)>,
@@ -73,8 +73,10 @@ impl State {
         for step in steps {
             self.apply_step(role, step, &mut applied, now)?;
         }
-        let before = |prefix: &Prefix| Some((*prefix, self.table.instance_of(prefix)?));
-        applied.before = applied.effects.touched.iter().filter_map(before).collect();
+        if self.active.values().filter_map(|active| active.cursor).any(|cursor| cursor.is_of_differing()) {
+            let before = |prefix: &Prefix| Some((*prefix, self.table.instance_of(prefix)?));
+            applied.before = applied.effects.touched.iter().filter_map(before).collect();
+        }
         self.table.settle();
         self.table.extend_view(seq, steps);
         self.recent.note(seq, &applied.effects);
@@ -237,7 +239,7 @@ impl State {
             self.tell_members();
         }
         let mut groups: BTreeMap<Listing, Group> = BTreeMap::new();
-        let changed_by_one = self.changed_by_one_as(&applied.effects);
+        let mut changed_by_one = None;
         let active: Vec<(u32, ActiveMember)> =
             self.active.iter().map(|(slot, active)| (*slot, active.clone())).collect();
         let deliveries = Deliveries::of(&self.table, &applied.effects);
@@ -303,6 +305,7 @@ impl State {
                 most = most.max(schedule::work(tick.deliver.len(), candidates));
             }
             if rank {
+                let changed_by_one = changed_by_one.get_or_insert_with(|| self.changed_by_one_as(&applied.effects));
                 let own = self.set.slot(slot).and_then(|of| changed_by_one.get(&of.asn));
                 let own = own.into_iter().flatten().copied().filter(|prefix| group.is_contested(prefix)).collect();
                 let stays = match active.cursor.filter(Cursor::is_of_differing) {

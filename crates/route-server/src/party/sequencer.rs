@@ -233,7 +233,7 @@ impl Sequencer {
             if self.is_interrupted(party, slot) {
                 return false;
             }
-            party.active.get(&slot).is_some_and(|active| active.cursor.is_some())
+            is_begun(party, slot)
                 || (self.sync_of(party, slot).is_some()
                     && self.comparisons.can_go_on(slot, party.clocks.instant)
                     // Or it is yet to be told that it must wait.
@@ -305,9 +305,8 @@ impl Sequencer {
     /// The steps that send members what they lack: first those that have begun, then those that have waited longest. Whoever has not
     /// taken up the last slice lets others go first, and keeps its place.
     fn slices(&mut self, party: &mut State) -> Vec<Step> {
-        let is_begun = |slot: u32| party.active.get(&slot).is_some_and(|active| active.cursor.is_some());
-        self.begun.retain(|slot| is_begun(*slot));
-        self.interrupted.retain(|slot| is_begun(*slot) && party.table.ending().next().is_some());
+        self.begun.retain(|slot| is_begun(party, *slot));
+        self.interrupted.retain(|slot| is_begun(party, *slot) && party.table.ending().next().is_some());
         let mut queue = std::mem::take(&mut self.waiting);
         let known: BTreeSet<u32> = queue.iter().copied().collect();
         queue.extend(party.members.keys().filter(|slot| !known.contains(slot)));
@@ -1126,6 +1125,7 @@ impl Role for Sequencer {
     fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, now: Now) {
         party.send_to_peer(&PartyFrame::Go { seq });
         party.deliver(seq, &applied, now);
+        self.begun.retain(|slot| is_begun(party, *slot));
     }
 
     /// Proposes the next batch, if the last one is delivered and the tick has come. Rounds of earlier ones go on.
@@ -1271,6 +1271,11 @@ struct Late {
     begin: Instant,
     deadline: Instant,
     is_at: [bool; 2],
+}
+
+/// Whether a member has been sent the first part of what it lacks, and not the last.
+fn is_begun(party: &State, slot: u32) -> bool {
+    party.active.get(&slot).is_some_and(|active| active.cursor.is_some())
 }
 
 /// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
