@@ -20,6 +20,7 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, Neighbours};
 use wayleave_route_server::member::{
     Announcer, Finding, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput, MemberOutput, MemberStatus,
+    Unvalidated,
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -239,7 +240,8 @@ impl MemberProxy {
             MemberOutput::Persist { id, changes } => return Some(Output::Persist { id, changes }),
             MemberOutput::Install { prefix, attributes } => return Some(Output::Install { prefix, attributes }),
             MemberOutput::Event(event) => return Some(Output::Event(event)),
-            MemberOutput::Validate { handle, slot: announcer, prefixes, attributes, set } => {
+            MemberOutput::Validate(route) => {
+                let Unvalidated { handle, slot: announcer, prefixes, attributes, set } = *route;
                 attestation::Input::Route { id: handle.0, announcer, set, prefixes, attributes }
             }
             MemberOutput::Forget { handle } => attestation::Input::Gone(handle.0),

@@ -1,11 +1,13 @@
 //! Durable state: tables of byte keys and values in one redb file, written by one thread with group commit.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,7 +103,14 @@ struct Batch {
     durable: Durable,
 }
 
-type Open = Box<dyn Fn() -> Result<Database, StoreError> + Send>;
+type Open = Box<dyn Fn() -> Result<Opened, StoreError> + Send>;
+
+/// An open file.
+struct Opened {
+    database: Database,
+    /// Whether all of it was read and verified, since the process that had it open before was killed.
+    is_verified: bool,
+}
 
 impl FileStore {
     /// Opens or makes the file (readable by its owner alone), repairs it after a crash and checks its integrity.
@@ -111,8 +120,9 @@ impl FileStore {
     }
 
     fn open_with(path: &Path, open: Open) -> Result<Self, StoreError> {
-        let mut database = open()?;
-        if !database.check_integrity().map_err(|error| typed(path, error.into()))? {
+        let Opened { mut database, is_verified } = open()?;
+        // It takes two passes over the file: after a crash opening it took as many.
+        if !is_verified && !database.check_integrity().map_err(|error| typed(path, error.into()))? {
             warn!(path = %path.display(), "the state file was damaged and has been repaired");
         }
         let database = Arc::new(Mutex::new(Some(database)));
@@ -231,7 +241,7 @@ impl Writer {
     fn commit(&self, group: &VecDeque<Batch>) -> Result<(), StoreError> {
         let mut guard = lock(&self.database);
         if guard.is_none() {
-            *guard = Some((self.open)()?);
+            *guard = Some((self.open)()?.database);
         }
         let database = guard.as_ref().expect("opened above");
         let committed = write_all(database, group.iter().flat_map(|batch| &batch.changes));
@@ -267,7 +277,7 @@ fn lock(database: &Mutex<Option<Database>>) -> MutexGuard<'_, Option<Database>> 
 
 /// Opens the file, or makes it: under another name first, so that a process that is killed meanwhile leaves no file that looks
 /// damaged. What it leaves under that name, the next one makes anew.
-fn open_file(path: &Path) -> Result<Database, StoreError> {
+fn open_file(path: &Path) -> Result<Opened, StoreError> {
     let denied = |error| StoreError::Denied(path.to_owned(), error);
     // One that is empty was never written either.
     let is_there = || fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0);
@@ -312,9 +322,14 @@ fn open_private(path: &Path) -> io::Result<fs::File> {
     Ok(file)
 }
 
-fn database(path: &Path, file: fs::File) -> Result<Database, StoreError> {
-    let made = Database::builder().set_cache_size(CACHE).create_file(file);
-    made.map_err(|error| typed(path, error.into()))
+fn database(path: &Path, file: fs::File) -> Result<Opened, StoreError> {
+    let is_verified = Rc::<Cell<bool>>::default();
+    let mut builder = Database::builder();
+    let repairs = Rc::clone(&is_verified);
+    // The first thing that a repair does is to verify the checksums of all pages.
+    builder.set_cache_size(CACHE).set_repair_callback(move |_| repairs.set(true));
+    let made = builder.create_file(file).map_err(|error| typed(path, error.into()));
+    Ok(Opened { database: made?, is_verified: is_verified.get() })
 }
 
 /// All keys and values of a table of a file that no process has open, without a change to it. `None` if there is no file, if
@@ -510,6 +525,36 @@ mod tests {
         assert!(matches!(nowhere, Err(StoreError::Denied(..))));
     }
 
+    /// As it lies there after a clean end, and as a process leaves it that is killed.
+    #[test]
+    fn an_octet_that_changed_is_found_whether_the_file_was_closed_or_left_by_a_kill() {
+        let scratch = Scratch::new("rot");
+        let (path, left) = (scratch.0.join("rot.redb"), scratch.0.join("left.redb"));
+        let value = "a value that is there once ".repeat(20);
+        let store = FileStore::open(&path).expect("opened");
+        apply(&store, vec![put("a", &value)]);
+        apply(&store, vec![put("b", "2")]);
+        fs::copy(&path, &left).expect("copied");
+        store.close();
+        for (path, was_left) in [(&path, false), (&left, true)] {
+            assert_eq!(open_file(path).expect("opened").is_verified, was_left);
+            if was_left {
+                // Whoever opened it has closed it since.
+                fs::copy(scratch.0.join("kept.redb"), path).expect("copied");
+            } else {
+                fs::copy(&left, scratch.0.join("kept.redb")).expect("copied");
+            }
+            let mut octets = fs::read(path).expect("read");
+            // The page of the commit before is there, too: a repair goes back to that one.
+            let is_value = |at: &usize| octets[*at..].starts_with(value.as_bytes());
+            let places: Vec<usize> = (0..octets.len()).filter(is_value).collect();
+            assert!(!places.is_empty());
+            places.iter().for_each(|at| octets[at + 100] ^= 1);
+            fs::write(path, octets).expect("written");
+            assert!(matches!(FileStore::open(path), Err(StoreError::Damaged(..))), "{was_left}");
+        }
+    }
+
     fn eventually(holds: impl Fn() -> bool) {
         let begin = std::time::Instant::now();
         while !holds() {
@@ -560,7 +605,8 @@ mod tests {
             let (inner, full) = (Arc::clone(&inner), Arc::clone(&full));
             move || {
                 let disk = SmallDisk { inner: Arc::clone(&inner), full: Arc::clone(&full) };
-                Database::builder().create_with_backend(disk).map_err(|error| typed(path, error.into()))
+                let made = Database::builder().create_with_backend(disk).map_err(|error| typed(path, error.into()));
+                Ok(Opened { database: made?, is_verified: false })
             }
         };
         let store = FileStore::open_with(path, Box::new(open)).expect("opened");

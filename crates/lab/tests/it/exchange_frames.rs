@@ -10,11 +10,12 @@ use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
 use wayleave_route_server::credit;
 use wayleave_route_server::digests::{Roots, Through};
 use wayleave_route_server::frames::{
-    BudgetLeft, EngineStream, FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember,
+    BudgetLeft, Candidate, EngineStream, FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember,
 };
 use wayleave_route_server::member::{Alarm, MemberEvent, Suspect};
-use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::object::{ExportMode, Handle};
 use wayleave_route_server::party::PartyEvent;
+use wayleave_route_server::wire::Malformed;
 
 const BAD: u32 = 0;
 const SEED: u64 = 700;
@@ -625,4 +626,14 @@ proptest! {
         prop_assert!(exchange.sim.settle(LIMIT), "does not come to rest after {:?}: {}", frames(), exchange.describe());
         exchange.compare();
     }
+}
+
+#[test]
+fn a_tick_lists_no_prefix_without_candidates() {
+    let tick = |candidates: Vec<Candidate>| {
+        let tick = Tick { instances: vec![candidates.into()], ..Tick::default() };
+        ToMember::decode(&ToMember::Tick(Box::new(tick)).encode())
+    };
+    assert!(tick(vec![(Handle([1; 32]), 0)]).is_ok());
+    assert!(matches!(tick(Vec::new()), Err(Malformed::Value(_))));
 }

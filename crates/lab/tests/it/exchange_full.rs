@@ -385,7 +385,8 @@ fn large(members: usize, objects: usize) {
         by_sinks(sim, from..(from + step).min(objects / 2));
     });
     by_sinks(&mut sim, objects / 2..objects);
-    assert!(sim.settle(LIMIT), "the table is loaded");
+    // How long the table takes is not what this is about.
+    assert!(sim.settle(LIMIT * (1 + objects as u32 / 10_000)), "the table is loaded");
     assert_eq!(sim.party(PARTIES[0]).expect("it runs").status().objects, objects + 1);
     assert_eq!(sim.closed, []);
     assert_eq!(sim.tables[&1].len(), objects - objects / 3 + 1, "a whole member has a route to each prefix");

@@ -13,10 +13,10 @@ use crate::digests::{self, BucketDigests, InstanceHash, Listed};
 use crate::frames::{Candidate, Instance, Seq};
 use crate::object::Handle;
 
-/// An instance as it was listed last. Its hash is made when somebody asks for digests: most are replaced before that.
+/// An instance as it was listed last.
 struct ListedInstance {
     candidates: Instance,
-    /// Whether each of the candidates had come by then.
+    /// Whether each of the candidates had come by then, and none of them went since though the instance stayed.
     is_whole: bool,
     /// Whether one of the candidates is dead: at the end of the tick it is no more, unless it was listed anew.
     is_dying: bool,
@@ -31,18 +31,14 @@ struct ListedInstance {
 }
 
 impl ListedInstance {
-    fn hash(&self) -> InstanceHash {
-        digests::instance(&self.candidates)
-    }
-
     /// Whether it need not be listed again. `select_best`: whether the member takes part.
     fn is_done(&self, select_best: bool) -> bool {
         self.is_whole && (!select_best || self.candidates.len() < 2 || self.evaluated.is_some())
     }
 }
 
-/// The numbers of the instances of candidates, those of an object together: it comes with as many prefixes as an UPDATE has, and a map
-/// with an entry for each of them takes ten times the memory, and the time to get it.
+/// The numbers of the instances of candidates, those of an object together: as a rule it has many prefixes, as an UPDATE has, and an entry
+/// of a map for each of them takes several times the memory, and the time to get it.
 #[derive(Default)]
 struct Numbers(HashMap<Handle, Vec<(u16, u32)>, Keyed>);
 
@@ -76,6 +72,11 @@ impl Numbers {
         }
     }
 
+    /// Those of an object's prefixes.
+    fn of(&self, handle: &Handle) -> impl Iterator<Item = usize> {
+        self.0.get(handle).into_iter().flatten().map(|(_, number)| *number as usize)
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         self.0.values().map(Vec::len).sum()
@@ -94,7 +95,9 @@ pub(super) struct Instances {
     /// Numbers in `listed` that are free.
     free: Vec<usize>,
     of_candidate: Numbers,
-    /// How many were listed without a candidate that had not come.
+    /// The hash of each that was asked for: most are replaced before that.
+    hashes: Vec<Option<InstanceHash>>,
+    /// How many are not whole.
     partial: usize,
     /// Instances with a dead candidate, until the end of the tick, which perhaps lists them anew.
     dying: Vec<usize>,
@@ -146,7 +149,8 @@ impl Instances {
         }
         let before = self.listed[number].take();
         let (was, is) = changed(before.as_ref().map_or(&[], |before| &before.candidates[..]), candidates);
-        was.iter().for_each(|candidate| self.of_candidate.remove(candidate));
+        // A party may name a candidate twice.
+        was.iter().filter(|was| !candidates.contains(was)).for_each(|was| self.of_candidate.remove(was));
         for candidate in is {
             if let Some(other) = self.of_candidate.insert(*candidate, number) {
                 self.forget(other);
@@ -159,6 +163,7 @@ impl Instances {
         let (candidates, is_dying, is_stale, evaluated) = (Arc::clone(candidates), false, false, None);
         let listed = ListedInstance { candidates, is_whole, is_dying, is_stale, seq, since, evaluated };
         self.listed[number] = Some(listed);
+        self.forget_hash(number);
         number
     }
 
@@ -176,6 +181,16 @@ impl Instances {
         }
     }
 
+    /// An object has gone. If it comes again, it was not among what was chosen of.
+    pub(super) fn lost(&mut self, handle: &Handle) {
+        for number in self.of_candidate.of(handle) {
+            if let Some(listed) = self.listed[number].as_mut().filter(|listed| !listed.is_dying) {
+                self.partial += usize::from(listed.is_whole);
+                listed.is_whole = false;
+            }
+        }
+    }
+
     /// The tick has ended: what was not listed anew is gone.
     pub(super) fn settle(&mut self) {
         for number in std::mem::take(&mut self.dying) {
@@ -187,12 +202,15 @@ impl Instances {
 
     /// A synchronisation begins, which lists what there is in some buckets.
     pub(super) fn expect(&mut self, buckets: &Listed) {
-        for listed in self.listed.iter_mut().flatten() {
-            listed.is_stale = match buckets {
+        for number in 0..self.listed.len() {
+            let is_stale = match buckets {
                 Listed::Nothing => false,
                 Listed::Everything => true,
-                buckets => buckets.has(digests::bucket_of(&listed.hash())),
+                buckets => self.hash(number).is_some_and(|hash| buckets.has(digests::bucket_of(&hash))),
             };
+            if let Some(listed) = &mut self.listed[number] {
+                listed.is_stale = is_stale;
+            }
         }
     }
 
@@ -208,10 +226,26 @@ impl Instances {
     fn forget(&mut self, number: usize) {
         let Some(listed) = self.listed[number].take() else { return };
         self.partial -= usize::from(!listed.is_whole);
+        self.forget_hash(number);
         for candidate in listed.candidates.iter() {
             self.of_candidate.remove(candidate);
         }
         self.free.push(number);
+    }
+
+    /// The hash of an instance, if there is one of that number.
+    pub(super) fn hash(&mut self, number: usize) -> Option<InstanceHash> {
+        let listed = self.listed.get(number)?.as_ref()?;
+        if self.hashes.len() <= number {
+            self.hashes.resize(self.listed.len(), None);
+        }
+        Some(*self.hashes[number].get_or_insert_with(|| digests::instance(&listed.candidates)))
+    }
+
+    fn forget_hash(&mut self, number: usize) {
+        if let Some(hash) = self.hashes.get_mut(number) {
+            *hash = None;
+        }
     }
 
     /// Whether these are the candidates of an instance.
@@ -249,8 +283,8 @@ impl Instances {
     }
 
     /// Digests of all.
-    pub(super) fn all(&self) -> BucketDigests {
-        let mut hashes: Vec<InstanceHash> = self.each().map(ListedInstance::hash).collect();
+    pub(super) fn all(&mut self) -> BucketDigests {
+        let mut hashes: Vec<InstanceHash> = (0..self.listed.len()).filter_map(|number| self.hash(number)).collect();
         hashes.sort_unstable();
         digests::by_bucket(&hashes, |hash| hash, |bucket| digests::of_instances(bucket.iter()))
     }
@@ -268,9 +302,13 @@ impl Instances {
 
     /// Digests of all, such that the buckets differ from the parties' in which one is to be listed again: Select-Best has
     /// something to choose, and no result came.
-    pub(super) fn done(&self, select_best: bool) -> BucketDigests {
-        let mut all: Vec<(InstanceHash, bool)> =
-            self.each().map(|listed| (listed.hash(), listed.is_done(select_best))).collect();
+    pub(super) fn done(&mut self, select_best: bool) -> BucketDigests {
+        let mut all = Vec::with_capacity(self.listed.len() - self.free.len());
+        for number in 0..self.listed.len() {
+            let Some(hash) = self.hash(number) else { continue };
+            let is_done = self.listed[number].as_ref().is_some_and(|listed| listed.is_done(select_best));
+            all.push((hash, is_done));
+        }
         all.sort_unstable();
         digests::by_bucket(
             &all,
@@ -286,7 +324,7 @@ impl Instances {
         )
     }
 
-    /// Whether one was listed without a candidate that had not come.
+    /// Whether one is not whole.
     pub(super) fn are_partial(&self) -> bool {
         self.partial > 0
     }
@@ -356,7 +394,7 @@ impl Hasher for KeyedHasher {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
 
@@ -392,7 +430,12 @@ mod tests {
             }
             for _ in 0..below(3) {
                 let (first, count) = (below(40), 1 + below(6));
-                let list: Instance = (first..first + count).map(candidate).collect::<Vec<_>>().into();
+                let mut list: Vec<Candidate> = (first..first + count).map(candidate).collect();
+                if below(10) == 0 {
+                    // As only a party that errs names them.
+                    list.push(candidate(first));
+                }
+                let list = Instance::from(list);
                 let how = (below(2) == 0, below(2) == 0);
                 let number = instances.list((seq, seq, 5), &list, how);
                 plain.list(&list, how);
@@ -403,6 +446,12 @@ mod tests {
                 assert!(instances.has(&list));
             }
             instances.settle();
+            if below(10) == 0 {
+                let gone = candidate(below(40));
+                instances.lost(&gone.0);
+                let is_gone = |list: &Instance| list.iter().any(|candidate| candidate.0 == gone.0);
+                plain.0.values_mut().filter(|(list, ..)| is_gone(list)).for_each(|(_, _, is_whole)| *is_whole = false);
+            }
             // A synchronisation of the first half of all buckets, which lists two of what there was again.
             if below(200) == 0 {
                 let mut half = [0; 512];
@@ -416,11 +465,13 @@ mod tests {
                 instances.forget_stale();
                 plain.0.retain(|hash, (list, ..)| hash[0] >= 0x80 || again.contains(list));
             }
-            let as_plain = |of: &ListedInstance| (of.hash(), (Arc::clone(&of.candidates), of.evaluated, of.is_whole));
-            let kept: BTreeMap<_, _> = instances.each().map(as_plain).collect();
+            let as_plain = |of: &ListedInstance| (Arc::clone(&of.candidates), of.evaluated, of.is_whole);
+            let kept: BTreeMap<InstanceHash, _> = (0..instances.listed.len())
+                .filter_map(|number| Some((instances.hash(number)?, as_plain(instances.listed[number].as_ref()?))))
+                .collect();
             assert_eq!(kept, plain.0);
-            let candidates: usize = kept.values().map(|(candidates, ..)| candidates.len()).sum();
-            assert_eq!(instances.of_candidate.len(), candidates);
+            let candidates: BTreeSet<Candidate> = kept.values().flat_map(|(list, ..)| list.iter().copied()).collect();
+            assert_eq!(instances.of_candidate.len(), candidates.len());
             assert_eq!(instances.partial, instances.each().filter(|listed| !listed.is_whole).count());
             assert_eq!(instances.listed.len(), instances.free.len() + kept.len());
         }

@@ -156,6 +156,18 @@ pub struct Finding {
     pub attributes: Option<Attributes>,
 }
 
+/// A route to validate.
+#[derive(Debug)]
+pub struct Unvalidated {
+    pub handle: Handle,
+    pub slot: SlotId,
+    pub prefixes: Vec<Nlri>,
+    /// As the announcer sent them.
+    pub attributes: Attributes,
+    /// [`MemberSet::neighbours_digest`] of the members that its attestation is for.
+    pub set: [u8; 32],
+}
+
 /// What a member asks its driver to do.
 #[derive(Debug)]
 pub enum MemberOutput {
@@ -182,15 +194,7 @@ pub enum MemberOutput {
         attributes: Option<Attributes>,
     },
     /// Validate a route that could become best, then give [`MemberInput::Findings`], and again whenever they change.
-    Validate {
-        handle: Handle,
-        slot: SlotId,
-        prefixes: Vec<Nlri>,
-        /// As the announcer sent them.
-        attributes: Attributes,
-        /// [`MemberSet::neighbours_digest`] of the members that its attestation is for.
-        set: [u8; 32],
-    },
+    Validate(Box<Unvalidated>),
     /// A route of [`MemberOutput::Validate`] is gone.
     Forget {
         handle: Handle,

@@ -347,7 +347,12 @@ impl Member {
         } else {
             let since = self.sync.as_ref().map_or(seq, |sync| sync.since);
             let ranks = rank && candidates.len() > 1;
-            self.instances.list((seq, since, self.tick_epoch), candidates, (is_whole, ranks))
+            let number = self.instances.list((seq, since, self.tick_epoch), candidates, (is_whole, ranks));
+            // Digests follow a synchronisation: now it is spread over its slices.
+            if self.sync.is_some() {
+                self.instances.hash(number);
+            }
+            number
         }
     }
 
@@ -443,6 +448,7 @@ impl Member {
         self.touch_all(handle);
         self.awaited.remove(handle);
         let gone = self.routes.remove(handle);
+        self.instances.lost(handle);
         if let Some(unopened) = gone.as_ref().and_then(|route| route.unopened.as_ref()) {
             self.backlog.went(unopened);
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use wayleave_core::{Now, Prefix};
 
 use super::receive::{Assessment, Validation};
-use super::{Finding, Member, MemberOutput};
+use super::{Finding, Member, MemberOutput, Unvalidated};
 use crate::frames::{Candidate, Instance};
 use crate::object::Handle;
 
@@ -50,7 +50,8 @@ impl Member {
         let (slot, set) = (open.slot, open.set);
         let (prefixes, attributes) = (open.prefixes.clone(), open.attributes.clone());
         self.awaited.insert(handle);
-        self.output.push_back(MemberOutput::Validate { handle, slot, prefixes, attributes, set });
+        let unvalidated = Unvalidated { handle, slot, prefixes, attributes, set };
+        self.output.push_back(MemberOutput::Validate(Box::new(unvalidated)));
     }
 
     /// Takes the result of a validation, or a changed one.
