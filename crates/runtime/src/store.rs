@@ -108,7 +108,7 @@ type Open = Box<dyn Fn() -> Result<Opened, StoreError> + Send>;
 /// An open file.
 struct Opened {
     database: Database,
-    /// Whether all of it was read and verified, since the process that had it open before was killed.
+    /// Whether it was repaired, as after a crash, which verified the checksums of all that is in use.
     is_verified: bool,
 }
 
@@ -326,7 +326,7 @@ fn database(path: &Path, file: fs::File) -> Result<Opened, StoreError> {
     let is_verified = Rc::<Cell<bool>>::default();
     let mut builder = Database::builder();
     let repairs = Rc::clone(&is_verified);
-    // The first thing that a repair does is to verify the checksums of all pages.
+    // A repair succeeds only if the checksums of all pages in use are right.
     builder.set_cache_size(CACHE).set_repair_callback(move |_| repairs.set(true));
     let made = builder.create_file(file).map_err(|error| typed(path, error.into()));
     Ok(Opened { database: made?, is_verified: is_verified.get() })

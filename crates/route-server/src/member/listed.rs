@@ -20,7 +20,7 @@ struct ListedInstance {
     is_whole: bool,
     /// Whether one of the candidates is dead: at the end of the tick it is no more, unless it was listed anew.
     is_dying: bool,
-    /// Whether the synchronisation under way lists it, if it still is one, and has not done so yet.
+    /// Whether the synchronisation under way is to list it, and has not done so yet.
     is_stale: bool,
     /// The batch whose results are awaited, or were.
     seq: Seq,
@@ -181,7 +181,7 @@ impl Instances {
         }
     }
 
-    /// An object has gone. If it comes again, it was not among what was chosen of.
+    /// An object has gone. If it comes again, it was not among those from which was chosen.
     pub(super) fn lost(&mut self, handle: &Handle) {
         for number in self.of_candidate.of(handle) {
             if let Some(listed) = self.listed[number].as_mut().filter(|listed| !listed.is_dying) {
@@ -335,8 +335,7 @@ impl Instances {
     }
 }
 
-/// The candidates of which one list has those of `was` and another one those of `is`, without what they have in common: both are in
-/// order, and as a rule one of them changed.
+/// What two lists of candidates have between their common beginning and their common end: as a rule one candidate changed.
 fn changed<'a>(was: &'a [Candidate], is: &'a [Candidate]) -> (&'a [Candidate], &'a [Candidate]) {
     let first = was.iter().zip(is).take_while(|(was, is)| was == is).count();
     let (was, is) = (&was[first..], &is[first..]);
