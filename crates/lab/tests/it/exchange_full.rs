@@ -83,10 +83,13 @@ impl Hostile {
                 forger.greet(sim, false);
             }
         }
-        let seq = sim.party(PARTIES[1]).expect("it runs").status().batch;
-        let wrong = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; turn as usize] };
-        if turn < 8 {
-            sim.inject(Node::Member(RANKER), PARTIES[1], &wrong.encode());
+        // Until one is for a round that waits for it.
+        let status = sim.party(PARTIES[1]).expect("it runs").status();
+        if !status.misbehaving.contains(&RANKER) {
+            for seq in status.batch - 3..=status.batch {
+                let wrong = FromMember::RankTwo { seq, row: [1; 16], share: vec![1; 1 + turn as usize] };
+                sim.inject(Node::Member(RANKER), PARTIES[1], &wrong.encode());
+            }
         }
         if turn.is_multiple_of(4) {
             for object in &self.flood {
