@@ -194,7 +194,7 @@ pub enum MemberOutput {
         attributes: Option<Attributes>,
     },
     /// Validate a route that could become best, then give [`MemberInput::Findings`], and again whenever they change.
-    Validate(Box<Unvalidated>),
+    Validate(Box<Unvalidated>), // few outputs are this, and without the box all would be as large
     /// A route of [`MemberOutput::Validate`] is gone.
     Forget {
         handle: Handle,
