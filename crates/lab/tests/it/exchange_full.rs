@@ -294,8 +294,7 @@ fn two_hundred_members_have_what_the_oracle_says_whatever_fails_meanwhile() {
 #[ignore = "takes minutes"]
 fn two_hundred_members_have_what_the_oracle_says_however_often_it_fails() {
     for export in [ExportMode::Direct, ExportMode::Mpc] {
-        // A member leaves each time, for good.
-        everything(export, (4 * factor()).min(16) as u32);
+        everything(export, 4);
     }
 }
 
