@@ -3,18 +3,19 @@
 
 SHELL := bash
 ARGS ?=
+LAB := target/debug/wayleave
 
-.PHONY: help demo test check bench soak fuzz build
+.PHONY: help demo test check bench soak repeat fresh fuzz build
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## play the whole exchange with real routers, about a minute after the first build
-	@target/debug/wayleave demo $(ARGS)
+	@$(LAB) demo $(ARGS)
 
 test: ## everything that must hold: formatting, lints, documentation, tests, the demo as a test
-	@scripts/toolchain
 	@scripts/setup
+	@scripts/toolchain
 	@scripts/test
 
 check: ## the quick part of `make test`: formatting, lints, documentation
@@ -26,17 +27,23 @@ bench: ## the benchmarks in their short form, to target/bench: JSON, plots, a pa
 	@scripts/bench $(ARGS)
 
 soak: ## the long tests (ARGS="NAME" picks some)
-	@scripts/toolchain
 	@scripts/setup
+	@scripts/toolchain
 	@scripts/soak $(ARGS)
+
+repeat: ## the tests that wait or start processes, 20 times under load; resumes (ROUNDS=, MINUTES=, ARGS="MODULE")
+	@scripts/setup
+	@scripts/toolchain
+	@scripts/repeat $(ARGS)
+
+fresh: ## both commands on a fresh Debian, in the background (ARGS="demo" or "test", "--wait" to wait); needs root
+	@scripts/fresh-root $(ARGS)
 
 fuzz: ## every fuzz target for a while (SECONDS_EACH=60)
 	@scripts/toolchain
 	@scripts/fuzz
 
-build: ## the binary, target/debug/wayleave
+build: ## what the demonstration runs, target/debug/wayleave
+	@scripts/setup demo
 	@scripts/toolchain
-	@scripts/setup
-	@echo "building (the first time takes some minutes)"
-	@# With the features that all crates' tests have together, as in scripts/test: what one of them has built, the other need not.
-	@cargo build --quiet --workspace --profile test --bin wayleave --example fetch_routers
+	@scripts/build
