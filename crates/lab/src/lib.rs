@@ -19,6 +19,7 @@ pub mod history;
 pub mod netns;
 pub mod openbgpd;
 pub mod overlay;
+pub mod packages;
 mod peer_tcp;
 pub mod ports;
 pub mod process;

@@ -176,8 +176,10 @@ pub fn enter_for_test(name: &str) -> Option<Rung> {
     let mut command = entering(rung).expect("this program has a path");
     let output = command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"]).output();
     let output = output.expect("unshare runs, as it just did");
-    // Printed by this process, so that the test harness captures it.
-    print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Printed by this process, so that the test harness captures it; but not what was skipped.
+    print!("{}{said}", String::from_utf8_lossy(&output.stdout));
+    said.lines().filter_map(what_was_skipped).for_each(|what| report_skipped(name, what));
     assert!(output.status.success(), "{name} failed inside ({rung})");
     // With a wrong name the harness runs no test and succeeds.
     let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
@@ -185,9 +187,23 @@ pub fn enter_for_test(name: &str) -> Option<Rung> {
     None
 }
 
+/// How a line begins and ends that says which test was skipped, and why: `scripts/test` counts and names them.
+const SKIPPED: (&str, &str) = ("*** SKIPPED ", " ***");
+
 /// Reports a skipped test on the standard error itself, since the test harness captures what tests print.
 pub fn skipped(what: &str) {
-    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED {what} ***");
+    // The harness runs each test on a thread with its name.
+    report_skipped(std::thread::current().name().unwrap_or_default(), what);
+}
+
+fn report_skipped(test: &str, what: &str) {
+    // Inside namespaces it runs the one test on its main thread; [`enter_for_test`] adds the name.
+    let name = if test == "main" || what.starts_with(test) { String::new() } else { format!("{test}: ") };
+    let _ = writeln!(io::stderr(), "\n{}{name}{what}{}", SKIPPED.0, SKIPPED.1);
+}
+
+fn what_was_skipped(line: &str) -> Option<&str> {
+    line.strip_prefix(SKIPPED.0)?.strip_suffix(SKIPPED.1)
 }
 
 /// Why a network could not be laid out.

@@ -12,11 +12,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::netns;
 
 /// The package of the C library and its dynamic loader.
 const C_LIBRARY: &str = "libc6";
 /// How often a fetched library may need further ones.
 const LIBRARY_ROUNDS: usize = 12;
+/// What is waited before each further attempt to reach a mirror: an attempt more than there are pauses.
+const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(10)];
 
 /// One router's binaries and what they need to run.
 #[derive(Debug, Clone)]
@@ -75,6 +81,12 @@ pub enum RoutersError {
     /// The binaries need a library that none of their packages has.
     #[error("{name} needs {libraries}, which neither this system nor the packages of {name} provide")]
     Libraries { name: &'static str, libraries: String },
+    /// A namespace has no way to a mirror.
+    #[error(
+        "{name} is neither on this system nor among the packages fetched before the namespaces began, in {}; what could not be \
+         fetched was named at the start", path.display()
+    )]
+    NotFetched { name: &'static str, path: PathBuf },
     /// The cache could not be written.
     #[error("the cache {} cannot be written: {error}", path.display())]
     Cache { path: PathBuf, error: std::io::Error },
@@ -150,6 +162,17 @@ pub const SSHD: RouterPackage = RouterPackage {
     version: ("sshd", "-V"),
     // Before 9.3 it is an unknown option, and the version stands before the usage.
     fails: true,
+    more: &[],
+};
+
+/// The client of [`SSHD`], and what makes keys for both.
+pub const SSH: RouterPackage = RouterPackage {
+    name: "the OpenSSH client",
+    package: "openssh-client",
+    programs: &["ssh", "ssh-keygen"],
+    directories: &["usr/bin"],
+    version: ("ssh", "-V"),
+    fails: false,
     more: &[],
 };
 
@@ -290,7 +313,7 @@ pub fn fetch_from(
 #[must_use]
 pub fn fetched_from(release: &'static Release, router: &RouterPackage, cache: &Path) -> Option<Installation> {
     let path = fs::canonicalize(cache.join("releases").join(release.name)).ok()?;
-    Cache { path, release: Some(release) }.installation(router)
+    Cache::at(path, Some(release)).installation(router)
 }
 
 /// Finds a router on this system, else in `cache`, else fetches it there. `progress` as for [`locate_or_fetch`].
@@ -303,9 +326,7 @@ pub fn locate_or_fetch_router(
         return Ok(found);
     }
     // A complete cache may be read-only; only filling it needs write access.
-    if let Some(found) =
-        fs::canonicalize(cache).ok().and_then(|path| Cache { path, release: None }.installation(router))
-    {
+    if let Some(found) = fs::canonicalize(cache).ok().and_then(|path| Cache::at(path, None).installation(router)) {
         return Ok(found);
     }
     fetch_into(Cache::open(cache, None)?, router, progress)
@@ -327,11 +348,15 @@ pub fn default_cache() -> PathBuf {
     target.map_or_else(|| PathBuf::from("target"), Path::to_path_buf).join("routers")
 }
 
+/// Outside of namespaces only: inside, there is no way to a mirror.
 fn fetch_into(
     cache: Cache,
     router: &RouterPackage,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Installation, RoutersError> {
+    if netns::inside().is_some() {
+        return Err(RoutersError::NotFetched { name: router.name, path: cache.path });
+    }
     let _alone = cache.lock()?;
     if let Some(found) = cache.installation(router) {
         return Ok(found);
@@ -370,8 +395,9 @@ fn version(router: &RouterPackage, installed: &Installation) -> Option<String> {
     installed.prepare(command.arg(router.version.1));
     let Output { stdout, stderr, status } = command.output().ok()?;
     let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
-    // Some put a letter in front of it.
-    let mut words = text.split_whitespace().map(|word| word.strip_prefix('v').unwrap_or(word));
+    // Some put a letter in front of it, or their name.
+    let bare = |word| str::strip_prefix(word, 'v').or(word.strip_prefix("OpenSSH_")).unwrap_or(word);
+    let mut words = text.split_whitespace().map(bare);
     let number = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
     (status.success() || router.fails).then(|| number.to_owned())
 }
@@ -385,16 +411,24 @@ struct Cache {
     path: PathBuf,
     /// Where the packages come from; `None` for those of this system.
     release: Option<&'static Release>,
+    /// `apt-get`; another program in tests.
+    apt: PathBuf,
+    pauses: &'static [Duration],
 }
 
 impl Cache {
+    fn at(path: PathBuf, release: Option<&'static Release>) -> Self {
+        Self { path, release, apt: PathBuf::from("apt-get"), pauses: &PAUSES }
+    }
+
     fn open(path: &Path, release: Option<&'static Release>) -> Result<Self, RoutersError> {
-        let cache = Self { path: path.to_path_buf(), release };
+        let cache = Self::at(path.to_path_buf(), release);
         for folder in ["debs", "root", "bin", "apt/parts", "apt/lists/partial", "apt/cache/archives/partial"] {
             fs::create_dir_all(cache.path.join(folder)).map_err(|error| cache.error(error))?;
         }
         // `apt-get` and `dpkg` run in these folders.
-        Ok(Self { path: fs::canonicalize(path).map_err(|error| cache.error(error))?, release })
+        let path = fs::canonicalize(path).map_err(|error| cache.error(error))?;
+        Ok(Self { path, ..cache })
     }
 
     fn error(&self, error: std::io::Error) -> RoutersError {
@@ -536,30 +570,67 @@ impl Cache {
         }
         let update = self.path.join("apt/sources.list.new");
         fs::write(&update, sources).map_err(|error| self.error(error))?;
-        let mut command = self.apt_get();
-        command.args(self.private_lists()).arg("-o").arg(format!("Dir::Etc::SourceList={}", update.display()));
-        run(router, command.arg("update"))?;
+        // These sources are ours alone: each has to answer.
+        let more = [format!("Dir::Etc::SourceList={}", update.display()), "APT::Update::Error-Mode=any".to_owned()];
+        self.again(|| self.update(router, &more))?;
         fs::rename(update, file).map_err(|error| self.error(error))
     }
 
-    /// Downloads with the system's package lists; if they are missing or too old, with fresh private ones. A release has
-    /// private ones only.
+    /// Downloads with the system's package lists; if they are missing or too old, with private ones, which are made anew if
+    /// they lack the package. A release has private ones only.
     fn download(&self, router: &RouterPackage, packages: &[&str]) -> Result<(), RoutersError> {
-        if self.release.is_some() {
+        let with_private_lists = || {
             let mut download = self.apt_get();
-            return run(router, download.args(self.private_lists()).arg("download").args(packages)).map(drop);
+            run(router, download.args(self.private_lists()).arg("download").args(packages)).map(drop)
+        };
+        if self.release.is_some() {
+            return self.again(with_private_lists);
         }
-        if run(router, self.apt_get().arg("download").args(packages)).is_ok() {
+        if run(router, self.apt_get().arg("download").args(packages)).is_ok()
+            || (self.has_lists() && with_private_lists().is_ok())
+        {
             return Ok(());
         }
-        let mut update = self.apt_get();
-        run(router, update.args(self.private_lists()).arg("update"))?;
-        let mut download = self.apt_get();
-        run(router, download.args(self.private_lists()).arg("download").args(packages)).map(drop)
+        self.again(|| self.update(router, &[]).and_then(|()| with_private_lists()))
+    }
+
+    /// Makes the private package lists. `apt-get` succeeds even if no mirror has answered: lists that came back empty are a
+    /// failure.
+    fn update(&self, router: &RouterPackage, options: &[String]) -> Result<(), RoutersError> {
+        let mut command = self.apt_get();
+        command.args(self.private_lists()).args(options.iter().flat_map(|option| ["-o", option])).arg("update");
+        let said = run(router, &mut command)?;
+        if self.has_lists() {
+            return Ok(());
+        }
+        let said: Vec<&str> = said.lines().filter(|line| line.starts_with("Err") || line.starts_with("  ")).collect();
+        Err(RoutersError::Tool {
+            name: router.name,
+            action: "apt-get update".to_owned(),
+            detail: format!("the package lists came back empty {}", said.join(" / ")).trim_end().to_owned(),
+        })
+    }
+
+    /// Whether there is a private package list with anything in it.
+    fn has_lists(&self) -> bool {
+        let lists = fs::read_dir(self.path.join("apt/lists")).into_iter().flatten().flatten();
+        let mut lists = lists.filter(|list| list.file_name().to_string_lossy().contains("_Packages"));
+        lists.any(|list| list.metadata().is_ok_and(|data| data.len() > 0))
+    }
+
+    /// Tries what depends on a mirror, and tries it again after each pause.
+    fn again(&self, attempt: impl Fn() -> Result<(), RoutersError>) -> Result<(), RoutersError> {
+        for pause in self.pauses {
+            if attempt().is_ok() {
+                return Ok(());
+            }
+            sleep(*pause);
+        }
+        attempt()
     }
 
     fn apt_get(&self) -> Command {
-        let mut command = Command::new("apt-get");
+        let mut command = Command::new(&self.apt);
         command.current_dir(self.path.join("debs")).env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         command.args(["-q", "-o", "APT::Sandbox::User=root"]);
         command
@@ -784,6 +855,45 @@ mod tests {
         assert_eq!(missing, ["libz.so.1", "libpam.so.0"]);
         let depends = names_of_dependencies("libpam0g (>= 0.99), zlib1g (>= 1:1.1.4)");
         assert_eq!(packages_of(&missing, &depends), ["libpam0g", "zlib1g"]);
+    }
+
+    /// A cache whose `apt-get` is a script. It finds the number of its call in `$call`.
+    fn with_apt(script: &str) -> Cache {
+        let path = std::env::temp_dir().join(format!("wayleave-routers-{}-{}", std::process::id(), script.len()));
+        let cache = Cache::open(&path, None).expect("a folder");
+        let apt = cache.path.join("apt-get");
+        let text = format!("#!/bin/sh\necho \"$*\" >>../calls; call=$(wc -l <../calls)\n{script}\n");
+        fs::write(&apt, text).expect("written");
+        fs::set_permissions(&apt, fs::Permissions::from_mode(0o755)).expect("its mode");
+        Cache { apt, pauses: &[Duration::ZERO; 2], ..cache }
+    }
+
+    fn calls(cache: &Cache, command: &str) -> usize {
+        let calls = fs::read_to_string(cache.path.join("calls")).unwrap_or_default();
+        calls.lines().filter(|line| line.split(' ').any(|word| word == command)).count()
+    }
+
+    #[test]
+    fn package_lists_that_come_back_empty_are_tried_again_and_then_named() {
+        let cache = with_apt("case $* in *update*) echo 'Err:1 http://mirror: no answer';; *) exit 100;; esac");
+        let error = cache.download(&BIRD, &["bird2"]).expect_err("no list, no package").to_string();
+        assert!(error.contains("the package lists came back empty Err:1 http://mirror: no answer"), "{error}");
+        assert!(error.starts_with("BIRD: apt-get update failed"), "{error}");
+        assert_eq!(calls(&cache, "update"), 3, "once, and after each pause");
+        fs::remove_dir_all(&cache.path).expect("removed");
+    }
+
+    #[test]
+    fn a_mirror_that_answers_at_the_third_attempt_is_enough() {
+        let script = "case $* in *update*) [ $call -lt 4 ] || echo Package: bird2 >../apt/lists/mirror_Packages;;
+            *) [ -s ../apt/lists/mirror_Packages ] || exit 100;; esac";
+        let cache = with_apt(script);
+        cache.download(&BIRD, &["bird2"]).expect("downloaded");
+        assert_eq!((calls(&cache, "update"), calls(&cache, "download")), (3, 2));
+        // The lists are there now, and are not made again.
+        cache.download(&BIRD, &["bird2"]).expect("downloaded");
+        assert_eq!(calls(&cache, "update"), 3);
+        fs::remove_dir_all(&cache.path).expect("removed");
     }
 
     #[test]

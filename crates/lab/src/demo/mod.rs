@@ -15,6 +15,7 @@ pub mod layout;
 pub mod overlay;
 mod paid;
 pub mod report;
+mod session;
 mod steps;
 
 use std::ffi::OsString;
@@ -23,10 +24,11 @@ use std::process::{Command, ExitCode};
 
 use self::exchange::DemoExchange;
 use self::layout::Layout;
-use self::report::Report;
+use self::report::{Report, Status};
 use self::steps::STEPS;
 use crate::netns::{self, Rung};
-use crate::routers::{CURL, Routers, default_cache, locate_or_fetch, locate_or_fetch_router};
+use crate::packages::{self, Missing, Use};
+use crate::routers::{Routers, default_cache, locate_or_fetch};
 
 /// How the demonstration runs.
 #[derive(Debug, Clone, Default)]
@@ -35,7 +37,7 @@ pub struct Options {
     pub rung: Option<Rung>,
     /// Never prompt. Otherwise an operator at a terminal may explore the network before it is taken down.
     pub headless: bool,
-    /// Stop at the first step that fails.
+    /// Stop at the first step that fails; a step of this rung that is skipped is a failure, too.
     pub assert: bool,
     /// Write JSON to the standard output and text to the standard error.
     pub json: bool,
@@ -62,7 +64,13 @@ pub fn run(options: &Options, arguments: &[OsString]) -> ExitCode {
 }
 
 fn choose_and_run(options: &Options, arguments: &[OsString]) -> ExitCode {
-    let rung = choose(options.rung);
+    let rung = match choose(options.rung) {
+        Ok(rung) => rung,
+        Err(reason) => {
+            eprintln!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    };
     if rung == Rung::Simulated {
         return run_steps(options, rung);
     }
@@ -75,27 +83,40 @@ fn choose_and_run(options: &Options, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The rung to run on, reported with the reason why no higher one works. A rung that was given is not questioned.
-fn choose(wanted: Option<Rung>) -> Rung {
-    if let Some(rung) = wanted {
-        eprintln!("rung: {rung} (given)");
-        return rung;
+/// The rung to run on, reported with the reason why no higher one works. A rung that was given is not questioned. All that is
+/// fetched is fetched here: in the namespaces there is no way to a mirror.
+fn choose(wanted: Option<Rung>) -> Result<Rung, String> {
+    let rung = wanted.unwrap_or_else(|| {
+        let detection = netns::detect();
+        for (rung, reason) in &detection.refused {
+            eprintln!("rung {rung} is not available: {reason}");
+        }
+        detection.rung
+    });
+    let missing = if rung == Rung::Simulated { Vec::new() } else { fetch() };
+    let rung = rung_with(rung, wanted.is_some(), missing.iter().any(Missing::is_router))?;
+    eprintln!("rung: {rung} ({})", meaning(rung));
+    Ok(rung)
+}
+
+/// Fetches what the steps need, and names what is not to be had.
+fn fetch() -> Vec<Missing> {
+    let mut say = |line: &str| eprintln!("{line}");
+    let missing = packages::fetch_all(Use::Demo, &default_cache(), &mut say, &mut |_, _| ());
+    for one in &missing {
+        eprintln!("not to be had: {one}");
     }
-    let detection = netns::detect();
-    for (rung, reason) in &detection.refused {
-        eprintln!("rung {rung} is not available: {reason}");
+    missing
+}
+
+/// The rung that can be played where real routers may be missing.
+fn rung_with(rung: Rung, given: bool, routers_are_missing: bool) -> Result<Rung, String> {
+    match (rung, given) {
+        (Rung::Simulated, _) => Ok(rung),
+        _ if !routers_are_missing => Ok(rung),
+        (_, true) => Err(format!("rung {rung} was asked for and needs BIRD and FRR; rung simulated does without")),
+        (_, false) => Ok(Rung::Simulated),
     }
-    if detection.rung != Rung::Simulated
-        && let Err(error) = locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}"))
-    {
-        eprintln!("real routers are not available: {error}");
-        eprintln!("rung: simulated (the laboratory's own BGP speakers take the routers' part)");
-        return Rung::Simulated;
-    }
-    // In the namespaces there is no way to a mirror. Without it the step that needs it says why.
-    let _ = locate_or_fetch_router(&CURL, &default_cache(), &mut |line| eprintln!("{line}"));
-    eprintln!("rung: {} ({})", detection.rung, meaning(detection.rung));
-    detection.rung
 }
 
 fn meaning(rung: Rung) -> &'static str {
@@ -107,13 +128,13 @@ fn meaning(rung: Rung) -> &'static str {
 }
 
 fn run_steps(options: &Options, rung: Rung) -> ExitCode {
-    let mut report = Report::new(options.json, STEPS.len());
+    let mut report = Report::new(options.json, STEPS.iter().map(|step| step.name).collect());
     let folder = StateFolder::new(options.keep.as_deref());
     let mut exchange = match prepare(rung, &folder) {
         Ok(exchange) => exchange,
         Err(error) => {
             report.print_line(&format!("preparation failed: {error}"));
-            let _ = report.finish(&rung.to_string());
+            let _ = report.finish(&rung.to_string(), options.assert);
             return ExitCode::FAILURE;
         }
     };
@@ -121,19 +142,22 @@ fn run_steps(options: &Options, rung: Rung) -> ExitCode {
         if step.is_last && !options.headless && !options.json {
             explore::explore(&mut exchange);
         }
-        let passed = report.step(step.name, |facts| (step.play)(&mut exchange, options, facts));
-        if !passed {
+        if !step.rungs.contains(&rung) {
+            report.leave_out(&rung.to_string());
+            continue;
+        }
+        if report.step(|facts| (step.play)(&mut exchange, options, facts)) == Status::Failed {
             for exited in exchange.exited() {
                 report.print_line(&format!("    not running: {exited}"));
             }
-        }
-        if !passed && options.assert {
-            break;
+            if options.assert {
+                break;
+            }
         }
     }
     drop(exchange);
     folder.copy_if_kept(&report);
-    if report.finish(&rung.to_string()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if report.finish(&rung.to_string(), options.assert) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn prepare(rung: Rung, folder: &StateFolder) -> Result<DemoExchange, String> {
@@ -193,5 +217,19 @@ impl Drop for StateFolder {
         if self.remove {
             let _ = std::fs::remove_dir_all(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_real_routers_the_simulated_rung_is_played_unless_another_was_asked_for() {
+        assert_eq!(rung_with(Rung::Root, false, false), Ok(Rung::Root));
+        assert_eq!(rung_with(Rung::Root, false, true), Ok(Rung::Simulated));
+        assert_eq!(rung_with(Rung::Simulated, true, true), Ok(Rung::Simulated));
+        let refused = rung_with(Rung::Rootless, true, true).expect_err("it was asked for");
+        assert!(refused.contains("rung rootless was asked for and needs BIRD and FRR"), "{refused}");
     }
 }

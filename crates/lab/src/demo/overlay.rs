@@ -3,8 +3,9 @@
 //! The overlay is the one of `docs/examples/lab/demo.toml`, started as `wayleave lab up` starts it.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,13 @@ use serde_json::Value;
 use super::Options;
 use super::exchange::DemoExchange;
 use super::report::SKIPPED;
+use super::session::{self, Session};
 use crate::netns::Rung;
 use crate::overlay::plan::Plan;
 use crate::overlay::wire::{Capture, datagram, ends, inject, payload};
 use crate::overlay::{Overlay, namespace, tun_problem};
 use crate::process::{Daemon, wait_until};
-use crate::routers::{Installation, SSHD, default_cache, locate_or_fetch_router};
+use crate::routers::{CURL, Installation, SSH, SSHD, default_cache, locate_or_fetch_router};
 
 type Facts = Vec<String>;
 
@@ -40,10 +42,7 @@ const KILL_AFTER: Duration = Duration::from_millis(1_200);
 /// What runs, once the first of these steps has been played.
 pub struct SshDemo {
     pub(super) overlay: Overlay,
-    sshd: Daemon,
-    /// Who logs in.
-    user: &'static str,
-    folder: PathBuf,
+    session: Session,
 }
 
 /// Without root, the server runs as a user of its own namespace: a server that believes that it is root would drop rights that
@@ -53,34 +52,24 @@ const PLAIN_USER: (&str, u32) = ("demo", 4_242);
 impl SshDemo {
     /// Ends everything; how many processes had to be killed.
     pub(super) fn stop(&mut self) -> usize {
-        self.sshd.kill();
+        self.session.stop();
         self.overlay.stop()
     }
 
+    /// `ssh`, or what stands in for it.
     fn ssh(&self, name: &str, line: &str) -> Command {
-        let mut command = self.overlay.command("a", "ssh");
-        command.arg("-i").arg(self.folder.join("user"));
-        for option in [
-            "StrictHostKeyChecking=no",
-            "UserKnownHostsFile=/dev/null",
-            "LogLevel=ERROR",
-            "ConnectTimeout=20",
-            "BatchMode=yes",
-        ] {
-            command.args(["-o", option]);
-        }
-        command.args(["-4", &format!("{}@{name}", self.user), line]);
-        command
+        self.session.command(&self.overlay, name, line)
     }
 
     fn run(&self, name: &str, line: &str) -> Result<String, String> {
-        let output = self.ssh(name, line).output().map_err(|error| format!("ssh: {error}"))?;
+        let client = self.session.client();
+        let output = self.ssh(name, line).output().map_err(|error| format!("{client}: {error}"))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let why = self.why(name).map(|why| why.to_string()).unwrap_or_default();
-        Err(format!("ssh {name}: {said}\n{why}\n{}", self.sshd.log_tail(5)))
+        Err(format!("{client} {name}: {said}\n{why}\n{}", self.session.log_tail()))
     }
 
     fn why(&self, name: &str) -> Result<Value, String> {
@@ -111,7 +100,9 @@ fn started<'a>(exchange: &'a mut DemoExchange, facts: &mut Facts) -> Option<&'a 
     if exchange.overlay.is_none() {
         facts.push(format!("{SKIPPED}the overlay does not run, see above"));
     }
-    exchange.overlay.as_mut()
+    let demo = exchange.overlay.as_mut()?;
+    facts.extend(demo.session.stand_in());
+    Some(demo)
 }
 
 /// The west: all links into its nodes.
@@ -129,17 +120,13 @@ fn sum(captures: &[Capture]) -> u64 {
     captures.iter().map(Capture::count).sum()
 }
 
-pub(super) fn session(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
-    let Some(network) = exchange.network() else {
-        facts.push(format!("{SKIPPED}no network namespaces on this rung; gateways need them for their interfaces"));
-        return Ok(());
-    };
+pub(super) fn by_name(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
     if let Some(reason) = tun_problem() {
         facts.push(format!("{SKIPPED}{reason}; gateways need it"));
         return Ok(());
     }
-    let sshd = match tools() {
-        Ok(sshd) => sshd,
+    let tools = match tools() {
+        Ok(tools) => tools,
         Err(reason) => {
             facts.push(format!("{SKIPPED}{reason}"));
             return Ok(());
@@ -149,10 +136,12 @@ pub(super) fn session(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
     let plan = Plan::parse(DESCRIPTION).map_err(|mistakes| format!("{mistakes:?}"))?;
     let folder = exchange.state().join("overlay");
     let counts = (plan.nodes.len(), plan.gateways.len(), plan.consent_servers.len());
+    let network = exchange.network().ok_or("this rung has no network namespaces")?;
     let overlay = Overlay::start(plan, network, &folder, exchange.binary(), &mut |_| ())?;
-    let sshd = start_sshd(&overlay, &sshd, &folder, exchange.rung)?;
-    let user = if exchange.rung == Rung::Rootless { PLAIN_USER.0 } else { "root" };
-    let demo = exchange.overlay.insert(SshDemo { overlay, sshd, user, folder });
+    let session = start_session(&overlay, tools, &folder, exchange.rung)?;
+    // The checks are made all the same; what the step is there to show is not shown.
+    facts.extend(session.stand_in().map(|what| format!("{SKIPPED}{what}")));
+    let demo = exchange.overlay.insert(SshDemo { overlay, session });
     facts.push(format!(
         "{} nodes, {} gateways, a path server and {} consent servers run after {:.1} s",
         counts.0,
@@ -204,17 +193,53 @@ pub(super) fn session(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
     Ok(())
 }
 
-/// The server, and whether there is a client.
-fn tools() -> Result<Installation, String> {
-    for (tool, version) in [("ssh", "-V"), ("ssh-keygen", "-?")] {
-        let found = Command::new(tool).arg(version).stdin(Stdio::null()).output();
-        found.map_err(|error| format!("{tool} (package openssh-client): {error}"))?;
+/// What sessions are made with.
+enum Tools {
+    Ssh {
+        client: Installation,
+        server: Installation,
+    },
+    Curl {
+        client: Installation,
+        /// Why it is not `ssh`.
+        reason: String,
+    },
+}
+
+/// `ssh` and `sshd`, else `curl`; an error is why there is none of them. They were fetched before the namespaces began.
+fn tools() -> Result<Tools, String> {
+    let find = |what| locate_or_fetch_router(what, &default_cache(), &mut |_| ()).map_err(|error| error.to_string());
+    match (find(&SSH), find(&SSHD)) {
+        (Ok(client), Ok(server)) => Ok(Tools::Ssh { client, server }),
+        (Err(reason), _) | (_, Err(reason)) => match find(&CURL) {
+            Ok(client) => Ok(Tools::Curl { client, reason }),
+            Err(curl) => Err(format!("{reason}; and nothing stands in for it: {curl}")),
+        },
     }
-    locate_or_fetch_router(&SSHD, &default_cache(), &mut |_| ()).map_err(|error| error.to_string())
+}
+
+fn start_session(overlay: &Overlay, tools: Tools, folder: &Path, rung: Rung) -> Result<Session, String> {
+    match tools {
+        Tools::Ssh { client, server } => {
+            let sshd = start_sshd(overlay, (&client, &server), folder, rung)?;
+            let user = if rung == Rung::Rootless { PLAIN_USER.0 } else { "root" };
+            Ok(Session::Ssh { client, sshd, user, key: folder.join("user") })
+        }
+        Tools::Curl { client, reason } => {
+            let at = (Ipv4Addr::UNSPECIFIED, session::PORT).into();
+            session::serve(&namespace("b"), at).map_err(|error| format!("the server of our own: {error}"))?;
+            Ok(Session::Curl { client, reason })
+        }
+    }
 }
 
 /// A real server, unmodified, at gateway b, for one key.
-fn start_sshd(overlay: &Overlay, sshd: &Installation, folder: &Path, rung: Rung) -> Result<Daemon, String> {
+fn start_sshd(
+    overlay: &Overlay,
+    (ssh, sshd): (&Installation, &Installation),
+    folder: &Path,
+    rung: Rung,
+) -> Result<Daemon, String> {
     let text = |error: std::io::Error| format!("the OpenSSH server: {error}");
     // It wants a user to be harmless as; inside there is only one.
     let users = fs::read_to_string("/etc/passwd").map_err(text)?;
@@ -223,7 +248,8 @@ fn start_sshd(overlay: &Overlay, sshd: &Installation, folder: &Path, rung: Rung)
     fs::write("/etc/passwd", users + &more).map_err(text)?;
     fs::create_dir_all("/run/sshd").map_err(text)?;
     for key in ["host", "user"] {
-        let mut command = Command::new("ssh-keygen");
+        let mut command = Command::new(ssh.program("ssh-keygen"));
+        ssh.prepare(&mut command);
         let made =
             command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key)).status().map_err(text)?;
         if !made.success() {
@@ -387,7 +413,7 @@ pub(super) fn refused(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
         return Err("a session began without consent".to_owned());
     }
     let last = String::from_utf8_lossy(&failed.stderr).trim().lines().last().unwrap_or_default().to_owned();
-    facts.push(format!("ssh: {last}"));
+    facts.push(format!("{}: {last}", demo.session.client()));
     fs::write(&policy, kept).map_err(text)?;
     demo.overlay.process("ends")?.reload()
 }

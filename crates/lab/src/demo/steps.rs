@@ -14,6 +14,7 @@ use super::files::NAME;
 use super::overlay;
 use super::paid;
 use super::{DEFAULT_PREFIXES, Options, default_table};
+use crate::netns::Rung;
 use crate::process::wait_until;
 use crate::table::Announcement;
 
@@ -29,39 +30,61 @@ type Facts = Vec<String>;
 /// One step: its name and what it does.
 pub(super) struct Step {
     pub(super) name: &'static str,
-    pub(super) play: fn(&mut DemoExchange, &Options, &mut Facts) -> Result<(), String>,
+    pub(super) play: Play,
+    /// The rungs that have it.
+    pub(super) rungs: &'static [Rung],
     /// Whether the demonstration ends after it.
     pub(super) is_last: bool,
 }
 
-const fn step(name: &'static str, play: fn(&mut DemoExchange, &Options, &mut Facts) -> Result<(), String>) -> Step {
-    Step { name, play, is_last: false }
+const ALL: &[Rung] = &[Rung::Root, Rung::Rootless, Rung::Simulated];
+/// Gateways and stampers have interfaces of their own, and packets are captured on links.
+const NAMESPACES: &[Rung] = &[Rung::Root, Rung::Rootless];
+/// Without root the namespaces have one user only, and the step needs two.
+const TWO_USERS: &[Rung] = &[Rung::Root];
+
+type Play = fn(&mut DemoExchange, &Options, &mut Facts) -> Result<(), String>;
+
+const fn step(rungs: &'static [Rung], name: &'static str, play: Play) -> Step {
+    Step { name, play, rungs, is_last: false }
 }
 
-/// All steps.
+/// All steps, with the rungs that have them.
 pub(super) const STEPS: &[Step] = &[
-    step("two parties, six members: all sessions are up", sessions),
-    step("announcements reach every router that may have them", announcements),
-    step("a recorded table passes through the exchange", real_table),
-    step("what party 1, party 2 and a member see of a route", views),
-    step("alpha's route stays hidden from delta, bravo's from echo", hidden),
-    step("the exchange's recommendation changes a choice, and no member learns why", recommendation),
-    step("a withdrawal reaches every table", withdrawal),
-    step("kill -9 of party 1: tables stay; after its restart nothing is lost", kill_party_1),
-    step("kill -9 of party 2: tables stay; after its restart nothing is lost", kill_party_2),
-    step("kill -9 of a member's proxy: other members keep its routes; nothing is lost", kill_proxy),
-    step("the exchange's operator alone tries to add itself under alpha's AS", intruder),
-    step("attested announcements pass BIRD and FRR routers", attested::announced),
-    step("an AS without attestation on the path: the gap is reported, the rest is proved", attested::gap),
-    step("a hijack by a forged shorter path is refused", attested::hijack),
-    step("a stripped attestation is refused", attested::stripped),
-    step("an expired attestation is refused", attested::expired),
-    step("an overlay from nothing: ssh by name over the clean west, and over the fast east", overlay::session),
-    step("a bogus consent, a skipped node, a changed octet and a replay die where they are", overlay::attacks),
-    step("kill -9 of a node on the path: the session goes on over the other clean path", overlay::killed),
-    step("a consent is not renewed, and the user sees why", overlay::refused),
-    step("curl as one user crosses the paid transit, as another it does not; the bill is the capture", paid::transit),
-    Step { name: "no alarm was raised, and every process stops on SIGTERM", play: end, is_last: true },
+    step(ALL, "two parties, six members: all sessions are up", sessions),
+    step(ALL, "announcements reach every router that may have them", announcements),
+    step(ALL, "a recorded table passes through the exchange", real_table),
+    step(ALL, "what party 1, party 2 and a member see of a route", views),
+    step(ALL, "alpha's route stays hidden from delta, bravo's from echo", hidden),
+    step(ALL, "the exchange's recommendation changes a choice, and no member learns why", recommendation),
+    step(ALL, "a withdrawal reaches every table", withdrawal),
+    step(ALL, "kill -9 of party 1: tables stay; after its restart nothing is lost", kill_party_1),
+    step(ALL, "kill -9 of party 2: tables stay; after its restart nothing is lost", kill_party_2),
+    step(ALL, "kill -9 of a member's proxy: other members keep its routes; nothing is lost", kill_proxy),
+    step(ALL, "the exchange's operator alone tries to add itself under alpha's AS", intruder),
+    step(ALL, "attested announcements pass BIRD and FRR routers", attested::announced),
+    step(ALL, "an AS without attestation on the path: the gap is reported, the rest is proved", attested::gap),
+    step(ALL, "a hijack by a forged shorter path is refused", attested::hijack),
+    step(ALL, "a stripped attestation is refused", attested::stripped),
+    step(ALL, "an expired attestation is refused", attested::expired),
+    step(
+        NAMESPACES,
+        "an overlay from nothing: ssh by name over the clean west, and over the fast east",
+        overlay::by_name,
+    ),
+    step(
+        NAMESPACES,
+        "a bogus consent, a skipped node, a changed octet and a replay die where they are",
+        overlay::attacks,
+    ),
+    step(NAMESPACES, "kill -9 of a node on the path: the session goes on over the other clean path", overlay::killed),
+    step(NAMESPACES, "a consent is not renewed, and the user sees why", overlay::refused),
+    step(
+        TWO_USERS,
+        "curl as one user crosses the paid transit, as another it does not; the bill is the capture",
+        paid::transit,
+    ),
+    Step { name: "no alarm was raised, and every process stops on SIGTERM", play: end, rungs: ALL, is_last: true },
 ];
 
 /// Announced by alpha, hidden from delta by a standard community.
@@ -431,6 +454,12 @@ fn end(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_highest_rung_has_every_step_and_each_lower_one_says_which_it_lacks() {
+        let missing = |rung: Rung| STEPS.iter().filter(|step| !step.rungs.contains(&rung)).count();
+        assert_eq!([Rung::Root, Rung::Rootless, Rung::Simulated].map(missing), [0, 1, 5]);
+    }
 
     #[test]
     fn shares_that_are_all_zero_are_not_random() {

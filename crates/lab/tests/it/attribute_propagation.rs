@@ -15,12 +15,10 @@ use wayleave_core::{Asn, Prefix};
 use wayleave_lab::bird::Bird;
 use wayleave_lab::frr::Frr;
 use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test, inside, skipped};
+use wayleave_lab::packages::{self, Use};
 use wayleave_lab::process::{Daemon, wait_until};
 use wayleave_lab::router_config::RouterConfig;
-use wayleave_lab::routers::{
-    BIRD, BIRD_3, BOOKWORM, BULLSEYE, FOCAL, FORKY, FRR, GOBGP, Installation, JAMMY, NOBLE, OPENBGPD, Release,
-    RouterPackage, TRIXIE, default_cache, fetch_from, fetched_from,
-};
+use wayleave_lab::routers::{BIRD, FRR, Installation, Release, RouterPackage, default_cache, fetch_from, fetched_from};
 use wayleave_lab::speaker::{Identity, Routes, Speaker};
 use wayleave_lab::table::Router;
 use wayleave_lab::{gobgp, openbgpd};
@@ -37,29 +35,9 @@ const EXPERIMENT: u8 = 255;
 const INTERNAL_TO_BIRD: u8 = 254;
 
 /// Routers whose packages distributions have, the old versions of each first.
-const ROUTERS: [(&RouterPackage, &Release); 21] = [
-    (&BIRD, &BULLSEYE),
-    (&BIRD, &BOOKWORM),
-    (&BIRD, &NOBLE),
-    (&BIRD, &TRIXIE),
-    (&BIRD, &FORKY),
-    (&BIRD_3, &TRIXIE),
-    (&BIRD_3, &FORKY),
-    (&FRR, &FOCAL),
-    (&FRR, &BULLSEYE),
-    (&FRR, &JAMMY),
-    (&FRR, &BOOKWORM),
-    (&FRR, &TRIXIE),
-    (&FRR, &FORKY),
-    (&GOBGP, &BULLSEYE),
-    (&GOBGP, &BOOKWORM),
-    (&GOBGP, &TRIXIE),
-    (&GOBGP, &FORKY),
-    (&OPENBGPD, &JAMMY),
-    (&OPENBGPD, &BOOKWORM),
-    (&OPENBGPD, &TRIXIE),
-    (&OPENBGPD, &FORKY),
-];
+fn routers_of_releases() -> impl Iterator<Item = (&'static RouterPackage, &'static Release)> {
+    packages::of(Use::Soak).filter_map(|listed| Some((listed.package, listed.release?)))
+}
 
 /// What became of a route's attribute behind a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -342,7 +320,7 @@ fn table(rows: &[Row]) -> String {
 fn routers_of_many_versions_carry_the_attribute() {
     let cache = default_cache();
     if inside().is_none() {
-        for (package, release) in ROUTERS {
+        for (package, release) in routers_of_releases() {
             if let Err(error) = fetch_from(release, package, &cache, &mut |line| eprintln!("{line}")) {
                 skipped(&format!("{} of {}: {error}", package.name, release.name));
             }
@@ -354,7 +332,7 @@ fn routers_of_many_versions_carry_the_attribute() {
     let network = Network::new().expect("a network");
     let mut rows = Vec::new();
     let mut lines = 0;
-    for (package, release) in ROUTERS {
+    for (package, release) in routers_of_releases() {
         let Some(installation) = fetched_from(release, package, &cache) else { continue };
         let modes =
             if package.name == "BIRD" { &[Messages::Ordinary, Messages::Extended][..] } else { &[Messages::Ordinary] };
