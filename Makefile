@@ -18,7 +18,7 @@ test: ## everything that must hold: formatting, lints, documentation, tests, the
 	@scripts/toolchain
 	@scripts/test
 
-check: ## the quick part of `make test`: formatting, lints, documentation
+check: ## the quick part of `make test`: formatting, lints, documentation, scripts
 	@scripts/toolchain
 	@scripts/test check
 

@@ -197,9 +197,13 @@ pub fn skipped(what: &str) {
 }
 
 fn report_skipped(test: &str, what: &str) {
-    // Inside namespaces it runs the one test on its main thread; [`enter_for_test`] adds the name.
+    let _ = writeln!(io::stderr(), "\n{}", skip_line(test, what));
+}
+
+fn skip_line(test: &str, what: &str) -> String {
+    // Inside namespaces the harness runs the one test on its main thread; [`enter_for_test`] adds the name.
     let name = if test == "main" || what.starts_with(test) { String::new() } else { format!("{test}: ") };
-    let _ = writeln!(io::stderr(), "\n{}{name}{what}{}", SKIPPED.0, SKIPPED.1);
+    format!("{}{name}{what}{}", SKIPPED.0, SKIPPED.1)
 }
 
 fn what_was_skipped(line: &str) -> Option<&str> {
@@ -444,6 +448,15 @@ fn ip_batch<'a>(namespace: Option<&str>, lines: impl Iterator<Item = &'a str>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_test_skips_inside_namespaces_is_reported_outside_with_its_name() {
+        let inside = skip_line("main", "no nftables in this kernel");
+        let what = what_was_skipped(&inside).expect("a report");
+        assert_eq!(skip_line("nft::a_packet", what), "*** SKIPPED nft::a_packet: no nftables in this kernel ***");
+        assert_eq!(skip_line("nft::a_packet", "nft::a_packet: why"), "*** SKIPPED nft::a_packet: why ***");
+        assert_eq!(what_was_skipped("running 1 test"), None);
+    }
 
     #[test]
     fn lines_of_ip_are_told_apart_by_namespace() {
