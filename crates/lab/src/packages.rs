@@ -8,8 +8,7 @@ use std::path::Path;
 
 use crate::routers::{
     BIRD, BIRD_3, BOOKWORM, BULLSEYE, CHROMIUM, CURL, DIG, FOCAL, FORKY, FRR, GOBGP, IPERF3, Installation, JAMMY,
-    NFTABLES, NOBLE, OPENBGPD, Release, RouterPackage, RoutersError, SSH, SSHD, TRIXIE, UNBOUND, WIREGUARD_GO,
-    fetch_from, locate_or_fetch_router,
+    NFTABLES, NOBLE, OPENBGPD, Release, RouterPackage, RoutersError, SSH, SSHD, Source, TRIXIE, UNBOUND, WIREGUARD_GO,
 };
 
 /// Who needs a package.
@@ -138,11 +137,9 @@ pub fn fetch_all(
 ) -> Vec<Missing> {
     let mut missing = Vec::new();
     for listed in of(wanted) {
-        let had = match listed.release {
-            None => locate_or_fetch_router(listed.package, cache, say),
-            Some(release) => fetch_from(release, listed.package, cache, say),
-        };
-        match had {
+        // Who has waited in vain for one mirror does not wait again for each further package.
+        let source = Source { cache, release: listed.release, is_patient: missing.is_empty() };
+        match source.get(listed.package, say) {
             Ok(installation) => found(listed, &installation),
             Err(error) => missing.push(Missing { listed, error }),
         }

@@ -83,8 +83,8 @@ pub enum RoutersError {
     Libraries { name: &'static str, libraries: String },
     /// A namespace has no way to a mirror.
     #[error(
-        "{name} is neither on this system nor among the packages fetched before the namespaces began, in {}; what could not be \
-         fetched was named at the start", path.display()
+        "{name} is neither on this system nor in {}, and inside namespaces nothing can be fetched; the demonstration and \
+         scripts/test do it before, and name what they cannot get", path.display()
     )]
     NotFetched { name: &'static str, path: PathBuf },
     /// The cache could not be written.
@@ -305,8 +305,7 @@ pub fn fetch_from(
     cache: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Installation, RoutersError> {
-    let path = cache.join("releases").join(release.name);
-    fetch_into(Cache::open(&path, Some(release))?, router, progress)
+    Source { cache, release: Some(release), is_patient: true }.get(router, progress)
 }
 
 /// What an earlier [`fetch_from`] left in `cache`.
@@ -322,14 +321,49 @@ pub fn locate_or_fetch_router(
     cache: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Installation, RoutersError> {
-    if let Some(found) = on_this_system(router) {
-        return Ok(found);
+    Source { cache, release: None, is_patient: true }.get(router, progress)
+}
+
+/// Where a router comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) cache: &'a Path,
+    /// `None`: what this system has, or the package of its own release.
+    pub(crate) release: Option<&'static Release>,
+    /// Whether to try again where a mirror does not answer.
+    pub(crate) is_patient: bool,
+}
+
+impl Source<'_> {
+    pub(crate) fn get(
+        self,
+        router: &RouterPackage,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Installation, RoutersError> {
+        let path = match self.release {
+            Some(release) => self.cache.join("releases").join(release.name),
+            None => self.cache.to_path_buf(),
+        };
+        if self.release.is_none() {
+            if let Some(found) = on_this_system(router) {
+                return Ok(found);
+            }
+            // A complete cache may be read-only; only filling it needs write access.
+            if let Some(found) =
+                fs::canonicalize(&path).ok().and_then(|path| Cache::at(path, None).installation(router))
+            {
+                return Ok(found);
+            }
+        }
+        if netns::inside().is_some() {
+            return Err(RoutersError::NotFetched { name: router.name, path });
+        }
+        let mut cache = Cache::open(&path, self.release)?;
+        if !self.is_patient {
+            cache.pauses = &[];
+        }
+        fetch_into(cache, router, progress)
     }
-    // A complete cache may be read-only; only filling it needs write access.
-    if let Some(found) = fs::canonicalize(cache).ok().and_then(|path| Cache::at(path, None).installation(router)) {
-        return Ok(found);
-    }
-    fetch_into(Cache::open(cache, None)?, router, progress)
 }
 
 /// Finds BIRD and FRR on this system, else in `cache`, else fetches them into `cache`. `progress` gets one line before
@@ -348,15 +382,11 @@ pub fn default_cache() -> PathBuf {
     target.map_or_else(|| PathBuf::from("target"), Path::to_path_buf).join("routers")
 }
 
-/// Outside of namespaces only: inside, there is no way to a mirror.
 fn fetch_into(
     cache: Cache,
     router: &RouterPackage,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Installation, RoutersError> {
-    if netns::inside().is_some() {
-        return Err(RoutersError::NotFetched { name: router.name, path: cache.path });
-    }
     let _alone = cache.lock()?;
     if let Some(found) = cache.installation(router) {
         return Ok(found);
