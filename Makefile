@@ -3,7 +3,7 @@
 
 SHELL := bash
 ARGS ?=
-LAB := target/debug/wayleave
+LAB := target/debug/wayleave-lab
 
 .PHONY: help demo test check bench soak repeat fresh fuzz build
 
@@ -43,7 +43,7 @@ fuzz: ## every fuzz target for a while (SECONDS_EACH=60)
 	@scripts/toolchain
 	@scripts/fuzz
 
-build: ## what the demonstration runs, target/debug/wayleave
+build: ## what the demonstration runs: target/debug/wayleave and wayleave-lab
 	@scripts/setup demo
 	@scripts/toolchain
 	@scripts/build

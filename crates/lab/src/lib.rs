@@ -1,4 +1,4 @@
-//! The laboratory: real routers in network namespaces, and the scenario that `wayleave demo` plays with them.
+//! The laboratory: real routers in network namespaces, and the scenario that `wayleave-lab demo` plays with them.
 //!
 //! This crate touches the world. It fetches BIRD, FRR and other routers ([`routers`]), lays out an exchange in namespaces that vanish
 //! with the process ([`netns`]), writes the routers' configurations and reads their tables back ([`bird`], [`frr`]),
@@ -23,7 +23,9 @@ pub mod packages;
 mod peer_tcp;
 pub mod ports;
 pub mod process;
+pub mod product;
 pub mod relay;
+pub mod replay;
 pub mod router_config;
 pub mod routers;
 pub mod sim;

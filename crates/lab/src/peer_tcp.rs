@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,7 +10,7 @@ use wayleave_bgp::peer::{Input, Output, Peer, TcpRequest};
 use wayleave_bgp::session::{Config, ConnectionId, HoldTime, Input as SessionInput, Stop, StopReason};
 use wayleave_core::{Machine, Now, UnixTime};
 
-/// How long a connection may take to open, or one write to be taken.
+/// How long a connection may take to open, or one write to be taken, unless [`TcpPeer::wait_for_reader`] says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What happened to the connections of peer number `peer`.
@@ -64,6 +64,9 @@ pub(crate) struct TcpPeer<E> {
     clock: Clock,
     events: Sender<E>,
     streams: HashMap<ConnectionId, TcpStream>,
+    /// Where connections come from, if it matters.
+    bind: Option<IpAddr>,
+    write_timeout: Duration,
     last_connection: u64,
     /// Why TCP last failed.
     failure: Option<io::Error>,
@@ -73,7 +76,42 @@ impl<E: From<TcpEvent> + Send + 'static> TcpPeer<E> {
     /// A peer in Idle. `events` takes what happens to its connections, to be handed to [`TcpPeer::on_tcp`] of the peer
     /// with this number.
     pub(crate) fn new(peer: Peer, number: usize, address: SocketAddr, clock: Clock, events: Sender<E>) -> Self {
-        Self { peer, number, address, clock, events, streams: HashMap::new(), last_connection: 0, failure: None }
+        Self {
+            peer,
+            number,
+            address,
+            clock,
+            events,
+            streams: HashMap::new(),
+            bind: None,
+            write_timeout: TIMEOUT,
+            last_connection: 0,
+            failure: None,
+        }
+    }
+
+    /// Connects from this address.
+    pub(crate) fn bind(mut self, address: Option<IpAddr>) -> Self {
+        self.bind = address;
+        self
+    }
+
+    /// A peer that reads nothing for so long has gone.
+    pub(crate) fn wait_for_reader(mut self, timeout: Duration) -> Self {
+        self.write_timeout = timeout;
+        self
+    }
+
+    /// Whether a connection is open, or its closing has not been seen by the peer yet.
+    pub(crate) fn has_connections(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
+    /// Gives up what the peer has not read.
+    pub(crate) fn abandon(&mut self) {
+        for (_, stream) in self.streams.drain() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     pub(crate) fn start(&mut self) {
@@ -98,7 +136,10 @@ impl<E: From<TcpEvent> + Send + 'static> TcpPeer<E> {
         match event.kind {
             TcpEventKind::Connected { attempt, stream } => self.on_connected(attempt, stream),
             TcpEventKind::Bytes { connection, bytes } => self.session(SessionInput::Bytes { connection, bytes }),
-            TcpEventKind::Closed { connection } => self.session(SessionInput::Closed { connection }),
+            TcpEventKind::Closed { connection } => {
+                self.streams.remove(&connection);
+                self.session(SessionInput::Closed { connection });
+            }
         }
     }
 
@@ -114,8 +155,10 @@ impl<E: From<TcpEvent> + Send + 'static> TcpPeer<E> {
                 Output::Tcp(TcpRequest::Connect { attempt }) => self.connect(attempt),
                 Output::Tcp(TcpRequest::Send { connection, bytes }) => self.send(connection, &bytes),
                 Output::Tcp(TcpRequest::Close { connection }) => {
-                    if let Some(stream) = self.streams.remove(&connection) {
-                        let _ = stream.shutdown(Shutdown::Both);
+                    // The peer reads to the end and closes its half. A connection that was given up with octets of the peer unread
+                    // would be reset, and what the peer has not read by then, the NOTIFICATION too, lost.
+                    if let Some(stream) = self.streams.get(&connection) {
+                        let _ = stream.shutdown(Shutdown::Write);
                     }
                 }
                 output => return Some(output),
@@ -126,7 +169,7 @@ impl<E: From<TcpEvent> + Send + 'static> TcpPeer<E> {
     fn on_connected(&mut self, attempt: u64, stream: io::Result<TcpStream>) {
         let stream = stream.and_then(|stream| {
             stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(self.write_timeout))?;
             Ok((stream.try_clone()?, stream))
         });
         match stream {
@@ -146,9 +189,12 @@ impl<E: From<TcpEvent> + Send + 'static> TcpPeer<E> {
     }
 
     fn connect(&self, attempt: u64) {
-        let (peer, address, events) = (self.number, self.address, self.events.clone());
+        let (peer, address, bind, events) = (self.number, self.address, self.bind, self.events.clone());
         std::thread::spawn(move || {
-            let stream = TcpStream::connect_timeout(&address, TIMEOUT);
+            let stream = match bind {
+                Some(from) => connect_from(from, address),
+                None => TcpStream::connect_timeout(&address, TIMEOUT),
+            };
             let _ = events.send(TcpEvent { peer, kind: TcpEventKind::Connected { attempt, stream } }.into());
         });
     }
@@ -160,6 +206,16 @@ impl<E: From<TcpEvent> + Send + 'static> TcpPeer<E> {
             let _ = self.events.send(TcpEvent { peer: self.number, kind: TcpEventKind::Closed { connection } }.into());
         }
     }
+}
+
+/// Connects from `from`, within the system's own time.
+fn connect_from(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddr::new(from, 0))?;
+    connect(&socket, &to)?;
+    Ok(TcpStream::from(socket))
 }
 
 /// Reports what comes in until the connection ends.

@@ -1,6 +1,6 @@
 //! What only reproduces the publications: paper suites and baselines, SCION of 2015, workloads, published points, plots.
 //!
-//! `wayleave bench`, the laboratory's paper profiles and tests use it; no product crate depends on it.
+//! `wayleave-lab bench`, the laboratory's paper profiles and tests use it; no product crate depends on it.
 
 pub mod baseline;
 pub mod bench;

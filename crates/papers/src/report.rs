@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// What a benchmark measured. `wayleave bench` prints it as JSON or as a table.
+/// What a benchmark measured. `wayleave-lab bench` prints it as JSON or as a table.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub name: &'static str,

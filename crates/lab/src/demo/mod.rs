@@ -28,6 +28,7 @@ use self::report::{Report, Status};
 use self::steps::STEPS;
 use crate::netns::{self, Rung};
 use crate::packages::{self, Missing, Use};
+use crate::product;
 use crate::routers::{Routers, default_cache, locate_or_fetch};
 
 /// How the demonstration runs.
@@ -52,7 +53,7 @@ pub struct Options {
 /// Prefixes of the recorded table by default.
 pub const DEFAULT_PREFIXES: usize = 1_000;
 
-/// Runs the demonstration with the running program as the binary of all roles. `arguments` are those of this process: on
+/// Runs the demonstration with the product's program. `arguments` are those of this process: on
 /// the upper rungs the program runs itself again inside its namespaces.
 ///
 /// Call it on the main thread: the processes that it starts end with the thread that calls it.
@@ -161,7 +162,7 @@ fn run_steps(options: &Options, rung: Rung) -> ExitCode {
 }
 
 fn prepare(rung: Rung, folder: &StateFolder) -> Result<DemoExchange, String> {
-    let binary = std::env::current_exe().map_err(|error| error.to_string())?;
+    let binary = product::program().map_err(|error| format!("{error}; {}", product::REMEDY))?;
     if rung == Rung::Simulated {
         let layout = Layout::simulated(&folder.path).map_err(|error| error.to_string())?;
         return DemoExchange::new(layout, &binary, None);

@@ -1,6 +1,6 @@
 //! The steps of the demonstration that play in an overlay: `ssh` over consent.
 //!
-//! The overlay is the one of `docs/examples/lab/demo.toml`, started as `wayleave lab up` starts it.
+//! The overlay is the one of `docs/examples/lab/demo.toml`, started as `wayleave-lab up` starts it.
 
 use std::fs;
 use std::net::Ipv4Addr;

@@ -4,6 +4,7 @@ mod burst;
 pub mod ethernet;
 pub mod ip;
 pub mod memory;
+pub mod requests;
 pub mod steering;
 mod system;
 pub mod tun;

@@ -1,8 +1,9 @@
 //! `check`: reports what is wrong with a configuration, with line and column.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::deep::{self, Finding};
+use crate::config::check::{describe, expected, reason};
 use crate::config::{Source, check};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::output::{print, print_json};
@@ -54,10 +55,7 @@ pub fn run(command: &Check) -> Outcome {
         print(&format!("{}{place}: warning: {warning}{label}{help}\n", command.file.display()));
     }
     let file = command.file.display();
-    let what = match checked.role {
-        "lab" => "a description for `wayleave lab up`".to_owned(),
-        role => format!("a configuration for `wayleave run {role}`"),
-    };
+    let what = format!("a configuration for `wayleave run {}`", checked.role);
     match checked.warnings.len() {
         0 => print(&format!("{file}: fine, {what}\n")),
         1 => print(&format!("{file}: {what}, with one warning\n")),
@@ -70,25 +68,4 @@ pub fn run(command: &Check) -> Outcome {
     let wrong: Vec<Failure> =
         wrong.map(|finding| Failure::new(format!("{}: {}", finding.about, finding.words))).collect();
     if wrong.is_empty() { Ok(()) } else { Err(Failures(wrong)) }
-}
-
-fn expected(failure: &Failure) -> Option<&str> {
-    failure.label()?.strip_prefix("expected ")
-}
-
-/// The text at the caret that says why, where it says anything.
-fn reason(failure: &Failure) -> Option<&str> {
-    failure.label().filter(|label| *label != "this" && !label.starts_with("expected "))
-}
-
-fn describe(failure: &Failure) -> Value {
-    let (line, column) = failure.line_column().unzip();
-    json!({
-        "message": failure.to_string(),
-        "line": line,
-        "column": column,
-        "expected": expected(failure),
-        "reason": reason(failure),
-        "help": failure.remedy(),
-    })
 }

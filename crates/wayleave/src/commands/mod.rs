@@ -1,7 +1,6 @@
 //! The command line: nouns after `show`, verbs elsewhere. Each command's file has its arguments and its work; a new one is
 //! entered here, in [`Command`] and [`Command::run`].
 
-mod bench;
 mod cap;
 mod cap_accept;
 mod cap_invitations;
@@ -9,16 +8,15 @@ mod cap_remote;
 mod capability;
 mod check;
 mod deep;
-mod demo;
 mod init;
 mod invite;
 mod join;
 mod key_show;
 mod keys;
-mod lab;
 mod locate;
 mod manual;
 mod members;
+mod moved;
 mod node_keys;
 mod path;
 mod pki;
@@ -80,13 +78,15 @@ pub enum Command {
     /// Edit the signed member set of an exchange.
     #[command(subcommand)]
     Members(members::Members),
-    /// Laboratory tools.
-    #[command(subcommand)]
-    Lab(lab::Lab),
-    /// Run a whole exchange with real routers, step by step.
-    Demo(demo::Demo),
-    /// Run benchmarks; one JSON object each.
-    Bench(bench::Bench),
+    /// The laboratory is a program of its own.
+    #[command(hide = true)]
+    Lab(moved::Moved),
+    /// The demonstration is a command of the laboratory's program.
+    #[command(hide = true)]
+    Demo(moved::Moved),
+    /// The benchmarks are commands of the laboratory's program.
+    #[command(hide = true)]
+    Bench(moved::Moved),
     /// Print a completion script for a shell.
     Completions { shell: clap_complete::Shell },
     /// Print the manual page.
@@ -112,9 +112,9 @@ impl Command {
             Command::Join(command) => join::run(command),
             Command::Keys(command) => keys::run(command),
             Command::Members(command) => members::run(command),
-            Command::Lab(command) => lab::run(command),
-            Command::Demo(command) => return Ok(demo::run(command)),
-            Command::Bench(command) => bench::run(command),
+            Command::Lab(command) => moved::run("lab", "", command),
+            Command::Demo(command) => moved::run("demo", "demo", command),
+            Command::Bench(command) => moved::run("bench", "bench", command),
             Command::Completions { shell } => manual::completions(*shell),
             Command::Man => manual::man(),
         };

@@ -3,4 +3,5 @@
 pub mod invitations;
 pub mod orders;
 pub mod tree;
-pub mod waypoints;
+
+pub use crate::config::waypoints;

@@ -1,4 +1,4 @@
-//! The driver of the BGP session with a member's router, also used by `wayleave lab`: TCP, the clock, the log and the view,
+//! The driver of the BGP session with a member's router: TCP, the clock, the log and the view,
 //! around [`wayleave_bgp::peer`]. `run attest` drives its peers inside its machine.
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,8 +25,6 @@ use super::peer_tcp::{PeerTcp, TcpInput};
 
 /// TCP events that may wait; then connections wait.
 const TCP_QUEUE: usize = 256;
-/// UPDATEs of a replay that may wait; then the replay waits.
-const REPLAY_QUEUE: usize = 64;
 /// How long the NOTIFICATION may take to leave at shutdown.
 const SHUTDOWN_TIME: Duration = Duration::from_millis(300);
 /// Malformed UPDATEs of one session that are logged.
@@ -120,8 +118,6 @@ impl PeerView {
 /// A running driver.
 pub struct Peer {
     pub routes: RouteQueue,
-    /// UPDATEs that are sent once, if the session is established; waits while the peer reads slower than they come.
-    pub replay: mpsc::Sender<Box<Update>>,
     pub view: PeerView,
     /// Where it listens, if it does.
     pub address: Option<SocketAddr>,
@@ -147,7 +143,6 @@ impl Peer {
         let awaited_at = address.map(|address| address.to_string());
         info!(protection, "protection of the session with the router: {protection}");
         let routes = RouteQueue::default();
-        let (replay, replayed) = mpsc::channel(REPLAY_QUEUE);
         let (stop, stopped) = oneshot::channel();
         let view = PeerView::default();
         let mut seed = [0u8; 8];
@@ -170,8 +165,8 @@ impl Peer {
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
         };
-        let task = tokio::spawn(driver.run(tcp, replayed, stopped));
-        Ok(Self { routes, replay, view, address, stop, task })
+        let task = tokio::spawn(driver.run(tcp, stopped));
+        Ok(Self { routes, view, address, stop, task })
     }
 
     /// Ends the session with a NOTIFICATION.
@@ -207,12 +202,7 @@ struct Driver<E> {
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
-    async fn run(
-        mut self,
-        mut tcp: mpsc::Receiver<TcpEvent>,
-        mut replayed: mpsc::Receiver<Box<Update>>,
-        mut stopped: oneshot::Receiver<()>,
-    ) {
+    async fn run(mut self, mut tcp: mpsc::Receiver<TcpEvent>, mut stopped: oneshot::Receiver<()>) {
         self.handle(session::Input::Start).await;
         let mut sweep = tokio::time::interval(SWEEP);
         let missed = tokio::time::sleep(ROUTER_PATIENCE);
@@ -221,7 +211,6 @@ impl<E: From<PeerEvent>> Driver<E> {
         loop {
             let deadline = self.peer.deadline();
             let due = deadline.map_or_else(tokio::time::Instant::now, |at| self.clock.at(at));
-            let writable = self.peer.is_writable();
             tokio::select! {
                 event = tcp.recv() => match event {
                     Some(event) => self.tcp(event).await,
@@ -229,7 +218,6 @@ impl<E: From<PeerEvent>> Driver<E> {
                 },
                 _ = &mut stopped => break, // also when the handle was dropped
                 () = self.routes.changed() => {}
-                update = replayed.recv(), if writable => if let Some(update) = update { self.input(Input::Once(update)) },
                 () = sleep_until(due), if deadline.is_some() => self.peer.handle_timeout(self.clock.now()),
                 _ = sweep.tick() => self.peer.sweep(),
                 () = &mut missed, if !has_been_missed => {

@@ -23,10 +23,7 @@ use tracing::{info, warn};
 use wayleave_control::node::Realm;
 use wayleave_core::{IdentityKey, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, PathPolicy};
-use wayleave_dataplane::icing;
-use wayleave_packet::icing::header::Version;
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::routes::Routes;
@@ -38,19 +35,15 @@ use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::gateway::{GatewayFile, PolicySection};
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
+use crate::config::receiving::{self, Known, own_addresses};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
 use names::{Directory, Names};
-use source::{Known, LabFile, Servers, own_addresses};
+use source::{LabFile, Servers};
 use views::GatewayView;
 use worker::{ASKS, Ask, Handle, LinkEnd, Running};
 
-/// Paths and keys of nodes that the receiver keeps, and packets of its replay filter in a turn of four seconds.
-const KEPT: usize = 1 << 14;
-const REPLAY: usize = 1 << 21;
-/// X25519 agreements a second for packets of each link.
-const AGREEMENTS: u32 = 1_000;
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
 /// How often the file of what the user decides is looked at.
@@ -209,7 +202,7 @@ impl Role for GatewayRole {
                 // The node makes its IDs by itself, at once.
                 let _ = ids.wait_for(|ids| !ids.ids.is_empty()).await;
                 let known =
-                    source::of_realm(&settings, overlay.get_ref(), &realm.borrow().clone(), &ids.borrow().clone());
+                    receiving::of_realm(&settings, overlay.get_ref(), &realm.borrow().clone(), &ids.borrow().ids);
                 let noise = settings.noise.clone().ok_or_else(|| Failure::new("a gateway needs a static key"))?;
                 let seconds = u32::try_from(*section.consent_secs.get_ref()).unwrap_or(u32::MAX);
                 let own = settings.own();
@@ -249,7 +242,7 @@ impl Role for GatewayRole {
             Config {
                 identity: own,
                 noise,
-                receiver: receiver(&known, clock.now().unix)?,
+                receiver: receiving::receiver(&known, clock.now().unix)?,
                 neighbours: Vec::new(),
                 policies: resolved.clone(),
                 seed: seed()?,
@@ -469,11 +462,11 @@ impl GatewayRole {
     /// Looks at the realm again.
     fn refresh(&mut self) {
         if let Control::Overlay { settings, section, realm, ids, .. } = &mut self.control {
-            let known = source::of_realm(
+            let known = receiving::of_realm(
                 settings,
                 section,
                 &realm.borrow_and_update().clone(),
-                &ids.borrow_and_update().clone(),
+                &ids.borrow_and_update().ids,
             );
             self.set_known(known);
         }
@@ -599,28 +592,4 @@ fn resolve<'a>(
             choices: decided(policy.name.get_ref()),
         })
         .collect()
-}
-
-/// What other ends of paths need: who is a neighbour, and how packets that come in are verified.
-pub mod receiving {
-    pub use super::receiver;
-    pub use super::source::{Known, of_realm};
-}
-
-/// How the receiver is set up.
-pub fn receiver(known: &Known, started: wayleave_core::UnixTime) -> Outcome<icing::Config> {
-    let (replay, random) = (seed()?, seed()?);
-    let number = u64::from_be_bytes(*random.expose().first_chunk().expect("8 of 32"));
-    Ok(icing::Config {
-        version: Version::Standard,
-        policy: known.receiver.clone(),
-        agreements_per_second: AGREEMENTS,
-        paths: KEPT,
-        peers: KEPT,
-        freshness: icing::MAX_FRESHNESS,
-        replay_capacity: REPLAY,
-        started,
-        replay_key: Key128::new(*replay.expose().first_chunk().expect("16 of 32")),
-        seed: number,
-    })
 }

@@ -29,10 +29,7 @@ fn field<'a>(text: &'a str, name: &str) -> &'a str {
 fn help_lists_every_command_and_an_unknown_one_is_a_usage_error() {
     let folder = Folder::new("cli-help");
     let help = folder.ok(&["--help"]);
-    let commands = [
-        "init", "check", "run", "show", "why", "locate", "invite", "realm", "join", "keys", "members", "lab", "demo",
-        "bench",
-    ];
+    let commands = ["init", "check", "run", "show", "why", "locate", "invite", "realm", "join", "keys", "members"];
     for command in commands {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is not in: {help}");
         assert!(folder.ok(&[command, "--help"]).contains("Usage:"), "{command}");
@@ -41,6 +38,28 @@ fn help_lists_every_command_and_an_unknown_one_is_a_usage_error() {
     assert!(folder.fails(2, &["why", "192.0.2.1/24", "--url", "x"]).contains("a bit beyond the prefix length is set"));
     assert!(folder.ok(&["completions", "bash"]).contains("_wayleave()"));
     assert!(folder.ok(&["man"]).starts_with(".ie"));
+    let help = folder.ok(&["wayleave-lab", "--help"]);
+    for command in ["demo", "up", "status", "exec", "graph", "down", "check", "ping", "speak", "bench"] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is not in: {help}");
+        assert!(folder.ok(&["wayleave-lab", command, "--help"]).contains("Usage:"), "{command}");
+    }
+    assert!(folder.ok(&["wayleave-lab", "completions", "bash"]).contains("_wayleave-lab()"));
+}
+
+#[test]
+fn commands_of_the_laboratory_say_where_they_went() {
+    let folder = Folder::new("cli-moved");
+    let moved = [
+        (&["lab", "up", "chain.toml"][..], "wayleave-lab up chain.toml"),
+        (&["demo", "--headless"], "wayleave-lab demo --headless"),
+        (&["bench", "select-best", "--short"], "wayleave-lab bench select-best --short"),
+    ];
+    for (before, now) in moved {
+        let said = folder.fails(2, before);
+        assert!(said.contains("`wayleave-lab`") && said.contains(&format!("run: {now}")), "{said}");
+    }
+    folder.write("lab.toml", "[lab]\nname = \"x\"\n");
+    assert!(folder.fails(1, &["check", "lab.toml"]).contains("wayleave-lab check"));
 }
 
 #[test]
@@ -123,9 +142,9 @@ fn a_mistake_on_the_command_line_is_json_where_json_was_asked_for() {
     let folder = Folder::new("cli-usage-json");
     for arguments in [
         &["keys", "--json", "frobnicate"][..],
-        &["bench", "bgp-codec", "--json", "--no-such-option"],
+        &["wayleave-lab", "bench", "bgp-codec", "--json", "--no-such-option"],
         &["why", "192.0.2.1/24", "--url", "x", "--json"],
-        &["bench", "no-such-benchmark", "--json"],
+        &["wayleave-lab", "bench", "no-such-benchmark", "--json"],
     ] {
         let output = folder.run(arguments);
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), String::new()), "{arguments:?}");
@@ -137,22 +156,26 @@ fn a_mistake_on_the_command_line_is_json_where_json_was_asked_for() {
     }
     // Without it they are on standard error, and help is never JSON.
     assert!(folder.fails(2, &["keys", "frobnicate"]).contains("Usage:"));
-    assert!(folder.ok(&["bench", "--json", "--help"]).contains("Usage:"));
+    assert!(folder.ok(&["wayleave-lab", "bench", "--json", "--help"]).contains("Usage:"));
 }
 
 #[test]
 fn a_plot_that_nothing_draws_and_a_damaged_recording_are_errors() {
     let folder = Folder::new("cli-bench-errors");
     for name in ["bgp-codec", "export-all", "exchange-join", "exchange-trace", "forward-io"] {
-        let said = folder.fails(2, &["bench", name, "--plot", "plot.svg"]);
+        let said = folder.fails(2, &["wayleave-lab", "bench", name, "--plot", "plot.svg"]);
         assert!(said.contains("draws no plot"), "{said}");
     }
-    assert!(folder.fails(2, &["bench", "attest-trace", "--mrt", "x", "--plot", "plot.svg"]).contains("draws no plot"));
+    assert!(
+        folder
+            .fails(2, &["wayleave-lab", "bench", "attest-trace", "--mrt", "x", "--plot", "plot.svg"])
+            .contains("draws no plot")
+    );
     assert!(!folder.0.join("plot.svg").exists());
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
     let whole = fs::read(trace).expect("the trace");
     let write = |octets: &[u8]| fs::write(folder.0.join("trace.mrt"), octets).expect("written");
-    let run = ["bench", "bgp-codec", "--mrt", "trace.mrt", "--short", "--json", "--repetitions", "1"];
+    let run = ["wayleave-lab", "bench", "bgp-codec", "--mrt", "trace.mrt", "--short", "--json", "--repetitions", "1"];
     // A record of a type that nobody knows is skipped, and counted.
     let unknown = [&[0, 0, 0, 1, 0xff, 0xfe, 0, 9, 0, 0, 0, 3, 1, 2, 3][..], &whole].concat();
     write(&whole);
@@ -271,7 +294,7 @@ fn a_recording_that_cannot_be_read_is_an_error() {
     cut(&[0x1f, 0x8b, 8, 0, 1, 2, 3], "broken.gz");
     let rest = ["--connect", "127.0.0.1:1", "--asn", "64497", "--router-id", "192.0.2.1", "--once"];
     for name in ["empty.mrt", "junk.mrt", "cut.mrt", "broken.gz"] {
-        let said = folder.fails(1, &[&["lab", "speak", "--mrt", name], &rest[..]].concat());
+        let said = folder.fails(1, &[&["wayleave-lab", "speak", "--mrt", name], &rest[..]].concat());
         assert!(said.contains(name), "{said}");
     }
 }
@@ -301,7 +324,7 @@ fn commands_that_change_files_answer_in_json() {
     let remove = ["members", "remove", "m.signed", "--operator", "op2.key", "--name", "alpha", "--json"];
     let said = json(&folder.ok(&remove));
     assert_eq!((&said["number"], &said["party"]), (&2.into(), &2.into()));
-    assert_eq!(json(&folder.ok(&["bench", "--list", "--json"]))["benchmarks"][0]["name"], "bgp-codec");
+    assert_eq!(json(&folder.ok(&["wayleave-lab", "bench", "--list", "--json"]))["benchmarks"][0]["name"], "bgp-codec");
 }
 
 #[test]
@@ -720,7 +743,7 @@ fn show_and_why_report_a_role_that_does_not_answer() {
 #[test]
 fn benchmarks_are_listed_and_report_in_the_common_form() {
     let folder = Folder::new("cli-bench");
-    let list = folder.ok(&["bench", "--list"]);
+    let list = folder.ok(&["wayleave-lab", "bench", "--list"]);
     let exchange = [
         "bgp-codec",
         "export-all",
@@ -744,20 +767,26 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
     ]) {
         assert!(list.lines().any(|line| line == *name), "{name} is not in: {list}");
     }
-    assert!(folder.fails(2, &["bench", "nothing"]).contains("no benchmark `nothing`"));
-    assert!(folder.fails(2, &["bench", "--all", "results", "--members", "9"]).contains("cannot be used with"));
-    assert!(folder.fails(2, &["bench", "--all", "results", "select-best"]).contains("cannot be used with"));
+    assert!(folder.fails(2, &["wayleave-lab", "bench", "nothing"]).contains("no benchmark `nothing`"));
+    assert!(
+        folder
+            .fails(2, &["wayleave-lab", "bench", "--all", "results", "--members", "9"])
+            .contains("cannot be used with")
+    );
+    assert!(
+        folder.fails(2, &["wayleave-lab", "bench", "--all", "results", "select-best"]).contains("cannot be used with")
+    );
     for name in ["forward", "forward-io", "stamp", "overlay", "pocomon"] {
-        let said = folder.fails(2, &["bench", name, "--only", "tea"]);
+        let said = folder.fails(2, &["wayleave-lab", "bench", name, "--only", "tea"]);
         assert!(said.contains("no result's name begins with `tea`"), "{said}");
     }
-    assert!(folder.fails(2, &["bench", "bgp-codec", "--only", "tea"]).contains("takes no --only"));
-    let table = json(&folder.ok(&["bench", "forward", "--only", "table-1.trace-2", "--json"]));
+    assert!(folder.fails(2, &["wayleave-lab", "bench", "bgp-codec", "--only", "tea"]).contains("takes no --only"));
+    let table = json(&folder.ok(&["wayleave-lab", "bench", "forward", "--only", "table-1.trace-2", "--json"]));
     assert_eq!(
         (table["results"].as_array().map(Vec::len), &table["params"]["only"][0]),
         (Some(2), &"table-1.trace-2".into())
     );
-    let one = ["bench", "stamp", "--only", "scion.1500", "--json", "--repetitions", "1"];
+    let one = ["wayleave-lab", "bench", "stamp", "--only", "scion.1500", "--json", "--repetitions", "1"];
     let results = json(&folder.ok(&one))["results"].as_array().expect("results").clone();
     assert_eq!(results.iter().map(|result| &result["name"]).collect::<Vec<_>>(), ["scion.1500"]);
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/bird.messages.mrt");
@@ -811,7 +840,8 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
         ),
     ];
     for (arguments, expected) in runs {
-        let said = folder.ok(&[&["bench"], arguments, &["--short", "--json", "--repetitions", "3"]].concat());
+        let said =
+            folder.ok(&[&["wayleave-lab", "bench"], arguments, &["--short", "--json", "--repetitions", "3"]].concat());
         assert_eq!(said.lines().count(), 1, "one object on one line");
         let said = json(&said);
         assert_eq!((&said["bench"], &said["version"]), (&arguments[0].into(), &1.into()));
@@ -830,7 +860,8 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
 fn the_exchanges_benchmarks_count_what_they_do_and_draw_the_papers_figures() {
     let folder = Folder::new("cli-bench-exchange");
     let run = |arguments: &[&str]| {
-        let said = folder.ok(&[&["bench"], arguments, &["--short", "--json", "--repetitions", "2"]].concat());
+        let said =
+            folder.ok(&[&["wayleave-lab", "bench"], arguments, &["--short", "--json", "--repetitions", "2"]].concat());
         json(&said)["results"].as_array().expect("results").clone()
     };
     let value = |results: &[serde_json::Value], name: &str| {
@@ -859,9 +890,15 @@ fn the_exchanges_benchmarks_count_what_they_do_and_draw_the_papers_figures() {
         assert!(svg.contains("published") && svg.ends_with("</svg>\n"), "{file}");
     }
     assert!(
-        folder.fails(2, &["bench", "exchange-trace", "--plot", "x.svg"]).contains("draws no plot of a recorded trace")
+        folder
+            .fails(2, &["wayleave-lab", "bench", "exchange-trace", "--plot", "x.svg"])
+            .contains("draws no plot of a recorded trace")
     );
-    assert!(folder.fails(2, &["bench", "party", "--party", "1", "2", "3", "4", "5", "6"]).contains("start no party"));
+    assert!(
+        folder
+            .fails(2, &["wayleave-lab", "bench", "party", "--party", "1", "2", "3", "4", "5", "6"])
+            .contains("start no party")
+    );
 }
 
 /// One key file in the place of another: what `check` and `run` say.

@@ -1,4 +1,4 @@
-//! `wayleave lab`: whole overlays from the example files, in namespaces.
+//! `wayleave-lab`: whole overlays from the example files, in namespaces.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use wayleave_lab::netns::{self, Rung};
 use wayleave_lab::overlay::tun_problem;
 
-use crate::common::{Folder, eventually, text};
+use crate::common::{Folder, eventually, laboratory, text};
 
 /// Why there can be no laboratory here.
 pub(crate) fn impossible() -> Option<String> {
@@ -37,11 +37,11 @@ impl Lab {
     }
 
     pub(crate) fn up(&self, arguments: &[&str]) -> Output {
-        self.folder.run(&[&["lab", "up", "--dir", &self.dir], arguments].concat())
+        self.folder.run(&[&["wayleave-lab", "up", "--dir", &self.dir], arguments].concat())
     }
 
     pub(crate) fn lab(&self, verb: &str, arguments: &[&str]) -> Output {
-        self.folder.run(&[&["lab", verb, "--dir", &self.dir], arguments].concat())
+        self.folder.run(&[&["wayleave-lab", verb, "--dir", &self.dir], arguments].concat())
     }
 
     pub(crate) fn status(&self) -> Value {
@@ -188,8 +188,8 @@ fn hosts_behind_gateways_speak_to_each_other_over_a_slow_link() {
 fn what_a_killed_up_or_a_killed_laboratory_leaves_is_ended_by_down() {
     let Some(lab) = Lab::new("killed") else { return };
     // `up` is killed while nodes join.
-    let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
-    command.args(["lab", "up", "--dir", &lab.dir, &example("chain.toml")]).stdout(Stdio::null());
+    let mut command = Command::new(laboratory());
+    command.args(["up", "--dir", &lab.dir, &example("chain.toml")]).stdout(Stdio::null());
     let mut up = command.stdin(Stdio::null()).spawn().expect("the program runs");
     let has_said = || fs::read_to_string(Path::new(&lab.dir).join("progress")).is_ok_and(|said| said.contains("realm"));
     eventually("a realm", has_said);
@@ -211,7 +211,7 @@ fn what_a_killed_up_or_a_killed_laboratory_leaves_is_ended_by_down() {
     let exec = lab.lab("exec", &["a", "true"]);
     assert!(text(&exec.stderr).contains("has ended"), "{}", text(&exec.stderr));
     let again = lab.up(&[&example("chain.toml")]);
-    assert!(text(&again.stderr).contains("wayleave lab down"), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("wayleave-lab down"), "{}", text(&again.stderr));
     // Another process has the holder's number now, as far as the folder tells: it is left alone.
     let mut innocent = Command::new("sleep").arg("60").spawn().expect("sleep runs");
     let claimed = serde_json::json!({ "pid": innocent.id(), "started": holder["started"], "rung": holder["rung"] });
@@ -236,29 +236,33 @@ fn mistakes_in_a_description_are_shown_where_they_are() {
         "ingress.toml",
         "multihoming.toml",
     ] {
-        let said = folder.ok(&["check", &example(name)]);
-        assert!(said.contains("fine, a description for `wayleave lab up`"), "{said}");
+        let said = folder.ok(&["wayleave-lab", "check", &example(name)]);
+        assert!(said.contains("fine, a description for `wayleave-lab up`"), "{said}");
     }
     folder.write("wrong.toml", &good.replacen("to = \"w1\"", "to = \"w7\"", 1));
     let line = good.lines().position(|line| line == "to = \"w1\"").expect("a link") + 1;
-    for command in [&["check", "wrong.toml"][..], &["lab", "up", "wrong.toml"], &["lab", "graph", "wrong.toml"]] {
+    for command in [
+        &["wayleave-lab", "check", "wrong.toml"][..],
+        &["wayleave-lab", "up", "wrong.toml"],
+        &["wayleave-lab", "graph", "wrong.toml"],
+    ] {
         let said = folder.fails(1, command);
         assert!(said.contains(&format!("wrong.toml:{line}:6")) && said.contains("no node `w7`"), "{said}");
     }
-    let said = folder.run(&["check", "wrong.toml", "--json"]);
+    let said = folder.run(&["wayleave-lab", "check", "wrong.toml", "--json"]);
     let said: Value = serde_json::from_slice(&said.stdout).expect("JSON");
     assert_eq!((&said["errors"][0]["line"], &said["role"]), (&line.into(), &"lab".into()));
     let policy = "seconds = 60\nsenders = [\"a\", \"b\"]";
     let hosts = fs::read_to_string(example("hosts.toml")).expect("an example");
     assert!(hosts.contains(policy));
     folder.write("policy.toml", &hosts.replace(policy, "seconds = 60"));
-    let said = folder.fails(1, &["check", "policy.toml"]);
+    let said = folder.fails(1, &["wayleave-lab", "check", "policy.toml"]);
     assert!(said.contains("the policy does not hold"), "{said}");
-    let drawn = folder.ok(&["lab", "graph", "--text", &example("demo.toml")]);
+    let drawn = folder.ok(&["wayleave-lab", "graph", "--text", &example("demo.toml")]);
     assert!(drawn.starts_with("a  gateway of 10.0.1.0/24, fd00:1::/64\n├─ w1  provider\n"), "{drawn}");
-    let drawn = folder.ok(&["lab", "graph", "--text", &example("egress.toml")]);
+    let drawn = folder.ok(&["wayleave-lab", "graph", "--text", &example("egress.toml")]);
     assert!(drawn.starts_with("gold  stamps to 203.0.113.0/24 with east\n├─ in\n└─ h1  host 192.0.2.10\n"), "{drawn}");
     assert!(drawn.contains("├─ east, cost 10\n") && drawn.contains("└─ keys  key server 198.51.100.53\n"), "{drawn}");
-    let said = folder.fails(1, &["lab", "status", "--dir", "nowhere"]);
-    assert!(said.contains("no laboratory in nowhere") && said.contains("wayleave lab up FILE"), "{said}");
+    let said = folder.fails(1, &["wayleave-lab", "status", "--dir", "nowhere"]);
+    assert!(said.contains("no laboratory in nowhere") && said.contains("wayleave-lab up FILE"), "{said}");
 }

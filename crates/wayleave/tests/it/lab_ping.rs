@@ -1,4 +1,4 @@
-//! `wayleave lab ping`: a packet of each format through running routers, its answer, and what a spoiled one meets.
+//! `wayleave-lab ping`: a packet of each format through running routers, its answer, and what a spoiled one meets.
 
 use std::process::Output;
 
@@ -12,9 +12,9 @@ use crate::router::icing::{key, link};
 use crate::router::platypus::{HOST, LAST, lay_out, start};
 use crate::router::scion::{DOWN, KEYS, UP, config, host};
 
-/// `lab ping` with JSON.
+/// `wayleave-lab ping` with JSON.
 fn ping(folder: &Folder, arguments: &[&str]) -> (Output, Value) {
-    let output = folder.run(&[&["lab", "ping", "--interval-ms", "20", "--json"], arguments].concat());
+    let output = folder.run(&[&["wayleave-lab", "ping", "--interval-ms", "20", "--json"], arguments].concat());
     let said = text(&output.stdout);
     // A failure is a second object.
     let first = said.lines().next().unwrap_or_default();
@@ -70,7 +70,7 @@ fn scion_packets_are_answered_over_three_ases_and_a_spoiled_mac_is_told_by_scmp(
         transcript += &text(&folder.run(&command.split(' ').collect::<Vec<_>>()).stdout);
     }
     assert_eq!(timeless(&transcript), timeless(&shown));
-    let wrong = folder.run(&["lab", "ping", "--format", "icing", "--via", "r0.toml"]);
+    let wrong = folder.run(&["wayleave-lab", "ping", "--format", "icing", "--via", "r0.toml"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("a router of scion packets, not of icing"), "{}", text(&wrong.stderr));
 }

@@ -2,129 +2,28 @@
 //! file in the place of the servers.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use wayleave_control::frames::Host;
-use wayleave_control::node::Realm;
-use wayleave_core::{Afi, IdentityKey, InnerPrefixes, Prefix};
+use wayleave_core::{IdentityKey, InnerPrefixes, Prefix};
 use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::gateway::Member;
-use wayleave_dataplane::icing::{Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
+use wayleave_dataplane::icing::{Link, Policy};
 use wayleave_packet::icing::header::{NodeId, PathHash, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, NodeSecret, TagMaster};
 use wayleave_packet::{Hop, HopId, Path};
 use wayleave_runtime::identity::from_hex;
 
-use crate::config::overlay::{NodeRef, OverlaySection, Settings};
+use crate::config::receiving::{Known, Neighbour, own_addresses, rules};
 use crate::failure::{Failure, Outcome};
-use crate::roles::overlay::{self, OwnIds};
+use crate::roles::overlay;
 
 /// Octets of the laboratory's file, at most.
 const MOST_OCTETS: u64 = 16 << 20;
-
-/// What is known at one moment.
-#[derive(Clone, Debug)]
-pub struct Known {
-    /// All members, this gateway among them.
-    pub members: Vec<Member>,
-    pub names: BTreeMap<String, IdentityKey>,
-    pub prefixes: InnerPrefixes,
-    /// How packets that come in are verified.
-    pub receiver: Policy,
-    pub links: Vec<Neighbour>,
-}
-
-/// A neighbour.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Neighbour {
-    pub identity: IdentityKey,
-    pub link: u16,
-    pub local: SocketAddr,
-    pub remote: SocketAddr,
-}
-
-impl Known {
-    /// A node's identity by its name or key.
-    pub fn identity(&self, node: &NodeRef) -> Option<IdentityKey> {
-        match node {
-            NodeRef::Name(name) => self.names.get(name.as_str()).copied(),
-            NodeRef::Key(key) => Some(*key),
-        }
-    }
-
-    /// Who has this name.
-    pub fn identity_of(&self, name: &str) -> Option<IdentityKey> {
-        self.names.get(name).copied()
-    }
-
-    /// A node's first name, or its key.
-    pub fn describe(&self, node: &IdentityKey) -> String {
-        let name = self.names.iter().find(|(_, identity)| *identity == node);
-        name.map_or_else(|| node.to_string(), |(name, _)| name.clone())
-    }
-}
-
-/// The address of each family that a node has itself: the first one of its first prefix.
-pub fn own_addresses(prefixes: &[Prefix]) -> Vec<IpAddr> {
-    let first = |afi: Afi| prefixes.iter().find(|prefix| prefix.afi() == afi);
-    let address = |prefix: &Prefix| match prefix.address() {
-        address if prefix.len() == prefix.afi().bits() => address,
-        IpAddr::V4(v4) => IpAddr::from((u32::from(v4) + 1).to_be_bytes()),
-        IpAddr::V6(v6) => IpAddr::from((u128::from(v6) + 1).to_be_bytes()),
-    };
-    [Afi::Ipv4, Afi::Ipv6].into_iter().filter_map(first).map(address).collect()
-}
-
-/// Packets with any of these tags are for us.
-fn rules(tags: impl Iterator<Item = Tag>) -> Vec<TagRule> {
-    let meaning = Meaning { queue: 0, output: Output::Next, account: None };
-    tags.map(|tag| TagRule { bits: tag.0, depth: 32, meaning }).collect()
-}
-
-/// What the realm says, as far as this node is concerned.
-pub fn of_realm(settings: &Settings, section: &OverlaySection, realm: &Realm, ids: &OwnIds) -> Known {
-    let own = settings.own();
-    let member = |(identity, member): (&IdentityKey, &Arc<wayleave_control::node::Member>)| Member {
-        identity: *identity,
-        noise: member.membership.noise,
-        addresses: own_addresses(&member.membership.grants.prefixes),
-    };
-    let mut links = Vec::new();
-    let mut receivers = Vec::new();
-    for section in &section.neighbour {
-        let section = section.get_ref();
-        let (id, local) = (*section.interface.get_ref(), section.local.get_ref().0);
-        let identity = match &section.node.get_ref().0 {
-            NodeRef::Name(name) => realm.names.get(name).copied(),
-            NodeRef::Key(key) => Some(*key),
-        };
-        let node = identity.and_then(|identity| realm.nodes.get(&identity));
-        let nodes = node.map_or_else(Vec::new, |node| node.ids.iter().map(|key| key.node).collect());
-        receivers.push(Link { id, nodes, is_open: false });
-        let advert = node.and_then(|node| node.advert.as_ref());
-        if let (Some(identity), Some(link)) = (identity, advert.and_then(|advert| advert.link(&own))) {
-            links.push(Neighbour { identity, link: id, local, remote: link.endpoint });
-        }
-    }
-    let newest = ids.ids.len().saturating_sub(MAX_KEYS);
-    Known {
-        members: realm.nodes.iter().map(member).collect(),
-        names: realm.names.iter().map(|(name, identity)| (name.as_str().to_owned(), *identity)).collect(),
-        prefixes: realm.prefixes.clone(),
-        receiver: Policy {
-            secrets: ids.ids[newest..].iter().map(|own| own.secret.clone()).collect(),
-            masters: settings.tags.clone(),
-            links: receivers,
-            rules: rules(section.tags_offered.iter().map(|entry| entry.tag.get_ref().0.0)),
-            accounts: Vec::new(),
-        },
-        links,
-    }
-}
 
 /// Who answers questions for paths and proofs.
 #[derive(Clone)]

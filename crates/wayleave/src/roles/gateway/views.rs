@@ -13,11 +13,11 @@ use wayleave_runtime::store::FileStore;
 
 use super::Shared;
 use super::names::{Directory, Meaning, meaning};
-use super::source::Known;
 use super::worker::IoCounters;
 use crate::config::Text;
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::overlay::NodeRef;
+use crate::config::receiving::Known;
 use crate::roles::daemon::{View, Views};
 
 /// How long `ping` waits for an answer.

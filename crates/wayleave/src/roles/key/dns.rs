@@ -15,8 +15,9 @@ use wayleave_control::capability::{Client, Transport};
 use wayleave_core::Now;
 use wayleave_runtime::Clock;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
+use wayleave_runtime::packets::requests::RequestBatch;
 use wayleave_runtime::packets::udp::Udp;
-use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
+use wayleave_runtime::packets::{Port, wait};
 
 use super::core::{Core, Response, lock};
 use super::listing::ListHandle;
@@ -62,14 +63,14 @@ pub fn answer_datagrams(
     let over = Arc::clone(&is_over);
     let report = failed.clone();
     let answer = move || {
-        let mut batch = Batch::default();
+        let mut batch = RequestBatch::default();
         while !over.load(Ordering::Relaxed) {
             if let Err(error) = wait(std::iter::once(&port as &dyn Port), LOOK) {
                 let _ = report.try_send(Failure::system("cannot wait for questions", &error)); // fails if another is reported
                 return;
             }
             // An error is that of an answer that could not be delivered.
-            if port.receive(&mut batch.questions).unwrap_or(0) == 0 {
+            if port.receive(&mut batch.requests).unwrap_or(0) == 0 {
                 continue;
             }
             if let Err(failure) = answer_batch(&mut batch, &core, clock.now(), &acknowledging) {
@@ -84,19 +85,27 @@ pub fn answer_datagrams(
 }
 
 /// Answers what came together. Acknowledgements that wait for the list leave by themselves.
-fn answer_batch(batch: &mut Batch, core: &Mutex<Core>, now: Now, acknowledging: &Acknowledging) -> Result<(), Failure> {
+fn answer_batch(
+    batch: &mut RequestBatch,
+    core: &Mutex<Core>,
+    now: Now,
+    acknowledging: &Acknowledging,
+) -> Result<(), Failure> {
     let mut outcome = Ok(());
     let mut core = lock(core);
-    batch.answer(|octets, client, from| match core.answer(octets, client, now) {
-        Ok(Response::Ready(answer)) => Some(answer),
-        Ok(Response::Nothing) => None,
-        Ok(Response::Listed { octets, change }) => {
-            acknowledging.send(octets, from, change);
-            None
-        }
-        Err(failure) => {
-            outcome = Err(failure);
-            None
+    batch.answer(|octets, from| {
+        let client = Client { address: from.ip().to_canonical(), transport: Transport::Udp };
+        match core.answer(&octets[..octets.len().min(LONGEST)], client, now) {
+            Ok(Response::Ready(answer)) => Some(answer),
+            Ok(Response::Nothing) => None,
+            Ok(Response::Listed { octets, change }) => {
+                acknowledging.send(octets, from, change);
+                None
+            }
+            Err(failure) => {
+                outcome = Err(failure);
+                None
+            }
         }
     });
     outcome
@@ -118,38 +127,6 @@ impl Acknowledging {
             }
             let _ = socket.send_to(&octets, to); // who gets none repeats the order
         });
-    }
-}
-
-/// Questions that came together, and their answers.
-#[derive(Default)]
-pub struct Batch {
-    pub questions: Burst,
-    answers: Burst,
-    out: Vec<Outgoing>,
-}
-
-impl Batch {
-    /// Asks for the answer to each question, in order.
-    pub fn answer(&mut self, mut answer: impl FnMut(&[u8], Client, SocketAddr) -> Option<Vec<u8>>) {
-        self.answers.clear();
-        self.out.clear();
-        for question in 0..self.questions.len() {
-            let from = self.questions.from(question);
-            let octets = self.questions.octets(question);
-            let client = Client { address: from.ip().to_canonical(), transport: Transport::Udp };
-            let Some(octets) = answer(&octets[..octets.len().min(LONGEST)], client, from) else { continue };
-            let packet = self.answers.len() as u32; // at most as many as questions
-            if self.answers.push(&octets, from) {
-                self.out.push(Outgoing { packet, to: from });
-            }
-        }
-    }
-
-    /// Sends the answers.
-    pub fn send(&mut self, port: &mut impl Port) {
-        // A full queue loses answers, as the network may; who asks repeats.
-        let _ = port.send(&self.answers, &self.out);
     }
 }
 

@@ -8,7 +8,6 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
-use wayleave_control::advert::{Link, TagOffer};
 use wayleave_control::frames::Host;
 use wayleave_control::node::{Node, NodeEvent, NodeInput, NodeOutput, Profile, Realm};
 use wayleave_control::realm::{Membership, Server};
@@ -24,7 +23,7 @@ use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Role;
 
 use super::{LeaseState, NoConsent, NoPath, OwnIds, records};
-use crate::config::overlay::{NodeRef, OverlaySection};
+use crate::config::overlay::OverlaySection;
 use crate::failure::Failure;
 use crate::roles::Events;
 use crate::roles::daemon::fresh;
@@ -46,7 +45,6 @@ pub enum Event {
     Link(LinkEvent),
     Persisted(u64),
     Find(Host, oneshot::Sender<Found>),
-    Forget(Host),
     Obtain {
         path: Path,
         seconds: u32,
@@ -198,36 +196,7 @@ impl OverlayIo {
 
     /// What the configuration says of the node, with those neighbours that are members.
     pub fn profile(&self, realm: &Realm) -> Profile {
-        let section = &self.section;
-        let mut links = Vec::new();
-        for neighbour in &section.neighbour {
-            let neighbour = neighbour.get_ref();
-            let identity = match &neighbour.node.get_ref().0 {
-                NodeRef::Key(identity) => Some(*identity),
-                NodeRef::Name(name) => realm.names.get(name).copied(),
-            };
-            let Some(identity) = identity.filter(|identity| *identity != self.identity.identity()) else { continue };
-            links.push(Link {
-                neighbour: identity,
-                relationship: neighbour.relationship.relationship(),
-                public: neighbour.public,
-                interface: *neighbour.interface.get_ref(),
-                endpoint: neighbour.endpoint.unwrap_or(*neighbour.local.get_ref()).0,
-            });
-        }
-        links.sort();
-        links.dedup_by_key(|link| link.neighbour);
-        let offer = |entry: &crate::config::overlay::TagEntry| TagOffer {
-            tag: entry.tag.get_ref().0.0,
-            usage: entry.usage.usage(),
-            meaning: entry.meaning.as_ref().map(|meaning| meaning.get_ref().clone()).unwrap_or_default(),
-        };
-        Profile {
-            mtu: u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX),
-            links,
-            tags: section.tags_offered.iter().map(offer).collect(),
-            consent: section.consent.as_ref().map(crate::config::overlay::ServerEntry::server),
-        }
+        self.section.profile(self.identity.identity(), realm)
     }
 
     fn note(&self, event: &NodeEvent) {
@@ -284,7 +253,6 @@ impl Io<Node> for OverlayIo {
                 self.finds.entry(host.clone()).or_default().push(to);
                 NodeInput::Find(host)
             }
-            Event::Forget(host) => NodeInput::Forget(host),
             Event::Obtain { path, seconds, to } => {
                 let id = self.next_lease;
                 self.next_lease += 1;

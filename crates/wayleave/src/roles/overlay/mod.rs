@@ -24,8 +24,6 @@ use wayleave_control::path::PathFailure;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::IdentityKey;
 use wayleave_packet::Path;
-use wayleave_packet::icing::header::NodeId;
-use wayleave_packet::icing::mint::NodeSecret;
 use wayleave_runtime::Clock;
 use wayleave_runtime::links::{Limits, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -68,14 +66,6 @@ pub struct Handle {
 pub struct OwnIds {
     /// Ascending by epoch.
     pub ids: Vec<OwnId>,
-}
-
-impl OwnIds {
-    /// The secret of one of them.
-    #[must_use]
-    pub fn secret(&self, id: &NodeId) -> Option<&NodeSecret> {
-        self.ids.iter().map(|own| &own.secret).find(|secret| secret.id() == *id)
-    }
 }
 
 /// There is no path to a host, and why by each path server.
@@ -293,11 +283,6 @@ impl Handle {
     /// The node's own IDs with their secrets.
     pub fn ids(&self) -> watch::Receiver<Arc<OwnIds>> {
         self.ids.clone()
-    }
-
-    /// What was found for a host is not used again: the next question goes to the path servers.
-    pub async fn forget(&self, host: Host) {
-        let _ = self.events.send(Event::Forget(host)).await; // fails if the node has stopped
     }
 
     /// The paths to a host, at most 16, the shortest first. What was found before is given at once.

@@ -32,8 +32,12 @@ impl Folder {
         fs::write(self.0.join(name), text).expect("written");
     }
 
+    /// Runs the program; the laboratory's, if the first argument is `wayleave-lab`.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        let (mut command, arguments) = match arguments {
+            ["wayleave-lab", arguments @ ..] => (Command::new(laboratory()), arguments),
+            _ => (Command::new(env!("CARGO_BIN_EXE_wayleave")), arguments),
+        };
         command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).output().expect("the program runs")
     }
@@ -64,6 +68,13 @@ impl Drop for Folder {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
+}
+
+/// The laboratory's program, which cargo builds beside the product's when it builds the workspace.
+pub fn laboratory() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_wayleave")).with_file_name("wayleave-lab");
+    assert!(program.is_file(), "{} is missing: cargo build --package wayleave-lab", program.display());
+    program
 }
 
 pub fn text(bytes: &[u8]) -> String {

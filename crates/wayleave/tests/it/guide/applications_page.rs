@@ -14,7 +14,7 @@ fn a_network_with_capabilities_is_described_as_the_guide_says() {
     let shell = Shell::new("guide-applications-file");
     shell.folder.write("mine.toml", &snippet("applications.md", "toml"));
     shell.run("wayleave check mine.toml");
-    let drawn = shell.run("wayleave lab graph mine.toml --text");
+    let drawn = shell.run("wayleave-lab graph mine.toml --text");
     assert!(drawn.contains("pro  waypoint 198.51.100.1") && drawn.contains("edge, cost 2"), "{drawn}");
 }
 
@@ -33,7 +33,7 @@ fn the_papers_applications_are_run_and_billed_as_the_guide_says() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").canonicalize().expect("documentation");
     symlink(docs, shell.folder.0.join("docs")).expect("a link");
     // The folder of a user's laboratories is the test's own.
-    shell.put("wayleave lab ", "XDG_STATE_HOME=$PWD wayleave lab ");
+    shell.put("wayleave-lab ", "XDG_STATE_HOME=$PWD wayleave-lab ");
     let pages = snippets("applications.md", "sh");
     assert_eq!(pages.len(), 5);
     // What the statements of each have at least: a principal at the beginning of a line.

@@ -13,7 +13,7 @@ fn a_laboratory_is_described_as_the_guide_says() {
     let shell = Shell::new("guide-lab-file");
     shell.folder.write("lab.toml", &snippet("lab.md", "toml"));
     shell.run("wayleave check lab.toml");
-    assert!(shell.run("wayleave lab graph lab.toml --text").contains("server  host 10.0.2.10"));
+    assert!(shell.run("wayleave-lab graph lab.toml --text").contains("server  host 10.0.2.10"));
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_laboratory_is_used_as_the_guide_says() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").canonicalize().expect("documentation");
     symlink(docs, shell.folder.0.join("docs")).expect("a link");
     // The folder of a user's laboratories is the test's own.
-    shell.put("wayleave lab ", "XDG_STATE_HOME=$PWD wayleave lab ");
+    shell.put("wayleave-lab ", "XDG_STATE_HOME=$PWD wayleave-lab ");
     let mut said = Vec::new();
     for command in commands(&snippet("lab.md", "sh")) {
         said.push(shell.run(&command));

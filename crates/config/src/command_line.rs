@@ -1,0 +1,64 @@
+//! What both programs do around a command: arguments are parsed, and failures printed, for people or as JSON.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::failure::{Failure, Failures};
+use crate::output;
+
+/// Parses the command line, runs the command, and prints its failures; the process's exit code.
+pub fn run<C: Parser>(command: impl FnOnce(C) -> Result<ExitCode, Failures>) -> ExitCode {
+    let cli = match C::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are no errors, and are printed as they are.
+        Err(error) if error.use_stderr() && wants_json() => return report_usage(&error),
+        Err(error) => error.exit(),
+    };
+    match command(cli) {
+        Ok(code) => code,
+        Err(failures) => {
+            let code = ExitCode::from(failures.exit_code());
+            if wants_json() {
+                report_json(&failures);
+            } else {
+                failures.0.into_iter().for_each(report);
+            }
+            code
+        }
+    }
+}
+
+/// Whether results, and errors too, are printed as JSON. No command has a value that looks like this option.
+fn wants_json() -> bool {
+    std::env::args_os().any(|argument| argument == "--json")
+}
+
+/// Prints a mistake on the command line in the form of [`report_json`]: what is wrong, and clap's usage as help.
+fn report_usage(error: &clap::Error) -> ExitCode {
+    let text = error.to_string();
+    let (message, help) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let message = message.strip_prefix("error: ").unwrap_or(message).trim();
+    output::print_json(serde_json::json!({ "error": message, "help": help.trim() }));
+    ExitCode::from(2)
+}
+
+/// Prints the failures as one JSON object on standard output.
+fn report_json(failures: &Failures) {
+    let [first, ..] = failures.0.as_slice() else { return };
+    output::print_json(serde_json::json!({ "error": failures.to_string(), "help": first.remedy() }));
+}
+
+/// Prints one failure on standard error, with line and caret if it has a location.
+fn report(failure: Failure) {
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let theme = if colour { miette::GraphicalTheme::unicode() } else { miette::GraphicalTheme::unicode_nocolor() };
+    let handler = miette::GraphicalReportHandler::new_themed(theme).with_width(120).with_links(false);
+    let mut text = String::new();
+    match handler.render_report(&mut text, &failure) {
+        // Whoever reads errors may have gone.
+        Ok(()) => drop(write!(std::io::stderr(), "{text}")),
+        Err(_) => drop(writeln!(std::io::stderr(), "{failure}")),
+    }
+}

@@ -1,0 +1,312 @@
+//! The configuration of a Platypus router without its links: waypoints, networks, accounts, revocations.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_control::leases::MAX_ROUTERS;
+use wayleave_core::Prefix;
+use wayleave_dataplane::replay::{MOST_ROOMS, Rooms, packets_of};
+use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
+
+use super::{FormatSection, RouterFile, SocketAddresses, default_answers, default_replay, default_true, unplaced};
+use crate::Fault;
+use crate::overlay::ServerEntry;
+use crate::parse::{PublicKey, Text};
+use crate::rs::range;
+
+/// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
+const LONGEST: u64 = 65_535;
+const COMMON: u64 = 1_500;
+/// Rates, at most: they are compared one by one at a reload, and each has a room in the replay filter.
+const MOST_RATES: usize = MOST_ROOMS;
+/// Octets of the shortest packet: IPv4, header, one capability with a binding of 64 bits.
+const SHORTEST: usize = 60;
+/// Octets a second, or at once, at most.
+const MOST_OCTETS: u64 = 1 << 40;
+/// Principals and delegations have numbers of 24 bits.
+const MOST_NUMBER: u64 = (1 << 24) - 1;
+
+/// `[platypus]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlatypusSection {
+    /// Addresses that packets are sent to.
+    pub waypoints: Spanned<Vec<Text<Ipv4Addr>>>,
+    /// Bindings of 64 bits are accepted.
+    #[serde(default)]
+    pub narrow: bool,
+    /// How old a packet may be, in seconds.
+    #[serde(default = "default_freshness")]
+    pub freshness_secs: Spanned<u64>,
+    /// Networks that may not be reached through this router.
+    #[serde(default)]
+    pub refused: Vec<Prefix>,
+    /// Waypoints in those networks that may be reached.
+    #[serde(default)]
+    pub allowed_waypoints: Vec<Text<IpAddr>>,
+    /// Networks of ordinary hosts: the last waypoint takes the header off packets to them.
+    #[serde(default)]
+    pub decapsulate: Vec<Prefix>,
+    #[serde(default)]
+    pub repeated: RepeatedName,
+    /// Packets that the replay filter holds in a turn of four seconds.
+    #[serde(default = "default_replay")]
+    pub replay_capacity: Spanned<u64>,
+    /// Accounts at most; with zero nothing is counted.
+    #[serde(default = "default_accounts")]
+    pub accounts: Spanned<u64>,
+    /// ICMP errors a second.
+    #[serde(default = "default_answers")]
+    pub answers_per_second: Spanned<u64>,
+    /// Limits for principals and delegations.
+    #[serde(default)]
+    pub rates: Vec<Spanned<RateSection>>,
+    /// A signed list of revocations, and who signs it.
+    pub revocations: Option<Spanned<RevocationsSection>>,
+    /// The provider's key server, to which usage is reported.
+    pub provider: Option<Spanned<ProviderSection>>,
+}
+
+/// The key server of this router's provider.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderSection {
+    /// The file of this router's identity.
+    pub identity: Spanned<PathBuf>,
+    pub server: ServerEntry,
+}
+
+/// The rate of a principal with all its delegations, or of one delegation.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateSection {
+    pub principal: Spanned<u64>,
+    pub delegation: Option<Spanned<u64>>,
+    /// Octets of IP packets a second.
+    pub rate: Spanned<u64>,
+    /// The number of the provider's routers that share the rate. Default: it is this router's alone.
+    pub routers: Option<Spanned<u64>>,
+    /// Burst in octets. Default: a tenth of a second at the rate, at least the longest packet for each thread.
+    pub burst: Option<Spanned<u64>>,
+}
+
+impl RateSection {
+    /// Octets at once, of all threads together.
+    pub fn burst(&self, threads: u64) -> u64 {
+        let own = self.burst.as_ref().map(|burst| *burst.get_ref());
+        own.unwrap_or_else(|| (*self.rate.get_ref() / 10).max(LONGEST * threads))
+    }
+}
+
+/// A signed list of revocations.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevocationsSection {
+    pub file: PathBuf,
+    pub key: Text<PublicKey>,
+    /// No packet passes until the list has been read.
+    #[serde(default = "default_true")]
+    pub required: bool,
+    /// How many seconds ago the first list may have been signed where no number of an earlier one is known.
+    #[serde(default = "default_recent")]
+    pub recent_secs: Spanned<u64>,
+}
+
+/// What happens to a repeated packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RepeatedName {
+    Pass,
+    CountOnce,
+    #[default]
+    Drop,
+}
+
+fn default_freshness() -> Spanned<u64> {
+    unplaced(MAX_FRESHNESS.into())
+}
+
+fn default_recent() -> Spanned<u64> {
+    unplaced(86_400)
+}
+
+fn default_accounts() -> Spanned<u64> {
+    unplaced(4_096)
+}
+
+impl FormatSection for PlatypusSection {
+    fn uses(&self) -> &'static [&'static str] {
+        &["link", "stamper"]
+    }
+
+    fn faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
+        faults.extend(range(&self.answers_per_second, 0, 100_000, "a second"));
+        faults.extend(range(&self.freshness_secs, MIN_FRESHNESS.into(), MAX_FRESHNESS.into(), "seconds"));
+        faults.extend(range(&self.replay_capacity, 1, 1 << 30, "packets"));
+        faults.extend(range(&self.accounts, 0, 1 << 22, "accounts"));
+        file.stamper_faults(faults);
+        let recent = self.revocations.as_ref().map(|list| &list.get_ref().recent_secs);
+        faults.extend(recent.and_then(|recent| range(recent, 60, 31_536_000, "seconds")));
+        if self.waypoints.get_ref().is_empty() && file.stamper.is_none() {
+            faults.push(Fault::at(self.waypoints.span(), "no waypoint address, expected at least one"));
+        }
+        if let Some(provider) = &self.provider
+            && *self.accounts.get_ref() == 0
+        {
+            let fault = Fault::at(provider.span(), "a provider without accounts: there is no usage to report");
+            faults.push(fault.help("set `accounts` in [platypus]"));
+        }
+        if *self.accounts.get_ref() > 0 && file.forwarding.state.is_none() {
+            let message = "accounts without `state` in [forwarding]: counters would not survive a restart";
+            faults.push(Fault::at(self.accounts.span(), message).help("name a file, or set accounts = 0"));
+        }
+        self.rate_faults(file, faults);
+    }
+
+    fn warnings(&self, file: &RouterFile) -> Vec<Fault> {
+        let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
+        if self.repeated == RepeatedName::Pass || !self.rooms(capacity, *file.forwarding.workers.get_ref()).are_cut {
+            return Vec::new();
+        }
+        let message =
+            "the replay filter is too small for all rates with the shortest packets: every payer's room is cut";
+        let needs: u64 = self.needs(*file.forwarding.workers.get_ref()).iter().sum();
+        let help = format!(
+            "replay_capacity = {} has room for all, and takes 12 octets for each",
+            needs.saturating_mul(4) / 3 + 2
+        );
+        vec![Fault::at(self.replay_capacity.span(), message).help(help)]
+    }
+
+    fn sockets<'a>(&'a self, file: &'a RouterFile) -> Vec<SocketAddresses<'a>> {
+        file.link_sockets(false).collect()
+    }
+}
+
+impl PlatypusSection {
+    /// For each rate, in their order, its room in a replay filter of `capacity` packets a turn. The delegation of a principal
+    /// that has a rate itself needs none, since its packets go to the principal's.
+    pub fn rooms(&self, capacity: usize, threads: u64) -> Rooms {
+        Rooms::divide(capacity, &self.needs(threads))
+    }
+
+    fn needs(&self, threads: u64) -> Vec<u64> {
+        let has_rate: HashSet<u64> = self
+            .rates
+            .iter()
+            .map(Spanned::get_ref)
+            .filter(|rate| rate.delegation.is_none())
+            .map(|rate| *rate.principal.get_ref())
+            .collect();
+        let need = |rate: &RateSection| {
+            let is_within = rate.delegation.is_some() && has_rate.contains(rate.principal.get_ref());
+            if is_within { 0 } else { packets_of(*rate.rate.get_ref(), rate.burst(threads), SHORTEST) }
+        };
+        self.rates.iter().map(|rate| need(rate.get_ref())).collect()
+    }
+
+    fn rate_faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
+        let threads = *file.forwarding.workers.get_ref();
+        let mut payers = HashSet::new();
+        if let Some(beyond) = self.rates.get(MOST_RATES) {
+            faults.push(Fault::at(beyond.span(), format!("more than {MOST_RATES} rates, expected fewer")));
+        }
+        for rate in &self.rates {
+            let at = rate.span();
+            let rate = rate.get_ref();
+            faults.extend(range(&rate.principal, 0, MOST_NUMBER, ""));
+            faults.extend(rate.delegation.as_ref().and_then(|id| range(id, 0, MOST_NUMBER, "")));
+            faults.extend(range(&rate.rate, threads, MOST_OCTETS, "octets a second"));
+            let least = COMMON * threads;
+            faults.extend(rate.burst.as_ref().and_then(|burst| range(burst, least, MOST_OCTETS, "octets at once")));
+            let payer = (*rate.principal.get_ref(), rate.delegation.as_ref().map(|id| *id.get_ref()));
+            if !payers.insert(payer) {
+                faults.push(Fault::at(at.clone(), "a second rate for the same principal or delegation, expected one"));
+            }
+            let most = MAX_ROUTERS as u64;
+            faults.extend(rate.routers.as_ref().and_then(|routers| range(routers, 1, most, "routers")));
+            if let Some(routers) = &rate.routers
+                && self.provider.is_none()
+            {
+                let fault = Fault::at(routers.span(), "a rate that routers share, and no key server that divides it");
+                faults.push(fault.help("add [platypus.provider], or leave `routers` out"));
+            }
+            if *self.accounts.get_ref() == 0 {
+                let fault = Fault::at(at, "a rate without accounts: packets are not counted");
+                faults.push(fault.help("set `accounts` in [platypus]"));
+            }
+        }
+    }
+}
+
+/// The part of `wayleave init router` for this format.
+pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scion] and [[interface]]:\n\
+     #[platypus]\n\
+     # Addresses of this machine to which packets are sent, in IP protocol 253.\n\
+     #waypoints = [\"198.51.100.1\"]\n\
+     # Bindings of 64 bits are accepted.\n\
+     #narrow = false\n\
+     # Seconds that a packet may be old, 2 to 5; it may be one second ahead.\n\
+     #freshness_secs = 5\n\
+     # Networks that may not be reached through this router, and waypoints in them that may.\n\
+     #refused = [\"10.0.0.0/8\"]\n\
+     #allowed_waypoints = [\"10.0.0.1\"]\n\
+     # Networks of ordinary hosts: if the last waypoint is here, packets to them leave without a Platypus header.\n\
+     #decapsulate = [\"203.0.113.0/24\"]\n\
+     # Repeated packets: drop, count-once, pass.\n\
+     #repeated = \"drop\"\n\
+     # Packets of four seconds that the replay filter has room for, 12 octets each; a rate has a room of its own in it.\n\
+     #replay_capacity = 4194304\n\
+     # Largest number of accounts (principal, delegation, key epoch), at least sixteen for each principal; 0 disables accounting.\n\
+     #accounts = 4096\n\
+     # ICMP errors per second.\n\
+     #answers_per_second = 100\n\
+     # Rate in octets per second, and burst, of a principal with all its delegations, or of one delegation.\n\
+     #rates = [{ principal = 7, rate = 1250000 }, { principal = 7, delegation = 3, rate = 125000, burst = 65535 }]\n\
+     # With `routers`, that number of routers share a rate by the provider's key server.\n\
+     # The provider's key server: usage is reported to it, and it sends lists of revocations and shares of rates.\n\
+     # This router's own key: wayleave keys node router.identity --kind identity\n\
+     #provider = { identity = \"router.identity\", server = { identity = \"ed25519:...\", address = \"192.0.2.1:8494\" } }\n\
+     # A list signed by `wayleave cap revoke-list` or by the key server; with `required`, no packet passes until it has been read.\n\
+     # A router without a record of the last one (`state`) takes only one signed less than `recent_secs` ago.\n\
+     #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true, recent_secs = 86400 }\n\
+     # Packets to these destinations are sent in UDP, all others in IP.\n\
+     #[[link]]\n\
+     #local = \"192.0.2.1:49254\"\n\
+     #remote = \"192.0.2.2:49254\"\n\
+     #routes = [\"198.51.100.2/32\"]\n\
+     # Sources behind it whose packets are stamped by the rules of [stamper].\n\
+     #stamp = [\"192.0.2.128/25\"]\n\
+     # Files are created by: wayleave cap mint, and wayleave cap narrow. The longest prefix counts; a rule without a\n\
+     # route leaves packets unchanged. Position in packets that are stamped already: before the next capability, or \"last\".\n\
+     #[stamper]\n\
+     #position = \"next\"\n\
+     # The index of this stamper, and the number of stampers, that share the capabilities.\n\
+     #share = [0, 1]\n\
+     #routes = [{ name = \"transit\", capabilities = [\"desk.cap\"], sealed = false, udp = false, mtu = 1500 }]\n\
+     #rules = [{ to = \"203.0.113.0/24\", route = \"transit\" }, { to = \"203.0.113.200/32\" }]\n\
+     \n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(text: &str) -> PlatypusSection {
+        toml::from_str(&format!("waypoints = []\n{text}")).expect("a section")
+    }
+
+    #[test]
+    fn a_filter_that_is_too_small_for_all_rates_is_told_with_the_size_that_is_enough() {
+        // Five seconds and the burst, in packets of sixty octets: 1,000,000 and 300,000.
+        let rates = "rates = [{ principal = 7, rate = 12000000, burst = 3000 }, { principal = 7, delegation = 3, rate = 9 },\n\
+                     { principal = 8, delegation = 3, rate = 3600000, burst = 3000 }]\n";
+        let section = section(rates);
+        assert_eq!(section.needs(1), [1_000_050, 0, 300_050]);
+        let enough: u64 = section.needs(1).iter().sum::<u64>() * 4 / 3 + 2;
+        assert!(!section.rooms(enough as usize, 1).are_cut);
+        assert!(section.rooms(enough as usize - 4, 1).are_cut);
+    }
+}

@@ -1,0 +1,158 @@
+//! `bench --all FOLDER`: every benchmark in turn, each in a process of its own, and a page of their results and plots.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::{ALL, Bench, DRAWN, unreadable};
+use wayleave_config::failure::{Failure, Outcome};
+use wayleave_config::output::print;
+
+/// A run of a benchmark: the file that it gives, the benchmark and more arguments, and whether it draws.
+struct Run {
+    file: String,
+    arguments: Vec<&'static str>,
+    draws: bool,
+}
+
+/// All runs, in the order of the list. A recorded trace is not drawn, and a generated one is.
+fn runs() -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (name, _) in ALL {
+        let draws = DRAWN.contains(&name);
+        if name == "exchange-trace" {
+            runs.push(Run { file: name.to_owned(), arguments: vec![name], draws: false });
+            let file = format!("{name}-generated");
+            runs.push(Run { file, arguments: vec![name, "--generated"], draws });
+        } else {
+            runs.push(Run { file: name.to_owned(), arguments: vec![name], draws });
+        }
+    }
+    runs
+}
+
+/// Runs all, writes `NAME.json`, `NAME.svg` and `index.html` to the folder, and prints each result as it comes. One that fails does
+/// not keep the others from running.
+///
+/// # Errors
+/// If one failed, or a file cannot be written.
+pub fn run(bench: &Bench, folder: &Path) -> Outcome {
+    std::fs::create_dir_all(folder).map_err(unreadable(folder))?;
+    let program = std::env::current_exe().map_err(|error| Failure::new(format!("this program's file: {error}")))?;
+    let runs = runs();
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for (number, run) in (1..).zip(&runs) {
+        eprintln!("{} ({number} of {})", run.arguments.join(" "), runs.len());
+        let begin = Instant::now();
+        let mut command = Command::new(&program);
+        command.arg("bench").args(&run.arguments).arg("--json").stderr(Stdio::inherit());
+        if bench.short {
+            command.arg("--short");
+        }
+        if let Some(repetitions) = bench.repetitions {
+            command.args(["--repetitions", &repetitions.to_string()]);
+        }
+        let plot = format!("{}.svg", run.file);
+        if run.draws {
+            command.arg("--plot").arg(folder.join(&plot));
+        }
+        let output = command.output().map_err(|error| Failure::new(format!("{}: {error}", program.display())))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let report = serde_json::from_str::<Value>(&text).ok().filter(|_| output.status.success());
+        let Some(report) = report else {
+            failed.push(run.file.as_str());
+            continue;
+        };
+        print(&text);
+        eprintln!("{} s", begin.elapsed().as_secs());
+        let file = folder.join(format!("{}.json", run.file));
+        std::fs::write(&file, &text).map_err(unreadable(&file))?;
+        done.push((run.file.clone(), report, run.draws.then_some(plot)));
+        // Also if a later one takes hours, or the machine is needed for something else.
+        let file = folder.join("index.html");
+        std::fs::write(&file, page(&done)).map_err(unreadable(&file))?;
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("failed: {}; their own messages are above", failed.join(", "))).into())
+}
+
+/// A page of results, each with its parameters and its plot.
+fn page(all: &[(String, Value, Option<String>)]) -> String {
+    let mut out = String::from(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Wayleave: benchmarks</title>\n<style>\
+         body { font-family: sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; }\
+         table { border-collapse: collapse; } td, th { padding: 0.1em 1em 0.1em 0; text-align: left; }\
+         td + td { font-variant-numeric: tabular-nums; } img { max-width: 100%; } dt { float: left; margin-right: 0.5em; }\
+         </style></head><body>\n<h1>Benchmarks</h1>\n<ul>\n",
+    );
+    for (name, ..) in all {
+        let name = escaped(name);
+        out += &format!("<li><a href=\"#{name}\">{name}</a></li>\n");
+    }
+    out += "</ul>\n";
+    for (name, report, plot) in all {
+        let name = escaped(name);
+        out += &format!("<h2 id=\"{name}\">{name}</h2>\n");
+        for key in ["git", "cpu"] {
+            out += &format!("<p>{key}: {}</p>\n", escaped(&words(&report[key])));
+        }
+        out += "<details><summary>parameters</summary><dl>\n";
+        for (key, value) in report["params"].as_object().into_iter().flatten() {
+            out += &format!("<dt>{}</dt><dd>{}</dd>\n", escaped(key), escaped(&words(value)));
+        }
+        out += "</dl></details>\n";
+        if let Some(plot) = plot {
+            out += &format!("<p><img src=\"{}\" alt=\"plot of {name}\"></p>\n", escaped(plot));
+        }
+        out += "<table><tr><th>result</th><th>value</th><th>unit</th><th>n</th><th>min</th><th>max</th></tr>\n";
+        for result in report["results"].as_array().into_iter().flatten() {
+            out += "<tr>";
+            for key in ["name", "value", "unit", "n", "min", "max"] {
+                out += &format!("<td>{}</td>", escaped(&words(&result[key])));
+            }
+            out += "</tr>\n";
+        }
+        out += "</table>\n";
+    }
+    out + "</body></html>\n"
+}
+
+/// A value as text, strings without quotes.
+fn words(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn escaped(words: &str) -> String {
+    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_result_and_plot_and_no_markup_of_its_parameters() {
+        let result = json!({ "name": "online", "value": 0.5, "unit": "s", "n": 3, "min": 0.4, "max": 0.6 });
+        let report = json!({ "git": "1a2b", "cpu": "a <b>", "params": { "links": "a & b" }, "results": [result] });
+        let page = page(&[
+            ("select-best".to_owned(), report.clone(), Some("select-best.svg".to_owned())),
+            ("bgp-codec".to_owned(), report, None),
+        ]);
+        assert_eq!(page.matches("<td>online</td><td>0.5</td><td>s</td><td>3</td><td>0.4</td><td>0.6</td>").count(), 2);
+        assert_eq!(page.matches("<img src=\"select-best.svg\"").count(), 1);
+        assert!(page.contains("a &lt;b&gt;") && page.contains("a &amp; b") && !page.contains("<b>"));
+    }
+
+    #[test]
+    fn every_benchmark_runs_and_each_plot_is_drawn() {
+        let runs = runs();
+        assert!(ALL.iter().all(|(name, _)| runs.iter().any(|run| run.arguments[0] == *name)));
+        assert!(DRAWN.iter().all(|name| runs.iter().any(|run| run.arguments[0] == *name && run.draws)));
+    }
+}

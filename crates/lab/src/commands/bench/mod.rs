@@ -1,0 +1,263 @@
+//! `bench`: measures, by one contract: stable result names, medians of repetitions, one JSON object on one line.
+
+mod all;
+mod arguments;
+mod attest;
+mod chain;
+mod circuits;
+mod codec;
+mod exchange;
+mod forward;
+mod forward_io;
+mod granularity;
+mod key_server;
+mod key_server_loopback;
+mod other_overlays;
+mod overlay;
+mod paper_node;
+mod pocomon;
+mod stress;
+mod trace;
+mod traffic;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use wayleave_bgp::mrt;
+use wayleave_lab::netns::{self, Rung};
+use wayleave_papers::plot::Plot;
+use wayleave_papers::report::Report;
+
+pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput, BenchSinks};
+use wayleave_config::failure::{Failure, Outcome};
+use wayleave_config::output::{print, print_json, table};
+
+/// All benchmarks, and what they measure.
+const ALL: [(&str, &str); 17] = [
+    ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
+    ("export-all", "one route to all members: direct, or the circuit of the paper"),
+    ("select-best", "the best route of each member, both parties over loopback TCP"),
+    ("exchange-trace", "a recorded or a generated trace through a whole exchange in one thread"),
+    ("exchange-stress", "the parties alone: routes and prefixes a second, by the number of workers"),
+    ("exchange-join", "a member announces a full table to all others, and a further member joins it"),
+    ("exchange-restart", "each party is killed and returns: the first update, all members, memory"),
+    ("forward", "verify and rewrite packets in memory, beside no processing and beside IPv4 lookup"),
+    ("forward-io", "a router between namespaces by every backend, beside the kernel's IP forwarding"),
+    ("stamp", "put headers and bindings in front of packets in memory"),
+    ("overlay", "two gateways over three forwarders, beside user-space WireGuard and an overlay that does nothing"),
+    ("pocomon", "the PoComON paper's chain of five nodes: throughput of intervals of 50 packets"),
+    (
+        "key-server",
+        "answers of a key server in memory and over loopback, beside its static record; memory of a principal",
+    ),
+    (
+        "waypoint-granularity",
+        "one-way latency through the best cluster of a provider's routers, by the number of clusters",
+    ),
+    ("attest-ops", "every suite and baseline of attestation: sign, verify, generate, sizes, a whole UPDATE"),
+    ("attest-trace", "delay of attested UPDATEs under the paper's workloads, a recorded trace or a table"),
+    ("attest-memory", "bytes of signatures of the paper's three tables"),
+];
+
+/// Those that `--plot` can draw.
+const DRAWN: [&str; 11] = [
+    "select-best",
+    "exchange-trace",
+    "exchange-stress",
+    "forward",
+    "stamp",
+    "overlay",
+    "pocomon",
+    "waypoint-granularity",
+    "attest-ops",
+    "attest-trace",
+    "attest-memory",
+];
+
+pub fn run(bench: &Bench) -> Outcome {
+    if !bench.party.is_empty() {
+        return exchange::party(&bench.party);
+    }
+    if bench.list {
+        if bench.json {
+            print_json(json!({ "benchmarks": ALL.map(|(name, what)| json!({ "name": name, "measures": what })) }));
+        } else {
+            print(&ALL.map(|(name, _)| format!("{name}\n")).concat());
+        }
+        return Ok(());
+    }
+    if let Some(folder) = &bench.all {
+        return all::run(bench, folder);
+    }
+    const PARTS: [&str; 5] = ["forward", "stamp", "forward-io", "overlay", "pocomon"];
+    if let Some(name) = bench.name.as_deref().filter(|name| !bench.only.is_empty() && !PARTS.contains(name)) {
+        return Err(Failure::usage(format!("`{name}` takes no --only")).help(PARTS.join(" ")).into());
+    }
+    let has_no_plot =
+        |name: &&str| bench.plot.is_some() && ALL.iter().any(|all| all.0 == *name) && !DRAWN.contains(name);
+    if let Some(name) = bench.name.as_deref().filter(has_no_plot) {
+        return Err(Failure::usage(format!("`{name}` draws no plot")).help(DRAWN.join(" ")).into());
+    }
+    let mut report = match bench.name.as_deref() {
+        Some("bgp-codec") => codec::run(bench)?,
+        Some("export-all") => circuits::export_all(bench)?,
+        Some("select-best") => circuits::select_best(bench)?,
+        Some("exchange-trace") => trace::run(bench)?,
+        Some("exchange-stress") => stress::run(bench)?,
+        Some("exchange-join") => exchange::join(bench)?,
+        Some("exchange-restart") => exchange::restart(bench)?,
+        Some("forward") => forward::run(bench)?,
+        Some(name @ ("forward-io" | "overlay" | "pocomon")) => {
+            let outcome = match name {
+                "overlay" => overlay::run(bench),
+                "pocomon" => pocomon::run(bench),
+                _ => forward_io::run(bench),
+            };
+            match outcome? {
+                Some(report) => report,
+                // Printed inside.
+                None => return Ok(()),
+            }
+        }
+        Some("stamp") => forward::stamp(bench)?,
+        Some("key-server") => key_server::run(bench)?,
+        Some("waypoint-granularity") => granularity::run(bench)?,
+        Some("attest-ops") => attest::ops(bench)?,
+        Some("attest-trace") => attest::trace(bench)?,
+        Some("attest-memory") => attest::memory(bench)?,
+        other => {
+            let name = other.unwrap_or_default();
+            let known = ALL.map(|(name, what)| format!("{name}: {what}")).join("\n");
+            return Err(Failure::usage(format!("no benchmark `{name}`")).help(known).into());
+        }
+    };
+    if !bench.only.is_empty() {
+        report.params.insert("only".to_owned(), json!(bench.only));
+    }
+    if bench.json {
+        print_json(to_json(&report));
+    } else {
+        print(&to_text(&report));
+    }
+    Ok(())
+}
+
+/// The rung, inside namespaces. Outside, this runs this program again inside, with `more` arguments, and returns `None` once it
+/// has measured and printed there.
+fn enter(more: impl IntoIterator<Item = String>) -> Outcome<Option<Rung>> {
+    if let Some(rung) = netns::inside() {
+        return Ok(Some(rung));
+    }
+    let detection = netns::detect();
+    if detection.rung == Rung::Simulated {
+        let why: Vec<&str> = detection.refused.iter().map(|(_, why)| why.as_str()).collect();
+        return Err(Failure::new(format!("network namespaces cannot be created: {}", why.join("; "))).into());
+    }
+    let arguments = std::env::args_os().skip(1).chain(more.into_iter().map(OsString::from));
+    let ended = netns::enter(detection.rung, arguments);
+    let ended = ended.map_err(|error| Failure::new(format!("network namespaces: {error}")))?;
+    if ended.success() {
+        Ok(None)
+    } else {
+        Err(Failure::new("the benchmark failed inside its namespaces; its own message is above").into())
+    }
+}
+
+/// Refuses an `--only` that no result's name begins with.
+fn check_only(bench: &Bench, names: impl Iterator<Item = String>) -> Outcome<()> {
+    let names: Vec<String> = names.collect();
+    match bench.only.iter().find(|begin| !names.iter().any(|name| name.starts_with(begin.as_str()))) {
+        Some(begin) => {
+            Err(Failure::usage(format!("no result's name begins with `{begin}`")).help(names.join(" ")).into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// The JSON contract, which every benchmark keeps.
+fn to_json(report: &Report) -> Value {
+    let results: Vec<Value> = report
+        .results
+        .iter()
+        .map(|r| json!({ "name": r.name, "value": r.value, "unit": r.unit, "n": r.n, "min": r.min, "max": r.max }))
+        .collect();
+    json!({
+        "bench": report.name,
+        "version": 1,
+        "git": env!("WAYLEAVE_GIT"),
+        "cpu": cpu(),
+        "params": report.params,
+        "results": results,
+    })
+}
+
+fn to_text(report: &Report) -> String {
+    let number = |value: f64| match value.abs() {
+        v if v == 0.0 || (v >= 100.0 && v.fract() == 0.0) => format!("{value:.0}"),
+        v if v >= 1000.0 => format!("{value:.0}"),
+        v if v >= 0.1 => format!("{value:.3}"),
+        _ => format!("{value:.3e}"),
+    };
+    let rows = report.results.iter().map(|r| {
+        vec![r.name.to_string(), number(r.value), r.unit.to_owned(), r.n.to_string(), number(r.min), number(r.max)]
+    });
+    let params: Vec<String> = report.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let rows: Vec<Vec<String>> = rows.collect();
+    format!(
+        "{} ({})\n{}",
+        report.name,
+        params.join(", "),
+        table(&["RESULT", "VALUE", "UNIT", "N", "MIN", "MAX"], &rows)
+    )
+}
+
+/// Writes the plot to the file of `--plot`, if it was given.
+fn draw(bench: &Bench, plot: impl FnOnce() -> Plot) -> Outcome<()> {
+    let Some(path) = &bench.plot else { return Ok(()) };
+    Ok(std::fs::write(path, plot().to_svg()).map_err(unreadable(path))?)
+}
+
+/// The processor's model name.
+fn cpu() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim().to_owned());
+    name.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The trace of `--mrt`, or else the one that comes with the sources.
+fn trace_file(given: Option<&PathBuf>, default: &str) -> Outcome<PathBuf> {
+    if let Some(path) = given {
+        return Ok(path.clone());
+    }
+    let file = Path::new("test-data/bgp").join(default);
+    let program = std::env::current_exe().unwrap_or_default();
+    let near = program.ancestors().map(|folder| folder.join(&file)).find(|path| path.exists());
+    let found = near.or_else(|| file.exists().then(|| file.clone()));
+    let missing = || Failure::new(format!("{} is not here", file.display())).help("say --mrt FILE");
+    Ok(found.ok_or_else(missing)?)
+}
+
+/// A clock that starts now.
+fn clock() -> impl FnMut() -> Duration {
+    let start = Instant::now();
+    move || start.elapsed()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn unreadable(path: &Path) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::new(format!("{}: {error}", path.display()))
+}
+
+/// The MRT file, decompressed as its first octets say.
+fn open(path: &Path) -> Outcome<impl Read + use<>> {
+    let file = BufReader::new(File::open(path).map_err(unreadable(path))?);
+    Ok(mrt::decompress(file).map_err(unreadable(path))?)
+}

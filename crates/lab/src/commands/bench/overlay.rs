@@ -1,0 +1,185 @@
+//! `bench overlay`: two gateways over three forwarders, TUN at both ends and sealed, beside an overlay that does nothing and
+//! user-space WireGuard over the same chain of namespaces, in turn in one run.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+use wayleave_papers::plot::overlay as plots;
+use wayleave_papers::report::{Report, median};
+
+use super::chain::{Chain, INNER, Realm, Result, Servers, address_of};
+use super::other_overlays::{Null, Program, WireGuard, boringtun, wireguard_go};
+use super::traffic::Ends;
+use super::{check_only, draw, enter};
+use crate::commands::bench::Bench;
+use wayleave_config::failure::{Failure, Outcome};
+
+/// What all overlays are measured by.
+const MEASURES: [&str; 3] = ["tcp", "udp64", "latency"];
+const OVERLAYS: [&str; 4] = ["icing", "null", "wireguard-go", "boringtun"];
+const OTHERS: [&str; 4] = ["latency_hop.icing", "latency_hop.null", "new_flow", "failover"];
+/// The first policy is for inner addresses: over all three forwarders, as the other overlays go.
+const POLICIES: &str =
+    "[[policy]]\nname = \"long\"\norder = \"longest\"\n[[policy]]\nname = \"short\"\norder = \"shortest\"\n";
+/// A path is dead after three probes; then TCP waits for its own timer.
+const FAILOVER: Duration = Duration::from_secs(7);
+/// Round trips of one repetition.
+const TRIPS: usize = 400;
+
+/// Fetches what there is to compare with, and runs this program again inside namespaces; `None` in the outer process.
+pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
+    let names = MEASURES.iter().flat_map(|measure| OVERLAYS.map(|overlay| format!("{measure}.{overlay}")));
+    check_only(bench, names.chain(OTHERS.map(str::to_owned)))?;
+    let mut absent = BTreeMap::new();
+    let mut programs = Vec::new();
+    let wanted = |name: &str| MEASURES.iter().any(|measure| bench.wants(&format!("{measure}.{name}")));
+    // Inside there is no network to fetch from: what the outer process did not get is named there.
+    for text in &bench.absent {
+        absent.extend(text.split_once('=').map(|(name, why)| (name.to_owned(), why.to_owned())));
+    }
+    for name in &OVERLAYS[2..] {
+        if !wanted(name) || absent.contains_key(*name) {
+            continue;
+        }
+        let mut progress = |line: &str| eprintln!("{line}");
+        let found = if *name == "boringtun" { boringtun(&mut progress) } else { wireguard_go(&mut progress) };
+        match found {
+            Ok(program) => programs.push(program),
+            Err(why) => drop(absent.insert((*name).to_owned(), why)),
+        }
+    }
+    let more = absent.iter().map(|(name, why)| format!("--absent={name}={why}"));
+    let Some(rung) = enter(more)? else { return Ok(None) };
+    let measured = measure(bench, &programs, &mut absent);
+    let (samples, versions) = measured.map_err(|error| Failure::new(format!("the benchmark's overlays: {error}")))?;
+    let mut report = Report::new(
+        "overlay",
+        json!({
+            "rung": rung.to_string(),
+            "cores": thread::available_parallelism().map_or(1, usize::from),
+            "forwarders": 3,
+            "kernel": "null, wireguard-go and boringtun cross the three nodes by the kernel's forwarding",
+            "versions": versions,
+            "absent": absent,
+        }),
+    );
+    for (name, unit, values) in samples {
+        report.add(name, unit, &values);
+    }
+    draw(bench, || plots::overlay(&report))?;
+    Ok(Some(report))
+}
+
+type Samples = Vec<(String, &'static str, Vec<f64>)>;
+
+/// An overlay that runs.
+struct Running {
+    name: &'static str,
+    address: IpAddr,
+}
+
+fn measure(
+    bench: &Bench,
+    programs: &[Program],
+    absent: &mut BTreeMap<String, String>,
+) -> Result<(Samples, BTreeMap<String, String>)> {
+    let repetitions = bench.repetitions.unwrap_or(if bench.short { 2 } else { 7 });
+    let lasts = Duration::from_millis(if bench.short { 1_000 } else { 2_000 });
+    let chain = Chain::new()?;
+    let mut realm = Realm::start(&chain, Servers::Apart, POLICIES)?;
+    for gateway in ["a", "b"] {
+        realm.gateway(&chain, gateway)?;
+    }
+    realm.reach(&chain, "long.b.overlay", 5)?;
+    let mut overlays = vec![Running { name: "icing", address: INNER[1].into() }];
+    let null = Null::start(&chain, 1)?;
+    overlays.push(Running { name: "null", address: null.address });
+    let mut others = Vec::new();
+    let mut versions = BTreeMap::new();
+    for (number, program) in (2..).zip(programs) {
+        match WireGuard::start(&chain, program, number) {
+            Ok(running) => {
+                versions.insert(program.name.to_owned(), program.version.clone());
+                overlays.push(Running { name: program.name, address: running.address });
+                others.push(running);
+            }
+            Err(why) => drop(absent.insert(program.name.to_owned(), why)),
+        }
+    }
+    let (from, to) = (chain.place("a"), chain.place("b"));
+    let ends = |address| Ends { from, to, address };
+    let mut samples = Samples::new();
+    let mut note = |name: String, unit, value: f64| match samples.iter_mut().find(|(known, ..)| *known == name) {
+        Some((_, _, values)) => values.push(value),
+        None => samples.push((name, unit, vec![value])),
+    };
+    // In turn, so that a slow second of the machine is a slow second of all.
+    for measure in MEASURES {
+        for _ in 0..repetitions {
+            for overlay in &overlays {
+                let name = format!("{measure}.{}", overlay.name);
+                if !bench.wants(&name) {
+                    continue;
+                }
+                let ends = ends(overlay.address);
+                let (unit, value) = match measure {
+                    "tcp" => ("bit/s", ends.tcp(lasts)),
+                    "udp64" => ("packets/s", ends.udp(lasts)),
+                    _ => ("s", ends.round_trips(TRIPS).map(|times| median(&times) / 2.0)),
+                };
+                note(name.clone(), unit, value.map_err(|why| format!("{name}: {why}"))?);
+            }
+        }
+    }
+    if bench.wants("latency_hop.icing") {
+        // The same gateways over one forwarder less.
+        let short = address_of(from, "short.b.overlay")?;
+        realm.reach(&chain, "short.b.overlay", 4)?;
+        for _ in 0..repetitions.max(3) {
+            let long = median(&ends(INNER[1].into()).round_trips(TRIPS)?);
+            let less = median(&ends(short).round_trips(TRIPS)?);
+            note("latency_hop.icing".to_owned(), "s", (long - less) / 2.0);
+        }
+    }
+    if bench.wants("latency_hop.null") {
+        for _ in 0..repetitions.max(3) {
+            let long = median(&ends(null.address).round_trips(TRIPS)?);
+            chain.bypass(true)?;
+            let less = median(&ends(null.address).round_trips(TRIPS)?);
+            chain.bypass(false)?;
+            note("latency_hop.null".to_owned(), "s", (long - less) / 2.0);
+        }
+    }
+    drop(others);
+    drop(null);
+    let few = if bench.short { 1 } else { repetitions.min(5) };
+    if bench.wants("failover") {
+        for _ in 0..few {
+            let gap = ends(INNER[1].into()).longest_gap(FAILOVER, || {
+                realm.stop("w2");
+                Ok(())
+            });
+            note("failover".to_owned(), "s", gap.map_err(|why| format!("failover: {why}"))?);
+            realm.forwarder(&chain, "w2")?;
+            realm.reach(&chain, "long.b.overlay", 5)?;
+        }
+    }
+    if bench.wants("new_flow") {
+        for _ in 0..few.max(3) {
+            for gateway in ["a", "b"] {
+                realm.stop(gateway);
+            }
+            for gateway in ["b", "a"] {
+                realm.gateway(&chain, gateway)?;
+            }
+            // What was stamped within a second of the start might be a replay from another life, and is refused.
+            thread::sleep(Duration::from_millis(1_500));
+            let first = ends(INNER[1].into()).first(Duration::from_secs(10));
+            note("new_flow".to_owned(), "s", first.map_err(|why| format!("new_flow: {why}"))?);
+        }
+    }
+    Ok((samples, versions))
+}

@@ -1,0 +1,90 @@
+//! The command line of the laboratory. Each command's file has its arguments and its work; a new one is entered here, in
+//! [`Command`] and [`Command::run`].
+
+mod bench;
+mod demo;
+mod description;
+mod manual;
+mod network;
+mod ping;
+mod speak;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use wayleave_config::failure::{Failure, Failures, Outcome};
+use wayleave_lab::product;
+
+/// Wayleave's laboratory: whole networks on this machine, the demonstration, benchmarks.
+#[derive(Parser, Debug)]
+#[command(name = "wayleave-lab", version = crate::VERSION, max_term_width = 120)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Play the whole suite with real routers, step by step.
+    Demo(demo::Demo),
+    /// Start the network that a file describes, in network namespaces: realm, servers, nodes, gateways, hosts.
+    Up(network::Up),
+    /// Show the processes of a running laboratory.
+    Status(network::Status),
+    /// Run a command at a node, gateway, server or host.
+    Exec(network::Exec),
+    /// Draw a laboratory: DOT, or lines of text.
+    Graph(network::Graph),
+    /// End a laboratory: exactly what `up` started.
+    Down(network::Down),
+    /// Check a description. Exit code 0: valid; 1: errors, with line and column.
+    Check(description::Check),
+    /// Send packets of a format through running routers, answer them, and show what came back.
+    Ping(ping::Ping),
+    /// Replay the UPDATEs of an MRT file as a BGP speaker.
+    Speak(speak::Speak),
+    /// Run benchmarks; one JSON object each.
+    Bench(bench::Bench),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page.
+    Man,
+    /// Hold a laboratory's namespaces: what `up` starts.
+    #[command(hide = true)]
+    Hold(network::Hold),
+    /// Look at a laboratory from inside: what `status` starts.
+    #[command(hide = true)]
+    Look(network::Look),
+}
+
+impl Command {
+    /// Runs it; the exit code if it succeeded.
+    pub fn run(&self) -> Result<ExitCode, Failures> {
+        let outcome: Outcome = match self {
+            Command::Demo(command) => return Ok(demo::run(command)),
+            Command::Up(command) => network::up(command),
+            Command::Status(command) => network::status(command),
+            Command::Exec(command) => network::exec(command),
+            Command::Graph(command) => network::graph(command),
+            Command::Down(command) => network::down(command),
+            Command::Check(command) => description::check(command),
+            Command::Ping(command) => ping::ping(command),
+            Command::Speak(command) => speak::run(command),
+            Command::Bench(command) => bench::run(command),
+            Command::Completions { shell } => manual::completions(*shell),
+            Command::Man => manual::man(),
+            Command::Hold(command) => network::hold(command),
+            Command::Look(command) => network::look(command),
+        };
+        outcome.map(|()| ExitCode::SUCCESS)
+    }
+}
+
+/// The path of the product's program.
+fn product() -> Outcome<PathBuf> {
+    Ok(product::program().map_err(|error| Failure::new(&error).help(product::REMEDY))?)
+}

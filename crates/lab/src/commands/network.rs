@@ -1,0 +1,687 @@
+//! `up`, `status`, `exec`, `graph` and `down`: a whole network from one file.
+//!
+//! `up` starts a process of its own (`hold`) that turns into the holder of the laboratory's namespaces; this program is
+//! their first process, and starts and watches everything in them. When the holder ends, for whatever reason, the kernel ends all
+//! the rest. What the others need to know lies in the laboratory's folder: who the holder is, what runs, what was said.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
+use wayleave_lab::overlay::{Overlay, Role, graph as drawn, namespace, page_of, plan::Plan, tun_problem, with_program};
+
+use super::{description, product};
+use wayleave_config::Source;
+use wayleave_config::failure::{Failure, Outcome};
+use wayleave_config::output::{objects, print, print_json, warn};
+
+/// Interval at which `up` reads what was said, and the first process looks whether it is to end.
+const POLL: Duration = Duration::from_millis(50);
+/// How long `up` waits for the laboratory.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How long `down` waits until everything has ended by itself.
+const END: Duration = Duration::from_secs(15);
+/// Folders that are the laboratory's own inside, so that nothing there is seen from outside.
+const HIDDEN: [&str; 2] = ["/run", "/var/tmp"];
+/// Lines of a log that are shown.
+const MOST_LINES: usize = 15;
+
+#[derive(Args, Debug)]
+pub struct Up {
+    /// The description.
+    pub file: PathBuf,
+    /// The laboratory's folder. Default: wayleave/lab/NAME in $XDG_STATE_HOME or ~/.local/state.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// How the namespaces are made. Default: as root if that works, else in a user namespace.
+    #[arg(long)]
+    pub rung: Option<RungName>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum RungName {
+    /// As root.
+    Root,
+    /// In a user namespace.
+    Rootless,
+}
+
+impl RungName {
+    fn rung(self) -> Rung {
+        match self {
+            Self::Root => Rung::Root,
+            Self::Rootless => Rung::Rootless,
+        }
+    }
+}
+
+/// Which laboratory.
+#[derive(Args, Debug, Clone)]
+pub struct Which {
+    /// The laboratory's name. Default: the only one there is.
+    #[arg(long, conflicts_with = "dir")]
+    pub lab: Option<String>,
+    /// The laboratory's folder.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct Status {
+    #[command(flatten)]
+    pub which: Which,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Exec {
+    #[command(flatten)]
+    pub which: Which,
+    /// A node, gateway, server or host; `realm` is the operator's.
+    pub node: String,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct Graph {
+    /// A description. Default: that of a laboratory that is up.
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub which: Which,
+    /// Lines of text in the place of DOT.
+    #[arg(long)]
+    pub text: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Down {
+    #[command(flatten)]
+    pub which: Which,
+    /// Leave keys, configurations and logs in the folder.
+    #[arg(long)]
+    pub keep: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Hold {
+    pub folder: PathBuf,
+    #[arg(long)]
+    pub rung: RungName,
+}
+
+#[derive(Args, Debug)]
+pub struct Look {
+    pub folder: PathBuf,
+}
+
+/// The process that holds a laboratory's namespaces. A process ID may come again; together with its start it does not.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Holder {
+    pid: u32,
+    /// Clock ticks after the system's start (proc(5)).
+    started: u64,
+    rung: String,
+}
+
+impl Holder {
+    fn is_alive(&self) -> bool {
+        matches!(process_state(self.pid), Some((state, started)) if started == self.started && state != 'Z')
+    }
+
+    fn rung(&self) -> Rung {
+        self.rung.parse().unwrap_or(Rung::Root)
+    }
+
+    /// `kill -9`, of this process and no other.
+    fn kill(&self) -> io::Result<()> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        // The descriptor stands for one process: if its start is the right one, it is the one that is meant.
+        if self.is_alive() {
+            pidfd_send_signal(&process, Signal::KILL)?;
+        }
+        Ok(())
+    }
+}
+
+/// State and start of a process, from `/proc/PID/stat`; the name in it may have any characters.
+fn process_state(pid: u32) -> Option<(char, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    // The state is the third field, the start is the 22nd.
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// A laboratory's folder.
+#[derive(Clone, Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.file(name)).ok()
+    }
+
+    /// Writes a file as a whole: who reads it sees the old one or the new one.
+    fn write(&self, name: &str, text: &str) -> Outcome {
+        let (new, old) = (self.file(&format!("{name}.new")), self.file(name));
+        let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &old));
+        Ok(written.map_err(|error| Failure::system(old.display(), &error))?)
+    }
+
+    fn holder(&self) -> Option<Holder> {
+        serde_json::from_str(&self.read("holder")?).ok()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.holder().is_some_and(|holder| holder.is_alive())
+    }
+
+    fn state(&self) -> Value {
+        self.read("state.json").and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null)
+    }
+
+    fn plan(&self) -> Outcome<Plan> {
+        description::read(&Source::read(&self.file("description.toml"))?)
+    }
+
+    /// Whether a laboratory's `up` made it.
+    fn is_ours(&self) -> bool {
+        self.file("description.toml").is_file()
+    }
+
+    /// The end of the first process's log.
+    fn log_tail(&self) -> String {
+        let text = self.read("log").unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(MOST_LINES)..].join("\n")
+    }
+}
+
+/// Where laboratories are by default.
+fn base() -> Outcome<PathBuf> {
+    let given = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = given("XDG_STATE_HOME").or_else(|| Some(given("HOME")?.join(".local/state")));
+    let none =
+        || Failure::usage("no folder for the laboratory: neither XDG_STATE_HOME nor HOME is set").help("add --dir DIR");
+    Ok(state.ok_or_else(none)?.join("wayleave/lab"))
+}
+
+impl Which {
+    /// The laboratory that is meant.
+    fn find(&self) -> Outcome<Folder> {
+        let missing = |what: String| Failure::new(what).help("`wayleave-lab up FILE` starts one");
+        if let Some(dir) = &self.dir {
+            let folder = Folder(absolute(dir)?);
+            return if folder.is_ours() {
+                Ok(folder)
+            } else {
+                Err(missing(format!("no laboratory in {}", dir.display())).into())
+            };
+        }
+        let base = base()?;
+        if let Some(name) = &self.lab {
+            let folder = Folder(base.join(name));
+            let is_name = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+            return if is_name && folder.is_ours() {
+                Ok(folder)
+            } else {
+                Err(missing(format!("no laboratory `{name}`")).into())
+            };
+        }
+        let entries = fs::read_dir(&base).into_iter().flatten().flatten().map(|entry| Folder(entry.path()));
+        let mut found: Vec<Folder> = entries.filter(Folder::is_ours).collect();
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        match &found[..] {
+            [] => Err(missing("there is no laboratory".to_owned()).into()),
+            [one] => Ok(one.clone()),
+            many => {
+                let names: Vec<String> =
+                    many.iter().filter_map(|one| Some(one.0.file_name()?.to_string_lossy().into_owned())).collect();
+                Err(Failure::usage(format!("there are several laboratories: {}", names.join(", ")))
+                    .help("add --lab NAME")
+                    .into())
+            }
+        }
+    }
+}
+
+fn absolute(path: &Path) -> Outcome<PathBuf> {
+    Ok(std::path::absolute(path).map_err(|error| Failure::system(path.display(), &error))?)
+}
+
+/// Makes the laboratory's folder, which nobody else can read.
+fn new_folder(command: &Up, plan: &Plan) -> Outcome<Folder> {
+    let path = match &command.dir {
+        Some(dir) => absolute(dir)?,
+        None => base()?.join(&plan.name),
+    };
+    let failed = |error: io::Error| Failure::system(path.display(), &error);
+    let folder = Folder(path.clone());
+    if path.exists() {
+        let failure = match () {
+            () if folder.is_alive() => Failure::new(format!("the laboratory in {} is up already", path.display()))
+                .help("`wayleave-lab down` ends it"),
+            () if folder.is_ours() => Failure::new(format!("a laboratory that has ended is in {}", path.display()))
+                .help("`wayleave-lab down` removes what it left"),
+            () => {
+                Failure::new(format!("{} exists, and is no laboratory's", path.display())).help("choose another --dir")
+            }
+        };
+        return Err(failure.into());
+    }
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(parent).map_err(failed)?;
+    let real = fs::canonicalize(parent).map_err(failed)?;
+    if let Some(hidden) = HIDDEN.iter().find(|hidden| real.starts_with(hidden)) {
+        let why = format!("a laboratory's folder cannot be below {hidden}: it has one of its own there");
+        return Err(Failure::usage(why).help("choose another --dir, such as one in /tmp").into());
+    }
+    let mut builder = fs::DirBuilder::new();
+    builder.mode(0o700).create(&path).map_err(failed)?;
+    Ok(Folder(real.join(path.file_name().unwrap_or_default())))
+}
+
+/// The rung to use; an error where there are no namespaces.
+fn choose(given: Option<RungName>) -> Outcome<Rung> {
+    if let Some(given) = given {
+        return Ok(given.rung());
+    }
+    let found = netns::detect();
+    if found.rung != Rung::Simulated {
+        return Ok(found.rung);
+    }
+    let reasons: Vec<String> = found.refused.iter().map(|(rung, why)| format!("{rung}: {why}")).collect();
+    Err(Failure::new(format!("there are no network namespaces here ({})", reasons.join("; ")))
+        .help("run it as root, or allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1)")
+        .into())
+}
+
+pub fn up(command: &Up) -> Outcome {
+    let source = Source::read(&command.file)?;
+    let plan = description::read(&source)?;
+    let rung = choose(command.rung)?;
+    product()?;
+    let stamps = !plan.capabilities.is_empty();
+    let needs_tun = stamps || !plan.gateways.is_empty() || plan.links.iter().any(|link| !link.delay.is_zero());
+    if let Some(reason) = tun_problem().filter(|_| needs_tun) {
+        return Err(Failure::new(format!("gateways, stampers and links with a delay need TUN interfaces, and there are none: {reason}"))
+            .help("load the module (modprobe tun); in a container pass the device in; let everybody open it (chmod 666 /dev/net/tun), as most systems do")
+            .into());
+    }
+    let folder = new_folder(command, &plan)?;
+    let failed = |error: io::Error| Failure::system(folder.0.display(), &error);
+    fs::write(folder.file("description.toml"), source.text()).map_err(failed)?;
+    let say = |line: &str| if command.json { eprintln!("{line}") } else { print(&format!("{line}\n")) };
+    say(&format!("laboratory {}, {rung}, in {}", plan.name, folder.0.display()));
+    let log = fs::File::create(folder.file("log")).map_err(failed)?;
+    let mut holder = Command::new(std::env::current_exe().map_err(failed)?);
+    holder.args(["hold"]).arg(&folder.0).args(["--rung", &rung.to_string()]);
+    let errors = log.try_clone().map_err(failed)?;
+    let mut holder = holder.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().map_err(failed)?;
+    let begin = Instant::now();
+    let mut read = 0;
+    loop {
+        let text = folder.read("progress").unwrap_or_default();
+        let whole = text.rfind('\n').map_or(0, |at| at + 1);
+        text.get(read..whole).unwrap_or_default().lines().for_each(&say);
+        read = whole.max(read);
+        let state = folder.state();
+        match state["state"].as_str() {
+            Some("up") => break,
+            Some("failed") => {
+                let why = state["why"].as_str().unwrap_or("it ended").to_owned();
+                let help = format!("logs are in {}; `wayleave-lab down` removes them", folder.0.display());
+                return Err(Failure::new(why).help(help).into());
+            }
+            _ => {}
+        }
+        let ended = holder.try_wait().map_err(failed)?.is_some();
+        if ended && folder.state()["state"] != "failed" {
+            let why = format!("the laboratory has ended:\n{}", folder.log_tail());
+            return Err(Failure::new(why).help("`wayleave-lab down` removes what it left").into());
+        }
+        if begin.elapsed() > PATIENCE {
+            let why = format!("the laboratory is not up after {} s", PATIENCE.as_secs());
+            return Err(Failure::new(why)
+                .help("`wayleave-lab status` shows what runs; `wayleave-lab down` ends it")
+                .into());
+        }
+        sleep(POLL);
+    }
+    let state = folder.state();
+    for warning in state["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        warn(warning);
+    }
+    if command.json {
+        print_json(json!({
+            "name": plan.name, "rung": rung.to_string(), "folder": folder.0, "seconds": begin.elapsed().as_secs_f64(),
+            "processes": state["processes"], "warnings": state["warnings"],
+        }));
+        return Ok(());
+    }
+    print(&format!("up after {:.1} s\n\n{}", begin.elapsed().as_secs_f64(), to_try(&plan, command)));
+    Ok(())
+}
+
+/// What to try in a laboratory that is up.
+fn to_try(plan: &Plan, command: &Up) -> String {
+    let which = match &command.dir {
+        Some(dir) => format!(" --dir {}", dir.display()),
+        None => String::new(),
+    };
+    let mut lines = vec![format!("wayleave-lab status{which}"), format!("wayleave-lab graph{which} --text")];
+    if let [first, second, ..] = &plan.gateways[..] {
+        for policy in &first.policies {
+            let name = format!("{}.{}.{}", policy.name, second.name, plan.suffix);
+            let asks = format!("wayleave path trace {name} --config gateway.toml");
+            lines.push(format!("wayleave-lab exec{which} {} {asks}", first.name));
+        }
+        let name = format!("{}.{}.{}", first.policies[0].name, second.name, plan.suffix);
+        lines.push(format!("wayleave-lab exec{which} {} wayleave ping {name} --config gateway.toml", first.name));
+        lines.push(format!("wayleave-lab exec{which} {} wayleave why {name} --config gateway.toml", first.name));
+    }
+    for server in &plan.key_servers {
+        let asks = "wayleave cap usage --config key.toml";
+        lines.push(format!("wayleave-lab exec{which} {} {asks}", server.name));
+    }
+    lines.push(format!("wayleave-lab down{which}"));
+    format!("To try:\n{}", lines.iter().map(|line| format!("  {line}\n")).collect::<String>())
+}
+
+/// Writes who the process is, and becomes the holder; or the laboratory itself, inside.
+pub fn hold(command: &Hold) -> Outcome {
+    let folder = Folder(command.folder.clone());
+    if netns::inside().is_some() {
+        return run(&folder, command.rung.rung());
+    }
+    let pid = std::process::id();
+    let started = process_state(pid).map(|(_, started)| started);
+    let started = started.ok_or_else(|| Failure::new("/proc does not show this process"))?;
+    let holder = Holder { pid, started, rung: command.rung.rung().to_string() };
+    folder.write("holder", &json!(holder).to_string())?;
+    let rung = command.rung.rung();
+    let arguments: [OsString; 4] = ["hold".into(), folder.0.clone().into(), "--rung".into(), rung.to_string().into()];
+    let error = netns::hold(rung, arguments);
+    Err(Failure::system("cannot run unshare (package util-linux)", &error).into())
+}
+
+/// The first process inside: starts everything, and waits until it is to end.
+fn run(folder: &Folder, rung: Rung) -> Outcome {
+    let described = |state: &str, more: Value| -> Outcome {
+        let mut all = json!({ "version": 1, "state": state, "rung": rung.to_string() });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            all[key.as_str()] = value.clone();
+        }
+        folder.write("state.json", &all.to_string())
+    };
+    described("starting", Value::Null)?;
+    let mut progress = String::new();
+    let mut say = |line: &str| {
+        progress += &format!("{line}\n");
+        // If this fails, so does the next write of the state, which reports it.
+        let _ = fs::write(folder.file("progress"), &progress);
+    };
+    let mut start = || -> Result<Overlay, String> {
+        let plan = folder.plan().map_err(|failures| failures.to_string())?;
+        let binary = product().map_err(|failures| failures.to_string())?;
+        let network = Network::new().map_err(|error| error.to_string())?;
+        let mut overlay = Overlay::start(plan, &network, &folder.file("nodes"), &binary, &mut say)?;
+        described("starting", overlay.describe()).map_err(|failures| failures.to_string())?;
+        overlay.settle(&mut say)?;
+        Ok(overlay)
+    };
+    let mut overlay = match start() {
+        Ok(overlay) => overlay,
+        Err(why) => {
+            described("failed", json!({ "why": why }))?;
+            return Err(Failure::new(why).into());
+        }
+    };
+    described("up", overlay.describe())?;
+    while !folder.file("stop").exists() {
+        // Ended processes are waited for, so that their IDs show that they have ended.
+        overlay.reap();
+        sleep(POLL);
+    }
+    let killed = overlay.stop();
+    described("down", json!({ "killed": killed }))
+}
+
+/// A laboratory that is up.
+fn alive(which: &Which) -> Outcome<(Folder, Holder)> {
+    let folder = which.find()?;
+    match folder.holder().filter(Holder::is_alive) {
+        Some(holder) => Ok((folder, holder)),
+        None => Err(Failure::new(format!("the laboratory in {} has ended", folder.0.display()))
+            .help("`wayleave-lab down` removes what it left, `wayleave-lab up` starts it anew")
+            .into()),
+    }
+}
+
+/// What runs, asked from inside.
+fn inside(folder: &Folder, holder: &Holder) -> Outcome<Value> {
+    let failed = |error: io::Error| Failure::system("cannot enter the laboratory", &error);
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = NetworkNamespace::Own.command_from_outside(holder.pid, holder.rung(), None, program);
+    let output = command.arg("look").arg(&folder.0).stdin(Stdio::null()).output().map_err(failed)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Failure::new(format!("cannot look into the laboratory: {said}"))
+            .help("only who started it, or root, may enter it")
+            .into());
+    }
+    let value = serde_json::from_slice(&output.stdout);
+    Ok(value.map_err(|error| Failure::new(format!("what was seen in the laboratory cannot be read: {error}")))?)
+}
+
+/// Looks at processes and their pages; run in the laboratory's namespaces.
+pub fn look(command: &Look) -> Outcome {
+    let state = Folder(command.folder.clone()).state();
+    let list = |key: &str| state[key].as_array().cloned().unwrap_or_default();
+    let runs = |row: &Value| {
+        let pid = row["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        pid.and_then(process_state).is_some_and(|(state, _)| state != 'Z')
+    };
+    let role = |name: &str| Role::ALL.into_iter().find(|role| role.name() == name);
+    let process = |row: Value| {
+        let mut seen = row.clone();
+        let place = row["node"].as_str().unwrap_or_default();
+        let answer = role(row["role"].as_str().unwrap_or_default())
+            .filter(|_| runs(&row))
+            .map(|role| page_of(place, role, "/api/v1/status"));
+        seen["state"] = json!(match &answer {
+            None => "ended",
+            Some(Ok(_)) => "up",
+            Some(Err(_)) => "silent",
+        });
+        if let Some(Ok(status)) = answer {
+            seen["detail"] = json!(detail(&status));
+        }
+        seen
+    };
+    let line = |row: Value| {
+        let mut seen = row.clone();
+        seen["state"] = json!(if runs(&row) { "up" } else { "ended" });
+        seen
+    };
+    print_json(json!({
+        "processes": list("processes").into_iter().map(process).collect::<Vec<_>>(),
+        "commands": list("commands").into_iter().map(line).collect::<Vec<_>>(),
+    }));
+    Ok(())
+}
+
+/// The counters of a status page that say most.
+fn detail(status: &Value) -> String {
+    let number = |key: &str| status[key].as_u64();
+    let mut parts = Vec::new();
+    if let (Some(known), Some(all)) = (number("neighbours_known"), number("neighbours")) {
+        parts.push(format!("{known} of {all} neighbours"));
+    }
+    for key in ["members", "adverts", "forwarded", "delivered", "sent", "received", "consented", "refused", "failovers"]
+    {
+        if let Some(count) = number(key).filter(|count| *count > 0) {
+            parts.push(format!("{key} {count}"));
+        }
+    }
+    // Waypoints and stampers have these in sections.
+    for (section, key) in [("decided", "forwarded"), ("stamper", "stamped")] {
+        if let Some(count) = status[section][key].as_u64().filter(|count| *count > 0) {
+            parts.push(format!("{key} {count}"));
+        }
+    }
+    let dropped = |key: &str| -> u64 {
+        status[key].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
+    };
+    let sum: u64 = dropped("dropped") + dropped("reasons");
+    if sum > 0 {
+        parts.push(format!("dropped {sum}"));
+    }
+    parts.join(", ")
+}
+
+pub fn status(command: &Status) -> Outcome {
+    let folder = command.which.find()?;
+    let plan = folder.plan()?;
+    let known = folder.state();
+    let holder = folder.holder().filter(Holder::is_alive);
+    let seen = match &holder {
+        Some(holder) => inside(&folder, holder)?,
+        None => json!({ "processes": [], "commands": [] }),
+    };
+    let state = match (&holder, known["state"].as_str()) {
+        (Some(_), Some(state)) => state.to_owned(),
+        (Some(_), None) => "starting".to_owned(),
+        (None, _) => "ended".to_owned(),
+    };
+    if command.json {
+        print_json(json!({
+            "name": plan.name, "state": state, "rung": known["rung"], "folder": folder.0, "why": known["why"],
+            "warnings": known["warnings"], "processes": seen["processes"], "commands": seen["commands"],
+        }));
+        return Ok(());
+    }
+    let why = known["why"].as_str().map_or(String::new(), |why| format!(": {why}"));
+    print(&format!("laboratory {} is {state}{why}\n", plan.name));
+    let list = |key: &str| seen[key].as_array().cloned().unwrap_or_default();
+    let (processes, commands) = (list("processes"), list("commands"));
+    if !processes.is_empty() {
+        print(&format!("\n{}", objects(&processes, &["node", "role", "state", "pid", "page", "detail"])));
+    }
+    if !commands.is_empty() {
+        print(&format!("\n{}", objects(&commands, &["node", "command", "state", "pid"])));
+    }
+    for warning in known["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        warn(warning);
+    }
+    Ok(())
+}
+
+pub fn exec(command: &Exec) -> Outcome {
+    let (folder, holder) = alive(&command.which)?;
+    let plan = folder.plan()?;
+    // An overlay has an operator.
+    let realm = (!plan.is_routed()).then_some("realm");
+    let places: BTreeSet<&str> = plan.places().chain(realm).collect();
+    if !places.contains(command.node.as_str()) {
+        let all: Vec<&str> = places.into_iter().collect();
+        return Err(Failure::usage(format!("no `{}` in this laboratory", command.node))
+            .help(format!("there are: {}", all.join(", ")))
+            .into());
+    }
+    let Some((program, arguments)) = command.command.split_first() else {
+        return Err(Failure::usage("no command").into());
+    };
+    let here = folder.file("nodes").join(&command.node);
+    let mut entering = namespace(&command.node).command_from_outside(holder.pid, holder.rung(), Some(&here), program);
+    entering.env("PATH", with_program(&product()?));
+    let error = entering.args(arguments).exec();
+    Err(Failure::system("cannot run nsenter (package util-linux)", &error).into())
+}
+
+pub fn graph(command: &Graph) -> Outcome {
+    let (plan, ended) = match &command.file {
+        Some(file) => (description::read(&Source::read(file)?)?, BTreeSet::new()),
+        None => {
+            let folder = command.which.find()?;
+            let ended = match folder.holder().filter(Holder::is_alive) {
+                Some(holder) => ended(&inside(&folder, &holder)?),
+                None => BTreeSet::new(),
+            };
+            (folder.plan()?, ended)
+        }
+    };
+    print(&if command.text { drawn::drawing(&plan, &ended) } else { drawn::dot(&plan, &ended) });
+    Ok(())
+}
+
+/// Places whose process has ended.
+fn ended(seen: &Value) -> BTreeSet<String> {
+    let rows = seen["processes"].as_array().into_iter().flatten();
+    let rows = rows.filter(|row| row["state"] == "ended");
+    rows.filter_map(|row| row["node"].as_str().map(str::to_owned)).collect()
+}
+
+pub fn down(command: &Down) -> Outcome {
+    let folder = command.which.find()?;
+    let failed = |error: io::Error| Failure::system(folder.0.display(), &error);
+    let was_alive = folder.is_alive();
+    fs::write(folder.file("stop"), "").map_err(failed)?;
+    let begin = Instant::now();
+    while folder.is_alive() && begin.elapsed() < END {
+        sleep(POLL);
+    }
+    let mut was_killed = false;
+    if let Some(holder) = folder.holder().filter(Holder::is_alive) {
+        // The kernel ends all that is in its namespaces.
+        holder.kill().map_err(|error| Failure::system(format!("cannot end process {}", holder.pid), &error))?;
+        was_killed = true;
+        let killed = Instant::now();
+        while holder.is_alive() && killed.elapsed() < END {
+            sleep(POLL);
+        }
+        if holder.is_alive() {
+            return Err(Failure::new(format!("process {} does not end", holder.pid)).into());
+        }
+    }
+    if !command.keep {
+        fs::remove_dir_all(&folder.0).map_err(failed)?;
+    }
+    if command.json {
+        print_json(json!({ "folder": folder.0, "was_up": was_alive, "killed": was_killed, "kept": command.keep }));
+        return Ok(());
+    }
+    let how = match (was_alive, was_killed) {
+        (false, _) => "it had ended already",
+        (true, false) => "every process has ended",
+        (true, true) => "it did not end by itself, and was killed with all its processes",
+    };
+    let kept = if command.keep { format!("; its files are in {}", folder.0.display()) } else { String::new() };
+    print(&format!("down: {how}{kept}\n"));
+    Ok(())
+}
