@@ -13,7 +13,7 @@ use crate::lab::impossible;
 fn a_network_with_capabilities_is_described_as_the_guide_says() {
     let shell = Shell::new("guide-applications-file");
     shell.folder.write("mine.toml", &snippet("applications.md", "toml"));
-    shell.run("wayleave check mine.toml");
+    shell.run("wayleave-lab check mine.toml");
     let drawn = shell.run("wayleave-lab graph mine.toml --text");
     assert!(drawn.contains("pro  waypoint 198.51.100.1") && drawn.contains("edge, cost 2"), "{drawn}");
 }

@@ -12,7 +12,7 @@ use crate::lab::impossible;
 fn a_laboratory_is_described_as_the_guide_says() {
     let shell = Shell::new("guide-lab-file");
     shell.folder.write("lab.toml", &snippet("lab.md", "toml"));
-    shell.run("wayleave check lab.toml");
+    shell.run("wayleave-lab check lab.toml");
     assert!(shell.run("wayleave-lab graph lab.toml --text").contains("server  host 10.0.2.10"));
 }
 
