@@ -11,6 +11,7 @@ use serde_json::Value;
 use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::ports;
 
+use crate::common::laboratory;
 use crate::common::metrics::assert_named_by_the_rule;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -165,10 +166,9 @@ fn a_recorded_table_is_replayed_to_a_members_proxy() {
     let proxy = Proxy::start("speak");
     assert_eq!(proxy.notice(), "READY=1");
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/bgp/routeviews.2013-12-01.updates.bz2");
-    let speak =
-        ["wayleave-lab", "speak", "--mrt", trace.to_str().expect("UTF-8"), "--connect", &proxy.bgp, "--asn", "64497"];
+    let speak = ["speak", "--mrt", trace.to_str().expect("UTF-8"), "--connect", &proxy.bgp, "--asn", "64497"];
     let more = ["--router-id", "192.0.2.1", "--peer-asn", "64496", "--limit", "500", "--json"];
-    let mut speaker = Command::new(env!("CARGO_BIN_EXE_wayleave"))
+    let mut speaker = Command::new(laboratory())
         .args(speak)
         .args(more)
         .stdout(Stdio::piped())

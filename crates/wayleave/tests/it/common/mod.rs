@@ -34,11 +34,8 @@ impl Folder {
 
     /// Runs the program; the laboratory's, if the first argument is `wayleave-lab`.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        let (mut command, arguments) = match arguments {
-            ["wayleave-lab", arguments @ ..] => (Command::new(laboratory()), arguments),
-            _ => (Command::new(env!("CARGO_BIN_EXE_wayleave")), arguments),
-        };
-        command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
+        let mut command = program(arguments);
+        command.current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).output().expect("the program runs")
     }
 
@@ -75,6 +72,17 @@ pub fn laboratory() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_wayleave")).with_file_name("wayleave-lab");
     assert!(program.is_file(), "{} is missing: cargo build --package wayleave-lab", program.display());
     program
+}
+
+/// The program with these arguments; the laboratory's, if the first one is `wayleave-lab`.
+pub fn program(arguments: &[&str]) -> Command {
+    let (program, arguments) = match arguments {
+        ["wayleave-lab", arguments @ ..] => (laboratory(), arguments),
+        _ => (PathBuf::from(env!("CARGO_BIN_EXE_wayleave")), arguments),
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
 }
 
 pub fn text(bytes: &[u8]) -> String {

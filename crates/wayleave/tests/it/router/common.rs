@@ -13,6 +13,7 @@ use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::ports::free_address;
 
 use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::program;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -43,8 +44,8 @@ impl Folder {
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(arguments).current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
+        let mut command = program(arguments);
+        command.current_dir(&self.0).env_remove("WAYLEAVE_LOG").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).output().expect("the program runs")
     }
 }
