@@ -15,7 +15,7 @@ mod provider;
 mod roles;
 mod usage;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -79,7 +79,9 @@ fn report(failure: Failure) {
     let handler = miette::GraphicalReportHandler::new_themed(theme).with_width(120).with_links(false);
     let mut text = String::new();
     match handler.render_report(&mut text, &failure) {
-        Ok(()) => eprint!("{text}"),
-        Err(_) => eprintln!("{failure}"),
+        Ok(()) => {}
+        Err(_) => text = format!("{failure}\n"),
     }
+    // Nobody may be there to read it; the exit code says the same.
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
