@@ -118,8 +118,8 @@ fn judge(runs: &[Entry], now: u64) -> Verdict {
     Verdict { start: failed.len() + 1, last, is_refused }
 }
 
-/// Begins a run: reads how those before ended, and says what follows. Without a file that can be written there is no record. With
-/// `refuses` nobody but those that are found to be at fault now is refused.
+/// Begins a run: reads how those before ended, and says what follows. Without a file that can be written there is no record.
+/// Unless it `refuses`, nobody is refused, and whoever was is not any more.
 pub fn begin(path: &Path, refuses: bool) {
     match try_begin(path, refuses) {
         // Another process has it, and with it the role's state: this one ends soon.

@@ -77,8 +77,9 @@ fn a_peer_in_whose_input_the_process_panics_is_refused_and_the_others_are_served
     kill(process);
     drop(good);
     let bad = speaker_at(64_496, 64_497, 1, &inside);
-    let mut process = role.start(role.log_file(), &[]);
+    // Before its OPEN comes, which may be before the role is ready.
     role.order("panic input");
+    let mut process = role.spawn(role.log_file(), &[], &[]);
     assert_eq!(process.ended().code(), Some(70), "{}", role.log());
     let before = role.log().len();
     let _process = role.start(role.log_file(), &[]);
