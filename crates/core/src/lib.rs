@@ -4,6 +4,7 @@
 //! workspace.
 
 mod asn;
+mod contain;
 mod identity;
 mod machine;
 mod prefix;
@@ -11,6 +12,9 @@ mod time;
 mod verdict;
 
 pub use asn::{Asn, ParseAsnError};
+#[cfg(debug_assertions)]
+pub use contain::order_contained_panics;
+pub use contain::{contained, is_contained};
 pub use identity::{IdentityKey, InnerPrefixes};
 pub use machine::Machine;
 pub use prefix::{Afi, ParsePrefixError, Prefix, PrefixError};

@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::log_limit::{Line, LogLimit};
+use crate::starts::{self, PeerName};
 
 pub use protection::{Hops, Password, Protection, ProtectionError};
 
@@ -83,8 +84,16 @@ pub struct TcpOptions {
     pub bind: Option<IpAddr>,
     /// TTL of what we send, where `protection` does not set it.
     pub ttl: Option<u8>,
+    /// The peer, as the log names it; for those that may be refused after a start.
+    pub name: Option<PeerName>,
     /// In force from the first segment of each connection on.
     pub protection: Protection,
+}
+
+impl TcpOptions {
+    fn refusal(&self) -> Option<&'static str> {
+        self.name.as_ref().and_then(|name| starts::refusal(name))
+    }
 }
 
 /// The TCP connections of one BGP speaker; all close when it is dropped.
@@ -141,6 +150,12 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
                             let _ = events.send(TcpEvent::Refused { address: ip }.into()).await;
                             continue;
                         }
+                        if let Some(why) = options.refusal() {
+                            if let Some(Line { suppressed }) = limit.note(Instant::now()) {
+                                warn!(suppressed, "BGP connection from {ip} closed: {why}");
+                            }
+                            continue;
+                        }
                         if let Err(error) =
                             options.protection.protect_ttl(stream.as_fd(), address.is_ipv6(), options.ttl)
                         {
@@ -172,7 +187,10 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
         }
         let (shared, events, options) = (Arc::clone(&self.shared), self.events.clone(), self.options.clone());
         let task = tokio::spawn(async move {
-            let opened = timeout(CONNECT_TIMEOUT, open(to, &options)).await;
+            let opened = match options.refusal() {
+                Some(why) => Ok(Err(io::Error::other(why))),
+                None => timeout(CONNECT_TIMEOUT, open(to, &options)).await,
+            };
             match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => {
                     let event = |connection| TcpEvent::Connected { attempt, connection };

@@ -13,6 +13,8 @@ use tokio::time::sleep_until;
 use wayleave_core::Machine;
 
 use crate::clock::Clock;
+use crate::faults;
+use crate::starts::{Handling, PeerName};
 
 /// Inputs that may follow from one output; a machine whose outputs feed it more than that is a bug.
 const MAX_FEEDBACK: usize = 1 << 16;
@@ -39,6 +41,11 @@ pub trait Io<M: Machine> {
     /// Why an output could not be performed; it ends the loop.
     type Error;
 
+    /// The peer whose input an event is, where that has proved who it is.
+    fn source<'a>(&'a self, _event: &'a Self::Event) -> Option<&'a PeerName> {
+        None
+    }
+
     /// Translates an event.
     fn step(&mut self, event: Self::Event) -> Step<M>;
 
@@ -64,7 +71,10 @@ where
     I: Io<M>,
 {
     let mut feedback = VecDeque::new();
+    // Until the outputs that follow from the input are performed.
+    let mut handling = None;
     loop {
+        faults::point("machine");
         while let Some(output) = machine.poll() {
             io.perform(output, &mut feedback)?;
             debug_assert!(feedback.len() <= MAX_FEEDBACK, "outputs that feed the machine without end");
@@ -73,6 +83,7 @@ where
                 machine.handle(input, clock.now());
             }
         }
+        drop(handling.take());
         let deadline = machine.deadline();
         // The timer has a granularity of a millisecond; a machine with work in slices would wait for that between two.
         let is_due = deadline.is_some_and(|at| at <= clock.now().instant);
@@ -84,6 +95,10 @@ where
             () = yield_now(), if is_due => None,
             () = sleep_until(deadline.map_or_else(tokio::time::Instant::now, |at| clock.at(at))), if deadline.is_some() && !is_due => None,
         };
+        handling = event.as_ref().and_then(|event| io.source(event)).map(Handling::begin);
+        if handling.is_some() {
+            faults::point("input");
+        }
         match event.map(|event| io.step(event)) {
             Some(Step::Input(input)) => {
                 io.before(&mut machine)?;

@@ -32,7 +32,10 @@ use crate::identity::{Fingerprint, Identity};
 use crate::log_limit::{Line, LogLimit};
 use crate::node_tls::{self, NodeIdentity, NodeVerifier};
 use crate::refusals::Refusals;
-use crate::tls::{Pin, PinVerifier, Refusal, anonymous_config, client_config, now_secs, refusal_of, server_config};
+use crate::starts::{self, PeerName};
+use crate::tls::{
+    Pin, PinVerifier, Refusal, Role, anonymous_config, client_config, now_secs, refusal_of, server_config,
+};
 
 /// The longest time for opening a connection: TCP, TLS and the welcome frame together.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -103,6 +106,25 @@ pub enum LinkEvent {
         pin: Pin,
         failure: ConnectFailure,
     },
+}
+
+impl LinkEvent {
+    /// The peer whose input this is.
+    #[must_use]
+    pub fn source(&self) -> Option<&PeerName> {
+        match self {
+            Self::Frame { permit, .. } => Some(&permit.peer),
+            Self::Up { .. } | Self::Down { .. } | Self::Failed { .. } => None,
+        }
+    }
+}
+
+/// A peer as the log names it, over restarts of both ends. A node's certificate is new with each start, its key is not.
+fn peer_name(pin: &Pin, certificate: &CertificateDer<'_>) -> PeerName {
+    match pin.role {
+        Role::Node(_) => pin.name.as_str().into(),
+        role => format!("{} ({role}, {})", pin.name, Fingerprint::of(certificate)).into(),
+    }
 }
 
 /// Why there is no link.
@@ -201,6 +223,7 @@ impl fmt::Debug for Exporter {
 
 /// The peer of a link that is up.
 struct Authenticated {
+    name: PeerName,
     certificate: CertificateDer<'static>,
     pin: Pin,
     exporter: Exporter,
@@ -215,6 +238,8 @@ fn exporter<T>(connection: &rustls::ConnectionCommon<T>) -> io::Result<Exporter>
 /// The share of the inbox that a received frame takes.
 #[derive(Debug)]
 pub struct InboxPermit {
+    /// Whose frame it is.
+    peer: PeerName,
     _octets: OwnedSemaphorePermit,
     _frame: OwnedSemaphorePermit,
 }
@@ -694,7 +719,11 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let missing = || io::Error::new(io::ErrorKind::InvalidData, "the peer sent no certificate");
         let certificate = shown.and_then(|chain| chain.first()).ok_or_else(missing)?.clone();
         let pin = self.peers.check(&certificate).map_err(ConnectFailure::Refused)?;
-        Ok(Authenticated { certificate, pin, exporter: exporter(session)? })
+        let name = peer_name(&pin, &certificate);
+        if let Some(why) = starts::refusal(&name) {
+            return Err(ConnectFailure::System(format!("{name}: {why}")));
+        }
+        Ok(Authenticated { name, certificate, pin, exporter: exporter(session)? })
     }
 
     fn count_failure(&self, failure: &ConnectFailure) {
@@ -730,7 +759,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Authenticated { certificate, pin, exporter } = peer;
+        let Authenticated { name: source, certificate, pin, exporter } = peer;
         let link = self.links.0.next.fetch_add(1, Ordering::Relaxed);
         let owner = (self.id, Fingerprint::of(&certificate));
         let (queue, waiting) = mpsc::channel((self.links.0.limits.queue / FRAME_COST).max(1));
@@ -754,7 +783,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let (mut reader, writer) = tokio::io::split(stream);
         let mut writer = BufWriter::with_capacity(64 * 1024, writer);
         let ending = tokio::select! {
-            reason = self.read(link, &mut reader) => Ending::of(reason),
+            reason = self.read(link, &source, &mut reader) => Ending::of(reason),
             reason = write(&mut writer, waiting, &queued) => Ending::of(reason),
             reason = self.watch_certificate(&certificate, &pin) => Ending::of(reason),
             ending = closing(&mut closed, &queued) => ending,
@@ -791,7 +820,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         }
     }
 
-    async fn read<R: AsyncRead + Unpin>(&self, link: u64, reader: &mut R) -> String {
+    async fn read<R: AsyncRead + Unpin>(&self, link: u64, peer: &PeerName, reader: &mut R) -> String {
         let frames = Arc::new(Semaphore::new(INBOX_FRAMES));
         loop {
             let bytes = match read_frame_moving(reader, self.links.0.limits.frame, IDLE).await {
@@ -809,7 +838,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             let Ok(octets) = Arc::clone(&self.links.0.inbox).acquire_many_owned(size).await else {
                 return "shutting down".to_owned();
             };
-            let permit = InboxPermit { _octets: octets, _frame: frame };
+            let permit = InboxPermit { peer: Arc::clone(peer), _octets: octets, _frame: frame };
             if self.events.send(LinkEvent::Frame { link, bytes, permit }.into()).await.is_err() {
                 return "shutting down".to_owned();
             }

@@ -18,6 +18,8 @@ use redb::{Database, DatabaseError, ReadOnlyDatabase, ReadableDatabase, Readable
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use crate::faults;
+
 /// Batches that may wait for the writer. A machine has far fewer in flight, since it waits until they are durable.
 const QUEUE: usize = 16_384;
 /// Changes that share one transaction, about: the last batch may exceed it.
@@ -203,6 +205,7 @@ impl Writer {
     fn run(self) {
         let mut group = VecDeque::new();
         while let Ok(first) = self.batches.recv() {
+            faults::point("store");
             group.push_back(first);
             self.gather(&mut group);
             let mut tries = 0;

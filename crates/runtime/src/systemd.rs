@@ -1,7 +1,8 @@
-//! Notifications to systemd (`sd_notify`): ready, reloading, stopping. Without systemd they do nothing.
+//! Notifications to systemd (`sd_notify`): ready, reloading, stopping, alive. Without systemd they do nothing.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use tracing::debug;
 
@@ -14,6 +15,8 @@ pub enum Notice<'a> {
     Reloading(u64),
     /// Shutdown has begun.
     Stopping,
+    /// The daemon does its work; due within [`watchdog`].
+    Alive,
     /// A line for `systemctl status`.
     Status(&'a str),
 }
@@ -25,6 +28,7 @@ pub fn notify(notice: Notice<'_>) {
         Notice::Ready => "READY=1".to_owned(),
         Notice::Reloading(at) => format!("RELOADING=1\nMONOTONIC_USEC={at}"),
         Notice::Stopping => "STOPPING=1".to_owned(),
+        Notice::Alive => "WATCHDOG=1".to_owned(),
         Notice::Status(line) => format!("STATUS={}", line.replace('\n', " ")),
     };
     let bytes = path.as_encoded_bytes();
@@ -33,10 +37,26 @@ pub fn notify(notice: Notice<'_>) {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),
     };
-    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address));
-    if let Err(error) = sent {
+    let send = |address: SocketAddr| {
+        let socket = UnixDatagram::unbound()?;
+        // Another one of these follows: the daemon does not wait for a systemd that does not read.
+        socket.set_nonblocking(notice == Notice::Alive)?;
+        socket.send_to_addr(text.as_bytes(), &address)
+    };
+    if let Err(error) = address.and_then(send) {
         debug!(%error, "systemd was not notified");
     }
+}
+
+/// How long the process may be silent before systemd ends it (`WatchdogSec`); `None` if it may be so for ever.
+#[must_use]
+pub fn watchdog() -> Option<Duration> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    // Set for another process, such as one that started this one.
+    if number("WATCHDOG_PID").is_some_and(|process| process != u64::from(std::process::id())) {
+        return None;
+    }
+    number("WATCHDOG_USEC").filter(|micros| *micros > 0).map(Duration::from_micros)
 }
 
 /// The monotonic clock as systemd expects it in [`Notice::Reloading`], in microseconds.

@@ -50,7 +50,7 @@ impl RoleProcess {
         config: PathBuf,
         log: PathBuf,
     ) -> Self {
-        let arguments = vec!["run".into(), kind.into(), "--config".into(), config.into()];
+        let arguments = vec!["run".into(), kind.into(), "--refuse-nobody".into(), "--config".into(), config.into()];
         Self { name, namespace: namespace.clone(), binary: binary.to_path_buf(), arguments, log, daemon: None }
     }
 

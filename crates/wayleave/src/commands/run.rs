@@ -18,6 +18,10 @@ pub struct Run {
     pub log: Option<String>,
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
+    /// Refuse no peer at a third start within a minute, after runs that did not end in order. Without it, the peer whose
+    /// input came last is refused for a minute.
+    #[arg(long)]
+    pub refuse_nobody: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -39,5 +43,5 @@ pub fn run(command: &Run) -> Outcome {
         LogFormat::Json => logs::Format::Json,
     };
     logs::start(format, command.log.as_deref())?;
-    roles::run(command.role, &command.config)
+    roles::run(command.role, &command.config, !command.refuse_nobody)
 }

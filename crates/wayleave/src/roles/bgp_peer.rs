@@ -19,6 +19,7 @@ use wayleave_core::{Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpEvent;
 use wayleave_runtime::log_limit::{Line, LogLimit};
+use wayleave_runtime::starts::{Handling, PeerName};
 
 pub use super::peer_tcp::Endpoint;
 use super::peer_tcp::{PeerTcp, TcpInput};
@@ -121,6 +122,8 @@ pub struct Peer {
     pub view: PeerView,
     /// Where it listens, if it does.
     pub address: Option<SocketAddr>,
+    /// The router, as the log names it.
+    pub name: PeerName,
     stop: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -129,7 +132,7 @@ impl Peer {
     /// Starts the driver of a session with `config`; the peer's events go to `events`, and wait there.
     pub async fn start<E>(
         config: Config,
-        endpoint: Endpoint,
+        mut endpoint: Endpoint,
         clock: Clock,
         events: mpsc::Sender<E>,
     ) -> std::io::Result<Self>
@@ -138,6 +141,11 @@ impl Peer {
     {
         let (to, tcp) = mpsc::channel(TCP_QUEUE);
         let router = endpoint.options.peer.or(endpoint.connect.map(|address| address.ip()));
+        let name: PeerName = match router {
+            Some(address) => format!("the router {address}").into(),
+            None => "the router".into(),
+        };
+        endpoint.options.name = Some(PeerName::clone(&name));
         let connections = PeerTcp::open(endpoint, to).await?;
         let (address, protection) = (connections.address, connections.protection());
         let awaited_at = address.map(|address| address.to_string());
@@ -166,7 +174,7 @@ impl Peer {
             strangers: LogLimit::default(),
         };
         let task = tokio::spawn(driver.run(tcp, stopped));
-        Ok(Self { routes, view, address, stop, task })
+        Ok(Self { routes, view, address, name, stop, task })
     }
 
     /// Ends the session with a NOTIFICATION.
@@ -248,8 +256,14 @@ impl<E: From<PeerEvent>> Driver<E> {
     }
 
     async fn tcp(&mut self, event: TcpEvent) {
+        let source = self.connections.source(&event).cloned();
         match self.connections.translate(event) {
-            TcpInput::Session(input) => self.handle(input).await,
+            TcpInput::Session(input) => {
+                let handling = source.as_ref().map(Handling::begin);
+                self.input(Input::Session(input));
+                drop(handling);
+                self.act().await;
+            }
             TcpInput::ConnectFailed(input, why) => {
                 self.connect_error = Some(format!("cannot connect: {why}"));
                 self.handle(input).await;

@@ -9,15 +9,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 use wayleave_core::Machine;
 use wayleave_crypto::secret::{Secret, Seed};
-use wayleave_runtime::Clock;
 use wayleave_runtime::drive::{Io, Query, ask, drive};
 use wayleave_runtime::http::{Metric, Pages, Parameters, Serving, ViewError};
 use wayleave_runtime::signals::{Request, Signals};
 use wayleave_runtime::store::{FileStore, Health, Store};
-use wayleave_runtime::systemd::{Notice, monotonic_micros, notify};
+use wayleave_runtime::systemd::{Notice, monotonic_micros, notify, watchdog};
+use wayleave_runtime::{Clock, ending, faults, starts};
 
 use super::Events;
 use crate::config::Source;
@@ -28,6 +29,9 @@ use crate::failure::{Failure, Failures, Outcome};
 pub const QUEUE: usize = 1024;
 /// Interval between two checks of a role's readiness.
 const READINESS_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a role that has failed may take to drop what it has, and the exit code if it takes longer: that of any failure.
+const END_LIMIT: Duration = Duration::from_secs(5);
+const FAILED: u8 = 1;
 /// Routes in a view without `?most=N`.
 const DEFAULT_ROUTES: usize = 1000;
 
@@ -131,12 +135,17 @@ pub struct Daemon {
 }
 
 /// Runs a role until SIGTERM or SIGINT, or until it fails.
-pub async fn run<R: Role>(path: &Path) -> Outcome {
+pub async fn run<R: Role>(path: &Path, refuses: bool) -> Outcome {
     let source = Source::read(path)?;
     let config = R::parse(&source)?;
-    let mut signals = Signals::listen().map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    let no_signals = |error: std::io::Error| Failure::new(format!("cannot listen for signals: {error}"));
+    let mut signals = Signals::listen().map_err(no_signals)?;
+    ending::limit_stop().map_err(no_signals)?;
     let daemon = Daemon { clock: Clock::start(), source, path: path.to_owned(), events: Events::default() };
     let status = R::status(&config).cloned();
+    if let Some(record) = record_of_starts(&daemon.source, path) {
+        starts::begin(&record, refuses);
+    }
     let mut role = R::start(config, &daemon).await?;
     let (ready, is_ready) = watch::channel(Err("starting".to_owned()));
     let _pages = match serve::<R>(status.as_ref(), &role, &daemon, is_ready).await {
@@ -146,10 +155,13 @@ pub async fn run<R: Role>(path: &Path) -> Outcome {
             return Err(failures);
         }
     };
-    let watching = tokio::spawn(watch_readiness(role.view(), ready));
+    let (answers, answered) = watch::channel(Instant::now());
+    let watching = tokio::spawn(watch_readiness(role.view(), ready, answers));
+    let mut heartbeat = Heartbeat::new(watchdog(), answered);
     info!(role = R::NAME, configuration = %path.display(), "started");
     notify(Notice::Ready);
     let outcome = loop {
+        faults::point("main");
         tokio::select! {
             request = signals.next() => match request {
                 Request::Reload => {
@@ -162,14 +174,77 @@ pub async fn run<R: Role>(path: &Path) -> Outcome {
             event = role.next() => if let Err(failures) = role.handle(event).await {
                 break Err(failures);
             },
+            () = heartbeat.due() => heartbeat.beat(),
+            () = faults::turn() => {}
         }
     };
     watching.abort();
-    outcome?;
+    if outcome.is_err() {
+        // What the role has is dropped now; whoever waits for a thread that has gone wrong waits no longer than this.
+        ending::within(END_LIMIT, FAILED);
+        return outcome;
+    }
     notify(Notice::Stopping);
     info!(role = R::NAME, "stopping");
+    faults::point("stop");
     role.stop().await;
+    starts::end_in_order();
     Ok(())
+}
+
+/// Where the record of starts lies: beside the role's state, or in the folder that systemd gives a role without one; `None` if there
+/// is neither.
+fn record_of_starts(source: &Source, configuration: &Path) -> Option<PathBuf> {
+    let mut name = state_path(source)
+        .or_else(|| {
+            let folder = PathBuf::from(std::env::var_os("STATE_DIRECTORY")?);
+            Some(folder.join(configuration.file_stem()?))
+        })?
+        .into_os_string();
+    name.push(".starts");
+    Some(name.into())
+}
+
+/// The file of the role's state, whatever its section calls it.
+fn state_path(source: &Source) -> Option<PathBuf> {
+    let file: toml::Table = source.text().parse().ok()?;
+    let named = |section: &toml::Value| {
+        let settings = section.as_table()?;
+        ["state", "accounts", "records"].iter().find_map(|name| settings.get(*name)?.as_str().map(PathBuf::from))
+    };
+    file.values().find_map(named).map(|path| source.resolve(&path))
+}
+
+/// Notifications to systemd that the process is alive. Each needs two: the role's loop, which sends it, and its machine or thread,
+/// which must have answered since.
+struct Heartbeat {
+    /// How long the process may be silent; without a limit nothing is sent.
+    limit: Option<Duration>,
+    /// When the machine last answered.
+    answered: watch::Receiver<Instant>,
+    next: Instant,
+}
+
+impl Heartbeat {
+    fn new(limit: Option<Duration>, answered: watch::Receiver<Instant>) -> Self {
+        Self { limit, answered, next: Instant::now() }
+    }
+
+    /// Waits until a notification is due. Cancel safe.
+    async fn due(&self) {
+        match self.limit {
+            Some(_) => tokio::time::sleep_until(self.next).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn beat(&mut self) {
+        let Some(limit) = self.limit else { return };
+        self.next = Instant::now() + limit / 4;
+        if self.answered.borrow().elapsed() < limit / 2 {
+            notify(Notice::Alive);
+        }
+    }
 }
 
 /// Reads the configuration again. A configuration with errors changes nothing but what must not wait for its cure.
@@ -240,9 +315,10 @@ async fn serve<R: Role>(
     Ok(Some(serving))
 }
 
-/// Publishes readiness for `/readyz`: the store's failure first, then what the role misses.
-async fn watch_readiness<V: View>(view: V, ready: watch::Sender<Result<(), String>>) {
+/// Publishes readiness for `/readyz`: the store's failure first, then what the role misses; and when the role last answered.
+async fn watch_readiness<V: View>(view: V, ready: watch::Sender<Result<(), String>>, answered: watch::Sender<Instant>) {
     while let Some(readiness) = view.readiness().await {
+        answered.send_replace(Instant::now());
         let failing = view.store().and_then(|store| match &*store.health().borrow() {
             Health::Good => None,
             Health::Failing(why) => Some(why.clone()),

@@ -112,6 +112,7 @@ impl Role for MemberRole {
             store: store.clone(),
             events: events.clone(),
             routes: router.routes.clone(),
+            router: router.name.clone(),
             log: log.clone(),
         };
         let origins = following.map(|(origins, last_time)| {

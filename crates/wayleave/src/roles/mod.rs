@@ -23,8 +23,10 @@ mod state;
 pub mod trouble;
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::ValueEnum;
+use wayleave_runtime::{ending, faults};
 
 use crate::failure::{Failure, Outcome};
 
@@ -81,22 +83,30 @@ impl RoleName {
     }
 }
 
-/// Runs a role until SIGTERM.
-pub fn run(role: RoleName, configuration: &Path) -> Outcome {
+/// How long work on other threads may take to end once the role has stopped, or failed.
+const LAST_WORK: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(500)];
+
+/// Runs a role until SIGTERM, or until it fails. A panic of any thread or task ends the process.
+pub fn run(role: RoleName, configuration: &Path, refuses: bool) -> Outcome {
+    ending::end_on_panic();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build();
     let runtime = runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}")))?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
+        faults::start();
         match role {
-            RoleName::Rs => daemon::run::<rs::Rs>(configuration).await,
-            RoleName::Member => daemon::run::<member::MemberRole>(configuration).await,
-            RoleName::Attest => daemon::run::<attest::Attest>(configuration).await,
-            RoleName::Router => router::run(configuration).await,
-            RoleName::Realm => daemon::run::<realm::RealmRole>(configuration).await,
-            RoleName::Path => daemon::run::<path::PathRole>(configuration).await,
-            RoleName::Consent => daemon::run::<consent::ConsentRole>(configuration).await,
-            RoleName::Gateway => daemon::run::<gateway::GatewayRole>(configuration).await,
-            RoleName::Stamper => daemon::run::<stamper::StamperRole>(configuration).await,
-            RoleName::Key => daemon::run::<key::KeyRole>(configuration).await,
+            RoleName::Rs => daemon::run::<rs::Rs>(configuration, refuses).await,
+            RoleName::Member => daemon::run::<member::MemberRole>(configuration, refuses).await,
+            RoleName::Attest => daemon::run::<attest::Attest>(configuration, refuses).await,
+            RoleName::Router => router::run(configuration, refuses).await,
+            RoleName::Realm => daemon::run::<realm::RealmRole>(configuration, refuses).await,
+            RoleName::Path => daemon::run::<path::PathRole>(configuration, refuses).await,
+            RoleName::Consent => daemon::run::<consent::ConsentRole>(configuration, refuses).await,
+            RoleName::Gateway => daemon::run::<gateway::GatewayRole>(configuration, refuses).await,
+            RoleName::Stamper => daemon::run::<stamper::StamperRole>(configuration, refuses).await,
+            RoleName::Key => daemon::run::<key::KeyRole>(configuration, refuses).await,
         }
-    })
+    });
+    // A thread that does not end, such as a machine that nobody stopped, must not keep the process and its locks.
+    runtime.shutdown_timeout(LAST_WORK[usize::from(outcome.is_err())]);
+    outcome
 }

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use wayleave_bgp::peer::TcpRequest;
 use wayleave_bgp::session::{self, ConnectionId};
 use wayleave_runtime::bgp_tcp::{Protection, Sockets, TcpEvent, TcpOptions};
+use wayleave_runtime::starts::PeerName;
 
 /// Where a peer is.
 #[derive(Clone, Debug)]
@@ -67,6 +68,11 @@ impl PeerTcp {
             TcpEvent::Closed { connection } => session::Input::Closed { connection: ConnectionId(connection) },
             TcpEvent::Writable { connection } => session::Input::Writable { connection: ConnectionId(connection) },
         })
+    }
+
+    /// The peer, if this is its input.
+    pub fn source(&self, event: &TcpEvent) -> Option<&PeerName> {
+        self.endpoint.options.name.as_ref().filter(|_| matches!(event, TcpEvent::Bytes { .. }))
     }
 
     /// What protects the connections, in words.

@@ -64,8 +64,8 @@ fn scion_packets_are_answered_over_three_ases_and_a_spoiled_mac_is_told_by_scmp(
     };
     let shown = snippets("lab.md", "text").swap_remove(0);
     let mut transcript = String::new();
-    for command in shown.lines().filter_map(|line| line.strip_prefix("$ wayleave ")) {
-        transcript += &format!("$ wayleave {command}\n");
+    for command in shown.lines().filter_map(|line| line.strip_prefix("$ ")) {
+        transcript += &format!("$ {command}\n");
         let command = command.replace("127.0.0.1:31001", &from).replace("127.0.0.1:31002", &to);
         transcript += &text(&folder.run(&command.split(' ').collect::<Vec<_>>()).stdout);
     }

@@ -8,6 +8,7 @@ mod attest_routers;
 mod attest_rpki;
 mod cli;
 mod common;
+mod ends;
 mod gateway;
 mod guide;
 mod hostile;

@@ -3,11 +3,10 @@
 mod sign;
 mod validate;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use wayleave_bgp::{AttributeCode, Attributes, Nlri};
-use wayleave_core::{Asn, Prefix};
+use wayleave_core::{Asn, Prefix, contained};
 
 pub(crate) use self::sign::{
     RouteSigner, SignedGroup, SigningJob, SigningOutcome, SigningResults, Target, TargetRoutes,
@@ -138,15 +137,15 @@ impl std::fmt::Debug for Job {
 /// Runs `task` on all groups together and, where it panics, on each group alone: the fault of one route must not hold up
 /// the others. Returns the results, and the groups that panicked alone.
 pub(crate) fn guarded<G: Clone, T>(groups: Vec<G>, mut task: impl FnMut(Vec<G>) -> Vec<T>) -> (Vec<T>, Vec<G>) {
-    let mut run = |groups: Vec<G>| catch_unwind(AssertUnwindSafe(|| task(groups)));
-    if let Ok(results) = run(groups.clone()) {
+    let mut run = |groups: Vec<G>| contained(|| task(groups));
+    if let Some(results) = run(groups.clone()) {
         return (results, Vec::new());
     }
     let (mut results, mut failed) = (Vec::new(), Vec::new());
     for group in groups {
         match run(vec![group.clone()]) {
-            Ok(of_group) => results.extend(of_group),
-            Err(_) => failed.push(group),
+            Some(of_group) => results.extend(of_group),
+            None => failed.push(group),
         }
     }
     (results, failed)

@@ -1,10 +1,9 @@
 //! The keys of an AS: the ring that signing jobs share, and the slots of time in which few-time keys sign.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wayleave_core::{Asn, Now, UnixTime};
+use wayleave_core::{Asn, Now, UnixTime, contained};
 
 mod few_time;
 
@@ -30,12 +29,12 @@ impl SharedKeyRing {
     /// panicked.
     pub(crate) fn make_ahead(&self, slots: &[(usize, u64)]) -> bool {
         let mut ring = self.lock();
-        let mut make = || {
+        contained(|| {
             for (index, slot) in slots {
                 ring.pairs.get_mut(*index).into_iter().for_each(|pair| pair.key.make_ahead(*slot));
             }
-        };
-        catch_unwind(AssertUnwindSafe(&mut make)).is_ok()
+        })
+        .is_some()
     }
 }
 

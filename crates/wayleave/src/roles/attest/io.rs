@@ -15,6 +15,7 @@ use wayleave_bgp::session;
 use wayleave_runtime::bgp_tcp::{TcpEvent, TcpOptions};
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::{FileStore, Store};
 
 use crate::config::Source;
@@ -54,7 +55,8 @@ impl From<Query<Proxy>> for Event {
 fn endpoint(end: &EndSection, source: &Source) -> Outcome<Endpoint> {
     let keys = end.protection_keys();
     let protection = keys.protection(source)?;
-    let options = TcpOptions { peer: keys.peer(), bind: end.bind.map(|bind| bind.0), ttl: end.ttl, protection };
+    let bind = end.bind.map(|bind| bind.0);
+    let options = TcpOptions { peer: keys.peer(), bind, ttl: end.ttl, protection, ..TcpOptions::default() };
     Ok(Endpoint { listen: keys.listen, connect: keys.connect, options })
 }
 
@@ -69,7 +71,8 @@ pub async fn listen(file: &AttestFile, source: &Source, events: &mpsc::Sender<Ev
         let mut ends = Vec::new();
         for (side, section) in [(Side::Inside, &pair.inside), (Side::Outside, &pair.outside)] {
             let (to, mut tcp) = mpsc::channel(TCP_QUEUE);
-            let endpoint = endpoint(section.get_ref(), source)?;
+            let mut endpoint = endpoint(section.get_ref(), source)?;
+            endpoint.options.name = Some(format!("the {} peer of pair {}", side.name(), pair.name).into());
             let wanted = endpoint.listen;
             let connections = PeerTcp::open(endpoint, to).await.map_err(|error| {
                 let at = wanted.map(|address| format!(" at {address}")).unwrap_or_default();
@@ -114,6 +117,13 @@ pub struct ProxyIo {
 impl Io<Proxy> for ProxyIo {
     type Event = Event;
     type Error = Failure;
+
+    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
+        match event {
+            Event::Tcp(pair, side, event) => self.connections[*pair][*side as usize].source(event),
+            Event::Input(_) | Event::Query(_) | Event::Stop => None,
+        }
+    }
 
     fn step(&mut self, event: Event) -> Step<Proxy> {
         match event {

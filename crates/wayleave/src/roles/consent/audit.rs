@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tracing::{error, info};
 use wayleave_control::consent::{Audit, Decision};
 use wayleave_control::database::Refusal;
+use wayleave_runtime::faults;
 use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::links::Links;
 
@@ -119,6 +120,7 @@ struct Writer {
 impl Writer {
     fn run(mut self) {
         while let Ok(first) = self.orders.recv() {
+            faults::point("audit");
             let mut group = Vec::new();
             let mut next = Some(first);
             let mut is_over = false;

@@ -11,6 +11,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::tls::Role;
 
 use super::audit::{AuditLog, Entry, describe, is_strangers};
@@ -54,6 +55,10 @@ pub struct ConsentIo {
 impl Io<ConsentServer> for ConsentIo {
     type Event = Event;
     type Error = Failure;
+
+    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
+        if let Event::Link(event) = event { event.source() } else { None }
+    }
 
     fn step(&mut self, event: Event) -> Step<ConsentServer> {
         Step::Input(match event {

@@ -16,10 +16,10 @@ use wayleave_dataplane::gateway::offload::{HEADER, Offload};
 use wayleave_dataplane::gateway::{Event, Gateway, Output};
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::PathHash;
-use wayleave_runtime::Clock;
 use wayleave_runtime::packets::tun::{LONGEST, Tun};
 use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
+use wayleave_runtime::{Clock, faults};
 
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
@@ -160,6 +160,7 @@ impl Worker {
     fn run(mut self) {
         let mut last = self.clock.now().instant;
         while !self.is_stopping {
+            faults::point("worker");
             let mut is_busy = false;
             while let Ok(task) = self.tasks.try_recv() {
                 task(&mut self);

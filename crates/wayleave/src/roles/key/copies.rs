@@ -14,6 +14,7 @@ use wayleave_core::IdentityKey;
 use wayleave_runtime::Clock;
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::starts::Handling;
 
 use super::core::{Core, lock};
 use super::fetching::{Fault, Fetching};
@@ -289,6 +290,7 @@ struct Follower {
 impl Follower {
     async fn run(mut self, mut inbox: mpsc::Receiver<LinkEvent>) -> Result<(), Failure> {
         while let Some(event) = inbox.recv().await {
+            let _handling = event.source().map(Handling::begin);
             match event {
                 LinkEvent::Up { link, .. } => {
                     info!("the server whose records are copied is connected");

@@ -13,11 +13,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use wayleave_control::capability::{Client, Transport};
 use wayleave_core::Now;
-use wayleave_runtime::Clock;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
 use wayleave_runtime::packets::requests::RequestBatch;
 use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Port, wait};
+use wayleave_runtime::{Clock, faults};
 
 use super::core::{Core, Response, lock};
 use super::listing::ListHandle;
@@ -65,6 +65,7 @@ pub fn answer_datagrams(
     let answer = move || {
         let mut batch = RequestBatch::default();
         while !over.load(Ordering::Relaxed) {
+            faults::point("worker");
             if let Err(error) = wait(std::iter::once(&port as &dyn Port), LOOK) {
                 let _ = report.try_send(Failure::system("cannot wait for questions", &error)); // fails if another is reported
                 return;

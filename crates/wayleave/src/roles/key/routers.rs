@@ -17,6 +17,7 @@ use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{Limits, LinkEvent, Links, Listening};
 use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::{Change, FileStore, Record, Store, StoreError};
 use wayleave_runtime::tls::Role;
 
@@ -247,6 +248,10 @@ struct RouterIo {
 impl Io<RouterServer> for RouterIo {
     type Event = Event;
     type Error = Failure;
+
+    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
+        if let Event::Link(event) = event { event.source() } else { None }
+    }
 
     fn step(&mut self, event: Event) -> Step<RouterServer> {
         Step::Input(match event {

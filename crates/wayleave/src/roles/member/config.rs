@@ -81,7 +81,7 @@ where
     session.passive = router.connect.is_none();
     let keys = router.protection_keys();
     let protection = keys.protection(source)?;
-    let options = TcpOptions { peer: keys.peer(), bind: None, ttl: router.ttl, protection };
+    let options = TcpOptions { peer: keys.peer(), ttl: router.ttl, protection, ..TcpOptions::default() };
     let endpoint = Endpoint { listen: keys.listen, connect: keys.connect, options };
     let listen = endpoint.listen;
     let peer = Peer::start(session, endpoint, clock, events).await.map_err(|error| match listen {

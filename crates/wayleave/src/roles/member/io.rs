@@ -14,6 +14,7 @@ use wayleave_route_server::party::PartyNumber;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::{FileStore, Store};
 
 use crate::failure::Failure;
@@ -75,12 +76,22 @@ pub struct MemberIo {
     pub events: mpsc::Sender<Event>,
     /// To the router.
     pub routes: RouteQueue,
+    /// The router, as the log names it.
+    pub router: PeerName,
     pub log: Events,
 }
 
 impl Io<MemberProxy> for MemberIo {
     type Event = Event;
     type Error = Failure;
+
+    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
+        match event {
+            Event::Link(event) => event.source(),
+            Event::Input(Input::Router(_)) => Some(&self.router),
+            Event::Input(_) | Event::Query(_) | Event::Stop => None,
+        }
+    }
 
     fn step(&mut self, event: Event) -> Step<MemberProxy> {
         Step::Input(match event {

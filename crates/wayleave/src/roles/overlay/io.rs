@@ -19,6 +19,7 @@ use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{Connecting, LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Role;
 
@@ -234,6 +235,10 @@ impl OverlayIo {
 impl Io<Node> for OverlayIo {
     type Event = Event;
     type Error = Failure;
+
+    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
+        if let Event::Link(event) = event { event.source() } else { None }
+    }
 
     fn step(&mut self, event: Event) -> Step<Node> {
         Step::Input(match event {

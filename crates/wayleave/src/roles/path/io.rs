@@ -11,6 +11,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Role;
 
@@ -52,6 +53,10 @@ pub struct PathIo {
 impl Io<PathServer> for PathIo {
     type Event = Event;
     type Error = Failure;
+
+    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
+        if let Event::Link(event) = event { event.source() } else { None }
+    }
 
     fn step(&mut self, event: Event) -> Step<PathServer> {
         Step::Input(match event {

@@ -32,13 +32,13 @@ use crate::failure::Outcome;
 use supervisor::Supervisor;
 
 /// Runs the router until SIGTERM.
-pub async fn run(path: &Path) -> Outcome {
+pub async fn run(path: &Path, refuses: bool) -> Outcome {
     huge_pages::enable();
     let file = RouterFile::parse(&Source::read(path)?)?;
     // The one place that lists the formats.
     match file.forwarding.format {
-        FormatName::Scion => daemon::run::<Supervisor<scion::Scion>>(path).await,
-        FormatName::Platypus => daemon::run::<Supervisor<platypus::Platypus>>(path).await,
-        FormatName::Icing => daemon::run::<Supervisor<icing::Icing>>(path).await,
+        FormatName::Scion => daemon::run::<Supervisor<scion::Scion>>(path, refuses).await,
+        FormatName::Platypus => daemon::run::<Supervisor<platypus::Platypus>>(path, refuses).await,
+        FormatName::Icing => daemon::run::<Supervisor<icing::Icing>>(path, refuses).await,
     }
 }

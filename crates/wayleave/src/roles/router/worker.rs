@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use wayleave_core::Now;
 use wayleave_dataplane::frame::BURST;
-use wayleave_runtime::Clock;
 use wayleave_runtime::packets::{Burst, Outgoing, wait};
+use wayleave_runtime::{Clock, faults};
 
 use super::batch::Batch;
 use super::format::Format;
@@ -56,6 +56,7 @@ impl<F: Format> Worker<F> {
     /// Forwards until [`Self::stop`]; returns the format, which holds what was counted last.
     pub fn run(mut self) -> F {
         while !self.is_stopping {
+            faults::point("worker");
             self.answer_queries();
             if self.turn() == 0 {
                 let waiting = wait(self.ports.iter().map(|attached| &*attached.port), IDLE);

@@ -12,6 +12,7 @@ use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, P
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
+use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::{Pins, Role};
 
@@ -71,6 +72,10 @@ pub struct PartyIo {
 impl Io<Party> for PartyIo {
     type Event = Event;
     type Error = Failure;
+
+    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
+        if let Event::Link(event) = event { event.source() } else { None }
+    }
 
     fn step(&mut self, event: Event) -> Step<Party> {
         Step::Input(match event {

@@ -21,10 +21,10 @@ use wayleave_dataplane::stamper::{Counters, LeaveReason, Outcome, OutgoingPacket
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::reply::{Granted, ReplyOption};
 use wayleave_packet::platypus::verify::{Layout, strip};
-use wayleave_runtime::Clock;
 use wayleave_runtime::packets::ip::Ip;
 use wayleave_runtime::packets::tun::{LONGEST, Tun};
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
+use wayleave_runtime::{Clock, faults};
 
 use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
@@ -187,6 +187,7 @@ impl Worker {
 
     fn run(mut self) {
         while !self.is_stopping {
+            faults::point("worker");
             let mut is_busy = false;
             while let Ok(task) = self.tasks.try_recv() {
                 task(&mut self);

@@ -53,9 +53,17 @@ impl Proxy {
     }
 
     pub fn start(&mut self) {
+        self.start_with(&[]);
+    }
+
+    /// Likewise, with these variables.
+    pub fn start_with(&mut self, environment: &[(&str, &str)]) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
         let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(["run", "attest", "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
+        command
+            .args(["run", "attest", "--refuse-nobody", "--config", &format!("{}.toml", self.name)])
+            .current_dir(&self.folder);
+        command.envs(environment.iter().copied());
         self.child = Some(command.stderr(log.expect("a log")).spawn().expect("the program runs"));
     }
 

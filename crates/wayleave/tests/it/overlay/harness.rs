@@ -44,7 +44,9 @@ impl Running {
     pub(crate) fn spawn(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).expect("a log");
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(["run", self.role, "--config", &format!("{}.toml", self.role)]).current_dir(&self.folder);
+        command
+            .args(["run", self.role, "--refuse-nobody", "--config", &format!("{}.toml", self.role)])
+            .current_dir(&self.folder);
         self.child = Some(command.stderr(log).stdin(Stdio::null()).spawn().expect("the program runs"));
     }
 

@@ -108,7 +108,9 @@ impl Router {
     pub(crate) fn start_process(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
-        command.args(["run", self.role, "--config", &format!("{}.toml", self.name)]).current_dir(&self.folder);
+        command
+            .args(["run", self.role, "--refuse-nobody", "--config", &format!("{}.toml", self.name)])
+            .current_dir(&self.folder);
         self.child = Some(command.stderr(log.expect("a log")).stdin(Stdio::null()).spawn().expect("the program runs"));
         let begin = Instant::now();
         let is_ready = |status: &Value| !status.is_null() && status["refuses_until"].is_null();

@@ -29,6 +29,7 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::starts::{Handling, PeerName};
 use wayleave_runtime::store::{Change, FileStore, Store};
 
 use super::Platypus;
@@ -305,6 +306,7 @@ impl Task {
     }
 
     async fn event(&mut self, event: LinkEvent) {
+        let source = event.source().cloned();
         match event {
             LinkEvent::Up { link, .. } => {
                 self.link = Some(link);
@@ -319,7 +321,9 @@ impl Task {
                     self.send(hello);
                 }
             }
-            LinkEvent::Frame { link, bytes, .. } if self.link == Some(link) => self.frame(link, &bytes).await,
+            LinkEvent::Frame { link, bytes, .. } if self.link == Some(link) => {
+                self.frame(link, source.as_ref(), &bytes).await
+            }
             LinkEvent::Down { link, reason } if self.link == Some(link) => {
                 self.link = None;
                 lock(&self.state).client.disconnected();
@@ -337,9 +341,11 @@ impl Task {
         }
     }
 
-    async fn frame(&mut self, link: u64, octets: &[u8]) {
+    async fn frame(&mut self, link: u64, source: Option<&PeerName>, octets: &[u8]) {
         let now = self.clock.now().instant;
+        let handling = source.map(Handling::begin);
         let taken = lock(&self.state).client.frame(octets, now);
+        drop(handling);
         let events = match taken {
             Ok(events) => events,
             Err(fault) => {
