@@ -11,6 +11,7 @@ mod fetch;
 mod key_files;
 mod look_up;
 mod output;
+mod overview;
 mod provider;
 mod roles;
 mod usage;
@@ -18,7 +19,7 @@ mod usage;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use wayleave_runtime::huge_pages;
 
 use commands::Cli;
@@ -32,7 +33,7 @@ static ALLOCATOR: huge_pages::Allocator = huge_pages::Allocator;
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WAYLEAVE_GIT"), ")");
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match commands::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // Help and the version are no errors, and are printed as they are.
         Err(error) if error.use_stderr() && wants_json() => return report_usage(&error),

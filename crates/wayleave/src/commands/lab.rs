@@ -64,6 +64,7 @@ pub struct Speak {
     /// The peer's AS. Default: any.
     #[arg(long)]
     pub peer_asn: Option<Asn>,
+    /// The speaker's router identifier.
     #[arg(long)]
     pub router_id: Ipv4Addr,
     /// Next hop of IPv4 routes. Default: the router identifier.
