@@ -3,6 +3,26 @@
 use std::io::{IsTerminal, Write, stderr, stdout};
 
 use serde_json::{Value, json};
+use wayleave_runtime::clock::utc;
+
+/// Fields of JSON objects whose numbers are seconds since 1970: people read them as times.
+const TIMES: [&str; 15] = [
+    "unix",
+    "until",
+    "ends",
+    "begins",
+    "from",
+    "before",
+    "not_before",
+    "not_after",
+    "membership_until",
+    "proven_until",
+    "consented_until",
+    "refuses_until",
+    "expires",
+    "issued",
+    "confirmed",
+];
 
 /// Whether standard output supports colours.
 pub fn colour() -> bool {
@@ -66,6 +86,7 @@ fn flatten(prefix: &str, value: &Value, rows: &mut Vec<(String, String)>) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields.iter().filter(|(name, _)| *name != "version") {
+                let value = if value.is_object() { value } else { &Value::from(cell_of(name, value)) };
                 let name = name.replace('_', " ");
                 let name = if prefix.is_empty() { name } else { format!("{prefix} {name}") };
                 flatten(&name, value, rows);
@@ -88,13 +109,29 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
+/// The value of a field in one cell, times as ISO 8601 has them.
+pub fn cell_of(field: &str, value: &Value) -> String {
+    if !TIMES.contains(&field) {
+        return cell(value);
+    }
+    match value {
+        Value::Array(items) if !items.is_empty() => {
+            items.iter().map(|item| cell_of(field, item)).collect::<Vec<_>>().join(" ")
+        }
+        // Zero is no time: since ever, or not yet.
+        value => {
+            value.as_u64().map_or_else(|| cell(value), |secs| if secs == 0 { cell(&Value::Null) } else { utc(secs) })
+        }
+    }
+}
+
 /// Objects as a table of these fields, without fields that no row has.
 pub fn objects(rows: &[Value], columns: &[&str]) -> String {
     let columns: Vec<&str> =
         columns.iter().copied().filter(|column| rows.iter().any(|row| row.get(column).is_some())).collect();
     let headings: Vec<String> = columns.iter().map(|column| column.to_uppercase().replace('_', " ")).collect();
     let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| columns.iter().map(|column| cell(&row[column])).collect()).collect();
+        rows.iter().map(|row| columns.iter().map(|column| cell_of(column, &row[column])).collect()).collect();
     table(&headings.iter().map(String::as_str).collect::<Vec<_>>(), &rows)
 }
 
@@ -106,6 +143,18 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = vec![vec!["a".to_owned(), "long cell".to_owned()], vec!["bcd".to_owned(), "x".to_owned()]];
         assert_eq!(table(&["N", "TEXT"], &rows), "N    TEXT\na    long cell\nbcd  x\n");
+    }
+
+    #[test]
+    fn people_read_times_and_programs_numbers() {
+        let row = json!({ "not_after": 1_700_000_000, "asn": 64_496, "from": [0, 60], "until": null });
+        let text = objects(&[row.clone()], &["asn", "not_after", "from", "until"]);
+        assert!(text.contains("2023-11-14T22:13:20Z  - 1970-01-01T00:01:00Z  -"), "{text}");
+        let text = fields(&json!({ "a": row }));
+        assert!(
+            text.contains("a not after  2023-11-14T22:13:20Z\n") && text.contains("a asn        64496\n"),
+            "{text}"
+        );
     }
 
     #[test]

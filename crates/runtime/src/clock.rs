@@ -40,14 +40,14 @@ pub fn unix_now() -> UnixTime {
     UnixTime(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A time in seconds since 1970, as people read it.
+/// A time in seconds since 1970, as people read it: ISO 8601, in UTC.
 #[must_use]
 pub fn utc(secs: u64) -> String {
     let secs = i64::try_from(secs).unwrap_or(i64::MAX);
     match time::OffsetDateTime::from_unix_timestamp(secs) {
         Ok(at) => {
             let (hour, minute, second) = at.to_hms();
-            format!("{} {hour:02}:{minute:02}:{second:02} UTC", at.date())
+            format!("{}T{hour:02}:{minute:02}:{second:02}Z", at.date())
         }
         Err(_) => format!("second {secs} since 1970"),
     }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn days_are_read_as_they_are_written() {
         assert_eq!(unix_of_day("1970-01-01"), Some(0));
-        assert_eq!(unix_of_day("2023-11-14").map(utc).as_deref(), Some("2023-11-14 00:00:00 UTC"));
+        assert_eq!(unix_of_day("2023-11-14").map(utc).as_deref(), Some("2023-11-14T00:00:00Z"));
         for none in ["", "2023-02-29", "2023-13-01", "1969-12-31", "2023-1-01", "+023-01-01", "2023-01-01T", "20230101"]
         {
             assert_eq!(unix_of_day(none), None, "{none}");
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn times_are_readable() {
-        assert_eq!(utc(1_700_000_000), "2023-11-14 22:13:20 UTC");
+        assert_eq!(utc(1_700_000_000), "2023-11-14T22:13:20Z");
         assert_eq!(utc(u64::MAX), format!("second {} since 1970", i64::MAX));
     }
 

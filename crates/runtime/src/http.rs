@@ -213,6 +213,27 @@ impl Pages {
         self
     }
 
+    /// Adds a page of HTML at `path`. It may hold style, links and text, and no script.
+    #[must_use]
+    pub fn html<F, T>(mut self, path: &str, page: F) -> Self
+    where
+        F: Fn() -> T + Send + Sync + 'static,
+        T: Future<Output = Result<String, ViewError>> + Send + 'static,
+    {
+        let page = Arc::new(page);
+        let handler = move || {
+            let page = Arc::clone(&page);
+            async move {
+                match page().await {
+                    Ok(text) => html(StatusCode::OK, text),
+                    Err(error) => answer(Err(error)),
+                }
+            }
+        };
+        self.router = self.router.route(path, get(handler));
+        self
+    }
+
     /// Adds `/metrics`, computed for each request.
     #[must_use]
     pub fn metrics<F, T>(mut self, metrics: F) -> Self
@@ -253,8 +274,7 @@ impl Pages {
                 }
             }),
         );
-        let router =
-            router.fallback(|| async { answer(Err(ViewError::NotFound("this role has no such page".into()))) });
+        let router = router.fallback(|request: Request| async move { no_such_page(request.uri().path()) });
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let router = router.layer(from_fn(move |request: Request, next: Next| async move {
@@ -307,6 +327,33 @@ fn answer(result: Result<Value, ViewError>) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, axum::Json(json!({ "error": "starting or stopping" }))).into_response()
         }
     }
+}
+
+/// What a page of HTML may do: show itself, and be left by its links.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+fn html(status: StatusCode, text: String) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    (status, headers, text).into_response()
+}
+
+/// JSON for programs, and a page for everybody else.
+fn no_such_page(path: &str) -> Response {
+    const WHY: &str = "this role has no such page";
+    if path.starts_with("/api") {
+        return answer(Err(ViewError::NotFound(WHY.into())));
+    }
+    let text = format!(
+        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<title>Not found</title>\n<p>{WHY}: <a href=\"/\">what it has</a>.</p>\n</html>\n"
+    );
+    html(StatusCode::NOT_FOUND, text)
 }
 
 /// The text form of OpenMetrics.
@@ -388,12 +435,20 @@ mod tests {
                 let word = parameters.get("word").ok_or(ViewError::Request("no word".into()))?;
                 Ok(json!({ "word": word }))
             })
+            .html("/", || async { Ok("<p>here</p>".to_owned()) })
             .metrics(|| async { Some(vec![Metric::counter("link_received", Unit::Bytes, "Received over links", 3)]) });
         let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
         let at = serving.address;
         assert!(fetch(at, "/api/v1/echo?word=hi").await.ends_with("{\"word\":\"hi\"}"));
         assert!(fetch(at, "/api/v1/echo").await.starts_with("HTTP/1.0 400"));
-        assert!(fetch(at, "/nothing").await.ends_with("{\"error\":\"this role has no such page\"}"));
+        assert!(fetch(at, "/api/v1/nothing").await.ends_with("{\"error\":\"this role has no such page\"}"));
+        let answer = fetch(at, "/nothing").await;
+        assert!(
+            answer.starts_with("HTTP/1.0 404") && answer.contains("text/html") && answer.contains("href=\"/\""),
+            "{answer}"
+        );
+        let answer = fetch(at, "/").await;
+        assert!(answer.contains("default-src 'none'") && answer.ends_with("<p>here</p>"), "{answer}");
         assert!(fetch(at, "/metrics").await.contains("wayleave_rs_link_received_bytes_total 3"));
         assert!(fetch(at, "/healthz").await.starts_with("HTTP/1.0 200"));
         let answer = fetch(at, "/readyz").await;

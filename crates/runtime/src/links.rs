@@ -330,11 +330,34 @@ impl Ending {
     }
 }
 
+/// The last connection to a listener that one of the two ends refused for the certificate of the other, as long as none has
+/// been accepted since. Clones are views of the same.
+#[derive(Clone, Debug, Default)]
+pub struct LastRefusal(Arc<Mutex<Option<(SocketAddr, ConnectFailure)>>>);
+
+impl LastRefusal {
+    /// Who connected, and what was wrong.
+    #[must_use]
+    pub fn get(&self) -> Option<(SocketAddr, ConnectFailure)> {
+        self.lock().clone()
+    }
+
+    fn set(&self, last: Option<(SocketAddr, ConnectFailure)>) {
+        *self.lock() = last;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(SocketAddr, ConnectFailure)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A running listener; it stops when dropped.
 #[derive(Debug)]
 pub struct Listening {
     /// Where it listens.
     pub address: SocketAddr,
+    /// Why a peer may be missing that does connect.
+    pub refusal: LastRefusal,
     task: AbortHandle,
 }
 
@@ -462,9 +485,10 @@ impl Links {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let port = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let port = Port { links: self.clone(), peers, events, id: port };
+        let refusal = LastRefusal::default();
+        let port = Port { links: self.clone(), peers, events, id: port, refusal: refusal.clone() };
         let task = tokio::spawn(port.accept(listener, acceptor)).abort_handle();
-        Ok(Listening { address, task })
+        Ok(Listening { address, refusal, task })
     }
 
     /// Keeps one link to `address` (host and port), whose certificate `verifier` must accept: connects again with growing
@@ -505,7 +529,7 @@ impl Links {
         E: From<LinkEvent> + Send + 'static,
     {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let port = Port { links: self.clone(), peers, events, id };
+        let port = Port { links: self.clone(), peers, events, id, refusal: LastRefusal::default() };
         Connecting { task: tokio::spawn(port.keep_connected(address, connector)).abort_handle() }
     }
 
@@ -561,11 +585,14 @@ struct Port<E> {
     peers: Peers,
     events: mpsc::Sender<E>,
     id: u64,
+    /// Of a listener.
+    refusal: LastRefusal,
 }
 
 impl<E> Clone for Port<E> {
     fn clone(&self) -> Self {
-        Self { links: self.links.clone(), peers: self.peers.clone(), events: self.events.clone(), id: self.id }
+        let (links, peers, events) = (self.links.clone(), self.peers.clone(), self.events.clone());
+        Self { links, peers, events, id: self.id, refusal: self.refusal.clone() }
     }
 }
 
@@ -636,9 +663,15 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                 drop((permit, of_source));
                 match opened.unwrap_or(Err(ConnectFailure::Timeout)) {
                     Ok((stream, peer)) => {
+                        port.refusal.set(None);
                         port.run(stream, peer, address, None).await;
                     }
-                    Err(error) => port.log_failure(&error, &address),
+                    Err(error) => {
+                        port.log_failure(&error, &address);
+                        if error.is_refusal() {
+                            port.refusal.set(Some((address, error)));
+                        }
+                    }
                 }
             });
         }

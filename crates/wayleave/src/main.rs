@@ -6,6 +6,7 @@ mod api_client;
 mod ask;
 mod commands;
 mod look_up;
+mod overview;
 mod provider;
 mod roles;
 mod usage;
@@ -26,5 +27,5 @@ static ALLOCATOR: huge_pages::Allocator = huge_pages::Allocator;
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WAYLEAVE_GIT"), ")");
 
 fn main() -> ExitCode {
-    command_line::run(|cli: Cli| cli.command.run())
+    command_line::run(commands::command(), |cli: Cli| cli.command.run())
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
 use wayleave_packet::icing::mint::{NodeSecret, TagMaster};
+use wayleave_runtime::clock::utc;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::failure::{Failure, Outcome};
@@ -60,7 +61,7 @@ impl ForwardingKeys {
     /// Adds a new key that is valid from `from`; the oldest of more than three is dropped.
     pub fn add(&mut self, from: u64) -> Outcome {
         if let Some((newest, _)) = self.keys.last().filter(|(newest, _)| *newest >= from) {
-            let message = format!("the newest key is valid from {newest}, which is not before {from}");
+            let message = format!("the newest key is valid from {}, which is not before {}", utc(*newest), utc(from));
             return Err(Failure::usage(message).into());
         }
         self.keys.push((from, fresh()?));

@@ -77,8 +77,11 @@ pub struct ForwardingSection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum FormatName {
+    /// SCION.
     Scion,
+    /// Platypus.
     Platypus,
+    /// ICING.
     Icing,
 }
 

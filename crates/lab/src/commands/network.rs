@@ -123,13 +123,16 @@ pub struct Down {
 
 #[derive(Args, Debug)]
 pub struct Hold {
+    /// The laboratory's folder.
     pub folder: PathBuf,
+    /// How it was laid out.
     #[arg(long)]
     pub rung: RungName,
 }
 
 #[derive(Args, Debug)]
 pub struct Look {
+    /// The laboratory's folder.
     pub folder: PathBuf,
 }
 

@@ -37,6 +37,7 @@ const LATE: Duration = Duration::from_millis(300);
 
 #[derive(Args, Debug)]
 pub struct Ping {
+    /// The packets' format.
     #[arg(long, value_enum)]
     pub format: FormatName,
     /// A router's configuration; once for each router, in the order of the path.
@@ -49,6 +50,7 @@ pub struct Ping {
     /// The receiver, in the same way. ICING: the last router's service (default).
     #[arg(long)]
     pub to: Option<String>,
+    /// How many packets.
     #[arg(long, short, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub count: u32,
     /// Octets of the payload.

@@ -43,7 +43,7 @@ pub enum CertificateError {
     #[error("its issuer's revocation list is missing")]
     NoRevocationList,
     /// Its own time, or that of its issuer's revocation list, has not begun.
-    #[error("not valid before {from} (seconds since 1970)")]
+    #[error("not valid before {}", utc_of(.from))]
     NotYet {
         /// Seconds since 1970.
         from: u64,
@@ -53,6 +53,10 @@ pub enum CertificateError {
     StaleRevocationList,
     #[error("revoked by its issuer")]
     Revoked,
+}
+
+fn utc_of(secs: &u64) -> String {
+    crate::clock::utc(*secs)
 }
 
 /// A router key from a certificate, and its validity.

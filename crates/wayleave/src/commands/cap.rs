@@ -63,7 +63,7 @@ pub enum Cap {
     Init(Init),
     /// Grant a capability to a principal, and print it: one line, which is a secret.
     Grant(GrantCap),
-    /// Invite somebody: prints one line, a secret, which its holder redeems once by HTTPS (`cap accept`).
+    /// Invite a customer of a provider: prints one line, a secret, redeemed once by HTTPS (`cap accept`).
     Invite(Invite),
     /// List invitations and what became of them, or withdraw one.
     Invitations(Invitations),

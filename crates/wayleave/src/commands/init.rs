@@ -5,6 +5,7 @@ use std::io::Write;
 
 use serde_json::json;
 
+use super::help::RoleParser;
 use crate::config::ROLES;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
@@ -14,6 +15,8 @@ use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct Init {
+    /// For which role.
+    #[arg(value_parser = RoleParser)]
     pub role: RoleName,
     /// Which party, for `rs`: 1 (the exchange) or 2 (the neutral organisation).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]

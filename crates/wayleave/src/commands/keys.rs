@@ -19,7 +19,7 @@ use crate::key_files::forwarding;
 use crate::key_files::node::fresh;
 use crate::key_files::private;
 use crate::key_files::signing_key;
-use crate::output::{print, print_json};
+use crate::output::{cell_of, print, print_json};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use wayleave_core::Asn;
@@ -104,7 +104,9 @@ pub enum Keys {
 
 #[derive(Args, Debug)]
 pub struct ForwardingKeys {
+    /// The file to create, or to add a key to.
     pub file: PathBuf,
+    /// The packet format that the keys are for.
     #[arg(long, value_enum)]
     pub format: FormatName,
     /// Add a key that is valid from this time on (seconds since 1970). Routers must have it before then.
@@ -183,7 +185,12 @@ pub fn show_forwarding(file: &Path, keys: &forwarding::ForwardingKeys, json: boo
     if json {
         print_json(json!({ "file": file, "format": format.name(), "from": times, "nodes": nodes }));
     } else {
-        print(&format!("file    {}\nformat  {}\nfrom    {times:?}\n", file.display(), format.name()));
+        print(&format!(
+            "file    {}\nformat  {}\nfrom    {}\n",
+            file.display(),
+            format.name(),
+            cell_of("from", &json!(times))
+        ));
         nodes.iter().for_each(|node| print(&format!("node    {node}\n")));
     }
 }

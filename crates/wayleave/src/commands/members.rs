@@ -63,7 +63,9 @@ pub enum Members {
 
 #[derive(Args, Debug)]
 pub struct MemberInit {
+    /// The file to create.
     file: PathBuf,
+    /// The exchange's name, as configurations have it.
     #[arg(long)]
     exchange: String,
     /// The public key (`ed25519:...`) of party 1's operator, from its `wayleave keys new`.
@@ -83,10 +85,13 @@ pub struct MemberRequest {
     /// Your key file, from `wayleave keys new`.
     #[arg(long)]
     pub key: PathBuf,
+    /// The name of the exchange.
     #[arg(long)]
     pub exchange: String,
+    /// Your AS.
     #[arg(long)]
     pub asn: Asn,
+    /// Your name at the exchange.
     #[arg(long)]
     pub name: String,
     /// IPv4 address of your router on the exchange's network (may be repeated).
@@ -161,6 +166,7 @@ pub struct Propose {
 pub struct Countersign {
     /// The member set's file.
     pub file: PathBuf,
+    /// The proposal, from `members propose` of the other operator.
     pub proposal: PathBuf,
     /// Your key file.
     #[arg(long)]

@@ -8,6 +8,7 @@ mod cap_remote;
 mod capability;
 mod check;
 mod deep;
+mod help;
 mod init;
 mod invite;
 mod join;
@@ -32,6 +33,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::failure::{Failures, Outcome};
+pub use help::command;
 
 /// Policy-compliant inter-domain routing: private route server, attested AS paths, verifying routers.
 #[derive(Parser, Debug)]
@@ -43,39 +45,39 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Print a commented configuration that passes `check`.
+    /// Print a commented configuration of a role, for `check`.
     Init(init::Init),
-    /// Check a configuration. Exit code 0: valid; 1: errors, with line and column.
+    /// Check a configuration and the files that it names; errors with line and column.
     Check(check::Check),
-    /// Run a role as a daemon until SIGTERM. SIGHUP reloads the configuration.
+    /// Run a role as a daemon until SIGTERM; SIGHUP reloads the configuration.
     Run(run::Run),
     /// Show the state of a running role.
     Show(show::Show),
-    /// Explain why a prefix has its route, or none (member, attesting proxy), or how packets to a name go (gateway).
+    /// Explain why a prefix has its route or none, or how packets to a name or address go.
     Why(show::Why),
-    /// The paths of a gateway.
+    /// Choose among the paths of a gateway: list, trace, pin, avoid.
     #[command(subcommand)]
     Path(path::Path),
     /// Have the own packets stamped while a command runs (stamper).
     Stamp(stamp::Stamp),
     /// Probe the path from a gateway to a name or address.
     Ping(path::Of),
-    /// Find between which nodes of an ICING path packets were lost, from the nodes' signed reports.
+    /// Find between which nodes of an ICING path packets were lost, from signed reports.
     Locate(locate::Locate),
-    /// Print a member's configuration, from a party's configuration.
+    /// Invite a member to an exchange: prints its configuration, from a party's.
     Invite(invite::Invite),
-    /// Operate a realm of an overlay: invite nodes, remove them.
+    /// Operate a realm of an overlay; `realm invite` invites a node: a token to join by.
     #[command(subcommand)]
     Realm(realm::Realm),
-    /// Enter a realm by a token: makes the node's keys, gets its membership, writes its configuration.
+    /// Join a realm as a node, by a token: makes keys and the configuration.
     Join(join::Join),
-    /// Capabilities of Platypus that people hold: grant, list, delegate, revoke, look secrets up.
+    /// Sell transit by capabilities; `cap invite` invites a customer: a line to redeem once.
     #[command(subcommand)]
     Cap(cap::Cap),
-    /// Create key files, print public keys, sign profiles, records and lists.
+    /// Create key files, print public keys, sign profiles and records.
     #[command(visible_alias = "key", subcommand)]
     Keys(keys::Keys),
-    /// Edit the signed member set of an exchange.
+    /// Admit and remove members of an exchange, in the set that both operators sign.
     #[command(subcommand)]
     Members(members::Members),
     /// The laboratory is a program of its own.
@@ -88,7 +90,10 @@ pub enum Command {
     #[command(hide = true)]
     Bench(moved::Moved),
     /// Print a completion script for a shell.
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
     /// Print the manual page.
     Man,
 }

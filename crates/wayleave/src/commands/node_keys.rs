@@ -18,6 +18,7 @@ use crate::output::{print, print_json};
 
 #[derive(Args, Debug)]
 pub struct NodeKeys {
+    /// The file to create.
     pub file: PathBuf,
     /// What the key is for: each file has one use.
     #[arg(long, value_enum)]

@@ -216,7 +216,11 @@ fn allow(command: &Decision) -> Outcome {
     running.apply(&format!("paths may go over {} again", command.what))
 }
 
-/// Paths as a table.
+/// What to do where a gateway has no path.
+const NO_PATHS: &str = "no paths yet: a gateway asks for them when packets go to a name; `wayleave ping NAME` asks now, and \
+                        `wayleave why NAME` says what is missing\n";
+
+/// Paths as a table, or what to do if there are none.
 pub fn table(value: &Value) -> String {
     let row = |path: &Value| {
         json!({
@@ -230,6 +234,9 @@ pub fn table(value: &Value) -> String {
         })
     };
     let rows: Vec<Value> = value["paths"].as_array().into_iter().flatten().map(row).collect();
+    if rows.is_empty() {
+        return NO_PATHS.to_owned();
+    }
     objects(&rows, &["to", "nodes", "used", "decided", "state", "round_trip", "room"])
 }
 

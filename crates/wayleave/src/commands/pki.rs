@@ -13,7 +13,7 @@ use wayleave_attestation::pki::{
 use wayleave_attestation::suite::hbs::MAX_PARTS;
 use wayleave_attestation::suite::{self, SuiteId, SuiteKey};
 use wayleave_core::Asn;
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::{from_hex, to_hex};
 
 use super::succession::{Earlier, follow, unseen};
@@ -28,7 +28,9 @@ use wayleave_core::Prefix;
 
 #[derive(Args, Debug)]
 pub struct AttestKeys {
+    /// The file to create.
     pub file: PathBuf,
+    /// The AS whose routes it signs.
     #[arg(long)]
     pub asn: Asn,
     /// A signature suite, the preferred one first (may be repeated).
@@ -43,6 +45,7 @@ pub struct AttestKeys {
 
 #[derive(Args, Debug)]
 pub struct AnchorKeys {
+    /// The private file to create; the public one gets the same name with `.pub`.
     pub file: PathBuf,
     /// The anchor's name.
     #[arg(long, default_value = "anchor")]
@@ -82,6 +85,7 @@ pub struct ProfileKeys {
     pub objects: ObjectKeys,
     #[command(flatten)]
     pub earlier: Earlier,
+    /// The AS. Default: that of the file of its keys.
     #[arg(long)]
     pub asn: Option<Asn>,
     /// A file of the AS's attestation keys, all of which are listed.
@@ -142,6 +146,7 @@ pub struct RecordKeys {
     pub objects: ObjectKeys,
     #[command(flatten)]
     pub earlier: Earlier,
+    /// The AS that the record is about.
     #[arg(long)]
     pub asn: Asn,
     /// A prefix that the AS may originate, with an optional maximum length: 192.0.2.0/24-26 (may be repeated).
@@ -714,7 +719,7 @@ pub fn describe(object: &Object) -> Value {
             row["attested"] = match record.attested_since {
                 Some((since, strictness)) => {
                     let strictness = serde_json::to_value(strictness).unwrap_or_default();
-                    json!(format!("{} since {since}", strictness.as_str().unwrap_or_default()))
+                    json!(format!("{} since {}", strictness.as_str().unwrap_or_default(), utc(since)))
                 }
                 None => Value::Null,
             };

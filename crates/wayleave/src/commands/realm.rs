@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub enum Realm {
     /// Begin a realm: its key, the operator's records and configuration, in a new folder.
     Init(Init),
-    /// Print a token with which one node can join, once.
+    /// Invite a node to the overlay: prints a token with which it joins, once.
     Invite(Invite),
     /// Give a member a new membership of so many days; it fetches it in time, or at once by joining with its token again.
     Renew(Renew),
@@ -48,6 +48,7 @@ pub enum Realm {
 
 #[derive(Args, Debug)]
 pub struct Init {
+    /// The folder to create.
     pub folder: PathBuf,
     /// Where `wayleave run realm` will answer nodes that join.
     #[arg(long, default_value = "127.0.0.1:7000")]
@@ -90,6 +91,7 @@ impl NodeRole {
 pub struct Invite {
     /// The node's name: a label of DNS.
     pub name: String,
+    /// What the node will be.
     #[arg(long, value_enum)]
     pub role: NodeRole,
     /// An inner prefix that the node may source and receive (may be repeated).

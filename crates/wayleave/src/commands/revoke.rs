@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::json;
 use wayleave_dataplane::platypus::revocation::{ListKind, MAX_ENTRIES, Revocation, RevocationList, sign_list};
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::Identity;
 
 use crate::config::PublicKey;
@@ -43,6 +43,7 @@ pub struct RevokeList {
 
 #[derive(Args, Debug)]
 pub struct Revoked {
+    /// The list.
     pub file: PathBuf,
     /// The public key that must have signed it (`ed25519:...`, from `wayleave keys show`).
     #[arg(long)]
@@ -144,7 +145,7 @@ pub fn revoked(command: &Revoked) -> Outcome {
         print_json(json!({ "file": command.file, "sequence": sequence, "issued": issued, "entries": entries }));
         return Ok(());
     }
-    let mut text = format!("# sequence {sequence}\n# issued {issued}\n# entries {}\n", entries.len());
+    let mut text = format!("# sequence {sequence}\n# issued {}\n# entries {}\n", utc(issued), entries.len());
     entries.into_iter().for_each(|entry| text.extend([&RevocationEntry(entry).to_string(), "\n"]));
     print(&text);
     Ok(())

@@ -5,17 +5,22 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use wayleave_runtime::logs;
 
+use super::help::RoleParser;
 use crate::failure::{Failure, Outcome};
 use crate::roles::{self, RoleName};
 
 #[derive(Args, Debug)]
 pub struct Run {
+    /// Which role.
+    #[arg(value_parser = RoleParser)]
     pub role: RoleName,
-    #[arg(long, short)]
+    /// Its configuration.
+    #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
     /// Log level or filter, such as `info,wayleave_runtime::links=debug`. Default: WAYLEAVE_LOG, then `info`.
     #[arg(long)]
     pub log: Option<String>,
+    /// How log lines are written.
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
     /// Refuse no peer at a third start within a minute, after runs that did not end in order. Without it, the peer whose
@@ -26,8 +31,10 @@ pub struct Run {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum LogFormat {
+    /// For people.
     #[default]
     Text,
+    /// One JSON object a line.
     Json,
 }
 

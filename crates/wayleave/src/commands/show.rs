@@ -6,14 +6,18 @@ use super::path;
 use crate::failure::{Failure, Outcome};
 use crate::fetch;
 use crate::fetch::Target;
-use crate::output::{cell, fields, objects, print, print_json};
+use crate::output::{cell, cell_of, fields, objects, print, print_json};
+use crate::overview::{Overview, few_time_key};
 use clap::{Args, ValueEnum};
 use wayleave_core::Prefix;
-use wayleave_runtime::clock::utc;
 
 #[derive(Args, Debug)]
 pub struct Show {
+    /// What to show; `status` is one screen.
     pub what: Noun,
+    /// Of `status`: every problem, every peer and all counters.
+    #[arg(long)]
+    pub all: bool,
     #[command(flatten)]
     pub target: Target,
     /// Routes or reports to show.
@@ -31,11 +35,17 @@ pub struct Show {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Noun {
+    /// One screen: problems, peers or links, counts; with `--all` everything.
     Status,
+    /// The other ends of sessions and links.
     Peers,
+    /// Routes that the role has (party: objects; member: what it installed; attesting proxy: both directions).
     Routes,
+    /// Members of the exchange (party) or of the realm (servers and nodes of an overlay).
     Members,
+    /// What happened lately, with the times.
     Events,
+    /// Public keys in use, the role's own and others'.
     Keys,
     /// Packets and octets by account (router).
     Accounts,
@@ -93,6 +103,9 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Paths => format!("{}?host={}", command.what.path(), command.host),
         what => what.path().to_owned(),
     };
+    if command.what == Noun::Status && !command.json {
+        return status(command);
+    }
     let value = fetch::json(&command.target, &path)?;
     if command.json {
         print_json(value);
@@ -100,11 +113,12 @@ pub fn show(command: &Show) -> Outcome {
     }
     let list = |name: &str| value[name].as_array().cloned().unwrap_or_default();
     print(&match command.what {
-        Noun::Status => status(value),
+        Noun::Status => counters(value),
         Noun::Peers => objects(
             &list("peers").into_iter().map(peer).collect::<Vec<_>>(),
             &[
                 "peer",
+                "name",
                 "interface",
                 "neighbor",
                 "local",
@@ -147,7 +161,8 @@ pub fn show(command: &Show) -> Outcome {
             let columns = ["account", "principal", "delegation", "sub_delegation", "epoch", "packets", "octets"];
             objects(&list("accounts"), &columns)
         }
-        Noun::Paths if list("paths").iter().any(|row| row["used"].is_array()) => path::table(&value),
+        // Only a gateway may have none: a router is asked about one host, and says why there is none.
+        Noun::Paths if list("paths").iter().all(|row| row["used"].is_array()) => path::table(&value),
         Noun::Names => objects(&list("names"), &["name", "ipv4", "ipv6"]),
         Noun::Stamping => {
             let columns = ["route", "waypoint", "principal", "delegation", "epoch", "until", "file"];
@@ -168,38 +183,42 @@ pub fn show(command: &Show) -> Outcome {
     Ok(())
 }
 
-/// A status as lines; an attesting proxy's pairs as a table below them.
-fn status(mut value: Value) -> String {
+/// One screen, or with `--all` everything.
+fn status(command: &Show) -> Outcome {
+    let overview = fetch::json(&command.target, "/api/v1/overview")?;
+    let overview: Overview = serde_json::from_value(overview).map_err(|error| {
+        Failure::new(format!("the role's overview cannot be read: {error}"))
+            .help("is the role of another version than this command? `--json` prints its status")
+    })?;
+    let mut text = overview.text(command.all);
+    if command.all {
+        let value = fetch::json(&command.target, command.what.path())?;
+        text += &format!("\n{}", counters(value));
+    }
+    print(&text);
+    Ok(())
+}
+
+/// All of a status but its problems, as lines; what members have spent as a table below them.
+fn counters(mut value: Value) -> String {
     links_in_words(&mut value);
     further_slots_in_words(&mut value);
     few_time_keys_in_words(&mut value);
     budget_in_words(&mut value);
-    remove(&mut value, "older_store"); // It stands under the problems.
+    pairs_by_name(&mut value);
+    remove(&mut value, "problems");
+    remove(&mut value, "older_store"); // It stands among the problems.
     let budgets = budgets(&mut value);
-    let problems = value.as_object_mut().and_then(|fields| fields.remove("problems"));
-    let problems: String = problems
-        .iter()
-        .flat_map(|problems| problems.as_array().into_iter().flatten())
-        .map(|problem| format!("\nproblem: {}\n", cell(problem)))
-        .collect();
-    let Some(pairs) = value.as_object_mut().and_then(|fields| fields.remove("pairs")) else {
-        return fields(&value) + &budgets + &problems;
-    };
-    let rows: Vec<Value> = pairs
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|pair| {
-            let end = |name: &str| format!("{} {}", cell(&pair[name]["asn"]), cell(&pair[name]["state"]));
-            serde_json::json!({
-                "pair": pair["name"], "inside": end("inside"), "outside": end("outside"), "offered": pair["offered"],
-                "in": pair["outside"]["received"], "out": pair["inside"]["received"],
-                "inside_protection": pair["inside"]["protection"], "outside_protection": pair["outside"]["protection"],
-            })
-        })
-        .collect();
-    let columns = ["pair", "inside", "outside", "offered", "in", "out", "inside_protection", "outside_protection"];
-    format!("{}\n{}", fields(&value), objects(&rows, &columns))
+    fields(&value) + &budgets
+}
+
+/// The pairs of an attesting proxy, each under its name.
+fn pairs_by_name(value: &mut Value) {
+    let Some(Value::Array(pairs)) = remove(value, "pairs") else { return };
+    for mut pair in pairs {
+        let name = remove(&mut pair, "name").as_ref().map_or_else(String::new, cell);
+        value["pair"][name] = pair;
+    }
 }
 
 fn remove(value: &mut Value, field: &str) -> Option<Value> {
@@ -311,24 +330,8 @@ fn few_time_keys_in_words(value: &mut Value) {
     let Some(Value::Array(keys)) = value.as_object_mut().and_then(|fields| fields.remove("few_time_keys")) else {
         return;
     };
-    let words = |key: &Value| {
-        let time = |of: &str| key[of].as_u64().map(utc);
-        let waits = key["waits"].as_str().map(|why| match time("until") {
-            Some(until) => format!(", waits until {until} ({why})"),
-            None => format!(", waits ({why})"),
-        });
-        format!(
-            "{}: {} of {} signatures left in slot {}{}, lasts until {}",
-            cell(&key["suite"]),
-            cell(&key["left"]),
-            cell(&key["of"]),
-            cell(&key["slot"]),
-            waits.unwrap_or_default(),
-            time("ends").unwrap_or_default()
-        )
-    };
     if !keys.is_empty() {
-        value["few_time_keys"] = keys.iter().map(words).collect::<Vec<_>>().join("; ").into();
+        value["few_time_keys"] = keys.iter().map(few_time_key).collect::<Vec<_>>().join("; ").into();
     }
 }
 
@@ -368,8 +371,8 @@ fn routes(mut routes: Vec<Value>, more: bool) -> String {
 fn event(event: &Value) -> String {
     let what = &event["what"];
     let details = what.as_object().into_iter().flatten().filter(|(name, _)| *name != "event");
-    let details: Vec<String> = details.map(|(name, value)| format!("{name}={}", cell(value))).collect();
-    format!("{}  {}  {}\n", cell(&event["unix"]), cell(&what["event"]), details.join(" "))
+    let details: Vec<String> = details.map(|(name, value)| format!("{name}={}", cell_of(name, value))).collect();
+    format!("{}  {}  {}\n", cell_of("unix", &event["unix"]), cell(&what["event"]), details.join(" "))
 }
 
 pub fn why(command: &Why) -> Outcome {
@@ -509,19 +512,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_names_the_parties_whose_links_are_up() {
-        let text = status(json!({ "parties": [true, false], "batch": 7, "problems": ["no answer"] }));
-        assert_eq!(text, "batch    7\nparties  party 1: up, party 2: down\n\nproblem: no answer\n");
-        assert_eq!(status(json!({ "other_party": true })), "peer party  up\n");
-    }
-
-    #[test]
-    fn a_status_names_the_protection_of_each_end_of_a_pair() {
-        let end = |protection: &str| json!({ "asn": 64500, "state": "Established", "protection": protection });
-        let pair = json!({ "name": "a", "inside": end("none"), "outside": end("TCP MD5, TTL security (1 hop)") });
-        let text = status(json!({ "pairs": [pair] }));
-        assert!(text.contains("INSIDE PROTECTION  OUTSIDE PROTECTION"), "{text}");
-        assert!(text.trim_end().ends_with("none               TCP MD5, TTL security (1 hop)"), "{text}");
+    fn all_counters_are_shown_by_name() {
+        let text = counters(json!({ "parties": [true, false], "batch": 7, "problems": ["no answer"] }));
+        assert_eq!(text, "batch    7\nparties  party 1: up, party 2: down\n");
+        assert_eq!(counters(json!({ "other_party": true })), "peer party  up\n");
+        let text = counters(json!({ "pairs": [{ "name": "a", "counts": { "validated": 3 } }] }));
+        assert_eq!(text, "pair a counts validated  3\n");
     }
 
     #[test]

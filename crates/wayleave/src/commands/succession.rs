@@ -3,6 +3,7 @@
 
 use clap::Args;
 use wayleave_attestation::pki::{Object, ProfileKey, Record, Strictness};
+use wayleave_runtime::clock::utc;
 use wayleave_runtime::identity::to_hex;
 
 use crate::failure::Failure;
@@ -102,7 +103,7 @@ fn of_record(before: &Record, new: &Record) -> Vec<String> {
         match new.attested_since {
             None => dropped.push(format!("attested {name}")),
             Some((_, now)) if rank(now) < rank(strictness) => dropped.push(format!("attested {name}")),
-            Some((now, _)) if now > since => dropped.push(format!("attested since {since} (now {now})")),
+            Some((now, _)) if now > since => dropped.push(format!("attested since {} (now {})", utc(since), utc(now))),
             Some(_) => {}
         }
     }

@@ -141,11 +141,21 @@ fn grants(out: &mut String, all: &Value, indent: usize) {
             _ => "capability".to_owned(),
         };
         let narrow = if grant["narrow"] == true { ", narrow" } else { "" };
-        let until = grant["until"].as_u64().map_or_else(String::new, utc);
-        let state = named(&grant["state"]);
+        let state = standing(grant);
         let (interval, id) = (&grant["interval"], named(&grant["id"]));
-        *out += &format!("{:indent$}{what}: {state} until {until}, interval {interval}{narrow}, {id}\n", "");
+        *out += &format!("{:indent$}{what}: {state}, interval {interval}{narrow}, {id}\n", "");
         grants(out, &grant["delegations"], indent + 2);
+    }
+}
+
+/// How a grant stands, and the times of what was granted: a revocation has no end.
+fn standing(grant: &Value) -> String {
+    let time = |of: &str| grant[of].as_u64().map_or_else(String::new, utc);
+    match named(&grant["state"]) {
+        "revoked" => format!("revoked (was granted until {})", time("until")),
+        "ended" => format!("ended {}", time("until")),
+        "later" => format!("granted from {} until {}", time("from"), time("until")),
+        state => format!("{state} until {}", time("until")),
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 use wayleave_core::Machine;
 use wayleave_crypto::secret::{Secret, Seed};
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::drive::{Io, Query, ask, drive};
 use wayleave_runtime::http::{Metric, Pages, Parameters, Serving, ViewError};
 use wayleave_runtime::signals::{Request, Signals};
@@ -24,6 +25,7 @@ use super::Events;
 use crate::config::Source;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Failures, Outcome};
+use crate::overview::Overview;
 
 /// Events that may wait for a machine. Whoever sends more waits, as the machine's loop never does.
 pub const QUEUE: usize = 1024;
@@ -84,6 +86,9 @@ pub trait View: Clone + Send + Sync + 'static {
     /// The content of `/api/v1/status`; `version` and `store` are added.
     fn status(&self) -> impl Future<Output = Result<Value, ViewError>> + Send;
 
+    /// What is shown first, from [`View::status`]; the role's problems and readiness are added.
+    fn overview(&self, status: &Value) -> impl Future<Output = Result<Overview, ViewError>> + Send;
+
     /// The metrics of this moment; `None` once the role has stopped.
     fn metrics(&self) -> impl Future<Output = Option<Vec<Metric>>> + Send;
 
@@ -101,6 +106,8 @@ pub trait View: Clone + Send + Sync + 'static {
 pub struct Views<V> {
     pages: Pages,
     view: V,
+    /// The paths that need no parameter.
+    paths: Vec<String>,
 }
 
 impl<V: View> Views<V> {
@@ -111,15 +118,44 @@ impl<V: View> Views<V> {
         F: Fn(V, Parameters) -> T + Send + Sync + 'static,
         T: Future<Output = Result<Value, ViewError>> + Send + 'static,
     {
-        let Self { pages, view } = self;
+        let Self { pages, view, mut paths } = self;
         let of_page = view.clone();
         let known = known_parameters(name);
-        let pages = pages.view(&format!("/api/v1/{name}"), move |parameters| {
+        let path = format!("/api/v1/{name}");
+        if !ASKED.contains(&name) {
+            paths.push(path.clone());
+        }
+        let pages = pages.view(&path, move |parameters| {
             let answer = check_parameters(&parameters, known).map(|()| page(of_page.clone(), parameters));
             async move { answer?.await }
         });
-        Self { pages, view }
+        Self { pages, view, paths }
     }
+
+    /// Adds `/`, which shows the overview and leads to the other pages.
+    fn front(self, role: &'static str) -> Pages {
+        let Self { pages, view, paths } = self;
+        pages.html("/", move || {
+            let (view, paths) = (view.clone(), paths.clone());
+            async move { Ok(overview(&view).await?.html(role, &utc(unix_now().secs()), &paths)) }
+        })
+    }
+}
+
+/// A role's status, with its version and the state of its store.
+async fn whole_status<V: View>(view: &V) -> Result<Value, ViewError> {
+    let mut value = crate::output::versioned(view.status().await?);
+    value["store"] = view.store().map_or(Value::Null, |store| match &*store.health().borrow() {
+        Health::Good => json!("good"),
+        Health::Failing(why) => json!(why),
+    });
+    Ok(value)
+}
+
+async fn overview<V: View>(view: &V) -> Result<Overview, ViewError> {
+    let status = whole_status(view).await?;
+    let readiness = view.readiness().await.ok_or(ViewError::Unavailable)?;
+    Ok(view.overview(&status).await?.finished(&status, readiness))
 }
 
 /// What a role is given at its start.
@@ -300,15 +336,10 @@ async fn serve<R: Role>(
             let view = of_metrics.clone();
             async move { view.metrics().await }
         });
-    let views = Views { pages, view }.page("status", |view: R::View, _| async move {
-        let mut value = crate::output::versioned(view.status().await?);
-        value["store"] = view.store().map_or(Value::Null, |store| match &*store.health().borrow() {
-            Health::Good => json!("good"),
-            Health::Failing(why) => json!(why),
-        });
-        Ok(value)
-    });
-    let serving = R::View::pages(views).pages.serve(address).await;
+    let views = Views { pages, view, paths: vec!["/api/v1/events".to_owned()] }
+        .page("status", |view: R::View, _| async move { whole_status(&view).await })
+        .page("overview", |view, _| async move { Ok(crate::output::versioned(json!(overview(&view).await?))) });
+    let serving = R::View::pages(views).front(R::NAME).serve(address).await;
     let serving =
         serving.map_err(|error| Failure::system(format!("cannot serve the status pages at {address}"), &error))?;
     info!(address = %serving.address, "status pages at http://{}", serving.address);
@@ -386,6 +417,9 @@ where
 {
     ask(events, query).await.ok_or(ViewError::Unavailable)
 }
+
+/// The pages that need a parameter.
+const ASKED: [&str; 3] = ["why", "ping", "paths"];
 
 /// The parameters of the page `name`.
 fn known_parameters(name: &str) -> &'static [&'static str] {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::log_limit::{Line, LogLimit};
 
 /// Events in the list; older ones are dropped.
@@ -34,7 +34,8 @@ impl Events {
 
     /// Adds an event with the time.
     pub fn note(&self, event: &impl Serialize) {
-        let event = json!({ "unix": unix_now().secs(), "what": event });
+        let now = unix_now().secs();
+        let event = json!({ "unix": now, "time": utc(now), "what": event });
         let events = &mut self.lock().events;
         if events.len() == MAX_EVENTS {
             events.pop_front();

@@ -44,6 +44,7 @@ pub use stamper::registration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RoleName {
     /// A party of the route server.
+    #[value(alias = "route-server")]
     Rs,
     /// A member's proxy.
     Member,

@@ -25,7 +25,7 @@ use crate::config::rs::{RsConfig, StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 pub use config::peer_words;
 use io::{Event, PartyIo};
-use views::PartyView;
+use views::{PartyView, Peer};
 
 /// Accepts the certificate of the peer party alone.
 pub fn peer_verifier(config: &RsConfig) -> PinVerifier {
@@ -101,7 +101,11 @@ impl Role for Rs {
         let (set_in_force, set) = watch::channel(set);
         let troubles = Troubles::default();
         let links_and_store = (&links, &store, &troubles);
-        let view = PartyView::new(&config, &identity, links_and_store, set, peer_party.pins(), &events);
+        let peer = Peer {
+            words: config::peer_words(&config, &identity),
+            listening: peer_link.0.as_ref().map(|link| (link.address, link.refusal.clone())),
+        };
+        let view = PartyView::new(&config, &identity, links_and_store, set, (peer_party.pins(), peer), &events);
         if let Some(at) = &config.link.get_ref().listen {
             tokio::spawn(miss_peer(config::no_peer(&config, at.get_ref().0), events.clone()));
         }

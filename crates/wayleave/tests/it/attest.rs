@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, speaker, speaker_at};
 use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::screen::assert_one_screen;
 use crate::common::{Folder, eventually, free, text};
 use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::proxy::handover::HANDOVER;
@@ -52,6 +53,7 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
     assert_eq!((&status["classes"]["valid"], &status["pairs"][0]["inside"]["up"]), (&1.into(), &true.into()));
     let peers = text(&b.ask(&["show", "peers"]).stdout);
     assert_named_by_the_rule("attest", &NetworkNamespace::Own, a.page.parse().expect("an address"));
+    assert_one_screen(&NetworkNamespace::Own, a.page.parse().expect("an address"));
     assert!(peers.contains("there inside") && peers.contains("Established"), "{peers}");
     let routes = text(&b.ask(&["show", "routes"]).stdout);
     assert!(routes.contains("192.0.2.0/24") && routes.contains("valid"), "{routes}");
@@ -97,7 +99,11 @@ fn records_and_policy_take_effect_without_a_restart_or_a_new_update() {
         let route = learned.get(&prefix());
         route.is_some_and(|route| route.large_communities().any(|tag| tag.to_string() == "64497:9:9"))
     });
+    let shown = text(&b.ask(&["show", "events"]).stdout);
+    let is_time = |line: &str| line.starts_with("20") && line.split(' ').next().is_some_and(|time| time.ends_with('Z'));
+    assert!(!shown.is_empty() && shown.lines().all(is_time), "{shown}");
     let events = b.json(&["show", "events"]);
+    assert!(events["events"][0]["unix"].is_u64() && events["events"][0]["time"].is_string(), "{events}");
     assert!(events["events"].to_string().contains("verdict"), "{events}");
     // What is no configuration changes nothing.
     folder.write("as64497.toml", "nonsense");
@@ -145,6 +151,13 @@ fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     ]
     .concat());
     let listed = folder.ok(&["keys", "objects", "--anchor", "anchor.pub", "--objects", "objects"]);
+    let ends: Vec<&str> = listed
+        .lines()
+        .skip(1)
+        .filter(|line| !line.contains(": "))
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .collect();
+    assert!(!ends.is_empty() && ends.iter().all(|end| end.starts_with("20") && end.ends_with('Z')), "{listed}");
     assert!(
         listed.contains("profile") && listed.contains("192.0.2.0/24-26") && listed.contains("prefer since"),
         "{listed}"

@@ -63,6 +63,39 @@ fn commands_of_the_laboratory_say_where_they_went() {
 }
 
 #[test]
+fn help_begins_with_where_to_start_and_tells_the_invitations_apart() {
+    let folder = Folder::new("cli-help-groups");
+    let help = folder.ok(&["--help"]);
+    assert!((24..=40).contains(&help.lines().count()), "{help}");
+    let at = |word: &str| help.find(word).unwrap_or_else(|| panic!("{word}: {help}"));
+    assert!(at("Start here:") < at("Run and watch:") && at("Run and watch:") < at("Exchange:"), "{help}");
+    // One line each, at the top and where they are.
+    for words in ["Invite a member to an exchange", "`realm invite` invites a node", "`cap invite` invites a customer"]
+    {
+        at(words);
+    }
+    assert!(folder.ok(&["realm", "--help"]).contains("Invite a node to the overlay"));
+    assert!(folder.ok(&["cap", "--help"]).contains("Invite a customer of a provider"));
+}
+
+#[test]
+fn a_role_is_known_by_what_people_call_it() {
+    let folder = Folder::new("cli-roles");
+    assert_eq!(folder.ok(&["init", "route-server"]), folder.ok(&["init", "rs"]));
+    folder.write("1.toml", &folder.ok(&["init", "route-server"]));
+    // It is that role: the example's keys are refused as `run rs` refuses them.
+    assert!(folder.fails(1, &["run", "route-server", "--config", "1.toml"]).contains("example"));
+    for (word, role) in [("route-sever", "rs"), ("routeserver", "rs"), ("key-server", "key"), ("gatway", "gateway")] {
+        let said = folder.fails(2, &["run", word, "--config", "1.toml"]);
+        assert!(
+            said.contains(&format!("'{role}'")) && !said.contains("a similar value exists: 'router'"),
+            "{word}: {said}"
+        );
+    }
+    assert!(!folder.fails(2, &["run", "frobnicate", "--config", "1.toml"]).contains("similar"));
+}
+
+#[test]
 fn configurations_printed_by_init_pass_check() {
     let folder = Folder::new("cli-init");
     let roles = [

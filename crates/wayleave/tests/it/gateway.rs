@@ -19,6 +19,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::to_hex;
 
 use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::screen::assert_one_screen;
 use crate::router::common::{Folder, Router};
 use crate::router::icing::{hex, key, seed};
 
@@ -216,6 +217,12 @@ impl World {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_named_by_the_rule("gateway", &gateway.place, page);
+        assert_one_screen(&gateway.place, page);
+        let has_none = || gateway.json(&["show", "paths"])["paths"] == serde_json::json!([]);
+        let (before, shown) = (has_none(), text(&gateway.ask(&["show", "paths"]).stdout));
+        if before && has_none() {
+            assert!(shown.starts_with("no paths yet") && shown.contains("`wayleave ping NAME`"), "{shown}");
+        }
         gateway
     }
 

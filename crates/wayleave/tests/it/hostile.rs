@@ -647,7 +647,8 @@ impl Running {
     /// What a party's operator sees: `show status` and the page of metrics.
     fn shown(&self, party: usize) -> (String, String) {
         let at = &self.exchange.parties[party].at.process;
-        let text = self.exchange.files.tool(&["show", "status", "--url", &at.status.to_string()]).expect("shown");
+        let text =
+            self.exchange.files.tool(&["show", "status", "--all", "--url", &at.status.to_string()]).expect("shown");
         (text, get(&at.namespace, at.status, "/metrics").expect("a page"))
     }
 

@@ -20,6 +20,7 @@ use wayleave_lab::routers::{DIG, Installation, RouterPackage, UNBOUND, default_c
 use wayleave_runtime::clock::unix_now;
 
 use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::screen::assert_one_screen;
 use crate::common::{Folder, eventually, free, text};
 use crate::overlay::harness::Running;
 
@@ -177,6 +178,7 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     assert!(listed.contains("customer") && listed.contains("3/9"), "{listed}");
     let page: SocketAddr = server.running.page.parse().expect("an address");
     assert_named_by_the_rule("key", &NetworkNamespace::Own, page);
+    assert_one_screen(&NetworkNamespace::Own, page);
 }
 
 /// Threat 0b, 2: what if state is old? The list that routers have was made of later records.
@@ -187,6 +189,9 @@ fn a_server_with_an_old_copy_of_its_records_does_not_start() {
     let records = server.folder.0.join("server/records");
     let old = fs::read(&records).expect("there");
     server.folder.ok(&["cap", "revoke", "7", "--config", &server.config]);
+    // A revocation has no end; the time is that of what was granted.
+    let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
+    assert!(listed.contains(": revoked (was granted until 20") && listed.contains("Z), interval"), "{listed}");
     eventually("the list follows", || server.list().1 == ["7"]);
     server.running.kill();
     fs::write(&records, old).expect("written");
@@ -786,6 +791,7 @@ fn a_flood_of_one_source_is_truncated_and_dropped_and_the_holder_beside_it_is_se
     }
     let page: SocketAddr = server.running.page.parse().expect("an address");
     assert_named_by_the_rule("key", &NetworkNamespace::Own, page);
+    assert_one_screen(&NetworkNamespace::Own, page);
 }
 
 /// Makes the server one that a replica copies, in the folder `replica`; returns the replica and where it answers. Whatever its records

@@ -15,6 +15,7 @@ use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 
 use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::screen::assert_one_screen;
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 const PREFIX: &str = "203.0.113.0/24";
@@ -134,9 +135,11 @@ fn members_sign_for_all_and_refuse_a_hijack_and_what_a_new_record_forbids() {
     assert!(sent.contains("to the exchange") && sent.contains("signed as origin"), "{sent}");
     for party in &exchange.parties {
         assert_named_by_the_rule("rs", &party.at.process.namespace, party.at.process.status);
+        assert_one_screen(&party.at.process.namespace, party.at.process.status);
     }
     let proxy = &exchange.members[0].at.proxy;
     assert_named_by_the_rule("member", &proxy.namespace, proxy.status);
+    assert_one_screen(&proxy.namespace, proxy.status);
     let status = exchange.members[0].ask("/api/v1/status").expect("a page");
     assert_eq!(status["attestation"]["members"], serde_json::json!([last, last + 1]));
     // The member without keys hijacks the prefix.

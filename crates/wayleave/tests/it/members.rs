@@ -134,7 +134,7 @@ fn operators_see_what_members_may_cost_and_have_spent() {
     let of_member = &exchange.members[0].at.proxy;
     let budget = &json(of_member)["budget"];
     assert_eq!((&budget["prefixes"], &budget["resyncs_per_hour"]), (&1.into(), &720.into()), "{budget}");
-    let text = shown(of_member, &[]);
+    let text = shown(of_member, &["--all"]);
     let line = text.lines().find(|line| line.starts_with("budget ")).unwrap_or_default();
     assert!(line.contains("prefixes 1 of ") && line.contains("2000 objects and 32768 KiB a second"), "{text}");
     let page = get(&of_member.namespace, of_member.status, "/metrics").expect("a page");
@@ -150,7 +150,7 @@ fn operators_see_what_members_may_cost_and_have_spent() {
             (&0.into(), &1.into(), &0.into())
         );
         assert_eq!(budgets[0]["stored"].is_u64() && budgets[0]["choices_left"].is_u64(), stored, "{budgets}");
-        let text = shown(at, &[]);
+        let text = shown(at, &["--all"]);
         let row = text.lines().skip_while(|line| !line.starts_with("SLOT")).nth(1).unwrap_or_default();
         assert!(row.starts_with("0 ") && row.contains(" 1 of "), "{text}");
     }

@@ -8,11 +8,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wayleave_lab::netns::NetworkNamespace;
+use wayleave_lab::netns::{NetworkNamespace, skipped};
 use wayleave_lab::ports;
+use wayleave_lab::routers::{CHROMIUM, default_cache, locate_or_fetch_router};
 
 use crate::common::laboratory;
 use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::screen::assert_one_screen;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -151,14 +153,41 @@ fn status_pages_show_the_role_and_why_it_is_not_ready() {
     assert_eq!(proxy.show("keys")["keys"][0]["of"], "this member");
     assert_eq!(proxy.show("events")["version"], 1);
     assert_named_by_the_rule("member", &NetworkNamespace::Own, proxy.page.parse().expect("an address"));
+    assert_one_screen(&NetworkNamespace::Own, proxy.page.parse().expect("an address"));
     assert_eq!(proxy.show("routes")["routes"], serde_json::json!([]));
     let why = wayleave(&proxy.folder, &["why", "192.0.2.0/24", "--url", &proxy.page]);
     assert!(text(&why.stdout).contains("the parties have not sent their routes yet"), "{}", text(&why.stdout));
+    let shown = text(&wayleave(&proxy.folder, &["show", "status", "--config", "alpha.toml"]).stdout);
+    let rows: Vec<&str> = shown.lines().skip_while(|line| !line.starts_with("PEER")).skip(1).take(3).collect();
+    let [party1, party2, router] = rows[..] else { panic!("{shown}") };
+    assert!(party1.starts_with("party 1") && party1.contains("down") && party1.contains("127.0.0.1:1"), "{shown}");
+    assert!(party2.starts_with("party 2") && router.starts_with("your router"), "{shown}");
     let members = wayleave(&proxy.folder, &["show", "members", "--config", "alpha.toml"]);
     assert!(text(&members.stderr).contains("no such page"), "{}", text(&members.stderr));
     let second = wayleave(&proxy.folder, &["run", "member", "--config", "alpha.toml"]);
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains("in use by another process"), "{}", text(&second.stderr));
+}
+
+/// As a browser has it: a page without a script, from which every other page is reached.
+#[test]
+fn a_browser_shows_the_first_page() {
+    let proxy = Proxy::start("browser");
+    assert_eq!(proxy.notice(), "READY=1");
+    let chromium = match locate_or_fetch_router(&CHROMIUM, &default_cache(), &mut |_| ()) {
+        Ok(chromium) => chromium,
+        Err(error) => return skipped(&format!("run::a_browser_shows_the_first_page with Chromium: {error}")),
+    };
+    let mut command = Command::new(chromium.program("chromium-headless-shell"));
+    chromium.prepare(&mut command);
+    let profile = format!("--user-data-dir={}", proxy.folder.join("browser").display());
+    command.args(["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &profile, "--dump-dom"]);
+    let output = command.arg(format!("http://{}/", proxy.page)).output().expect("it runs");
+    let dom = text(&output.stdout);
+    assert!(dom.contains("<h1>member in slot 0 of "), "{dom}");
+    // The tree that the browser built of it: a problem, a row of the table, a link.
+    assert!(dom.contains("<li>cannot reach party 1") || dom.contains("<li>the link to party 1"), "{dom}");
+    assert!(dom.contains("<td>party 1") && dom.contains("<a href=\"/api/v1/peers\">"), "{dom}");
 }
 
 #[test]

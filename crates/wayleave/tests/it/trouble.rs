@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::common::screen::{assert_one_screen, page, status};
 use serde_json::Value;
 use wayleave_lab::demo::exchange::DemoExchange;
 use wayleave_lab::demo::layout::Layout;
@@ -144,6 +145,78 @@ fn a_member_that_is_refused_learns_why_and_tries_again_seldom() {
         status["problems"][0].as_str().is_some_and(|problem| problem.contains("the link to the peer party ended")),
         "{status:#}"
     );
+}
+
+/// Either end of the link between the parties may have the wrong pin; both say so, by their own settings.
+#[test]
+fn both_parties_say_why_the_link_between_them_is_refused() {
+    let mut troubled = Troubled::new("trouble-parties");
+    let (files, names) = (&troubled.exchange.files, ["party1", "party2"]);
+    let key = files.path("other.key");
+    let printed = files.tool(&["keys", "new", &key, "--name", "other", "--json"]).expect("a key");
+    let other: Value = serde_json::from_str(&printed).expect("JSON");
+    let other = other["tls"].as_str().expect("a public key").to_owned();
+    let path = |wrong: usize| troubled.exchange.files.party(wrong as u8 + 1);
+    let paths = [path(0), path(1)];
+    let screen = |troubled: &Troubled, party: usize| {
+        let at = &troubled.exchange.parties[party].at.process;
+        status(&at.namespace, at.status, &[])
+    };
+    for party in &mut troubled.exchange.parties {
+        party.role.start().expect("a party that starts");
+    }
+    let are_ready = |troubled: &mut Troubled| {
+        (0..2).all(|party| {
+            let at = &troubled.exchange.parties[party].at.process;
+            page(&at.namespace, at.status, "/readyz").starts_with("HTTP/1.0 200")
+        })
+    };
+    troubled.eventually("the parties run", |troubled| {
+        troubled.exchange.parties.iter().all(|party| party.ask("/api/v1/status").is_ok())
+    });
+    troubled.eventually("both are ready", are_ready);
+    for party in 0..2 {
+        let shown = screen(&troubled, party);
+        let first = format!("party {} of demo-ix: ready\n", party + 1);
+        assert!(shown.starts_with(&first) && !shown.contains("problem:"), "{shown}");
+        let rows: Vec<&str> = shown.lines().skip_while(|line| !line.starts_with("PEER")).skip(1).collect();
+        let alpha = rows.iter().find(|row| row.starts_with("alpha "));
+        assert!(alpha.is_some_and(|row| row.contains("not connected")), "by name: {shown}");
+        assert!(rows.iter().any(|row| row.starts_with("the peer party") && row.contains("up")), "{shown}");
+        let at = &troubled.exchange.parties[party].at.process;
+        assert_one_screen(&at.namespace, at.status);
+    }
+    for wrong in 0..2 {
+        let good = fs::read_to_string(&paths[wrong]).expect("a configuration");
+        let pin =
+            good.lines().find_map(|line| line.strip_prefix("pin = ")).expect("a pin").trim_matches('"').to_owned();
+        fs::write(&paths[wrong], good.replace(&pin, &other)).expect("written");
+        for party in &mut troubled.exchange.parties {
+            assert!(party.role.stop(TIMEOUT), "{}", names[wrong]);
+        }
+        for party in &mut troubled.exchange.parties {
+            party.role.start().expect("a party that starts");
+        }
+        let expected = |party: usize| match party == wrong {
+            true => "`[link] pin` names another: if the peer party has a new key",
+            false => "does not accept the certificate of this key file",
+        };
+        for party in 0..2 {
+            troubled.eventually(expected(party), |troubled| {
+                let at = &troubled.exchange.parties[party].at.process;
+                let is_there = page(&at.namespace, at.status, "/healthz").starts_with("HTTP/1.0 200");
+                is_there && {
+                    let shown = screen(troubled, party);
+                    shown.lines().any(|line| line.starts_with("problem: ") && line.contains(expected(party)))
+                }
+            });
+        }
+        fs::write(&paths[wrong], good).expect("written");
+        troubled.exchange.parties[wrong].role.reload().expect("it runs");
+        troubled.eventually("what is mended leaves no problem", |troubled| {
+            are_ready(troubled) && (0..2).all(|party| !screen(troubled, party).contains("problem:"))
+        });
+    }
 }
 
 /// The name of a member's key file, as its configuration has it.

@@ -118,8 +118,11 @@ fn group_bits(text: &str) -> Result<GroupBits, String> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum AttestWorkload {
+    /// The paper's normal trace: AS 3277 on 2005-06-01.
     Normal,
+    /// The paper's pathological trace: AS 7911 on 2003-01-24.
     Pathological,
+    /// The paper's heavy trace: AS 2914 on 2008-12-25.
     Heavy,
     /// A whole table at once, from --mrt.
     Table,
@@ -127,13 +130,17 @@ pub enum AttestWorkload {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum BenchOutput {
+    /// The index of the best route.
     Index,
+    /// The key of the best route.
     Key,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum BenchMode {
+    /// The parties multiply policies and keys together.
     Mpc,
+    /// The announcer does.
     Direct,
 }
 

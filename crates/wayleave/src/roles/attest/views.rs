@@ -10,7 +10,8 @@ use wayleave_runtime::http::{Metric, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
-use crate::output::versioned;
+use crate::output::{cell, versioned};
+use crate::overview::{Overview, few_time_key};
 use crate::roles::attestation::{class_metrics, few_time_metrics, memory_metrics};
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::origins::Summary;
@@ -83,6 +84,48 @@ impl View for ProxyView {
             pair["outside"]["protection"] = json!(outside);
         }
         Ok(value)
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let title = format!("attesting proxy of {}", cell(&status["asn"]));
+        let mut overview = Overview::new(title, &["pair", "inside", "outside", "offered", "in", "out", "protection"]);
+        for pair in status["pairs"].as_array().into_iter().flatten() {
+            let end = |name: &str| match &pair[name]["asn"] {
+                Value::Null => pair[name]["state"].clone(),
+                asn => json!(format!("AS{asn} {}", cell(&pair[name]["state"]))),
+            };
+            let [inside, outside] = ["inside", "outside"].map(|name| cell(&pair[name]["protection"]));
+            let well = pair["inside"]["up"] == true && pair["outside"]["up"] == true && pair["suspect"] != true;
+            overview.row(
+                well,
+                [
+                    pair["name"].clone(),
+                    end("inside"),
+                    end("outside"),
+                    pair["offered"].clone(),
+                    pair["outside"]["received"].clone(),
+                    pair["inside"]["received"].clone(),
+                    json!(if inside == outside { inside } else { format!("{inside}; outside {outside}") }),
+                ],
+            );
+        }
+        let known = &status["known"];
+        overview.problems.extend(known["alarms"].as_array().into_iter().flatten().map(cell));
+        let clock = status["clock"].as_str().filter(|clock| *clock != "good");
+        overview.problems.extend(clock.map(|clock| format!("the clock is {clock}")));
+        for key in status["few_time_keys"].as_array().into_iter().flatten() {
+            overview.count(few_time_key(key));
+        }
+        let counts = &status["counts"];
+        overview.count(format!("{} routes validated", counts["validated"]));
+        overview.count(format!("{} rejected", counts["rejected"]));
+        overview.count(format!(
+            "{} signed",
+            counts["originated"].as_u64().unwrap_or(0) + counts["extended"].as_u64().unwrap_or(0)
+        ));
+        overview.count(format!("{} signed objects count", known["objects"]));
+        overview.count(format!("{} origins known", known["vrps"]));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {

@@ -13,6 +13,8 @@ use wayleave_runtime::store::FileStore;
 
 use super::audit::AuditLog;
 use super::io::Event;
+use crate::output::cell;
+use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views};
 use crate::roles::overlay::Handle;
 
@@ -66,6 +68,29 @@ impl View for ConsentView {
         value["audit"] = failing.map_or(json!("good"), |why| json!(why));
         value["senders"] = json!(standing.links);
         Ok(value)
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let title = format!("consent server of the realm {}", cell(&status["realm"]));
+        let mut overview = Overview::new(title, &["consents for", "state"]);
+        let realm = self.overlay.realm().borrow().clone();
+        for node in self.standing().await?.nodes {
+            let member = realm.nodes.get(&node);
+            let name = member.and_then(|member| member.membership.grants.names.first());
+            let state = match member {
+                None => "no member that is known here",
+                Some(member) if member.advert.is_none() => "has no advert",
+                Some(_) => "known",
+            };
+            let name = name.map_or_else(|| node.to_string(), ToString::to_string);
+            overview.row(state == "known", [json!(name), json!(state)]);
+        }
+        overview.count(format!("{} requests consented to", status["consented"]));
+        overview.count(format!("{} refused", status["refused"]));
+        overview.count(format!("{} decisions in the audit log", status["audited"]));
+        overview.count(format!("{} senders connected", status["senders"]));
+        overview.count(format!("{} path servers", status["path_servers"]));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {

@@ -18,6 +18,7 @@ use crate::config::Text;
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::overlay::NodeRef;
 use crate::config::receiving::Known;
+use crate::overview::Overview;
 use crate::roles::daemon::{View, Views};
 
 /// How long `ping` waits for an answer.
@@ -304,6 +305,32 @@ impl View for GatewayView {
             "dropped": dropped,
             "refused": refused,
         }))
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let known = self.0.known();
+        let title = format!("gateway {}", known.describe(&self.0.own));
+        let mut overview = Overview::new(title, &["gateway", "sessions", "route", "state", "active path"]);
+        for peer in self.peers().await? {
+            let name = known.describe(&peer.identity);
+            for route in peer.routes.iter().filter(|route| route.mirror.is_none()) {
+                let active = route.active.as_ref();
+                let nodes = active.map(|path| path.nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>());
+                let is_dead = active.is_some_and(|path| path.is_dead);
+                let words = if is_dead { "dead" } else { state(&route.state) };
+                let well = matches!(route.state, RouteState::Ready | RouteState::Asking) && !is_dead;
+                overview
+                    .row(well, [json!(name), json!(peer.sessions), json!(route.policy), json!(words), json!(nodes)]);
+            }
+        }
+        overview.count(format!("{} members, {} neighbours known", status["members"], status["neighbours"]));
+        overview.count(format!("{} packets sent, {} received", status["sent"], status["received"]));
+        overview.count(format!("{} changes of path", status["failovers"]));
+        let sum =
+            |counts: &Value| counts.as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum::<u64>();
+        overview.count(format!("{} dropped, {} refused", sum(&status["dropped"]), sum(&status["refused"])));
+        overview.count(format!("{} nodes avoided, {} pins", status["avoided"], status["pins"]));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {

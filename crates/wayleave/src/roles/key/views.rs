@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use wayleave_control::capability::{ChargedAccount, RouterNumber, RouterServer, State, UsagePage};
 use wayleave_packet::platypus::header::Principal;
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::connection_slots::ConnectionSlots;
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::identity::to_hex;
@@ -19,6 +19,8 @@ use super::copies::Following;
 use super::core::{Core, lock};
 use super::routers::{self, Event, Routers};
 use crate::config::key::KeyFile;
+use crate::output::cell;
+use crate::overview::Overview;
 use crate::provider::invitations::state_name;
 use crate::roles::daemon::{self, View, Views};
 use crate::usage;
@@ -202,6 +204,31 @@ impl View for KeyView {
             "api": self.api.as_ref().map(|counts| counts.json()),
             "connections": self.connections.json(),
         }))
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let mut overview =
+            Overview::new(format!("key server of {}", self.zone), &["peer", "state", "usage confirmed", "reports"]);
+        for router in status["routers"].as_array().into_iter().flatten() {
+            let up = router["connected"] == true;
+            let name = router["name"].as_str().map_or_else(|| format!("router {}", router["number"]), str::to_owned);
+            let confirmed = router["confirmed"].as_u64().filter(|second| *second > 0).map(utc);
+            let state = if up { "connected" } else { "not connected" };
+            overview.row(up, [json!(name), json!(state), json!(confirmed), router["reports"].clone()]);
+        }
+        let following = &status["following"];
+        if following.is_object() {
+            let up = following["connected"] == true;
+            let state = if up { "connected" } else { "not connected" };
+            overview.row(up, [json!("the writer"), json!(state), Value::Null, Value::Null]);
+            overview.problems.extend(following["problem"].as_str().map(str::to_owned));
+        }
+        overview.count(format!("{} accounts, {} capabilities granted", status["accounts"], status["grants"]));
+        overview.count(format!("{} revocations", status["revocations"]));
+        overview.count(format!("change {}", status["number"]));
+        overview.count(format!("{} secrets answered", cell(&status["answers"]["secrets"])));
+        overview.count(format!("{} invitations open", cell(&status["invitations"]["open"])));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {

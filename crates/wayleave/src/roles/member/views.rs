@@ -18,7 +18,8 @@ use super::io::Event;
 use crate::config::PublicKey;
 use crate::config::member::MemberConfig;
 use crate::key_files::signing_key;
-use crate::output::versioned;
+use crate::output::{cell, versioned};
+use crate::overview::Overview;
 use crate::roles::attestation;
 use crate::roles::bgp_peer::PeerView;
 use crate::roles::daemon::{self, View, Views, most, prefix};
@@ -157,6 +158,31 @@ impl View for MemberView {
         problems.extend(deferred(&status));
         value["problems"] = json!(problems);
         Ok(value)
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let title = format!("member in slot {} of {}", status["slot"], cell(&status["exchange"]));
+        let mut overview = Overview::new(title, &["peer", "state", "address", "protection"]);
+        for (index, address) in self.parties.iter().enumerate() {
+            let up = status["parties"][index] == true;
+            let name = format!("party {}", index + 1);
+            overview.row(up, [json!(name), json!(if up { "up" } else { "down" }), json!(address), Value::Null]);
+        }
+        let router = self.router.json();
+        let address = router["router_id"].as_str().map(|id| format!("{id} (AS{})", cell(&router["asn"])));
+        overview.row(
+            router["up"] == true,
+            [json!("your router"), router["state"].clone(), json!(address), router["protection"].clone()],
+        );
+        overview.count(format!("{} routes of your router", status["router_routes"]));
+        overview.count(format!("{} of them not announced", status["not_announced"]));
+        overview.count(format!("{} prefixes installed in it", status["installed"]));
+        if let Some(budget) = status["budget"].as_object() {
+            overview.count(format!("{} of {} prefixes announced", budget["prefixes"], budget["max_prefixes"]));
+        }
+        overview.count(format!("{} changes unconfirmed", status["unconfirmed"]));
+        overview.count(format!("member set {}", cell(&status["member_set"])));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {

@@ -35,7 +35,7 @@ use crate::config::overlay::{ServerEntry, Settings};
 use crate::failure::{Failure, Outcome};
 use io::{Event, OverlayIo};
 use renewal::Renewal;
-pub use views::{describe, role_names};
+pub use views::{MEMBER_COLUMNS, describe, member_rows, role_names};
 
 /// Octets that may wait for one server.
 const LINK_QUEUE: usize = 8 << 20;

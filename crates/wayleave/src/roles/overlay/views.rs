@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 use wayleave_control::advert::{Advert, Relationship};
 use wayleave_control::node::{Node, NodeStatus};
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Unit, ViewError};
 
 use super::Handle;
+use crate::output::cell;
+use crate::overview::Overview;
 use crate::roles::daemon;
 
 impl Handle {
@@ -119,6 +121,25 @@ pub fn describe(membership: &wayleave_control::realm::Membership, advert: Option
         "links": links,
         "consent": advert.and_then(|advert| advert.consent.as_ref()).map(|server| server.identity.to_string()),
     })
+}
+
+/// The columns of [`member_rows`].
+pub const MEMBER_COLUMNS: [&str; 4] = ["member", "roles", "advert", "membership until"];
+
+/// The members of a realm as rows of an overview; with `adverts`, a node without an advert is not well.
+pub fn member_rows(overview: &mut Overview, members: &[Value], adverts: bool) {
+    for member in members {
+        let names = cell(&member["names"]);
+        let name = if names == "-" { cell(&member["identity"]) } else { names };
+        let advert = match (&member["advert"], member["advert_secs_left"].as_u64()) {
+            (Value::Number(_), Some(secs)) => format!("for {secs} s"),
+            _ => "none".to_owned(),
+        };
+        let is_node = member["roles"].as_array().is_some_and(|roles| roles.iter().any(|role| role != "path"));
+        let well = !adverts || !is_node || member["advert"].is_u64();
+        let until = member["membership_until"].as_u64().map(utc);
+        overview.row(well, [json!(name), member["roles"].clone(), json!(advert), json!(until)]);
+    }
 }
 
 /// The roles' names, as commands take them.

@@ -14,8 +14,10 @@ use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
 use crate::config::path::PathFile;
+use crate::output::cell;
+use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views};
-use crate::roles::overlay::describe;
+use crate::roles::overlay::{MEMBER_COLUMNS, describe, member_rows};
 
 #[derive(Clone)]
 pub struct PathView {
@@ -97,6 +99,21 @@ impl View for PathView {
             "recovering": standing.is_recovering,
             "problems": problems,
         }))
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let mut overview =
+            Overview::new(format!("path server of the realm {}", cell(&status["realm"])), &MEMBER_COLUMNS);
+        let members = self.clone().members().await?;
+        member_rows(&mut overview, members["members"].as_array().map_or(&[], Vec::as_slice), true);
+        overview.count(format!("{} members, {} adverts", status["members"], status["adverts"]));
+        overview.count(format!("{} links", status["links"]));
+        overview.count(format!("list {} of removed nodes", status["revocations"]));
+        overview.count(format!(
+            "{} registrations, {} searches, {} refused",
+            status["registrations"], status["queries"], status["refused"]
+        ));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {

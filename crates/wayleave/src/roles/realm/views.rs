@@ -13,8 +13,10 @@ use wayleave_runtime::links::Links;
 use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
+use crate::output::cell;
+use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views};
-use crate::roles::overlay::describe;
+use crate::roles::overlay::{MEMBER_COLUMNS, describe, member_rows};
 
 #[derive(Clone)]
 pub struct RealmView {
@@ -51,6 +53,19 @@ impl RealmView {
     }
 }
 
+impl RealmView {
+    async fn members(&self) -> Result<Vec<Value>, ViewError> {
+        let now = unix_now().secs();
+        daemon::query(&self.events, move |registrar: &mut Registrar| {
+            let revoked = registrar.revocations().map(|list| list.object().clone());
+            let is_member = |identity: &IdentityKey| !revoked.as_ref().is_some_and(|list| list.has(identity));
+            let members = registrar.members().filter(|member| member.holds(now) && is_member(&member.identity));
+            members.map(|member| describe(member, None)).collect::<Vec<Value>>()
+        })
+        .await
+    }
+}
+
 impl View for RealmView {
     async fn status(&self) -> Result<Value, ViewError> {
         let standing = self.standing().await?;
@@ -62,6 +77,15 @@ impl View for RealmView {
             "revoked": standing.revoked,
             "revocations": standing.number,
         }))
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let mut overview = Overview::new(format!("operator of the realm {}", cell(&status["realm"])), &MEMBER_COLUMNS);
+        member_rows(&mut overview, &self.members().await?, false);
+        overview.count(format!("{} members", status["members"]));
+        overview.count(format!("{} tokens used or withdrawn", status["tokens_used"]));
+        overview.count(format!("{} nodes removed (list {})", status["revoked"], status["revocations"]));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
@@ -90,15 +114,6 @@ impl View for RealmView {
     }
 
     fn pages(views: Views<Self>) -> Views<Self> {
-        views.page("members", |view, _| async move {
-            let now = unix_now().secs();
-            let all = daemon::query(&view.events, move |registrar: &mut Registrar| {
-                let revoked = registrar.revocations().map(|list| list.object().clone());
-                let is_member = |identity: &IdentityKey| !revoked.as_ref().is_some_and(|list| list.has(identity));
-                let members = registrar.members().filter(|member| member.holds(now) && is_member(&member.identity));
-                members.map(|member| describe(member, None)).collect::<Vec<Value>>()
-            });
-            Ok(json!({ "version": 1, "members": all.await? }))
-        })
+        views.page("members", |view, _| async move { Ok(json!({ "version": 1, "members": view.members().await? })) })
     }
 }

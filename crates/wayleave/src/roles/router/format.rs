@@ -176,6 +176,11 @@ pub trait Control<F: Format>: Sized {
         Ok(())
     }
 
+    /// The neighbours by name, where the format knows them by more than the configuration does.
+    fn neighbours(_view: &Self::View) -> Option<Vec<Value>> {
+        None
+    }
+
     /// Adds the format's own members to the status view.
     fn status(_view: &Self::View, _members: &mut Map<String, Value>) {}
 

@@ -16,6 +16,8 @@ use super::settings::Settings;
 use super::threads::Threads;
 use super::worker::Worker;
 use crate::config::router::RouterFile;
+use crate::output::cell;
+use crate::overview::Overview;
 use crate::roles::daemon::{View, Views};
 
 /// A view of a running router.
@@ -180,6 +182,37 @@ impl<F: Format> View for RouterView<F> {
         Ok(status)
     }
 
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let format = cell(&status["format"]);
+        let mut overview = Overview::new(format!("router for {format}"), &["link", "neighbour", "state", "at"]);
+        let neighbours = F::Control::neighbours(&self.format);
+        for row in neighbours.iter().flatten() {
+            let state = cell(&row["state"]);
+            let name = format!("interface {}", row["interface"]);
+            overview.row(state == "known", [json!(name), row["node"].clone(), json!(state), row["remote"].clone()]);
+        }
+        for row in self.configured().peers.iter().filter(|_| neighbours.is_none()) {
+            let link = if row["interface"].is_u64() {
+                format!("interface {}", row["interface"])
+            } else {
+                cell(&row["interface"])
+            };
+            let state = session(&status["bfd"], row);
+            let well = state.as_deref().is_none_or(|state| state.eq_ignore_ascii_case("up"));
+            let at = if row["remote"].is_null() { &row["local"] } else { &row["remote"] };
+            overview.row(well, [json!(link), row["neighbor"].clone(), json!(state), at.clone()]);
+        }
+        overview.problems.extend(problems(status));
+        let sum =
+            |counts: &Value| counts.as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum::<u64>();
+        overview.count(format!("{} packets received", status["received"]));
+        overview.count(format!("{} sent", status["sent"]));
+        overview.count(format!("{} not forwarded{}", sum(&status["reasons"]), most_frequent(&status["reasons"])));
+        overview.count(format!("{} unsent for want of room", status["unsent"]));
+        overview.count(format!("{} from strangers", status["strangers"]));
+        Ok(overview)
+    }
+
     async fn metrics(&self) -> Option<Vec<Metric>> {
         Some(metrics(&self.counters().await?))
     }
@@ -205,6 +238,29 @@ impl<F: Format> View for RouterView<F> {
             .page("keys", |view: Self, _| async move { Ok(view.keys()) });
         F::Control::pages(views)
     }
+}
+
+/// What is wrong beside the format's readiness: at the provider's key server, with the list of revocations.
+fn problems(status: &Value) -> Vec<String> {
+    let of_provider = status["provider"]["problems"].as_array().into_iter().flatten().map(cell);
+    let away = status["provider"]["connected"] == false;
+    let away = away
+        .then(|| "the link to the provider's key server is down: usage waits here, and no new list comes".to_owned());
+    let list =
+        status["revocations"]["refused"].as_str().map(|why| format!("the list of revocations is refused: {why}"));
+    of_provider.chain(away).chain(list).collect()
+}
+
+/// The state of the BFD session with a neighbour, if there is one.
+fn session(bfd: &Value, row: &Value) -> Option<String> {
+    bfd["sessions"][format!("interface {}", cell(&row["interface"]))].as_str().map(str::to_owned)
+}
+
+/// The reason for which most packets were not forwarded.
+fn most_frequent(reasons: &Value) -> String {
+    let counts = reasons.as_object().into_iter().flatten();
+    let most = counts.max_by_key(|(_, count)| count.as_u64());
+    most.map_or_else(String::new, |(reason, count)| format!(" (most: {reason} {count})"))
 }
 
 /// Who has room in the filter: everybody, and who is out of it.

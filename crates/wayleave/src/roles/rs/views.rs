@@ -1,5 +1,6 @@
 //! What a party shows to its operator. Nothing here depends on members' policies.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,7 @@ use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::party::{OlderStore, Party, PartyStatus};
 use wayleave_runtime::http::{Labels, Metric, Unit, ViewError};
 use wayleave_runtime::identity::{Fingerprint, Identity};
-use wayleave_runtime::links::Links;
+use wayleave_runtime::links::{LastRefusal, Links};
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Pins;
 
@@ -17,9 +18,10 @@ use super::io::{Event, PEER};
 use crate::config::PublicKey;
 use crate::config::rs::RsConfig;
 use crate::key_files::{member_set, signing_key};
-use crate::output::versioned;
+use crate::output::{cell, versioned};
+use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views, most};
-use crate::roles::trouble::Troubles;
+use crate::roles::trouble::{Troubles, Whom};
 
 #[derive(Clone)]
 pub struct PartyView {
@@ -31,6 +33,7 @@ pub struct PartyView {
     /// The peer party's certificate, which a reload may replace.
     peer_party: Pins,
     keys: Arc<OwnKeys>,
+    peer: Arc<Peer>,
     /// `[status] shares`: routes come with this party's shares.
     shares: bool,
 }
@@ -41,13 +44,37 @@ struct OwnKeys {
     operators: [PublicKey; 2],
 }
 
+/// The link to the peer party, as it is configured.
+pub struct Peer {
+    pub words: Whom,
+    /// Where this party listens for it, if it does, and whom it refused there.
+    pub listening: Option<(SocketAddr, LastRefusal)>,
+}
+
+impl Peer {
+    /// Why there is no link, if a refusal is the reason.
+    fn refusal(&self) -> Option<String> {
+        let (_, last) = self.listening.as_ref()?;
+        let (address, failure) = last.get()?;
+        Some(Whom { address: address.to_string(), ..self.words.clone() }.words(&failure))
+    }
+
+    /// What is known of a link that is not up and of which nothing else is.
+    fn missing(&self) -> String {
+        match &self.listening {
+            Some((at, _)) => format!("the link to the peer party is down: this party waits for it at {at}"),
+            None => format!("the link to the peer party is down: this party connects to {}", self.words.address),
+        }
+    }
+}
+
 impl PartyView {
     pub fn new(
         config: &RsConfig,
         identity: &Identity,
         (links, store, troubles): (&Links, &Arc<FileStore>, &Troubles),
         set: watch::Receiver<MemberSet>,
-        peer_party: &Pins,
+        (peer_party, peer): (&Pins, Peer),
         events: &mpsc::Sender<Event>,
     ) -> Self {
         let keys = OwnKeys {
@@ -63,6 +90,7 @@ impl PartyView {
             set,
             peer_party: peer_party.clone(),
             keys: Arc::new(keys),
+            peer: Arc::new(peer),
             shares: config.status.as_ref().is_some_and(|status| status.shares),
         }
     }
@@ -101,10 +129,21 @@ impl PartyView {
 
     async fn peers(self) -> Result<Value, ViewError> {
         let status = self.party().await?;
-        let why = self.troubles.of(PEER).filter(|_| !status.other_party);
+        let why = self.without_peer(&status);
         let other = json!({ "peer": "other party", "up": status.other_party, "last_end": why });
-        let members = status.members.iter().map(|slot| json!({ "peer": "member", "slot": slot, "up": true }));
+        let set = self.set();
+        let member = |slot: &u32| {
+            let of = set.slot(*slot);
+            json!({ "peer": "member", "slot": slot, "name": of.map(|of| &of.name), "asn": of.map(|of| of.asn), "up": true })
+        };
+        let members = status.members.iter().map(member);
         Ok(json!({ "version": 1, "peers": std::iter::once(other).chain(members).collect::<Vec<_>>() }))
+    }
+
+    /// Why there is no peer party, if there is none.
+    fn without_peer(&self, status: &PartyStatus) -> Option<String> {
+        let why = || self.peer.refusal().or_else(|| self.troubles.of(PEER)).unwrap_or_else(|| self.peer.missing());
+        (!status.other_party).then(why)
     }
 
     fn keys(&self) -> Value {
@@ -126,11 +165,37 @@ impl View for PartyView {
         let status = self.party().await?;
         let mut value = json!(status);
         let mut problems = self.troubles.list();
+        if let Some(why) = self.without_peer(&status).filter(|why| !problems.contains(why)) {
+            problems.insert(0, why);
+        }
         problems.extend(older_store(&status));
         problems.extend(of_members(&status, &self.set.borrow()));
         value["problems"] = json!(problems);
         value["certificates_refused"] = json!(read(&self.links.counters().refused));
         Ok(value)
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let set = self.set();
+        let title = format!("party {} of {}", status["party"], cell(&status["exchange"]));
+        let mut overview = Overview::new(title, &["peer", "as", "state", "prefixes"]);
+        let up = status["other_party"] == true;
+        overview.row(up, [json!("the peer party"), Value::Null, json!(if up { "up" } else { "down" }), Value::Null]);
+        let mut connected = 0;
+        let members: Vec<_> = set.iter().filter(|(_, of)| of.active).collect();
+        for (slot, of) in &members {
+            let state = state_of(status, *slot);
+            connected += usize::from(state != AWAY);
+            let mut budgets = status["budgets"].as_array().into_iter().flatten();
+            let budget = budgets.find(|budget| budget["slot"] == *slot);
+            let prefixes = budget.map(|budget| format!("{} of {}", budget["prefixes"], budget["max_prefixes"]));
+            overview.row(state == CONNECTED, [json!(of.name), json!(of.asn), json!(state), json!(prefixes)]);
+        }
+        overview.count(format!("{connected} of {} members connected", members.len()));
+        overview.count(format!("{} routes to {} prefixes", status["objects"], status["prefixes"]));
+        overview.count(format!("batch {}", status["batch"]));
+        overview.count(format!("member set {}", status["member_set"]));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
@@ -142,8 +207,9 @@ impl View for PartyView {
 
     async fn readiness(&self) -> Option<Result<(), String>> {
         let status = self.party().await.ok()?;
-        let why = || self.troubles.of(PEER).map_or(String::new(), |why| format!(": {why}"));
-        Some(if status.other_party { Ok(()) } else { Err(format!("the link to the peer party is down{}", why())) })
+        let down = "the link to the peer party is down";
+        let words = |why: String| if why.starts_with(down) { why } else { format!("{down}: {why}") };
+        Some(self.without_peer(&status).map_or(Ok(()), |why| Err(words(why))))
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {
@@ -157,6 +223,25 @@ impl View for PartyView {
             .page("peers", |view, _| view.peers())
             .page("keys", |view, _| async move { Ok(view.keys()) })
     }
+}
+
+const CONNECTED: &str = "connected";
+const AWAY: &str = "not connected";
+
+/// How the member in a slot stands, in a word or two: the first of these that holds.
+fn state_of(status: &Value, slot: u32) -> &'static str {
+    let states = [
+        ("misbehaving", "misbehaving"),
+        ("over_budget", "over its budget"),
+        ("behind", "behind"),
+        ("deferred", "deferred"),
+        ("on_probation", "on probation"),
+        ("synchronising", "synchronising"),
+        ("waiting", "waits to synchronise"),
+        ("members", CONNECTED),
+    ];
+    let has = |list: &Value| list.as_array().is_some_and(|slots| slots.iter().any(|other| *other == slot));
+    states.iter().find(|(list, _)| has(&status[*list])).map_or(AWAY, |(_, words)| words)
 }
 
 /// That a party came with a store that holds less than it did.

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::{Map, Value, json};
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_dataplane::stamper::{Counters, LeaveReason, RuleAction, Rules};
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
@@ -15,6 +15,7 @@ use super::secrets::LookupCounters;
 use super::worker::{Handle, IoCounters};
 use crate::config::router::stamper::RouteSection;
 use crate::key_files::capability::Capabilities;
+use crate::overview::Overview;
 use crate::roles::daemon::{View, Views};
 use crate::roles::stamping::{CapabilityFile, HeldKind};
 
@@ -224,6 +225,28 @@ impl View for StamperView {
             "lookups": { "found": lookups.found, "failed": lookups.failed, "events": lookups.events },
             "problems": problems,
         }))
+    }
+
+    async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
+        let mut overview = Overview::new("stamper", &["route", "state", "until", "waypoints"]);
+        let now = unix_now().secs();
+        self.with(|shown| {
+            for route in &shown.routes {
+                let halted = route.halted(now).is_some();
+                let state = if halted { "stamps nothing" } else { "stamps" };
+                let waypoints: Vec<&Value> = route.waypoints.iter().map(|waypoint| &waypoint["waypoint"]).collect();
+                let well = !halted && route.troubles.is_empty();
+                overview.row(well, [json!(route.name), json!(state), json!(utc(route.ends)), json!(waypoints)]);
+            }
+        });
+        let sum =
+            |counts: &Value| counts.as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum::<u64>();
+        overview.count(format!("{} rules", status["rules"]));
+        overview.count(format!("{} packets stamped", status["stamper"]["stamped"]));
+        overview.count(format!("{} left without a stamp", sum(&status["left"])));
+        overview.count(format!("{} sent, {} unsent", status["sent"], status["unsent"]));
+        overview.count(format!("{} stamped ones arrived", status["arrived"]));
+        Ok(overview)
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {

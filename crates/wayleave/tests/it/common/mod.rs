@@ -5,6 +5,7 @@ pub mod attesting;
 pub mod certified;
 pub mod cpu_cap;
 pub mod metrics;
+pub mod screen;
 
 use std::fs;
 use std::path::{Path, PathBuf};

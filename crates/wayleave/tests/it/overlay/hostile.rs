@@ -532,7 +532,7 @@ fn inner_packets_that_their_sender_may_not_send_die_at_the_receiving_gateway_by_
         assert_eq!(&octets[..length], b"own", "only what its sender may send came out");
     }
     eprintln!("b let {} packets of m out before, {} in all", before, received());
-    assert!(text(&world.nodes["b"].ask(&["show", "status"]).stdout).contains("inner"), "b says so");
+    assert!(text(&world.nodes["b"].ask(&["show", "status", "--all"]).stdout).contains("inner"), "b says so");
     assert_eq!(address(2), "192.0.2.2");
 }
 

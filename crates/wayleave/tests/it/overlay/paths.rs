@@ -7,6 +7,7 @@ use wayleave_lab::netns::NetworkNamespace;
 
 use super::harness::{Realm, Row};
 use crate::common::metrics::assert_named_by_the_rule;
+use crate::common::screen::{self, assert_one_screen};
 use crate::common::{eventually, free};
 
 #[test]
@@ -30,7 +31,17 @@ fn from_nothing_a_path_is_found_and_every_node_on_it_consents() {
         [("realm", &realm.operator), ("path", path_server), ("consent", &consent[0]), ("router", &nodes[1])]
     {
         assert_named_by_the_rule(role, &NetworkNamespace::Own, process.page.parse().expect("an address"));
+        assert_one_screen(&NetworkNamespace::Own, process.page.parse().expect("an address"));
     }
+    // By name, each with its times as people read them.
+    let shown = screen::status(&NetworkNamespace::Own, path_server.page.parse().expect("an address"), &[]);
+    let row_of = |name: &str| shown.lines().find(|line| line.split_whitespace().next() == Some(name));
+    assert!(
+        row_of("b").is_some_and(|line| line.contains("router") && line.contains("T") && line.ends_with('Z')),
+        "{shown}"
+    );
+    let shown = screen::status(&NetworkNamespace::Own, nodes[1].page.parse().expect("an address"), &[]);
+    assert!(shown.contains("NEIGHBOUR") && shown.contains("known"), "{shown}");
     // What was found is remembered: asking again asks no path server.
     // Links that came since the first question are asked for once more.
     std::thread::sleep(Duration::from_millis(1_200));

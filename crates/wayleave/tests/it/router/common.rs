@@ -14,6 +14,7 @@ use wayleave_lab::ports::free_address;
 
 use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::program;
+use crate::common::screen::assert_one_screen;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -120,6 +121,7 @@ impl Router {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_named_by_the_rule(self.role, &self.place, self.page.parse().expect("an address"));
+        assert_one_screen(&self.place, self.page.parse().expect("an address"));
     }
 
     pub(crate) fn json(&self, noun: &str) -> Value {

@@ -473,6 +473,11 @@ impl Control<Icing> for IcingControl {
         IcingView { identity: Arc::clone(&self.identity), overlay: Arc::clone(&self.shown) }
     }
 
+    fn neighbours(view: &IcingView) -> Option<Vec<Value>> {
+        let (handle, section) = view.node()?;
+        Some(overlay::describe(&handle, &section))
+    }
+
     fn status(view: &IcingView, members: &mut Map<String, Value>) {
         if let Some((handle, section)) = view.node() {
             let rows = overlay::describe(&handle, &section);
