@@ -179,11 +179,12 @@ fn forwarding(command: &ForwardingKeys) -> Outcome {
 pub fn show_forwarding(file: &Path, keys: &forwarding::ForwardingKeys, json: bool) {
     let format = keys.format();
     let times: Vec<u64> = keys.times().collect();
+    let from: Vec<String> = times.iter().map(u64::to_string).collect();
     let nodes: Vec<String> = icing_nodes(keys);
     if json {
         print_json(json!({ "file": file, "format": format.name(), "from": times, "nodes": nodes }));
     } else {
-        print(&format!("file    {}\nformat  {}\nfrom    {times:?}\n", file.display(), format.name()));
+        print(&format!("file    {}\nformat  {}\nfrom    {}\n", file.display(), format.name(), from.join(", ")));
         nodes.iter().for_each(|node| print(&format!("node    {node}\n")));
     }
 }
