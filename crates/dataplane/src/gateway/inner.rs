@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::counters::Reason;
+
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 const ICMP: u8 = 1;
@@ -243,12 +245,35 @@ pub(super) fn clamp_mss(inner: &Inner, octets: &mut [u8], room: usize) -> bool {
     false
 }
 
+/// Why [`Inner::decode`] refuses a packet, and what an answer to its source is about: none follows a later fragment (RFC 1122
+/// section 3.2.2), or ICMP, which may be an error.
+pub(super) fn refused_form(octets: &[u8]) -> (Reason, Option<Inner>) {
+    let Some(header) = octets.first_chunk::<IPV4_HEADER>().filter(|header| header[0] >> 4 == 4) else {
+        return (Reason::NotIp, None);
+    };
+    let begins = usize::from(header[0] & 15) * 4;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if length != octets.len() || begins < IPV4_HEADER || begins > length {
+        return (Reason::NotIp, None);
+    }
+    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0xbfff;
+    let reason = match (fragment, begins) {
+        (0, IPV4_HEADER) => return (Reason::NotIp, None),
+        (0, _) => Reason::IpOptions,
+        _ => Reason::Fragment,
+    };
+    let address = |at: usize| IpAddr::from(*header[at..].first_chunk::<4>().expect("4 of 20"));
+    let inner = Inner { source: address(12), destination: address(16), protocol: header[9], ports: (0, 0) };
+    let is_first = fragment & 0x1fff == 0;
+    (reason, Some(inner).filter(|inner| is_first && inner.protocol != ICMP))
+}
+
 /// What a gateway tells the source of a packet that it does not send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IcmpError {
     /// Longer than this many octets.
     TooBig(usize),
-    /// Administratively prohibited: nobody consents.
+    /// Administratively prohibited: nobody consents, or packets of this form do not pass.
     Prohibited,
     /// Nobody is behind the address, or no path leads there.
     Unreachable,
