@@ -462,7 +462,7 @@ mod tests {
             // Longer in all than a closed connection was kept before.
             while let n @ 1.. = peer.read(&mut buffer).expect("no reset") {
                 received.extend_from_slice(&buffer[..n]);
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(400));
             }
             received
         });

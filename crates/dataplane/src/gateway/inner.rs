@@ -399,6 +399,36 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_first_fragment_and_a_packet_with_options_are_named_and_their_source_is_told() {
+        let plain = ip(BOTH[0], UDP, &[0; 64]);
+        let fragment = |flags: u16, protocol: u8| {
+            let mut octets = ip(BOTH[0], protocol, &[0; 64]);
+            octets[6..8].copy_from_slice(&flags.to_be_bytes());
+            octets
+        };
+        let mut options = plain.clone();
+        options[0] = 0x46;
+        for (octets, reason, is_told) in [
+            (fragment(0x2000, UDP), Reason::Fragment, true),
+            (fragment(0x2008, UDP), Reason::Fragment, false),
+            (fragment(0x0008, UDP), Reason::Fragment, false),
+            (fragment(0x2000, ICMP), Reason::Fragment, false),
+            (options, Reason::IpOptions, true),
+            (plain[..60].to_vec(), Reason::NotIp, false),
+            (vec![0x45; 12], Reason::NotIp, false),
+            (Vec::new(), Reason::NotIp, false),
+        ] {
+            assert_eq!(Inner::decode(&octets), None);
+            let (found, about) = refused_form(&octets);
+            assert_eq!((found, about.is_some()), (reason, is_told));
+            if let Some(inner) = about {
+                let answer = icmp_error(&inner, &octets, IcmpError::Prohibited).unwrap();
+                assert_eq!(answer[20..22], [3, 13], "administratively prohibited");
+            }
+        }
+    }
+
+    #[test]
     fn a_syn_is_clamped_and_nothing_else() {
         for ends in BOTH {
             for options in
