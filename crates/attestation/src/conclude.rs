@@ -100,6 +100,10 @@ impl Walk {
         if !is_own {
             conclusion.heed_record(context, origin, &mut bounds);
         }
+        // Whatever else it lacks: nobody could have attested it, and RFC 9774 section 3 has it withdrawn.
+        if route.path.has_set() && conclusion.kind == VerdictKind::Unattested {
+            conclusion = Conclusion::lacks(Lack::Aggregate);
+        }
         let mut of_update = Conclusion { ..conclusion };
         let mut prefixes = Vec::with_capacity(route.prefixes.len());
         for &prefix in route.prefixes {

@@ -227,9 +227,10 @@ impl Lack {
                 "somebody on the path took the attribute away: look for a neighbour that drops unknown attributes",
             ),
             Self::NoPath => ("a route of one's own has no hops", "nothing"),
-            Self::Aggregate => {
-                ("an AS_SET names nobody who could have signed (RFC 9774)", "tell the AS that aggregates to stop")
-            }
+            Self::Aggregate => (
+                "RFC 9774 section 3: a route with an AS_SET is treated as withdrawn; the set names nobody who could have signed",
+                "tell the AS that aggregates to do so without a set; `aggregate = {}` in [policy] takes such routes all the same",
+            ),
             Self::AsTrans => {
                 ("AS 23456 stands for any AS (RFC 6793)", "tell the neighbour to speak four-octet AS numbers")
             }

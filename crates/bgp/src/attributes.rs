@@ -21,6 +21,17 @@ pub struct Ipv6NextHop {
 }
 
 impl Ipv6NextHop {
+    /// As the routers of others mean it: a second address that is not link-local does not count (RFC 2545 section 3), and where
+    /// the first one is unspecified the link-local one is the next hop, which is then written twice as other speakers do.
+    #[must_use]
+    pub fn normalised(self) -> Self {
+        let link_local = self.link_local.filter(Ipv6Addr::is_unicast_link_local);
+        match link_local {
+            Some(address) if self.global.is_unspecified() => Self { global: address, link_local },
+            _ => Self { link_local, ..self },
+        }
+    }
+
     /// From 16 octets, or 32 with a link-local address (RFC 2545 section 3).
     #[must_use]
     pub fn from_octets(octets: &[u8]) -> Option<Self> {

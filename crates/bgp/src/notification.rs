@@ -4,6 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{AttributeCode, RawAttribute};
+
+/// Octets of a text that cannot be read that are shown: our own limit.
+const MAX_SHOWN: usize = 32;
+
 /// Error codes.
 pub mod code {
     /// RFC 4271 section 6.1.
@@ -56,6 +61,8 @@ pub mod open {
 pub mod update {
     /// A section length contradicts the message's, or an attribute that must not be repeated is.
     pub const MALFORMED_ATTRIBUTE_LIST: u8 = 1;
+    /// Data: the attribute's code.
+    pub const MISSING_WELL_KNOWN: u8 = 3;
     /// Data: the attribute.
     pub const OPTIONAL_ATTRIBUTE: u8 = 9;
     /// A prefix cannot be read.
@@ -159,6 +166,46 @@ impl Notification {
         std::str::from_utf8(text).ok().filter(|text| !text.is_empty())
     }
 
+    /// The text of a shutdown (RFC 9003) that cannot be read, as hexadecimal digits: longer than the data, or not UTF-8.
+    fn unreadable_text(&self) -> Option<String> {
+        let is_shutdown = self.code == code::CEASE
+            && matches!(self.subcode, cease::ADMINISTRATIVE_SHUTDOWN | cease::ADMINISTRATIVE_RESET);
+        let is_empty = matches!(self.data[..], [] | [0]);
+        if !is_shutdown || is_empty || self.shutdown_text().is_some() {
+            return None;
+        }
+        let shown = &self.data[..self.data.len().min(MAX_SHOWN)];
+        let more = if shown.len() < self.data.len() { ".." } else { "" };
+        Some(shown.iter().map(|octet| format!("{octet:02x}")).collect::<String>() + more)
+    }
+
+    /// The NOTIFICATION within a hard reset (RFC 8538 section 3).
+    fn of_hard_reset(&self) -> Option<Self> {
+        let (&[code, subcode], data) = self.data.split_first_chunk::<2>()?;
+        let is_hard_reset = |code: u8, subcode: u8| (code, subcode) == (code::CEASE, cease::HARD_RESET);
+        let is_nested = is_hard_reset(code, subcode);
+        (is_hard_reset(self.code, self.subcode) && !is_nested).then(|| Self { code, subcode, data: data.to_vec() })
+    }
+
+    /// What an error in an UPDATE lies in: the attribute that the data repeats, and its family and next hop (RFC 4271 section
+    /// 6.3).
+    fn subject(&self) -> Option<String> {
+        if self.code != code::UPDATE {
+            return None;
+        }
+        match self.subcode {
+            update::MISSING_WELL_KNOWN => Some(AttributeCode(*self.data.first()?).to_string()),
+            2 | 4..=9 => {
+                let (attribute, _) = RawAttribute::decode(&self.data).ok()?;
+                Some(match family_words(&attribute) {
+                    Some(family) => format!("{} of {family}", attribute.code),
+                    None => attribute.code.to_string(),
+                })
+            }
+            _ => None,
+        }
+    }
+
     /// The registered name of the code.
     #[must_use]
     pub fn code_name(&self) -> &'static str {
@@ -223,9 +270,35 @@ impl fmt::Display for Notification {
             write!(f, ": {name}")?;
         }
         write!(f, " ({}/{})", self.code, self.subcode)?;
-        match self.shutdown_text() {
-            Some(text) => write!(f, ": {text:?}"),
-            None => Ok(()),
+        if let Some(subject) = self.subject() {
+            return write!(f, ": {subject}");
         }
+        if let Some(inner) = self.of_hard_reset() {
+            return write!(f, ": {inner}");
+        }
+        match (self.shutdown_text(), self.unreadable_text()) {
+            (Some(text), _) => write!(f, ": {text:?}"),
+            (None, Some(octets)) => write!(f, ": a text that cannot be read, 0x{octets}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Family and next hop of a multiprotocol attribute.
+fn family_words(attribute: &RawAttribute<'_>) -> Option<String> {
+    if !matches!(attribute.code, AttributeCode::MP_REACH_NLRI | AttributeCode::MP_UNREACH_NLRI) {
+        return None;
+    }
+    let &[a, b, safi, ref rest @ ..] = attribute.value else { return None };
+    let family = match (u16::from_be_bytes([a, b]), safi) {
+        (1, 1) => "IPv4 unicast".to_owned(),
+        (2, 1) => "IPv6 unicast".to_owned(),
+        (afi, safi) => format!("AFI {afi} SAFI {safi}"),
+    };
+    match rest.first() {
+        Some(length) if attribute.code == AttributeCode::MP_REACH_NLRI => {
+            Some(format!("{family} with a next hop of {length} octets"))
+        }
+        _ => Some(family),
     }
 }

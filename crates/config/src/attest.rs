@@ -336,18 +336,22 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      # router certificates (RFC 8209, .cer and .crl) with their trust anchors. Reloaded on SIGHUP.\n\
      [rpki]\n\
      #cache = \"127.0.0.1:3323\"\n\
+     # The version of RTR that the cache knows, if it does not answer to newer ones: 0, 1 or 2.\n\
+     #version = 1\n\
      #tls = { name = \"cache.example.net\", authorities = \"cache-ca.pem\" }\n\
      #anchors = [\"ta.cer\"]\n\
      #certificates = \"rpki\"\n\
      \n\
      # Treatment by verdict: reject, large_community, med, local_pref (within one AS), log. Classes: valid, gap, unattested,\n\
-     # missing (the origin attests its routes), expired, invalid, malformed. Reloaded on SIGHUP.\n\
+     # aggregate (an AS_SET in the path), missing (the origin attests its routes), expired, invalid, malformed. Reloaded on SIGHUP.\n\
      [policy]\n\
      invalid = { reject = true, log = true }\n\
      malformed = { reject = true, log = true }\n\
      expired = { reject = true, log = true }\n\
      #valid = { large_community = \"64497:1:1\" }\n\
      #gap = { large_community = \"64497:1:2\", med = 50 }\n\
+     # Routes with an AS_SET are rejected (RFC 9774) but with this.\n\
+     #aggregate = {}\n\
      \n\
      # One pair of sessions for each neighbour. Each end sees the other as if there were no proxy.\n\
      [[pair]]\n\

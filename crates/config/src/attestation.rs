@@ -94,6 +94,8 @@ pub struct PolicySection {
     pub valid: Option<Spanned<TreatmentSection>>,
     pub gap: Option<Spanned<TreatmentSection>>,
     pub unattested: Option<Spanned<TreatmentSection>>,
+    /// Routes with an AS_SET (RFC 9774).
+    pub aggregate: Option<Spanned<TreatmentSection>>,
     pub missing: Option<Spanned<TreatmentSection>>,
     pub expired: Option<Spanned<TreatmentSection>>,
     pub invalid: Option<Spanned<TreatmentSection>>,
@@ -350,6 +352,7 @@ impl PolicySection {
             (VerdictClass::Valid, &section.valid),
             (VerdictClass::Gap, &section.gap),
             (VerdictClass::Unattested, &section.unattested),
+            (VerdictClass::Aggregate, &section.aggregate),
             (VerdictClass::Missing, &section.missing),
             (VerdictClass::Expired, &section.expired),
             (VerdictClass::Invalid, &section.invalid),
@@ -373,7 +376,7 @@ impl PolicySection {
     }
 
     fn treatments(&self) -> impl Iterator<Item = &Spanned<TreatmentSection>> {
-        let PolicySection { valid, gap, unattested, missing, expired, invalid, malformed } = self;
-        [valid, gap, unattested, missing, expired, invalid, malformed].into_iter().flatten()
+        let PolicySection { valid, gap, unattested, aggregate, missing, expired, invalid, malformed } = self;
+        [valid, gap, unattested, aggregate, missing, expired, invalid, malformed].into_iter().flatten()
     }
 }

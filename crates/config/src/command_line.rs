@@ -9,10 +9,7 @@ use crate::failure::{Failure, Failures};
 use crate::output;
 
 /// Parses the arguments of `line`, runs the command, and prints its failures; the process's exit code.
-pub fn run<C: FromArgMatches>(
-    line: clap::Command,
-    command: impl FnOnce(C) -> Result<ExitCode, Failures>,
-) -> ExitCode {
+pub fn run<C: FromArgMatches>(line: clap::Command, command: impl FnOnce(C) -> Result<ExitCode, Failures>) -> ExitCode {
     let cli = match line.try_get_matches().and_then(|matches| C::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // Help and the version are no errors, and are printed as they are.

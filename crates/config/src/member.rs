@@ -81,6 +81,9 @@ pub struct MemberSection {
     /// Accept documentation and private prefixes; for a laboratory only.
     #[serde(default)]
     pub lab: bool,
+    /// Announce and use routes with an AS_SET, which RFC 9774 has treated as withdrawn.
+    #[serde(default)]
+    pub accept_as_set: bool,
 }
 
 /// What an announcer does with slots that join.
@@ -487,6 +490,8 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #stale_secs = 3600\n\
          # In a laboratory: take routes to prefixes that are reserved for documentation.\n\
          #lab = true\n\
+         # Announce and use routes with an AS_SET, which are treated as withdrawn otherwise (RFC 9774).\n\
+         #accept_as_set = true\n\
          # Whether slots that join later get routes: \"serve\", or \"hold\" until `released` lists them. A further slot of an AS\n\
          # for which none of its other slots signed is held in any case.\n\
          #new_members = \"hold\"\n\

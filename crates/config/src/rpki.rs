@@ -16,6 +16,8 @@ use crate::failure::{Failure, Outcome};
 pub struct RpkiSection {
     /// A relying party's cache, queried over RTR (RFC 8210).
     pub cache: Option<Spanned<Text<HostPort>>>,
+    /// The version of RTR that it knows, where it does not answer to newer ones: 0, 1 or 2.
+    pub version: Option<Spanned<u8>>,
     /// TLS to the cache; without it plain TCP.
     pub tls: Option<Spanned<TlsSection>>,
     /// Certificates of the trust anchors of those in `certificates`.
@@ -46,13 +48,23 @@ impl RpkiSection {
                 Some(read.map_err(|failure| source.failure(Fault::of(section.span(), &failure)))?)
             }
         };
-        Ok(Some(Cache { address: address.get_ref().0.to_string(), tls }))
+        let version = self.version.as_ref().map(|version| *version.get_ref());
+        Ok(Some(Cache { address: address.get_ref().0.to_string(), tls, version }))
     }
 
     pub(super) fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         if let (None, Some(tls)) = (&self.cache, &self.tls) {
             faults.push(Fault::at(tls.span(), "`tls` without a cache, expected `cache` as well"));
+        }
+        if let Some(version) = &self.version {
+            let known = rtr::OLDEST_VERSION..=rtr::NEWEST_VERSION;
+            if !known.contains(version.get_ref()) {
+                let message = format!("RTR has no version {}, expected 0, 1 or 2", version.get_ref());
+                faults.push(Fault::at(version.span(), message));
+            } else if self.cache.is_none() {
+                faults.push(Fault::at(version.span(), "`version` without a cache, expected `cache` as well"));
+            }
         }
         match (&self.certificates, self.anchors.first()) {
             (Some(folder), None) => {
@@ -94,4 +106,27 @@ fn read_tls(section: &TlsSection, source: &Source) -> Result<rtr::Tls, Failure> 
     let path = source.resolve(&section.authorities);
     let pem = std::fs::read(&path).map_err(|error| Failure::system(path.display(), &error))?;
     rtr::tls(&section.name, &pem).map_err(|why| Failure::new(format!("{}: {why}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_rtr_does_not_have_is_refused_and_one_that_it_has_is_asked_for() {
+        let faults = |text: &str| toml::from_str::<RpkiSection>(text).expect("parses").faults();
+        for (text, expected) in [
+            ("cache = \"127.0.0.1:3323\"\nversion = 1", None),
+            ("cache = \"127.0.0.1:3323\"\nversion = 3", Some("RTR has no version 3")),
+            ("version = 1", Some("`version` without a cache")),
+        ] {
+            let found = faults(text);
+            let first = found.first().map(|fault| fault.message.as_str());
+            assert_eq!(first.is_some(), expected.is_some(), "{text}: {first:?}");
+            assert!(
+                expected.is_none_or(|expected| first.is_some_and(|first| first.starts_with(expected))),
+                "{text}: {first:?}"
+            );
+        }
+    }
 }

@@ -16,6 +16,15 @@ pub enum Afi {
     Ipv6,
 }
 
+impl fmt::Display for Afi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
 impl Afi {
     /// The number on the wire.
     #[must_use]

@@ -29,6 +29,18 @@ pub enum Format {
     Icing = 3,
 }
 
+impl Format {
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Platypus => "Platypus",
+            Self::Scion => "SCION",
+            Self::Icing => "ICING",
+        }
+    }
+}
+
 /// What a hop is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HopId {
@@ -84,7 +96,7 @@ pub enum PathError {
     #[error("there is no hop {0}")]
     NoSuchHop(usize),
     /// Another format was asked for.
-    #[error("the path is of format {0:?}")]
+    #[error("the path is of format {}", .0.name())]
     Format(Format),
     /// A node's consent is missing.
     #[error("node {0} has not consented")]

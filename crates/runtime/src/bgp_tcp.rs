@@ -2,25 +2,24 @@
 
 mod options;
 mod protection;
+mod writer;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
+use self::writer::Writer;
 use crate::log_limit::{Line, LogLimit};
 use crate::starts::{self, PeerName};
 
@@ -38,8 +37,10 @@ const LOW_WATER: usize = 1 << 18;
 const MAX_CONNECTIONS: usize = 1024;
 /// Connections that the kernel may hold for a listener until they are accepted.
 const BACKLOG: u32 = 1024;
-/// How long queued octets may take to be sent after a close.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a peer may read nothing of what is left after a close, and how long reading the rest may take in all. Then the
+/// connection is given up, with what the peer has not read: the NOTIFICATION comes last.
+const CLOSE_STALL: Duration = Duration::from_secs(3);
+const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What happened on TCP.
 #[derive(Debug)]
@@ -106,20 +107,39 @@ pub struct Sockets<E> {
     listeners: Vec<AbortHandle>,
 }
 
+/// Looks at the connections of one BGP speaker, also after its [`Sockets`] are gone.
+#[derive(Clone, Debug)]
+pub struct Connections(Arc<Shared>);
+
+/// What has become of the octets that were given to a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    pub queued: u64,
+    /// Those that the peer's TCP has acknowledged.
+    pub acknowledged: u64,
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     table: Mutex<ConnectionTable>,
+    /// Connections whose octets are still being written, the closed ones included.
+    writing: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
 struct ConnectionTable {
     last: u64,
     open: HashMap<u64, OpenConnection>,
+    /// What became of the connection that ended last.
+    ended: Option<(u64, Progress)>,
 }
 
 #[derive(Debug)]
 struct OpenConnection {
+    stream: Arc<TcpStream>,
     queue: mpsc::UnboundedSender<Vec<u8>>,
+    /// Octets that were given to the queue in all.
+    queued: u64,
     waiting: Arc<AtomicUsize>,
     blocked: Arc<AtomicBool>,
     reader: AbortHandle,
@@ -206,8 +226,9 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
 
     /// Queues octets. Returns `false` if the connection is blocked now, until [`TcpEvent::Writable`].
     pub fn send(&self, connection: u64, bytes: Vec<u8>) -> bool {
-        let table = self.shared.lock();
-        let Some(open) = table.open.get(&connection) else { return true };
+        let mut table = self.shared.lock();
+        let Some(open) = table.open.get_mut(&connection) else { return true };
+        open.queued += bytes.len() as u64;
         let waiting = open.waiting.fetch_add(bytes.len(), Ordering::AcqRel) + bytes.len();
         let _ = open.queue.send(bytes); // fails only if the connection is ending
         if waiting > HIGH_WATER {
@@ -216,11 +237,32 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
         waiting <= HIGH_WATER
     }
 
-    /// Closes a connection once its queue is sent, or after a second.
+    /// Closes a connection once the peer has read what is queued, or has stopped reading: [`Connections::gone`] waits for that.
     pub fn close(&self, connection: u64) {
-        if let Some(open) = self.shared.lock().open.remove(&connection) {
+        if let Some(open) = self.shared.lock().remove(connection) {
             open.reader.abort();
         }
+    }
+
+    /// What looks at these connections.
+    #[must_use]
+    pub fn connections(&self) -> Connections {
+        Connections(Arc::clone(&self.shared))
+    }
+}
+
+impl Connections {
+    /// Waits until all connections are closed, those included whose last octets the peer still reads.
+    pub async fn gone(&self) {
+        let _ = self.0.writing.subscribe().wait_for(|writing| *writing == 0).await; // the sender is here
+    }
+
+    /// What became of a connection's octets; of a closed one, when it was closed.
+    #[must_use]
+    pub fn progress(&self, connection: u64) -> Progress {
+        let table = self.0.lock();
+        let ended = table.ended.filter(|(ended, _)| *ended == connection).map(|(_, progress)| progress);
+        table.open.get(&connection).map(OpenConnection::progress).or(ended).unwrap_or_default()
     }
 }
 
@@ -228,6 +270,23 @@ impl<E> Drop for Sockets<E> {
     fn drop(&mut self) {
         self.listeners.iter().chain(&self.attempt).for_each(AbortHandle::abort);
         self.shared.lock().open.drain().for_each(|(_, open)| open.reader.abort());
+    }
+}
+
+impl ConnectionTable {
+    /// Takes a connection out: its queue ends, and its writer closes it.
+    fn remove(&mut self, connection: u64) -> Option<OpenConnection> {
+        let open = self.open.remove(&connection)?;
+        self.ended = Some((connection, open.progress()));
+        Some(open)
+    }
+}
+
+impl OpenConnection {
+    fn progress(&self) -> Progress {
+        let unsent = self.waiting.load(Ordering::Acquire) as u64;
+        let unacknowledged = options::unacknowledged(self.stream.as_fd()).unwrap_or(0) as u64;
+        Progress { queued: self.queued, acknowledged: self.queued.saturating_sub(unsent + unacknowledged) }
     }
 }
 
@@ -244,22 +303,44 @@ impl Shared {
         event: impl FnOnce(u64) -> TcpEvent,
     ) {
         let _ = stream.set_nodelay(true);
-        let (reader, writer) = stream.into_split();
+        let stream = Arc::new(stream);
         let (queue, queued) = mpsc::unbounded_channel();
         let (open, closed) = oneshot::channel();
         let (waiting, blocked) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let mut table = self.lock();
-        if table.open.len() >= MAX_CONNECTIONS {
+        if *self.writing.borrow() >= MAX_CONNECTIONS {
             return;
         }
         table.last += 1;
         let connection = table.last;
         let begin = event(connection).into();
-        let task = tokio::spawn(read(connection, begin, reader, Arc::clone(self), events.clone()));
-        let writer = Writer { connection, waiting: Arc::clone(&waiting), blocked: Arc::clone(&blocked), writer };
-        tokio::spawn(writer.run(queued, closed, events.clone()));
+        let task = tokio::spawn(read(connection, begin, Arc::clone(&stream), Arc::clone(self), events.clone()));
+        let writer = Writer {
+            connection,
+            waiting: Arc::clone(&waiting),
+            blocked: Arc::clone(&blocked),
+            stream: Arc::clone(&stream),
+        };
+        self.writing.send_modify(|writing| *writing += 1);
+        let counted = Counted(Arc::clone(self));
+        let events = events.clone();
+        tokio::spawn(async move {
+            writer.run(queued, closed, events).await;
+            drop(counted);
+        });
         let reader = task.abort_handle();
-        table.open.insert(connection, OpenConnection { queue, waiting, blocked, reader, _open: open });
+        table
+            .open
+            .insert(connection, OpenConnection { stream, queue, queued: 0, waiting, blocked, reader, _open: open });
+    }
+}
+
+/// A connection that counts as long as its octets are written.
+struct Counted(Arc<Shared>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.writing.send_modify(|writing| *writing -= 1);
     }
 }
 
@@ -284,7 +365,7 @@ async fn open(to: SocketAddr, options: &TcpOptions) -> io::Result<TcpStream> {
 async fn read<E: From<TcpEvent>>(
     connection: u64,
     begin: E,
-    mut reader: OwnedReadHalf,
+    stream: Arc<TcpStream>,
     shared: Arc<Shared>,
     events: mpsc::Sender<E>,
 ) {
@@ -292,55 +373,15 @@ async fn read<E: From<TcpEvent>>(
         return;
     }
     let mut buffer = vec![0; READ_BYTES];
-    while let Ok(n @ 1..) = reader.read(&mut buffer).await {
+    while let Ok(n @ 1..) = writer::read(&stream, &mut buffer).await {
         let bytes = buffer[..n].to_vec();
         if events.send(TcpEvent::Bytes { connection, bytes }.into()).await.is_err() {
             return;
         }
     }
-    shared.lock().open.remove(&connection);
+    drop(stream);
+    shared.lock().remove(connection);
     let _ = events.send(TcpEvent::Closed { connection }.into()).await;
-}
-
-struct Writer {
-    connection: u64,
-    waiting: Arc<AtomicUsize>,
-    blocked: Arc<AtomicBool>,
-    writer: OwnedWriteHalf,
-}
-
-impl Writer {
-    /// Writes the queue. While the connection is open there is no timeout here: the session's own timers decide. Once it is
-    /// closed, the peer has [`CLOSE_TIMEOUT`] to take the rest.
-    async fn run<E: From<TcpEvent>>(
-        mut self,
-        queued: mpsc::UnboundedReceiver<Vec<u8>>,
-        closed: oneshot::Receiver<Infallible>,
-        events: mpsc::Sender<E>,
-    ) {
-        let mut writing = pin!(self.write(queued, events));
-        tokio::select! {
-            () = &mut writing => {}
-            _ = closed => drop(timeout(CLOSE_TIMEOUT, writing).await),
-        }
-    }
-
-    async fn write<E: From<TcpEvent>>(
-        &mut self,
-        mut queued: mpsc::UnboundedReceiver<Vec<u8>>,
-        events: mpsc::Sender<E>,
-    ) {
-        while let Some(bytes) = queued.recv().await {
-            if self.writer.write_all(&bytes).await.is_err() {
-                return; // the reader fails too and reports it
-            }
-            let left = self.waiting.fetch_sub(bytes.len(), Ordering::AcqRel) - bytes.len();
-            if left <= LOW_WATER && self.blocked.swap(false, Ordering::AcqRel) {
-                let _ = events.send(TcpEvent::Writable { connection: self.connection }.into()).await;
-            }
-        }
-        let _ = self.writer.shutdown().await;
-    }
 }
 
 #[cfg(test)]
@@ -400,5 +441,67 @@ mod tests {
         let mut sockets = Sockets::new(to, TcpOptions::default());
         sockets.connect(3, "127.0.0.1:1".parse().expect("an address"));
         assert!(matches!(next(&mut from).await, TcpEvent::ConnectFailed { attempt: 3, .. }));
+    }
+
+    /// A peer by hand: a socket that reads when it likes, and the connection to it.
+    async fn slow_peer() -> (Sockets<TcpEvent>, mpsc::Receiver<TcpEvent>, u64, std::net::TcpStream) {
+        let (to, mut from) = mpsc::channel(8);
+        let mut sockets = Sockets::new(to, TcpOptions::default());
+        let address = sockets.listen("127.0.0.1:0".parse().expect("an address")).await.expect("listening");
+        let peer = std::net::TcpStream::connect(address).expect("connected");
+        let TcpEvent::Accepted { connection, .. } = next(&mut from).await else { panic!("accepted") };
+        (sockets, from, connection, peer)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_queued_before_a_close_reaches_a_slow_peer_that_has_sent_octets_which_nobody_read() {
+        use std::io::{Read as _, Write as _};
+        let (sockets, from, connection, mut peer) = slow_peer().await;
+        let mut queued = 0;
+        while sockets.send(connection, vec![7; 1 << 16]) {
+            queued += 1 << 16;
+        }
+        queued += 1 << 16;
+        sockets.send(connection, b"NOTIFICATION".to_vec());
+        // More than the queue of events takes: the rest lies in the socket when it is closed.
+        let mut sender = peer.try_clone().expect("a socket");
+        let sending = std::thread::spawn(move || {
+            let sent = (0..64).try_for_each(|_| sender.write_all(&[1; READ_BYTES]));
+            drop(sent); // may end early
+        });
+        while from.len() < 8 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let connections = sockets.connections();
+        sockets.close(connection);
+        drop((sockets, from));
+        let reading = tokio::task::spawn_blocking(move || {
+            let (mut received, mut buffer) = (Vec::new(), vec![0; 1 << 18]);
+            // Longer in all than a closed connection was kept before.
+            while let n @ 1.. = peer.read(&mut buffer).expect("no reset") {
+                received.extend_from_slice(&buffer[..n]);
+                std::thread::sleep(Duration::from_millis(400));
+            }
+            received
+        });
+        let received = reading.await.expect("read");
+        assert_eq!(received.len(), queued + 12);
+        assert!(received.ends_with(b"NOTIFICATION"));
+        sending.join().expect("sent");
+        timeout(Duration::from_secs(60), connections.gone()).await.expect("closed");
+    }
+
+    #[tokio::test]
+    async fn progress_is_what_the_peers_tcp_has_acknowledged_also_after_the_end() {
+        let (sockets, mut from, connection, peer) = slow_peer().await;
+        let connections = sockets.connections();
+        assert_eq!(connections.progress(connection), Progress::default());
+        while sockets.send(connection, vec![0; 1 << 16]) {}
+        let progress = connections.progress(connection);
+        assert!(progress.acknowledged < progress.queued, "{progress:?}: nobody reads");
+        drop(peer);
+        while !matches!(next(&mut from).await, TcpEvent::Closed { .. }) {}
+        let last = connections.progress(connection);
+        assert!(last.queued == progress.queued && last.acknowledged < last.queued, "{last:?}");
     }
 }

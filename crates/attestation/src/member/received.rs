@@ -272,7 +272,7 @@ fn kind(class: VerdictClass) -> VerdictKind {
     match class {
         VerdictClass::Valid => VerdictKind::Valid,
         VerdictClass::Gap => VerdictKind::Gap,
-        VerdictClass::Unattested | VerdictClass::Missing => VerdictKind::Unattested,
+        VerdictClass::Unattested | VerdictClass::Aggregate | VerdictClass::Missing => VerdictKind::Unattested,
         VerdictClass::Expired => VerdictKind::Expired,
         VerdictClass::Invalid | VerdictClass::Malformed => VerdictKind::Invalid,
     }

@@ -18,6 +18,8 @@ pub enum VerdictClass {
     Gap,
     /// Nothing is claimed, and nothing had to be.
     Unattested,
+    /// Nothing is claimed, and nothing can be: the path has an AS_SET.
+    Aggregate,
     /// Nothing is claimed, though the origin's record says that it usually does.
     Missing,
     /// What was claimed has expired.
@@ -30,10 +32,11 @@ pub enum VerdictClass {
 
 impl VerdictClass {
     /// All, the best first.
-    pub const ALL: [VerdictClass; 7] = [
+    pub const ALL: [VerdictClass; 8] = [
         VerdictClass::Valid,
         VerdictClass::Gap,
         VerdictClass::Unattested,
+        VerdictClass::Aggregate,
         VerdictClass::Missing,
         VerdictClass::Expired,
         VerdictClass::Invalid,
@@ -60,6 +63,7 @@ impl VerdictClass {
             VerdictKind::Valid => VerdictClass::Valid,
             VerdictKind::Gap => VerdictClass::Gap,
             VerdictKind::Unattested if lack == Some(Lack::PreferredMissing) => VerdictClass::Missing,
+            VerdictKind::Unattested if lack == Some(Lack::Aggregate) => VerdictClass::Aggregate,
             VerdictKind::Unattested => VerdictClass::Unattested,
             VerdictKind::Expired => VerdictClass::Expired,
             VerdictKind::Invalid => VerdictClass::Invalid,
@@ -73,6 +77,7 @@ impl VerdictClass {
             VerdictClass::Valid => "valid",
             VerdictClass::Gap => "gap",
             VerdictClass::Unattested => "unattested",
+            VerdictClass::Aggregate => "aggregate",
             VerdictClass::Missing => "missing",
             VerdictClass::Expired => "expired",
             VerdictClass::Invalid => "invalid",
@@ -103,10 +108,11 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// Rejects and reports routes that are invalid, expired or malformed; all others pass unchanged.
+    /// Rejects and reports routes that are invalid, expired or malformed, and aggregates with an AS_SET (RFC 9774 section 3);
+    /// all others pass unchanged.
     fn default() -> Self {
         let rejected = Treatment { reject: true, log: true, ..Treatment::default() };
-        let classes = [VerdictClass::Expired, VerdictClass::Invalid, VerdictClass::Malformed];
+        let classes = [VerdictClass::Aggregate, VerdictClass::Expired, VerdictClass::Invalid, VerdictClass::Malformed];
         Self { treatments: classes.into_iter().map(|class| (class, rejected)).collect() }
     }
 }

@@ -29,6 +29,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Connections of one end that wait for the other end, at most.
 const MAX_WAITING: usize = 4;
+/// Routes of a malformed UPDATE that are named: one more than a line of the log has.
+const MAX_NAMED: usize = 5;
 /// How long a refresh may take before routes that it did not name are withdrawn (RFC 7313 section 4).
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -476,7 +478,8 @@ impl SessionPair {
 
     fn on_update(&mut self, side: Side, update: Update) {
         if !update.problems.is_empty() {
-            self.notify(PairEvent::Malformed(side, update.problems));
+            let routes = update.withdrawn.iter().chain(&update.ignored).take(MAX_NAMED).copied().collect();
+            self.notify(PairEvent::Malformed(side, update.problems, routes));
         }
         for nlri in update.withdrawn {
             if self.end_mut(side).rib_in.withdraw(&nlri).is_some() {

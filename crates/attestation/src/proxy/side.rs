@@ -107,8 +107,8 @@ pub enum PairEvent {
     Down(Side, Ended),
     /// It did not come up.
     Failed(Side, Ended),
-    /// An UPDATE was malformed; the session stays (RFC 7606).
-    Malformed(Side, Vec<Problem>),
+    /// An UPDATE was malformed; the session stays (RFC 7606). The first of the routes that are withdrawn or ignored for it.
+    Malformed(Side, Vec<Problem>, Vec<Nlri>),
     /// Routes that this side's session cannot carry.
     Rejected(Side, RejectedRoutes),
     /// A prefix beyond the limit was not accepted.

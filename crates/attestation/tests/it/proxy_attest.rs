@@ -513,9 +513,47 @@ fn aggregate(line: &mut AsChain, prefix: &str, part: Option<&[u8]>) {
     });
 }
 
+/// Three ASes that pass aggregates on, as [`three`] otherwise.
+fn three_with_aggregates() -> AsChain {
+    let all = &[ORIGIN, MIDDLE, LAST];
+    let mut line = AsChain::new(all, all, |config| {
+        careless(config);
+        config.pipeline.policy.set(VerdictClass::Aggregate, Treatment::default());
+    });
+    line.start(known);
+    line
+}
+
+#[test]
+fn a_route_with_an_as_set_goes_neither_in_nor_out_and_why_says_by_which_rule() {
+    // The last one meets the route that the middle passes on.
+    let mut line = three();
+    aggregate(&mut line, "192.1.0.0/16", None);
+    assert_eq!(line.class(2, "192.1.0.0/16"), Some(VerdictClass::Aggregate));
+    assert_eq!(line.net.has(2, "192.1.0.0/16"), None);
+    let why = line.net.proxies[line.proxies[2].expect("a proxy")].why(p("192.1.0.0/16"));
+    let route = why.routes.iter().find(|route| route.direction == "in").expect("it came");
+    assert!(
+        route.advice.rule.contains("RFC 9774 section 3") && route.advice.cure.contains("aggregate = {}"),
+        "{route:?}"
+    );
+    let status = line.net.proxies[line.proxies[2].expect("a proxy")].status();
+    assert_eq!(status.classes["aggregate"], 1);
+    // The middle's own proxy does not let it out, whoever made the set.
+    let all = &[ORIGIN, MIDDLE, LAST];
+    let mut line = AsChain::new(all, all, |_| ());
+    line.start(known);
+    aggregate(&mut line, "192.1.0.0/16", None);
+    assert_eq!(line.class(2, "192.1.0.0/16"), None);
+    let refused = |(_, event): &(usize, Event)| {
+        matches!(event, Event::Route { event: RouteEvent::Refused { class: VerdictClass::Aggregate, .. }, .. })
+    };
+    assert!(line.net.events.iter().any(refused));
+}
+
 #[test]
 fn an_aggregate_is_unattested_and_nobody_signs_for_it() {
-    let mut line = three();
+    let mut line = three_with_aggregates();
     line.net.announce(0, PREFIX);
     let value_at = |line: &AsChain, place: usize, prefix: &str| {
         line.net.has(place, prefix).expect("it came").get(ATTRIBUTE).map(|found| found.value.to_vec())
@@ -531,12 +569,12 @@ fn an_aggregate_is_unattested_and_nobody_signs_for_it() {
         aggregate(&mut line, &prefix, carried);
         // Before prepending the path holds nothing but a set: the middle must not pass for the origin.
         assert_eq!(value_at(&line, 2, &prefix).as_deref(), carried);
-        assert_eq!(line.class(2, &prefix), Some(VerdictClass::Unattested));
+        assert_eq!(line.class(2, &prefix), Some(VerdictClass::Aggregate));
         // It goes both ways, to the origin's AS too.
         assert_eq!(counts(&mut line, 1), (before.0, before.1, before.2, before.3 + 2 * number));
         let why = line.net.proxies[line.proxies[2].expect("a proxy")].why(p(&prefix));
         let route = why.routes.iter().find(|route| route.direction == "in").expect("it came");
-        assert_eq!(route.lack, Some(if carried.is_some() { Lack::Aggregate } else { Lack::NoAttribute }));
+        assert_eq!(route.lack, Some(Lack::Aggregate));
         assert!(route.hops.iter().all(|hop| !hop.proved));
     }
     // The more specific route stays proved beside it.

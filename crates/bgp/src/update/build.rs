@@ -24,13 +24,13 @@ pub enum EncodeError {
         most: usize,
     },
     /// The routes have no next hop of their family.
-    #[error("the routes have no next hop of their family, {0:?}")]
+    #[error("the routes have no next hop of their family, {0}")]
     NoNextHop(Afi),
     /// Prefixes are announced without attributes.
     #[error("routes are announced without attributes")]
     NoAttributes,
     /// The family was not agreed on this session.
-    #[error("the session did not agree on the family {0:?} unicast")]
+    #[error("the session did not agree on the family {0} unicast")]
     Family(Afi),
 }
 

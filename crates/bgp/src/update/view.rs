@@ -36,7 +36,8 @@ impl<'a> Multiprotocol<'a> {
     }
 
     pub(crate) fn ipv6_next_hop(&self) -> Option<Ipv6NextHop> {
-        (self.afi == Afi::Ipv6).then(|| Ipv6NextHop::from_octets(self.next_hop)).flatten()
+        let next_hop = (self.afi == Afi::Ipv6).then(|| Ipv6NextHop::from_octets(self.next_hop)).flatten();
+        next_hop.map(Ipv6NextHop::normalised)
     }
 }
 
@@ -342,10 +343,9 @@ fn is_ipv4_host(address: Ipv4Addr) -> bool {
     first != 0 && first != 127 && first < 224
 }
 
-/// Some routers send an unspecified global address beside the link-local one that counts.
 fn is_ipv6_host(next_hop: &Ipv6NextHop) -> bool {
     let global = next_hop.global;
-    !global.is_multicast() && !global.is_loopback() && (!global.is_unspecified() || next_hop.link_local.is_some())
+    !global.is_multicast() && !global.is_loopback() && !global.is_unspecified()
 }
 
 #[inline]

@@ -201,6 +201,23 @@ fn a_stream_gives_its_messages_one_by_one() {
 }
 
 #[test]
+fn a_notification_about_an_update_names_the_attribute_and_the_family() {
+    let of = |subcode, data: &[u8]| Notification::with_data(code::UPDATE, subcode, data.to_vec()).to_string();
+    // An IPv6 next hop for IPv4 routes.
+    let reach = [&[0x80, 14, 21, 0, 1, 1, 16][..], &[0x20; 16], &[0]].concat();
+    assert_eq!(
+        of(9, &reach),
+        "UPDATE message error: optional attribute error (3/9): MP_REACH_NLRI (14) of IPv4 unicast with a next hop of 16 octets"
+    );
+    assert!(of(9, &[0x80, 15, 3, 0, 25, 65]).ends_with("MP_UNREACH_NLRI (15) of AFI 25 SAFI 65"));
+    assert!(of(6, &[0x40, 1, 1, 9]).ends_with("(3/6): ORIGIN (1)"));
+    assert!(of(3, &[2]).ends_with("(3/3): AS_PATH (2)"));
+    for data in [&[][..], &[0x80], &[0x80, 14, 200, 0]] {
+        assert!(of(9, data).ends_with("(3/9)"), "{data:?}");
+    }
+}
+
+#[test]
 fn a_notification_carries_its_data_and_its_name() {
     let sent = Notification::shutdown(cease::ADMINISTRATIVE_SHUTDOWN, "back at noon");
     let octets = Message::Notification(sent.clone()).encode(&params()).unwrap();
@@ -209,6 +226,16 @@ fn a_notification_carries_its_data_and_its_name() {
     assert_eq!(got.shutdown_text(), Some("back at noon"));
     assert_eq!(got.to_string(), "cease: administrative shutdown (6/2): \"back at noon\"");
     assert_eq!(Notification::new(99, 7).to_string(), "unknown error (99/7)");
+    // RFC 8538 section 3: a hard reset has another NOTIFICATION within.
+    let hard = |data: &[u8]| Notification::with_data(code::CEASE, cease::HARD_RESET, data.to_vec()).to_string();
+    assert_eq!(hard(b"\x06\x02\x05night"), "cease: hard reset (6/9): cease: administrative shutdown (6/2): \"night\"");
+    assert_eq!(hard(&[6, 9, 6, 2]), "cease: hard reset (6/9)");
+    assert_eq!(hard(&[]), "cease: hard reset (6/9)");
+    // A text that cannot be read is not passed over.
+    let shutdown = |data: &[u8]| Notification::with_data(code::CEASE, 2, data.to_vec()).to_string();
+    assert!(shutdown(&[9, b'a']).ends_with("(6/2): a text that cannot be read, 0x0961"), "{}", shutdown(&[9, b'a']));
+    assert!(shutdown(&[2, 0xff, 0xfe]).ends_with("0x02fffe") && shutdown(&[0]).ends_with("(6/2)"));
+    assert!(shutdown(&[255; 200]).ends_with("ff.."));
     let long = Notification::shutdown(cease::ADMINISTRATIVE_RESET, &"é".repeat(200));
     assert_eq!(long.shutdown_text().map(str::len), Some(254));
     assert_eq!(refusal(&message(3, &[6]), &params()).0, code::MESSAGE_HEADER);

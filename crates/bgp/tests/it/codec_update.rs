@@ -403,6 +403,31 @@ fn a_next_hop_is_the_address_of_a_host() {
 }
 
 #[test]
+fn of_an_ipv6_next_hop_of_32_octets_only_a_link_local_second_half_counts() {
+    let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+    let (global, link_local) = (address("2001:db8::1"), address("fe80::1"));
+    let with = |global, link_local| Some(Ipv6NextHop { global, link_local });
+    for (first, second, expected) in [
+        ("2001:db8::1", "fe80::1", with(global, Some(link_local))),
+        // RFC 2545 section 3: an empty or odd second half is none.
+        ("2001:db8::1", "::", with(global, None)),
+        ("2001:db8::1", "2001:db8::2", with(global, None)),
+        ("2001:db8::1", "ff02::1", with(global, None)),
+        // Without a global address the link-local one is the next hop.
+        ("::", "fe80::1", with(link_local, Some(link_local))),
+        ("fe80::1", "fe80::1", with(link_local, Some(link_local))),
+        ("::", "::", None),
+        ("::", "2001:db8::2", None),
+    ] {
+        let next_hop = [address(first).octets(), address(second).octets()].concat();
+        let value = [&[0, 2, 1, 32][..], &next_hop, &[0, 32, 0x20, 1, 0xd, 0xb8]].concat();
+        let update = decode(&body(&[], &[&attribute(0x80, 14, &value), ORIGIN, AS_PATH], &[]));
+        let found = update.attributes.as_ref().and_then(|attributes| attributes.ipv6_next_hop());
+        assert_eq!(found, expected, "{first} {second}: {:?}", update.problems);
+    }
+}
+
+#[test]
 fn next_hop_means_nothing_beside_ipv6_routes_alone() {
     let nowhere = attribute(0x40, 3, &[0, 0, 0, 0]);
     let update = decode(&body(&[], &[&reach(&[32, 0x20, 1, 0xd, 0xb8]), ORIGIN, AS_PATH, &nowhere], &[]));

@@ -6,8 +6,12 @@ use crate::icing;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Reason {
-    /// Out: no plain IP packet of its length; a fragment, IPv4 options.
+    /// Out: no plain IP packet of its length.
     NotIp,
+    /// Out: an IPv4 fragment; its source was told.
+    Fragment,
+    /// Out: an IPv4 packet with options; its source was told.
+    IpOptions,
     /// Out: its destination is not that of a host.
     Martian,
     /// Out: its source is none of this gateway's prefixes.
@@ -60,8 +64,10 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::NotIp,
+        Self::Fragment,
+        Self::IpOptions,
         Self::Martian,
         Self::OwnSource,
         Self::NoMember,
@@ -93,6 +99,8 @@ impl Reason {
     pub fn name(self) -> &'static str {
         match self {
             Self::NotIp => "not-ip",
+            Self::Fragment => "fragment",
+            Self::IpOptions => "ip-options",
             Self::Martian => "martian",
             Self::OwnSource => "own-source",
             Self::NoMember => "no-member",

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::counters::Reason;
+
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 const ICMP: u8 = 1;
@@ -243,12 +245,35 @@ pub(super) fn clamp_mss(inner: &Inner, octets: &mut [u8], room: usize) -> bool {
     false
 }
 
+/// Why [`Inner::decode`] refuses a packet, and what an answer to its source is about: none follows a later fragment (RFC 1122
+/// section 3.2.2), or ICMP, which may be an error.
+pub(super) fn refused_form(octets: &[u8]) -> (Reason, Option<Inner>) {
+    let Some(header) = octets.first_chunk::<IPV4_HEADER>().filter(|header| header[0] >> 4 == 4) else {
+        return (Reason::NotIp, None);
+    };
+    let begins = usize::from(header[0] & 15) * 4;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if length != octets.len() || begins < IPV4_HEADER || begins > length {
+        return (Reason::NotIp, None);
+    }
+    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0xbfff;
+    let reason = match (fragment, begins) {
+        (0, IPV4_HEADER) => return (Reason::NotIp, None),
+        (0, _) => Reason::IpOptions,
+        _ => Reason::Fragment,
+    };
+    let address = |at: usize| IpAddr::from(*header[at..].first_chunk::<4>().expect("4 of 20"));
+    let inner = Inner { source: address(12), destination: address(16), protocol: header[9], ports: (0, 0) };
+    let is_first = fragment & 0x1fff == 0;
+    (reason, Some(inner).filter(|inner| is_first && inner.protocol != ICMP))
+}
+
 /// What a gateway tells the source of a packet that it does not send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IcmpError {
     /// Longer than this many octets.
     TooBig(usize),
-    /// Administratively prohibited: nobody consents.
+    /// Administratively prohibited: nobody consents, or packets of this form do not pass.
     Prohibited,
     /// Nobody is behind the address, or no path leads there.
     Unreachable,
@@ -369,6 +394,36 @@ pub(super) mod tests {
                     assert_eq!(octets, expected);
                     assert!(has_right_checksum(&inner, &octets));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_fragment_and_a_packet_with_options_are_named_and_their_source_is_told() {
+        let plain = ip(BOTH[0], UDP, &[0; 64]);
+        let fragment = |flags: u16, protocol: u8| {
+            let mut octets = ip(BOTH[0], protocol, &[0; 64]);
+            octets[6..8].copy_from_slice(&flags.to_be_bytes());
+            octets
+        };
+        let mut options = plain.clone();
+        options[0] = 0x46;
+        for (octets, reason, is_told) in [
+            (fragment(0x2000, UDP), Reason::Fragment, true),
+            (fragment(0x2008, UDP), Reason::Fragment, false),
+            (fragment(0x0008, UDP), Reason::Fragment, false),
+            (fragment(0x2000, ICMP), Reason::Fragment, false),
+            (options, Reason::IpOptions, true),
+            (plain[..60].to_vec(), Reason::NotIp, false),
+            (vec![0x45; 12], Reason::NotIp, false),
+            (Vec::new(), Reason::NotIp, false),
+        ] {
+            assert_eq!(Inner::decode(&octets), None);
+            let (found, about) = refused_form(&octets);
+            assert_eq!((found, about.is_some()), (reason, is_told));
+            if let Some(inner) = about {
+                let answer = icmp_error(&inner, &octets, IcmpError::Prohibited).unwrap();
+                assert_eq!(answer[20..22], [3, 13], "administratively prohibited");
             }
         }
     }

@@ -103,10 +103,14 @@ type Recorded = Result<(UnixTime, Update), Failure>;
 
 /// Reads the UPDATEs of a dump, as far as it is readable, until the receiver has gone.
 fn read(file: impl Read, as_ours: AsOurs, to: &SyncSender<Recorded>) -> Result<(), Box<dyn std::error::Error>> {
-    let mut any = false;
+    let (mut any, mut tables) = (false, 0u64);
     for record in mrt::MrtReader::new(mrt::decompress(file)?) {
         let message = match record {
             Ok(mrt::Record::Message(message)) => message,
+            Ok(mrt::Record::Rib(_)) => {
+                tables += 1;
+                continue;
+            }
             Ok(_) => continue,
             Err(error @ mrt::MrtError::Body { .. }) => {
                 warn!(%error, "record left out: its message cannot be read");
@@ -122,7 +126,14 @@ fn read(file: impl Read, as_ours: AsOurs, to: &SyncSender<Recorded>) -> Result<(
             }
         }
     }
-    if any { Ok(()) } else { Err("no UPDATE in it that could be sent".into()) }
+    match tables {
+        _ if any => Ok(()),
+        0 => Err("no UPDATE in it that could be sent".into()),
+        _ => Err(format!(
+            "{tables} table entries (TABLE_DUMP_V2) and no UPDATE that could be sent: take a file of updates"
+        )
+        .into()),
+    }
 }
 
 /// The speaker's AS and next hops.

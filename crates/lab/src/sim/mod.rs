@@ -354,6 +354,7 @@ impl Sim {
                     stale: Duration::from_secs(3600),
                     settle: Duration::from_secs(5),
                     lab: true,
+                    accept_as_set: false,
                     validates: false, // set with the attestation that `MemberProxy::new` gets
                 };
                 let policy = Box::new(self.policy(slot));

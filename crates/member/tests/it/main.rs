@@ -62,6 +62,7 @@ fn proxy(attestation: Option<AttestationConfig>) -> MemberProxy {
         stale: Duration::from_secs(3600),
         settle: Duration::from_secs(5),
         lab: true,
+        accept_as_set: false,
         validates: false,
     };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");

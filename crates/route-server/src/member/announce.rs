@@ -667,7 +667,7 @@ impl Member {
             let last = a.announced.get(nlri);
             let is_known = last.is_some() || a.leftover.contains(nlri);
             // What no receiver would use, or the parties would refuse, is not announced; what they have of it goes.
-            let checked = own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, self.config.martians()));
+            let checked = own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, self.config.rules()));
             let bar = match checked {
                 Err(invalid) => Some(Bar::Invalid(invalid)),
                 Ok(()) if a.is_surplus(nlri) => Some(Bar::SurplusPath),

@@ -32,7 +32,7 @@ use crate::key_roles::{KeyRole, KeyRoles};
 use crate::object::{ExportMode, Handle, MAX_PREFIXES};
 use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use crate::policy::Policy;
-use crate::policy::validate::Martians;
+use crate::policy::validate::{Martians, RouteRules};
 use crate::rng::Rng;
 use crate::schedule::Schedule;
 
@@ -85,15 +85,18 @@ pub struct MemberConfig {
     pub settle: Duration,
     /// Whether documentation and private prefixes are taken, as a lab needs.
     pub lab: bool,
+    /// Whether routes with an AS_SET are announced and used; RFC 9774 section 3 has them treated as withdrawn.
+    pub accept_as_set: bool,
     /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
     /// unattested. `wayleave_member::MemberProxy` sets this.
     pub validates: bool,
 }
 
 impl MemberConfig {
-    /// Which special prefixes are refused.
-    fn martians(&self) -> Martians {
-        if self.lab { Martians::AllowDocumentation } else { Martians::Refuse }
+    /// What is checked of every route.
+    fn rules(&self) -> RouteRules {
+        let martians = if self.lab { Martians::AllowDocumentation } else { Martians::Refuse };
+        RouteRules { martians, accept_as_set: self.accept_as_set }
     }
 }
 

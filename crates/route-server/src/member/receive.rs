@@ -568,7 +568,7 @@ fn assess(
         let mut assessment =
             Assessment { prefix: nlri.prefix, usable: false, verdict, standing: None, best_case: None };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
-        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.martians()).is_err() {
+        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules()).is_err() {
             return assessment;
         }
         let stands = |verdict| standing(policy, &open.rank_input(nlri, announcer, verdict));

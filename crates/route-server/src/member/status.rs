@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::Serialize;
 use wayleave_bgp::Attributes;
@@ -14,7 +15,7 @@ use super::select::Awaits;
 use crate::directory::Slot;
 use crate::frames::{self, BudgetLeft, Candidate, Refusal};
 use crate::object::Handle;
-use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, validate, validate_for};
+use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
 use crate::policy::{Imported, Rejection};
 
 /// Counts since start.
@@ -353,13 +354,7 @@ fn invalid(error: &Invalid) -> Reason {
     let (rule, cure) = match error {
         Invalid::FirstAs { .. } => ("RFC 4271 section 6.3, RFC 7948 section 4.5", TELL.to_owned()),
         Invalid::NoNextHop(_) => ("RFC 4271 section 5.1.3, RFC 4760", TELL.to_owned()),
-        Invalid::NextHop(address) => (
-            "RFC 7948 section 4.8",
-            format!(
-                "the announcer sets a next hop that its slot has, or asks both operators to add {address} (`wayleave members \
-                 propose --addresses`)"
-            ),
-        ),
+        Invalid::NextHop(address) => ("RFC 7948 section 4.8", next_hop_cure(*address)),
         Invalid::Martian { block, .. } if Martians::AllowDocumentation.block_of(block).is_none() => (
             "RFC 5737, RFC 3849, RFC 9637: documentation",
             "in a laboratory set `lab = true` in [member]; elsewhere ".to_owned() + TELL,
@@ -368,6 +363,11 @@ fn invalid(error: &Invalid) -> Reason {
         Invalid::DefaultRoute(_) => {
             ("RFC 7948 section 4: nobody announces the default route to everybody", TELL.to_owned())
         }
+        Invalid::AsSet => (
+            "RFC 9774 section 3: a route with an AS_SET is treated as withdrawn",
+            "the AS that aggregates does so without a set; `accept_as_set = true` in [member] takes such routes all the same"
+                .to_owned(),
+        ),
         Invalid::LongPath(_) => ("our own limit; RFC 7454 section 6.2 has operators set one", TELL.to_owned()),
         Invalid::Loop(_) => (
             "RFC 4271 section 9.1.2",
@@ -375,6 +375,19 @@ fn invalid(error: &Invalid) -> Reason {
         ),
     };
     Reason::new(what, rule, cure)
+}
+
+/// What to do about a next hop that the slot does not have. Only what can be a router's address there is proposed for the slot.
+fn next_hop_cure(address: IpAddr) -> String {
+    let sets = "the announcer sets a next hop that its slot has";
+    let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    match address {
+        _ if is_link_local => format!("{sets}, and sends no link-local address beside it"),
+        _ if can_be_next_hop(address) => {
+            format!("{sets}, or asks both operators to add {address} (`wayleave members propose --addresses`)")
+        }
+        _ => format!("{sets}: {address} is no router's address (next-hop-self at the announcer's router)"),
+    }
 }
 
 fn verdict_word(verdict: VerdictKind) -> &'static str {
@@ -539,7 +552,7 @@ impl Member {
         let receiver = set.and_then(|set| set.slot(self.config.slot)).map(|slot| slot.asn);
         let announcer = set.and_then(|set| set.slot(open.slot));
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return Ok(()) };
-        validate_for(receiver, prefix, &open.attributes, announcer, self.config.martians())
+        validate_for(receiver, prefix, &open.attributes, announcer, self.config.rules())
     }
 
     /// What decides where a route is installed.
@@ -642,7 +655,7 @@ impl Member {
     fn own_reasons(&self, prefix: &Prefix) -> Vec<OwnRoute> {
         let own = self.set.as_ref().and_then(|set| set.slot(self.config.slot));
         let reason = |attributes: &Attributes, state: OwnState| {
-            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.config.martians())) {
+            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.config.rules())) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced, since no receiver would use it: ", 1);
                 let cure = match error {
@@ -703,13 +716,14 @@ impl Member {
         let made = |check: Check| {
             let (name, found) = match check {
                 Check::Prefix => ("prefix", format!("{prefix} may be announced")),
+                Check::AsSet => ("AS_SET", "the AS path has none, or this member takes them".to_owned()),
                 Check::FirstAs => ("first AS", format!("the AS path begins with {}", own.asn)),
                 Check::NextHop => ("next hop", "an address of this slot".to_owned()),
                 Check::PathLength => {
                     ("path length", format!("{} hops, at most {MAX_PATH}", attributes.as_path().length()))
                 }
             };
-            match check.make(prefix, attributes, own, self.config.martians()) {
+            match check.make(prefix, attributes, own, self.config.rules()) {
                 Ok(()) => CheckMade { check: name, passed: true, found },
                 Err(error) => CheckMade { check: name, passed: false, found: error.to_string() },
             }
@@ -760,6 +774,28 @@ mod tests {
     use wayleave_core::{Afi, Asn};
 
     #[test]
+    fn no_address_is_proposed_for_a_slot_that_no_router_there_can_have() {
+        for (address, is_proposed) in [
+            ("192.0.2.77", true),
+            ("2001:db8::77", true),
+            ("::", false),
+            ("::1", false),
+            ("::ffff:192.0.2.1", false),
+            ("::192.0.2.1", false),
+            ("ff02::1", false),
+            ("fe80::1", false),
+            ("0.0.0.0", false),
+            ("127.0.0.1", false),
+            ("224.0.0.5", false),
+            ("255.255.255.255", false),
+        ] {
+            let cure = next_hop_cure(address.parse().expect("an address"));
+            assert_eq!(cure.contains("propose --addresses"), is_proposed, "{address}: {cure}");
+            assert!(cure.contains("the announcer sets a next hop that its slot has"), "{cure}");
+        }
+    }
+
+    #[test]
     fn whatever_makes_a_route_invalid_has_a_rule_and_a_cure() {
         let prefix = |text: &str| text.parse::<Prefix>().expect("a prefix");
         let martian = |at: &str| {
@@ -770,6 +806,7 @@ mod tests {
             (Invalid::FirstAs { found: Some(Asn(1)), announcer: Asn(2) }, "RFC 7948 section 4.5", "tell the announcer"),
             (Invalid::NoNextHop(Afi::Ipv4), "RFC 4271 section 5.1.3", "tell the announcer"),
             (Invalid::NextHop([192, 0, 2, 77].into()), "RFC 7948 section 4.8", "add 192.0.2.77"),
+            (Invalid::AsSet, "RFC 9774 section 3", "`accept_as_set = true`"),
             (martian("203.0.113.0/25"), "RFC 5737", "`lab = true`"),
             (martian("2001:db8:1::/48"), "RFC 3849", "`lab = true`"),
             (martian("10.1.0.0/16"), "RFC 6890", "tell the announcer"),

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
-use wayleave_bgp::{Attributes, NextHop};
+use wayleave_bgp::{Attributes, NextHop, SegmentKind};
 use wayleave_core::{Afi, Asn, Prefix};
 
 use crate::directory::Slot;
@@ -17,14 +17,14 @@ pub const MAX_PATH: usize = 64;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Invalid {
     /// The AS path does not begin with the announcer's AS (RFC 4271 section 6.3, RFC 7948 section 4.5).
-    #[error("the AS path begins with {found:?}, the announcer is {announcer}")]
+    #[error("{}, the announcer is {announcer}", first_as_words(*.found))]
     FirstAs {
         found: Option<Asn>,
         /// The announcer's AS.
         announcer: Asn,
     },
     /// There is no next hop for the prefix's family.
-    #[error("no next hop for {0:?}")]
+    #[error("no next hop for {0}")]
     NoNextHop(Afi),
     /// The next hop is not an address of the announcer's slot (RFC 7948 section 4.8).
     #[error("next hop {0} is not the announcer's")]
@@ -42,9 +42,19 @@ pub enum Invalid {
     /// The AS path is longer than [`MAX_PATH`].
     #[error("the AS path has {0} hops, at most {MAX_PATH} are usual")]
     LongPath(usize),
+    /// The AS path has an AS_SET or AS_CONFED_SET (RFC 9774 section 3).
+    #[error("the AS path has an AS_SET, which names no order of ASes")]
+    AsSet,
     /// The receiver's AS is on the path (RFC 4271 section 9.1.2).
     #[error("the path already has {0}")]
     Loop(Asn),
+}
+
+fn first_as_words(found: Option<Asn>) -> String {
+    match found {
+        Some(asn) => format!("the AS path begins with {asn}"),
+        None => "the AS path is empty, or begins with a set".to_owned(),
+    }
 }
 
 /// Which special prefixes are refused.
@@ -55,6 +65,20 @@ pub enum Martians {
     Refuse,
     /// The same, but documentation prefixes (RFC 5737, RFC 3849, RFC 9637) may be used: for labs.
     AllowDocumentation,
+}
+
+/// What is checked of every route, as a member is configured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RouteRules {
+    pub martians: Martians,
+    /// Take routes with an AS_SET, which RFC 9774 has treated as withdrawn.
+    pub accept_as_set: bool,
+}
+
+impl From<Martians> for RouteRules {
+    fn from(martians: Martians) -> Self {
+        Self { martians, accept_as_set: false }
+    }
 }
 
 /// Blocks whose prefixes are refused.
@@ -127,8 +151,15 @@ impl Martians {
 
 /// Whether the member in `announcer` may announce a route to `prefix` with `attributes`, as they stand in the blob. Its
 /// own proxy checks it before it announces, every receiver checks it after it has opened the blob.
-pub fn validate(prefix: Prefix, attributes: &Attributes, announcer: &Slot, martians: Martians) -> Result<(), Invalid> {
-    check_prefix(prefix, martians)?;
+pub fn validate(
+    prefix: Prefix,
+    attributes: &Attributes,
+    announcer: &Slot,
+    rules: impl Into<RouteRules>,
+) -> Result<(), Invalid> {
+    let rules = rules.into();
+    check_prefix(prefix, rules.martians)?;
+    check_as_set(attributes, rules)?;
     check_first_as(attributes, announcer.asn)?;
     check_next_hop(prefix.afi(), attributes, announcer)?;
     check_length(attributes)
@@ -138,6 +169,7 @@ pub fn validate(prefix: Prefix, attributes: &Attributes, announcer: &Slot, marti
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Check {
     Prefix,
+    AsSet,
     FirstAs,
     NextHop,
     PathLength,
@@ -145,7 +177,7 @@ pub enum Check {
 
 impl Check {
     /// All of them, in the order in which [`validate`] makes them.
-    pub const ALL: [Self; 4] = [Self::Prefix, Self::FirstAs, Self::NextHop, Self::PathLength];
+    pub const ALL: [Self; 5] = [Self::Prefix, Self::AsSet, Self::FirstAs, Self::NextHop, Self::PathLength];
 
     /// Makes this check alone.
     pub fn make(
@@ -153,10 +185,11 @@ impl Check {
         prefix: Prefix,
         attributes: &Attributes,
         announcer: &Slot,
-        martians: Martians,
+        rules: RouteRules,
     ) -> Result<(), Invalid> {
         match self {
-            Self::Prefix => check_prefix(prefix, martians),
+            Self::Prefix => check_prefix(prefix, rules.martians),
+            Self::AsSet => check_as_set(attributes, rules),
             Self::FirstAs => check_first_as(attributes, announcer.asn),
             Self::NextHop => check_next_hop(prefix.afi(), attributes, announcer),
             Self::PathLength => check_length(attributes),
@@ -170,9 +203,9 @@ pub fn validate_for(
     prefix: Prefix,
     attributes: &Attributes,
     announcer: &Slot,
-    martians: Martians,
+    rules: impl Into<RouteRules>,
 ) -> Result<(), Invalid> {
-    validate(prefix, attributes, announcer, martians)?;
+    validate(prefix, attributes, announcer, rules)?;
     if attributes.as_path().contains(receiver) { Err(Invalid::Loop(receiver)) } else { Ok(()) }
 }
 
@@ -184,6 +217,12 @@ fn check_prefix(prefix: Prefix, martians: Martians) -> Result<(), Invalid> {
         Some(block) => Err(Invalid::Martian { prefix, block }),
         None => Ok(()),
     }
+}
+
+fn check_as_set(attributes: &Attributes, rules: RouteRules) -> Result<(), Invalid> {
+    let is_set = |kind| matches!(kind, SegmentKind::Set | SegmentKind::ConfedSet);
+    let has_set = attributes.as_path().segments().any(|segment| is_set(segment.kind));
+    if has_set && !rules.accept_as_set { Err(Invalid::AsSet) } else { Ok(()) }
 }
 
 fn check_first_as(attributes: &Attributes, announcer: Asn) -> Result<(), Invalid> {
@@ -205,6 +244,23 @@ fn check_next_hop(afi: Afi, attributes: &Attributes, announcer: &Slot) -> Result
         NextHop::V6(next_hop) => {
             owned(next_hop.global.into())?;
             next_hop.link_local.map_or(Ok(()), |address| owned(address.into()))
+        }
+    }
+}
+
+/// Whether a router can have `address` on the exchange's network, so that a slot may have it. Link-local addresses can be, but
+/// mean nothing beyond one router's own link.
+#[must_use]
+pub fn can_be_next_hop(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let first = v4.octets()[0];
+            first != 0 && first != 127 && first < 224
+        }
+        IpAddr::V6(v6) => {
+            // ::/96 and ::ffff:0:0/96 stand for IPv4 addresses (RFC 4291 section 2.5.5); `::` and `::1` are among them.
+            let is_ipv4 = v6.to_ipv4_mapped().is_some() || u128::from(v6) >> 32 == 0;
+            !v6.is_multicast() && !is_ipv4
         }
     }
 }

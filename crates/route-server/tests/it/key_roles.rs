@@ -222,6 +222,7 @@ fn greeted(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory, parties: &[u64
         stale: Duration::from_secs(60),
         settle: Duration::from_secs(5),
         lab: true,
+        accept_as_set: false,
         validates: false,
     };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");

@@ -4,7 +4,7 @@ use crate::common::{attributes, lan4, lan6, prefix, slot};
 use wayleave_bgp::{AsPathBuf, Attributes, SegmentKind};
 use wayleave_core::{Afi, Asn};
 use wayleave_route_server::directory::Slot;
-use wayleave_route_server::policy::validate::{Invalid, Martians, validate, validate_for};
+use wayleave_route_server::policy::validate::{Invalid, Martians, RouteRules, validate, validate_for};
 
 const ROUTED: &str = "8.8.8.0/24";
 
@@ -28,7 +28,24 @@ fn the_first_as_is_the_announcers() {
     path.push_segment(SegmentKind::Set, &[announcer]);
     let mut editor = attributes(&[], 0);
     editor.as_path(path.as_path());
-    assert_eq!(check(ROUTED, &editor.finish()), error(None));
+    let rules = RouteRules { accept_as_set: true, ..RouteRules::default() };
+    assert_eq!(validate(prefix(ROUTED), &editor.finish(), &slot(0, 64497), rules), error(None));
+    let words = error(None).expect_err("an error").to_string();
+    assert_eq!(words, "the AS path is empty, or begins with a set, the announcer is AS64497");
+}
+
+#[test]
+fn a_path_with_an_as_set_is_refused_unless_the_member_takes_them() {
+    for kind in [SegmentKind::Set, SegmentKind::ConfedSet] {
+        let mut path = AsPathBuf::from_sequence(&[Asn(64497)]);
+        path.push_segment(kind, &[Asn(65001), Asn(65002)]);
+        let mut editor = attributes(&[], 0);
+        editor.as_path(path.as_path());
+        let route = editor.finish();
+        assert_eq!(check(ROUTED, &route), Err(Invalid::AsSet));
+        let rules = RouteRules { accept_as_set: true, ..RouteRules::default() };
+        assert_eq!(validate(prefix(ROUTED), &route, &slot(0, 64497), rules), Ok(()));
+    }
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn greeted() -> (Member, SessionId) {
         stale: Duration::from_secs(60),
         settle: Duration::from_secs(5),
         lab: true,
+        accept_as_set: false,
         validates: false,
     };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");

@@ -1,5 +1,6 @@
-//! Options of TCP sockets that no safe interface covers: the key of TCP MD5, the TTL of both directions. Nothing is decided here.
-#![allow(unsafe_code, reason = "setsockopt, in one call that says why it is sound")]
+//! Options of TCP sockets that no safe interface covers: the key of TCP MD5, the TTL of both directions, the octets that are not
+//! acknowledged. Nothing is decided here.
+#![allow(unsafe_code, reason = "setsockopt and ioctl, in one call each that says why it is sound")]
 
 use std::io;
 use std::net::IpAddr;
@@ -62,6 +63,14 @@ pub(super) fn set_least_ttl(socket: BorrowedFd<'_>, is_ipv6: bool, ttl: u8) -> i
         set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, ttl)?;
     }
     set_number(socket, libc::IPPROTO_IP, libc::IP_MINTTL, ttl)
+}
+
+/// Octets that were written and that the peer's TCP has not acknowledged, with a FIN as one (tcp(7), `SIOCOUTQ`).
+pub(super) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut octets: libc::c_int = 0;
+    // SAFETY: the kernel writes one int to `octets`, which lives across the call.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &mut octets) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(usize::try_from(octets).unwrap_or(0)) }
 }
 
 fn set_number(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: u8) -> io::Result<()> {

@@ -3,11 +3,13 @@
 //! When the connection breaks, the data stay in force until the cache's expire interval has passed, and no longer
 //! (section 6). Only a complete update is published.
 
+mod session;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rpki::rtr::client::{Client, PayloadError, PayloadTarget, PayloadUpdate};
+use rpki::rtr::client::{PayloadError, PayloadUpdate};
 use rpki::rtr::payload::{Action, Payload, Timing};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -20,18 +22,33 @@ use tokio_rustls::TlsConnector;
 use tracing::{info, warn};
 use wayleave_core::{Asn, Prefix};
 
+use self::session::{Base, Session, SessionError};
 use super::{RouterKey, RpkiData, Vrp};
+
+/// Protocol versions of RTR: RFC 6810, RFC 8210, and its successor, of which nothing more is used here.
+pub const OLDEST_VERSION: u8 = 0;
+pub const NEWEST_VERSION: u8 = 2;
 
 /// How long opening a connection may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long an answer may take, from its first octet to its last.
 const ANSWER: Duration = Duration::from_secs(120);
+/// How long the first PDU of an answer may take.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
+/// Connections that a cache closes without an answer, after which the version before is tried: it may not know the newer one
+/// and not say so, as RFC 8210 section 7 has it say.
+const SILENT_CLOSES: u32 = 2;
+/// The oldest version that is tried without the cache's asking for it: version 0 has no router keys.
+const OLDEST_GUESS: u8 = 1;
 /// Pauses between attempts: doubled from the least to the most, or to the cache's own retry interval if that is less.
 const RETRY_LEAST: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(600);
 /// Bounds of a cache's expire interval (RFC 8210 section 6): seconds.
 const EXPIRE_LEAST: u32 = 600;
 const EXPIRE_MOST: u32 = 172_800;
+/// Bounds of its refresh interval.
+const REFRESH_LEAST: u32 = 1;
+const REFRESH_MOST: u32 = 86_400;
 /// Items kept of one cache: our own limit, some eight times today's global total.
 const MAX_ITEMS: usize = 4_000_000;
 /// Router keys among them: many times those of every AS. Some 150 MB with the longest encodings; the prefixes some 200 MB.
@@ -46,6 +63,9 @@ pub struct Cache {
     pub address: String,
     /// How its certificate is checked, if it is reached by TLS.
     pub tls: Option<Tls>,
+    /// The version of the first query, from [`OLDEST_VERSION`] to [`NEWEST_VERSION`]; without it the newest, and older ones if
+    /// the cache does not answer. The cache may ask for an older one in any case.
+    pub version: Option<u8>,
 }
 
 /// The name that a cache's certificate must carry, and the authorities that may have issued it. Two with equal
@@ -67,9 +87,10 @@ impl PartialEq for Tls {
 impl Eq for Tls {}
 
 /// State of a cache's data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CacheState {
     /// No complete update has been received yet.
+    #[default]
     NoData,
     /// Connected, and the last update is in force.
     Current,
@@ -77,10 +98,12 @@ pub enum CacheState {
     Stale,
     /// The data have expired and were dropped.
     Expired,
+    /// The data were dropped, since what the cache sent belonged to another session (RFC 8210 section 5.1).
+    Flushed,
 }
 
 /// A cache's data at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Counts up with every change of the data.
     pub generation: u64,
@@ -88,6 +111,8 @@ pub struct Snapshot {
     pub validated: Arc<RpkiData>,
     /// When the data expire without a further update; `None` if there are none.
     pub expires: Option<Instant>,
+    /// Why the cache is not connected, while it is not.
+    pub problem: Option<Arc<str>>,
 }
 
 /// Requirements on a cache's certificate: it must carry `name`, and one of the authorities in `pem` (RFC 7468) must have
@@ -114,42 +139,158 @@ pub fn tls(name: &str, pem: &[u8]) -> Result<Tls, String> {
 /// Follows `cache` until the task is aborted; the receiver sees every change.
 #[must_use]
 pub fn follow(cache: Cache) -> (watch::Receiver<Snapshot>, JoinHandle<()>) {
-    let first = Snapshot { generation: 0, standing: CacheState::NoData, validated: Arc::default(), expires: None };
-    let (changes, receiver) = watch::channel(first);
-    (receiver, tokio::spawn(run(cache, changes)))
+    let (changes, receiver) = watch::channel(Snapshot::default());
+    let versions = Versions::new(cache.version);
+    let table = CacheTable { changes, expires: None, timing: Timing::default(), updates: 0 };
+    (receiver, tokio::spawn(Following { cache, table, versions, base: None }.run()))
 }
 
-async fn run(cache: Cache, changes: watch::Sender<Snapshot>) {
-    let mut table = CacheTable { changes, expires: None, timing: Timing::default(), updates: 0 };
-    let mut serial = None;
-    let mut pause = RETRY_LEAST;
-    loop {
-        let updates = table.updates;
-        // Expired data cannot be the base of an incremental update.
-        serial = serial.filter(|_| table.expires.is_some());
-        let error = match timeout(CONNECT, connect(&cache)).await {
-            Ok(Ok(socket)) => {
-                let mut client = Client::new(socket, table, serial);
-                let error = converse(&mut client).await;
-                serial = client.state().filter(|_| has_broken_off(&error));
-                table = client.into_target();
-                error
+/// The version to ask for.
+#[derive(Debug)]
+struct Versions {
+    /// The first one, and the only one that is asked for without the cache's doing if it was configured.
+    first: u8,
+    is_configured: bool,
+    next: u8,
+    /// Connections that ended without an answer to `next`, one after the other.
+    silent: u32,
+}
+
+impl Versions {
+    fn new(configured: Option<u8>) -> Self {
+        let first = configured.unwrap_or(NEWEST_VERSION).min(NEWEST_VERSION);
+        Self { first, is_configured: configured.is_some(), next: first, silent: 0 }
+    }
+
+    /// An answer has come: what it is of stays for as long as its data are the base of updates.
+    fn answered(&mut self) {
+        self.silent = 0;
+    }
+
+    /// Draws the consequence of a failed connection. Returns whether the next version should be tried at once.
+    fn failed(&mut self, error: &SessionError) -> bool {
+        match *error {
+            // A cache at fault repeats the version of the query; the one before it is meant then.
+            SessionError::Version { asked, offered } if asked > OLDEST_VERSION => {
+                self.next = offered.min(asked - 1);
+                self.silent = 0;
+                true
             }
-            Ok(Err(error)) => error,
-            Err(_) => io::Error::from(io::ErrorKind::TimedOut),
-        };
-        warn!(cache = cache.address, %error, "RTR cache not connected; its data stay in force until they expire, trying again");
-        table.disconnected();
-        pause = if table.updates > updates { RETRY_LEAST } else { (pause * 2).min(RETRY_MOST) };
-        let wait = pause.min(Duration::from_secs(u64::from(table.timing.retry.max(1))));
-        table.wait(wait).await;
+            SessionError::NoAnswer(_) => {
+                self.silent += 1;
+                let is_due = self.silent >= SILENT_CLOSES && !self.is_configured;
+                if is_due {
+                    self.silent = 0;
+                    self.next = if self.next > OLDEST_GUESS { self.next - 1 } else { self.first };
+                }
+                is_due && self.next < self.first
+            }
+            _ => false,
+        }
+    }
+
+    /// The data are gone or begin anew: so does the choice.
+    fn begin_anew(&mut self) {
+        self.next = self.first;
     }
 }
 
-/// Whether the next connection may continue this session; after a protocol error it starts from the beginning.
-fn has_broken_off(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof)
+struct Following {
+    cache: Cache,
+    table: CacheTable,
+    versions: Versions,
+    base: Option<Base>,
+}
+
+impl Following {
+    async fn run(mut self) {
+        let mut pause = RETRY_LEAST;
+        loop {
+            let updates = self.table.updates;
+            // Expired data cannot be the base of an incremental update.
+            let had_base = self.base.is_some();
+            self.base = self.base.filter(|_| self.table.expires.is_some());
+            match self.base {
+                Some(base) => self.versions.next = base.version,
+                None if had_base => self.versions.begin_anew(),
+                None => {}
+            }
+            let asked = self.versions.next;
+            let error = self.connection().await;
+            let at_once = self.versions.failed(&error);
+            if !error.keeps_base() {
+                self.base = None;
+            }
+            if error.flushes() {
+                self.table.flush();
+            }
+            self.report(&error, asked);
+            self.table.disconnected(&error);
+            if at_once {
+                continue;
+            }
+            pause = if self.table.updates > updates { RETRY_LEAST } else { (pause * 2).min(RETRY_MOST) };
+            let wait = pause.min(Duration::from_secs(u64::from(self.table.timing.retry.max(1))));
+            self.table.wait(wait).await;
+        }
+    }
+
+    /// One connection, until something fails; returns the error.
+    async fn connection(&mut self) -> SessionError {
+        let socket = match timeout(CONNECT, connect(&self.cache)).await {
+            Ok(Ok(socket)) => socket,
+            Ok(Err(error)) => return error.into(),
+            Err(_) => return io::Error::from(io::ErrorKind::TimedOut).into(),
+        };
+        let mut session = Session::new(socket, self.versions.next);
+        let error = self.converse(&mut session).await;
+        session.end(&error).await;
+        error
+    }
+
+    /// Receives updates until something fails; returns the error.
+    async fn converse(&mut self, session: &mut Session<Box<dyn Socket>>) -> SessionError {
+        loop {
+            // Data that expire meanwhile end the connection.
+            let deadline = Instant::now() + ANSWER;
+            let deadline = self.table.expires.map_or(deadline, |expires| expires.min(deadline));
+            let table = &self.table;
+            match timeout_at(deadline, session.update(self.base, |reset| table.start(reset))).await {
+                Ok(Ok((update, base, timing))) => {
+                    self.table.apply(update, timing);
+                    self.base = Some(base);
+                    self.versions.answered();
+                }
+                Ok(Err(error)) => return error,
+                Err(_) => return SessionError::TimedOut,
+            }
+            let Some(base) = self.base else { continue };
+            let refresh = self.table.timing.refresh.clamp(REFRESH_LEAST, REFRESH_MOST);
+            let due = Instant::now() + Duration::from_secs(u64::from(refresh));
+            let due = self.table.expires.map_or(due, |expires| expires.min(due));
+            if let Err(error) = session.wait(base, due).await {
+                return error;
+            }
+        }
+    }
+
+    /// Logs why there is no connection, what counts meanwhile, and what to do.
+    fn report(&self, error: &SessionError, asked: u8) {
+        let counts = match (self.table.expires, error.flushes()) {
+            (_, true) => "its data were dropped, and are read anew",
+            (Some(_), _) => "its data stay in force until they expire",
+            (None, _) => "nothing of it is in force",
+        };
+        let next = match error {
+            _ if self.versions.next != asked => format!("version {} is tried", self.versions.next),
+            SessionError::NoAnswer(_) => {
+                "see whether it serves this address, and set the `version` that it knows in [rpki]".to_owned()
+            }
+            _ => "it is tried again".to_owned(),
+        };
+        let cache = &self.cache.address;
+        warn!(cache, %error, "RTR cache {cache} not connected: {error}; {counts}; {next}");
+    }
 }
 
 async fn connect(cache: &Cache) -> io::Result<Box<dyn Socket>> {
@@ -165,22 +306,6 @@ async fn connect(cache: &Cache) -> io::Result<Box<dyn Socket>> {
 
 trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
-
-/// Receives updates until something fails; returns the error.
-async fn converse(client: &mut Client<Box<dyn Socket>, CacheTable>) -> io::Error {
-    loop {
-        // The client waits for the refresh interval or a notification first.
-        let refresh = if client.target().updates == 0 { 0 } else { client.target().timing.refresh };
-        let most = Duration::from_secs(u64::from(refresh)) + ANSWER;
-        let expires = client.target().expires.unwrap_or_else(|| Instant::now() + most);
-        let deadline = expires.min(Instant::now() + most);
-        match timeout_at(deadline, client.step()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return error,
-            Err(_) => return io::Error::from(io::ErrorKind::TimedOut),
-        }
-    }
-}
 
 /// The data of a cache and their expiry.
 struct CacheTable {
@@ -204,11 +329,16 @@ impl CacheTable {
             let has_changed = snapshot.standing != standing;
             snapshot.standing = standing;
             snapshot.expires = self.expires;
+            if standing == CacheState::Current {
+                snapshot.problem = None;
+            }
             is_new || has_changed
         });
     }
 
-    fn disconnected(&mut self) {
+    fn disconnected(&mut self, error: &SessionError) {
+        let problem: Arc<str> = error.to_string().into();
+        self.changes.send_if_modified(|snapshot| snapshot.problem.replace(Arc::clone(&problem)) != Some(problem));
         match self.expires {
             Some(expires) if expires <= Instant::now() => self.expire(),
             Some(_) => self.publish(CacheState::Stale, None),
@@ -219,6 +349,12 @@ impl CacheTable {
     fn expire(&mut self) {
         self.expires = None;
         self.publish(CacheState::Expired, Some(RpkiData::default()));
+    }
+
+    /// Drops all data, which may be of two sessions.
+    fn flush(&mut self) {
+        self.expires = None;
+        self.publish(CacheState::Flushed, Some(RpkiData::default()));
     }
 
     /// Waits for `pause`; the data may expire meanwhile.
@@ -232,23 +368,22 @@ impl CacheTable {
     }
 }
 
-impl PayloadTarget for CacheTable {
-    type Update = PendingUpdate;
-
-    fn start(&mut self, reset: bool) -> PendingUpdate {
+impl CacheTable {
+    /// An update that begins with nothing (`reset`), or with what is in force.
+    fn start(&self, reset: bool) -> PendingUpdate {
         let validated = if reset { RpkiData::default() } else { (*self.changes.borrow().validated).clone() };
         PendingUpdate { validated, ignored: 0 }
     }
 
-    fn apply(&mut self, update: PendingUpdate, timing: Timing) -> Result<(), PayloadError> {
+    /// Version 0 has no intervals: those of before stay.
+    fn apply(&mut self, update: PendingUpdate, timing: Option<Timing>) {
         let (vrps, router_keys) = (update.validated.vrps.len(), update.validated.router_keys.len());
-        self.timing = timing;
+        self.timing = timing.unwrap_or(self.timing);
         self.updates += 1;
-        let expire = timing.expire.clamp(EXPIRE_LEAST, EXPIRE_MOST);
+        let expire = self.timing.expire.clamp(EXPIRE_LEAST, EXPIRE_MOST);
         self.expires = Some(Instant::now() + Duration::from_secs(u64::from(expire)));
         self.publish(CacheState::Current, Some(update.validated));
         info!(vrps, router_keys, ignored = update.ignored, "update from the RTR cache in force");
-        Ok(())
     }
 }
 
@@ -278,10 +413,7 @@ impl PayloadUpdate for PendingUpdate {
                 let key = RouterKey { asn: Asn(key.asn.into_u32()), ski, info: info.to_vec() };
                 change(&mut self.validated.router_keys, action, key)
             }
-            Payload::Aspa(_) => {
-                self.ignored += 1;
-                true
-            }
+            Payload::Aspa(_) => true, // left out before
         };
         let (vrps, router_keys) = (self.validated.vrps.len(), self.validated.router_keys.len());
         if vrps + router_keys > MAX_ITEMS || router_keys > MAX_ROUTER_KEYS {
@@ -310,14 +442,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn data_expire_when_the_cache_stays_away() {
-        let first = Snapshot { generation: 0, standing: CacheState::NoData, validated: Arc::default(), expires: None };
-        let (changes, receiver) = watch::channel(first);
+        let (changes, receiver) = watch::channel(Snapshot::default());
         let mut table = CacheTable { changes, expires: None, timing: Timing::default(), updates: 0 };
         let mut update = table.start(true);
         let key = RouterKey { asn: Asn(64_496), ski: [1; 20], info: vec![1] };
         update.validated.router_keys.insert(key);
-        table.apply(update, Timing { refresh: 60, retry: 60, expire: 900 }).expect("taken");
-        table.disconnected();
+        table.apply(update, Some(Timing { refresh: 60, retry: 60, expire: 900 }));
+        table.disconnected(&SessionError::TimedOut);
         table.wait(Duration::from_secs(899)).await;
         let held = receiver.borrow().clone();
         assert_eq!((held.standing, held.validated.router_keys.len()), (CacheState::Stale, 1));

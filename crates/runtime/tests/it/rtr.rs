@@ -113,7 +113,7 @@ async fn serve(source: Source, address: &str) -> (SocketAddr, NotifySender, Join
 }
 
 fn plain(address: SocketAddr) -> Cache {
-    Cache { address: address.to_string(), tls: None }
+    Cache { address: address.to_string(), tls: None, version: None }
 }
 
 fn origin(prefix: &str, max_length: u8, asn: u32) -> Payload {
@@ -295,7 +295,7 @@ async fn a_cache_behind_tls_is_followed_under_its_own_name_only() {
     });
     let tls = |name: &str| {
         let tls = rtr::tls(name, issued.cert.pem().as_bytes()).expect("an authority");
-        Cache { address: address.to_string(), tls: Some(tls) }
+        Cache { address: address.to_string(), tls: Some(tls), version: None }
     };
     assert!(tls("cache.example") == tls("cache.example") && tls("cache.example") != tls("other.example"));
     let (stranger, other) = follow(tls("other.example"));
@@ -306,4 +306,215 @@ async fn a_cache_behind_tls_is_followed_under_its_own_name_only() {
     for task in [client, other, relay, server] {
         task.abort();
     }
+}
+
+/// A cache whose connections are answered by `octets`, each connection by the next of them: one answer to each query. Without
+/// any it closes. The queries go to the receiver; a connection's last answer is followed by silence, until the client hangs up.
+async fn scripted(
+    connections: Vec<Vec<Vec<u8>>>,
+) -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let (to, queries) = tokio::sync::mpsc::unbounded_channel();
+    let task = tokio::spawn(async move {
+        for answers in connections {
+            let (mut socket, _) = listener.accept().await.expect("a client");
+            let is_silent = answers.is_empty();
+            for answer in answers.into_iter().chain([Vec::new()]) {
+                let mut query = vec![0; 8];
+                if socket.read_exact(&mut query).await.is_err() {
+                    break;
+                }
+                let length = u32::from_be_bytes([query[4], query[5], query[6], query[7]]) as usize;
+                query.resize(length, 0);
+                socket.read_exact(&mut query[8..]).await.expect("the rest");
+                to.send(query).expect("heard");
+                if is_silent {
+                    break;
+                }
+                socket.write_all(&answer).await.expect("sent");
+            }
+        }
+    });
+    (address, queries, task)
+}
+
+fn of_version(version: u8, mut pdus: Vec<u8>) -> Vec<u8> {
+    let mut at = 0;
+    while at < pdus.len() {
+        pdus[at] = version;
+        at += u32::from_be_bytes([pdus[at + 4], pdus[at + 5], pdus[at + 6], pdus[at + 7]]) as usize;
+    }
+    pdus
+}
+
+fn end_of_data(session: u16, serial: u32) -> Vec<u8> {
+    pdu(7, session, &[serial, 3_600, 600, 7_200].map(u32::to_be_bytes).concat())
+}
+
+fn notify(session: u16, serial: u32) -> Vec<u8> {
+    pdu(0, session, &serial.to_be_bytes())
+}
+
+/// 203.0.113.0/24 of AS 64666.
+fn foreign() -> Vec<u8> {
+    pdu(4, 0, &[1, 24, 24, 0, 203, 0, 113, 0, 0, 0, 0xfc, 0x9a])
+}
+
+/// A full answer of session 7 with 192.0.2.0/24, and behind it the notification that makes the client ask for changes.
+fn full() -> Vec<u8> {
+    let ipv4 = pdu(4, 0, &[1, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
+    [pdu(3, 7, &[]), ipv4, end_of_data(7, 1), notify(7, 2)].concat()
+}
+
+async fn next(queries: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>) -> Vec<u8> {
+    timeout(Duration::from_secs(60), queries.recv()).await.expect("in time").expect("still there")
+}
+
+#[tokio::test]
+async fn data_of_another_session_are_never_added_and_everything_of_that_cache_is_dropped() {
+    let cases = [
+        ("the whole answer is of session 99", [pdu(3, 99, &[]), foreign(), end_of_data(99, 9)].concat()),
+        ("its end is of session 99", [pdu(3, 7, &[]), foreign(), end_of_data(99, 2)].concat()),
+        ("its begin is of session 99", [pdu(3, 99, &[]), foreign(), end_of_data(7, 2)].concat()),
+    ];
+    for (name, answer) in cases {
+        let (address, mut queries, cache) =
+            scripted(vec![vec![full(), answer].into_iter().map(|pdus| of_version(2, pdus)).collect()]).await;
+        let (mut receiver, client) = follow(plain(address));
+        let first = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+        assert_eq!(first.validated.vrps.len(), 1, "{name}");
+        let after = until(&mut receiver, |snapshot| snapshot.generation > first.generation).await;
+        assert_eq!(after.standing, CacheState::Flushed, "{name}");
+        assert!(after.validated.vrps.is_empty() && after.expires.is_none(), "{name}: {:?}", after.validated.vrps);
+        // What it got: both queries, and an Error Report of code 0.
+        assert_eq!((next(&mut queries).await[1], next(&mut queries).await[1]), (2, 1), "{name}");
+        let report = next(&mut queries).await;
+        assert_eq!((report[1], &report[2..4]), (10, &[0, 0][..]), "{name}");
+        client.abort();
+        cache.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_notification_of_another_session_drops_the_data_and_one_that_crosses_an_answer_does_no_harm() {
+    let crossing = [notify(7, 1), full()].concat();
+    let changes = [notify(7, 3), pdu(3, 7, &[]), notify(7, 3), foreign(), end_of_data(7, 2)].concat();
+    let last = [pdu(3, 7, &[]), end_of_data(7, 3), notify(8, 1)].concat();
+    let (address, _queries, cache) =
+        scripted(vec![[crossing, changes, last].into_iter().map(|pdus| of_version(2, pdus)).collect()]).await;
+    let (mut receiver, client) = follow(plain(address));
+    let changed = until(&mut receiver, |snapshot| snapshot.validated.vrps.len() == 2).await;
+    assert_eq!(changed.standing, CacheState::Current);
+    let dropped = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Flushed).await;
+    assert!(dropped.validated.vrps.is_empty());
+    client.abort();
+    cache.abort();
+}
+
+#[tokio::test]
+async fn changes_that_lead_back_and_pdus_out_of_order_are_refused_and_the_data_stay() {
+    let cases = [
+        ("an older serial", [pdu(3, 7, &[]), foreign(), end_of_data(7, 0)].concat()),
+        ("a second begin", [pdu(3, 7, &[]), foreign(), pdu(3, 7, &[]), end_of_data(7, 2)].concat()),
+        ("an end without a begin", end_of_data(7, 2)),
+        ("an item without a begin", [foreign(), end_of_data(7, 2)].concat()),
+        ("a reset in the middle", [pdu(3, 7, &[]), pdu(8, 0, &[]), end_of_data(7, 2)].concat()),
+        ("a query of the cache", pdu(2, 0, &[])),
+        ("another version in the middle", [pdu(3, 7, &[]), of_version(1, foreign()), end_of_data(7, 2)].concat()),
+    ];
+    for (name, answer) in cases {
+        let is_mixed = name.starts_with("another version");
+        let answer = if is_mixed {
+            [of_version(2, pdu(3, 7, &[])), foreign(), of_version(2, end_of_data(7, 2))].concat()
+        } else {
+            of_version(2, answer)
+        };
+        // The next connection starts from the beginning.
+        let again = of_version(2, [pdu(3, 8, &[]), foreign(), end_of_data(8, 1)].concat());
+        let (address, mut queries, cache) = scripted(vec![vec![of_version(2, full()), answer], vec![again]]).await;
+        let (mut receiver, client) = follow(plain(address));
+        let stale = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Stale).await;
+        assert_eq!(stale.validated.vrps.first(), Some(&vrp("192.0.2.0/24", 24, 64_496)), "{name}");
+        let after = until(&mut receiver, |snapshot| snapshot.generation > stale.generation).await;
+        assert_eq!(after.validated.vrps.first(), Some(&vrp("203.0.113.0/24", 24, 64_666)), "{name}");
+        let kinds = [next(&mut queries).await[1], next(&mut queries).await[1], next(&mut queries).await[1]];
+        assert_eq!(kinds, [2, 1, 10], "{name}");
+        assert_eq!(next(&mut queries).await[1], 2, "{name}: a reset query");
+        client.abort();
+        cache.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_cache_that_closes_instead_of_refusing_a_version_is_asked_for_the_one_before() {
+    let (address, mut queries, cache) = scripted(vec![vec![], vec![], vec![full()]]).await;
+    let (mut receiver, client) = follow(plain(address));
+    let heard = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    assert_eq!((heard.validated.vrps.len(), heard.problem), (1, None));
+    assert_eq!([next(&mut queries).await[0], next(&mut queries).await[0], next(&mut queries).await[0]], [2, 2, 1]);
+    client.abort();
+    cache.abort();
+}
+
+#[tokio::test]
+async fn a_cache_that_refuses_a_version_by_repeating_it_or_naming_an_older_one_is_asked_for_that() {
+    let refusal = |version| of_version(version, pdu(10, 4, &[0; 8]));
+    for (offered, asked) in [(2, 1), (1, 1), (0, 0)] {
+        let (address, mut queries, cache) = scripted(vec![
+            vec![refusal(offered)],
+            vec![{
+                let mut answer = full();
+                if asked == 0 {
+                    // Version 0 has no intervals.
+                    let ipv4 = pdu(4, 0, &[1, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
+                    answer = [pdu(3, 7, &[]), ipv4, pdu(7, 7, &[0, 0, 0, 1])].concat();
+                }
+                of_version(asked, answer)
+            }],
+        ])
+        .await;
+        let (mut receiver, client) = follow(plain(address));
+        let heard = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+        assert_eq!(heard.validated.vrps.len(), 1);
+        assert_eq!([next(&mut queries).await[0], next(&mut queries).await[0]], [2, asked], "offered {offered}");
+        client.abort();
+        cache.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_configured_version_is_asked_for_and_no_other_and_the_reason_is_known() {
+    let (address, mut queries, cache) = scripted(vec![vec![]; 3]).await;
+    let (mut receiver, client) = follow(Cache { version: Some(1), ..plain(address) });
+    let snapshot = until(&mut receiver, |snapshot| snapshot.problem.is_some()).await;
+    assert_eq!(snapshot.problem.as_deref(), Some("it closed the connection without an answer to a query of version 1"));
+    assert_eq!([next(&mut queries).await[0], next(&mut queries).await[0], next(&mut queries).await[0]], [1, 1, 1]);
+    client.abort();
+    cache.abort();
+}
+
+#[tokio::test]
+async fn what_a_cache_reports_is_shown_with_its_words() {
+    let report = [&[0, 0, 0, 0, 0, 0, 0, 9][..], b"no data\x1b!"].concat();
+    let (address, _queries, cache) = scripted(vec![vec![of_version(2, pdu(10, 2, &report))]]).await;
+    let (mut receiver, client) = follow(plain(address));
+    let snapshot = until(&mut receiver, |snapshot| snapshot.problem.is_some()).await;
+    let expected = "it reports error 2 (No Data Available): \"no data\\u{1b}!\"";
+    assert_eq!(snapshot.problem.as_deref(), Some(expected));
+    client.abort();
+    cache.abort();
+}
+
+#[tokio::test]
+async fn a_withdrawn_aspa_without_providers_is_passed_over() {
+    let aspa = pdu(11, 0, &[0, 0, 0xfb, 0xf0]);
+    let ipv4 = pdu(4, 0, &[1, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
+    let answer = of_version(2, [pdu(3, 7, &[]), aspa, ipv4, end_of_data(7, 1)].concat());
+    let (address, _queries, cache) = scripted(vec![vec![answer]]).await;
+    let (mut receiver, client) = follow(plain(address));
+    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    assert_eq!(snapshot.validated.vrps.len(), 1);
+    client.abort();
+    cache.abort();
 }

@@ -11,6 +11,7 @@ use wayleave_attestation::leaf::LeafKey;
 use wayleave_core::Asn;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, Change, Claim, Consent, Directory, Proposal, ProposalError, Step};
+use wayleave_route_server::policy::validate::can_be_next_hop;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, from_hex};
 
@@ -295,6 +296,8 @@ fn request(wanted: &MemberRequest) -> Outcome {
         attest.push(AttestKey { suite, key });
     }
     attest.sort_unstable();
+    let addresses: Vec<IpAddr> = wanted.address.iter().chain(&wanted.address6).copied().collect();
+    check_addresses(&addresses)?;
     let claim = Claim {
         serial: unix_now().0,
         asn: wanted.asn,
@@ -302,7 +305,7 @@ fn request(wanted: &MemberRequest) -> Outcome {
         tls: identity.fingerprint().0,
         sign: key.verifying_key().to_bytes(),
         attest,
-        addresses: wanted.address.iter().chain(&wanted.address6).copied().collect(),
+        addresses,
     };
     let mut request = claim.sign(&wanted.exchange, &key);
     for (file, consent) in [(&wanted.instead_of, Consent::Renewal), (&wanted.beside, Consent::Further)] {
@@ -345,6 +348,18 @@ fn endorse(wanted: &Endorse) -> Outcome {
     Ok(())
 }
 
+/// No router has such an address, so that no next hop may be it.
+fn check_addresses(addresses: &[IpAddr]) -> Outcome {
+    match addresses.iter().find(|address| !can_be_next_hop(**address)) {
+        Some(address) => Err(Failure::usage(format!(
+            "{address} cannot be a router's address on the exchange's network, so that no member may have it as a next hop"
+        ))
+        .help("give the address of the router's interface on the exchange's network; `ip address` shows it")
+        .into()),
+        None => Ok(()),
+    }
+}
+
 fn propose(wanted: &Propose) -> Outcome {
     let (directory, key) = (read(&wanted.file)?, operator(&wanted.operator)?);
     let set = directory.set();
@@ -359,11 +374,13 @@ fn propose(wanted: &Propose) -> Outcome {
         let (name, list) = assignment(text)?;
         let list: Result<Vec<IpAddr>, _> = list.split(',').map(str::parse).collect();
         let list = list.map_err(|_| Failure::usage(format!("`{text}`: expected NAME=ADDRESS,ADDRESS")))?;
+        check_addresses(&list)?;
         addresses.insert(name, list);
     }
     let mut changes = Vec::new();
     for file in &wanted.request {
         let request = read_request(file)?;
+        check_addresses(&request.claim.addresses)?;
         let limit = match request.consent {
             Some((Consent::Renewal, ..)) => 0,
             _ => limits.remove(&request.claim.name).unwrap_or(0),
@@ -539,4 +556,20 @@ fn described(directory: &Directory, step: &Step) -> Vec<Value> {
 
 fn in_words(changes: &[Value]) -> String {
     changes.iter().map(|change| format!("{}\n", fields(change))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_no_router_can_have_is_not_proposed() {
+        let check = |text: &str| check_addresses(&[text.parse().expect("an address")]);
+        for good in ["192.0.2.1", "2001:db8::1", "fe80::1"] {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        for bad in ["::", "::1", "::ffff:192.0.2.1", "ff02::1", "0.0.0.0", "127.0.0.1", "224.0.0.5"] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
 }

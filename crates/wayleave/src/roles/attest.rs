@@ -7,20 +7,23 @@ mod views;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::info;
 use wayleave_attestation::proxy::{Input, Proxy, session_pair};
 use wayleave_core::Machine;
+use wayleave_runtime::bgp_tcp::Connections;
 use wayleave_runtime::store::FileStore;
 
 use super::attestation;
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
 use super::origins::{OriginSources, Origins};
+use super::peer_tcp::{PeerTcp, SHUTDOWN_TIME};
 use crate::config::Source;
 use crate::config::attest::AttestFile;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation as files;
-use io::{Event, ProxyIo, SHUTDOWN_TIME};
+use io::{Event, ProxyIo};
 use views::ProxyView;
 
 /// A running attesting proxy.
@@ -29,6 +32,7 @@ pub struct Attest {
     view: ProxyView,
     origins: Origins,
     pairs: usize,
+    connections: Vec<Connections>,
 }
 
 impl Role for Attest {
@@ -67,6 +71,7 @@ impl Role for Attest {
         let (events, inbox) = mpsc::channel(QUEUE);
         let sockets = io::listen(&file, source, &events).await?;
         let pairs = file.pair.len();
+        let connections = sockets.iter().flatten().map(PeerTcp::connections).collect();
         for pair in 0..pairs {
             machine.handle(Input::Pair(pair, session_pair::Input::Start), clock.now());
         }
@@ -80,7 +85,7 @@ impl Role for Attest {
         let io = ProxyIo::new(&file, sockets, (store, log.clone()), &events);
         let running = Running::start(machine, io, clock, (events, inbox));
         info!(%asn, pairs, "proxying {pairs} pairs of sessions");
-        Ok(Self { running, view, origins, pairs })
+        Ok(Self { running, view, origins, pairs, connections })
     }
 
     fn view(&self) -> ProxyView {
@@ -107,7 +112,13 @@ impl Role for Attest {
             let stop = session_pair::Input::Stop("wayleave is stopping".to_owned());
             let _ = self.running.events.send(Event::Input(Input::Pair(pair, stop))).await;
         }
-        tokio::time::sleep(SHUTDOWN_TIME).await;
+        // The machine closes them behind its NOTIFICATIONs.
+        let gone = async {
+            for connections in &self.connections {
+                connections.gone().await;
+            }
+        };
+        let _ = timeout(SHUTDOWN_TIME, gone).await; // who does not read by then is left
         self.running.stop(Event::Stop).await;
     }
 }

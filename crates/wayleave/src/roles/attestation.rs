@@ -17,7 +17,7 @@ use wayleave_attestation::pki::View;
 use wayleave_attestation::sign::KeyRing;
 use wayleave_attestation::suite::SuiteId;
 use wayleave_attestation::validate::Rules;
-use wayleave_bgp::AttributeCode;
+use wayleave_bgp::{AttributeCode, Nlri};
 use wayleave_core::{Asn, Prefix};
 use wayleave_member::AttestationConfig;
 use wayleave_runtime::Clock;
@@ -283,7 +283,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
             let why = reason(report);
             warn!(
                 routes = routes.len(),
-                first = ?routes.first(),
+                first = first(&routes),
                 suppressed,
                 "routes of the router are not announced to the exchange: {} ({why})",
                 class.name()
@@ -294,7 +294,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
         MemberAttestationEvent::Route { event: RouteEvent::NotExtended { routes, error }, .. } => {
             warn!(
                 routes = routes.len(),
-                first = ?routes.first(),
+                first = first(&routes),
                 suppressed,
                 "routes announced without this AS's signature, their chain ends here: {error}"
             );
@@ -304,7 +304,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
             error!(
                 need,
                 routes = routes.len(),
-                first = ?routes.first(),
+                first = first(&routes),
                 suppressed,
                 "routes not announced: their attestation needs {need} octets; raise most_octets or use a suite with shorter signatures"
             );
@@ -328,7 +328,12 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
         MemberAttestationEvent::Process(ProcessEvent::KeyWaits(wait)) => Some(log_key_waits(*wait)),
         MemberAttestationEvent::Process(ProcessEvent::KeySigns(suite)) => Some(log_key_signs(*suite)),
         MemberAttestationEvent::Route { event: RouteEvent::Failed { task, routes }, .. } => {
-            error!(routes = routes.len(), first = ?routes.first(), suppressed, "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above");
+            error!(
+                routes = routes.len(),
+                first = first(&routes),
+                suppressed,
+                "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above"
+            );
             None
         }
         MemberAttestationEvent::Suspect(announcer) => {
@@ -469,12 +474,18 @@ pub fn memory_metrics(memory: &Memory) -> [Metric; 2] {
     ]
 }
 
+/// The first of some routes, for the log.
+pub fn first(routes: &[Nlri]) -> String {
+    routes.first().map(ToString::to_string).unwrap_or_default()
+}
+
 /// Received routes by class.
 pub fn class_metrics(count: impl Fn(&str) -> u64) -> impl Iterator<Item = Metric> {
     let classes = [
         ("valid", "Received routes that are valid"),
         ("gap", "Received routes that are proved with gaps"),
         ("unattested", "Received routes without an attestation"),
+        ("aggregate", "Received routes with an AS_SET (RFC 9774)"),
         ("missing", "Received routes whose attestation is missing"),
         ("expired", "Received routes whose attestation has expired"),
         ("invalid", "Received routes that are invalid"),

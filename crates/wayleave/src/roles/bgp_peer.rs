@@ -1,6 +1,8 @@
 //! The driver of the BGP session with a member's router: TCP, the clock, the log and the view,
 //! around [`wayleave_bgp::peer`]. `run attest` drives its peers inside its machine.
 
+mod words;
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 pub use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::peer::{self, Input, Output};
@@ -21,13 +23,13 @@ use wayleave_runtime::bgp_tcp::TcpEvent;
 use wayleave_runtime::log_limit::{Line, LogLimit};
 use wayleave_runtime::starts::{Handling, PeerName};
 
+pub use self::words::malformed_words;
+use self::words::{Words, end_words, fault_words};
 pub use super::peer_tcp::Endpoint;
-use super::peer_tcp::{PeerTcp, TcpInput};
+use super::peer_tcp::{PeerTcp, SHUTDOWN_TIME, TcpInput};
 
 /// TCP events that may wait; then connections wait.
 const TCP_QUEUE: usize = 256;
-/// How long the NOTIFICATION may take to leave at shutdown.
-const SHUTDOWN_TIME: Duration = Duration::from_millis(300);
 /// Malformed UPDATEs of one session that are logged.
 const LOGGED_MALFORMED: u32 = 10;
 /// Causes of failed attempts that are logged between two sessions.
@@ -140,12 +142,13 @@ impl Peer {
         E: From<PeerEvent> + Send + 'static,
     {
         let (to, tcp) = mpsc::channel(TCP_QUEUE);
-        let router = endpoint.options.peer.or(endpoint.connect.map(|address| address.ip()));
-        let name: PeerName = match router {
+        let address_of_router = endpoint.options.peer.or(endpoint.connect.map(|address| address.ip()));
+        let name: PeerName = match address_of_router {
             Some(address) => format!("the router {address}").into(),
             None => "the router".into(),
         };
         endpoint.options.name = Some(PeerName::clone(&name));
+        let router = Words { address: address_of_router };
         let connections = PeerTcp::open(endpoint, to).await?;
         let (address, protection) = (connections.address, connections.protection());
         let awaited_at = address.map(|address| address.to_string());
@@ -156,7 +159,7 @@ impl Peer {
         let mut seed = [0u8; 8];
         getrandom::fill(&mut seed).map_err(std::io::Error::other)?;
         let driver = Driver {
-            router: router.map_or_else(|| "the router".to_owned(), |address| address.to_string()),
+            router,
             expected: config.peer_asn,
             peer: peer::Peer::new(config, u64::from_be_bytes(seed), clock.now()),
             connections,
@@ -185,8 +188,7 @@ impl Peer {
 }
 
 struct Driver<E> {
-    /// The router's address, for the log.
-    router: String,
+    router: Words,
     expected: PeerAsn,
     peer: peer::Peer,
     connections: PeerTcp,
@@ -243,7 +245,7 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
         let reason = StopReason::Shutdown("wayleave is stopping".to_owned());
         self.handle(session::Input::Stop(Stop { administrative: true, reason })).await;
-        tokio::time::sleep(SHUTDOWN_TIME).await;
+        let _ = timeout(SHUTDOWN_TIME, self.connections.connections().gone()).await; // who does not read by then is left
     }
 
     fn input(&mut self, input: Input) {
@@ -315,7 +317,8 @@ impl<E: From<PeerEvent>> Driver<E> {
                     let first = rejected.routes.first().map(|nlri| nlri.prefix.to_string()).unwrap_or_default();
                     warn!(
                         routes = rejected.routes.len(),
-                        "routes not announced to the router, the first to {first}: {}; `wayleave why` says what to do",
+                        "routes not announced to {}, the first to {first}: {}; `wayleave why` says what to do",
+                        self.router,
                         rejected.error
                     );
                 }
@@ -332,20 +335,21 @@ impl<E: From<PeerEvent>> Driver<E> {
         let (router, cause) = (&self.router, &self.last_end);
         if let (Cause::UnexpectedAs { announced, .. }, PeerAsn::Exactly(asn)) = (&ended.cause, self.expected) {
             return format!(
-                "the router at {router} says {announced}, and [router] asn is {}: correct the one that is wrong (the exchange \
+                "{router} says {announced}, and [router] asn is {}: correct the one that is wrong (the exchange \
                  knows this member by the AS of its slot)",
                 asn.0
             );
         }
         let what = match &ended.cause {
             Cause::ConnectFailed => {
-                format!("is BGP configured there, for this proxy's address? [router] `connect` is {router}")
+                let at =
+                    router.address.map(|address| format!(" ([router] `connect` has {address})")).unwrap_or_default();
+                format!("is BGP configured there, for this proxy's address?{at}")
             }
-            Cause::PeerErred(_) | Cause::PeerEnded(_) => {
-                "compare the router's configuration of this neighbour with [router] and [exchange] asn".to_owned()
-            }
+            Cause::PeerErred(notification) => fault_words(notification, router),
+            Cause::PeerEnded(notification) => end_words(notification, router),
             Cause::HoldTimerExpired | Cause::SendHoldTimerExpired | Cause::ConnectionLost => {
-                format!("look at the router, {router}, and at the way to it; the session is tried again")
+                format!("look at {router}, and at the way to it; the session is tried again")
             }
             _ => return cause.clone(),
         };
@@ -393,8 +397,8 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
         self.malformed += 1;
         if self.malformed <= LOGGED_MALFORMED {
-            let problems: Vec<String> = update.problems.iter().take(4).map(ToString::to_string).collect();
-            warn!("malformed UPDATE from the router: {}; the session stays up (RFC 7606)", problems.join(", "));
+            let what = malformed_words(&update.problems, update.withdrawn.iter().chain(&update.ignored));
+            warn!("malformed UPDATE from {}: {what}; the session stays up (RFC 7606)", self.router);
         }
         if self.malformed == LOGGED_MALFORMED {
             warn!("further malformed UPDATEs of this session are counted and not logged");

@@ -3,6 +3,7 @@
 //! A thread forwards (`worker`); the rest of the process asks servers for it (`source`), keeps names (`names`) and routes, and
 //! shows what happens (`views`).
 
+mod dns;
 mod names;
 mod source;
 mod views;
@@ -16,7 +17,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::net::UdpSocket;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -102,6 +103,12 @@ impl Directory for Shared {
         &self.suffix
     }
 
+    fn has_node(&self, node: &str) -> bool {
+        let is_it =
+            |(name, identity): (&String, &IdentityKey)| name.eq_ignore_ascii_case(node) && *identity != self.own;
+        !self.policies().is_empty() && self.known().names.iter().any(is_it)
+    }
+
     async fn look_up(&self, policy: &str, node: &str) -> Option<Result<[IpAddr; 2], ()>> {
         let policy = self.policies().into_iter().find(|name| name.eq_ignore_ascii_case(policy))?;
         let known = self.known();
@@ -109,12 +116,14 @@ impl Directory for Shared {
         if *identity == self.own {
             return None;
         }
-        let mut names = self.names.lock().await;
-        let Some((number, change)) = names.number(&policy, *identity) else { return Some(Err(())) };
+        let Some((number, change)) = self.names.lock().await.number(&policy, *identity) else { return Some(Err(())) };
         if let Some(change) = change {
+            // Without the lock: other names are answered while the disk writes.
             if !names::durable(&self.store, change).await {
                 return Some(Err(()));
             }
+            let mut names = self.names.lock().await;
+            names.saved(number);
             self.publish_names(&names);
         }
         Some(Ok(names::addresses(number, &self.names_prefix)))
@@ -274,13 +283,15 @@ impl Role for GatewayRole {
             None => None,
             Some(at) => {
                 let at = at.get_ref().0;
-                let socket = UdpSocket::bind(at).await;
-                let socket = socket.map_err(|error| {
+                let fault = |error: std::io::Error| {
                     Failure::system(format!("cannot answer names at {at}"), &error)
                         .help("another resolver may be there: choose another address and tell the resolver to ask here")
-                })?;
+                };
+                let datagrams = UdpSocket::bind(at).await.map_err(fault)?;
+                let at = datagrams.local_addr().map_err(fault)?;
+                let connections = TcpListener::bind(at).await.map_err(fault)?;
                 info!(at = %at, suffix = shared.suffix, "names are answered");
-                Some(tokio::spawn(names::serve(socket, Arc::clone(&shared))))
+                Some(tokio::spawn(dns::serve((datagrams, connections), Arc::clone(&shared))))
             }
         };
         let mut role = Self {

@@ -6,6 +6,7 @@ mod attestation;
 pub mod bgp_peer;
 mod consent;
 mod daemon;
+mod dns_tcp;
 mod events;
 mod gateway;
 pub mod key;

@@ -81,11 +81,13 @@ pub struct Summary {
 }
 
 /// Counts of an RTR cache's content.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct CacheSummary {
     pub address: String,
-    /// `never heard`, `current`, `stale` or `expired`.
+    /// `never heard`, `current`, `stale`, `expired` or `dropped`.
     pub standing: &'static str,
+    /// Why it is not connected, while it is not.
+    pub problem: Option<String>,
     pub vrps: usize,
     pub router_keys: usize,
 }
@@ -144,7 +146,7 @@ impl Origins {
         let mut cache = FollowedCache::start(sources.rpki.cache(&sources.source)?);
         if let Some(cache) = &mut cache {
             // The sessions need not wait longer: a later answer is taken over when it comes.
-            let _ = timeout(FIRST_ANSWER, cache.changed()).await;
+            let _ = timeout(FIRST_ANSWER, cache.answered()).await;
         }
         let (first, answer) = (sources.clone(), cache.as_mut().map(FollowedCache::answer));
         let read = spawn_blocking(move || {
@@ -238,6 +240,7 @@ fn name(standing: CacheState) -> &'static str {
         CacheState::Current => "current",
         CacheState::Stale => "stale",
         CacheState::Expired => "expired",
+        CacheState::Flushed => "dropped",
     }
 }
 
@@ -387,11 +390,12 @@ impl Reader {
         self.cache = answer.map(|answer| CacheSummary {
             address: answer.address.clone(),
             standing: name(answer.snapshot.standing),
+            problem: answer.snapshot.problem.as_deref().map(str::to_owned),
             vrps: self.validated.vrps.len(),
             router_keys: self.validated.router_keys.len(),
         });
         if let Some(cache) = &self.cache
-            && before.is_none_or(|before| before.standing != cache.standing || before.address != cache.address)
+            && before.as_ref().is_none_or(|before| before.standing != cache.standing || before.address != cache.address)
         {
             let address = cache.address.as_str();
             match answer.map(|answer| answer.snapshot.standing) {
@@ -404,6 +408,12 @@ impl Reader {
                         "RTR cache unreachable for too long: what it has sent has expired and no longer counts"
                     );
                 }
+                Some(CacheState::Flushed) => {
+                    error!(
+                        address,
+                        "the RTR cache mixed up two sessions: what it has sent was dropped until it answers anew"
+                    );
+                }
                 Some(CacheState::NoData) => info!(address, "the RTR cache has not answered yet"),
                 _ => info!(
                     address,
@@ -412,6 +422,8 @@ impl Reader {
                     "the RTR cache's data is in force"
                 ),
             }
+        }
+        if self.cache != before {
             self.summary.send_modify(|summary| summary.cache.clone_from(&self.cache));
         }
         changed

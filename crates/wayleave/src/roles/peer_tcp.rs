@@ -2,12 +2,17 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use wayleave_bgp::peer::TcpRequest;
 use wayleave_bgp::session::{self, ConnectionId};
-use wayleave_runtime::bgp_tcp::{Protection, Sockets, TcpEvent, TcpOptions};
+use wayleave_runtime::bgp_tcp::{Connections, Protection, Sockets, TcpEvent, TcpOptions};
 use wayleave_runtime::starts::PeerName;
+
+/// How long the peers may take at shutdown to read what is queued for them, the NOTIFICATION at its end. Those who read take
+/// milliseconds.
+pub const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
 
 /// Where a peer is.
 #[derive(Clone, Debug)]
@@ -78,6 +83,11 @@ impl PeerTcp {
     /// What protects the connections, in words.
     pub fn protection(&self) -> String {
         self.endpoint.options.protection.to_string()
+    }
+
+    /// What looks at the connections.
+    pub fn connections(&self) -> Connections {
+        self.sockets.connections()
     }
 
     /// Whether the peer connects, and this end only listens.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wayleave_bgp::{AsPathBuf, Attributes, Origin};
+use wayleave_bgp::{AsPathBuf, Attributes, Origin, SegmentKind};
 use wayleave_core::{Asn, Prefix};
 use wayleave_lab::demo::exchange::DemoExchange;
 use wayleave_lab::demo::layout::Layout;
@@ -28,6 +28,16 @@ fn route(path: &[u32], next_hop: [u8; 4]) -> Attributes {
     let mut edit = Attributes::builder();
     edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&path).as_path());
     edit.ipv4_next_hop(next_hop.into());
+    edit.finish()
+}
+
+/// The same with {65001 65002} at the end of its path.
+fn with_set(route: Attributes) -> Attributes {
+    let first: Vec<Asn> = route.as_path().asns().collect();
+    let mut path = AsPathBuf::from_sequence(&first);
+    path.push_segment(SegmentKind::Set, &[Asn(65001), Asn(65002)]);
+    let mut edit = route.edit();
+    edit.as_path(path.as_path());
     edit.finish()
 }
 
@@ -76,6 +86,8 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
         (prefix("20.2.0.0/16"), route(&[64500, 64497], [192, 0, 2, 4])),
         (prefix("0.0.0.0/0"), route(&[64500], [192, 0, 2, 4])),
         (prefix("20.5.0.0/16"), route(&[64500], [192, 0, 2, 4])),
+        (prefix("20.6.0.0/16"), with_set(route(&[64500], [192, 0, 2, 4]))),
+        (prefix("20.7.0.0/16"), route(&[64500], [192, 0, 2, 99])),
     ]);
     exchange.members[DELTA].router.pass_on(of_delta);
 
@@ -101,6 +113,15 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
             "RFC 7948",
             "export filter",
         ),
+        (
+            DELTA,
+            "own",
+            "20.6.0.0/16",
+            "not announced, since no receiver would use it: the AS path has an AS_SET",
+            "RFC 9774",
+            "accept_as_set = true",
+        ),
+        (DELTA, "own", "20.7.0.0/16", "next hop 192.0.2.99 is not the announcer's", "RFC 7948", "add 192.0.2.99"),
     ] {
         let found = says(&exchange, member, of, at, outcome);
         let has = |field: &str, word: &str| found[field].as_str().is_some_and(|said| said.contains(word));
@@ -132,11 +153,20 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
     let shown = exchange.files.tool(&["why", "--announced", "0.0.0.0/0", "--url", &url]).expect("shown");
     assert!(shown.contains("  x prefix ") && shown.contains("  + first AS "), "{shown}");
     let status = exchange.members[DELTA].ask("/api/v1/status").expect("a status");
-    let withheld =
-        json!([{ "prefix": "0.0.0.0/0", "why": "no receiver would use it: 0.0.0.0/0 is the default route" }]);
-    assert_eq!((&status["not_announced"], &status["withheld"]), (&json!(1), &withheld), "{status:#}");
+    let withheld = json!([
+        { "prefix": "0.0.0.0/0", "why": "no receiver would use it: 0.0.0.0/0 is the default route" },
+        { "prefix": "20.6.0.0/16", "why": "no receiver would use it: the AS path has an AS_SET, which names no order of ASes" },
+        { "prefix": "20.7.0.0/16", "why": "no receiver would use it: next hop 192.0.2.99 is not the announcer's" },
+    ]);
+    assert_eq!((&status["not_announced"], &status["withheld"]), (&json!(3), &withheld), "{status:#}");
 
     // Without its router's session a route is chosen, and not installed.
     exchange.members[BRAVO].router.kill();
-    says(&exchange, BRAVO, "routes", "20.1.0.0/16", "chosen, and not in your router: the BGP session is not up");
+    says(
+        &exchange,
+        BRAVO,
+        "routes",
+        "20.1.0.0/16",
+        "chosen, and not in your router: the BGP session with the router is down",
+    );
 }

@@ -179,7 +179,12 @@ impl PolicyCheck {
     pub(crate) fn check(&self, groups: Vec<RouteGroup>, alone: bool, work: &mut VerificationWork) -> Vec<Checked> {
         let Validator { attribute, receiver, .. } = self.validator;
         let groups: Vec<RouteGroup> = groups.into_iter().flat_map(|group| group.split_by_exports(attribute)).collect();
-        let paths: Vec<Option<Path>> = groups.iter().map(|group| foreign_path(group, receiver)).collect();
+        let refuses_aggregates = self.policy.treatment(VerdictClass::Aggregate).reject;
+        let path = |group: &RouteGroup| {
+            let aggregate = || refuses_aggregates.then(|| aggregate_path(group)).flatten();
+            foreign_path(group, receiver).or_else(aggregate)
+        };
+        let paths: Vec<Option<Path>> = groups.iter().map(path).collect();
         let (reports, done) = self.validator.reports(&groups, &paths, alone);
         work.add(&done);
         let mut checked = Vec::new();
@@ -196,7 +201,9 @@ impl PolicyCheck {
     fn apply(&self, group: &RouteGroup, report: &Arc<Report>, checked: &mut Vec<Checked>) {
         let mut refused: BTreeMap<VerdictClass, Vec<Nlri>> = BTreeMap::new();
         let mut passed = Vec::new();
+        let is_aggregate = aggregate_path(group).is_some();
         for (nlri, class) in group.routes.iter().zip(VerdictClass::of_all(report)) {
+            let class = if is_aggregate { VerdictClass::Aggregate } else { class };
             match self.policy.treatment(class).reject {
                 true => refused.entry(class).or_default().push(*nlri),
                 false => passed.push(*nlri),
@@ -212,6 +219,11 @@ impl PolicyCheck {
             checked.push(Checked::Passed(group.part(passed), report.until.map(|until| until.secs())));
         }
     }
+}
+
+/// The path of a route with an AS_SET, which must not be sent on, whoever made the set (RFC 9774 section 3).
+fn aggregate_path(group: &RouteGroup) -> Option<Path> {
+    Some(Path::from_as_path(group.attributes.as_path())).filter(Path::has_set)
 }
 
 /// The path of a route of another AS as `asn` received it; `None` for its own routes, and for those that it does not sign.

@@ -27,7 +27,7 @@ pub(super) struct Destination {
 impl Gateway {
     /// Takes an inner packet from the TUN interface. Addresses in it may be rewritten.
     pub fn inner(&mut self, octets: &mut [u8], offload: &Offload, now: Now) {
-        let Some(inner) = Inner::decode(octets) else { return self.out.counters.drop(Reason::NotIp) };
+        let Some(inner) = Inner::decode(octets) else { return self.refuse_form(octets, now) };
         if is_martian(inner.destination) {
             return self.out.counters.drop(Reason::Martian);
         }
@@ -160,6 +160,16 @@ impl Gateway {
         }
         out.counters.sent += segments.count() as u64;
         out.counters.sent_octets += octets.len() as u64;
+    }
+
+    /// Drops a packet that cannot be read, and tells its source if it is one of ours: without that, UDP in fragments vanishes.
+    fn refuse_form(&mut self, octets: &[u8], now: Now) {
+        let (reason, about) = inner::refused_form(octets);
+        self.out.counters.drop(reason);
+        let is_ours = |inner: &Inner| !is_martian(inner.destination) && contains(&self.own, inner.source);
+        if let Some(inner) = about.filter(is_ours) {
+            self.answer(&inner, octets, IcmpError::Prohibited, now);
+        }
     }
 
     /// Tells the source of an inner packet what became of it, within the limit.

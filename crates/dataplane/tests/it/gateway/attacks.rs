@@ -184,7 +184,7 @@ fn tunnels_in_tunnels_in_tunnels_are_refused() {
     world.send_plain(A, &fragment);
     assert!(world.received(B).is_empty());
     assert_eq!(world.gateway(B).counters().dropped(Reason::InnerNested), 1);
-    assert_eq!(world.gateway(A).counters().dropped(Reason::NotIp), 1, "fragments may hide anything");
+    assert_eq!(world.gateway(A).counters().dropped(Reason::Fragment), 1, "fragments may hide anything");
 }
 
 #[test]

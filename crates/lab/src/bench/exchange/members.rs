@@ -104,6 +104,7 @@ impl Members {
             stale: Duration::from_secs(3600),
             settle: Duration::from_secs(5),
             lab: true,
+            accept_as_set: false,
             validates: false,
         };
         let policy = Box::new(Policy::compile(&PolicyConfig::default()).expect("the default policy is one"));

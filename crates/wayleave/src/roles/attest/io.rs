@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -22,11 +21,10 @@ use crate::config::Source;
 use crate::config::attest::{AttestFile, EndSection};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
-use crate::roles::attestation::{self, KEYS_EXHAUSTED, key_faulty, slot_record};
+use crate::roles::attestation::{self, KEYS_EXHAUSTED, first, key_faulty, slot_record};
+use crate::roles::bgp_peer::malformed_words;
 use crate::roles::peer_tcp::{Endpoint, PeerTcp, TcpInput};
 
-/// How long NOTIFICATIONs may take to leave at shutdown.
-pub const SHUTDOWN_TIME: Duration = Duration::from_millis(500);
 /// TCP events of one end that may wait; then its connections wait.
 const TCP_QUEUE: usize = 64;
 /// Causes of failed attempts that are logged between two sessions, for each pair.
@@ -239,7 +237,7 @@ impl ProxyIo {
                 warn!(
                     pair = self.names[pair],
                     routes = routes.len(),
-                    first = ?routes.first(),
+                    first = first(&routes),
                     suppressed,
                     "routes sent without this AS's signature, their chain ends here: {error}"
                 );
@@ -250,7 +248,7 @@ impl ProxyIo {
                     pair = self.names[pair],
                     need,
                     routes = routes.len(),
-                    first = ?routes.first(),
+                    first = first(&routes),
                     suppressed,
                     "routes not sent: their attestation needs {need} octets, which this peer does not take; use extended messages or a suite with shorter signatures"
                 );
@@ -309,7 +307,7 @@ impl ProxyIo {
                 error!(
                     pair = name,
                     routes = routes.len(),
-                    first = ?routes.first(),
+                    first = first(&routes),
                     suppressed,
                     "a job failed while {task}: a bug, please report it with the lines above; its routes are held back and tried again later"
                 );
@@ -323,7 +321,7 @@ impl ProxyIo {
                 warn!(
                     pair = name,
                     routes = routes.len(),
-                    first = ?routes.first(),
+                    first = first(&routes),
                     suppressed,
                     "routes from inside are not signed and not sent: {} ({why})",
                     class.name()
@@ -358,9 +356,8 @@ impl ProxyIo {
                 self.log_no_session(pair, format!("{} peer: {}", side.name(), ended.cause));
                 None
             }
-            PairEvent::Malformed(side, problems) => {
-                let problems: Vec<String> = problems.iter().take(4).map(ToString::to_string).collect();
-                let problems = problems.join(", ");
+            PairEvent::Malformed(side, problems, routes) => {
+                let problems = malformed_words(&problems, routes.iter());
                 warn!(
                     pair = name,
                     suppressed,

@@ -1,16 +1,12 @@
-//! Names of nodes under policies, their addresses, and a DNS server for them.
+//! Names of nodes under policies, and their addresses.
 //!
 //! An address is given at first use, is on disk before it is answered, and is never given to another pair: an application
 //! may keep it for as long as it likes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
-use hickory_proto::rr::rdata::{A, AAAA};
-use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
-use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 use wayleave_core::{IdentityKey, Prefix};
 use wayleave_dataplane::gateway::Name;
@@ -24,16 +20,14 @@ const TABLE: &str = "names";
 pub const V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 /// Addresses that are given, at most: all of the block but its first and last.
 const MOST: u32 = (1 << 17) - 2;
-/// Seconds for which an answer may be kept. Addresses do not change, but nodes come and go.
-const TTL: u32 = 60;
-/// Octets of a question and an answer by UDP.
-const LONGEST: usize = 1232;
 
 /// Which pair has which number.
 #[derive(Debug, Default)]
 pub struct Names {
     given: BTreeMap<(String, IdentityKey), u32>,
     last: u32,
+    /// Numbers that are not known to be on disk.
+    unsaved: BTreeSet<u32>,
 }
 
 impl Names {
@@ -53,20 +47,28 @@ impl Names {
         Ok(names)
     }
 
-    /// The number of a pair; a new one if it has none, which must be durable before it is used. `None` if all are given.
+    /// The number of a pair; a new one if it has none. With a change, it must not be used before that is durable, and
+    /// [`Names::saved`]: whoever asks meanwhile has the same number and the same change. `None` if all are given.
     pub fn number(&mut self, policy: &str, node: IdentityKey) -> Option<(u32, Option<Change>)> {
         let pair = (policy.to_owned(), node);
-        if let Some(number) = self.given.get(&pair) {
-            return Some((*number, None));
-        }
-        if self.last >= MOST {
-            return None;
-        }
-        self.last += 1;
         let key = [pair.0.as_bytes(), &node.0].concat();
-        let change = Change { table: TABLE, key, value: Some(self.last.to_be_bytes().to_vec()) };
-        self.given.insert(pair, self.last);
-        Some((self.last, Some(change)))
+        let number = match self.given.get(&pair) {
+            Some(number) if !self.unsaved.contains(number) => return Some((*number, None)),
+            Some(number) => *number,
+            None if self.last >= MOST => return None,
+            None => {
+                self.last += 1;
+                self.given.insert(pair, self.last);
+                self.unsaved.insert(self.last);
+                self.last
+            }
+        };
+        Some((number, Some(Change { table: TABLE, key, value: Some(number.to_be_bytes().to_vec()) })))
+    }
+
+    /// A number is on disk.
+    pub fn saved(&mut self, number: u32) {
+        self.unsaved.remove(&number);
     }
 
     /// Every pair that has addresses.
@@ -90,7 +92,11 @@ pub fn addresses(number: u32, prefix: &Prefix) -> [IpAddr; 2] {
 pub enum Meaning {
     /// Policy and node, in lower case.
     Pair(String, String),
-    /// Below the suffix, but no pair.
+    /// A node, in lower case: the names of its pairs are below it.
+    Node(String),
+    /// The suffix itself.
+    Apex,
+    /// Below the suffix, but none of these.
     Nothing,
     /// Somebody else's.
     Foreign,
@@ -102,9 +108,10 @@ pub fn meaning(name: &str, suffix: &str) -> Meaning {
     let suffix = suffix.trim_end_matches('.').to_ascii_lowercase();
     let Some(front) = name.strip_suffix(&suffix) else { return Meaning::Foreign };
     match front.strip_suffix('.') {
-        None if front.is_empty() => Meaning::Nothing,
+        None if front.is_empty() => Meaning::Apex,
         None => Meaning::Foreign,
         Some(front) => match front.split('.').collect::<Vec<_>>()[..] {
+            [node] if !node.is_empty() => Meaning::Node(node.to_owned()),
             [policy, node] if !policy.is_empty() && !node.is_empty() => {
                 Meaning::Pair(policy.to_owned(), node.to_owned())
             }
@@ -116,6 +123,9 @@ pub fn meaning(name: &str, suffix: &str) -> Meaning {
 /// Who knows which pairs exist, and gives them addresses.
 pub trait Directory: Send + Sync + 'static {
     fn suffix(&self) -> &str;
+
+    /// Whether there are pairs of this node.
+    fn has_node(&self, node: &str) -> bool;
 
     /// The addresses of a pair that exists, durable. `Err` if it exists but there is no address left.
     fn look_up(&self, policy: &str, node: &str) -> impl Future<Output = Option<Result<[IpAddr; 2], ()>>> + Send;
@@ -138,66 +148,9 @@ pub fn name(policy: &str, node: IdentityKey) -> Name {
     Name { policy: policy.to_owned(), node }
 }
 
-/// Answers questions for ever. One at a time: whoever asks much waits.
-pub async fn serve(socket: UdpSocket, directory: Arc<impl Directory>) {
-    let mut octets = [0; LONGEST];
-    loop {
-        let Ok((length, from)) = socket.recv_from(&mut octets).await else { continue };
-        if let Some(answer) = answer(&octets[..length], &*directory).await {
-            let _ = socket.send_to(&answer, from).await;
-        }
-    }
-}
-
-/// The answer to a question; `None` if it deserves none.
-pub async fn answer(octets: &[u8], directory: &impl Directory) -> Option<Vec<u8>> {
-    let question = Message::from_vec(octets).ok()?;
-    if question.metadata.message_type != MessageType::Query {
-        return None;
-    }
-    let mut answer = Message::response(question.metadata.id, question.metadata.op_code);
-    answer.metadata.recursion_desired = question.metadata.recursion_desired;
-    let ([query], OpCode::Query) = (&question.queries[..], question.metadata.op_code) else {
-        answer.metadata.response_code = ResponseCode::NotImp;
-        return answer.to_vec().ok();
-    };
-    answer.add_query(query.clone());
-    let meaning = meaning(&query.name().to_ascii(), directory.suffix());
-    answer.metadata.response_code = match meaning {
-        Meaning::Foreign => ResponseCode::Refused,
-        _ if query.query_class() != DNSClass::IN => ResponseCode::Refused,
-        Meaning::Nothing => {
-            answer.metadata.authoritative = true;
-            ResponseCode::NXDomain
-        }
-        Meaning::Pair(policy, node) => {
-            answer.metadata.authoritative = true;
-            match directory.look_up(&policy, &node).await {
-                None => ResponseCode::NXDomain,
-                Some(Err(())) => ResponseCode::ServFail,
-                Some(Ok(addresses)) => {
-                    for address in addresses {
-                        let data = match (address, query.query_type()) {
-                            (IpAddr::V4(v4), RecordType::A | RecordType::ANY) => RData::A(A(v4)),
-                            (IpAddr::V6(v6), RecordType::AAAA | RecordType::ANY) => RData::AAAA(AAAA(v6)),
-                            _ => continue,
-                        };
-                        answer.add_answer(Record::from_rdata(query.name().clone(), TTL, data));
-                    }
-                    ResponseCode::NoError
-                }
-            }
-        }
-    };
-    answer.to_vec().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
-
-    use hickory_proto::op::Query;
 
     #[test]
     fn names_are_policy_node_and_suffix_and_nothing_else() {
@@ -205,7 +158,9 @@ mod tests {
         assert_eq!(meaning("clean.b.demo", "demo"), pair("clean", "b"));
         assert_eq!(meaning("Clean.B.Demo.", "demo"), pair("clean", "b"));
         assert_eq!(meaning("clean.b.overlay.example", "overlay.example"), pair("clean", "b"));
-        for nothing in ["demo", "b.demo", "x.clean.b.demo", ".b.demo", "clean..demo"] {
+        assert_eq!(meaning("Demo.", "demo"), Meaning::Apex);
+        assert_eq!(meaning("B.demo", "demo"), Meaning::Node("b".to_owned()));
+        for nothing in ["x.clean.b.demo", ".b.demo", "clean..demo", ".demo"] {
             assert_eq!(meaning(nothing, "demo"), Meaning::Nothing, "{nothing}");
         }
         for foreign in ["example.org", "clean.b.ademo", "", "org"] {
@@ -221,6 +176,9 @@ mod tests {
         let (first, change) = names.number("clean", node).expect("the first");
         assert!(change.is_some());
         assert_eq!(addresses(first, &prefix).map(|address| address.to_string()), ["198.18.0.1", "fd77::1"]);
+        let same = names.number("clean", node).map(|(number, change)| (number, change.is_some()));
+        assert_eq!(same, Some((first, true)), "the same again, which is not on disk yet");
+        names.saved(first);
         assert_eq!(names.number("clean", node), Some((first, None)), "the same again");
         let (second, _) = names.number("clean", other).expect("the second");
         assert_ne!(first, second);
@@ -228,7 +186,7 @@ mod tests {
         let (last, _) = names.number("fast", node).expect("the last");
         assert_eq!(addresses(last, &prefix)[0].to_string(), "198.19.255.254");
         assert_eq!(names.number("fast", other), None);
-        assert_eq!(names.number("clean", other), Some((second, None)));
+        assert_eq!(names.number("clean", other).map(|(number, _)| number), Some(second));
     }
 
     #[test]
@@ -247,66 +205,5 @@ mod tests {
         assert_eq!(names.number("c", IdentityKey([1; 32])).map(|(number, _)| number), Some(3));
         store.close();
         std::fs::remove_file(path).expect("removed");
-    }
-
-    struct Known(Mutex<Names>);
-
-    impl Directory for Known {
-        fn suffix(&self) -> &str {
-            "demo"
-        }
-
-        async fn look_up(&self, policy: &str, node: &str) -> Option<Result<[IpAddr; 2], ()>> {
-            if policy != "clean" || node != "b" {
-                return None;
-            }
-            let number = self.0.lock().expect("no panic").number(policy, IdentityKey([1; 32]));
-            Some(Ok(addresses(number.expect("room").0, &"fd77::/64".parse().expect("a prefix"))))
-        }
-    }
-
-    fn ask(name: &str, kind: RecordType) -> Message {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let mut question = Message::query();
-        question.add_query(Query::query(name.parse().expect("a name"), kind));
-        let octets = question.to_vec().expect("encoded");
-        let answer = runtime.block_on(answer(&octets, &Known(Mutex::default()))).expect("an answer");
-        Message::from_vec(&answer).expect("decodes")
-    }
-
-    #[test]
-    fn questions_are_answered_by_their_kind_and_others_are_nothing_or_refused() {
-        let of = |name, kind| {
-            let message = ask(name, kind);
-            let data: Vec<String> = message.answers.iter().map(|record| record.data.to_string()).collect();
-            (message.metadata.response_code, data)
-        };
-        assert_eq!(of("clean.b.demo.", RecordType::A), (ResponseCode::NoError, vec!["198.18.0.1".to_owned()]));
-        assert_eq!(of("clean.b.demo.", RecordType::AAAA), (ResponseCode::NoError, vec!["fd77::1".to_owned()]));
-        assert_eq!(of("clean.b.demo.", RecordType::MX), (ResponseCode::NoError, vec![]));
-        assert_eq!(of("clean.c.demo.", RecordType::A), (ResponseCode::NXDomain, vec![]));
-        assert_eq!(of("b.demo.", RecordType::A), (ResponseCode::NXDomain, vec![]));
-        assert_eq!(of("example.org.", RecordType::A), (ResponseCode::Refused, vec![]));
-    }
-
-    #[test]
-    fn garbage_gets_no_answer_and_never_panics() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let known = Known(Mutex::default());
-        let mut state = 9u64;
-        for _ in 0..5_000 {
-            let mut octets: Vec<u8> = (0..state as usize % 80)
-                .map(|_| {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    (state >> 33) as u8
-                })
-                .collect();
-            state = state.wrapping_add(1);
-            // A response is never answered.
-            if octets.len() > 2 {
-                octets[2] |= 0x80;
-            }
-            assert_eq!(runtime.block_on(answer(&octets, &known)), None);
-        }
     }
 }

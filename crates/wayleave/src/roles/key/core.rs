@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 use tracing::{error, info};
-use wayleave_control::capability::{Change, Client, KeyServer, PendingOrder, Served, Status, Transport};
+use wayleave_control::capability::{Change, ChangeBody, Client, KeyServer, PendingOrder, Served, Status, Transport};
 use wayleave_control::signed::Signed;
 use wayleave_core::Now;
 use wayleave_packet::platypus::revocation::Revocation;
@@ -189,7 +189,7 @@ impl Core {
         let applied = self.server.apply(change);
         applied.map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
         let object = change.object();
-        info!(number = object.number, "order of a holder carried out: {:?}", object.body);
+        info!(number = object.number, "order of a holder carried out: {}", kind(&object.body));
         self.log.note(&json!({ "event": "order", "number": object.number }));
         self.announce();
         Ok(())
@@ -204,5 +204,21 @@ impl Core {
         }
         let octets = self.server.acknowledge(order, Ok(()), now);
         if is_listed { Response::Ready(octets) } else { Response::Listed { octets, change } }
+    }
+}
+
+/// What a change does, for the log; `wayleave cap list` has the rest.
+fn kind(body: &ChangeBody) -> &'static str {
+    match body {
+        ChangeBody::Account { .. } => "an account opened or renamed",
+        ChangeBody::Close { .. } => "an account closed",
+        ChangeBody::Grant(_) => "a grant",
+        ChangeBody::Withdraw(_) => "a grant withdrawn",
+        ChangeBody::Revoke(_) => "a revocation",
+        ChangeBody::Lift(_) => "a revocation taken back",
+        ChangeBody::Invite(_) => "an invitation",
+        ChangeBody::Redeem { .. } => "an invitation redeemed",
+        ChangeBody::Uninvite(_) => "an invitation withdrawn",
+        ChangeBody::WithdrawBranch(_) => "a grant withdrawn with all that was delegated from it",
     }
 }

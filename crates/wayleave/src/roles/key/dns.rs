@@ -6,11 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use wayleave_control::capability::{Client, Transport};
 use wayleave_core::Now;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
@@ -23,6 +21,7 @@ use super::core::{Core, Response, lock};
 use super::listing::ListHandle;
 use super::parts::start_thread;
 use crate::failure::Failure;
+use crate::roles::dns_tcp;
 
 /// Octets of a question.
 const LONGEST: usize = 4_096;
@@ -30,9 +29,6 @@ const LONGEST: usize = 4_096;
 const LOOK: Duration = Duration::from_millis(100);
 /// Connections at a time. Everybody may ask: no client is known.
 const SLOTS: SlotLimits = SlotLimits { connections: 512, of_source: 64, of_client: 0 };
-/// Questions on a connection, and how long one may be silent.
-const QUESTIONS: usize = 1_000;
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The thread that answers datagrams; it ends when this is dropped.
 pub struct Datagrams {
@@ -167,41 +163,30 @@ pub async fn answer_connections(
 
 /// Answers the questions of one connection; an error without a failure is the client's.
 async fn answer_stream(
-    (mut stream, from): (TcpStream, SocketAddr),
+    (stream, from): (TcpStream, SocketAddr),
     slot: &SlotHandle,
-    core: &Mutex<Core>,
+    core: &Arc<Mutex<Core>>,
     clock: Clock,
 ) -> Result<(), Option<Failure>> {
     let client = Client { address: from.ip().to_canonical(), transport: Transport::Tcp };
-    let mut octets = vec![0; LONGEST];
-    for _ in 0..QUESTIONS {
-        let question = timeout(PATIENCE, async {
-            let length = usize::from(stream.read_u16().await.ok()?);
-            let question = octets.get_mut(..length)?;
-            stream.read_exact(question).await.ok()?;
-            Some(length)
-        });
-        let length = question.await.ok().flatten().ok_or(None)?;
-        slot.begin_request();
-        let (response, list) = {
-            let mut core = lock(core);
-            (core.answer(&octets[..length], client, clock.now()), core.list())
-        };
-        let answer = match response.map_err(Some)? {
-            Response::Nothing => return Ok(()),
-            Response::Ready(answer) => answer,
-            Response::Listed { octets, change } => {
-                if let Some(list) = list {
-                    list.has(change).await;
+    let answer = |question: Vec<u8>, _| {
+        let core = Arc::clone(core);
+        async move {
+            let (response, list) = {
+                let mut core = lock(&core);
+                (core.answer(&question, client, clock.now()), core.list())
+            };
+            Ok::<_, Failure>(match response? {
+                Response::Nothing => None,
+                Response::Ready(answer) => Some(answer),
+                Response::Listed { octets, change } => {
+                    if let Some(list) = list {
+                        list.has(change).await;
+                    }
+                    Some(octets)
                 }
-                octets
-            }
-        };
-        slot.end_request(); // while the answer is written the connection waits for its client
-        let mut whole = (answer.len() as u16).to_be_bytes().to_vec(); // at most 65,535
-        whole.extend_from_slice(&answer);
-        let written = timeout(PATIENCE, stream.write_all(&whole)).await;
-        written.map_err(|_| None)?.map_err(|_| None)?;
-    }
-    Ok(())
+            })
+        }
+    };
+    dns_tcp::answer_stream((stream, from), slot, LONGEST, answer).await
 }

@@ -25,6 +25,9 @@ use crate::roles::bgp_peer::PeerView;
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::trouble::Troubles;
 
+/// What is said where the driver has not said why.
+const ROUTER_DOWN: &str = "the BGP session with the router is down";
+
 #[derive(Clone)]
 pub struct MemberView {
     events: mpsc::Sender<Event>,
@@ -117,9 +120,9 @@ impl MemberView {
                 "turn on extended messages at the router, or have the announcer send a shorter path or fewer communities",
             ))
         } else if router["up"] != json!(true) {
-            let why = router["problem"].as_str().unwrap_or("it is down");
+            let why = router["problem"].as_str().unwrap_or(ROUTER_DOWN);
             Some((
-                format!("chosen, and not in your router: the BGP session is not up ({why})"),
+                format!("chosen, and not in your router: {why}"),
                 "RFC 4271 section 8",
                 "see `wayleave show peers`, and the router's log",
             ))
@@ -202,10 +205,8 @@ impl View for MemberView {
         });
         let syncing = (!status.synced).then(|| "the parties have not sent all routes yet".to_owned());
         let router = self.router.json();
-        let router = (router["up"] != json!(true)).then(|| {
-            let why = router["problem"].as_str().map_or(String::new(), |why| format!(": {why}"));
-            format!("the BGP session with the router is down{why}")
-        });
+        let router =
+            (router["up"] != json!(true)).then(|| router["problem"].as_str().unwrap_or(ROUTER_DOWN).to_owned());
         Some(down.or(syncing).or(router).map_or(Ok(()), Err))
     }
 

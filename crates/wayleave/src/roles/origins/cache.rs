@@ -67,6 +67,11 @@ impl FollowedCache {
         self.before.clone().unwrap_or_else(|| Answer { address: self.cache.address.clone(), snapshot })
     }
 
+    /// Waits for the cache's first answer. Cancel safe.
+    pub(super) async fn answered(&mut self) {
+        let _ = self.snapshots.wait_for(|snapshot| snapshot.standing != CacheState::NoData).await; // fails once it is not followed
+    }
+
     /// Waits until something else counts. Cancel safe.
     pub(super) async fn changed(&mut self) {
         let expires = self.before.as_ref().and_then(|before| before.snapshot.expires);
@@ -115,8 +120,13 @@ mod tests {
         let vrp = Vrp { prefix: "192.0.2.0/24".parse().expect("a prefix"), max_length: 24, asn: Asn(64_496) };
         let validated = Arc::new(RpkiData { vrps: [vrp].into(), ..RpkiData::default() });
         let expires = Some(Instant::now() + Duration::from_secs(600));
-        let (sender, snapshots) =
-            watch::channel(Snapshot { generation: 1, standing: CacheState::Current, validated, expires });
+        let (sender, snapshots) = watch::channel(Snapshot {
+            generation: 1,
+            standing: CacheState::Current,
+            validated,
+            expires,
+            problem: None,
+        });
         let task = tokio::spawn(std::future::pending());
         (Some(FollowedCache { cache, snapshots, task, before: None }), sender)
     }
@@ -124,7 +134,7 @@ mod tests {
     /// A cache that does not answer.
     fn cache(port: u16, name: Option<&str>) -> rtr::Cache {
         let tls = name.map(|name| rtr::tls(name, AUTHORITY.as_bytes()).expect("an authority"));
-        rtr::Cache { address: format!("127.0.0.1:{port}"), tls }
+        rtr::Cache { address: format!("127.0.0.1:{port}"), tls, version: None }
     }
 
     fn heard(followed: &mut Option<FollowedCache>) -> (String, CacheState, usize) {

@@ -1,0 +1,100 @@
+//! How the log names a BGP peer, and what it says when a session ends or an UPDATE is malformed.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use wayleave_bgp::notification::{cease, code};
+use wayleave_bgp::{Nlri, Notification, Problem};
+
+const COMPARE: &str = "compare the router's configuration of this neighbour with [router] and [exchange] asn";
+/// Problems and routes of one malformed UPDATE that are logged.
+const SHOWN_PROBLEMS: usize = 4;
+
+/// How the log names the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Words {
+    pub(super) address: Option<IpAddr>,
+}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "the router at {address}"),
+            None => f.write_str("the router"),
+        }
+    }
+}
+
+/// What was wrong with an UPDATE, and the routes that are gone for it: the first few of each.
+pub fn malformed_words<'a>(problems: &[Problem], routes: impl Iterator<Item = &'a Nlri>) -> String {
+    let problems: Vec<String> = problems.iter().take(SHOWN_PROBLEMS).map(ToString::to_string).collect();
+    let mut routes: Vec<String> = routes.take(SHOWN_PROBLEMS + 1).map(|nlri| nlri.prefix.to_string()).collect();
+    if routes.len() > SHOWN_PROBLEMS {
+        routes[SHOWN_PROBLEMS] = "more".to_owned();
+    }
+    let problems = problems.join(", ");
+    if routes.is_empty() { problems } else { format!("{problems}; routes withdrawn or ignored: {}", routes.join(", ")) }
+}
+
+/// Where to look after the peer has broken the protocol.
+pub(super) fn fault_words(notification: &Notification, router: &Words) -> String {
+    match notification.code {
+        code::OPEN => COMPARE.to_owned(),
+        _ => format!(
+            "{router} sent what RFC 4271 does not allow, or something on the way changes it: see its log and its software's \
+             version; the session is tried again"
+        ),
+    }
+}
+
+/// Where to look after the peer has ended the session.
+pub(super) fn end_words(notification: &Notification, router: &Words) -> String {
+    match (notification.code, notification.subcode) {
+        (code::OPEN, _) | (code::CEASE, cease::PEER_DECONFIGURED | cease::CONNECTION_REJECTED) => COMPARE.to_owned(),
+        (code::CEASE, cease::MAXIMUM_PREFIXES) => {
+            format!("{router} takes no more prefixes from here: raise its limit for this neighbour, or announce fewer")
+        }
+        (code::CEASE, cease::OUT_OF_RESOURCES) => format!("{router} is short of memory or another resource"),
+        (code::CEASE, _) => format!("whoever runs {router} did that; the session is tried again"),
+        (code::HOLD_TIMER_EXPIRED, _) => format!("{router} did not hear this end in time: look at the way to it"),
+        _ => format!("{router} says that this end sent what it does not take: see its log for the message"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_after_a_session_fits_its_end() {
+        let router = Words { address: Some([192, 0, 2, 1].into()) };
+        let unknown = Words { address: None };
+        let with = |code, subcode| Notification { code, subcode, data: Vec::new() };
+        for (code, subcode) in [(3, 1), (3, 9), (3, 10), (1, 2)] {
+            let words = fault_words(&with(code, subcode), &router);
+            assert!(!words.contains("[exchange] asn") && words.contains("see its log"), "{code}/{subcode}: {words}");
+        }
+        assert_eq!(fault_words(&with(2, 2), &router), COMPARE);
+        let maintenance = end_words(&with(6, 2), &router);
+        assert_eq!(maintenance, "whoever runs the router at 192.0.2.1 did that; the session is tried again");
+        assert!(end_words(&with(6, 1), &router).contains("raise its limit"));
+        assert_eq!(end_words(&with(6, 3), &router), COMPARE);
+        assert_eq!((router.to_string(), unknown.to_string()), ("the router at 192.0.2.1".into(), "the router".into()));
+    }
+
+    #[test]
+    fn a_malformed_update_is_reported_with_attribute_and_prefixes() {
+        let problem = Problem {
+            attribute: Some(wayleave_bgp::AttributeCode::ORIGIN),
+            fault: wayleave_bgp::Fault::OriginValue(7),
+            action: wayleave_bgp::Action::TreatAsWithdraw,
+        };
+        let routes: Vec<Nlri> =
+            (0..6).map(|number| Nlri::new(format!("10.{number}.0.0/16").parse().expect("a prefix"))).collect();
+        let one = "ORIGIN (1): origin 7 is undefined: treated as withdraw";
+        assert_eq!(malformed_words(&[problem], [].iter()), one);
+        let all = malformed_words(&[problem], routes.iter());
+        let list = "10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, more";
+        assert_eq!(all, format!("{one}; routes withdrawn or ignored: {list}"));
+    }
+}
