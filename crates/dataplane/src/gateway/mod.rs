@@ -21,7 +21,7 @@ pub use counters::{Counters, Reason};
 pub use machine::{Config, Event, Gateway, LIMIT_PEERS, Member, Name, Output};
 pub use peer::{
     LIMIT_FLOWS, LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, MOST_UNANSWERED,
-    PROBE, RouteState,
+    PROBE, PROBE_IN_DOUBT, RouteState,
 };
 pub use policy::{Choices, Order, PathPolicy};
 pub use status::{PathStatus, PeerStatus, RouteStatus};

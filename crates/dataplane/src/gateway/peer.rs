@@ -1,5 +1,6 @@
 //! What a gateway knows of another one: paths there, sessions, flows, and what waits.
 
+use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
@@ -19,10 +20,14 @@ use super::policy::{PathPolicy, between};
 
 /// Interval of probes on each path in use.
 pub const PROBE: Duration = Duration::from_millis(500);
-/// Unanswered probes after which a path is dead.
+/// The same while the one before is unanswered, unless the path's round trips are so long that it may still be.
+pub const PROBE_IN_DOUBT: Duration = Duration::from_millis(250);
+/// Unanswered probes after which a path is dead, until one is answered.
 pub const MOST_UNANSWERED: u8 = 3;
-/// A dead path is not used for this long, if there is another.
-const DEAD_FOR: Duration = Duration::from_secs(5);
+/// What was found by probes holds for this long after the last one.
+const KNOWN_FOR: Duration = Duration::from_secs(5);
+/// A session is at least so old when another is begun because nothing is heard in it.
+const DEAF: Duration = Duration::from_secs(5);
 /// A path that comes first is used again once it has been answered on for this long.
 const PROVEN: Duration = Duration::from_secs(10);
 /// Flows of which the newest segment is remembered while their path is in doubt, and octets of such segments.
@@ -38,6 +43,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// Paths are asked for again after this long.
 const REFRESH: Duration = Duration::from_secs(30);
+/// A list that seems to lack paths is asked for again after [`RETRY`], doubled so often at most.
+const MOST_DOUBLINGS: u32 = 2;
 /// Paths to a peer.
 pub const LIMIT_PATHS: usize = 32;
 /// Ways to choose a path to a peer: its policies, and the paths by which it sends.
@@ -125,6 +132,19 @@ impl Lane {
         self.probed = None;
     }
 
+    /// What was sent besides probes, and would have been answered, was not.
+    pub(super) fn suspect(&mut self) {
+        self.unanswered = self.unanswered.max(1);
+    }
+
+    /// How long a probe waits for its answer until the next one leaves.
+    fn interval(&self) -> Duration {
+        if !(1..=MOST_UNANSWERED).contains(&self.unanswered) {
+            return PROBE;
+        }
+        self.round_trip.map_or(PROBE_IN_DOUBT, |round_trip| (round_trip * 2).clamp(PROBE_IN_DOUBT, PROBE))
+    }
+
     /// A probe of before stays unanswered: what is sent now may be lost.
     pub(super) fn is_doubtful(&self) -> bool {
         self.unanswered > 1
@@ -150,7 +170,7 @@ impl Lane {
 
     /// The number of the next probe, if one is due.
     pub(super) fn next_probe(&mut self, now: Instant) -> Option<u32> {
-        if self.probed.is_some_and(|last| now.since(last) < PROBE) {
+        if self.probed.is_some_and(|last| now.since(last) < self.interval()) {
             return None;
         }
         self.probed = Some(now);
@@ -186,7 +206,11 @@ pub(super) struct Candidate {
     retry: Instant,
     /// Why there are no proofs, or no later ones.
     pub(super) refused: Option<String>,
-    pub(super) dead_until: Option<Instant>,
+    /// The Unix second since which it is dead: probes stay unanswered.
+    pub(super) dead_since: Option<u64>,
+    /// When a probe was last sent on it, and when one was last answered.
+    probed: Option<Instant>,
+    answered: Option<Instant>,
 }
 
 /// How good a path is to send on, best first.
@@ -195,6 +219,8 @@ enum Standing {
     Ready,
     /// Nobody has refused proofs yet.
     Possible,
+    /// Dead when it was last probed, which is a while ago.
+    Untried,
     Dead,
     Refused,
 }
@@ -212,7 +238,9 @@ impl Candidate {
             asked: None,
             retry: Instant(0),
             refused: None,
-            dead_until: None,
+            dead_since: None,
+            probed: None,
+            answered: None,
         }
     }
 
@@ -220,17 +248,29 @@ impl Candidate {
         self.lane.as_ref().is_some_and(|lane| lane.is_usable(now))
     }
 
-    fn is_dead(&self, now: Now) -> bool {
-        self.dead_until.is_some_and(|until| now.instant < until)
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead_since.is_some()
+    }
+
+    /// Probes were answered until just now.
+    fn is_heard(&self, now: Instant) -> bool {
+        !self.is_dead() && self.answered.is_some_and(|answered| now.since(answered) < KNOWN_FOR)
     }
 
     fn standing(&self, now: Now) -> Standing {
-        match (self.is_usable(now), self.is_dead(now)) {
+        let is_probed = self.probed.is_some_and(|probed| now.instant.since(probed) < KNOWN_FOR);
+        match (self.is_usable(now), self.is_dead()) {
             (true, false) => Standing::Ready,
-            (_, true) => Standing::Dead,
-            (false, false) if self.refused.is_some() || !self.is_listed => Standing::Refused,
+            (false, _) if self.refused.is_some() || !self.is_listed => Standing::Refused,
+            (_, true) if is_probed => Standing::Dead,
+            (_, true) => Standing::Untried,
             (false, false) => Standing::Possible,
         }
+    }
+
+    /// Servers still know the path: nobody consents to one that is over.
+    fn is_current(&self, now: Now) -> bool {
+        self.path.expiry() > now.unix.secs()
     }
 
     /// Whether proofs are to be asked for now; then they are.
@@ -240,7 +280,7 @@ impl Candidate {
             Some(lane) => self.next.is_none() && lane.is_due(now),
         };
         let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < PATIENCE);
-        let asks = needs && !waits && self.is_listed && now.instant >= self.retry;
+        let asks = needs && !waits && self.is_listed && self.is_current(now) && now.instant >= self.retry;
         if asks {
             self.asked = Some(now.instant);
         }
@@ -256,6 +296,9 @@ impl Candidate {
     /// Takes proofs; the lane that is in use stays until every node holds the new one, or its own proofs end.
     pub(super) fn prove(&mut self, lane: Lane, now: Now) {
         (self.asked, self.refused) = (None, None);
+        if !lane.is_usable(now) {
+            return self.refuse("the consents that were given are over already".to_owned(), now);
+        }
         let handle = lane.sender.handle();
         if self.lanes().any(|known| known.sender.handle() == handle) {
             // The same proofs again: another count of nonces would use some twice. There will be later ones.
@@ -284,27 +327,30 @@ impl Candidate {
         }
     }
 
+    /// A probe has left.
+    pub(super) fn was_probed(&mut self, now: Instant) {
+        self.probed = Some(now);
+    }
+
     pub(super) fn lanes(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.lane.iter_mut().chain(&mut self.next)
     }
 
     /// Notes that the path is dead if too many probes stayed unanswered; returns whether that is new.
-    fn check_life(&mut self, now: Instant) -> bool {
+    fn check_life(&mut self, now: Now) -> bool {
         let Some(lane) = &mut self.lane else { return false };
-        let since = lane.probed.map_or(Duration::ZERO, |last| now.since(last));
+        let since = lane.probed.map_or(Duration::ZERO, |last| now.instant.since(last));
         if since >= PROBE * 4 {
             // It was not probed for a while.
             lane.unanswered = 0;
         }
-        let is_due = since >= PROBE;
-        if lane.unanswered < MOST_UNANSWERED || !is_due {
+        if lane.unanswered < MOST_UNANSWERED || since < lane.interval() {
             return false;
         }
-        // It is probed on; what comes next counts from here.
-        lane.unanswered = 0;
+        // It is probed on, until it is answered.
         lane.answered_since = None;
-        let is_new = self.dead_until.is_none_or(|until| now >= until);
-        self.dead_until = Some(now + DEAD_FOR);
+        let is_new = self.dead_since.is_none();
+        self.dead_since.get_or_insert(now.unix.secs());
         is_new
     }
 
@@ -312,7 +358,7 @@ impl Candidate {
     pub(super) fn answered(&mut self, handle: Handle, number: u32, held: u16, now: Instant) -> bool {
         let Some(lane) = self.lanes().find(|lane| lane.sender.handle() == handle) else { return false };
         lane.answered(number, held, now);
-        self.dead_until = None;
+        (self.answered, self.dead_since) = (Some(now), None);
         true
     }
 }
@@ -322,6 +368,9 @@ pub(super) struct Route {
     pub(super) class: Class,
     pub(super) active: Option<PathHash>,
     pub(super) spare: Option<PathHash>,
+    /// A path that is wanted back, and probed for that: it comes before the active one, or has fewer nodes in common with it than the
+    /// spare one has.
+    wanted: Option<PathHash>,
     /// When something was last sent by it.
     pub(super) used: Instant,
     /// When an inner packet was.
@@ -331,6 +380,15 @@ pub(super) struct Route {
 }
 
 impl Route {
+    fn new(class: Class, now: Instant) -> Self {
+        Self { class, active: None, spare: None, wanted: None, used: now, data: None, heard: None }
+    }
+
+    /// The paths that it goes by, and by which it is answered.
+    fn paths(&self) -> impl Iterator<Item = PathHash> {
+        [self.active, self.spare, self.wanted].into_iter().flatten()
+    }
+
     pub(super) fn is_live(&self, now: Instant) -> bool {
         self.data.is_some_and(|data| now.since(data) < LIVE)
     }
@@ -371,6 +429,9 @@ impl Known {
 /// A handshake that waits for its answer.
 pub(super) struct Starting {
     pub(super) index: u32,
+    /// How many handshakes before it went unanswered, and the path by which this one was begun.
+    pub(super) attempt: usize,
+    pub(super) path: PathHash,
     pub(super) started: Started,
     pub(super) at: Instant,
 }
@@ -434,6 +495,10 @@ pub(super) struct Peer {
     pub(super) candidates: Vec<Candidate>,
     asked: Option<Instant>,
     listed: Option<Instant>,
+    /// The same in Unix seconds.
+    listed_at: u64,
+    /// How many lists in a row seemed to lack paths.
+    short_lists: u32,
     /// Why there are no paths.
     pub(super) failure: Option<String>,
     pub(super) routes: Vec<Route>,
@@ -456,6 +521,8 @@ impl Peer {
             candidates: Vec::new(),
             asked: None,
             listed: None,
+            listed_at: 0,
+            short_lists: 0,
             failure: None,
             routes: Vec::new(),
             waiting: VecDeque::new(),
@@ -475,7 +542,7 @@ impl Peer {
             let oldest = (0..self.routes.len()).min_by_key(|place| self.routes[*place].used);
             self.routes.remove(oldest.unwrap_or_default());
         }
-        self.routes.push(Route { class: class.clone(), active: None, spare: None, used: now, data: None, heard: None });
+        self.routes.push(Route::new(class.clone(), now));
         self.routes.len() - 1
     }
 
@@ -483,26 +550,66 @@ impl Peer {
     pub(super) fn asks_paths(&mut self, now: Now) -> bool {
         let has_any = self.candidates.iter().any(|candidate| {
             let is_good = matches!(candidate.standing(now), Standing::Ready | Standing::Possible);
-            is_good && candidate.is_listed && candidate.path.expiry() > now.unix.secs()
+            is_good && candidate.is_listed && candidate.is_current(now)
         });
-        // Others may be known by now, if nobody consents to these.
-        let is_stuck = (0..self.routes.len())
-            .any(|route| self.routes[route].is_kept(now.instant) && self.usable(route, now).is_none());
-        let wait = if has_any && !is_stuck { REFRESH } else { RETRY };
+        // Others may be known by now, if nobody consents to these, or if they are dead.
+        let is_stuck = (0..self.routes.len()).any(|place| {
+            let route = &self.routes[place];
+            let is_dead = route.active.and_then(|hash| self.candidate(&hash)).is_some_and(Candidate::is_dead);
+            route.is_kept(now.instant) && (is_dead || self.usable(place, now).is_none())
+        });
+        let is_short = self.is_short(now);
+        let wait = match has_any && !is_stuck {
+            true if is_short => RETRY * (1u32 << self.short_lists.saturating_sub(1).min(MOST_DOUBLINGS)),
+            // The list is renewed while half of what it says lasts: consents to a path end with it.
+            true => self.half_life().max(RETRY),
+            false => RETRY,
+        };
+        let wait = wait.min(REFRESH);
         let is_due = self.listed.is_none_or(|listed| now.instant.since(listed) >= wait);
         let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < PATIENCE);
         if is_due && !waits {
             self.asked = Some(now.instant);
+            self.short_lists = if is_short { self.short_lists.saturating_add(1) } else { 0 };
         }
         is_due && !waits
+    }
+
+    /// The list seems to lack paths: one has no path beside it, or one with common nodes, or the peer sends over nodes by which none is known here. A path
+    /// server's list grows while nodes come, and what a node remembers of it is a little older. Until the list has the path back,
+    /// a probe is answered over other nodes, which is no help when these fail.
+    fn is_short(&self, now: Now) -> bool {
+        let is_known = |nodes: &Arc<[IdentityKey]>| self.candidates.iter().any(|candidate| *candidate.nodes == **nodes);
+        let mut kept = self.routes.iter().filter(|route| route.is_kept(now.instant));
+        let nodes = |hash: Option<PathHash>| {
+            hash.and_then(|hash| self.candidate(&hash)).map_or(&[][..], |of| between(&of.nodes))
+        };
+        kept.any(|route| {
+            let (active, spare) = (nodes(route.active), nodes(route.spare));
+            let shares = spare.iter().any(|node| active.contains(node));
+            route.spare.is_none() || shares || route.class.mirror.as_ref().is_some_and(|nodes| !is_known(nodes))
+        })
+    }
+
+    /// Half of the time from when the paths were listed until the first one that is in use is over.
+    fn half_life(&self) -> Duration {
+        let in_use = self.in_use(|_| true).into_iter().map(|place| &self.candidates[place]);
+        let listed = in_use.filter(|candidate| candidate.is_listed);
+        let left = listed.map(|candidate| candidate.path.expiry().saturating_sub(self.listed_at)).min();
+        left.map_or(REFRESH, |left| Duration::from_millis(left.saturating_mul(500)))
     }
 
     /// Takes the list of paths; those that are no longer there are used until their proofs end.
     pub(super) fn set_paths(&mut self, fresh: Vec<Candidate>, now: Now) {
         (self.asked, self.listed, self.failure) = (None, Some(now.instant), None);
+        self.listed_at = now.unix.secs();
         self.candidates.iter_mut().for_each(|candidate| candidate.is_listed = false);
         for candidate in fresh {
             if let Some(known) = self.candidates.iter_mut().find(|known| known.hash == candidate.hash) {
+                if candidate.path.expiry() > known.path.expiry() {
+                    // It is another question from now on.
+                    (known.refused, known.retry) = (None, Instant(0));
+                }
                 (known.is_listed, known.path) = (true, candidate.path);
             } else if self.candidates.len() < LIMIT_PATHS {
                 self.candidates.push(candidate);
@@ -524,7 +631,7 @@ impl Peer {
         let mut dead = 0;
         for candidate in &mut self.candidates {
             candidate.turn(now);
-            dead += u64::from(candidate.check_life(now.instant));
+            dead += u64::from(candidate.check_life(now));
         }
         self.candidates.retain(|candidate| candidate.is_listed || candidate.is_usable(now));
         let Self { routes, candidates, heard, .. } = self;
@@ -544,20 +651,26 @@ impl Peer {
                 let candidate = candidates.iter().find(|candidate| candidate.hash == *hash);
                 candidate.is_some_and(|candidate| policy.is_some_and(|policy| policy.allows(&candidate.nodes)))
             };
-            for place in [&mut route.active, &mut route.spare] {
+            for place in [&mut route.active, &mut route.spare, &mut route.wanted] {
                 has_left |= place.take_if(|hash| !is_allowed(hash)).is_some();
             }
         }
         has_left
     }
 
-    /// The place of the candidate to send on by this route.
+    /// The place of the candidate to send on by this route. While servers are asked for proofs of the active path, nothing goes by a
+    /// dead one in its place: packets wait.
     pub(super) fn usable(&self, route: usize, now: Now) -> Option<usize> {
         let route = &self.routes[route];
-        let place = |hash: &Option<PathHash>| {
-            self.candidates.iter().position(|candidate| Some(candidate.hash) == *hash && candidate.is_usable(now))
+        let standing = |hash: &Option<PathHash>| {
+            let place = self.candidates.iter().position(|candidate| Some(candidate.hash) == *hash)?;
+            Some((self.candidates[place].standing(now), place))
         };
-        place(&route.active).or_else(|| place(&route.spare))
+        let (active, spare) = (standing(&route.active), standing(&route.spare));
+        let is_asking = matches!(active, Some((Standing::Possible, _)));
+        let takes =
+            |of: &(Standing, usize)| of.0 == Standing::Ready || !is_asking && self.candidates[of.1].is_usable(now);
+        active.filter(takes).or_else(|| spare.filter(takes)).map(|(_, place)| place)
     }
 
     /// Octets of the longest inner packet on any path in use.
@@ -570,13 +683,29 @@ impl Peer {
 
     /// Every candidate in use by a route that `which` takes.
     pub(super) fn in_use(&self, which: impl Fn(&Route) -> bool) -> Vec<usize> {
-        let hashes: Vec<PathHash> = self
-            .routes
-            .iter()
-            .filter(|route| which(route))
-            .flat_map(|route| route.active.into_iter().chain(route.spare))
-            .collect();
+        let hashes: Vec<PathHash> = self.routes.iter().filter(|route| which(route)).flat_map(Route::paths).collect();
         (0..self.candidates.len()).filter(|place| hashes.contains(&self.candidates[*place].hash)).collect()
+    }
+
+    /// Every usable candidate by which a route's class is answered: over the same nodes, and over others, since one of them may be dead.
+    pub(super) fn answering(&self, class: &Class, now: Now) -> Vec<usize> {
+        let mut places = self.in_use(|route| route.class == *class);
+        places.retain(|place| self.candidates[*place].is_usable(now));
+        places
+    }
+
+    /// The path by which attempt number `attempt` to begin a session is made: each of those in use in turn, the active one first,
+    /// since without a session nothing else tells which of them is dead.
+    pub(super) fn begins_by(&self, attempt: usize, now: Now) -> Option<usize> {
+        let live = self.routes.iter().filter(|route| route.is_live(now.instant));
+        let mut places = Vec::new();
+        for hash in live.flat_map(Route::paths) {
+            let is_it = |candidate: &Candidate| candidate.hash == hash && candidate.is_usable(now);
+            places.extend(self.candidates.iter().position(is_it).filter(|place| !places.contains(place)));
+        }
+        // Those that are known to be dead come last.
+        places.sort_by_key(|place| self.candidates[*place].is_dead());
+        places.get(attempt % places.len().max(1)).copied()
     }
 
     /// What hinders a route.
@@ -630,26 +759,27 @@ impl Peer {
     pub(super) fn wants_session(&mut self, now: Now) -> bool {
         let in_use = self.in_use(|route| route.is_live(now.instant));
         let mut usable = in_use.iter().map(|place| &self.candidates[*place]).filter(|of| of.is_usable(now)).peekable();
-        let is_deaf = usable.peek().is_some() && usable.all(|candidate| candidate.is_dead(now));
+        let is_deaf = usable.peek().is_some() && usable.all(Candidate::is_dead);
         match self.session(now.instant) {
             None => true,
             Some(known) => {
                 let age = now.instant.since(known.session.begun);
                 let most = if known.session.is_initiator() { REKEY } else { REKEY_BY_OTHER };
-                age >= most || is_deaf && age >= DEAD_FOR
+                age >= most || is_deaf && age >= DEAF
             }
         }
     }
 
-    /// Adds a session; returns the numbers of those that end.
+    /// Adds a session; returns the numbers of those that end. Those that the peer never used give way first: while none of our
+    /// responses reaches it, it begins one after the other, and sends in the last one that it has.
     pub(super) fn add_session(&mut self, known: Known, now: Instant) -> Vec<u32> {
-        let mut ended = Vec::new();
-        self.sessions.push(known);
-        while self.sessions.len() > LIMIT_SESSIONS
-            || self.sessions.first().is_some_and(|oldest| now.since(oldest.session.begun) >= SESSION_ENDS)
-        {
-            ended.push(self.sessions.remove(0).index);
+        let is_over = |known: &mut Known| now.since(known.session.begun) >= SESSION_ENDS;
+        let mut ended: Vec<u32> = self.sessions.extract_if(.., is_over).map(|known| known.index).collect();
+        if self.sessions.len() == LIMIT_SESSIONS {
+            let unused = self.sessions.iter().position(|known| !known.is_confirmed);
+            ended.push(self.sessions.remove(unused.unwrap_or_default()).index);
         }
+        self.sessions.push(known);
         ended
     }
 
@@ -679,9 +809,9 @@ impl Peer {
     }
 
     /// What left by paths that are dead now.
-    pub(super) fn take_lost(&mut self, now: Now) -> Vec<Waiting> {
+    pub(super) fn take_lost(&mut self) -> Vec<Waiting> {
         let Self { doubted, candidates, .. } = self;
-        let is_alive = |path: &PathHash| candidates.iter().any(|known| known.hash == *path && !known.is_dead(now));
+        let is_alive = |path: &PathHash| candidates.iter().any(|known| known.hash == *path && !known.is_dead());
         doubted.extract_if(.., |known| !is_alive(&known.path)).map(|known| known.packet).collect()
     }
 
@@ -758,7 +888,7 @@ fn choose(
     now: Now,
 ) -> bool {
     let Some(policy) = policies.get(route.class.policy) else {
-        (route.active, route.spare) = (None, None);
+        (route.active, route.spare, route.wanted) = (None, None, None);
         return false;
     };
     let allowed: Vec<&Candidate> = candidates.iter().filter(|candidate| policy.allows(&candidate.nodes)).collect();
@@ -769,28 +899,38 @@ fn choose(
         (!is_mirror, !is_heard(candidate), policy.rank(&candidate.nodes))
     };
     let find = |hash: Option<PathHash>| allowed.iter().copied().find(|candidate| Some(candidate.hash) == hash);
-    let (before, spare_before) = (find(route.active), find(route.spare));
+    let (before, spare_before, wanted_before) = (find(route.active), find(route.spare), find(route.wanted));
     let had_one = route.active.is_some();
     let is_asking = |candidate: &Candidate| candidate.asked.is_none_or(|asked| now.instant.since(asked) < RETRY);
     let keeps = |candidate: &&Candidate| match candidate.standing(now) {
         Standing::Ready => true,
         Standing::Possible => is_asking(candidate),
-        Standing::Dead | Standing::Refused => false,
+        Standing::Untried | Standing::Dead | Standing::Refused => false,
     };
     // At first the path that comes first has its time to get proofs, though another may be ready; that one is the spare
-    // meanwhile.
+    // meanwhile. Later on one that is answered comes before one of which nothing is known, and if all are dead, the one that was
+    // answered last is the likeliest to be again.
     let floor = if had_one { Standing::Ready } else { Standing::Possible };
-    let best = || allowed.iter().copied().min_by_key(|candidate| (candidate.standing(now).max(floor), rank(candidate)));
+    let best = || {
+        let standing = |candidate: &Candidate| match candidate.standing(now) {
+            Standing::Untried => Standing::Dead,
+            standing => standing.max(floor),
+        };
+        let heard_last = |candidate: &Candidate| match standing(candidate) {
+            Standing::Dead => Reverse(candidate.answered),
+            _ => Reverse((had_one && candidate.is_heard(now.instant)).then_some(now.instant)),
+        };
+        let order = |candidate: &&Candidate| (standing(candidate), heard_last(candidate), rank(candidate));
+        allowed.iter().copied().min_by_key(order)
+    };
     let mut active = before.filter(keeps).or_else(best);
     // A path that comes first, and has proven itself, is gone back to.
-    if let (Some(now_active), Some(spare)) = (active, spare_before) {
-        let is_proven = spare
-            .lane
-            .as_ref()
-            .and_then(|lane| lane.answered_since)
-            .is_some_and(|since| now.instant.since(since) >= PROVEN);
-        if is_proven && spare.standing(now) == Standing::Ready && rank(spare) < rank(now_active) {
-            active = Some(spare);
+    for other in [spare_before, wanted_before].into_iter().flatten() {
+        let since = other.lane.as_ref().and_then(|lane| lane.answered_since);
+        let is_proven = since.is_some_and(|since| now.instant.since(since) >= PROVEN);
+        let is_better = active.is_some_and(|active| rank(other) < rank(active));
+        if is_better && is_proven && other.is_usable(now) && other.is_heard(now.instant) {
+            active = Some(other);
         }
     }
     let shared = |candidate: &Candidate| {
@@ -798,14 +938,28 @@ fn choose(
         between(&candidate.nodes).iter().filter(|node| of_active.contains(node)).count()
     };
     let is_other = |candidate: &&Candidate| active.is_none_or(|active| active.hash != candidate.hash);
-    let best_spare = || {
-        let must_be_heard = active.is_some_and(is_heard);
-        let others = allowed.iter().copied().filter(is_other).filter(|other| !must_be_heard || is_heard(other));
-        others.min_by_key(|candidate| (candidate.standing(now), shared(candidate), rank(candidate)))
+    let must_be_heard = active.is_some_and(is_heard);
+    let others = allowed.iter().copied().filter(is_other).filter(|other| !must_be_heard || is_heard(other));
+    // What kills a node of the active path is to leave the spare one, so few common nodes count more than proofs that are there
+    // already; only then does the one of before stay.
+    let spare = others.min_by_key(|candidate| {
+        let standing = if keeps(candidate) { Standing::Ready } else { candidate.standing(now).max(Standing::Possible) };
+        let is_new = spare_before.is_none_or(|before| before.hash != candidate.hash);
+        (standing, shared(candidate), is_new, candidate.standing(now), rank(candidate))
+    });
+    let is_possible = |candidate: &&Candidate| {
+        let is_spare = spare.is_some_and(|spare| spare.hash == candidate.hash);
+        !is_spare && candidate.standing(now) != Standing::Refused
     };
-    let spare = spare_before.filter(is_other).filter(keeps).or_else(best_spare);
-    let has_changed = had_one && before.is_some() && active.map(|active| active.hash) != route.active;
-    route.active = active.map(|active| active.hash);
-    route.spare = spare.map(|spare| spare.hash);
+    let comes_first = |candidate: &Candidate| active.is_some_and(|active| rank(candidate) < rank(active));
+    let is_apart = |candidate: &Candidate| {
+        (!must_be_heard || is_heard(candidate)) && spare.is_some_and(|spare| shared(candidate) < shared(spare))
+    };
+    let others = allowed.iter().copied().filter(is_other).filter(is_possible);
+    let wanted = others.filter(|candidate| comes_first(candidate) || is_apart(candidate));
+    let wanted = wanted.min_by_key(|candidate| (!comes_first(candidate), shared(candidate), rank(candidate)));
+    let hash = |candidate: Option<&Candidate>| candidate.map(|candidate| candidate.hash);
+    let has_changed = had_one && before.is_some() && hash(active) != route.active;
+    (route.active, route.spare, route.wanted) = (hash(active), hash(spare), hash(wanted));
     has_changed
 }

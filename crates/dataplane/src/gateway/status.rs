@@ -19,7 +19,8 @@ pub struct PathStatus {
     pub room: Option<usize>,
     /// Between a probe and its answer.
     pub round_trip: Option<Duration>,
-    pub is_dead: bool,
+    /// The Unix second since which it is dead, if it is: probes stay unanswered.
+    pub dead_since: Option<u64>,
     /// Every node on it holds it, so that packets go without it.
     pub is_held: bool,
     /// Why there are no proofs, or no later ones.
@@ -59,7 +60,7 @@ impl Gateway {
 
     fn peer_status(&self, identity: IdentityKey, peer: &Peer, now: Now) -> PeerStatus {
         let routes = peer.routes.iter().enumerate().map(|(place, route)| {
-            let path = |hash| peer.candidate(hash).map(|candidate| path(candidate, now));
+            let path = |hash| peer.candidate(hash).map(path);
             RouteStatus {
                 policy: self.policies().get(route.class.policy).map_or_else(String::new, |policy| policy.name.clone()),
                 mirror: route.class.mirror.as_ref().map(|nodes| nodes.to_vec()),
@@ -74,20 +75,20 @@ impl Gateway {
             sessions: peer.sessions.len(),
             flows: peer.flows.len(),
             waiting: peer.waiting.len(),
-            paths: peer.candidates.iter().map(|candidate| path(candidate, now)).collect(),
+            paths: peer.candidates.iter().map(path).collect(),
             routes: routes.collect(),
         }
     }
 }
 
-fn path(candidate: &Candidate, now: Now) -> PathStatus {
+fn path(candidate: &Candidate) -> PathStatus {
     let lane = candidate.lane.as_ref();
     PathStatus {
         nodes: candidate.nodes.to_vec(),
         proven_until: lane.map(|lane| lane.expiry),
         room: lane.map(|lane| room(lane, candidate.path.mtu().into(), Form::Handle)),
         round_trip: lane.and_then(|lane| lane.round_trip),
-        is_dead: candidate.dead_until.is_some_and(|until| now.instant < until),
+        dead_since: candidate.dead_since,
         is_held: lane.is_some_and(super::peer::Lane::is_held),
         refused: candidate.refused.clone(),
     }

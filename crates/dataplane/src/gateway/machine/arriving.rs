@@ -130,6 +130,10 @@ impl Gateway {
     pub(super) fn responded(&mut self, index: u32, to: u32, noise: &[u8], now: Now) -> Result<(), Reason> {
         let identity = *self.sessions.get(&index).ok_or(Reason::UnknownSession)?;
         let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
+        if peer.sessions.iter().any(|known| known.index == index && known.session.is_initiator()) {
+            // It came by another path too.
+            return Ok(());
+        }
         let starting = peer.starting.take_if(|starting| starting.index == index).ok_or(Reason::UnknownSession)?;
         // A response that does not open ends the handshake; the next one has other keys.
         let session = starting.started.finish(noise, now.instant).map_err(|_| Reason::Seal);
@@ -143,6 +147,9 @@ impl Gateway {
         self.out.push(Output::Event(Event::SessionBegan { peer: identity }));
         // The probe tells the peer that the session is there.
         for candidate in &mut peer.candidates {
+            if starting.attempt > 0 && candidate.hash != starting.path {
+                candidate.lanes().for_each(Lane::suspect);
+            }
             candidate.lanes().for_each(Lane::probe_now);
         }
         self.work(&identity, now);
@@ -193,7 +200,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Answers a probe by active and spare path: whichever of them is dead, the other is heard.
+    /// Answers a probe over the nodes that it came by, and by active and spare path: whichever of them is dead, another is heard,
+    /// and a probe on a live path is not answered over dead ones alone.
     pub(super) fn probed(
         &mut self,
         identity: &IdentityKey,
@@ -212,7 +220,7 @@ impl Gateway {
         let Self { peers, out, .. } = self;
         let Some(peer) = peers.get_mut(identity) else { return };
         let content = Content::Answer { number, held, handle }.encode();
-        for place in peer.in_use(|route| route.class == class) {
+        for place in peer.answering(&class, now) {
             let Peer { sessions, candidates, .. } = &mut *peer;
             let Some(known) = current(sessions, now) else { return };
             out.sealed(&mut candidates[place], known, &content, now);

@@ -116,8 +116,10 @@ impl Out {
     pub(super) fn probe(&mut self, candidate: &mut Candidate, known: &mut Known, now: Now) {
         let (link, mtu) = (candidate.link, usize::from(candidate.path.mtu()));
         let nodes = candidate.nodes.to_vec();
+        let mut is_probed = false;
         for lane in candidate.lanes() {
             let Some(number) = lane.next_probe(now.instant) else { continue };
+            is_probed = true;
             let content = Content::Probe { number, nodes: nodes.clone() }.encode();
             if self.seal(known, &content).is_ok() {
                 self.counters.probes += 1;
@@ -125,6 +127,9 @@ impl Out {
                 self.message(lane, link, mtu, (Form::Path, &message), now);
                 self.message = message;
             }
+        }
+        if is_probed {
+            candidate.was_probed(now.instant);
         }
     }
 

@@ -37,7 +37,7 @@ impl Gateway {
             out.push(Output::Event(Event::PathChanged { peer: *identity }));
         }
         // With no other path they would be lost again.
-        let lost = if dead > 0 { peer.take_lost(now) } else { Vec::new() };
+        let lost = if dead > 0 { peer.take_lost() } else { Vec::new() };
         let lost = if changed > 0 { lost } else { Vec::new() };
         out.counters.resent += lost.len() as u64;
         let is_live = peer.routes.iter().any(|route| route.is_live(now.instant));
@@ -57,26 +57,29 @@ impl Gateway {
                 out.push(Output::NeedProofs { peer: *identity, hash: candidate.hash, path });
             }
         }
-        // A response goes by the first path that there is.
+        // A response goes by every path that there is: which of them is dead is not known yet.
         if let Some((message, class, since)) = peer.response.take() {
-            let route = peer.route(&class, now.instant);
-            match peer.usable(route, now) {
-                Some(place) => out.control(&mut peer.candidates[place], &message, now),
-                None if now.instant.since(since) < PATIENCE => peer.response = Some((message, class, since)),
-                None => {}
+            let places = peer.answering(&class, now);
+            for place in &places {
+                out.control(&mut peer.candidates[*place], &message, now);
+            }
+            if places.is_empty() && now.instant.since(since) < PATIENCE {
+                peer.response = Some((message, class, since));
             }
         }
         let begins = is_live
             && peer.wants_session(now)
             && peer.starting.as_ref().is_none_or(|starting| now.instant.since(starting.at) >= HANDSHAKE);
-        let route = peer.routes.iter().position(|route| route.is_live(now.instant));
+        let attempt = peer.starting.as_ref().map_or(0, |starting| starting.attempt + 1);
         if let (true, Some(remote)) = (begins, members.get(identity))
-            && let Some(place) = route.and_then(|route| peer.usable(route, now))
+            && let Some(place) = peer.begins_by(attempt, now)
         {
+            let path = peer.candidates[place].hash;
             let payload = opening(now.unix.0, &peer.candidates[place].nodes);
             let index = fresh_index(random, sessions);
             if let Ok((started, first)) = noise.initiate(&remote.noise, random.secret(), &payload) {
-                if let Some(before) = peer.starting.replace(Starting { index, started, at: now.instant }) {
+                let starting = Starting { index, attempt, path, started, at: now.instant };
+                if let Some(before) = peer.starting.replace(starting) {
                     sessions.remove(&before.index);
                 }
                 sessions.insert(index, *identity);

@@ -2,5 +2,8 @@
 
 mod attacks;
 mod carry;
+mod failover;
 mod paths;
+mod stream;
+mod timed;
 mod world;

@@ -82,7 +82,7 @@ fn the_newest_segment_of_each_tcp_flow_is_sent_again_when_its_path_dies() {
     }
     assert_eq!(world.gateway(A).counters().resent, 0, "the path answers");
     world.down.insert(2);
-    world.run(Duration::from_millis(1_100));
+    world.run(Duration::from_millis(850));
     for (port, text) in [(1000, "first"), (1000, "second"), (1001, "other"), (1000, "third")] {
         world.send_plain(A, &of_flow(port, text));
     }
@@ -101,7 +101,7 @@ fn the_newest_segment_of_each_tcp_flow_is_sent_again_when_its_path_dies() {
     world.run(Duration::from_secs(2));
     world.received(B);
     world.down.insert(2);
-    world.run(Duration::from_millis(1_100));
+    world.run(Duration::from_millis(850));
     for port in 2_000..2_200 {
         world.send_plain(A, &of_flow(port, "one of many"));
     }
@@ -117,7 +117,7 @@ fn a_path_that_was_only_late_and_a_host_with_one_path_see_no_packet_twice() {
     world.run(Duration::from_secs(2));
     world.received(B);
     world.down.insert(2);
-    world.run(Duration::from_millis(1_100));
+    world.run(Duration::from_millis(850));
     world.send_plain(A, &segment());
     world.down.clear();
     for _ in 0..50 {

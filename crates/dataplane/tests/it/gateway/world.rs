@@ -247,27 +247,37 @@ impl World {
             }
             order
         });
-        let hop = |node: &usize| Hop {
-            at: HopId::Node { identity: identity(*node), id: network::id(*node), tag: Tag(TAGS) },
-            ingress: 0,
-            egress: 0,
-        };
-        orders.map(|order| Path::icing(order.iter().map(hop).collect(), expiry, self.mtu).unwrap()).collect()
+        orders.map(|order| path_over(&order, expiry, self.mtu)).collect()
     }
 
-    fn consent(&self, mut path: Path) -> Result<Path, String> {
-        let hash = path.consent_hash(Version::Standard).unwrap();
-        let until = (self.micros / 1_000_000) as u32 + self.lasts;
-        let nodes: Vec<_> = path.nodes().collect();
-        for (index, (id, _, tag)) in nodes.into_iter().enumerate().skip(1) {
-            let node = usize::from(id.0[0]) - 1;
-            if self.refusing.contains(&node) {
-                return Err(format!("node {node} refuses"));
-            }
-            path.add_consent(index, until, network::master(node).consent(&hash, index, tag, until)).unwrap();
+    fn consent(&self, path: Path) -> Result<Path, String> {
+        let nodes = path.nodes().skip(1).map(|(id, ..)| usize::from(id.0[0]) - 1);
+        if let Some(node) = { nodes }.find(|node| self.refusing.contains(node)) {
+            return Err(format!("node {node} refuses"));
         }
-        Ok(path)
+        Ok(consented(path, (self.micros / 1_000_000) as u32 + self.lasts))
     }
+}
+
+/// The path over these nodes, as a path server knows it.
+pub fn path_over(order: &[usize], expiry: u64, mtu: u16) -> Path {
+    let hop = |node: &usize| Hop {
+        at: HopId::Node { identity: identity(*node), id: network::id(*node), tag: Tag(TAGS) },
+        ingress: 0,
+        egress: 0,
+    };
+    Path::icing(order.iter().map(hop).collect(), expiry, mtu).unwrap()
+}
+
+/// The path with every node's consent until then.
+pub fn consented(mut path: Path, until: u32) -> Path {
+    let hash = path.consent_hash(Version::Standard).unwrap();
+    let nodes: Vec<_> = path.nodes().collect();
+    for (index, (id, _, tag)) in nodes.into_iter().enumerate().skip(1) {
+        let node = usize::from(id.0[0]) - 1;
+        path.add_consent(index, until, network::master(node).consent(&hash, index, tag, until)).unwrap();
+    }
+    path
 }
 
 pub fn gateway(node: usize) -> Gateway {

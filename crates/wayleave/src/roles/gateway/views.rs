@@ -141,7 +141,7 @@ impl GatewayView {
             RouteState::Ready if peer.sessions == 0 => {
                 "the path is ready; the other gateway has not answered the handshake"
             }
-            RouteState::Ready if route.active.as_ref().is_some_and(|path| path.is_dead) => {
+            RouteState::Ready if route.active.as_ref().is_some_and(|path| path.dead_since.is_some()) => {
                 "every path is dead: probes stay unanswered"
             }
             RouteState::Ready => "packets go by the active path",
@@ -253,7 +253,8 @@ fn describe(path: &PathStatus, known: &Known) -> Value {
         "proven_until": path.proven_until,
         "room": path.room,
         "round_trip_micros": path.round_trip.map(|span| span.as_micros() as u64),
-        "dead": path.is_dead,
+        "dead": path.dead_since.is_some(),
+        "dead_since": path.dead_since,
         "held": path.is_held,
         "refused": path.refused,
     })
@@ -272,6 +273,14 @@ impl View for GatewayView {
                     "peer": known.describe(&peer.identity), "sessions": peer.sessions, "flows": peer.flows,
                     "waiting": peer.waiting, "paths": peer.paths.len(), "routes": peer.routes.len(),
                 })
+            })
+            .collect();
+        let dead_paths: Vec<Value> = peers
+            .iter()
+            .flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)))
+            .filter_map(|(peer, path)| {
+                let nodes: Vec<String> = path.nodes.iter().map(|node| known.describe(node)).collect();
+                Some(json!({ "to": known.describe(&peer.identity), "nodes": nodes, "since": path.dead_since? }))
             })
             .collect();
         let dropped: serde_json::Map<String, Value> =
@@ -295,6 +304,7 @@ impl View for GatewayView {
             "split": counters.split,
             "failovers": counters.failovers,
             "dead": counters.dead,
+            "dead_paths": dead_paths,
             "resent": counters.resent,
             "path_requests": counters.path_requests,
             "proof_requests": counters.proof_requests,

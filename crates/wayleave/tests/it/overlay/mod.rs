@@ -2,6 +2,7 @@
 
 mod applications;
 mod attacks;
+mod failover;
 mod gateways;
 pub(crate) mod harness;
 mod hostile;
