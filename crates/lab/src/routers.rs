@@ -421,7 +421,7 @@ fn version(router: &RouterPackage, installed: &Installation) -> Option<String> {
     let bare = |word| str::strip_prefix(word, 'v').or(word.strip_prefix("OpenSSH_")).unwrap_or(word);
     let mut words = text.split_whitespace().map(bare);
     let number = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
-    (status.success() || router.fails).then(|| number.to_owned())
+    (status.success() || router.fails).then(|| number.trim_end_matches(',').to_owned())
 }
 
 fn find_program(name: &str, directories: &[PathBuf]) -> Option<PathBuf> {

@@ -43,12 +43,18 @@ impl Session {
     }
 
     /// What a step says that is played with a stand-in; nothing with `ssh`.
-    pub(super) fn stand_in(&self) -> Option<String> {
+    pub(super) fn stand_in(&self) -> Option<&'static str> {
         match self {
             Self::Ssh { .. } => None,
-            Self::Curl { reason, .. } => {
-                Some(format!("curl and a TCP server of our own stand in for ssh, which is not to be had: {reason}"))
-            }
+            Self::Curl { .. } => Some("curl and a TCP server of our own stand in for ssh"),
+        }
+    }
+
+    /// Why it is not `ssh`.
+    pub(super) fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Ssh { .. } => None,
+            Self::Curl { reason, .. } => Some(reason),
         }
     }
 
