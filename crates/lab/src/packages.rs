@@ -119,7 +119,8 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}: {}; {}", self.listed.package.name, of_release(self.listed), self.error, self.listed.without)
+        // The error begins with the package's name.
+        write!(f, "{}{}; {}", self.error, of_release(self.listed), self.listed.without)
     }
 }
 
@@ -163,7 +164,8 @@ mod tests {
         let error = RoutersError::Libraries { name: "the OpenSSH server", libraries: "libx.so.1".to_owned() };
         let text = Missing { listed, error }.to_string();
         assert!(
-            text.starts_with("the OpenSSH server: ") && text.contains("ssh over the overlay is not shown"),
+            text.starts_with("the OpenSSH server needs libx.so.1")
+                && text.contains("ssh over the overlay is not shown"),
             "{text}"
         );
     }

@@ -101,7 +101,7 @@ fn started<'a>(exchange: &'a mut DemoExchange, facts: &mut Facts) -> Option<&'a 
         facts.push(format!("{SKIPPED}the overlay does not run, see above"));
     }
     let demo = exchange.overlay.as_mut()?;
-    facts.extend(demo.session.stand_in());
+    facts.extend(demo.session.stand_in().map(str::to_owned));
     Some(demo)
 }
 
@@ -140,7 +140,9 @@ pub(super) fn by_name(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
     let overlay = Overlay::start(plan, network, &folder, exchange.binary(), &mut |_| ())?;
     let session = start_session(&overlay, tools, &folder, exchange.rung)?;
     // The checks are made all the same; what the step is there to show is not shown.
-    facts.extend(session.stand_in().map(|what| format!("{SKIPPED}{what}")));
+    if let (Some(what), Some(reason)) = (session.stand_in(), session.reason()) {
+        facts.push(format!("{SKIPPED}{what}: {reason}"));
+    }
     let demo = exchange.overlay.insert(SshDemo { overlay, session });
     facts.push(format!(
         "{} nodes, {} gateways, a path server and {} consent servers run after {:.1} s",

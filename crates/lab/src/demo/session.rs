@@ -43,12 +43,18 @@ impl Session {
     }
 
     /// What a step says that is played with a stand-in; nothing with `ssh`.
-    pub(super) fn stand_in(&self) -> Option<String> {
+    pub(super) fn stand_in(&self) -> Option<&'static str> {
         match self {
             Self::Ssh { .. } => None,
-            Self::Curl { reason, .. } => {
-                Some(format!("curl and a TCP server of our own stand in for ssh, which is not to be had: {reason}"))
-            }
+            Self::Curl { .. } => Some("curl and a TCP server of our own stand in for ssh"),
+        }
+    }
+
+    /// Why it is not `ssh`.
+    pub(super) fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Ssh { .. } => None,
+            Self::Curl { reason, .. } => Some(reason),
         }
     }
 
@@ -131,8 +137,8 @@ fn request(stream: &mut impl Read) -> io::Result<String> {
     while octets.len() < MOST_OCTETS {
         let text = String::from_utf8_lossy(&octets);
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().filter_map(|line| line.split_once(':'));
-            let length = length.into_iter().find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+            let mut fields = head.lines().filter_map(|line| line.split_once(':'));
+            let length = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
             let length = length.and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0);
             if body.len() >= length {
                 return Ok(body.to_owned());
