@@ -53,8 +53,10 @@ mod ordered {
         let (what, _) = order.take_if(|(_, at)| at == place)?;
         drop(order);
         IS_ORDERED.store(false, Ordering::Release);
-        while what == "stall" {
-            sleep(LOOK);
+        if what == "stall" {
+            loop {
+                sleep(LOOK);
+            }
         }
         Some(what)
     }

@@ -283,7 +283,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
             let why = reason(report);
             warn!(
                 routes = routes.len(),
-                first = first(&routes),
+                first = first(routes),
                 suppressed,
                 "routes of the router are not announced to the exchange: {} ({why})",
                 class.name()
@@ -294,7 +294,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
         MemberAttestationEvent::Route { event: RouteEvent::NotExtended { routes, error }, .. } => {
             warn!(
                 routes = routes.len(),
-                first = first(&routes),
+                first = first(routes),
                 suppressed,
                 "routes announced without this AS's signature, their chain ends here: {error}"
             );
@@ -304,7 +304,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
             error!(
                 need,
                 routes = routes.len(),
-                first = first(&routes),
+                first = first(routes),
                 suppressed,
                 "routes not announced: their attestation needs {need} octets; raise most_octets or use a suite with shorter signatures"
             );
@@ -330,7 +330,7 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
         MemberAttestationEvent::Route { event: RouteEvent::Failed { task, routes }, .. } => {
             error!(
                 routes = routes.len(),
-                first = first(&routes),
+                first = first(routes),
                 suppressed,
                 "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above"
             );

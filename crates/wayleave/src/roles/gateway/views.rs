@@ -326,7 +326,7 @@ impl View for GatewayView {
             for route in peer.routes.iter().filter(|route| route.mirror.is_none()) {
                 let active = route.active.as_ref();
                 let nodes = active.map(|path| path.nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>());
-                let is_dead = active.is_some_and(|path| path.is_dead);
+                let is_dead = active.is_some_and(|path| path.dead_since.is_some());
                 let words = if is_dead { "dead" } else { state(&route.state) };
                 let well = matches!(route.state, RouteState::Ready | RouteState::Asking) && !is_dead;
                 overview

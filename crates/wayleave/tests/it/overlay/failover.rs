@@ -310,12 +310,8 @@ impl Place {
         let before = count();
         std::thread::sleep(Duration::from_millis(700));
         let [north, south] = [0, 1].map(|at| count()[at] - before[at]);
-        if north > south {
-            ["w1", "w2", "w3"]
-        } else {
-            ["w4", "w5", "w6"]
-        }
-        [number % 3].to_owned()
+        let path = if north > south { ["w1", "w2", "w3"] } else { ["w4", "w5", "w6"] };
+        path[number % 3].to_owned()
     }
 }
 
