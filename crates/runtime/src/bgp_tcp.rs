@@ -111,14 +111,6 @@ pub struct Sockets<E> {
 #[derive(Clone, Debug)]
 pub struct Connections(Arc<Shared>);
 
-/// What has become of the octets that were given to a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Progress {
-    pub queued: u64,
-    /// Those that the peer's TCP has acknowledged.
-    pub acknowledged: u64,
-}
-
 #[derive(Debug, Default)]
 struct Shared {
     table: Mutex<ConnectionTable>,
@@ -130,16 +122,11 @@ struct Shared {
 struct ConnectionTable {
     last: u64,
     open: HashMap<u64, OpenConnection>,
-    /// What became of the connection that ended last.
-    ended: Option<(u64, Progress)>,
 }
 
 #[derive(Debug)]
 struct OpenConnection {
-    stream: Arc<TcpStream>,
     queue: mpsc::UnboundedSender<Vec<u8>>,
-    /// Octets that were given to the queue in all.
-    queued: u64,
     waiting: Arc<AtomicUsize>,
     blocked: Arc<AtomicBool>,
     reader: AbortHandle,
@@ -226,9 +213,8 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
 
     /// Queues octets. Returns `false` if the connection is blocked now, until [`TcpEvent::Writable`].
     pub fn send(&self, connection: u64, bytes: Vec<u8>) -> bool {
-        let mut table = self.shared.lock();
-        let Some(open) = table.open.get_mut(&connection) else { return true };
-        open.queued += bytes.len() as u64;
+        let table = self.shared.lock();
+        let Some(open) = table.open.get(&connection) else { return true };
         let waiting = open.waiting.fetch_add(bytes.len(), Ordering::AcqRel) + bytes.len();
         let _ = open.queue.send(bytes); // fails only if the connection is ending
         if waiting > HIGH_WATER {
@@ -239,7 +225,7 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
 
     /// Closes a connection once the peer has read what is queued, or has stopped reading: [`Connections::gone`] waits for that.
     pub fn close(&self, connection: u64) {
-        if let Some(open) = self.shared.lock().remove(connection) {
+        if let Some(open) = self.shared.lock().open.remove(&connection) {
             open.reader.abort();
         }
     }
@@ -256,37 +242,12 @@ impl Connections {
     pub async fn gone(&self) {
         let _ = self.0.writing.subscribe().wait_for(|writing| *writing == 0).await; // the sender is here
     }
-
-    /// What became of a connection's octets; of a closed one, when it was closed.
-    #[must_use]
-    pub fn progress(&self, connection: u64) -> Progress {
-        let table = self.0.lock();
-        let ended = table.ended.filter(|(ended, _)| *ended == connection).map(|(_, progress)| progress);
-        table.open.get(&connection).map(OpenConnection::progress).or(ended).unwrap_or_default()
-    }
 }
 
 impl<E> Drop for Sockets<E> {
     fn drop(&mut self) {
         self.listeners.iter().chain(&self.attempt).for_each(AbortHandle::abort);
         self.shared.lock().open.drain().for_each(|(_, open)| open.reader.abort());
-    }
-}
-
-impl ConnectionTable {
-    /// Takes a connection out: its queue ends, and its writer closes it.
-    fn remove(&mut self, connection: u64) -> Option<OpenConnection> {
-        let open = self.open.remove(&connection)?;
-        self.ended = Some((connection, open.progress()));
-        Some(open)
-    }
-}
-
-impl OpenConnection {
-    fn progress(&self) -> Progress {
-        let unsent = self.waiting.load(Ordering::Acquire) as u64;
-        let unacknowledged = options::unacknowledged(self.stream.as_fd()).unwrap_or(0) as u64;
-        Progress { queued: self.queued, acknowledged: self.queued.saturating_sub(unsent + unacknowledged) }
     }
 }
 
@@ -315,12 +276,7 @@ impl Shared {
         let connection = table.last;
         let begin = event(connection).into();
         let task = tokio::spawn(read(connection, begin, Arc::clone(&stream), Arc::clone(self), events.clone()));
-        let writer = Writer {
-            connection,
-            waiting: Arc::clone(&waiting),
-            blocked: Arc::clone(&blocked),
-            stream: Arc::clone(&stream),
-        };
+        let writer = Writer { connection, waiting: Arc::clone(&waiting), blocked: Arc::clone(&blocked), stream };
         self.writing.send_modify(|writing| *writing += 1);
         let counted = Counted(Arc::clone(self));
         let events = events.clone();
@@ -329,9 +285,7 @@ impl Shared {
             drop(counted);
         });
         let reader = task.abort_handle();
-        table
-            .open
-            .insert(connection, OpenConnection { stream, queue, queued: 0, waiting, blocked, reader, _open: open });
+        table.open.insert(connection, OpenConnection { queue, waiting, blocked, reader, _open: open });
     }
 }
 
@@ -380,7 +334,7 @@ async fn read<E: From<TcpEvent>>(
         }
     }
     drop(stream);
-    shared.lock().remove(connection);
+    shared.lock().open.remove(&connection);
     let _ = events.send(TcpEvent::Closed { connection }.into()).await;
 }
 
@@ -489,19 +443,5 @@ mod tests {
         assert!(received.ends_with(b"NOTIFICATION"));
         sending.join().expect("sent");
         timeout(Duration::from_secs(60), connections.gone()).await.expect("closed");
-    }
-
-    #[tokio::test]
-    async fn progress_is_what_the_peers_tcp_has_acknowledged_also_after_the_end() {
-        let (sockets, mut from, connection, peer) = slow_peer().await;
-        let connections = sockets.connections();
-        assert_eq!(connections.progress(connection), Progress::default());
-        while sockets.send(connection, vec![0; 1 << 16]) {}
-        let progress = connections.progress(connection);
-        assert!(progress.acknowledged < progress.queued, "{progress:?}: nobody reads");
-        drop(peer);
-        while !matches!(next(&mut from).await, TcpEvent::Closed { .. }) {}
-        let last = connections.progress(connection);
-        assert!(last.queued == progress.queued && last.acknowledged < last.queued, "{last:?}");
     }
 }
