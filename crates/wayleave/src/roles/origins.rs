@@ -87,6 +87,7 @@ pub struct CacheSummary {
     /// `never heard`, `current`, `stale`, `expired` or `dropped`.
     pub standing: &'static str,
     /// Why it is not connected, while it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub vrps: usize,
     pub router_keys: usize,
