@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "_exit and a timer of the system, which wait for no thread of the process")]
 
 use std::panic::PanicHookInfo;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use wayleave_core::is_contained;
@@ -20,9 +21,21 @@ pub const STOP_LIMIT: Duration = Duration::from_secs(15);
 /// A panic whose report takes longer, such as one within an allocation, ends the process by SIGALRM.
 const REPORT_LIMIT_MICROS: libc::suseconds_t = 500_000;
 
+/// The process has its outcome, and only drops what it has.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// The role has ended, well or not, and its tasks are about to be dropped. A task that looks at a timer while its runtime shuts down
+/// panics in tokio, which is no fault of the program and must not replace the outcome. The caller bounds what follows in time.
+pub fn is_over() {
+    IS_OVER.store(true, Ordering::Release);
+}
+
 /// From now on a panic of any thread or task ends the process, unless it is [contained](wayleave_core::contained).
 pub fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
+        if IS_OVER.load(Ordering::Acquire) {
+            return;
+        }
         let is_contained = is_contained();
         if !is_contained {
             end_by_alarm();

@@ -28,6 +28,7 @@ use wayleave_core::Asn;
 pub enum Keys {
     /// Create a key file: a TLS key with its certificate, and a signing key. Prints the public keys.
     New {
+        /// The file to create.
         file: PathBuf,
         /// The name in the certificate. Default: the file's.
         #[arg(long)]
@@ -40,6 +41,7 @@ pub enum Keys {
     },
     /// Say what a key file or signed file is, and print its public parts.
     Show {
+        /// The file to show.
         file: PathBuf,
         #[arg(long)]
         json: bool,
@@ -52,6 +54,7 @@ pub enum Keys {
     Node(NodeKeys),
     /// Create a token for the API of a key server, in a file. Prints its hash, which the configuration names.
     Token {
+        /// The file to create.
         file: PathBuf,
         #[arg(long)]
         json: bool,
@@ -66,7 +69,9 @@ pub enum Keys {
     Record(RecordKeys),
     /// Create an AS's identity keys (Ed25519 and SLH-DSA), which sign additions to its profile.
     Identity {
+        /// The file to create.
         file: PathBuf,
+        /// The AS whose identity it is.
         #[arg(long)]
         asn: Asn,
         /// An Ed25519 key alone: what it signs does not count where post-quantum suites are required.
@@ -95,6 +100,7 @@ pub enum Keys {
         /// The anchor's public file.
         #[arg(long)]
         anchor: PathBuf,
+        /// The folder of signed objects.
         #[arg(long)]
         objects: PathBuf,
         #[arg(long)]

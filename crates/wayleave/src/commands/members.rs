@@ -42,10 +42,12 @@ pub enum Members {
     Countersign(Countersign),
     /// As an operator, alone: remove a member. Its slot and its keys cannot be used again.
     Remove {
+        /// The member set.
         file: PathBuf,
         /// Your key file.
         #[arg(long)]
         operator: PathBuf,
+        /// The member to remove.
         #[arg(long)]
         name: String,
         #[arg(long)]
@@ -53,6 +55,7 @@ pub enum Members {
     },
     /// Print a set, after checking all its signatures.
     Show {
+        /// The member set.
         file: PathBuf,
         /// Party 1's operator's public key (`ed25519:...`), and party 2's, which must have signed the set.
         #[arg(long, num_args = 2, value_names = ["KEY1", "KEY2"])]

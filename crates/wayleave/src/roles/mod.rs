@@ -108,6 +108,7 @@ pub fn run(role: RoleName, configuration: &Path, refuses: bool) -> Outcome {
             RoleName::Key => daemon::run::<key::KeyRole>(configuration, refuses).await,
         }
     });
+    ending::is_over();
     // A thread that does not end, such as a machine that nobody stopped, must not keep the process and its locks.
     runtime.shutdown_timeout(LAST_WORK[usize::from(outcome.is_err())]);
     outcome
