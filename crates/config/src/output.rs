@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn people_read_times_and_programs_numbers() {
         let row = json!({ "not_after": 1_700_000_000, "asn": 64_496, "from": [0, 60], "until": null });
-        let text = objects(&[row.clone()], &["asn", "not_after", "from", "until"]);
+        let text = objects(std::slice::from_ref(&row), &["asn", "not_after", "from", "until"]);
         assert!(text.contains("2023-11-14T22:13:20Z  - 1970-01-01T00:01:00Z  -"), "{text}");
         let text = fields(&json!({ "a": row }));
         assert!(
