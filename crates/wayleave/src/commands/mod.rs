@@ -43,7 +43,7 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Print a commented configuration that passes `check`.
+    /// Print a commented configuration to start from. `check` then names each example value that is to be replaced.
     Init(init::Init),
     /// Check a configuration. Exit code 0: valid; 1: errors, with line and column.
     Check(check::Check),
