@@ -368,8 +368,8 @@ pub(super) struct Route {
     pub(super) class: Class,
     pub(super) active: Option<PathHash>,
     pub(super) spare: Option<PathHash>,
-    /// A path that is wanted back, and probed for that: it comes before the active one, or has fewer nodes in common with it than the
-    /// spare one has.
+    /// A third path, which is probed: it is wanted back, since it comes before the active one or has fewer nodes in common with it than
+    /// the spare one has; or the peer is to hear it.
     wanted: Option<PathHash>,
     /// When something was last sent by it.
     pub(super) used: Instant,
@@ -955,9 +955,16 @@ fn choose(
     let is_apart = |candidate: &Candidate| {
         (!must_be_heard || is_heard(candidate)) && spare.is_some_and(|spare| shared(candidate) < shared(spare))
     };
-    let others = allowed.iter().copied().filter(is_other).filter(is_possible);
-    let wanted = others.filter(|candidate| comes_first(candidate) || is_apart(candidate));
+    let others: Vec<&Candidate> = allowed.iter().copied().filter(is_other).filter(is_possible).collect();
+    let wanted = others.iter().copied().filter(|candidate| comes_first(candidate) || is_apart(candidate));
     let wanted = wanted.min_by_key(|candidate| (!comes_first(candidate), shared(candidate), rank(candidate)));
+    // The peer answers by paths that it has heard, as far as its own policy allows them: that may leave it a single one of two, and
+    // then the death of that one makes the other look dead too. So who begins flows lets it hear a third.
+    let reserve = || {
+        let others = others.iter().copied().filter(|_| !answers);
+        others.min_by_key(|candidate| (candidate.standing(now), shared(candidate), rank(candidate)))
+    };
+    let wanted = wanted.or_else(reserve);
     let hash = |candidate: Option<&Candidate>| candidate.map(|candidate| candidate.hash);
     let has_changed = had_one && before.is_some() && hash(active) != route.active;
     (route.active, route.spare, route.wanted) = (hash(active), hash(spare), hash(wanted));

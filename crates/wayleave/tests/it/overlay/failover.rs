@@ -227,6 +227,7 @@ impl Place {
         let is_well = |path: &Value| path["proven_until"].is_u64() && path["dead"] == false && path["held"] == true;
         let settled = wait_until(PATIENCE, || {
             let why = self.page("a", &format!("why?name={name}"));
+            // Of the paths that a uses b's own policy leaves two in the west, and none through the east.
             let rest = ["a", "b"].iter().all(|gateway| {
                 let used = self.used(gateway);
                 used.len() >= 2 && used.iter().all(is_well)
