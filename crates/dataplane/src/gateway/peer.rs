@@ -24,6 +24,8 @@ pub const PROBE: Duration = Duration::from_millis(500);
 pub const PROBE_IN_DOUBT: Duration = Duration::from_millis(250);
 /// Unanswered probes after which a path is dead, until one is answered.
 pub const MOST_UNANSWERED: u8 = 3;
+/// Unanswered probes with which a path is in doubt: the last one's answer may be under way.
+const IN_DOUBT: u8 = 2;
 /// What was found by probes holds for this long after the last one.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 /// A session is at least so old when another is begun because nothing is heard in it.
@@ -51,6 +53,8 @@ pub const LIMIT_PATHS: usize = 32;
 pub const LIMIT_ROUTES: usize = 16;
 /// Sessions with a peer.
 pub const LIMIT_SESSIONS: usize = 4;
+/// Handshakes with a peer that wait for an answer.
+const LIMIT_STARTING: usize = 4;
 /// Flows with a peer.
 pub const LIMIT_FLOWS: usize = 4096;
 /// A flow of which nothing was seen for this long may be forgotten.
@@ -368,9 +372,11 @@ pub(super) struct Route {
     pub(super) class: Class,
     pub(super) active: Option<PathHash>,
     pub(super) spare: Option<PathHash>,
-    /// A third path, which is probed: it is wanted back, since it comes before the active one or has fewer nodes in common with it than
-    /// the spare one has; or the peer is to hear it.
+    /// A path that is wanted back, and probed for that: it comes before the active one, or has fewer nodes in common with it than the
+    /// spare one has.
     wanted: Option<PathHash>,
+    /// A path that is probed so that the peer hears it: of those by which it may answer, few nodes are to be common to all.
+    reserve: Option<PathHash>,
     /// When something was last sent by it.
     pub(super) used: Instant,
     /// When an inner packet was.
@@ -381,12 +387,12 @@ pub(super) struct Route {
 
 impl Route {
     fn new(class: Class, now: Instant) -> Self {
-        Self { class, active: None, spare: None, wanted: None, used: now, data: None, heard: None }
+        Self { class, active: None, spare: None, wanted: None, reserve: None, used: now, data: None, heard: None }
     }
 
     /// The paths that it goes by, and by which it is answered.
     fn paths(&self) -> impl Iterator<Item = PathHash> {
-        [self.active, self.spare, self.wanted].into_iter().flatten()
+        [self.active, self.spare, self.wanted, self.reserve].into_iter().flatten()
     }
 
     pub(super) fn is_live(&self, now: Instant) -> bool {
@@ -487,7 +493,9 @@ impl BuildHasher for Keyed {
 pub(super) struct Peer {
     /// Newest last.
     pub(super) sessions: Vec<Known>,
-    pub(super) starting: Option<Starting>,
+    /// Handshakes that wait for an answer, newest last: the peer may have to find a path first, so that it answers one that is not the
+    /// newest.
+    pub(super) starting: Vec<Starting>,
     /// When the newest handshake that it began was made.
     pub(super) opened: u64,
     /// A response that waits for a path.
@@ -515,7 +523,7 @@ impl Peer {
     pub(super) fn new(keyed: Keyed) -> Self {
         Self {
             sessions: Vec::new(),
-            starting: None,
+            starting: Vec::new(),
             opened: 0,
             response: None,
             candidates: Vec::new(),
@@ -651,7 +659,7 @@ impl Peer {
                 let candidate = candidates.iter().find(|candidate| candidate.hash == *hash);
                 candidate.is_some_and(|candidate| policy.is_some_and(|policy| policy.allows(&candidate.nodes)))
             };
-            for place in [&mut route.active, &mut route.spare, &mut route.wanted] {
+            for place in [&mut route.active, &mut route.spare, &mut route.wanted, &mut route.reserve] {
                 has_left |= place.take_if(|hash| !is_allowed(hash)).is_some();
             }
         }
@@ -768,6 +776,13 @@ impl Peer {
                 age >= most || is_deaf && age >= DEAF
             }
         }
+    }
+
+    /// Adds a handshake that waits for its answer; returns the number of the one that gives way.
+    pub(super) fn start(&mut self, starting: Starting) -> Option<u32> {
+        let oldest = (self.starting.len() == LIMIT_STARTING).then(|| self.starting.remove(0).index);
+        self.starting.push(starting);
+        oldest
     }
 
     /// Adds a session; returns the numbers of those that end. Those that the peer never used give way first: while none of our
@@ -888,7 +903,7 @@ fn choose(
     now: Now,
 ) -> bool {
     let Some(policy) = policies.get(route.class.policy) else {
-        (route.active, route.spare, route.wanted) = (None, None, None);
+        (route.active, route.spare, route.wanted, route.reserve) = (None, None, None, None);
         return false;
     };
     let allowed: Vec<&Candidate> = candidates.iter().filter(|candidate| policy.allows(&candidate.nodes)).collect();
@@ -911,6 +926,9 @@ fn choose(
     // meanwhile. Later on one that is answered comes before one of which nothing is known, and if all are dead, the one that was
     // answered last is the likeliest to be again.
     let floor = if had_one { Standing::Ready } else { Standing::Possible };
+    // What killed a path may be about to show on others: one that answers comes first, and one without the nodes of those that are dead.
+    let dead = allowed.iter().filter(|candidate| candidate.standing(now) == Standing::Dead);
+    let suspects: Vec<&IdentityKey> = dead.flat_map(|candidate| between(&candidate.nodes)).collect();
     let best = || {
         let standing = |candidate: &Candidate| match candidate.standing(now) {
             Standing::Untried => Standing::Dead,
@@ -920,7 +938,14 @@ fn choose(
             Standing::Dead => Reverse(candidate.answered),
             _ => Reverse((had_one && candidate.is_heard(now.instant)).then_some(now.instant)),
         };
-        let order = |candidate: &&Candidate| (standing(candidate), heard_last(candidate), rank(candidate));
+        let doubt = |candidate: &Candidate| {
+            let suspects = between(&candidate.nodes).iter().filter(|node| suspects.contains(node)).count();
+            let is_in_doubt = candidate.lane.as_ref().is_some_and(|lane| lane.unanswered >= IN_DOUBT);
+            if had_one { (is_in_doubt, suspects) } else { (false, 0) }
+        };
+        let order = |candidate: &&Candidate| {
+            (standing(candidate), doubt(candidate), heard_last(candidate), rank(candidate))
+        };
         allowed.iter().copied().min_by_key(order)
     };
     let mut active = before.filter(keeps).or_else(best);
@@ -958,15 +983,19 @@ fn choose(
     let others: Vec<&Candidate> = allowed.iter().copied().filter(is_other).filter(is_possible).collect();
     let wanted = others.iter().copied().filter(|candidate| comes_first(candidate) || is_apart(candidate));
     let wanted = wanted.min_by_key(|candidate| (!comes_first(candidate), shared(candidate), rank(candidate)));
-    // The peer answers by paths that it has heard, as far as its own policy allows them: that may leave it a single one of two, and
-    // then the death of that one makes the other look dead too. So who begins flows lets it hear a third.
-    let reserve = || {
-        let others = others.iter().copied().filter(|_| !answers);
-        others.min_by_key(|candidate| (candidate.standing(now), shared(candidate), rank(candidate)))
-    };
-    let wanted = wanted.or_else(reserve);
+    // The peer answers by paths that it has heard, as far as its own policy allows them. That may leave it a single one of the active
+    // and the spare one, or two with a common node; then one death makes paths look dead that are not. So who begins flows lets it
+    // hear another, which has few nodes in common with both.
+    let rest = others.iter().copied().filter(|other| !answers && wanted.is_none_or(|wanted| wanted.hash != other.hash));
+    let reserve = rest.min_by_key(|candidate| {
+        let of_spare = spare.map_or(&[][..], |spare| between(&spare.nodes));
+        let with_spare = between(&candidate.nodes).iter().filter(|node| of_spare.contains(node)).count();
+        let is_new = route.reserve != Some(candidate.hash);
+        (candidate.standing(now).max(Standing::Possible), shared(candidate) + with_spare, is_new, rank(candidate))
+    });
     let hash = |candidate: Option<&Candidate>| candidate.map(|candidate| candidate.hash);
     let has_changed = had_one && before.is_some() && hash(active) != route.active;
     (route.active, route.spare, route.wanted) = (hash(active), hash(spare), hash(wanted));
+    route.reserve = hash(reserve);
     has_changed
 }

@@ -49,7 +49,7 @@ fn a_prefix_over_the_limit_is_not_announced_and_takes_the_place_of_one_that_goes
     let status = member.status();
     assert_eq!((status.not_announced, status.counters.refused), (1, 0), "no party had to refuse it");
     assert_eq!(status.withheld[0].why, "it would exceed this member's prefix limit of 2");
-    let limit = member.why(prefixes(2..3)[0].prefix).own[0].checks[4].clone();
+    let limit = member.why(prefixes(2..3)[0].prefix).own[0].checks.pop().expect("the limit is checked last");
     assert_eq!(
         (limit.check, limit.passed, limit.found.as_str()),
         ("prefix limit", false, "2 prefixes announced, at most 2")

@@ -134,12 +134,16 @@ impl Gateway {
             // It came by another path too.
             return Ok(());
         }
-        let starting = peer.starting.take_if(|starting| starting.index == index).ok_or(Reason::UnknownSession)?;
+        let place = peer.starting.iter().position(|starting| starting.index == index).ok_or(Reason::UnknownSession)?;
+        let starting = peer.starting.remove(place);
         // A response that does not open ends the handshake; the next one has other keys.
         let session = starting.started.finish(noise, now.instant).map_err(|_| Reason::Seal);
         let session = session.inspect_err(|_| {
             self.sessions.remove(&index);
         })?;
+        for other in peer.starting.drain(..) {
+            self.sessions.remove(&other.index);
+        }
         for ended in peer.add_session(Known { index, to, session, is_confirmed: true }, now.instant) {
             self.sessions.remove(&ended);
         }

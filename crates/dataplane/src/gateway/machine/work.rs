@@ -69,8 +69,8 @@ impl Gateway {
         }
         let begins = is_live
             && peer.wants_session(now)
-            && peer.starting.as_ref().is_none_or(|starting| now.instant.since(starting.at) >= HANDSHAKE);
-        let attempt = peer.starting.as_ref().map_or(0, |starting| starting.attempt + 1);
+            && peer.starting.last().is_none_or(|starting| now.instant.since(starting.at) >= HANDSHAKE);
+        let attempt = peer.starting.last().map_or(0, |starting| starting.attempt + 1);
         if let (true, Some(remote)) = (begins, members.get(identity))
             && let Some(place) = peer.begins_by(attempt, now)
         {
@@ -79,8 +79,8 @@ impl Gateway {
             let index = fresh_index(random, sessions);
             if let Ok((started, first)) = noise.initiate(&remote.noise, random.secret(), &payload) {
                 let starting = Starting { index, attempt, path, started, at: now.instant };
-                if let Some(before) = peer.starting.replace(starting) {
-                    sessions.remove(&before.index);
+                if let Some(oldest) = peer.start(starting) {
+                    sessions.remove(&oldest);
                 }
                 sessions.insert(index, *identity);
                 out.control(&mut peer.candidates[place], &Message::initiation(index, &first), now);
