@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::rs::StatusSection;
-use super::{Fault, Source, attest, consent, gateway, key, member, path, realm, router, rs, stamper};
+use super::{Fault, Source, attest, consent, documentation, gateway, key, member, path, realm, router, rs, stamper};
 use crate::failure::{Failure, Failures, Outcome};
 
 /// A role's configuration, for commands that work on any.
@@ -45,18 +45,29 @@ pub struct Checked {
     pub errors: Vec<Failure>,
     /// What is valid, but probably not meant.
     pub warnings: Vec<Failure>,
+    /// Keys and pins that `wayleave init` wrote, with which the role does not start.
+    pub examples: Vec<Failure>,
+    /// Addresses and AS numbers that are for documentation, outside a laboratory.
+    pub documentation: Vec<Failure>,
 }
 
 impl Checked {
     /// Faults and warnings, with their places in the text.
     pub fn found(role: &'static str, source: &Source, errors: Vec<Fault>, warnings: Vec<Fault>) -> Self {
         let failures = |faults: Vec<Fault>| faults.into_iter().map(|fault| source.failure(fault)).collect();
-        Self { role, errors: failures(errors), warnings: failures(warnings) }
+        let documentation = failures(documentation::faults(source));
+        Self { role, errors: failures(errors), warnings: failures(warnings), examples: Vec::new(), documentation }
+    }
+
+    /// The same with the example values that the file still has.
+    #[must_use]
+    pub(super) fn with_examples(self, source: &Source, examples: Vec<Fault>) -> Self {
+        Self { examples: examples.into_iter().map(|fault| source.failure(fault)).collect(), ..self }
     }
 
     /// The failures of a file that could not be read as a whole.
     pub fn wrong(role: &'static str, failures: Failures) -> Self {
-        Self { role, errors: failures.0, warnings: Vec::new() }
+        Self { role, errors: failures.0, warnings: Vec::new(), examples: Vec::new(), documentation: Vec::new() }
     }
 }
 

@@ -15,9 +15,9 @@ use wayleave_runtime::clock::unix_now;
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::{MAX_REQUESTS, OverlaySection, identity};
-use super::parse::{PublicKey, Text};
+use super::parse::{NodeKey, Text};
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
-use super::{EXAMPLE_OPERATORS, Fault, Source};
+use super::{EXAMPLE_REALM, Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::node::{TagKeyFile, load_branch};
 
@@ -63,7 +63,7 @@ pub struct ConsentSection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSection {
-    pub identity: Spanned<Text<PublicKey>>,
+    pub identity: Spanned<Text<NodeKey>>,
     /// All keys of its tags.
     pub tags: Option<Spanned<PathBuf>>,
     /// Prefixes of its tags, each for one epoch, that its provider delegated.
@@ -205,7 +205,7 @@ impl ConsentFile {
 
     /// Whether it still has the example's realm, with which the role cannot run.
     pub fn has_examples(&self) -> bool {
-        self.overlay.get_ref().realm.get_ref().0.to_string() == EXAMPLE_OPERATORS[0]
+        self.overlay.get_ref().realm.get_ref().0.to_string() == EXAMPLE_REALM
     }
 
     pub(super) fn checked(source: &Source) -> Checked {
@@ -213,10 +213,10 @@ impl ConsentFile {
             Ok(file) => file,
             Err(failures) => return Checked::wrong("consent", failures),
         };
-        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        let (mut errors, mut warnings, mut examples) = (Vec::new(), Vec::new(), Vec::new());
         if file.has_examples() {
             let span = file.overlay.get_ref().realm.span();
-            warnings.push(example(span, "the realm's key, from `wayleave realm show`"));
+            examples.push(example(span, "the realm's key, from `wayleave realm show`"));
         }
         for fault in file.file_faults(source) {
             match fault {
@@ -233,7 +233,7 @@ impl ConsentFile {
         }
         warnings.extend(absent_address(&file.consent.listen));
         warnings.extend(file.status.as_ref().and_then(status_warning));
-        Checked::found("consent", source, errors, warnings)
+        Checked::found("consent", source, errors, warnings).with_examples(source, examples)
     }
 }
 
@@ -273,7 +273,7 @@ pub fn template_with(values: &ConsentValues) -> String {
          # The nodes that it consents for: their identities, and the keys of their tags, or prefixes that were delegated by\n\
          # `wayleave keys delegate-tags`. Reloaded on SIGHUP.\n\
          #[[consent.node]]\n\
-         #identity = \"ed25519:64 hexadecimal digits\"\n\
+         #identity = \"node:ed25519:64 hexadecimal digits\"\n\
          #tags = \"tags.key\"\n\
          #delegated = []\n\
          \n\
@@ -287,7 +287,7 @@ pub fn template_with(values: &ConsentValues) -> String {
 
 /// A policy to start from, which consents to nothing but what its one rule says.
 pub const POLICY_TEMPLATE: &str = "# Who may have consent to what. The first rule that matches decides; without one the answer is no.\n\
-     # Nodes are written by name or as \"ed25519:...\". A list that is left out matches everything:\n\
+     # Nodes are written by name or as \"node:ed25519:...\". A list that is left out matches everything:\n\
      # senders, realms, tags (\"40000000/2\"), hours (\"08:00-18:00\", UTC), before and after (the neighbours on the path).\n\
      \n\
      [[rule]]\n\

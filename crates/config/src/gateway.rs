@@ -14,7 +14,7 @@ use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::{self, NodeRef, OverlaySection, OverlayValues};
 use super::parse::{Text, TextValue};
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
-use super::{EXAMPLE_OPERATORS, Fault, Source};
+use super::{EXAMPLE_REALM, Fault, Source};
 use crate::failure::Failures;
 
 /// Policies, at most.
@@ -212,7 +212,7 @@ impl GatewayFile {
     /// Whether it still has the example's realm, with which the role cannot run.
     pub fn has_examples(&self) -> bool {
         let realm = self.overlay.as_ref().map(|overlay| overlay.get_ref().realm.get_ref().0.to_string());
-        realm.is_some_and(|realm| realm == EXAMPLE_OPERATORS[0])
+        realm.is_some_and(|realm| realm == EXAMPLE_REALM)
     }
 
     pub(super) fn checked(source: &Source) -> Checked {
@@ -220,11 +220,11 @@ impl GatewayFile {
             Ok(file) => file,
             Err(failures) => return Checked::wrong("gateway", failures),
         };
-        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        let (mut errors, mut warnings, mut examples) = (Vec::new(), Vec::new(), Vec::new());
         let mut faults = Vec::new();
         if let Some(overlay) = &file.overlay {
             if file.has_examples() {
-                warnings.push(example(overlay.get_ref().realm.span(), "the realm's key, from `wayleave realm show`"));
+                examples.push(example(overlay.get_ref().realm.span(), "the realm's key, from `wayleave realm show`"));
             }
             faults.extend(overlay.get_ref().file_faults(source));
         }
@@ -243,7 +243,7 @@ impl GatewayFile {
         }
         warnings.extend(file.gateway.dns.as_ref().and_then(absent_address));
         warnings.extend(file.status.as_ref().and_then(status_warning));
-        Checked::found("gateway", source, errors, warnings)
+        Checked::found("gateway", source, errors, warnings).with_examples(source, examples)
     }
 }
 

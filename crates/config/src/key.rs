@@ -21,9 +21,9 @@ use super::check::{Checked, RoleConfig};
 use super::key_api::{self, ApiSection};
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::{ServerEntry, identity};
-use super::parse::{PublicKey, Text, TextValue};
+use super::parse::{NodeKey, Text, TextValue, WriterKey};
 use super::router::FormatName;
-use super::rs::{FileFault, StatusSection, range, status_warning};
+use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::changes::Changes;
@@ -48,14 +48,7 @@ pub const ROLE: RoleConfig = RoleConfig {
     sections: "[key]",
     check: KeyFile::checked,
     template: |_| {
-        template(
-            "keys.example.net",
-            "127.0.0.1:5300",
-            "ns1.example.net",
-            "127.0.0.1:8493",
-            super::EXAMPLE_OPERATORS[0],
-            None,
-        )
+        template("keys.example.net", "127.0.0.1:5300", "ns1.example.net", "127.0.0.1:8493", super::EXAMPLE_WRITER, None)
     },
 };
 
@@ -80,7 +73,7 @@ pub struct KeySection {
     /// What all accounts are derived from.
     pub accounts: Spanned<PathBuf>,
     /// Who signs changes and lists.
-    pub writer: Text<PublicKey>,
+    pub writer: Spanned<Text<WriterKey>>,
     /// The writer's private key: it alone takes orders.
     pub writer_key: Option<Spanned<PathBuf>>,
     /// Accounts, grants and revocations.
@@ -117,7 +110,7 @@ fn default_responses() -> Spanned<u64> {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaEntry {
-    pub identity: Text<PublicKey>,
+    pub identity: Text<NodeKey>,
 }
 
 /// `[key.follow]`.
@@ -148,7 +141,7 @@ pub struct RouterEntry {
     pub number: u16,
     /// For people.
     pub name: Option<String>,
-    pub identity: Spanned<Text<PublicKey>>,
+    pub identity: Spanned<Text<NodeKey>>,
 }
 
 /// `[[key.rate]]`: a rate that all routers share.
@@ -325,7 +318,7 @@ impl KeyFile {
     }
 
     pub fn writer(&self) -> VerifyingKey {
-        self.key.writer.0.0
+        self.key.writer.get_ref().0.0
     }
 
     /// What all accounts are derived from.
@@ -427,7 +420,10 @@ impl KeyFile {
         warnings.extend(file.key.routers.as_ref().and_then(|routers| absent_address(&routers.listen)));
         warnings.extend(file.key.api.as_ref().and_then(|api| absent_address(&api.listen)));
         warnings.extend(file.status.as_ref().and_then(status_warning));
-        Checked::found("key", source, errors, warnings)
+        let writer = &file.key.writer;
+        let is_example = writer.get_ref().0.to_string() == super::EXAMPLE_WRITER;
+        let examples = is_example.then(|| example(writer.span(), "the writer's key, as `wayleave cap init` prints it"));
+        Checked::found("key", source, errors, warnings).with_examples(source, examples.into_iter().collect())
     }
 
     fn file_faults(&self, source: &Source) -> Vec<FileFault> {
@@ -490,7 +486,7 @@ impl KeyFile {
 
 /// A key server's configuration, with an API if it has an address.
 pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, writer: &str, api: Option<&str>) -> String {
-    let (router, api) = (super::EXAMPLE_OPERATORS[0], key_api::template(api));
+    let (router, api) = (super::EXAMPLE_NODE, key_api::template(api));
     format!(
         "# A key server: it answers holders of Platypus capabilities with their secrets, by DNS. Run it with:\n\
          # wayleave run key --config FILE\n\

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::ApiUrl;
 use wayleave_runtime::api_tls::{ApiKey, ApiKeyError};
-use wayleave_runtime::identity::{Fingerprint, Identity};
+use wayleave_runtime::identity::Identity;
 
-use super::parse::{Text, TextValue};
+use super::parse::{Text, TextValue, TokenHash};
 use super::rs::{FileFault, key_fault, range};
 use super::{Fault, Source};
 use crate::failure::{Failure, Outcome};
@@ -53,7 +53,7 @@ pub struct TokenEntry {
     /// Who has it, for the log.
     pub name: String,
     /// SHA-256 of the token; the token itself is nowhere here.
-    pub hash: Text<Fingerprint>,
+    pub hash: Text<TokenHash>,
     #[serde(default)]
     pub access: Access,
 }
@@ -186,7 +186,7 @@ pub fn template(listen: Option<&str>) -> String {
          # Who may read, or do everything (`full`): wayleave keys token FILE makes a token and prints its hash.\n\
          #[[key.api.token]]\n\
          #name = \"billing\"\n\
-         #hash = \"sha256:{}\"\n\
+         #hash = \"token:sha256:{}\"\n\
          #access = \"read\"\n",
         "00".repeat(32)
     )

@@ -12,12 +12,14 @@ pub mod check;
 pub mod choices;
 pub mod command_line;
 pub mod consent;
+mod documentation;
 pub mod failure;
 pub mod fetch;
 pub mod gateway;
 pub mod key;
 pub mod key_api;
 pub mod key_files;
+pub mod kinds;
 mod listed;
 mod machine;
 pub mod member;
@@ -54,9 +56,13 @@ const MOST_OCTETS: u64 = 8 << 20;
 
 /// The example values of templates: well formed, but of no real key.
 pub const EXAMPLE_OPERATORS: [&str; 2] = [
-    "ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29",
-    "ed25519:8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c",
+    "sign:ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29",
+    "sign:ed25519:8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c",
 ];
+/// The same keys as a realm's and as a node's.
+pub const EXAMPLE_REALM: &str = "realm:ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
+pub const EXAMPLE_NODE: &str = "node:ed25519:8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c";
+pub const EXAMPLE_WRITER: &str = "writer:ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
 /// Example fingerprints, of no real certificate.
 pub const EXAMPLE_PINS: [&str; 2] = [
     "sha256:1111111111111111111111111111111111111111111111111111111111111111",
@@ -133,6 +139,13 @@ impl Source {
     pub fn failure(&self, fault: Fault) -> Failure {
         let (what, label) = split(&fault.message);
         let mut failure = match fault.span {
+            // The line has the secret, and is not shown.
+            Some(span) if what.ends_with(kinds::IS_SECRET) => {
+                let before = self.text.get(..span.start).unwrap_or_default();
+                let line = before.matches('\n').count() + 1;
+                Failure::new(format!("{}:{line}: {what}, {label}", self.path.display()))
+                    .help("who may have read this file has it: ask for another, or make one, and remove this one")
+            }
             Some(span) => {
                 let source = NamedSource::new(self.path.display().to_string(), self.text.clone());
                 Failure::new(what).at(source, span, label)

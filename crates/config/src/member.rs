@@ -286,7 +286,7 @@ impl MemberConfig {
                         FileFault::Unusable(fault) => errors.push(fault),
                     }
                 }
-                Checked::found("member", source, errors, warnings)
+                Checked::found("member", source, errors, warnings).with_examples(source, config.file.examples())
             }
             Err(failures) => Checked::wrong("member", failures),
         }
@@ -382,17 +382,22 @@ impl MemberFile {
         faults
     }
 
-    fn warnings(&self) -> Vec<Fault> {
-        let mut warnings = Vec::new();
+    fn examples(&self) -> Vec<Fault> {
+        let mut examples = Vec::new();
         let exchange = &self.exchange;
         if has_example_operators(&exchange.operators) {
-            warnings.push(example(exchange.operators.span(), "both operators' keys, from the invitation"));
+            examples.push(example(exchange.operators.span(), "both operators' keys, from the invitation"));
         }
         for party in [&exchange.party1, &exchange.party2] {
             if EXAMPLE_PINS.contains(&party.pin.get_ref().0.to_string().as_str()) {
-                warnings.push(example(party.pin.span(), "the party's fingerprint, from the exchange's invitation"));
+                examples.push(example(party.pin.span(), "the party's fingerprint, from the exchange's invitation"));
             }
         }
+        examples
+    }
+
+    fn warnings(&self) -> Vec<Fault> {
+        let mut warnings = Vec::new();
         warnings.extend(
             self.attestation
                 .as_ref()
@@ -553,6 +558,8 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          # Memory that the routes of other members may take, in MiB; one member's take a quarter at most.\n\
          #most_memory_mib = 4096\n\
          #originate = [\"192.0.2.0/24\"]\n\
+         # Announce own routes too that what is registered does not let this AS originate; others find them invalid.\n\
+         #announce_unauthorised = false\n\
          #[attestation.keys]\n\
          # Created by: wayleave keys attest attest.key --asn {asn} (public keys go to the exchange and to the trust anchor)\n\
          #signing = \"attest.key\"\n\

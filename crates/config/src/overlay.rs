@@ -18,7 +18,7 @@ use wayleave_packet::icing::header::Tag;
 use wayleave_packet::icing::mint::TagMaster;
 
 use super::machine::state_fault;
-use super::parse::{HostPort, PublicKey, Text, TextValue};
+use super::parse::{self, HostPort, NodeKey, Text, TextValue};
 use super::rs::{FileFault, range};
 use super::{Fault, Source};
 use crate::failure::{Failure, Outcome};
@@ -33,7 +33,7 @@ pub const MAX_REQUESTS: u64 = 1_000_000;
 #[serde(deny_unknown_fields)]
 pub struct OverlaySection {
     /// The realm's public key.
-    pub realm: Spanned<Text<PublicKey>>,
+    pub realm: Spanned<Text<parse::RealmKey>>,
     /// The node's membership, as `wayleave join` wrote it.
     pub membership: Spanned<PathBuf>,
     /// The file of the node's identity.
@@ -67,7 +67,7 @@ pub struct OverlaySection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerEntry {
-    pub identity: Text<PublicKey>,
+    pub identity: Text<NodeKey>,
     pub address: Text<HostPort>,
 }
 
@@ -78,8 +78,8 @@ impl ServerEntry {
 }
 
 /// The key of a node as it stands in a configuration.
-pub fn identity(key: &Text<PublicKey>) -> IdentityKey {
-    IdentityKey(key.0.0.to_bytes())
+pub fn identity(key: &Text<NodeKey>) -> IdentityKey {
+    key.0.identity()
 }
 
 /// A tag that the node offers.
@@ -167,10 +167,11 @@ pub enum NodeRef {
 }
 
 impl TextValue for NodeRef {
-    const EXPECTED: &'static str = "a node's name, such as \"b\", or its key: \"ed25519:\" and 64 hexadecimal digits";
+    const EXPECTED: &'static str =
+        "a node's name, such as \"b\", or its key: \"node:ed25519:\" and 64 hexadecimal digits";
     fn read(text: &str) -> Option<Self> {
-        if text.starts_with("ed25519:") {
-            return PublicKey::read(text).map(|key| Self::Key(IdentityKey(key.0.to_bytes())));
+        if let Some(key) = NodeKey::read(text) {
+            return Some(Self::Key(key.identity()));
         }
         text.parse().ok().map(Self::Name)
     }
@@ -425,9 +426,9 @@ impl OverlayValues {
     /// Those of a template, for a node without neighbours.
     pub fn example(state: &str) -> Self {
         Self {
-            realm: super::EXAMPLE_OPERATORS[0].to_owned(),
+            realm: super::EXAMPLE_REALM.to_owned(),
             state: state.to_owned(),
-            path_servers: vec![(super::EXAMPLE_OPERATORS[1].to_owned(), "192.0.2.7:7100".to_owned())],
+            path_servers: vec![(super::EXAMPLE_NODE.to_owned(), "192.0.2.7:7100".to_owned())],
             operator: None,
             has_noise: false,
             has_ids: false,
@@ -443,9 +444,8 @@ impl OverlayValues {
 pub fn operator_line(operator: Option<&(String, String)>) -> String {
     let line = match operator {
         Some((identity, address)) => format!("operator = {{ identity = \"{identity}\", address = \"{address}\" }}\n"),
-        None => {
-            "#operator = { identity = \"ed25519:64 hexadecimal digits\", address = \"192.0.2.8:7000\" }\n".to_owned()
-        }
+        None => "#operator = { identity = \"node:ed25519:64 hexadecimal digits\", address = \"192.0.2.8:7000\" }\n"
+            .to_owned(),
     };
     format!("# The realm's operator, who is asked for the next membership once half of this one is over.\n{line}")
 }
@@ -477,9 +477,8 @@ pub fn template_with(values: &OverlayValues) -> String {
         text += "# Who consents for this node.\n";
         text += &match &values.consent {
             Some(consent) => format!("consent = {}\n", entry(consent)),
-            None => {
-                "#consent = { identity = \"ed25519:64 hexadecimal digits\", address = \"192.0.2.9:7200\" }\n".to_owned()
-            }
+            None => "#consent = { identity = \"node:ed25519:64 hexadecimal digits\", address = \"192.0.2.9:7200\" }\n"
+                .to_owned(),
         };
         if let Some((usage, tag)) = values.offers {
             text += "# The tags that the node offers, and what for: transit, deliver or service.\n";

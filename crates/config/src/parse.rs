@@ -6,14 +6,26 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
+use wayleave_core::IdentityKey;
 use wayleave_crypto::sign::VerifyingKey;
+use wayleave_runtime::api_tls::KeyPin;
 use wayleave_runtime::identity::{Fingerprint, from_hex, to_hex};
+
+use super::kinds::refusal;
 
 /// A value written as text.
 pub trait TextValue: Sized {
     /// A description of the form, for errors.
     const EXPECTED: &'static str;
     fn read(text: &str) -> Option<Self>;
+}
+
+/// A [`TextValue`] on the command line.
+///
+/// # Errors
+/// What was expected, and what the text is if it is of another kind.
+pub fn argument<T: TextValue>(text: &str) -> Result<T, String> {
+    T::read(text).ok_or_else(|| refusal(text, T::EXPECTED))
 }
 
 /// A [`TextValue`] in a configuration.
@@ -29,7 +41,7 @@ impl<'de, T: TextValue> Deserialize<'de> for Text<T> {
                 f.write_str(T::EXPECTED)
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-                T::read(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+                T::read(text).ok_or_else(|| E::custom(refusal(text, T::EXPECTED)))
             }
         }
         deserializer.deserialize_str(Reader(PhantomData)).map(Text)
@@ -58,9 +70,34 @@ impl TextValue for Ipv4Addr {
 }
 
 impl TextValue for Fingerprint {
-    const EXPECTED: &'static str = "a fingerprint: \"sha256:\" and 64 hexadecimal digits, from `wayleave keys show`";
+    const EXPECTED: &'static str = "the fingerprint of a certificate: \"sha256:\" and 64 hexadecimal digits, the line `pin` of `wayleave keys show`";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
+    }
+}
+
+impl TextValue for KeyPin {
+    const EXPECTED: &'static str = "the pin of an API's key: \"spki:sha256:\" and 64 hexadecimal digits, the line `api_pin` of `wayleave keys show`";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+/// SHA-256 of a token of the API; in text `token:sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TokenHash(pub [u8; 32]);
+
+impl TextValue for TokenHash {
+    const EXPECTED: &'static str =
+        "the hash of an API token: \"token:sha256:\" and 64 hexadecimal digits, from `wayleave keys token`";
+    fn read(text: &str) -> Option<Self> {
+        text.strip_prefix("token:sha256:").and_then(from_hex).map(Self)
+    }
+}
+
+impl fmt::Display for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token:sha256:{}", to_hex(&self.0))
     }
 }
 
@@ -92,28 +129,62 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// An Ed25519 public key; in text `ed25519:` and 64 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PublicKey(pub VerifyingKey);
-
-impl TextValue for PublicKey {
-    const EXPECTED: &'static str = "a signing key: \"ed25519:\" and 64 hexadecimal digits, from `wayleave keys show`";
-    fn read(text: &str) -> Option<Self> {
-        let bytes = from_hex(text.strip_prefix("ed25519:")?)?;
-        VerifyingKey::from_bytes(&bytes).ok().map(Self)
-    }
+/// The public key in a text of one of these kinds (`KIND:ed25519:...`), or without a kind.
+fn ed25519(text: &str, kinds: &[&str]) -> Option<VerifyingKey> {
+    let key = match text.strip_prefix("ed25519:") {
+        Some(key) => key,
+        None => kinds.iter().find_map(|kind| text.strip_prefix(kind)?.strip_prefix(":ed25519:"))?,
+    };
+    VerifyingKey::from_bytes(&from_hex(key)?).ok()
 }
 
-impl FromStr for PublicKey {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::read(text).ok_or_else(|| format!("expected {}", Self::EXPECTED))
-    }
+/// A type of Ed25519 public keys for one use: what it takes, and how it is printed.
+macro_rules! public_keys {
+    ($($(#[$doc:meta])* $name:ident [$($kind:literal),+] $expected:literal;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub struct $name(pub VerifyingKey);
+
+        impl TextValue for $name {
+            const EXPECTED: &'static str = $expected;
+            fn read(text: &str) -> Option<Self> {
+                ed25519(text, &[$($kind),+]).map(Self)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                argument(text)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}:ed25519:{}", [$($kind),+][0], to_hex(&self.0.to_bytes()))
+            }
+        }
+    )+};
 }
 
-impl fmt::Display for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ed25519:{}", to_hex(&self.0.to_bytes()))
+public_keys! {
+    /// The signing key of a key file of `keys new`, as operators and members have one.
+    PublicKey ["sign"] "a signing key of `keys new`: \"sign:ed25519:\" and 64 hexadecimal digits, the line `sign` of `wayleave keys show`";
+    /// The identity of a node of an overlay, or of a router that reports to a key server.
+    NodeKey ["node"] "the identity of a node: \"node:ed25519:\" and 64 hexadecimal digits, from `wayleave keys show`";
+    /// A realm's key.
+    RealmKey ["realm"] "a realm's key: \"realm:ed25519:\" and 64 hexadecimal digits, from `wayleave realm show`";
+    /// The key of the one writer of a provider's records.
+    WriterKey ["writer"] "the key of a key server's writer: \"writer:ed25519:\" and 64 hexadecimal digits, from `wayleave keys show`";
+    /// Who signs lists of revoked capabilities: the writer, or a key file of `keys new`.
+    ListKey ["writer", "sign"] "the key that signs the list, of a key server's writer or of `keys new`: \"writer:ed25519:\" or \"sign:ed25519:\", and 64 hexadecimal digits";
+    /// Who signs a node's reports: its identity, or a key file of `keys new`.
+    ReportKey ["node", "sign"] "the key that signs a node's reports: \"node:ed25519:\" or \"sign:ed25519:\", and 64 hexadecimal digits";
+}
+
+impl NodeKey {
+    pub fn identity(&self) -> IdentityKey {
+        IdentityKey(self.0.to_bytes())
     }
 }
 
@@ -177,5 +248,16 @@ mod tests {
     fn a_key_of_small_order_is_refused() {
         assert!(PublicKey::read(&format!("ed25519:01{}", "00".repeat(31))).is_none());
         assert!(crate::EXAMPLE_OPERATORS.iter().all(|key| PublicKey::read(key).is_some()));
+    }
+
+    #[test]
+    fn a_key_of_another_kind_is_refused_and_one_without_a_kind_taken() {
+        let [key, _] = crate::EXAMPLE_OPERATORS;
+        let bare = key.strip_prefix("sign:").expect("its kind");
+        assert_eq!(PublicKey::read(bare), PublicKey::read(key));
+        assert!(NodeKey::read(bare).is_some() && NodeKey::read(key).is_none());
+        assert!(ListKey::read(key).is_some() && WriterKey::read(key).is_none());
+        let named = NodeKey::read(bare).expect("a key").to_string();
+        assert_eq!((named.as_str(), PublicKey::read(&named)), (format!("node:{bare}").as_str(), None));
     }
 }

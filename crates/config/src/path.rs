@@ -12,9 +12,9 @@ use wayleave_control::realm::{RealmKey, Roles, Server};
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::{MAX_REQUESTS, ServerEntry, identity, operator_line};
-use super::parse::{PublicKey, Text};
+use super::parse::{self, Text};
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
-use super::{EXAMPLE_OPERATORS, Fault, Source};
+use super::{EXAMPLE_REALM, Fault, Source};
 use crate::failure::{Failure, Failures};
 use crate::key_files::membership;
 use crate::key_files::node::{self, KeyKind};
@@ -44,7 +44,7 @@ pub struct PathFile {
 #[serde(deny_unknown_fields)]
 pub struct PathSection {
     /// The realm's public key.
-    pub realm: Spanned<Text<PublicKey>>,
+    pub realm: Spanned<Text<parse::RealmKey>>,
     /// The file of the server's identity, the only key that it has.
     pub identity: Spanned<PathBuf>,
     /// The server's membership, if it has one: `check` compares it with the identity.
@@ -151,7 +151,7 @@ impl PathFile {
 
     /// Whether it still has the example's realm, with which the role cannot run.
     pub fn has_examples(&self) -> bool {
-        self.path.realm.get_ref().0.to_string() == EXAMPLE_OPERATORS[0]
+        self.path.realm.get_ref().0.to_string() == EXAMPLE_REALM
     }
 
     pub(super) fn checked(source: &Source) -> Checked {
@@ -159,9 +159,9 @@ impl PathFile {
             Ok(file) => file,
             Err(failures) => return Checked::wrong("path", failures),
         };
-        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        let (mut errors, mut warnings, mut examples) = (Vec::new(), Vec::new(), Vec::new());
         if file.has_examples() {
-            warnings.push(example(file.path.realm.span(), "the realm's key, from `wayleave realm show`"));
+            examples.push(example(file.path.realm.span(), "the realm's key, from `wayleave realm show`"));
         }
         for fault in file.file_faults(source) {
             match fault {
@@ -173,14 +173,14 @@ impl PathFile {
         }
         warnings.extend(absent_address(&file.path.listen));
         warnings.extend(file.status.as_ref().and_then(status_warning));
-        Checked::found("path", source, errors, warnings)
+        Checked::found("path", source, errors, warnings).with_examples(source, examples)
     }
 }
 
 /// What `wayleave init path` prints.
 fn template() -> String {
     template_with(&PathValues {
-        realm: EXAMPLE_OPERATORS[0].to_owned(),
+        realm: EXAMPLE_REALM.to_owned(),
         listen: "127.0.0.1:7100".to_owned(),
         status: "127.0.0.1:8490".to_owned(),
         has_membership: false,
@@ -210,7 +210,9 @@ pub fn template_with(values: &PathValues) -> String {
         |(identity, address): &(String, String)| format!("{{ identity = \"{identity}\", address = \"{address}\" }}");
     let entries: Vec<String> = peers.iter().map(entry).collect();
     let peers = match entries.is_empty() {
-        true => "#peers = [{ identity = \"ed25519:64 hexadecimal digits\", address = \"192.0.2.8:7100\" }]".to_owned(),
+        true => {
+            "#peers = [{ identity = \"node:ed25519:64 hexadecimal digits\", address = \"192.0.2.8:7100\" }]".to_owned()
+        }
         false => format!("peers = [{}]", entries.join(", ")),
     };
     format!(

@@ -64,6 +64,10 @@ pub struct PartySection {
     /// Octets of the largest sealed route that this party's operator agrees to; the lower value of both parties counts.
     #[serde(default = "default_max_blob")]
     pub max_blob: Spanned<u64>,
+    /// Prefixes that the member set may let one member announce, at most. Both operators sign each limit, and none signs more than it
+    /// agrees to: the lower value of both counts.
+    #[serde(default = "default_max_prefix_limit")]
+    pub max_prefix_limit: Spanned<u64>,
     pub recommendation: Option<Spanned<PathBuf>>,
     /// How long a recommendation counts at least.
     #[serde(default = "default_epoch")]
@@ -177,11 +181,20 @@ fn default_rank_wait() -> Spanned<u64> {
 const LATEST_RANKING_MS: u64 = 500;
 const RANKING_ON_ITS_WAY_MS: u64 = 100;
 
+/// Prefixes that a member may announce at most, where the operator sets nothing else: about a whole table.
+pub const MAX_PREFIX_LIMIT: u32 = 1_000_000;
+/// What the operator may set.
+const MOST_PREFIXES: u64 = 100_000_000;
+
 /// A quarter of an hour, the shortest outside a laboratory.
 const SHORTEST_EPOCH: u64 = 900;
 
 fn default_epoch() -> Spanned<u64> {
     Spanned::new(0..0, SHORTEST_EPOCH)
+}
+
+fn default_max_prefix_limit() -> Spanned<u64> {
+    Spanned::new(0..0, u64::from(MAX_PREFIX_LIMIT))
 }
 
 fn default_max_blob() -> Spanned<u64> {
@@ -222,6 +235,7 @@ impl RsConfig {
             fault.help("members learn more of a recommendation that changes often; a laboratory with `lab = true` may")
         }));
         faults.extend(range(&party.max_blob, 512, MAX_BLOB as u64, "octets"));
+        faults.extend(range(&party.max_prefix_limit, 1, MOST_PREFIXES, "prefixes"));
         faults.extend(self.budget.faults());
         if link.listen.is_some() == link.connect.is_some() {
             let message =
@@ -300,6 +314,7 @@ impl RsConfig {
             match member_set::verified(&members, &self.trust()) {
                 Ok((octets, read)) => {
                     faults.extend(self.stored_set_fault(&octets, &read, source));
+                    faults.extend(self.limit_faults(read.set()).map(FileFault::Unusable));
                     directory = Some(read);
                 }
                 Err(failures) => {
@@ -310,6 +325,28 @@ impl RsConfig {
         }
         faults.extend(self.recommendation_faults(source, directory.as_ref().map(|directory| &**directory.set())));
         faults
+    }
+
+    /// Members without a prefix limit, or with a higher one than this party's operator agrees to.
+    fn limit_faults(&self, set: &MemberSet) -> impl Iterator<Item = Fault> {
+        let most = *self.party.max_prefix_limit.get_ref();
+        let (span, number) = (self.party.members.span(), set.number);
+        let active = set.iter().filter(|(_, slot)| slot.active).map(|(_, slot)| (slot.name.clone(), slot.max_prefix));
+        let faults = active.filter_map(move |(name, limit)| {
+            let what = match limit {
+                0 => format!("member set {number} has no prefix limit for `{name}`, expected one of at most {most}"),
+                limit if u64::from(limit) > most => {
+                    format!("member set {number} lets `{name}` announce {limit} prefixes, expected at most {most}")
+                }
+                _ => return None,
+            };
+            let help = format!(
+                "`wayleave members propose --max-prefix {name}=NUMBER` sets it, countersigned by the other operator; \
+                 `max_prefix_limit` in [party] is the largest that this party agrees to"
+            );
+            Some(Fault::at(span.clone(), what).help(help))
+        });
+        faults.collect::<Vec<_>>().into_iter()
     }
 
     /// What is wrong with the recommendation's file. Without a member set its names are not looked at.
@@ -383,22 +420,28 @@ impl RsConfig {
                 Export::Mpc => ExportMode::Mpc,
             },
             max_blob: u32::try_from(*party.max_blob.get_ref()).unwrap_or(MAX_BLOB_DEFAULT),
+            max_prefix_limit: u32::try_from(*party.max_prefix_limit.get_ref()).unwrap_or(MAX_PREFIX_LIMIT),
             budget: self.budget.budget(),
             epoch: Duration::from_secs(*party.epoch_secs.get_ref()),
         }
     }
 
-    /// Warnings: example values, status pages that others can reach.
-    fn warnings(&self) -> Vec<Fault> {
-        let mut warnings = Vec::new();
+    fn examples(&self) -> Vec<Fault> {
+        let mut examples = Vec::new();
         if has_example_operators(&self.party.operators) {
-            warnings
+            examples
                 .push(example(self.party.operators.span(), "both operators' keys, as `wayleave members init` prints"));
         }
         let pin = &self.link.get_ref().pin;
         if EXAMPLE_PINS.contains(&pin.get_ref().0.to_string().as_str()) {
-            warnings.push(example(pin.span(), "the peer party's fingerprint, from its `wayleave keys show`"));
+            examples.push(example(pin.span(), "the line `pin` of the peer party's `wayleave keys show`"));
         }
+        examples
+    }
+
+    /// Warnings: status pages that others can reach, and the like.
+    fn warnings(&self) -> Vec<Fault> {
+        let mut warnings = Vec::new();
         let listening = std::iter::once(&self.party.listen).chain(&self.link.get_ref().listen);
         warnings.extend(listening.filter_map(absent_address));
         warnings.extend(self.status.as_ref().and_then(status_warning));
@@ -441,7 +484,7 @@ impl RsConfig {
                         fault => errors.push(fault.into_fault()),
                     }
                 }
-                Checked::found("rs", source, errors, warnings)
+                Checked::found("rs", source, errors, warnings).with_examples(source, config.examples())
             }
             Err(failures) => Checked::wrong("rs", failures),
         }
@@ -613,6 +656,9 @@ pub fn template(party: u8) -> String {
          #export = \"direct\"\n\
          # Octets of the largest sealed route that members may announce; the lower value of both parties counts.\n\
          #max_blob = 8192\n\
+         # Prefixes that the member set may let one member announce, at most: give both parties the same, since both operators\n\
+         # sign each limit.\n\
+         #max_prefix_limit = 1000000\n\
          # Party 1: how long a recommendation counts at least, in seconds. Members learn a little of each one.\n\
          #epoch_secs = 900\n\
          # In a laboratory: allow less.\n\
@@ -621,7 +667,7 @@ pub fn template(party: u8) -> String {
          \n\
          [link]\n\
          {link}\n\
-         # Fingerprint of the peer party's certificate, printed by its: wayleave keys show\n\
+         # The line `pin` of the peer party's key file, from its operator: wayleave keys show\n\
          pin = \"{other}\"\n\
          \n\
          # What each member may cost this party. One that sends more gets credit more slowly, and what comes all the same is refused.\n\

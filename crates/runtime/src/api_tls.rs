@@ -30,9 +30,9 @@ use crate::peer_check::{PeerCheck, Verifier};
 /// Octets of a file of certificates or of a key, at most.
 const MAX_FILE: u64 = 256 * 1024;
 /// How every pin begins.
-const PREFIX: &str = "sha256:";
+const PREFIX: &str = "spki:sha256:";
 
-/// SHA-256 of a server's SubjectPublicKeyInfo; in text `sha256:` and 64 lowercase hexadecimal digits.
+/// SHA-256 of a server's SubjectPublicKeyInfo; in text `spki:sha256:` and 64 lowercase hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyPin(pub [u8; 32]);
 
@@ -59,7 +59,7 @@ impl fmt::Debug for KeyPin {
 
 /// The text is no pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected the pin of a server's key: `sha256:` and 64 hexadecimal digits")]
+#[error("expected the pin of a server's key: `spki:sha256:` and 64 hexadecimal digits")]
 pub struct BadKeyPin;
 
 impl FromStr for KeyPin {
@@ -306,7 +306,8 @@ mod tests {
         assert_eq!(KeyPin::of(identity.certificate()), Some(key.pin()));
         assert_ne!(key.pin().0, identity.fingerprint().0, "of the key, not of the certificate");
         assert_eq!(key.pin().to_string().parse::<KeyPin>().ok(), Some(key.pin()));
-        assert!("sha256:00".parse::<KeyPin>().is_err());
+        assert!("spki:sha256:00".parse::<KeyPin>().is_err());
+        assert!(format!("sha256:{}", "00".repeat(32)).parse::<KeyPin>().is_err(), "a certificate's fingerprint");
         assert!(!format!("{key:?}").contains("PRIVATE"));
     }
 

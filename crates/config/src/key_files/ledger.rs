@@ -16,7 +16,7 @@ use super::private::sync_folder;
 use crate::failure::{Failure, Outcome};
 
 /// At the beginning of the file.
-const HEADER: &[u8] = b"wayleave-realm-records-v1\n";
+pub const HEADER: &[u8] = b"wayleave-realm-records-v1\n";
 /// Octets of a digest.
 const DIGEST: usize = 32;
 /// Octets of a batch, at most.

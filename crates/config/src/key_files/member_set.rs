@@ -96,7 +96,7 @@ pub fn replace(file: &Path, bytes: &[u8]) -> Outcome {
 
 /// A public key as text.
 pub fn key_text(key: &[u8; 32]) -> String {
-    format!("ed25519:{}", to_hex(key))
+    format!("sign:ed25519:{}", to_hex(key))
 }
 
 fn suite_text(key: &AttestKey) -> String {
@@ -104,8 +104,8 @@ fn suite_text(key: &AttestKey) -> String {
 }
 
 /// An attestation key as an operator compares it.
-fn attest_text(key: &AttestKey) -> String {
-    format!("{}:{}", suite_text(key), to_hex(&key.key))
+pub fn attest_text(key: &AttestKey) -> String {
+    format!("attest:{}:{}", suite_text(key), to_hex(&key.key))
 }
 
 /// What a member tells both operators of its claim, as text.

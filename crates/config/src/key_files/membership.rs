@@ -33,9 +33,13 @@ pub fn load(path: &Path) -> Result<Signed<Membership>, Failure> {
         Failure::new(format!("{} is not a membership", path.display()))
             .help("`wayleave join TOKEN` writes it again: the same node may ask again")
     };
-    let digits = text.trim().strip_prefix(PREFIX).ok_or_else(damaged)?;
-    let octets = from_hex(digits).ok_or_else(damaged)?;
-    Signed::decode(&octets).map_err(|_| damaged())
+    parse(&text).ok_or_else(damaged)
+}
+
+/// The membership of a line.
+pub fn parse(text: &str) -> Option<Signed<Membership>> {
+    let octets = from_hex(text.trim().strip_prefix(PREFIX)?)?;
+    Signed::decode(&octets).ok()
 }
 
 /// The membership is of this realm and of this node.

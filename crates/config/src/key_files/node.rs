@@ -151,6 +151,11 @@ pub fn identity_of(seed: &Seed) -> IdentityKey {
     IdentityKey(SigningKey::from_seed(seed).verifying_key().to_bytes())
 }
 
+/// A node's identity as text that says what it is.
+pub fn node_text(identity: &IdentityKey) -> String {
+    format!("node:{identity}")
+}
+
 /// The public half of a Noise key.
 pub fn noise_of(seed: &Seed) -> DhPublic {
     DhSecret::from_seed(seed).public()

@@ -14,7 +14,7 @@ use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
 use super::{FormatSection, RouterFile, SocketAddresses, default_answers, default_replay, default_true, unplaced};
 use crate::Fault;
 use crate::overlay::ServerEntry;
-use crate::parse::{PublicKey, Text};
+use crate::parse::{ListKey, Text};
 use crate::rs::range;
 
 /// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
@@ -106,7 +106,7 @@ impl RateSection {
 #[serde(deny_unknown_fields)]
 pub struct RevocationsSection {
     pub file: PathBuf,
-    pub key: Text<PublicKey>,
+    pub key: Text<ListKey>,
     /// No packet passes until the list has been read.
     #[serde(default = "default_true")]
     pub required: bool,
@@ -269,10 +269,10 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      # With `routers`, that number of routers share a rate by the provider's key server.\n\
      # The provider's key server: usage is reported to it, and it sends lists of revocations and shares of rates.\n\
      # This router's own key: wayleave keys node router.identity --kind identity\n\
-     #provider = { identity = \"router.identity\", server = { identity = \"ed25519:...\", address = \"192.0.2.1:8494\" } }\n\
+     #provider = { identity = \"router.identity\", server = { identity = \"node:ed25519:...\", address = \"192.0.2.1:8494\" } }\n\
      # A list signed by `wayleave cap revoke-list` or by the key server; with `required`, no packet passes until it has been read.\n\
      # A router without a record of the last one (`state`) takes only one signed less than `recent_secs` ago.\n\
-     #revocations = { file = \"revoked\", key = \"ed25519:...\", required = true, recent_secs = 86400 }\n\
+     #revocations = { file = \"revoked\", key = \"writer:ed25519:...\", required = true, recent_secs = 86400 }\n\
      # Packets to these destinations are sent in UDP, all others in IP.\n\
      #[[link]]\n\
      #local = \"192.0.2.1:49254\"\n\

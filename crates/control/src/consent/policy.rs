@@ -26,7 +26,7 @@ pub struct PolicyFile {
     pub test: Vec<TestCase>,
 }
 
-/// A rule. A list that is empty matches everything. Nodes are written by a name of theirs or as `ed25519:` and 64 hexadecimal
+/// A rule. A list that is empty matches everything. Nodes are written by a name of theirs or as `node:ed25519:` and 64 hexadecimal
 /// digits.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,7 +41,7 @@ pub struct Rule {
     /// Who sends.
     #[serde(default)]
     pub senders: Vec<String>,
-    /// The sender's realm, as `ed25519:` and 64 hexadecimal digits.
+    /// The sender's realm, as `realm:ed25519:` and 64 hexadecimal digits.
     #[serde(default)]
     pub realms: Vec<String>,
     /// First bits of the tag, such as `40000000/2`.
@@ -216,8 +216,8 @@ impl Values<'_> {
     }
 
     fn who(&self, value: &str) -> Result<Who, PolicyError> {
-        if value.starts_with("ed25519:") {
-            return self.identity(value).map(Who::Identity);
+        if value.contains(':') {
+            return self.identity("node:", value).map(Who::Identity);
         }
         let name = value.parse::<crate::realm::Name>().map_err(|_| self.fault(value, "a name or key of a node"))?;
         Ok(Who::Name(name.as_str().to_owned()))
@@ -227,9 +227,18 @@ impl Values<'_> {
         if value == "receiver" { Ok(Who::Receiver) } else { self.who(value) }
     }
 
-    fn identity(&self, value: &str) -> Result<IdentityKey, PolicyError> {
-        let expected = "a key: \"ed25519:\" and 64 hexadecimal digits";
-        let digits = value.strip_prefix("ed25519:").filter(|digits| digits.len() == 64).map(str::as_bytes);
+    /// A key of this kind, which may stand in front of it.
+    fn identity(&self, kind: &str, value: &str) -> Result<IdentityKey, PolicyError> {
+        let expected = match kind {
+            "realm:" => "a realm's key: \"realm:ed25519:\" and 64 hexadecimal digits",
+            _ => "a node's key: \"node:ed25519:\" and 64 hexadecimal digits",
+        };
+        let digits = value
+            .strip_prefix(kind)
+            .unwrap_or(value)
+            .strip_prefix("ed25519:")
+            .filter(|digits| digits.len() == 64)
+            .map(str::as_bytes);
         let mut key = [0; 32];
         let pairs = digits.ok_or_else(|| self.fault(value, expected))?.as_chunks::<2>().0;
         for (octet, pair) in key.iter_mut().zip(pairs) {
@@ -272,7 +281,7 @@ impl Values<'_> {
     }
 
     fn labels(&self, values: &[LabelCondition]) -> Result<Vec<(String, IdentityKey)>, PolicyError> {
-        values.iter().map(|label| Ok((label.text.clone(), self.identity(&label.signer)?))).collect()
+        values.iter().map(|label| Ok((label.text.clone(), self.identity("node:", &label.signer)?))).collect()
     }
 }
 
@@ -287,7 +296,7 @@ impl Compiled {
             allow: rule.allow,
             seconds: rule.seconds,
             senders: values.all(&rule.senders, Values::who)?,
-            realms: values.all(&rule.realms, Values::identity)?,
+            realms: values.all(&rule.realms, |values, realm| values.identity("realm:", realm))?,
             tags: values.all(&rule.tags, Values::tags)?,
             hours: rule.hours.as_deref().map(|hours| values.hours(hours)).transpose()?,
             before: values.all(&rule.before, Values::who)?,
@@ -390,7 +399,7 @@ impl Policy {
                 labels.insert(node, &text, signer);
             }
         }
-        let realm = test.realm.as_deref().map_or(Ok(IdentityKey([0; 32])), |realm| values.identity(realm))?;
+        let realm = test.realm.as_deref().map_or(Ok(IdentityKey([0; 32])), |realm| values.identity("realm:", realm))?;
         let tag = if test.tag.is_empty() { 0 } else { values.tag(&test.tag)? };
         let minute = if test.time.is_empty() { 720 } else { values.minute(&test.time)? };
         Ok(self.decide(&Question {

@@ -12,12 +12,15 @@ use crate::netns::Rung;
 /// The exchange's name.
 pub(super) const NAME: &str = "demo-ix";
 
+/// Prefixes that each member may announce.
+const MAX_PREFIX: u32 = 1_000;
+
 /// The public parts of a key file.
 #[derive(Debug, Clone)]
 struct PublicKeys {
     /// Fingerprint of the certificate, `sha256:...`.
     tls: String,
-    /// The signing key, `ed25519:...`.
+    /// The signing key, `sign:ed25519:...`.
     sign: String,
 }
 
@@ -109,7 +112,7 @@ impl Files {
                 text.split(|c: char| c.is_whitespace() || "\",".contains(c)).find(|word| word.starts_with(kind));
             found.map(str::to_owned).ok_or_else(|| format!("wayleave keys show {file} prints no {kind}: {text}"))
         };
-        Ok(PublicKeys { tls: part("sha256:")?, sign: part("ed25519:")? })
+        Ok(PublicKeys { tls: part("sha256:")?, sign: part("sign:ed25519:")? })
     }
 
     /// Makes the operators' and the members' keys, and admits all members in the order of slots.
@@ -161,6 +164,8 @@ impl Files {
         let requests: Vec<String> = members.iter().map(|name| self.path(&format!("{name}.request"))).collect();
         let mut arguments = vec!["members", "propose", &set, "--operator", &key, "--out", &out];
         arguments.extend(requests.iter().flat_map(|file| ["--request", file]));
+        let limits: Vec<String> = members.iter().map(|name| format!("{name}={MAX_PREFIX}")).collect();
+        arguments.extend(limits.iter().flat_map(|limit| ["--max-prefix", limit]));
         self.tool(&arguments)
     }
 

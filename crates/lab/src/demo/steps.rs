@@ -376,8 +376,9 @@ fn intruder(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Resu
     let mut wanted = vec!["members", "request", &request, "--key", &key, "--exchange", NAME, "--asn", &asn];
     wanted.extend(["--name", "alpha-2", "--address", "198.18.0.200"]);
     files.tool(&wanted)?;
-    let said =
-        files.tool(&["members", "propose", &set, "--operator", &mine, "--out", &proposal, "--request", &request])?;
+    let mut proposed = vec!["members", "propose", &set, "--operator", &mine, "--out", &proposal];
+    proposed.extend(["--request", &request, "--max-prefix", "alpha-2=100"]);
+    let said = files.tool(&proposed)?;
     if !said.contains("HELD") {
         return Err(format!("the proposal does not say that alpha's key is missing: {said}"));
     }
@@ -390,7 +391,7 @@ fn intruder(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Resu
     // A set of its own, where a second key of its own stands for party 2's operator.
     let public = |file: &str| -> Result<String, String> {
         let shown = files.tool(&["keys", "show", file])?;
-        let key = shown.split_whitespace().find(|word| word.starts_with("ed25519:"));
+        let key = shown.split_whitespace().find(|word| word.starts_with("sign:ed25519:"));
         key.map(str::to_owned).ok_or_else(|| format!("{file}: no public key"))
     };
     let (forged, first, second) = (path("forged.members"), public(&mine)?, public(&key)?);

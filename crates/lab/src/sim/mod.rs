@@ -331,6 +331,7 @@ impl Sim {
                     match_wait: Duration::from_secs(2),
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
                     max_blob: self.setup.max_blob,
+                    max_prefix_limit: 1_000_000,
                     budget: self.setup.budget,
                     epoch: self.setup.epoch,
                 };

@@ -732,7 +732,9 @@ impl Member {
         let over = matches!(state, OwnState::Barred(Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
         let prefixes = self.announcements.at_parties();
         let found = match own.max_prefix {
-            0 => format!("{prefixes} prefixes announced, no limit"),
+            0 => format!(
+                "{prefixes} prefixes announced; the member set states no limit, so that the parties' own counts"
+            ),
             most => format!("{prefixes} prefixes announced, at most {most}"),
         };
         checks.push(CheckMade { check: "prefix limit", passed: !over, found });

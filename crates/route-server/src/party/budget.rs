@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use wayleave_core::Instant;
 
-/// Prefixes of a member for which the member set states no limit.
-pub(super) const UNSTATED_PREFIXES: u32 = 1_000_000;
 /// Octets of blobs that party 1 stores for each prefix that a member may announce, and at least for a member.
 const OCTETS_EACH: u64 = 4096;
 const OCTETS_LEAST: u64 = 4 << 20;
@@ -42,14 +40,15 @@ impl Default for Budget {
     }
 }
 
-/// Prefixes that a member with this limit in the member set may announce; where it states none, a very high number.
-pub(super) fn prefixes_allowed(max_prefix: u32) -> u32 {
-    if max_prefix == 0 { UNSTATED_PREFIXES } else { max_prefix }
+/// Prefixes that a member with this limit in the member set may announce, where the operator's setting allows no more than `most`. Sets
+/// that were signed before every member had to have a limit state zero: then the setting counts.
+pub(super) fn prefixes_allowed(max_prefix: u32, most: u32) -> u32 {
+    if max_prefix == 0 { most } else { max_prefix.min(most) }
 }
 
-/// Octets of blobs that a member with this prefix limit may have stored.
-pub(super) fn octets_stored(max_prefix: u32) -> u64 {
-    (u64::from(prefixes_allowed(max_prefix)) * OCTETS_EACH).max(OCTETS_LEAST)
+/// Octets of blobs that a member that may announce so many prefixes may have stored.
+pub(super) fn octets_stored(prefixes: u32) -> u64 {
+    (u64::from(prefixes) * OCTETS_EACH).max(OCTETS_LEAST)
 }
 
 /// Until when what a member sent is paid for. It outlives links: whoever connects again has spent what it has spent.
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn no_member_is_without_a_limit() {
-        assert_eq!(octets_stored(0), octets_stored(UNSTATED_PREFIXES));
+        assert_eq!([0, 7, 900].map(|stated| prefixes_allowed(stated, 100)), [100, 7, 100]);
         assert_eq!((octets_stored(1), octets_stored(10_000)), (4 << 20, 40_960_000));
     }
 }

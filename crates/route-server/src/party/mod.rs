@@ -111,6 +111,9 @@ pub struct PartyConfig {
     pub export: ExportMode,
     /// Octets of the largest blob that this party's operator agrees to. Party 1 takes no larger one than both agree to.
     pub max_blob: u32,
+    /// Prefixes that this party's operator lets the member set give one member, at most. Party 1 takes no more from a member, whatever
+    /// the set says.
+    pub max_prefix_limit: u32,
     /// What each member may cost this party.
     pub budget: Budget,
     /// How long a recommendation counts at least, at party 1.

@@ -421,14 +421,15 @@ impl Sequencer {
     fn budget_left(&self, party: &State, slot: u32) -> BudgetLeft {
         let (now, budget) = (party.clocks.instant, party.config.budget);
         let max_prefix = party.set.slot(slot).map_or(0, |of| of.max_prefix);
+        let prefixes = prefixes_allowed(max_prefix, party.config.max_prefix_limit);
         let left =
             |turns: Option<&Turns>, per_hour| turns.copied().unwrap_or_else(|| Turns::new(now)).left(per_hour, now);
         BudgetLeft {
             objects: budget.objects,
             octets: budget.octets,
-            prefixes: prefixes_allowed(max_prefix),
+            prefixes,
             stored: party.table.octets_of(slot),
-            max_stored: octets_stored(max_prefix),
+            max_stored: octets_stored(prefixes),
             syncs: budget.syncs,
             syncs_left: left(self.turns.get(&slot), budget.syncs),
             choices: budget.choices,

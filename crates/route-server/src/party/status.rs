@@ -257,7 +257,7 @@ impl Party {
             MemberBudget {
                 slot,
                 prefixes: state.table.prefixes_of(slot),
-                max_prefixes: prefixes_allowed(of.max_prefix),
+                max_prefixes: prefixes_allowed(of.max_prefix, state.config.max_prefix_limit),
                 max_objects: state.config.budget.objects,
                 stored: left.map(|left| left.stored),
                 max_stored: left.map(|left| left.max_stored),

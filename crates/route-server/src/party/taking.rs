@@ -121,10 +121,14 @@ pub(super) fn new_prefixes(party: &State, slot: u32, kind: &Kind) -> usize {
     prefixes.iter().filter(|nlri| !party.table.owns(slot, nlri)).count()
 }
 
-/// Prefixes that a member may announce beyond those it does; where the member set states no limit, it is a very high one.
+/// Prefixes that a member may announce in all.
+fn allowed(party: &State, slot: u32) -> u32 {
+    prefixes_allowed(party.set.slot(slot).map_or(0, |s| s.max_prefix), party.config.max_prefix_limit)
+}
+
+/// Prefixes that a member may announce beyond those it does.
 pub(super) fn prefixes_left(party: &State, slot: u32) -> usize {
-    let most = prefixes_allowed(party.set.slot(slot).map_or(0, |s| s.max_prefix));
-    (most as usize).saturating_sub(party.table.prefixes_of(slot))
+    (allowed(party, slot) as usize).saturating_sub(party.table.prefixes_of(slot))
 }
 
 /// What the objects that a batch takes of a slot replace.
@@ -152,6 +156,5 @@ impl Replaced {
 
 /// Octets of blobs that a member may have stored beyond those it has.
 pub(super) fn octets_left(party: &State, slot: u32) -> u64 {
-    let most = octets_stored(party.set.slot(slot).map_or(0, |s| s.max_prefix));
-    most.saturating_sub(party.table.octets_of(slot))
+    octets_stored(allowed(party, slot)).saturating_sub(party.table.octets_of(slot))
 }

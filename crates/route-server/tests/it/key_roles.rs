@@ -152,6 +152,7 @@ fn party(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory) -> Result<Party,
         match_wait: Duration::from_secs(2),
         export: ExportMode::Direct,
         max_blob: 8192,
+        max_prefix_limit: 1_000_000,
         budget: Budget::default(),
         epoch: Duration::ZERO,
     };

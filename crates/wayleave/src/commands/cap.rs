@@ -304,7 +304,8 @@ fn init(command: &Init) -> Outcome {
             .into());
     }
     node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
-    let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?).to_string();
+    let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?);
+    let writer = format!("writer:{writer}");
     Changes::create(&folder.join("records"))?;
     Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&folder.join(DEFAULT_IDENTITY))?;
     let (listen, status) = (command.listen.to_string(), command.status.to_string());

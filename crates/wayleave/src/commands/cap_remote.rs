@@ -10,6 +10,7 @@ use wayleave_runtime::api_tls::KeyPin;
 use zeroize::Zeroizing;
 
 use crate::api_client::ApiTarget;
+use crate::config::parse::argument;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
 
@@ -35,8 +36,8 @@ pub struct Provider {
     /// The file of a token for the API (`wayleave keys token`).
     #[arg(long, value_name = "FILE", requires = "api")]
     pub token: Option<PathBuf>,
-    /// The pin of the API's key, as the server logs it and `wayleave keys show` prints it for its api.key.
-    #[arg(long, requires = "api")]
+    /// The pin of the API's key (`spki:sha256:...`): `api_pin` of `wayleave keys show` for its api.key; the server logs it too.
+    #[arg(long, requires = "api", value_parser = argument::<KeyPin>)]
     pub pin: Option<KeyPin>,
 }
 

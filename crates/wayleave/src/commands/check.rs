@@ -18,6 +18,9 @@ pub struct Check {
     /// Also ask the network: whether both parties are reached with the pinned keys, and whether the clock is right.
     #[arg(long)]
     pub deep: bool,
+    /// Accept the example keys, pins, addresses and AS numbers that `wayleave init` writes; the role does not start with them.
+    #[arg(long)]
+    pub example: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -25,7 +28,13 @@ pub struct Check {
 /// `Err` holds the errors; with `--json` they have been printed already, and it is empty.
 pub fn run(command: &Check) -> Outcome {
     let source = Source::read(&command.file)?;
-    let checked = check(&source);
+    let mut checked = check(&source);
+    if command.example {
+        checked.warnings.append(&mut checked.examples);
+    } else {
+        checked.errors.append(&mut checked.examples);
+        checked.warnings.append(&mut checked.documentation);
+    }
     // What has errors cannot be tried.
     let found = (command.deep && checked.errors.is_empty()).then(|| deep::look(checked.role, &source)).transpose()?;
     let is_fine = checked.errors.is_empty() && found.iter().flatten().all(|finding| finding.is_good);

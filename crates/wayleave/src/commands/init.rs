@@ -1,4 +1,4 @@
-//! `init`: prints a commented configuration that passes `check`.
+//! `init`: prints a commented configuration that passes `check --example`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,12 +6,15 @@ use std::io::Write;
 use serde_json::json;
 
 use super::help::RoleParser;
-use crate::config::ROLES;
+use crate::config::{EXAMPLE_OPERATORS, EXAMPLE_REALM, EXAMPLE_WRITER, ROLES};
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
 use crate::roles::RoleName;
 use clap::Args;
 use std::path::PathBuf;
+
+/// What is to be done with what a template has.
+const EXAMPLES_LEFT: &str = "Its keys and pins are examples: `wayleave check` refuses each until it is replaced";
 
 #[derive(Args, Debug)]
 pub struct Init {
@@ -32,11 +35,15 @@ pub fn run(init: &Init) -> Outcome {
     let role = ROLES.into_iter().find(|role| role.name == init.role.name());
     let role = role.ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
     let text = (role.template)(init.party);
+    let has_examples = [EXAMPLE_OPERATORS[0], EXAMPLE_REALM, EXAMPLE_WRITER].iter().any(|key| text.contains(key));
     let Some(path) = &init.out else {
         if init.json {
             print_json(json!({ "configuration": text }));
         } else {
             print(&text);
+            if has_examples {
+                print(&format!("\n# {EXAMPLES_LEFT}, and `wayleave check --example` accepts them.\n"));
+            }
         }
         return Ok(());
     };
@@ -47,6 +54,13 @@ pub fn run(init: &Init) -> Outcome {
         print_json(json!({ "file": path }));
         return Ok(());
     }
-    print(&format!("wrote {}; next: wayleave check {}\n", path.display(), path.display()));
+    let path = path.display();
+    if has_examples {
+        print(&format!(
+            "wrote {path}. {EXAMPLES_LEFT} (wayleave check {path}); wayleave check --example {path} accepts them\n"
+        ));
+    } else {
+        print(&format!("wrote {path}; next: wayleave check {path}\n"));
+    }
     Ok(())
 }

@@ -46,6 +46,11 @@ pub fn run(invite: &Invite) -> Outcome {
     };
     let slot = set.slot_by_name(&invite.name).ok_or_else(unknown)?;
     let member = set.slot(slot).ok_or_else(unknown)?;
+    if member.max_prefix == 0 {
+        return Err(Failure::new(format!("`{}` has no prefix limit in member set {}", member.name, set.number))
+            .help(format!("first: wayleave members propose --max-prefix {}=NUMBER, countersigned", member.name))
+            .into());
+    }
 
     let identity = Identity::load(&source.resolve(party.key.get_ref()))?;
     config.key_roles(&identity)?.add_directory(&directory)?;

@@ -21,13 +21,14 @@ use super::realm::write_new;
 use crate::ask::ask;
 use crate::config::consent::{self, ConsentValues, POLICY_TEMPLATE};
 use crate::config::overlay::{self, OverlayValues};
+use crate::config::parse::{self, NodeKey};
 use crate::config::path::{self, PathValues};
 use crate::config::router::{self, FormatName};
-use crate::config::{HostPort, PublicKey, Source, check};
+use crate::config::{HostPort, Source, check};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::forwarding::ForwardingKeys;
 use crate::key_files::membership;
-use crate::key_files::node::{self, KeyKind, TagKeyFile};
+use crate::key_files::node::{self, KeyKind, TagKeyFile, node_text};
 use crate::output::{print, print_json};
 use crate::roles::records;
 
@@ -47,12 +48,12 @@ pub struct Join {
     /// The node's status pages.
     #[arg(long)]
     pub status: Option<SocketAddr>,
-    /// Who consents for the node: its key (`ed25519:...`), `@` and HOST:PORT.
+    /// Who consents for the node: its key (`node:ed25519:...`), `@` and HOST:PORT.
     #[arg(long, value_name = "KEY@ADDRESS")]
     pub consent: Option<String>,
     /// The realm's key, if you know it: a token of another realm is refused.
     #[arg(long)]
-    pub realm: Option<PublicKey>,
+    pub realm: Option<parse::RealmKey>,
     #[arg(long)]
     pub json: bool,
 }
@@ -79,7 +80,7 @@ pub fn run(command: &Join) -> Outcome {
     if let Some(realm) = &command.realm
         && realm.0.to_bytes() != invitation.realm.0
     {
-        return Err(Failure::new(format!("the token is of the realm {}, not of {realm}", invitation.realm))
+        return Err(Failure::new(format!("the token is of the realm realm:{}, not of {realm}", invitation.realm))
             .help("ask the operator of the realm that you mean")
             .into());
     }
@@ -113,8 +114,8 @@ pub fn run(command: &Join) -> Outcome {
 
     let joined = Joined {
         name: invitation.grants.names.first().map(ToString::to_string).unwrap_or_default(),
-        realm: invitation.realm.to_string(),
-        operator: (operator.identity.to_string(), operator.address.clone()),
+        realm: format!("realm:{}", invitation.realm),
+        operator: (node_text(&operator.identity), operator.address.clone()),
         path_servers: servers(&invitation),
         consent,
         listen: command.listen,
@@ -136,7 +137,7 @@ pub fn run(command: &Join) -> Outcome {
     if command.json {
         print_json(json!({
             "name": joined.name,
-            "identity": object.identity.to_string(),
+            "identity": node_text(&object.identity),
             "realm": joined.realm,
             "until": object.not_after,
             "configurations": files,
@@ -144,7 +145,7 @@ pub fn run(command: &Join) -> Outcome {
         return Ok(());
     }
     let (names, until) = (&joined.name, utc(object.not_after));
-    print(&format!("joined as {names}, until {until}\nidentity  {}\n", object.identity));
+    print(&format!("joined as {names}, until {until}\nidentity  {}\n", node_text(&object.identity)));
     for file in &files {
         let role = file.file_stem().unwrap_or_default().to_string_lossy();
         print(&format!("next: wayleave run {role} --config {}\n", file.display()));
@@ -214,16 +215,16 @@ fn nobodys_noise(path: &Path) -> Outcome<DhPublic> {
 }
 
 fn read_consent(text: &str) -> Outcome<(String, String)> {
-    let parts = text.split_once('@').and_then(|(key, address)| {
-        let key: PublicKey = key.parse().ok()?;
-        let address: HostPort = address.parse().ok()?;
-        Some((key.to_string(), address.0))
-    });
-    Ok(parts.ok_or_else(|| Failure::usage(format!("`{text}` is not a server: ed25519:KEY@HOST:PORT")))?)
+    let Some((key, address)) = text.split_once('@') else {
+        return Err(Failure::usage(format!("`{text}` is not a server: node:ed25519:KEY@HOST:PORT")).into());
+    };
+    let wrong = |error: String| Failure::usage(format!("--consent: {error}"));
+    let (key, address): (NodeKey, HostPort) = (key.parse().map_err(wrong)?, address.parse().map_err(wrong)?);
+    Ok((key.to_string(), address.0))
 }
 
 fn servers(invitation: &Invitation) -> Vec<(String, String)> {
-    let text = |server: &Server| (server.identity.to_string(), server.address.clone());
+    let text = |server: &Server| (node_text(&server.identity), server.address.clone());
     invitation.servers.iter().skip(1).map(text).collect()
 }
 

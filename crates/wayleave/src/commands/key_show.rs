@@ -1,28 +1,55 @@
 //! `keys show`: what a file is, and its public parts, whichever kind of key file or signed file it is.
 
 use std::fs;
+use std::io::{Read as _, stdin};
 use std::path::Path;
 
 use serde_json::{Value, json};
 use wayleave_attestation::pki::Signed;
+use wayleave_control::capability::{Credential, InvitationLine};
+use wayleave_control::realm::{Server, Token};
+use wayleave_crypto::hash::sha256;
+use wayleave_packet::icing::mint::TAG_EPOCH;
 use wayleave_route_server::directory::{Consent, Directory, MAX_ENCODED, Proposal, Request, Standing};
+use wayleave_runtime::api_tls::KeyPin;
 use wayleave_runtime::clock::utc;
 use wayleave_runtime::identity::{Fingerprint, Identity, to_hex};
 
 use super::{capability, keys, node_keys, pki};
+use crate::config::ROLES;
+use crate::config::kinds::TextKind;
+use crate::config::parse::TokenHash;
 use crate::config::router::FormatName;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::{self, Keys, load_anchor};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding::ForwardingKeys;
-use crate::key_files::{member_set, node};
+use crate::key_files::{ledger, member_set, membership, node, records};
 use crate::output::{fields, print, print_json};
+use crate::roles::role_names;
+use zeroize::Zeroizing;
+
+/// Octets of a line, at most.
+const MAX_LINE: u64 = 64 * 1024;
 
 /// Octets before the entries of a list of revocations, its signature included, and of each entry.
 const LIST: (usize, usize) = (64 + 17, 15);
 
 pub fn run(file: &Path, json: bool) -> Outcome {
     let system = |error| Failure::system(file.display(), &error);
+    if file.as_os_str() == "-" {
+        let mut text = Zeroizing::new(String::new());
+        stdin().take(MAX_LINE).read_to_string(&mut text).map_err(|error| Failure::system("standard input", &error))?;
+        let value = line(&text).ok_or_else(|| unknown(file))?;
+        return show(Path::new("standard input"), value, json);
+    }
+    // A public text in the place of a file. Secret lines belong into files: other users of the machine see arguments.
+    if let Some(text) =
+        file.to_str().filter(|text| !file.exists() && TextKind::of(text).is_some_and(|kind| !kind.is_secret()))
+    {
+        let value = line(text).ok_or_else(|| unknown(file))?;
+        return show(Path::new("-"), value, json);
+    }
     let meta = fs::metadata(file).map_err(system)?;
     if meta.is_dir() {
         return Err(Failure::new(format!("{} is a folder", file.display()))
@@ -45,15 +72,110 @@ pub fn run(file: &Path, json: bool) -> Outcome {
     {
         return node_keys::show(kind, file, json);
     }
-    let value = if octets.starts_with(b"name = ") { anchor(file)? } else { signed(file, &octets)? };
+    if octets.starts_with(b"kind = \"tag-branch\"") {
+        return show(file, tag_branch(file)?, json);
+    }
+    if octets.starts_with(b"name = ")
+        && let Ok(value) = anchor(file)
+    {
+        return show(file, value, json);
+    }
+    let text = std::str::from_utf8(&octets).unwrap_or_default();
+    let value = line(text).or_else(|| other_file(file, &octets));
+    show(file, value.map_or_else(|| signed(file, &octets), Ok)?, json)
+}
+
+fn show(file: &Path, mut value: Value, json: bool) -> Outcome {
     if json {
-        let mut value = value;
         value["file"] = json!(file);
         print_json(value);
     } else {
         print(&format!("file  {}\n\n{}", file.display(), fields(&value)));
     }
     Ok(())
+}
+
+/// A line of text that a command printed: what it is and what of it is no secret.
+fn line(text: &str) -> Option<Value> {
+    let text = text.trim();
+    let kind = TextKind::of(text).filter(|_| text.lines().count() == 1)?;
+    let mut value = json!({ "kind": kind.to_string(), "goes_into": kind.goes_into() });
+    match kind {
+        TextKind::Capability => {
+            let credential: Credential = text.parse().ok()?;
+            value["terms"] = json!(credential.terms.to_string());
+            value["zone"] = json!(credential.zone.to_string());
+        }
+        TextKind::Invitation => {
+            let invitation: InvitationLine = text.parse().ok()?;
+            value["id"] = json!(invitation.id.to_string());
+            value["url"] = json!(invitation.url.to_string());
+            value["api_pin"] = json!(KeyPin(invitation.pin).to_string());
+        }
+        TextKind::JoinToken => {
+            let token: Token = text.parse().ok()?;
+            let invitation = token.invitation();
+            let grants = &invitation.grants;
+            value["realm"] = json!(format!("realm:{}", invitation.realm));
+            value["names"] = json!(grants.names.iter().map(ToString::to_string).collect::<Vec<_>>());
+            value["roles"] = json!(role_names(grants.roles));
+            value["prefixes"] = json!(grants.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>());
+            value["until"] = json!(utc(invitation.not_after));
+            let server = |server: &Server| format!("{}@{}", node::node_text(&server.identity), server.address);
+            value["servers"] = json!(invitation.servers.iter().map(server).collect::<Vec<_>>());
+        }
+        TextKind::Membership => {
+            let signed = membership::parse(text)?;
+            let member = signed.object();
+            value["realm"] = json!(format!("realm:{}", member.realm));
+            value["identity"] = json!(node::node_text(&member.identity));
+            value["names"] = json!(member.grants.names.iter().map(ToString::to_string).collect::<Vec<_>>());
+            value["roles"] = json!(role_names(member.grants.roles));
+            value["prefixes"] = json!(member.grants.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>());
+            value["until"] = json!(utc(member.not_after));
+            value["signature"] = json!(if signed.verify(&member.realm.0).is_ok() { "holds" } else { "does not hold" });
+        }
+        TextKind::Token => {
+            // What the configuration of the key server names.
+            value["hash"] = json!(TokenHash(sha256(text.as_bytes())).to_string());
+            value["goes_into"] =
+                json!("a file of its own, which `--token` of `wayleave cap` names; its hash: `[[key.api.token]]`");
+        }
+        _ => {}
+    }
+    Some(value)
+}
+
+/// Files that commands and roles keep for themselves, and configurations.
+fn other_file(file: &Path, octets: &[u8]) -> Option<Value> {
+    let kept =
+        |kind: &str| json!({ "kind": kind, "keep": "never restored from an old copy while others know a newer one" });
+    if octets.starts_with(records::HEADER) || octets.starts_with(records::COMPACTED) {
+        return Some(kept("records of a key server"));
+    }
+    if octets.starts_with(ledger::HEADER) {
+        return Some(kept("records of a realm's operator"));
+    }
+    if octets.starts_with(b"redb") {
+        return Some(kept("state of a role: `wayleave show` asks the role for what is in it"));
+    }
+    if octets.is_empty() && file.extension().is_some_and(|ending| ending == "lock") {
+        return Some(json!({ "kind": "lock of the file beside it; it stays" }));
+    }
+    let table: toml::Table = toml::from_str(std::str::from_utf8(octets).ok()?).ok()?;
+    let role = ROLES.into_iter().find(|role| table.contains_key(role.section))?;
+    Some(
+        json!({ "kind": format!("configuration for `wayleave run {}`", role.name), "next": "`wayleave check` checks it" }),
+    )
+}
+
+/// Tags that somebody delegated for an epoch.
+fn tag_branch(file: &Path) -> Outcome<Value> {
+    let (epoch, bits, depth) = node::load_branch(file)?.scope();
+    let until = ((u64::from(epoch) + 1) << TAG_EPOCH) - 1;
+    Ok(
+        json!({ "kind": "delegated tags, which are secret", "prefix": format!("{bits:08x}/{depth}"), "until": utc(until) }),
+    )
 }
 
 /// A file of private keys with a header that says for what.
@@ -82,8 +204,8 @@ fn private(file: &Path, octets: &[u8], json: bool) -> Outcome {
 fn anchor(file: &Path) -> Outcome<Value> {
     let anchor = load_anchor(file)?;
     Ok(json!({
-        "kind": "trust anchor, public", "name": anchor.name, "key": format!("ed25519:{}", to_hex(&anchor.public)),
-        "post_quantum_key": anchor.post_quantum.map(|key| format!("slh-dsa-sha2-128s:{}", to_hex(&key))),
+        "kind": "trust anchor, public", "name": anchor.name, "key": format!("anchor:ed25519:{}", to_hex(&anchor.public)),
+        "post_quantum_key": anchor.post_quantum.map(|key| format!("anchor:slh-dsa-sha2-128s:{}", to_hex(&key))),
         "not_before": utc(anchor.not_before), "not_after": utc(anchor.not_after),
     }))
 }
@@ -112,8 +234,9 @@ fn signed(file: &Path, octets: &[u8]) -> Outcome<Value> {
         };
         return Ok(json!({
             "kind": "member's request", "exchange": request.exchange, "name": claim.name, "asn": claim.asn, "for": what,
-            "tls": Fingerprint(claim.tls).to_string(), "sign": member_set::key_text(&claim.sign),
-            "addresses": claim.addresses, "attestation_keys": claim.attest.len(),
+            "pin": Fingerprint(claim.tls).to_string(), "sign": member_set::key_text(&claim.sign),
+            "addresses": claim.addresses, "attest": claim.attest.iter().map(member_set::attest_text).collect::<Vec<_>>(),
+            "claim": member_set::digest_text(&claim.digest(&request.exchange)),
             "signature": if request.is_sound() { "holds" } else { "does not hold" },
         }));
     }
@@ -157,9 +280,9 @@ fn revocations(octets: &[u8]) -> Option<Value> {
 fn unknown(file: &Path) -> crate::failure::Failures {
     Failure::new(format!("{} is no kind of file that Wayleave's commands make, or it is damaged", file.display()))
         .help(
-            "known are: key files of `keys new`, `attest`, `identity`, `anchor` (private and .pub) and `forwarding`; files of `cap mint`, \
-             `cap narrow` and `cap revoke-list`; signed objects (profile, record, addition, manifest); member sets, requests and \
-             proposals of `members`",
+            "known are: key files of `keys`, `realm`, `join` and `cap`; lines of text (capabilities, invitations, tokens, memberships, keys, \
+             pins, claims), in a file or by `-` from standard input; signed objects and lists; member sets, requests and proposals; \
+             configurations, records and states. A damaged file of these is not known either",
         )
         .into()
 }

@@ -6,13 +6,15 @@ use std::time::Duration;
 use serde_json::json;
 use wayleave_crypto::hash::sha256;
 use wayleave_runtime::api_tls::KeyPin;
-use wayleave_runtime::identity::{Fingerprint, Identity, to_hex};
+use wayleave_runtime::identity::{Identity, to_hex};
 use zeroize::Zeroizing;
 
 use super::node_keys::{DelegateTags, NodeKeys};
 use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ManifestKeys, ProfileKeys, RecordKeys};
 use super::{key_show, node_keys, pki};
 use crate::config::PublicKey;
+use crate::config::kinds::{TOKEN_PREFIX, TextKind};
+use crate::config::parse::TokenHash;
 use crate::config::router::FormatName;
 use crate::failure::Outcome;
 use crate::key_files::forwarding;
@@ -39,9 +41,9 @@ pub enum Keys {
         #[arg(long)]
         json: bool,
     },
-    /// Say what a key file or signed file is, and print its public parts.
+    /// Say what any file or line of text that Wayleave makes is, and print its public parts with the settings that they go into.
     Show {
-        /// The file to show.
+        /// The file, - for a line on standard input, or a public text itself (a key, pin or claim).
         file: PathBuf,
         #[arg(long)]
         json: bool,
@@ -151,9 +153,9 @@ pub fn run(command: &Keys) -> Outcome {
 
 /// Makes a token of the API.
 fn token(file: &Path, json: bool) -> Outcome {
-    let text = Zeroizing::new(format!("wayleave-token-{}", *Zeroizing::new(to_hex(fresh::<32>()?.as_ref()))));
+    let text = Zeroizing::new(format!("{TOKEN_PREFIX}{}", *Zeroizing::new(to_hex(fresh::<32>()?.as_ref()))));
     private::create(file, &Zeroizing::new(format!("{}\n", *text)))?;
-    let hash = Fingerprint(sha256(text.as_bytes())).to_string();
+    let hash = TokenHash(sha256(text.as_bytes())).to_string();
     if json {
         print_json(json!({ "file": file, "hash": hash }));
     } else {
@@ -210,16 +212,20 @@ fn icing_nodes(keys: &forwarding::ForwardingKeys) -> Vec<String> {
     keys.live(u64::MAX, 0).iter().map(|(_, key)| hex(forwarding::icing_secret(key).id().to_bytes())).collect()
 }
 
-/// Prints the public parts of a key file.
+/// Prints the public parts of a key file, each with the settings that it goes into. JSON has the certificate's fingerprint as `tls`, too,
+/// the name that claims and member sets have for it.
 pub fn show(file: &Path, identity: &Identity, json: bool) {
-    let tls = identity.fingerprint().to_string();
+    let pin = identity.fingerprint().to_string();
     let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
     // What clients of an API pin: of the key alone, so that a renewed certificate keeps it.
-    let pin = KeyPin::of(identity.certificate()).map(|pin| pin.to_string());
+    let api_pin = KeyPin::of(identity.certificate()).map(|pin| pin.to_string());
     if json {
-        print_json(json!({ "file": file, "tls": tls, "sign": sign, "pin": pin }));
-    } else {
-        let pin = pin.unwrap_or_default();
-        print(&format!("file  {}\ntls   {tls}\nsign  {sign}\npin   {pin}\n", file.display()));
+        print_json(json!({ "file": file, "pin": pin, "tls": pin, "sign": sign, "api_pin": api_pin }));
+        return;
+    }
+    print(&format!("file     {}\n", file.display()));
+    for (name, text) in [("pin", pin), ("sign", sign), ("api_pin", api_pin.unwrap_or_default())] {
+        let into = TextKind::of(&text).map_or("", TextKind::goes_into);
+        print(&format!("{name:<7}  {text}\n         into {into}\n"));
     }
 }

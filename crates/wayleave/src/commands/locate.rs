@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wayleave_dataplane::icing::{Report, locate};
 use wayleave_runtime::identity::to_hex;
 
-use crate::config::PublicKey;
+use crate::config::parse::ReportKey;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
 use clap::Args;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct Locate {
-    /// A node's public key and a file of its reports (the output of `wayleave show reports --json`), as ed25519:HEX=FILE.
+    /// A node's public key and a file of its reports (the output of `wayleave show reports --json`), as node:ed25519:HEX=FILE or sign:ed25519:HEX=FILE.
     #[arg(required = true, value_name = "KEY=FILE")]
     pub reports: Vec<NodeReports>,
     /// First digits of the path's handle; needed if the nodes report on several paths.
@@ -33,7 +33,7 @@ pub struct Locate {
 /// A file of reports, and the key that signed it.
 #[derive(Clone, Debug)]
 pub struct NodeReports {
-    pub key: PublicKey,
+    pub key: ReportKey,
     pub file: PathBuf,
 }
 

@@ -10,13 +10,18 @@ use serde_json::{Value, json};
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_core::Asn;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::directory::{AttestKey, Change, Claim, Consent, Directory, Proposal, ProposalError, Step};
+use wayleave_route_server::directory::{
+    AttestKey, Change, Claim, Consent, Directory, Proposal, ProposalError, Request, Slot, Step,
+};
 use wayleave_route_server::policy::validate::can_be_next_hop;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, from_hex};
 
 use super::pki::attest_key;
 use crate::config::PublicKey;
+use crate::config::kinds::{TextKind, refusal};
+use crate::config::parse::argument;
+use crate::config::rs::MAX_PREFIX_LIMIT;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{
     describe, describe_change, digest_text, key_text, locked, proposal, read, replace, request as read_request, trust,
@@ -57,7 +62,7 @@ pub enum Members {
     Show {
         /// The member set.
         file: PathBuf,
-        /// Party 1's operator's public key (`ed25519:...`), and party 2's, which must have signed the set.
+        /// Party 1's operator's public key (`sign:ed25519:...`), and party 2's, which must have signed the set.
         #[arg(long, num_args = 2, value_names = ["KEY1", "KEY2"])]
         operators: Vec<PublicKey>,
         #[arg(long)]
@@ -72,7 +77,7 @@ pub struct MemberInit {
     /// The exchange's name, as configurations have it.
     #[arg(long)]
     exchange: String,
-    /// The public key (`ed25519:...`) of party 1's operator, from its `wayleave keys new`.
+    /// The public key (`sign:ed25519:...`) of party 1's operator, from its `wayleave keys new`.
     #[arg(long)]
     operator1: PublicKey,
     /// The same of party 2's operator.
@@ -147,7 +152,7 @@ pub struct Propose {
     /// A member's request (may be repeated).
     #[arg(long)]
     pub request: Vec<PathBuf>,
-    /// How many prefixes a member may announce, as NAME=NUMBER; 0 means no limit (may be repeated).
+    /// How many prefixes a member may announce, as NAME=NUMBER: with each new slot (may be repeated).
     #[arg(long, value_name = "NAME=NUMBER")]
     pub max_prefix: Vec<String>,
     /// A member's addresses, as NAME=ADDRESS,ADDRESS (may be repeated).
@@ -156,9 +161,12 @@ pub struct Propose {
     /// Your next key file, in place of --operator.
     #[arg(long, value_name = "KEY")]
     pub new_operator: Option<PathBuf>,
-    /// The fingerprints of both parties' certificates: no member may have them.
-    #[arg(long, num_args = 2, value_names = ["PIN1", "PIN2"])]
+    /// The fingerprints of both parties' certificates (`pin` of `wayleave keys show`): no member may have them.
+    #[arg(long, num_args = 2, value_names = ["PIN1", "PIN2"], value_parser = argument::<Fingerprint>)]
     pub parties: Vec<Fingerprint>,
+    /// The largest limit that you agree to: `max_prefix_limit` of your party.
+    #[arg(long, value_name = "NUMBER", default_value_t = MAX_PREFIX_LIMIT)]
+    pub max_prefix_limit: u32,
     /// You signed another set of this number before, which both operators gave up; no party has it.
     #[arg(long)]
     pub given_up: bool,
@@ -175,13 +183,16 @@ pub struct Countersign {
     /// Your key file.
     #[arg(long)]
     pub operator: PathBuf,
-    /// What a member told you of its claim (`claim:...`), or the other operator of its new key (`ed25519:...`): one for each in the
+    /// What a member told you of its claim (`claim:...`), or the other operator of its new key (`sign:ed25519:...`): one for each in the
     /// proposal. What the operators decide (limits, addresses, who is held no more) is confirmed at the terminal, or with --yes.
     #[arg(long, value_name = "DIGEST")]
     pub confirm: Vec<Confirmation>,
-    /// The fingerprints of both parties' certificates: no member may have them.
-    #[arg(long, num_args = 2, value_names = ["PIN1", "PIN2"])]
+    /// The fingerprints of both parties' certificates (`pin` of `wayleave keys show`): no member may have them.
+    #[arg(long, num_args = 2, value_names = ["PIN1", "PIN2"], value_parser = argument::<Fingerprint>)]
     pub parties: Vec<Fingerprint>,
+    /// The largest limit that you agree to: `max_prefix_limit` of your party.
+    #[arg(long, value_name = "NUMBER", default_value_t = MAX_PREFIX_LIMIT)]
+    pub max_prefix_limit: u32,
     /// Sign without being asked: you have compared everything.
     #[arg(long)]
     pub yes: bool,
@@ -205,15 +216,19 @@ impl FromStr for Confirmation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.starts_with("sha256:") {
-            return Err("a fingerprint says nothing of the member's other keys; expected `claim:...`, which `wayleave members request` printed for the member".to_owned());
+        let expected = "`claim:` or `sign:ed25519:`, and 64 hexadecimal digits";
+        match TextKind::of(text) {
+            Some(TextKind::Certificate) => {
+                return Err("this is the fingerprint of a certificate, which says nothing of the member's other keys; expected `claim:...`, which `wayleave members request` and `wayleave keys show` print for the member".to_owned());
+            }
+            Some(TextKind::Claim | TextKind::Signing | TextKind::Ed25519) => {}
+            _ => return Err(refusal(text, expected)),
         }
         if let Some(digest) = text.strip_prefix("claim:").and_then(from_hex) {
             return Ok(Self::Claim(digest));
         }
         let key = text.parse::<PublicKey>();
-        key.map(|key| Self::Operator(key.0.to_bytes()))
-            .map_err(|_| "expected `claim:` or `ed25519:`, and 64 hexadecimal digits".to_owned())
+        key.map(|key| Self::Operator(key.0.to_bytes())).map_err(|_| format!("expected {expected}"))
     }
 }
 
@@ -273,6 +288,52 @@ pub fn run(command: &Members) -> Outcome {
     }
 }
 
+/// Each slot that the step makes or amends has a prefix limit, of at most what this operator agrees to.
+fn refuse_limits(directory: &Directory, step: &Step, most: u32) -> Outcome {
+    for change in &step.changes {
+        let (name, limit) = match change {
+            Change::Join { claim, max_prefix, .. } => (Some(claim.name.clone()), *max_prefix),
+            Change::Amend { slot, max_prefix, .. } => {
+                (directory.set().slot(*slot).map(|slot| slot.name.clone()), *max_prefix)
+            }
+            _ => continue,
+        };
+        let name = name.unwrap_or_default();
+        if limit == 0 {
+            return Err(Failure::usage(format!("no prefix limit for `{name}`: a member may not announce without one"))
+                .help(format!("propose it with --max-prefix {name}=NUMBER: what it announces today, with room to grow"))
+                .into());
+        }
+        if limit > most {
+            return Err(Failure::usage(format!("`{name}` could announce {limit} prefixes, and you agree to {most} at most"))
+                .help("settle a lower limit with the other operator; or both raise --max-prefix-limit, and `max_prefix_limit` of both parties")
+                .into());
+        }
+    }
+    Ok(())
+}
+
+/// A request with a key that was removed, or that another slot has: whose it is, and what to do.
+fn refuse_removed_keys(directory: &Directory, request: &Request) -> Outcome {
+    let (claim, set) = (&request.claim, directory.set());
+    let renews = matches!(request.consent, Some((Consent::Renewal, ..)));
+    let has = |slot: &Slot| (slot.tls == claim.tls || slot.sign == claim.sign) && !(renews && slot.active);
+    // A slot that is held is signed for with the keys that it has.
+    let is_other = |(_, slot): &(u32, &Slot)| has(slot) && !(slot.active && slot.held);
+    let Some((id, slot)) = set.iter().find(is_other) else { return Ok(()) };
+    let (name, by) = (&slot.name, directory.removals().find(|removal| removal.slot == id));
+    let failure = match (slot.active, by) {
+        (true, _) => Failure::new(format!("the key of this request is that of slot {id} (`{name}`), which is active"))
+            .help("`wayleave members request --instead-of KEY` changes a slot; a further slot needs a key of its own"),
+        (false, by) => {
+            let by = by.map_or(String::new(), |removal| format!(" by party {}'s operator", removal.party));
+            Failure::new(format!("{name}'s key was removed with slot {id}{by}, and is never used again"))
+                .help(format!("`{name}` makes a new key (`wayleave keys new`) and a new request with it"))
+        }
+    };
+    Err(failure.into())
+}
+
 fn init(begin: &MemberInit) -> Outcome {
     let (file, operators) = (&begin.file, [begin.operator1, begin.operator2]);
     if file.exists() {
@@ -326,7 +387,7 @@ fn request(wanted: &MemberRequest) -> Outcome {
     } else {
         let file = wanted.file.display();
         print(&format!(
-            "tls   {tls}\nsign  {sign}\nclaim {claim}\nsend {file} to both operators, and tell each of them the last of these (claim:...) yourself\n"
+            "pin    {tls}\nsign   {sign}\nclaim  {claim}\nsend {file} to both operators, and tell each of them the claim (claim:...) yourself: `wayleave keys show {file}` prints it again\n"
         ));
     }
     Ok(())
@@ -388,6 +449,7 @@ fn propose(wanted: &Propose) -> Outcome {
             Some((Consent::Renewal, ..)) => 0,
             _ => limits.remove(&request.claim.name).unwrap_or(0),
         };
+        refuse_removed_keys(&directory, &request)?;
         changes.push(directory.requested(&request, limit)?);
     }
     let amended: std::collections::BTreeSet<String> = limits.keys().chain(addresses.keys()).cloned().collect();
@@ -407,7 +469,9 @@ fn propose(wanted: &Propose) -> Outcome {
         let party = directory.party_of(&public).ok_or(ProposalError::NoOperator)?;
         changes.push(Change::operator(&directory, party, &operator(file)?));
     }
-    let proposal = Proposal::sign(&directory, directory.propose(changes), &key)?;
+    let step = directory.propose(changes);
+    refuse_limits(&directory, &step, wanted.max_prefix_limit)?;
+    let proposal = Proposal::sign(&directory, step, &key)?;
     refuse_parties_keys(&proposal.step, &wanted.parties)?;
     remember(&wanted.operator, &directory, &proposal.step, wanted.given_up)?;
     replace(&wanted.out, &proposal.encode())?;
@@ -435,6 +499,7 @@ fn countersign(wanted: &Countersign) -> Outcome {
         print(&in_words(&changes));
     }
     refuse_parties_keys(&proposal.step, &wanted.parties)?;
+    refuse_limits(&directory, &proposal.step, wanted.max_prefix_limit)?;
     let by: Vec<Confirmed> = proposal.step.changes.iter().map(|change| confirmed_by(&directory, change)).collect();
     let missing = by.iter().find_map(|by| match by {
         Confirmed::By(told) if !wanted.confirm.contains(told) => Some(told),

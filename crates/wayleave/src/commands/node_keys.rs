@@ -8,6 +8,7 @@ use wayleave_packet::icing::mint::{TAG_EPOCH, tag_epoch};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::to_hex;
 
+use crate::config::kinds::TextKind;
 use crate::config::parse::TextValue;
 use crate::config::router::FormatName;
 use crate::config::router::icing::TagPrefix;
@@ -66,7 +67,8 @@ pub fn create(command: &NodeKeys) -> Outcome {
 pub fn show(kind: KeyKind, file: &Path, json: bool) -> Outcome {
     let public: Value = match kind {
         KeyKind::Realm | KeyKind::Identity | KeyKind::Writer | KeyKind::Holder => {
-            json!(node::identity_of(&node::load(kind, file)?).to_string())
+            let label = if kind == KeyKind::Identity { "node" } else { kind.name() };
+            json!(format!("{label}:{}", node::identity_of(&node::load(kind, file)?)))
         }
         KeyKind::Noise => json!(format!("x25519:{}", to_hex(&node::noise_of(&node::load(kind, file)?).to_bytes()))),
         KeyKind::Ids | KeyKind::Accounts => {
@@ -84,7 +86,8 @@ pub fn show(kind: KeyKind, file: &Path, json: bool) -> Outcome {
     }
     print(&format!("file    {}\nkind    {}\n", file.display(), kind.name()));
     if let Some(public) = public.as_str() {
-        print(&format!("public  {public}\n"));
+        let into = TextKind::of(public).map_or("", TextKind::goes_into);
+        print(&format!("public  {public}\ninto    {into}\n"));
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::{from_hex, to_hex};
 
 use super::succession::{Earlier, follow, unseen};
+use crate::config::kinds::{TextKind, refusal};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::{
     Keys, Objects, folder_octets, keep_manifest, kept_manifest, load_anchor, object_file, save_anchor, save_object, set,
@@ -235,18 +236,25 @@ pub fn identity(file: &Path, asn: Asn, classical: bool, json: bool) -> Outcome {
 /// Prints the public parts of an AS's keys for `role`.
 pub fn show(role: &str, file: &Path, keys: &Keys, json: bool) {
     let pairs = keys.pairs();
-    let public: Vec<String> = pairs.iter().map(|(suite, key)| spell(*suite, key.as_ref())).collect();
     if json {
+        // Their role is the name of the list.
+        let public: Vec<String> = pairs.iter().map(|(suite, key)| spell(*suite, key.as_ref())).collect();
         print_json(json!({ "file": file, "asn": keys.asn, role: public }));
     } else {
         let asn = keys.asn.map_or(String::new(), |asn| format!("asn     {asn}\n"));
-        let lines: String = public.iter().map(|key| format!("{role}  {key}\n")).collect();
+        let public = pairs.iter().map(|(suite, key)| spell_as(role, *suite, key.as_ref()));
+        let lines: String = public.map(|key| format!("{role}  {key}\n")).collect();
         print(&format!("file    {}\n{asn}{lines}", file.display()));
     }
 }
 
 fn spell(suite: SuiteId, key: &dyn SuiteKey) -> String {
     format!("{}:{}", suite.name(), to_hex(key.public()))
+}
+
+/// A key with its role, as `--key` takes it.
+fn spell_as(role: &str, suite: SuiteId, key: &dyn SuiteKey) -> String {
+    format!("{role}:{}", spell(suite, key))
 }
 
 /// Creates a trust anchor: a private and a public file.
@@ -270,8 +278,8 @@ pub fn anchor(command: &AnchorKeys) -> Outcome {
         not_after: now + u64::from(command.days) * DAY,
     };
     save_anchor(&anchor, &public_file)?;
-    let key_text = format!("ed25519:{}", to_hex(&anchor.public));
-    let post_quantum = anchor.post_quantum.map(|public| format!("{}:{}", SuiteId::SlhDsa128s, to_hex(&public)));
+    let key_text = format!("anchor:ed25519:{}", to_hex(&anchor.public));
+    let post_quantum = anchor.post_quantum.map(|public| format!("anchor:{}:{}", SuiteId::SlhDsa128s, to_hex(&public)));
     if command.json {
         print_json(json!({
             "file": command.file, "public": public_file, "key": key_text, "post_quantum_key": post_quantum,
@@ -585,11 +593,15 @@ fn attest_keys(file: &Path, asn: Option<Asn>) -> Outcome<(Option<Asn>, Vec<Profi
     Ok((attest.asn, attest.pairs().into_iter().map(public).collect()))
 }
 
-/// An attestation key as `SUITE:HEX`.
+/// An attestation key as `attest:SUITE:HEX`, or without its role.
 pub fn attest_key(text: &str) -> Result<LeafKey, Failure> {
-    let key = profile_key(&format!("attest:{text}")).map_err(|_| {
-        Failure::usage(format!("`{text}` is not a key")).help("a key is SUITE:HEX, such as kc-ed25519:3b6a...")
-    })?;
+    let expected = "an attestation key: attest:SUITE:HEX, the line `attest` of `wayleave keys show`";
+    let key = match TextKind::of(text) {
+        Some(TextKind::Attestation) => profile_key(text).ok(),
+        Some(TextKind::Suite) | None => profile_key(&format!("attest:{text}")).ok(),
+        _ => None,
+    };
+    let key = key.ok_or_else(|| Failure::usage(refusal(text, expected)))?;
     Ok(LeafKey::of(key.suite, &key.public))
 }
 

@@ -21,11 +21,13 @@ use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use crate::ask::ask;
+use crate::config::kinds::TextKind;
+use crate::config::parse::NodeKey;
 use crate::config::realm::{RealmFile, file_in, template_with};
-use crate::config::{HostPort, PublicKey, Source};
+use crate::config::{HostPort, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::ledger::Ledger;
-use crate::key_files::node::{self, KeyKind, fresh};
+use crate::key_files::node::{self, KeyKind, fresh, node_text};
 use crate::output::{objects, print, print_json};
 use crate::roles::role_names;
 
@@ -190,9 +192,9 @@ fn init(command: &Init) -> Outcome {
     Ledger::create(&folder.join("records"))?;
     let text = template_with(&command.listen.to_string(), &address, &command.status.to_string());
     write_new(&file, &text, 0o644)?;
-    let key = node::identity_of(&realm);
+    let key = format!("realm:{}", node::identity_of(&realm));
     if command.json {
-        print_json(json!({ "realm": key.to_string(), "configuration": file }));
+        print_json(json!({ "realm": key, "configuration": file }));
     } else {
         print(&format!(
             "realm          {key}\nconfiguration  {}\nnext: wayleave run realm --config {}\n",
@@ -268,8 +270,8 @@ fn order(registrar: &mut Registrar, ledger: &mut Ledger, input: RegistrarInput) 
 
 /// The member with this name or key.
 fn find(registrar: &Registrar, text: &str) -> Outcome<IdentityKey> {
-    if let Ok(key) = PublicKey::from_str(text) {
-        let identity = IdentityKey(key.0.to_bytes());
+    if TextKind::of(text).is_some() {
+        let identity = NodeKey::from_str(text).map_err(Failure::usage)?.identity();
         if registrar.members().any(|member| member.identity == identity) {
             return Ok(identity);
         }
@@ -382,21 +384,26 @@ fn show(command: &Show) -> Outcome {
             "prefixes": prefixes,
             "address": address,
             "until": utc(member.not_after),
-            "identity": member.identity.to_string(),
+            "identity": node_text(&member.identity),
         })
     };
     let members: Vec<Value> = registrar.members().map(row).collect();
     let number = registrar.revocations().map(|list| list.object().number);
     if command.json {
         print_json(json!({
-            "realm": registrar.realm().to_string(),
-            "operator": { "identity": own.identity.to_string(), "address": own.address },
+            "realm": format!("realm:{}", registrar.realm()),
+            "operator": { "identity": node_text(&own.identity), "address": own.address },
             "revocations": number,
             "members": members,
         }));
         return Ok(());
     }
-    print(&format!("realm     {}\noperator  {} at {}\n", registrar.realm(), own.identity, own.address));
+    print(&format!(
+        "realm     realm:{}\noperator  {} at {}\n",
+        registrar.realm(),
+        node_text(&own.identity),
+        own.address
+    ));
     if !members.is_empty() {
         let columns = ["name", "role", "state", "prefixes", "address", "until", "identity"];
         print(&format!("\n{}", objects(&members, &columns)));

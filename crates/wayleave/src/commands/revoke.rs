@@ -11,6 +11,7 @@ use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::Identity;
 
 use crate::config::PublicKey;
+use crate::config::parse::ListKey;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::revocation::{self, Replacement, RevocationEntry};
 use crate::key_files::signing_key;
@@ -45,9 +46,9 @@ pub struct RevokeList {
 pub struct Revoked {
     /// The list.
     pub file: PathBuf,
-    /// The public key that must have signed it (`ed25519:...`, from `wayleave keys show`).
+    /// The public key that must have signed it (`writer:ed25519:...` or `sign:ed25519:...`, from `wayleave keys show`).
     #[arg(long)]
-    pub key: PublicKey,
+    pub key: ListKey,
     #[arg(long)]
     pub json: bool,
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::common::{Folder, text};
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::directory::{Change, Claim, Directory, Proposal, Request};
+use wayleave_route_server::directory::{Change, Claim, Consent, Directory, Proposal, Request};
 use wayleave_runtime::identity::{Identity, from_hex, to_hex};
 
 fn json(text: &str) -> serde_json::Value {
@@ -96,7 +96,7 @@ fn a_role_is_known_by_what_people_call_it() {
 }
 
 #[test]
-fn configurations_printed_by_init_pass_check() {
+fn configurations_printed_by_init_pass_check_once_their_examples_are_accepted() {
     let folder = Folder::new("cli-init");
     let roles = [
         ("1.toml", &["rs"][..]),
@@ -108,10 +108,14 @@ fn configurations_printed_by_init_pass_check() {
     for (name, arguments) in roles {
         let text = folder.ok(&[&["init"], arguments].concat());
         folder.write(name, &text);
-        let said = folder.ok(&["check", name]);
+        assert!(text.trim_end().lines().last().is_some_and(|line| line.contains("check --example")), "{text}");
+        let said = folder.fails(1, &["check", name]);
+        assert!(said.contains("still the example's value"), "{said}");
+        let said = folder.ok(&["check", "--example", name]);
         assert!(said.contains("a configuration for `wayleave run"), "{said}");
         assert!(said.contains("still the example's value") && !said.contains("fine"), "{said}");
-        let said = json(&folder.ok(&["check", name, "--json"]));
+        assert!(!said.contains("for documentation"), "{said}");
+        let said = json(&folder.ok(&["check", "--example", name, "--json"]));
         assert_eq!((&said["version"], &said["ok"]), (&1.into(), &true.into()));
         // With an example's keys nothing runs.
         assert!(
@@ -119,6 +123,11 @@ fn configurations_printed_by_init_pass_check() {
         );
     }
     assert!(folder.fails(1, &["init", "rs", "--out", "1.toml"]).contains("exists"));
+    let said = folder.ok(&["init", "rs", "--out", "new.toml"]);
+    assert!(
+        said.lines().last().is_some_and(|line| line.contains("wayleave check --example new.toml accepts them")),
+        "{said}"
+    );
     // An operator's has no example's key, but no files yet.
     folder.write("r.toml", &folder.ok(&["init", "realm"]));
     let said = folder.ok(&["check", "r.toml"]);
@@ -129,7 +138,7 @@ fn configurations_printed_by_init_pass_check() {
 fn key_files_of_nodes_have_one_kind_and_one_use() {
     let folder = Folder::new("cli-node-keys");
     let shown = folder.ok(&["keys", "node", "i.key", "--kind", "identity"]);
-    assert!(field(&shown, "public").starts_with("ed25519:"), "{shown}");
+    assert!(field(&shown, "public").starts_with("node:ed25519:"), "{shown}");
     assert_eq!(folder.ok(&["keys", "show", "i.key"]), shown);
     assert!(folder.fails(1, &["keys", "node", "i.key", "--kind", "noise"]).contains("exist"));
     folder.ok(&["keys", "node", "n.key", "--kind", "noise"]);
@@ -154,19 +163,19 @@ fn key_files_of_nodes_have_one_kind_and_one_use() {
     // In each other's place.
     let consent = folder.ok(&["init", "consent"]).replace("#[[consent.node]]", "[[consent.node]]");
     let consent = consent.replace(
-        "#identity = \"ed25519:64 hexadecimal digits\"",
-        "identity = \"ed25519:8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c\"",
+        "#identity = \"node:ed25519:64 hexadecimal digits\"",
+        "identity = \"node:ed25519:8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c\"",
     );
     folder.write("c.toml", &consent.replace("#tags = \"tags.key\"", "tags = \"d.key\""));
     let error = folder.fails(1, &["check", "c.toml"]);
     assert!(error.contains("has a key of the kind `ids`, not `tags`"), "{error}");
     folder.write("c.toml", &consent.replace("#tags = \"tags.key\"", "tags = \"t.key\""));
-    assert!(folder.ok(&["check", "c.toml"]).contains("still the example's value"));
+    assert!(folder.ok(&["check", "--example", "c.toml"]).contains("still the example's value"));
     folder.write("c.toml", &consent.replace("#delegated = []", "delegated = [\"t.key\"]"));
     let error = folder.fails(1, &["check", "c.toml"]);
     assert!(error.contains("has a key of the kind `tags`, not `tag-branch`"), "{error}");
     folder.write("c.toml", &consent.replace("#delegated = []", "delegated = [\"b.key\"]"));
-    let said = folder.ok(&["check", "c.toml"]);
+    let said = folder.ok(&["check", "--example", "c.toml"]);
     assert!(!said.contains("epoch that has ended"), "{said}");
 }
 
@@ -351,7 +360,7 @@ fn commands_that_change_files_answer_in_json() {
     let said = json(&folder.ok(&[&asked[..], &["--name", "alpha", "--address", "192.0.2.1", "--json"]].concat()));
     let claim = said["claim"].as_str().expect("a digest").to_owned();
     let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", "a.request"];
-    let said = json(&folder.ok(&[&propose[..], &["--json"]].concat()));
+    let said = json(&folder.ok(&[&propose[..], &["--max-prefix", "alpha=9", "--json"]].concat()));
     assert_eq!((&said["party"], &said["changes"][0]["slot"]), (&1.into(), &0.into()));
     let countersign = ["members", "countersign", "m.signed", "p", "--operator", "op2.key", "--json"];
     let said = json(&folder.ok(&[&countersign[..], &["--confirm", &claim]].concat()));
@@ -367,8 +376,9 @@ fn keys_are_created_once_and_only_their_public_parts_are_printed() {
     let folder = Folder::new("cli-keys");
     let made = folder.ok(&["keys", "new", "a.key"]);
     assert_eq!(folder.ok(&["key", "show", "a.key"]), made);
-    assert!(field(&made, "tls").starts_with("sha256:") && field(&made, "sign").starts_with("ed25519:"));
-    assert_eq!(json(&folder.ok(&["keys", "show", "a.key", "--json"]))["tls"], field(&made, "tls"));
+    assert!(field(&made, "pin").starts_with("sha256:") && field(&made, "sign").starts_with("sign:ed25519:"));
+    assert!(field(&made, "api_pin").starts_with("spki:sha256:") && made.contains("into `[link] pin`"), "{made}");
+    assert_eq!(json(&folder.ok(&["keys", "show", "a.key", "--json"]))["pin"], field(&made, "pin"));
     assert!(folder.fails(1, &["keys", "new", "a.key"]).contains("is not overwritten"));
     let key = fs::read_to_string(folder.0.join("a.key")).expect("the key file");
     let secret = key.lines().nth(1).expect("a line of the key");
@@ -403,8 +413,20 @@ fn requested(folder: &Folder, name: &str, asn: &str, address: &str, more: &[&str
     (file, field(&said, "claim").to_owned())
 }
 
+/// Each new slot has a limit, of ten prefixes where none is named.
 fn propose(folder: &Folder, more: &[&str]) -> String {
-    folder.ok(&[&["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p"][..], more].concat())
+    let requests = more.windows(2).filter(|pair| pair[0] == "--request").map(|pair| request_in(folder, pair[1]));
+    let is_limited = |name: &str| more.iter().any(|word| word.starts_with(&format!("{name}=")));
+    let joins = requests.filter(|request| !matches!(request.consent, Some((Consent::Renewal, ..))));
+    let joins = joins.filter(|request| member_set(folder).set().slot_by_name(&request.claim.name).is_none());
+    let limits: Vec<String> = joins
+        .map(|request| request.claim.name)
+        .filter(|name| !is_limited(name))
+        .map(|name| format!("{name}=10"))
+        .collect();
+    let limits: Vec<&str> = limits.iter().flat_map(|limit| ["--max-prefix", limit]).collect();
+    let fixed = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p"];
+    folder.ok(&[&fixed[..], more, &limits].concat())
 }
 
 const COUNTERSIGN: [&str; 6] = ["members", "countersign", "m.signed", "p", "--operator", "op2.key"];
@@ -426,7 +448,7 @@ fn a_set_counts_once_the_second_operator_has_seen_what_changes_and_countersigned
     assert!(said.contains("you did not confirm") && said.contains(&claim), "{said}");
     let fingerprint = format!("sha256:{}", "ab".repeat(32));
     let said = unbroken(&folder.fails(2, &[&COUNTERSIGN[..], &["--confirm", &fingerprint]].concat()));
-    assert!(said.contains("a fingerprint says nothing of the member's other keys"), "{said}");
+    assert!(said.contains("the fingerprint of a certificate, which says nothing of the member's other keys"), "{said}");
     // The operator that proposed does not countersign, and no other key does.
     let mut own = COUNTERSIGN;
     own[5] = "op1.key";
@@ -462,7 +484,19 @@ fn no_operator_signs_two_sets_of_one_number_unless_it_says_so() {
     folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
     fs::copy(folder.0.join("m.signed"), folder.0.join("kept")).expect("a copy");
     fs::copy(folder.0.join("backup"), folder.0.join("m.signed")).expect("put back");
-    let as_one = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &bravo];
+    let as_one = [
+        "members",
+        "propose",
+        "m.signed",
+        "--operator",
+        "op1.key",
+        "--out",
+        "p",
+        "--request",
+        &bravo,
+        "--max-prefix",
+        "bravo=10",
+    ];
     let said = folder.fails(1, &as_one).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         said.contains("this key has signed another set 1 before")
@@ -504,7 +538,19 @@ fn a_further_slot_is_marked_unless_the_present_one_signs_and_keys_change_in_plac
     let said = propose(&folder, &["--request", &second]);
     assert!(said.contains("HELD: no key of an earlier slot of its AS signed for it"), "{said}");
     let second = request(&folder, "alpha-2", "64497", "192.0.2.2", &["--beside", "alpha.key"]);
-    let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &second];
+    let again = [
+        "members",
+        "propose",
+        "m.signed",
+        "--operator",
+        "op1.key",
+        "--out",
+        "p",
+        "--request",
+        &second,
+        "--max-prefix",
+        "alpha-2=10",
+    ];
     let said = unbroken(&folder.fails(1, &again));
     assert!(said.contains("this key has signed another set 2 before") && said.contains("--given-up"), "{said}");
     let said = propose(&folder, &["--request", &second, "--given-up"]);
@@ -522,7 +568,7 @@ fn a_further_slot_is_marked_unless_the_present_one_signs_and_keys_change_in_plac
     folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
     let set = json(&folder.ok(&["members", "show", "m.signed", "--json"]));
     let new = folder.ok(&["keys", "show", "new.key"]);
-    assert_eq!(set["members"][0]["tls"], field(&new, "tls"));
+    assert_eq!(set["members"][0]["tls"], field(&new, "pin"));
     assert_eq!((&set["members"][1]["max_prefix"], &set["members"][1]["held"]), (&5.into(), &false.into()));
     assert_eq!(set["members"][1]["addresses"], serde_json::json!(["192.0.2.7", "192.0.2.8"]));
     assert_eq!(set["operators"][0], field(&folder.ok(&["keys", "show", "op3.key"]), "sign"));
@@ -565,7 +611,7 @@ fn a_proposal_that_takes_the_other_operators_key_is_not_countersigned() {
     let (alpha, claim) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
     folder.ok(&["keys", "new", "evil.key"]);
     let before = member_set(&folder);
-    let join = before.requested(&request_in(&folder, &alpha), 0).expect("sound");
+    let join = before.requested(&request_in(&folder, &alpha), 10).expect("sound");
     proposed_by_hand(&folder, vec![join, Change::operator(&before, 2, &signing(&folder, "evil.key"))]);
     for more in [&["--confirm", claim.as_str()][..], &["--yes"]] {
         let said = refused_to_countersign(&folder, more);
@@ -606,7 +652,7 @@ fn a_claim_with_a_members_certificate_and_another_signing_key_is_not_what_the_me
     folder.ok(&["keys", "new", "evil.key"]);
     let evil = signing(&folder, "evil.key");
     let claim = Claim { sign: evil.verifying_key().to_bytes(), ..request_in(&folder, &alpha).claim };
-    let join = member_set(&folder).requested(&claim.sign("test-ix", &evil), 0).expect("sound by itself");
+    let join = member_set(&folder).requested(&claim.sign("test-ix", &evil), 10).expect("sound by itself");
     proposed_by_hand(&folder, vec![join]);
     let said = refused_to_countersign(&folder, &["--confirm", &told]);
     assert!(said.contains("you did not confirm: claim:"), "{said}");
@@ -621,7 +667,7 @@ fn a_claim_with_a_members_certificate_and_another_signing_key_is_not_what_the_me
 fn nobody_becomes_a_member_with_a_partys_certificate() {
     let folder = Folder::new("cli-party-pin");
     begin(&folder, "test-ix");
-    let pins = ["party1.key", "party2.key"].map(|file| field(&folder.ok(&["keys", "new", file]), "tls").to_owned());
+    let pins = ["party1.key", "party2.key"].map(|file| field(&folder.ok(&["keys", "new", file]), "pin").to_owned());
     let (alpha, _) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
     let Request { claim, .. } = request_in(&folder, &alpha);
     let claim = Claim { tls: from_hex(&pins[1]["sha256:".len()..]).expect("a fingerprint"), ..claim };
@@ -629,9 +675,12 @@ fn nobody_becomes_a_member_with_a_partys_certificate() {
     fs::write(folder.0.join("pinned.request"), request.encode()).expect("written");
     let parties = ["--parties", &pins[0], &pins[1]];
     let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p"];
-    let said = unbroken(&folder.fails(1, &[&propose[..], &["--request", "pinned.request"], &parties].concat()));
+    let said = unbroken(
+        &folder
+            .fails(1, &[&propose[..], &["--request", "pinned.request", "--max-prefix", "alpha=10"], &parties].concat()),
+    );
     assert!(said.contains("claims a party's certificate"), "{said}");
-    proposed_by_hand(&folder, vec![member_set(&folder).requested(&request, 0).expect("sound by itself")]);
+    proposed_by_hand(&folder, vec![member_set(&folder).requested(&request, 10).expect("sound by itself")]);
     let said = refused_to_countersign(&folder, &[&["--yes"][..], &parties].concat());
     assert!(said.contains("alpha claims a party's certificate as a key of its own"), "{said}");
 }
@@ -706,9 +755,15 @@ fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
     fs::copy(folder.0.join("alpha.key"), folder.0.join("charlie.key")).expect("copied");
     let charlie = request(&folder, "charlie", "64499", "192.0.2.3", &[]);
     let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &charlie];
-    let said = folder.fails(1, &again);
-    assert!(said.contains("another slot has the same certificate or key"), "{said}");
+    let said = unbroken(&folder.fails(1, &again));
+    assert!(said.contains("the key of this request is that of slot 0 (`alpha`), which is active"), "{said}");
     folder.ok(&["members", "remove", "m.signed", "--operator", "op1.key", "--name", "alpha"]);
+    // It comes back with the key of before.
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &alpha];
+    let said = unbroken(&folder.fails(1, &again));
+    assert!(said.contains("alpha's key was removed with slot 0 by party 1's operator"), "{said}");
+    assert!(said.contains("makes a new key (`wayleave keys new`)"), "{said}");
     let keys = ["--operators", &operators[0], &operators[1], "--json"];
     let set = json(&folder.ok(&[&["members", "show", "m.signed"][..], &keys].concat()));
     assert_eq!(set["number"], 2);
@@ -734,6 +789,13 @@ fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
     assert!(folder.fails(1, &["check", "bravo.toml"]).contains("missing field `router_id`"));
     folder.write("bravo.toml", &member.replace("#router_id", "router_id"));
     let said = json(&folder.ok(&["check", "bravo.toml", "--json"]));
+    let warnings = said["warnings"].as_array().expect("warnings");
+    assert!(said["ok"] == true && warnings.len() == 2, "{said}");
+    assert!(
+        warnings.iter().all(|one| one["message"].as_str().is_some_and(|what| what.contains("for documentation"))),
+        "{said}"
+    );
+    let said = json(&folder.ok(&["check", "--example", "bravo.toml", "--json"]));
     assert_eq!((&said["ok"], said["warnings"].as_array().map(Vec::len)), (&true.into(), Some(0)), "{said}");
     let both = format!("operators = [\"{}\", \"{}\"]", operators[0], operators[1]);
     assert!(member.contains(&both), "{member}");
@@ -753,7 +815,7 @@ fn party_of(folder: &Folder, operators: &[String; 2]) -> String {
         lines.collect::<Vec<_>>().join("\n")
     };
     let text = replace(text, "members = ", "m.signed");
-    let text = replace(text, "pin = ", field(&party2, "tls"));
+    let text = replace(text, "pin = ", field(&party2, "pin"));
     let example = text.lines().find_map(|line| line.strip_prefix("operators = ")).expect("both operators");
     text.replace(example, &format!("{operators:?}"))
 }
@@ -963,7 +1025,7 @@ fn no_role_starts_with_a_key_that_it_knows_in_another_role() {
     refused(&folder, "1.toml", &as_own("op2.key"), ["the signing key of party 1", "the key of party 2's operator"]);
     refused(&folder, "1.toml", &as_own("party2.key"), ["the certificate of party 1", "the certificate of party 2"]);
     let party2 = folder.ok(&["keys", "show", "party2.key"]);
-    let pinned = config.replace(field(&party2, "tls"), field(&shown, "tls"));
+    let pinned = config.replace(field(&party2, "pin"), field(&shown, "pin"));
     refused(&folder, "1.toml", &pinned, ["the certificate of party 2", "the certificate of slot 0"]);
 
     // An operator's key as a member's, and a party's: the commands know no party, but its party and the invitation do.
@@ -971,8 +1033,22 @@ fn no_role_starts_with_a_key_that_it_knows_in_another_role() {
         fs::copy(folder.0.join(role), folder.0.join(format!("{name}.key"))).expect("a copy");
     }
     let bravo = request(&folder, "bravo", "64498", "192.0.2.2", &[]);
-    let said = folder
-        .fails(1, &["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &bravo]);
+    let said = folder.fails(
+        1,
+        &[
+            "members",
+            "propose",
+            "m.signed",
+            "--operator",
+            "op1.key",
+            "--out",
+            "p",
+            "--request",
+            &bravo,
+            "--max-prefix",
+            "bravo=9",
+        ],
+    );
     assert!(said.contains("a key is used in two roles"), "{said}");
     let charlie = request(&folder, "charlie", "64498", "192.0.2.2", &[]);
     propose(&folder, &["--request", &charlie]);
@@ -988,7 +1064,7 @@ fn no_role_starts_with_a_key_that_it_knows_in_another_role() {
     let party1 = folder.ok(&["keys", "show", "party1.key"]);
     let pins = |first: &str, second: &str| {
         let example = ["1", "2"].map(|digit| format!("sha256:{}", digit.repeat(64)));
-        member.replace(&example[0], field(first, "tls")).replace(&example[1], field(second, "tls"))
+        member.replace(&example[0], field(first, "pin")).replace(&example[1], field(second, "pin"))
     };
     refused(&folder, "a.toml", &pins(&shown, &party2), ["the certificate of party 1", "the certificate of slot 0"]);
     refused(&folder, "a.toml", &pins(&party1, &shown), ["the certificate of party 2", "the certificate of slot 0"]);
@@ -1010,9 +1086,110 @@ fn holding_new_members_needs_the_number_of_those_that_are_known() {
     with("known_slots = 3");
     assert!(folder.fails(1, &["check", "m.toml"]).contains("holds nothing"));
     with("new_members = \"hold\"\nknown_slots = 3\nreleased = [4]");
-    assert!(folder.ok(&["check", "m.toml"]).contains("a configuration for `wayleave run member`"));
+    assert!(folder.ok(&["check", "--example", "m.toml"]).contains("a configuration for `wayleave run member`"));
     with("new_members = \"wait\"");
     assert!(folder.fails(1, &["check", "m.toml"]).contains("new_members"));
+}
+
+#[test]
+fn a_member_without_a_prefix_limit_or_beyond_an_operators_is_refused_everywhere() {
+    let folder = Folder::new("cli-limits");
+    let operators = begin(&folder, "test-ix");
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &alpha];
+    for more in [&[][..], &["--max-prefix", "alpha=0"]] {
+        let said = unbroken(&folder.fails(2, &[&again[..], more].concat()));
+        assert!(said.contains("no prefix limit for `alpha`") && said.contains("--max-prefix alpha=NUMBER"), "{said}");
+    }
+    let said = unbroken(&folder.fails(2, &[&again[..], &["--max-prefix", "alpha=1000001"]].concat()));
+    assert!(said.contains("`alpha` could announce 1000001 prefixes, and you agree to 1000000 at most"), "{said}");
+    // One operator agrees to more, the other does not.
+    let more = ["--max-prefix", "alpha=5000", "--max-prefix-limit", "5000"];
+    folder.ok(&[&again[..], &more].concat());
+    let said = unbroken(&folder.fails(2, &[&COUNTERSIGN[..], &["--yes", "--max-prefix-limit", "4000"]].concat()));
+    assert!(said.contains("you agree to 4000 at most"), "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let config = party_of(&folder, &operators).replace("example-ix", "test-ix");
+    folder.write("p.toml", &config);
+    assert!(folder.ok(&["check", "p.toml"]).contains("fine"));
+    folder.write("p.toml", &config.replace("#max_prefix_limit = 1000000", "max_prefix_limit = 4000"));
+    let said = unbroken(&folder.fails(1, &["check", "p.toml"]));
+    assert!(said.contains("lets `alpha` announce 5000 prefixes") && said.contains("at most 4000"), "{said}");
+    // A set of before, in which a member has none, as no command signs it any more.
+    let bravo = request(&folder, "bravo", "64498", "192.0.2.2", &[]);
+    proposed_by_hand(&folder, vec![member_set(&folder).requested(&request_in(&folder, &bravo), 0).expect("sound")]);
+    let said = unbroken(&folder.fails(2, &[&COUNTERSIGN[..], &["--yes"]].concat()));
+    assert!(said.contains("no prefix limit for `bravo`"), "{said}");
+    let before = member_set(&folder);
+    let proposal = Proposal::decode(&fs::read(folder.0.join("p")).expect("the proposal")).expect("a proposal");
+    let signed = proposal.countersign(&before, &signing(&folder, "op2.key")).expect("by hand");
+    fs::write(folder.0.join("m.signed"), signed.encode()).expect("written");
+    folder.write("p.toml", &config);
+    let said = unbroken(&folder.fails(1, &["check", "p.toml"]));
+    assert!(said.contains("no prefix limit for `bravo`"), "{said}");
+    let parties = ["--party1", "a.example:1", "--party2", "b.example:1"];
+    let invite = ["invite", "bravo", "--config", "p.toml", "--rs-asn", "64496"];
+    let said = unbroken(&folder.fails(1, &[&invite[..], &parties].concat()));
+    assert!(said.contains("`bravo` has no prefix limit"), "{said}");
+}
+
+#[test]
+fn a_key_pin_or_claim_of_another_kind_is_refused_with_its_name() {
+    let folder = Folder::new("cli-names");
+    let operators = begin(&folder, "test-ix");
+    let (alpha, claim) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let config = party_of(&folder, &operators).replace("example-ix", "test-ix");
+    let party1 = folder.ok(&["keys", "show", "party1.key"]);
+    let [pin, api_pin] = ["pin", "api_pin"].map(|name| field(&party1, name).to_owned());
+    let node = field(&folder.ok(&["keys", "node", "i.key", "--kind", "identity"]), "public").to_owned();
+    let realm = field(&folder.ok(&["keys", "node", "r.key", "--kind", "realm"]), "public").to_owned();
+    let hash = field(&folder.ok(&["keys", "token", "token"]), "hash").to_owned();
+    let secret = fs::read_to_string(folder.0.join("token")).expect("a token").trim().to_owned();
+    let attest = folder.ok(&["keys", "attest", "attest.key", "--asn", "64497"]);
+    let attest = field(&attest, "attest").to_owned();
+    let pinned = config.lines().find_map(|line| line.strip_prefix("pin = ")).expect("a pin").to_owned();
+    let names = [
+        (&api_pin, "the pin of an API's key"),
+        (&hash, "the hash of an API token"),
+        (&claim, "the digest of a member's claim"),
+        (&operators[0], "a signing key of `keys new`"),
+        (&node, "the identity of a node"),
+        (&realm, "a realm's key"),
+        (&attest, "an attestation key"),
+        (&secret, "an API token, which is secret"),
+    ];
+    for (text, name) in names {
+        folder.write("wrong.toml", &config.replace(&pinned, &format!("\"{text}\"")));
+        let said = unbroken(&folder.fails(1, &["check", "wrong.toml"]));
+        assert!(said.contains(&format!("this is {name}")) && !said.contains(&secret), "{said}");
+    }
+    // On the command line: parties' pins, operators, claims, API pins, attestation keys.
+    let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &alpha];
+    let propose = [&propose[..], &["--max-prefix", "alpha=9"]].concat();
+    let said = unbroken(&folder.fails(2, &[&propose[..], &["--parties", &api_pin, &api_pin]].concat()));
+    assert!(said.contains("this is the pin of an API's key, expected the fingerprint of a certificate"), "{said}");
+    let init = ["members", "init", "n", "--exchange", "x", "--operator1", &node, "--operator2", &operators[1]];
+    assert!(unbroken(&folder.fails(2, &init)).contains("this is the identity of a node, expected a signing key"));
+    folder.ok(&propose);
+    let said = unbroken(&folder.fails(2, &[&COUNTERSIGN[..], &["--confirm", &hash]].concat()));
+    assert!(said.contains("this is the hash of an API token"), "{said}");
+    let token = ["--token", "token", "--api", "https://192.0.2.1:1"];
+    let said = unbroken(&folder.fails(2, &[&["cap", "list", "--pin", &pin][..], &token].concat()));
+    assert!(said.contains("this is the fingerprint of a certificate, expected the pin of an API's key"), "{said}");
+    let identity = folder.ok(&["keys", "identity", "identity.key", "--asn", "64497", "--classical"]);
+    let more = ["--attest", field(&identity, "identity")];
+    let fixed = ["members", "request", "x", "--key", "alpha.key", "--exchange", "test-ix", "--asn", "64497"];
+    let said =
+        unbroken(&folder.fails(2, &[&fixed[..], &["--name", "alpha", "--address", "192.0.2.1"], &more].concat()));
+    assert!(said.contains("this is an AS's identity key, expected an attestation key"), "{said}");
+    folder.ok(&[&fixed[..], &["--name", "alpha", "--address", "192.0.2.1", "--attest", &attest]].concat());
+    // What it is, and where it goes, is to be had of each.
+    for (text, name) in names.iter().filter(|(text, _)| **text != secret) {
+        let shown = folder.ok(&["keys", "show", text]);
+        assert!(shown.contains(name) && shown.contains("goes_into"), "{shown}");
+    }
+    let shown = folder.ok(&["keys", "show", "token"]);
+    assert!(shown.contains("an API token") && shown.contains(&hash) && !shown.contains(&secret), "{shown}");
 }
 
 #[test]
@@ -1024,7 +1201,7 @@ fn keys_show_knows_every_kind_of_file() {
     });
     folder.ok(&["members", "init", "members", "--exchange", "test-ix", "--operator1", &one, "--operator2", &two]);
     folder.ok(&["keys", "new", "alpha.key", "--name", "alpha"]);
-    folder.ok(&[
+    let requested = folder.ok(&[
         "members",
         "request",
         "alpha.request",
@@ -1039,6 +1216,7 @@ fn keys_show_knows_every_kind_of_file() {
         "--address",
         "192.0.2.1",
     ]);
+    let claim = field(&requested, "claim").to_owned();
     folder.ok(&[
         "members",
         "propose",
@@ -1049,6 +1227,8 @@ fn keys_show_knows_every_kind_of_file() {
         "p",
         "--request",
         "alpha.request",
+        "--max-prefix",
+        "alpha=10",
     ]);
     folder.ok(&["keys", "anchor", "anchor.key", "--name", "lab"]);
     folder.ok(&["keys", "attest", "attest.key", "--asn", "64497"]);
@@ -1060,15 +1240,15 @@ fn keys_show_knows_every_kind_of_file() {
     folder.ok(&["cap", "revoke-list", "revoked", "--key", "alpha.key", "7/1"]);
     folder.write("other", "name it as you like");
     for (file, words) in [
-        ("alpha.key", vec!["tls", "sign"]),
-        ("attest.key", vec!["AS64497", "attest  kc-ed25519:"]),
-        ("identity.key", vec!["identity  kc-ed25519:"]),
-        ("anchor.key", vec!["anchor  kc-ed25519:", "slh-dsa"]),
-        ("anchor.pub", vec!["trust anchor, public", "ed25519:", "slh-dsa-sha2-128s:"]),
+        ("alpha.key", vec!["pin ", "sign ", "api_pin "]),
+        ("attest.key", vec!["AS64497", "attest  attest:kc-ed25519:"]),
+        ("identity.key", vec!["identity  identity:kc-ed25519:"]),
+        ("anchor.key", vec!["anchor  anchor:kc-ed25519:", "slh-dsa"]),
+        ("anchor.pub", vec!["trust anchor, public", "anchor:ed25519:", "anchor:slh-dsa-sha2-128s:"]),
         ("icing.key", vec!["format  icing", "node"]),
         ("platypus.key", vec!["format  platypus"]),
         ("members", vec!["member set", "test-ix", &one]),
-        ("alpha.request", vec!["member's request", "alpha", "first slot of its AS", "holds"]),
+        ("alpha.request", vec!["member's request", "alpha", "first slot of its AS", "holds", &claim]),
         ("p", vec!["operator's proposal", "countersign"]),
         ("objects/profile-64497.object", vec!["profile", "Ed25519 and SLH-DSA", "attest:kc-ed25519:"]),
         ("objects/record-64497.object", vec!["record", "192.0.2.0/24"]),

@@ -76,7 +76,7 @@ fn a_member_that_is_refused_learns_why_and_tries_again_seldom() {
         let at = line.find(start).expect("a value");
         line[at..].split('"').next().expect("its end").to_owned()
     };
-    let (party2, operator) = (value("party2", "sha256:"), value("operators", "ed25519:"));
+    let (party2, operator) = (value("party2", "sha256:"), value("operators", "sign:ed25519:"));
     troubled.edit(0, "slot = 0", "slot = 5");
     troubled.edit(1, "name = \"demo-ix\"", "name = \"other-ix\"");
     troubled.edit(2, &files_key(&troubled, 2), "other.key");

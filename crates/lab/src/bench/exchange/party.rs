@@ -81,6 +81,7 @@ impl PartyArguments {
             match_wait: Duration::from_secs(10),
             export: self.export,
             max_blob: MAX_BLOB_DEFAULT,
+            max_prefix_limit: 1_000_000,
             budget: Budget::default(),
             epoch: Duration::ZERO,
         };

@@ -98,7 +98,7 @@ impl KeyView {
     ) -> Self {
         let routers = routers.map(|routers| (routers.running.events.clone(), Arc::clone(&routers.store)));
         let names = Arc::new(Mutex::new(config.router_names()));
-        let (zone, writer) = (config.zone().to_string(), config.key.writer.0.to_string());
+        let (zone, writer) = (config.zone().to_string(), config.key.writer.get_ref().0.to_string());
         Self { core: Arc::clone(core), zone, writer, routers, names, following, api, connections }
     }
 

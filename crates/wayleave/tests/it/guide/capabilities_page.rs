@@ -32,8 +32,8 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
     commands(&identities).iter().for_each(|command| drop(shell.run(command)));
     // The keys that were made in the place of those of the page.
     let with_key = |snippet: &str, file: &str| {
-        let start = snippet.find("ed25519:").expect("a key");
-        snippet.replace(&snippet[start..start + "ed25519:".len() + 64], &shell.public(file, "public"))
+        let start = snippet.find("node:ed25519:").expect("a key");
+        snippet.replace(&snippet[start..start + "node:ed25519:".len() + 64], &shell.public(file, "public"))
     };
     lay(&with_key(&routers, "router.identity"));
     let [check, run] = commands(&run).try_into().expect("two commands");

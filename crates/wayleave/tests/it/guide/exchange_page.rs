@@ -50,15 +50,15 @@ fn an_exchange_with_a_member_is_set_up_as_the_guide_says() {
     run_all(&shell, &keys);
     run_all(&shell, &operators);
     let [one, two] = ["operator1.key", "operator2.key"].map(|file| shell.public(file, "sign"));
-    let [pin1, pin2] = ["party1.key", "party2.key"].map(|file| shell.public(file, "tls"));
-    run_all(&shell, &filled(&begin, &[("ed25519:...", &one), ("ed25519:...", &two)]));
+    let [pin1, pin2] = ["party1.key", "party2.key"].map(|file| shell.public(file, "pin"));
+    run_all(&shell, &filled(&begin, &[("sign:ed25519:...", &one), ("sign:ed25519:...", &two)]));
     let told: String = commands(&join).iter().map(|line| shell.run(line)).collect();
     let claim = told.split_whitespace().find(|word| word.starts_with("claim:")).expect("the digest to tell");
     let pins = ["sha256:...", "sha256:..."].into_iter().zip([pin1.as_str(), &pin2]);
     let pins: Vec<(&str, &str)> = pins.collect();
     run_all(&shell, &filled(&admit, &[&pins[..], &[("claim:...", claim)], &pins[..]].concat()));
     run_all(&shell, &init);
-    let both = [("ed25519:...", one.as_str()), ("ed25519:...", &two)];
+    let both = [("sign:ed25519:...", one.as_str()), ("sign:ed25519:...", &two)];
     let folder = shell.folder.0.clone();
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("written");
     for (name, snippet, pin) in [("party1.toml", &first, &pin2), ("party2.toml", &second, &pin1)] {
@@ -124,13 +124,14 @@ fn an_exchange_with_a_member_is_set_up_as_the_guide_says() {
         "wayleave members request alpha-2.request --key alpha-2.key --exchange example-ix --asn 64497 --name alpha-2 \
          --address 192.0.2.9",
     );
-    let sign = |request: &str| {
-        shell.run(&format!("wayleave members propose members --operator operator1.key --out p --request {request}"))
-            + &shell.run("wayleave members countersign members p --operator operator2.key --yes")
+    let sign = |request: &str, limit: &str| {
+        shell.run(&format!(
+            "wayleave members propose members --operator operator1.key --out p --request {request} {limit}"
+        )) + &shell.run("wayleave members countersign members p --operator operator2.key --yes")
     };
-    assert!(sign("alpha-2.request").contains("HELD"));
+    assert!(sign("alpha-2.request", "--max-prefix alpha-2=100").contains("HELD"));
     run_all(&shell, &endorse);
-    let signed = sign("second.request");
+    let signed = sign("second.request", "");
     assert!(signed.contains("held no more"), "{signed}");
     for process in [&mut member, &mut party1, &mut party2] {
         assert!(process.stop(TIMEOUT), "{}", process.log_tail());

@@ -25,8 +25,8 @@ fn a_customer_is_invited_and_accounts_are_kept_from_elsewhere_as_the_guide_says(
         .collect();
     let [operator, billing] = hashes.try_into().expect("two tokens");
     // The hashes that were printed in the place of those of the page.
-    let section = section.replace(&format!("sha256:{}", "1".repeat(64)), &operator);
-    let section = section.replace(&format!("sha256:{}", "2".repeat(64)), &billing);
+    let section = section.replace(&format!("token:sha256:{}", "1".repeat(64)), &operator);
+    let section = section.replace(&format!("token:sha256:{}", "2".repeat(64)), &billing);
     let file = shell.folder.0.join("server/key.toml");
     let key = fs::read_to_string(&file).expect("a file");
     fs::write(&file, laid_over(&key, &section)).expect("written");

@@ -9,7 +9,7 @@ fn policies_are_configured_as_the_guide_says() {
     let initial = shell.run("wayleave init member");
     for rules in snippets("policies.md", "toml") {
         shell.folder.write("member.toml", &laid_over(&initial, &rules));
-        shell.run("wayleave check member.toml");
+        shell.run("wayleave check --example member.toml");
     }
 }
 
@@ -26,14 +26,14 @@ fn a_member_is_configured_as_the_guide_says() {
     for snippet in snippets("member.md", "toml") {
         let mut filled = snippet;
         for (word, part, file) in [
-            ("ed25519:...", "sign", "operator1.key"),
-            ("ed25519:...", "sign", "operator2.key"),
-            ("sha256:...", "tls", "party1.key"),
-            ("sha256:...", "tls", "party2.key"),
+            ("sign:ed25519:...", "sign", "operator1.key"),
+            ("sign:ed25519:...", "sign", "operator2.key"),
+            ("sha256:...", "pin", "party1.key"),
+            ("sha256:...", "pin", "party2.key"),
         ] {
             filled = filled.replacen(word, &shell.public(file, part), 1);
         }
         shell.folder.write("member.toml", &laid_over(&initial, &filled));
-        shell.run("wayleave check member.toml");
+        shell.run("wayleave check --example member.toml");
     }
 }

@@ -61,10 +61,10 @@ fn lists_of_revocations_are_made_as_the_guide_says() {
         printed.push(shell.run(&command));
         if command.contains("keys new") {
             let key = shell.public("revoker.key", "sign");
-            shell.put("ed25519:...", &key);
+            shell.put("sign:ed25519:...", &key);
         }
     }
-    let list = shell.run("wayleave cap revoked revoked --key ed25519:...");
+    let list = shell.run("wayleave cap revoked revoked --key sign:ed25519:...");
     assert!(list.contains("9/4/12") && !list.contains("\n9/3\n"), "{list}");
 }
 

@@ -60,8 +60,11 @@ fn nothing_but_a_whole_token_is_one_and_a_token_that_was_taken_away_is_none() {
     let hash = config.split("\nhash = \"").nth(1).and_then(|rest| rest.split('"').next()).expect("a hash");
     eventually("strangers may ask again", || world.call(Some(hash), "GET", "/v1/accounts", None).is("credential"));
     assert_eq!(world.call(Some(token), "GET", "/v1/accounts", None).status, 200);
-    fs::write(world.folder.0.join("server/key.toml"), config.replacen(hash, &format!("sha256:{}", "11".repeat(32)), 1))
-        .expect("written");
+    fs::write(
+        world.folder.0.join("server/key.toml"),
+        config.replacen(hash, &format!("token:sha256:{}", "11".repeat(32)), 1),
+    )
+    .expect("written");
     world.running.signal("-HUP");
     eventually("the token is gone", || world.call(Some(token), "GET", "/v1/accounts", None).is("credential"));
     assert_eq!(world.call(Some(&world.read), "GET", "/v1/accounts", None).status, 200, "the other one stays");

@@ -203,7 +203,7 @@ fn an_operators_own_chain_is_shown_and_pinned_and_one_that_does_not_fit_is_named
         assert!(said.contains(why), "{why}: {said}");
     }
     let said = with(chain, key);
-    assert!(said.contains("fine"), "{said}");
+    assert!(said.contains("a configuration for `wayleave run key`"), "{said}");
     world.running.kill();
     world.running.resume();
     ["one", "two"]
@@ -237,11 +237,11 @@ fn mistakes_in_the_section_are_named_by_check() {
     let world = World::new("mistakes");
     let path = world.folder.0.join("server/key.toml");
     let before = fs::read_to_string(&path).expect("there");
-    let hash = format!("hash = \"sha256:{}\"", "11".repeat(32));
+    let hash = format!("hash = \"token:sha256:{}\"", "11".repeat(32));
     let tokens =
         |second: &str| format!("[[key.api.token]]\nname = \"a\"\n{hash}\n[[key.api.token]]\n{second}\n[status]");
     let twice = tokens(&format!("name = \"b\"\n{hash}"));
-    let renamed = tokens(&format!("name = \"a\"\nhash = \"sha256:{}\"", "22".repeat(32)));
+    let renamed = tokens(&format!("name = \"a\"\nhash = \"token:sha256:{}\"", "22".repeat(32)));
     let status = world.running.page.clone();
     for (good, wrong, why) in [
         (world.api.as_str(), world.listen.as_str(), "in use by this configuration already"),

@@ -84,7 +84,7 @@ fn pages_of_a_statement_are_of_one_time_or_are_refused_and_the_command_begins_ag
     // The command reads page after page while usage is folded.
     let shown = world.folder.ok(&["keys", "show", "server/api.key", "--json"]);
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
-    let pin = shown["pin"].as_str().expect("a pin");
+    let pin = shown["api_pin"].as_str().expect("a pin");
     let url = format!("https://{}", world.api);
     let command = ["cap", "usage", "--by", "epoch", "--json", "--api", &url, "--token", "read.token", "--pin", pin];
     let first = page(None).json();

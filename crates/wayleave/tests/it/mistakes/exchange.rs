@@ -110,6 +110,8 @@ fn check_names_each_mistake_at_a_party() {
         "p",
         "--request",
         "bravo.request",
+        "--max-prefix",
+        "bravo=10",
         "--given-up",
     ]);
     folder.ok(&["members", "countersign", "begun", "p", "--operator", "operator2.key", "--yes", "--given-up"]);
@@ -152,7 +154,12 @@ fn check_names_each_mistake_at_a_party() {
             "the same key twice",
             "party 1's operator's and party 2's",
         ),
-        mistake("operators = [\"{one}\"", "operators = [\"{own}\"", "sha256:", "ed25519:"),
+        mistake(
+            "operators = [\"{one}\"",
+            "operators = [\"{own}\"",
+            "the fingerprint of a certificate",
+            "a signing key",
+        ),
         mistake("recommendation.toml", "none.toml", "does not exist", "[recommendation]"),
         mistake("recommendation.toml", "unknown.toml", "unknown.toml:3:1: no member `zulu`", "remove it"),
         mistake("recommendation.toml", "much.toml", "much.toml:2:9: invalid value", "0 to 255"),
@@ -175,12 +182,12 @@ fn check_names_each_mistake_at_a_party() {
         mistake("{link}\n", "connect = \"198.51.100.1\"\n", "198.51.100.1", "a host and port"),
         elsewhere(mistake("{other}", "{own}", "is also", "a key of its own")),
         elsewhere(mistake("{other}", "{alpha}", "is also", "a key of its own")),
-        mistake("{other}", "sha256:12", "sha256:12", "a fingerprint"),
+        mistake("{other}", "sha256:12", "damaged", "the fingerprint of a certificate"),
         mistake(
             "{other}",
             "sha256:2222222222222222222222222222222222222222222222222222222222222222",
             "still the example's value",
-            "the peer party's fingerprint",
+            "the peer party's `wayleave keys show`",
         ),
         mistake("listen = \"{status}\"", "listen = \"0.0.0.0:8480\"", "from other machines", "anyone who can connect"),
     ];
@@ -244,10 +251,10 @@ fn check_names_each_mistake_at_a_member() {
         elsewhere(mistake("asn = 64496", "asn = 64497", "is the exchange's", "of your router")),
         mistake("operators = [\"{one}\"", "operators = [\"{two}\"", "the same key twice", "party 2's operator's"),
         mistake("operators = [\"{one}\"", "operators = [\"{stranger}\"", "other operators", "its own"),
-        mistake("operators = [\"{one}\"", "operators = [\"{one}0\"", "ed25519:", "64 hexadecimal digits"),
+        mistake("operators = [\"{one}\"", "operators = [\"{one}0\"", "damaged", "64 hexadecimal digits"),
         mistake("{pin1}", "{pin2}", "the same fingerprint", "party 2's"),
         elsewhere(mistake("{pin1}", "{alpha}", "is also", "a key of its own")),
-        mistake("{pin1}", "sha256:", "sha256:", "64 hexadecimal digits"),
+        mistake("{pin1}", "sha256:", "damaged", "64 hexadecimal digits"),
         mistake(
             "{pin1}",
             "sha256:1111111111111111111111111111111111111111111111111111111111111111",

@@ -34,7 +34,7 @@ const fn elsewhere(of: Mistake) -> Mistake {
 /// Makes each mistake by itself, and compares what `check` says, for machines and for people.
 fn each_is_named(folder: &Folder, good: &str, mistakes: &[Mistake]) {
     folder.write("good.toml", good);
-    let said = folder.ok(&["check", "good.toml"]);
+    let said = folder.ok(&["check", "--example", "good.toml"]);
     assert!(said.contains("fine"), "{said}");
     let faults: Vec<String> = mistakes.iter().filter_map(|mistake| is_named(folder, good, mistake).err()).collect();
     assert!(faults.is_empty(), "{} of {} mistakes:\n{}", faults.len(), mistakes.len(), faults.join("\n"));

@@ -40,6 +40,7 @@ pub(super) fn seed(file: &Path) -> Seed {
 }
 
 pub(super) fn key(text: &str) -> IdentityKey {
+    let text = text.strip_prefix("node:").unwrap_or(text);
     IdentityKey(octets(text.strip_prefix("ed25519:").expect("a key")))
 }
 

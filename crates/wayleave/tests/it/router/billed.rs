@@ -104,7 +104,7 @@ impl Site {
     fn is_billed_alike_from_elsewhere(&self) {
         let shown = self.ok(&["keys", "show", "server/api.key", "--json"]);
         let shown: Value = serde_json::from_str(&shown).expect("JSON");
-        let (url, pin) = (format!("https://{}", self.api), shown["pin"].as_str().expect("a pin").to_owned());
+        let (url, pin) = (format!("https://{}", self.api), shown["api_pin"].as_str().expect("a pin").to_owned());
         let at = ["--api", url.as_str(), "--token", "read.token", "--pin", pin.as_str()];
         for by in ["principal", "delegation", "epoch", "router"] {
             for form in

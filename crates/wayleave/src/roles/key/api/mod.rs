@@ -143,7 +143,7 @@ impl RunningApi {
             shown: Arc::clone(&shown),
             failed,
             zone: config.zone().to_string(),
-            writer: config.key.writer.0.to_string(),
+            writer: config.key.writer.get_ref().0.to_string(),
             follows: follows.map(|server| server.address.to_string()),
         });
         let at = section.listen.get_ref().0;
