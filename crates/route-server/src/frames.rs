@@ -341,6 +341,15 @@ pub enum Rejection {
         /// The one that has the link's certificate.
         proved: u32,
     },
+    /// The member's slot was removed: it is a member no more. It may come at any time.
+    #[error("slot {slot} was removed with member set {set}")]
+    Removed {
+        slot: u32,
+        /// The number of the first set in which it is not active, as far as the party knows.
+        set: u64,
+        /// The party whose operator removed it; 0 where both operators signed that it has left.
+        by: u8,
+    },
 }
 
 impl Rejection {
@@ -349,6 +358,7 @@ impl Rejection {
             Self::Protocol { ours } => w.u8(1).u16(*ours),
             Self::Exchange { ours } => w.u8(2).blob(ours.as_bytes()),
             Self::Slot { proved } => w.u8(3).u32(*proved),
+            Self::Removed { slot, set, by } => w.u8(4).u32(*slot).u64(*set).u8(*by),
         };
     }
 
@@ -357,6 +367,7 @@ impl Rejection {
             1 => Self::Protocol { ours: r.u16()? },
             2 => Self::Exchange { ours: string(r)? },
             3 => Self::Slot { proved: r.u32()? },
+            4 => Self::Removed { slot: r.u32()?, set: r.u64()?, by: r.u8()? },
             _ => return Err(Malformed::Value("rejection")),
         })
     }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use rustls::AlertDescription;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
@@ -136,6 +137,9 @@ pub enum ConnectFailure {
     /// The peer does not accept our certificate.
     #[error("the peer does not accept our certificate ({0})")]
     NotAccepted(String),
+    /// The peer accepted our certificate once, and removed it.
+    #[error("the peer has removed our certificate (TLS alert certificate_revoked)")]
+    Removed,
     #[error("no answer within {} seconds", HANDSHAKE.as_secs())]
     Timeout,
     /// The peer closed the connection before it said that the link is up.
@@ -149,7 +153,7 @@ pub enum ConnectFailure {
 impl ConnectFailure {
     /// Whether only an operator can help, so that trying again soon is of no use.
     fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::NotAccepted(_))
+        matches!(self, Self::Refused(_) | Self::NotAccepted(_) | Self::Removed)
     }
 }
 
@@ -554,6 +558,13 @@ impl Peers {
         }
     }
 
+    fn removed_peer(&self, error: &io::Error) -> Option<Refusal> {
+        match self {
+            Self::Pinned(verifier) => verifier.removed_peer(error),
+            Self::Nodes(_) => None,
+        }
+    }
+
     fn count_refusal(&self) {
         match self {
             Self::Pinned(verifier) => verifier.count_refusal(),
@@ -615,6 +626,7 @@ impl From<io::Error> for ConnectFailure {
         }
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         match tls {
+            Some(rustls::Error::AlertReceived(AlertDescription::CertificateRevoked)) => Self::Removed,
             // Every alert that a peer sends after our hello is about us, and with pinned keys about our certificate.
             Some(rustls::Error::AlertReceived(alert)) => Self::NotAccepted(format!("TLS alert {alert:?}")),
             _ => Self::System(error.to_string()),
@@ -683,7 +695,10 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         acceptor: &TlsAcceptor,
     ) -> Result<(tokio_rustls::server::TlsStream<TcpStream>, Authenticated), ConnectFailure> {
         tcp.set_nodelay(true)?;
-        let mut stream = acceptor.accept(tcp).await?;
+        let mut stream = acceptor.accept(tcp).await.map_err(|error| match self.peers.removed_peer(&error) {
+            Some(refusal) => ConnectFailure::Refused(refusal),
+            None => error.into(),
+        })?;
         let peer = self.check(stream.get_ref().1)?;
         // The welcome: the peer's certificate was accepted (see frames.rs).
         write_frame(&mut stream, &now_secs().to_be_bytes()).await?;
@@ -818,7 +833,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let ending = tokio::select! {
             reason = self.read(link, &source, &mut reader) => Ending::of(reason),
             reason = write(&mut writer, waiting, &queued) => Ending::of(reason),
-            reason = self.watch_certificate(&certificate, &pin) => Ending::of(reason),
+            reason = self.watch_certificate(&certificate, &pin, closed.clone()) => Ending::of(reason),
             ending = closing(&mut closed, &queued) => ending,
         };
         // Close TLS if the peer still reads.
@@ -879,7 +894,12 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
     }
 
     /// Ends when the certificate may no longer pass: revoked, given to someone else, or expired.
-    async fn watch_certificate(&self, certificate: &CertificateDer<'_>, pin: &Pin) -> String {
+    async fn watch_certificate(
+        &self,
+        certificate: &CertificateDer<'_>,
+        pin: &Pin,
+        closed: watch::Receiver<Option<Ending>>,
+    ) -> String {
         // A node's key has no dates.
         let Peers::Pinned(verifier) = &self.peers else { return std::future::pending().await };
         let mut changes = verifier.pins().changes();
@@ -888,6 +908,10 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
             match verifier.check(certificate, now_secs()) {
                 Ok(now) if now == *pin => debug!(peer = %pin.name, "certificate verified again"),
                 Ok(now) => return format!("the peer's certificate now belongs to {}", now.name),
+                // It is being told why, which has a limit of its own.
+                Err(_) if closed.borrow().as_ref().is_some_and(|ending| ending.flushes) => {
+                    return std::future::pending().await;
+                }
                 Err(refusal) => return refusal.reason.to_string(),
             }
         }

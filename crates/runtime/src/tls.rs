@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
@@ -28,6 +28,8 @@ pub enum Role {
     Party,
     /// A member of the exchange; its id is its slot.
     Member,
+    /// Who was a member and was removed; its id is its former slot. No port serves it, and it is told so.
+    Former,
     /// A node of a realm, named by its key. It is not pinned: see [`crate::node_tls`].
     Node(IdentityKey),
 }
@@ -37,6 +39,7 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Role::Party => "party",
             Role::Member => "member",
+            Role::Former => "former member, which was removed",
             Role::Node(_) => "node",
         })
     }
@@ -133,6 +136,8 @@ pub struct PinVerifier {
     own: Option<Fingerprint>,
     provider: Arc<CryptoProvider>,
     refused: Arc<AtomicU64>,
+    /// The last removed peer that was refused: for the log, which the alert's error does not reach with a fingerprint.
+    removed: Arc<Mutex<Option<Refusal>>>,
 }
 
 impl PinVerifier {
@@ -140,7 +145,7 @@ impl PinVerifier {
     #[must_use]
     pub fn new(pins: Pins, role: Role) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        Self { pins, role, own: None, provider, refused: Arc::default() }
+        Self { pins, role, own: None, provider, refused: Arc::default(), removed: Arc::default() }
     }
 
     /// Refuses the certificate of `identity`, also if it is pinned: a key has one role.
@@ -159,6 +164,13 @@ impl PinVerifier {
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// The removed peer that a failed handshake refused, if that was the reason. Of two at one time the log may name one twice.
+    pub(crate) fn removed_peer(&self, error: &io::Error) -> Option<Refusal> {
+        let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+        let is_removed = matches!(tls, rustls::Error::InvalidCertificate(CertificateError::Revoked));
+        is_removed.then(|| *self.removed.lock().unwrap_or_else(PoisonError::into_inner)).flatten()
     }
 
     pub(crate) fn count_refusal(&self) {
@@ -208,7 +220,14 @@ impl PeerCheck for PinVerifier {
 
     fn verify(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Error> {
         self.check(certificate, now.as_secs()).map(drop).map_err(|refusal| {
-            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refusal))))
+            rustls::Error::InvalidCertificate(match refusal.reason {
+                // The alert `certificate_revoked` (RFC 8446 section 6.2), by which the peer learns that it was removed.
+                RefusalReason::WrongRole(Role::Former) => {
+                    *self.removed.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+                    CertificateError::Revoked
+                }
+                _ => CertificateError::Other(OtherError(Arc::new(refusal))),
+            })
         })
     }
 

@@ -662,6 +662,7 @@ impl Member {
                 }
                 self.on_renew(party, epoch, &set, now);
             }
+            Ok(ToMember::Rejected { why: why @ Rejection::Removed { .. } }) => self.rejected(party, why, now),
             Ok(ToMember::Rejected { why }) if !self.welcomed[index(party)] && self.session.is_some() => {
                 self.rejected(party, why, now);
             }

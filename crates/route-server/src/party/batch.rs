@@ -16,7 +16,7 @@ use super::sync::{Cursor, Lack, Listing};
 use super::{Party, PartyNumber, PartyOutput, PersistId, store, sync};
 use crate::digests::{Differs, InstanceHash};
 use crate::directory::{Directory, MemberSet};
-use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Step, Tick, ToMember};
+use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Rejection, Slice, Step, Tick, ToMember};
 use crate::object::{ExportMode, Kind};
 use crate::object_table::{Effects, ObjectEntry};
 use crate::schedule;
@@ -179,6 +179,11 @@ impl State {
             self.deactivate(slot);
             self.pending.remove(&slot);
             if let Some(link) = self.members.get(&slot).map(|m| m.link) {
+                let by = next.removals().find(|removal| removal.slot == slot).map_or(0, |removal| removal.party);
+                self.send_to_member(
+                    slot,
+                    &ToMember::Rejected { why: Rejection::Removed { slot, set: set.number, by } },
+                );
                 self.close(link, "the member has left the exchange");
             }
         }

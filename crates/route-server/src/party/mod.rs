@@ -368,7 +368,12 @@ impl Party {
                         state.bad_frame(Some(slot), link, what);
                     }
                     // Its link came up while a batch removed it.
-                    None if state.set.active(slot).is_none() => state.close(link, "the member has left the exchange"),
+                    None if state.set.active(slot).is_none() => {
+                        let by = state.directory.removals().find(|removal| removal.slot == slot);
+                        let (set, by) = (state.set.number, by.map_or(0, |removal| removal.party));
+                        state.send_to_member(slot, &ToMember::Rejected { why: Rejection::Removed { slot, set, by } });
+                        state.close(link, "the member has left the exchange");
+                    }
                     None => {
                         let budget = self.role.budget_of(state, slot).unwrap_or_default();
                         state.welcome(slot, session, select_best, budget);

@@ -62,6 +62,10 @@ impl Whom {
             ConnectFailure::NotAccepted(_) => {
                 format!("{name} at {address} does not accept the certificate of this key file, {own}: {unknown_there}")
             }
+            ConnectFailure::Removed => format!(
+                "{name} at {address} has removed the certificate of this key file, {own}: it was a member's, and is never accepted \
+                 again; ask both operators why, and come back with a new key (`wayleave keys new`) and a new request"
+            ),
             ConnectFailure::Timeout => format!(
                 "no answer from {name} at {address}: compare {address_setting} with where it listens, and look for a firewall \
                  on the way"
@@ -96,6 +100,10 @@ pub enum About {
     Link(u32),
     /// What the configuration says and this peer refuses; gone when all is well.
     Refusal(u32),
+    /// That this peer says that the member was removed, and since when; gone when all is well.
+    Removal(u32),
+    /// That this peer refuses the member's key as one that was removed, which says less.
+    RemovedKey(u32),
     /// The clocks of this machine and of this peer.
     Clock(u32),
 }
@@ -124,7 +132,13 @@ impl Troubles {
 
     /// A connector's failure.
     pub fn failed(&self, peer: u32, whom: &Whom, failure: &ConnectFailure) {
-        let is_error = matches!(failure, ConnectFailure::Refused(_) | ConnectFailure::NotAccepted(_));
+        let is_error =
+            matches!(failure, ConnectFailure::Refused(_) | ConnectFailure::NotAccepted(_) | ConnectFailure::Removed);
+        if matches!(failure, ConnectFailure::Removed) {
+            let now = utc(unix_now().secs());
+            let words = format!("{} has removed this key: seen at {now}", whom.name);
+            self.lock().entry(About::RemovedKey(peer)).or_insert(words);
+        }
         self.tell(About::Link(peer), &whom.words(failure), is_error);
     }
 
@@ -153,10 +167,18 @@ impl Troubles {
         self.lock().values().cloned().collect()
     }
 
+    /// That this member was removed, if a peer says so; in the words of the one that says most.
+    pub fn removal(&self) -> Option<String> {
+        let all = self.lock();
+        let is_removal = |about: &&About| matches!(about, About::Removal(_) | About::RemovedKey(_));
+        all.keys().find(is_removal).and_then(|about| all.get(about)).cloned()
+    }
+
     /// Why there is no link to a peer, if that is known: what it refuses, rather than that the link has ended.
     pub fn of(&self, peer: u32) -> Option<String> {
         let all = self.lock();
-        all.get(&About::Refusal(peer)).or_else(|| all.get(&About::Link(peer))).cloned()
+        let causes = [About::Removal, About::RemovedKey, About::Refusal, About::Link].map(|about| about(peer));
+        causes.iter().find_map(|about| all.get(about)).cloned()
     }
 }
 

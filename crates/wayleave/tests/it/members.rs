@@ -119,6 +119,45 @@ fn a_proposed_and_countersigned_member_gets_routes_and_one_operator_alone_remove
 }
 
 #[test]
+fn a_removed_member_learns_since_when_it_is_none_and_what_to_do() {
+    let mut exchange = exchange("members-removed");
+    start(&mut exchange, &[0, 1]);
+    let name = exchange.members[0].at.name.clone();
+    exchange.announce(&name, &[Announcement::of(PREFIX.parse().expect("a prefix"))]).expect("taken");
+    eventually("the other member has the route", &mut exchange, |exchange| has(exchange, 1));
+    let status = exchange.members[0].at.proxy.status.to_string();
+    let why = |exchange: &DemoExchange| {
+        let said = exchange.files.tool(&["why", PREFIX, "--url", &status, "--json"]).expect("an answer");
+        serde_json::from_str::<Value>(&said).expect("JSON")
+    };
+    assert!(why(&exchange)["own"][0]["outcome"].as_str().is_some_and(|outcome| outcome.starts_with("announced")));
+    let (set, key) = (exchange.files.member_set(1), exchange.files.path("operator1.key"));
+    exchange.files.tool(&["members", "remove", &set, "--operator", &key, "--name", &name]).expect("removed");
+    exchange.parties[0].role.reload().expect("it runs");
+    eventually("it says so", &mut exchange, |exchange| why(exchange)["removed"].is_string());
+    let said = why(&exchange);
+    let own = &said["own"][0];
+    let outcome = own["outcome"].as_str().unwrap_or_default();
+    assert!(outcome.starts_with("withdrawn: you are no member of `demo-ix` since member set 2"), "{said}");
+    assert!(outcome.contains("the operator of party 1 removed slot 0") && outcome.contains("said so at 20"), "{said}");
+    assert!(own["cure"].as_str().is_some_and(|cure| cure.contains("`wayleave keys new`")), "{said}");
+    let shown = exchange.files.tool(&["show", "status", "--url", &status]).expect("a status");
+    assert!(shown.contains("you are no member of `demo-ix` since member set 2"), "{shown}");
+    // One that starts later is told so by the refusal of its certificate.
+    exchange.members[0].role.kill();
+    exchange.members[0].role.start().expect("it starts");
+    eventually("it says so again", &mut exchange, |exchange| {
+        let Ok(said) = exchange.files.tool(&["why", PREFIX, "--url", &status, "--json"]) else { return false };
+        let said = serde_json::from_str::<Value>(&said).expect("JSON");
+        said["removed"].as_str().is_some_and(|said| said.contains("has removed this key: seen at 20"))
+    });
+    let log = exchange.members[0].role.log_tail();
+    assert!(log.contains("has removed the certificate of this key file"), "{log}");
+    let refused = exchange.parties[0].role.log_tail();
+    assert!(refused.contains("former member"), "{refused}");
+}
+
+#[test]
 fn operators_see_what_members_may_cost_and_have_spent() {
     let mut exchange = exchange("budgets");
     start(&mut exchange, &[0, 1]);

@@ -11,6 +11,7 @@ use wayleave_member::{Input, MemberProxy, Output};
 use wayleave_route_server::frames::{PROTOCOL, Rejection};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::party::PartyNumber;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
@@ -179,6 +180,16 @@ impl ExchangeWords {
                 "party {party} at {at} knows this proxy's key as that of slot {proved}, and `[member] slot` is {slot}: set \
                  `slot = {proved}`, or use the key file of slot {slot}"
             ),
+            Rejection::Removed { slot, set, by } => {
+                let by = match by {
+                    0 => "both operators".to_owned(),
+                    by => format!("the operator of party {by}"),
+                };
+                format!(
+                    "you are no member of `{name}` since member set {set}: {by} removed slot {slot}; party {party} said so at {}",
+                    utc(unix_now().secs())
+                )
+            }
         }
     }
 }
@@ -202,7 +213,11 @@ impl MemberIo {
             }
             MemberEvent::Rejected { party, why } => {
                 let words = self.exchange.rejection(*party, why);
-                self.troubles.tell(About::Refusal(u32::from(*party)), &words, true);
+                let about = match why {
+                    Rejection::Removed { .. } => About::Removal(u32::from(*party)),
+                    _ => About::Refusal(u32::from(*party)),
+                };
+                self.troubles.tell(about, &words, true);
             }
             MemberEvent::SetRefused { party, why } => {
                 let words = format!(

@@ -141,6 +141,9 @@ impl MemberView {
         {
             self.at_router(prefix, route);
         }
+        if let Some(said) = self.troubles.removal() {
+            not_a_member(&mut value, &said);
+        }
         Ok(value)
     }
 }
@@ -220,6 +223,19 @@ impl View for MemberView {
             .page("peers", |view, _| view.peers())
             .page("why", |view, parameters| async move { view.why(prefix(&parameters)?).await })
             .page("keys", |view, _| async move { Ok(Value::clone(&view.keys)) })
+    }
+}
+
+/// What `why` says of a member that was removed: nothing of what it announced is at the parties any more.
+fn not_a_member(value: &mut Value, said: &str) {
+    const RULE: &str = "an operator alone removes a member; its slot and its keys are never used again";
+    const CURE: &str = "ask both operators why; to come back: a new key (`wayleave keys new`), a new request (`wayleave members request`)";
+    value["removed"] = json!(said);
+    value["summary"] = json!(format!("{said}. {CURE}"));
+    for own in value["own"].as_array_mut().into_iter().flatten() {
+        own["outcome"] = json!(format!("withdrawn: {said}"));
+        own["rule"] = json!(RULE);
+        own["cure"] = json!(CURE);
     }
 }
 

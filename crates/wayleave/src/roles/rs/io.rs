@@ -87,8 +87,8 @@ impl Io<Party> for PartyIo {
                         PeerId::Party
                     }
                     Role::Member => PeerId::Member(pin.id),
-                    // No port of a party accepts nodes.
-                    Role::Node(_) => return Step::Ignore,
+                    // No port of a party accepts nodes, or who was removed.
+                    Role::Node(_) | Role::Former => return Step::Ignore,
                 };
                 PartyInput::LinkUp { link, peer, exporter: Seed::new(*exporter.0) }
             }

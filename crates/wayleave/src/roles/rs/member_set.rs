@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::mpsc;
 use tracing::{info, warn};
-use wayleave_route_server::directory::{Directory, MemberSet, Succession};
+use wayleave_route_server::directory::{Directory, MemberSet, Slot, Succession};
 use wayleave_route_server::party::Party;
 use wayleave_runtime::drive::ask;
 use wayleave_runtime::identity::Fingerprint;
@@ -31,10 +31,15 @@ pub fn recommendation(config: &RsConfig, source: &Source, set: &MemberSet) -> Ou
     Ok(by_slot)
 }
 
-/// The certificates of all active members.
+/// The certificates of all members; those of removed ones too, which are refused in words of their own.
 pub fn pins(set: &MemberSet) -> Vec<(Fingerprint, Pin)> {
-    let active = set.iter().filter(|(_, slot)| slot.active);
-    active.map(|(id, slot)| (Fingerprint(slot.tls), Pin { name: slot.name.clone(), role: Role::Member, id })).collect()
+    let of_role = |slot: &Slot| if slot.active { Role::Member } else { Role::Former };
+    let pin =
+        |(id, slot): (u32, &Slot)| (Fingerprint(slot.tls), Pin { name: slot.name.clone(), role: of_role(slot), id });
+    let mut pins: Vec<(Fingerprint, Pin)> = set.iter().map(pin).collect();
+    // Of two entries for one certificate the last counts.
+    pins.sort_by_key(|(_, pin)| pin.role == Role::Member);
+    pins
 }
 
 /// Writes the member set in force to its file if the file has an older one: the peer party may have sent a newer set, and a
