@@ -10,6 +10,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::gateway::Member;
 use wayleave_dataplane::icing::{self, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
 use wayleave_packet::icing::header::{Tag, Version};
+use wayleave_runtime::clock::utc;
 
 use crate::failure::Outcome;
 use crate::key_files::node::fresh;
@@ -31,6 +32,8 @@ pub struct Known {
     /// How packets that come in are verified.
     pub receiver: Policy,
     pub links: Vec<Neighbour>,
+    /// Nodes that were removed from the realm: the names that they had, and when.
+    pub removed: BTreeMap<IdentityKey, (String, u64)>,
 }
 
 /// A neighbour.
@@ -58,8 +61,15 @@ impl Known {
 
     /// A node's first name, or its key.
     pub fn describe(&self, node: &IdentityKey) -> String {
-        let name = self.names.iter().find(|(_, identity)| *identity == node);
-        name.map_or_else(|| node.to_string(), |(name, _)| name.clone())
+        let name = self.names.iter().find(|(_, identity)| *identity == node).map(|(name, _)| name);
+        let name = name.or_else(|| self.removed.get(node).map(|(name, _)| name));
+        name.map_or_else(|| node.to_string(), Clone::clone)
+    }
+
+    /// That a node was removed from the realm, and when, if it was.
+    pub fn removal(&self, node: &IdentityKey) -> Option<String> {
+        let (name, at) = self.removed.get(node)?;
+        Some(format!("{name} was removed from the realm at {}", utc(*at)))
     }
 }
 
@@ -118,6 +128,14 @@ pub fn of_realm(settings: &Settings, section: &OverlaySection, realm: &Realm, id
             accounts: Vec::new(),
         },
         links,
+        removed: realm
+            .removed
+            .iter()
+            .map(|(identity, removed)| {
+                let name = removed.name.as_ref().map_or_else(|| identity.to_string(), ToString::to_string);
+                (*identity, (name, removed.at))
+            })
+            .collect(),
     }
 }
 

@@ -532,6 +532,12 @@ impl Database {
         member.filter(|membership| membership.holds(now)).ok_or(Refusal::NotMember)
     }
 
+    /// The last membership of a node that is known here, whether it holds or not.
+    #[must_use]
+    pub fn last_membership(&self, identity: &IdentityKey) -> Option<&Membership> {
+        self.members.get(identity).map(|member| member.membership.object())
+    }
+
     /// The advert of a node that is a member and there at the Unix second `now`.
     #[must_use]
     pub fn advert(&self, identity: &IdentityKey, now: u64) -> Option<&Advert> {

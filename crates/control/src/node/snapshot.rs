@@ -10,6 +10,7 @@ use wayleave_packet::icing::mint::EpochKey;
 use crate::advert::Advert;
 use crate::database::Database;
 use crate::realm::{Membership, Name};
+use crate::signed::Signed;
 
 /// Epoch keys of one node that are remembered: of its last adverts, until they end.
 const MAX_IDS: usize = 4;
@@ -30,12 +31,35 @@ pub struct Realm {
     pub nodes: BTreeMap<IdentityKey, Arc<Member>>,
     pub names: BTreeMap<Name, IdentityKey>,
     pub prefixes: InnerPrefixes,
+    /// Nodes that were members here and were removed.
+    pub removed: BTreeMap<IdentityKey, Removed>,
+}
+
+/// A node that the realm's operator removed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Removed {
+    /// The name that it had.
+    pub name: Option<Name>,
+    /// The Unix second of the list in which it was first seen here: no earlier than its removal.
+    pub at: u64,
 }
 
 impl Realm {
     /// The database's members at the Unix second `now`; what did not change since `before` is shared with it.
     pub(super) fn of(database: &Database, before: &Self, now: u64) -> Self {
         let mut realm = Self::default();
+        if let Some(list) = database.revocations().map(Signed::object) {
+            let removed = list.revoked.iter().filter_map(|identity| {
+                let known = before.removed.get(identity).cloned();
+                let of_list = || {
+                    let before = before.nodes.get(identity).map(|member| &member.membership);
+                    let membership = database.last_membership(identity).or(before)?;
+                    Some(Removed { name: membership.grants.names.first().cloned(), at: list.issued })
+                };
+                Some((*identity, known.or_else(of_list)?))
+            });
+            realm.removed = removed.collect();
+        }
         for membership in database.members(now) {
             let identity = membership.identity;
             let advert = database.advert(&identity, now);

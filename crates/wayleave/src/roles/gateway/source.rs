@@ -94,7 +94,8 @@ impl TryFrom<String> for HexKey {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, &'static str> {
-        let octets = text.strip_prefix("ed25519:").and_then(from_hex).ok_or("not an identity")?;
+        let key = text.strip_prefix("node:").unwrap_or(&text);
+        let octets = key.strip_prefix("ed25519:").and_then(from_hex).ok_or("not an identity")?;
         Ok(Self(IdentityKey(octets)))
     }
 }
@@ -197,6 +198,7 @@ impl LabFile {
                 accounts: Vec::new(),
             },
             links: Vec::new(),
+            removed: BTreeMap::new(),
         };
         for member in &self.members {
             let noise = from_hex(&member.noise).and_then(|octets| DhPublic::from_bytes(octets).ok());

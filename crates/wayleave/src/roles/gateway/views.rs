@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus};
 use wayleave_dataplane::icing;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
@@ -24,6 +25,9 @@ use crate::roles::daemon::{View, Views};
 /// How long `ping` waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 const STEP: Duration = Duration::from_millis(20);
+/// Removed nodes that an answer names, at most, and how many seconds ago they were removed.
+const NAMED: usize = 4;
+const RECENT: u64 = 7 * 86_400;
 
 #[derive(Clone)]
 pub struct GatewayView(pub Arc<Shared>);
@@ -89,7 +93,11 @@ impl GatewayView {
             })?;
             let identity = known.names.iter().find(|(name, _)| name.eq_ignore_ascii_case(node));
             let (_, identity) = identity.ok_or_else(|| {
-                ViewError::NotFound(format!("no member of the realm that is known here is called `{node}`"))
+                let removed = known.removed.iter().find(|(_, (name, _))| name.eq_ignore_ascii_case(node));
+                ViewError::NotFound(match removed.and_then(|(identity, _)| known.removal(identity)) {
+                    Some(removal) => format!("{removal}: it is no member any more; ask the realm's operator"),
+                    None => format!("no member of the realm that is known here is called `{node}`"),
+                })
             })?;
             Ok((place, *identity))
         };
@@ -137,7 +145,15 @@ impl GatewayView {
                 "pinned": pinned, "avoided": avoided,
             }));
         };
-        let why = match &route.state {
+        let paths = route.active.iter().chain(&route.spare);
+        let removed = paths.flat_map(|path| &path.nodes).find_map(|node| known.removal(node));
+        let of_path = removed.map(|removal| {
+            format!(
+                "{removal}, and the path crosses it: it ends, and a path without it is asked for; if there is none, the realm's operator has to \
+                 admit another node in its place"
+            )
+        });
+        let of_state = match &route.state {
             RouteState::Ready if peer.sessions == 0 => {
                 "the path is ready; the other gateway has not answered the handshake"
             }
@@ -148,6 +164,16 @@ impl GatewayView {
             RouteState::Asking => "servers have not answered yet",
             RouteState::NoPath(why) | RouteState::NoConsent(why) => why,
         };
+        // Where no path is left, those who were removed are the first that one looks for.
+        let gone: Vec<String> = match &route.state {
+            RouteState::NoPath(_) => {
+                let since = unix_now().secs().saturating_sub(RECENT);
+                let lately = known.removed.iter().filter(|(_, (_, at))| *at >= since);
+                lately.filter_map(|(node, _)| known.removal(node)).take(NAMED).collect()
+            }
+            _ => Vec::new(),
+        };
+        let why = of_path.unwrap_or_else(|| [vec![of_state.to_owned()], gone].concat().join("; "));
         Ok(json!({
             "version": 1,
             "node": known.describe(&node),

@@ -130,4 +130,24 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     });
     let why = a.json(&["why", "short.b.overlay"]);
     assert!(why["why"].as_str().is_some_and(|why| why.contains("refused")), "{why}");
+    // A node that every path crosses is removed from the realm, and then the other gateway.
+    let remove = |name: &str| realm.folder.ok(&["realm", "revoke", name, "--config", "realm/realm.toml"]);
+    let says = |words: &str| {
+        let mut command = a.place.command(env!("CARGO_BIN_EXE_wayleave"));
+        let output = command.args(["why", "short.b.overlay", "--url", "127.0.0.1:8492"]).output().expect("it runs");
+        (text(&output.stdout) + &text(&output.stderr))
+            .replace('│', " ")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .contains(words)
+    };
+    remove("w2");
+    eventually(&format!("it names who was removed, and when: {}", a.log()), || {
+        says("w2 was removed from the realm at 20")
+    });
+    remove("b");
+    eventually(&format!("it names the gateway: {}", a.log()), || {
+        says("b was removed from the realm at 20") && says("it is no member any more; ask the realm's operator")
+    });
 }
