@@ -21,6 +21,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 const PAUSES_OF_AN_EPOCH: u32 = 8;
 /// The pause after an answer that no repetition changes soon.
 const DENIED_PAUSE: Duration = Duration::from_secs(60);
+/// How old an answer is at least before it is asked for again because somebody wants to know whether it holds.
+const CONFIRM: Duration = Duration::from_secs(2);
 /// The longest pause that a provider can ask for: a holder that was told a day by mistake asks again within the hour or so.
 const LONGEST_DENIAL: Duration = Duration::from_secs(3_600);
 
@@ -38,6 +40,9 @@ pub struct Renewal {
     failures: u32,
     /// When the last look-up failed, and how long to wait from then on.
     pause: Option<(UnixTime, Duration)>,
+    /// When a look-up last ended, and whether somebody wants to know whether its answer still holds.
+    ended: Option<UnixTime>,
+    confirms: bool,
 }
 
 impl Renewal {
@@ -46,7 +51,18 @@ impl Renewal {
     pub fn new(credential: Credential, seed: Seed) -> Self {
         let mut rng = Rng::new(seed);
         let share = u16::from_be_bytes(rng.bytes());
-        Self { credential, rng, secrets: Vec::new(), asking: None, share, failure: None, failures: 0, pause: None }
+        Self {
+            credential,
+            rng,
+            secrets: Vec::new(),
+            asking: None,
+            share,
+            failure: None,
+            failures: 0,
+            pause: None,
+            ended: None,
+            confirms: false,
+        }
     }
 
     #[must_use]
@@ -66,15 +82,28 @@ impl Renewal {
         self.failure
     }
 
+    /// Asks for the secret of the current epoch again, although it is there, unless that was done just now: it may have been revoked.
+    pub fn confirm(&mut self, now: UnixTime) {
+        let just_now =
+            |ended: UnixTime| now.0.checked_sub(ended.0).is_some_and(|past| past < CONFIRM.as_micros() as u64);
+        self.confirms |= !self.ended.is_some_and(just_now);
+    }
+
+    /// Whether it is not known yet what [`Renewal::confirm`] comes to.
+    #[must_use]
+    pub fn is_confirming(&self) -> bool {
+        self.confirms
+    }
+
     /// The key epoch whose secret is to be looked up now; [`Renewal::done`] has to follow.
     pub fn due(&mut self, now: UnixTime) -> Option<u32> {
-        if self.asking.is_some() || self.is_paused(now) {
+        if self.asking.is_some() || (self.is_paused(now) && !self.confirms) {
             return None;
         }
         let interval = self.credential.terms.interval;
         let current = epoch::epoch_at(interval, now);
         let has = |epoch: u32| self.secrets.iter().any(|(of, _)| *of == epoch);
-        self.asking = if !has(current) {
+        self.asking = if !has(current) || self.confirms {
             Some(current)
         } else {
             current.checked_add(1).filter(|next| !has(*next) && now.secs() >= self.ahead(*next))
@@ -85,6 +114,7 @@ impl Renewal {
     /// A look-up has ended.
     pub fn done(&mut self, result: Result<Obtained, LookupFailure>, now: UnixTime) {
         let Some(asked) = self.asking.take() else { return };
+        (self.ended, self.confirms) = (Some(now), false);
         let result = result.and_then(|obtained| match obtained.secret.capability.epoch == asked {
             true => Ok(obtained),
             // The driver's mistake.
@@ -100,6 +130,10 @@ impl Renewal {
                 self.share = u16::from_be_bytes(self.rng.bytes());
             }
             Err(failure) => {
+                if let LookupFailure::Denied(Denial::Revoked) = failure {
+                    // The provider's word, under a MAC: waypoints refuse what is stamped with it.
+                    self.secrets.retain(|(of, _)| *of != asked);
+                }
                 let pause = self.pause_after(failure);
                 self.failures = self.failures.saturating_add(1);
                 (self.failure, self.pause) = (Some(failure), Some((now, pause)));
@@ -212,6 +246,26 @@ mod tests {
         instants.sort_unstable();
         let most = instants.chunk_by(|a, b| a == b).map(<[u64]>::len).max();
         assert!(most < Some(6), "{most:?}");
+    }
+
+    #[test]
+    fn a_secret_that_was_revoked_is_given_up_once_somebody_wants_to_know() {
+        let mut renewal = renewal(1);
+        let epoch = renewal.due(second(BEGIN)).expect("nothing is known");
+        let secret = found(&renewal, epoch);
+        renewal.done(secret, second(BEGIN));
+        renewal.confirm(second(BEGIN + 1));
+        assert_eq!(renewal.due(second(BEGIN + 1)), None, "just now");
+        renewal.confirm(second(BEGIN + 60));
+        assert!(renewal.is_confirming());
+        assert_eq!(renewal.due(second(BEGIN + 60)), Some(epoch));
+        // A server that is silent changes nothing.
+        renewal.done(Err(LookupFailure::Silent), second(BEGIN + 60));
+        assert!(!renewal.is_confirming() && renewal.secrets().len() == 1);
+        renewal.confirm(second(BEGIN + 120));
+        assert_eq!(renewal.due(second(BEGIN + 120)), Some(epoch));
+        renewal.done(Err(LookupFailure::Denied(Denial::Revoked)), second(BEGIN + 120));
+        assert!(renewal.secrets().is_empty());
     }
 
     #[test]

@@ -29,7 +29,7 @@ use wayleave_dataplane::stamper::{
 use wayleave_packet::platypus::header::Carriage;
 use wayleave_packet::platypus::header::offsets::PROTOCOL;
 use wayleave_packet::platypus::mint::Hop;
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::packets::ip::Ip;
 
 use super::Events;
@@ -168,6 +168,8 @@ pub struct StamperRole {
     /// Clients that pay for replies, and what packets to each are stamped with.
     clients: Vec<(IpAddr, Hop)>,
     granted: Arc<Notify>,
+    /// See [`Event::Confirm`].
+    asked: Arc<Notify>,
     /// What users have registered, by the number of their connection.
     registered: BTreeMap<u64, Registration>,
     /// Users that wait for the secrets of their lines, and whom to tell what became of it.
@@ -183,6 +185,8 @@ pub enum Event {
     Granted,
     Registered(Registered),
     LookedUp(LookedUp),
+    /// Somebody asks why, and wants to know whether the secrets still hold.
+    Confirm,
 }
 
 /// Who is asked for secrets, if the configuration says it.
@@ -260,6 +264,7 @@ impl Role for StamperRole {
             look: tokio::time::interval(LOOK),
             clients: Vec::new(),
             granted,
+            asked: Arc::default(),
             registered: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             registering,
@@ -276,7 +281,8 @@ impl Role for StamperRole {
     }
 
     fn view(&self) -> StamperView {
-        StamperView { worker: self.running.handle.clone(), shown: Arc::clone(&self.shown) }
+        let (worker, shown, asked) = (self.running.handle.clone(), Arc::clone(&self.shown), Arc::clone(&self.asked));
+        StamperView { worker, shown, asked }
     }
 
     async fn reload(&mut self, config: HostFile, source: &Source) -> Outcome {
@@ -294,6 +300,7 @@ impl Role for StamperRole {
             () = self.granted.notified() => Event::Granted,
             Some(registered) = self.registering.recv() => Event::Registered(registered),
             ended = self.secrets.next() => Event::LookedUp(ended),
+            () = self.asked.notified() => Event::Confirm,
         }
     }
 
@@ -312,6 +319,12 @@ impl Role for StamperRole {
                 if let Err(failures) = self.apply(now).await {
                     warn!("routes of packets stay as they were: {failures}");
                 }
+                return Ok(());
+            }
+            Event::Confirm => {
+                self.secrets.confirm(None, now);
+                self.secrets.ask(now);
+                self.shown.write().unwrap_or_else(PoisonError::into_inner).lookups = self.secrets.counters;
                 return Ok(());
             }
             event => event,
@@ -377,7 +390,10 @@ impl StamperRole {
             match self.secrets.fill(&mut registration) {
                 Ok(None) => self.begin(number, registration, answer, now).await,
                 Ok(Some(None)) => _ = self.awaiting.insert(number, (registration, answer)),
-                Ok(Some(Some(failure))) => self.refuse(&registration, answer, format!("no secret: {failure}")),
+                Ok(Some(Some(failure))) => {
+                    let why = format!("no secret: {failure}; it was asked for at {}", utc(now.secs()));
+                    self.refuse(&registration, answer, why);
+                }
                 Err(failure) => self.refuse(&registration, answer, failure.to_string()),
             }
         }
@@ -483,6 +499,8 @@ impl StamperRole {
                 if of_user >= MAX_OF_USER || self.awaiting.len() + self.registered.len() >= MAX_REGISTRATIONS {
                     return self.refuse(&registration, answer, "there are too many registrations".to_owned());
                 }
+                // A secret that is there may have been revoked since: who begins is told, and not left to a timeout.
+                self.secrets.confirm(Some(&registration), now);
                 self.awaiting.insert(number, (registration, answer));
                 self.settle_awaiting(now).await;
                 self.secrets.ask(now);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use wayleave_control::capability::{Credential, PREFIX};
+use wayleave_control::capability::{Credential, LookupFailure, PREFIX};
 use wayleave_core::{Afi, Prefix};
 use wayleave_packet::platypus::header::offsets::MAX_CAPABILITIES;
 use zeroize::Zeroizing;
@@ -70,15 +70,17 @@ pub struct RegisteredCapability {
     pub capabilities: Capabilities,
     /// The line, if the user brought that: the secrets are looked up.
     pub line: Option<Credential>,
+    /// Why there is no secret, if there is none.
+    pub failure: Option<LookupFailure>,
 }
 
 impl RegisteredCapability {
     fn read(text: &str, name: &str) -> Result<Self, Failure> {
         if !text.trim_start().starts_with(PREFIX) {
-            return Ok(Self { capabilities: Capabilities::parse(text, name)?, line: None });
+            return Ok(Self { capabilities: Capabilities::parse(text, name)?, line: None, failure: None });
         }
         let line: Credential = text.trim().parse().map_err(|error| Failure::new(format!("{name}: {error}")))?;
-        Ok(Self { capabilities: Capabilities::of_line(&line, &[]), line: Some(line) })
+        Ok(Self { capabilities: Capabilities::of_line(&line, &[]), line: Some(line), failure: None })
     }
 }
 

@@ -30,6 +30,8 @@ pub struct LookupCounters {
     pub failed: u64,
     /// Answers that nobody with the capability's key made, strays and changed TTLs.
     pub events: u64,
+    /// Times that nothing had to be asked for to know whether the secrets hold.
+    pub known: u64,
 }
 
 /// The secrets of all lines in use.
@@ -62,6 +64,20 @@ impl Secrets {
         match &self.configured[..] {
             [] => resolvers(),
             configured => configured.iter().map(|address| SocketAddr::new(*address, DNS_PORT)).collect(),
+        }
+    }
+
+    /// Finds out whether the secrets that are there still hold: all, or those of a registration.
+    pub fn confirm(&mut self, of: Option<&Registration>, now: UnixTime) {
+        let is_of = |renewal: &&mut Renewal| {
+            let named = |registration: &Registration| {
+                registration.capabilities.iter().any(|held| held.line.as_ref() == Some(renewal.credential()))
+            };
+            of.is_none_or(named)
+        };
+        self.held.iter_mut().filter(is_of).for_each(|renewal| renewal.confirm(now));
+        if !self.held.iter().any(Renewal::is_confirming) {
+            self.counters.known += 1;
         }
     }
 
@@ -139,8 +155,14 @@ impl Secrets {
         for capability in &mut registration.capabilities {
             let Some(line) = &capability.line else { continue };
             let Known { secrets, failure } = self.hold(line)?;
-            if secrets.is_empty() {
-                missing = Some(missing.flatten().or(failure));
+            let confirms = self.held.iter().any(|held| held.credential() == line && held.is_confirming());
+            capability.failure = failure.filter(|_| secrets.is_empty());
+            if secrets.is_empty() && matches!(failure, Some(LookupFailure::Denied(_))) {
+                // Not with the secret of before, which waypoints refuse.
+                capability.capabilities = Capabilities::of_line(line, &[]);
+            }
+            if secrets.is_empty() || confirms {
+                missing = Some(missing.flatten().or(failure.filter(|_| !confirms)));
                 continue;
             }
             capability.capabilities = Capabilities::of_line(line, &secrets);

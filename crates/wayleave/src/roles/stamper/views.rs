@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_dataplane::stamper::{Counters, LeaveReason, RuleAction, Rules};
 use wayleave_runtime::clock::{unix_now, utc};
@@ -28,13 +30,16 @@ pub struct RouteView {
     ends: u64,
     /// What is wrong with its capabilities.
     troubles: Vec<String>,
+    /// Whether some of its secrets come from a key server.
+    is_looked_up: bool,
 }
 
 impl RouteView {
     pub fn new(section: &RouteSection, files: &[CapabilityFile], now: UnixTime) -> Self {
         let held = files.iter().map(|held| (&held.capabilities, Some(held)));
         let troubles = files.iter().filter_map(|held| held.trouble(now)).collect();
-        Self { troubles, ..Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now) }
+        let is_looked_up = files.iter().any(|held| matches!(held.kind, HeldKind::Line(..)));
+        Self { troubles, is_looked_up, ..Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now) }
     }
 
     /// Why no packet is stamped, if none is.
@@ -46,7 +51,10 @@ impl RouteView {
     /// The route of what a user registered.
     pub fn registered(name: &str, registration: &Registration, now: UnixTime) -> Self {
         let held = registration.capabilities.iter().map(|held| (&held.capabilities, None));
-        Self::of(name, held.collect(), registration.mtu.into(), now)
+        let failures = registration.capabilities.iter().filter_map(|held| held.failure);
+        let troubles = failures.map(|failure| format!("its secret is missing: {failure}")).collect();
+        let is_looked_up = registration.capabilities.iter().any(|held| held.line.is_some());
+        Self { troubles, is_looked_up, ..Self::of(name, held.collect(), registration.mtu.into(), now) }
     }
 
     fn of(name: &str, held: Vec<(&Capabilities, Option<&CapabilityFile>)>, mtu: u64, now: UnixTime) -> Self {
@@ -68,6 +76,7 @@ impl RouteView {
             mtu,
             ends: held.iter().map(|(held, _)| held.end()).min().unwrap_or(0),
             troubles: Vec::new(),
+            is_looked_up: false,
         }
     }
 }
@@ -94,7 +103,13 @@ pub struct Shown {
 pub struct StamperView {
     pub worker: Handle,
     pub shown: Arc<RwLock<Shown>>,
+    /// Lets the role find out whether its secrets still hold.
+    pub asked: Arc<Notify>,
 }
+
+/// How long an answer of a key server is waited for by who asks why.
+const ANSWER: Duration = Duration::from_secs(3);
+const STEP: Duration = Duration::from_millis(50);
 
 /// What became of capabilities for replies.
 #[derive(Clone, Copy, Default)]
@@ -146,10 +161,26 @@ impl StamperView {
         Ok(json!({ "version": 1, "stamping": routes, "rules": rules }))
     }
 
+    /// Waits until the key server has said whether the secrets that are stamped with still hold, or does not answer. What is not looked up,
+    /// or was just now, is not waited for.
+    async fn confirm(&self) {
+        let ended = |shown: &Shown| shown.lookups.found + shown.lookups.failed + shown.lookups.known;
+        if !self.with(|shown| shown.routes.iter().any(|route| route.is_looked_up)) {
+            return;
+        }
+        let before = self.with(ended);
+        self.asked.notify_one();
+        let deadline = tokio::time::Instant::now() + ANSWER;
+        while self.with(ended) == before && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(STEP).await;
+        }
+    }
+
     /// What becomes of packets to an address, for each kind of sender that there are rules for, and for anybody else.
     async fn why(self, parameters: Parameters) -> Result<Value, ViewError> {
         let expected = || ViewError::Request("expected an IPv4 address of a destination".to_owned());
         let address: IpAddr = parameters.get("name").and_then(|name| name.parse().ok()).ok_or_else(expected)?;
+        self.confirm().await;
         let now = unix_now().secs();
         let rows = self.with(|shown| {
             let mut senders: Vec<(Option<u32>, Option<u32>, Option<&String>)> = Vec::new();

@@ -41,8 +41,13 @@ impl World {
 
     /// Grants what pays at one waypoint, as a line in a file that its owner alone reads.
     pub(super) fn grant(&self, which: usize) {
+        self.grant_with(which, INTERVAL);
+    }
+
+    /// The same, with key epochs of this length.
+    fn grant_with(&self, which: usize, interval: &str) {
         let (waypoint, principal) = (WAYPOINTS[which].to_string(), PRINCIPALS[which].to_string());
-        let of = ["--waypoint", &waypoint, "--principal", &principal, "--interval", INTERVAL];
+        let of = ["--waypoint", &waypoint, "--principal", &principal, "--interval", interval];
         let line = self.ok(&[&["cap", "grant", "--config", "key.toml"], &of[..]].concat());
         let file = format!("{which}.line");
         self.folder.write(&file, &line);
@@ -157,4 +162,39 @@ fn a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_fou
     assert!(text(&output.stderr).contains("no server answered"), "{}", text(&output.stderr));
     assert!(!world.folder.0.join("ran").exists());
     assert_eq!(stamper.status()["rules"], 0);
+}
+
+#[test]
+fn a_revoked_customer_is_told_so_by_stamp_and_by_why_and_not_by_a_timeout() {
+    let name = "stamping::looked_up::a_revoked_customer_is_told_so_by_stamp_and_by_why_and_not_by_a_timeout";
+    if world::enter(name).is_none() {
+        return;
+    }
+    let world = World::start("stamping-revoked", false);
+    let keys = world.key_server();
+    // Key epochs of an hour and more: a new one brings no news.
+    (0..2).for_each(|which| world.grant_with(which, "12"));
+    let config = format!(
+        "[host]\nresolvers = [\"{LAST}\"]\nsocket = \"stamper.sock\"\n[stamper]\n\
+         routes = [{{ name = \"paid\", capabilities = [\"0.line\", \"1.line\"] }}]\n\
+         rules = [{{ to = \"203.0.113.0/24\", route = \"paid\" }}]\n"
+    );
+    let stamper = Router::start_role("stamper", &world.folder, "stamper", world.site.stamping.clone(), &config);
+    let why = || text(&stamper.show(&["why", &LAST.to_string()]).stdout);
+    eventually("both secrets are found", || why().contains("is stamped for route paid"));
+    let stamp = |program: &[&str]| {
+        let mut command = world.site.client.command(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(["stamp", "--socket", "stamper.sock", "--to", "203.0.113.0/24"]);
+        command.args(["--capability", "0.line", "--capability", "1.line", "--"]).args(program);
+        command.current_dir(&world.folder.0).env("NO_COLOR", "1").output().expect("it runs")
+    };
+    assert!(stamp(&["true"]).status.success());
+    world.ok(&["cap", "revoke", &PRINCIPALS[0].to_string(), "--config", "key.toml"]);
+    eventually("why says so", || why().contains("the capability is revoked; ask the provider"));
+    assert!(why().contains("leaves without a stamp: route paid"), "{}", why());
+    let output = stamp(&["touch", "ran"]);
+    let said = text(&output.stderr).replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("the capability is revoked; ask the provider") && said.contains("asked for at 20"), "{said}");
+    assert!(output.status.code() == Some(1) && !world.folder.0.join("ran").exists());
+    assert!(keys.count("answers", "revoked") >= 1, "{}", keys.status());
 }
