@@ -38,6 +38,36 @@ impl LeafKey {
         let key = public.try_into().unwrap_or_else(|_| hash("wayleave/attestation/key/v1", &[&[suite as u8], public]));
         Self { suite: suite as u8, key }
     }
+
+    /// The first octets of the name, as people tell keys of one AS apart: 16 hexadecimal digits.
+    #[must_use]
+    pub fn id(&self) -> KeyId {
+        let mut id = [0; 8];
+        id.copy_from_slice(&self.key[..8]);
+        KeyId(id)
+    }
+}
+
+/// Which of an AS's keys it is, for people: see [`LeafKey::id`]. Nothing is decided by it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyId([u8; 8]);
+
+impl std::fmt::Display for KeyId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|octet| write!(f, "{octet:02x}"))
+    }
+}
+
+impl std::fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+impl serde::Serialize for KeyId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// The keys of the next AS and the least strength, as a hop signs them.

@@ -7,6 +7,7 @@ use wayleave_core::{Asn, Prefix, UnixTime, Verdict, VerdictKind};
 
 use crate::SuiteId;
 use crate::chain::DecodeError;
+use crate::leaf::KeyId;
 use crate::pki::OriginValidity;
 
 /// Who vouches for the key of a hop.
@@ -38,6 +39,9 @@ pub struct HopReport {
     pub suite: u8,
     /// Who vouches for its key.
     pub key: KeyOrigin,
+    /// Which of its keys, if the route was validated to be explained, and it can be but one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<KeyId>,
     /// How many times the AS appears in the path.
     pub prepend: u8,
     /// Entries of AS_PATH just before this hop that nobody attests.

@@ -1,6 +1,7 @@
 //! Signing: originate an attestation, extend a received one, and serve a burst of hops by one signature.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use wayleave_core::{Afi, Asn, Prefix};
 use wayleave_crypto::secret::Seed;
@@ -41,6 +42,13 @@ impl KeyPair {
 pub struct KeyRing {
     /// The keys.
     pub pairs: Vec<KeyPair>,
+}
+
+impl fmt::Debug for KeyRing {
+    /// Public parts only.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.pairs.iter().map(|pair| pair.leaf_key().id())).finish()
+    }
 }
 
 /// The signing AS, as its hop describes it.

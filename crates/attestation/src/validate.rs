@@ -9,7 +9,7 @@ use wayleave_core::{Asn, Prefix};
 use crate::cache::{KnownSignatures, SignatureHash, VerifiedSignatures, signature_hash};
 use crate::chain::{Attestation, Exports, Hop, Next, SignedInput, Signer};
 pub use crate::clock::{Clock, DEFAULT_UNCERTAINTY};
-use crate::leaf::{LeafKey, LeafView, Tree};
+use crate::leaf::{KeyId, LeafKey, LeafView, Tree};
 use crate::path::Path;
 use crate::pki::{RegisteredKey, View};
 use crate::report::{HopReport, KeyOrigin, Lack, Problem, Report};
@@ -384,6 +384,7 @@ impl Walk {
             asn: position.asn,
             suite: hop.suite,
             key: key.origin(),
+            key_id: if step.context.rules.explain { key.id(suite.id()) } else { None },
             prepend: hop.prepend,
             // The format has one octet for it.
             skipped: position.skipped.len() as u8,
@@ -684,6 +685,18 @@ impl<'a> Key<'a> {
             Key::Registered(_) => KeyOrigin::Registered,
             Key::Chained { origin, .. } => *origin,
         }
+    }
+
+    /// Which key it is, if only one may have signed.
+    fn id(&self, suite: SuiteId) -> Option<KeyId> {
+        let public = match self {
+            Key::Registered(keys) => match keys[..] {
+                [key] => &key.public[..],
+                _ => return None,
+            },
+            Key::Chained { public, .. } => public,
+        };
+        Some(LeafKey::of(suite, public).id())
     }
 
     /// Seconds since 1970 until which the PKI vouches for it.

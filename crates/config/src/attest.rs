@@ -76,6 +76,9 @@ pub struct AttestSection {
     pub require_post_quantum: bool,
     /// Own prefixes that are signed, with their more specific prefixes. Default: all.
     pub originate: Option<Vec<Prefix>>,
+    /// Announce own routes too that what is registered does not let this AS originate.
+    #[serde(default)]
+    pub announce_unauthorised: bool,
 }
 
 /// `[[pair]]`.
@@ -316,10 +319,12 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      #capability = 240\n\
      # Own prefixes that are signed, with their more specific prefixes. Default: all.\n\
      #originate = [\"192.0.2.0/24\"]\n\
+     # Announce own routes too that what is registered does not let this AS originate; others find them invalid.\n\
+     #announce_unauthorised = false\n\
      \n\
      [keys]\n\
      # Your private keys, created by: wayleave keys attest attest.key --asn 64497\n\
-     # Without them the proxy only validates.\n\
+     # Without them the proxy only validates. Reloaded on SIGHUP: a new key signs once the profile lists it.\n\
      signing = \"attest.key\"\n\
      # If the few-time key (kc-hbs) of that file was created for several hosts (`--parts`): the part of this host, from 0.\n\
      # Two hosts must never have the same part.\n\

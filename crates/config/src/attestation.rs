@@ -43,6 +43,9 @@ pub struct AttestationSection {
     pub most_memory_mib: Spanned<u64>,
     /// Own prefixes that are signed, with their more specific prefixes. Default: all.
     pub originate: Option<Vec<Prefix>>,
+    /// Announce own routes too that what is registered does not let this AS originate.
+    #[serde(default)]
+    pub announce_unauthorised: bool,
     pub keys: KeysSection,
     #[serde(default)]
     pub rpki: RpkiSection,

@@ -18,7 +18,7 @@ use crate::pipeline::jobs::{
 };
 use crate::pipeline::policy::Policy;
 use crate::pipeline::queue::{
-    RETRY_FAILED, Recorded, SIGNING_BURST, SigningQueue, VerificationBudget, is_own_signed, not_in_the_past,
+    RETRY_FAILED, Recorded, SIGNING_BURST, SigningQueue, VerificationBudget, not_in_the_past,
 };
 use crate::pipeline::{CACHE_AGE, Counts, Pipeline, RouteEvent};
 use crate::pki::View;
@@ -399,7 +399,7 @@ impl MemberAttestation {
         if change.own_keys {
             self.announced.sign_all_again();
         } else {
-            self.announced.routes.queue_where(|nlri, route| !is_own_signed(route) && concerns(nlri, &route.attributes));
+            self.announced.routes.queue_where(|nlri, route| concerns(nlri, &route.attributes));
         }
     }
 

@@ -108,7 +108,7 @@ impl MemberAttestation {
     /// The public parts of the keys that sign.
     #[must_use]
     pub fn own_keys(&self) -> Vec<OwnKey> {
-        self.pipeline.own_keys()
+        self.pipeline.own_keys("restart")
     }
 
     /// What is proved of a received route to one of its prefixes. Validates it again, and checks every signature, so that

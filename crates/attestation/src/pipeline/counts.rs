@@ -36,6 +36,8 @@ pub struct Counts {
     pub exhausted: u64,
     /// Routes not sent because what was signed did not verify.
     pub faulty: u64,
+    /// Own routes not sent because this AS may not originate them.
+    pub not_authorised: u64,
     /// Routes that a session's message size did not take.
     pub oversize: u64,
     /// Malformed UPDATEs (RFC 7606).
@@ -66,6 +68,7 @@ impl Counts {
             too_long,
             exhausted,
             faulty,
+            not_authorised,
             oversize,
             malformed_updates,
             older,
@@ -89,6 +92,7 @@ impl Counts {
         self.too_long += too_long;
         self.exhausted += exhausted;
         self.faulty += faulty;
+        self.not_authorised += not_authorised;
         self.oversize += oversize;
         self.malformed_updates += malformed_updates;
     }
@@ -110,6 +114,7 @@ impl Counts {
             SigningOutcome::TooLong { .. } => self.too_long += 1,
             SigningOutcome::Exhausted => self.exhausted += 1,
             SigningOutcome::Faulty(_) => self.faulty += 1,
+            SigningOutcome::NotAuthorised => self.not_authorised += 1,
             SigningOutcome::Refused { .. } => self.rejected += 1,
             SigningOutcome::NotReserved => {}
         }

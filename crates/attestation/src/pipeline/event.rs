@@ -24,6 +24,8 @@ pub enum RouteEvent {
     TooLong { routes: Vec<Nlri>, need: usize },
     /// Routes were not sent: the lives of all keys are over.
     Exhausted { routes: Vec<Nlri> },
+    /// Own routes were not sent: what is registered does not let this AS originate them.
+    NotAuthorised { routes: Vec<Nlri> },
     /// Routes were not sent: what the key of this suite signed did not verify. They are tried again later.
     Faulty { routes: Vec<Nlri>, suite: SuiteId },
     /// A job panicked: a bug. Its routes are not used and not sent, and are tried again later.

@@ -9,7 +9,7 @@ use super::jobs::{SigningOutcome, carried};
 use super::keys::FewTimeStatus;
 use crate::SuiteId;
 use crate::clock_doubt::ClockDoubt;
-use crate::leaf::Tree;
+use crate::leaf::{KeyId, Tree};
 use crate::path::Path;
 use crate::report::{KeyOrigin, Report};
 use crate::validate::{Context, Route, Rules, validate};
@@ -22,6 +22,8 @@ pub struct WhyHop {
     pub suite: Option<String>,
     /// Who vouches for its key.
     pub key: Option<KeyOrigin>,
+    /// Which of its keys: the first digits of the key's name, as in `wayleave show keys`.
+    pub key_id: Option<KeyId>,
     /// Whether its signature is right.
     pub proved: bool,
     /// Whether the chain broke here.
@@ -38,6 +40,8 @@ pub struct WhyHop {
 pub struct OwnKey {
     pub of: &'static str,
     pub suite: &'static str,
+    /// By which `wayleave why` names it: the first digits of `sign`.
+    pub id: KeyId,
     /// Its name in leaves: 64 hexadecimal digits.
     pub sign: String,
     /// Whether the trust anchor vouches for it.
@@ -98,10 +102,11 @@ pub(crate) fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
             KeyOrigin::Endorsed => "a key for which only the previous AS vouches".to_owned(),
             KeyOrigin::Granted => "a key that the previous AS made".to_owned(),
         };
+        let id = hop.key_id.map_or(String::new(), |id| format!(" {id}"));
         let mut words = match (broken, hop.proved) {
-            (true, _) => format!("signed with {suite} and {key}: broken here"),
-            (false, true) => format!("signed with {suite} and {key}: proved"),
-            (false, false) => format!("signed with {suite} and {key}: not proved"),
+            (true, _) => format!("signed with {suite} and {key}{id}: broken here"),
+            (false, true) => format!("signed with {suite} and {key}{id}: proved"),
+            (false, false) => format!("signed with {suite} and {key}{id}: not proved"),
         };
         if could.len() > 1 {
             let others: Vec<String> = could.iter().filter(|asn| **asn != hop.asn).map(ToString::to_string).collect();
@@ -111,6 +116,7 @@ pub(crate) fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
             asn: hop.asn,
             suite: Some(suite),
             key: Some(hop.key),
+            key_id: hop.key_id,
             proved: hop.proved,
             broken,
             could_have_signed: could,
@@ -138,6 +144,7 @@ fn gap(asn: Asn) -> WhyHop {
         asn,
         suite: None,
         key: None,
+        key_id: None,
         proved: false,
         broken: false,
         could_have_signed: Vec::new(),
@@ -162,6 +169,7 @@ pub(crate) fn outcome_words(outcome: &SigningOutcome) -> String {
         SigningOutcome::NotReserved => "waits for a slot of time in which the key may sign".to_owned(),
         SigningOutcome::Exhausted => "not sent: the lives of the keys are over".to_owned(),
         SigningOutcome::Faulty(suite) => format!("not sent: what the key of {suite} signs does not verify"),
+        SigningOutcome::NotAuthorised => "not sent: this AS may not originate it, by what is registered".to_owned(),
         SigningOutcome::Refused { class, report } => {
             format!("{}, and not announced by policy: {}", class.name(), reason(report))
         }
@@ -186,16 +194,17 @@ impl<K: Ord + Copy> Pipeline<K> {
     }
 
     /// The public parts of the keys that sign.
-    pub(crate) fn own_keys(&self) -> Vec<OwnKey> {
+    pub(crate) fn own_keys(&self, reload: &'static str) -> Vec<OwnKey> {
         let keys = &self.keys;
         let own = keys.held().iter().enumerate().map(|(index, key)| OwnKey {
             of: "attestations",
             suite: key.suite.name(),
+            id: key.leaf.id(),
             sign: key.leaf.key.iter().map(|octet| format!("{octet:02x}")).collect(),
             registered: key.registered,
             left: key.slots.and_then(|_| keys.few_time.left(index, self.now.unix)),
             ends: key.slots.map(|slots| slots.end()),
-            reload: "restart",
+            reload,
         });
         own.collect()
     }

@@ -86,6 +86,8 @@ pub struct PipelineConfig {
     pub policy: Policy,
     /// Own prefixes that are signed, with those within them; `None`: all.
     pub own: Option<Vec<Prefix>>,
+    /// Announce own routes that no record or VRP lets this AS originate, though others cover their prefix.
+    pub announces_unauthorised: bool,
 }
 
 /// What a new view of the PKI changes.
@@ -194,6 +196,7 @@ impl<K: Ord + Copy> Pipeline<K> {
             sequence,
             attribute: self.config.attribute,
             own: self.own.clone(),
+            announces_unauthorised: self.config.announces_unauthorised,
             burst: burst.cloned(),
         })
     }

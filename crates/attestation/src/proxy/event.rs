@@ -1,5 +1,6 @@
 //! The proxy's configuration, inputs, outputs and events.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use wayleave_bgp::Nlri;
@@ -9,10 +10,11 @@ use wayleave_core::Asn;
 use super::handover::Handover;
 use super::session_pair::{self, EndConfig, PairEvent, Side};
 use crate::grant::GrantError;
-use crate::leaf::{LeafKey, Tree};
+use crate::leaf::{KeyId, LeafKey, Tree};
 use crate::pipeline::policy::Policy;
 use crate::pipeline::{Job, JobResult, PipelineConfig, ProcessEvent, Reserve, RouteEvent};
 use crate::pki::View;
+use crate::sign::KeyRing;
 
 /// The longest value that is sent to a peer without extended messages: BIRD keeps 1,024 of a message's 4,096 octets
 /// for itself, and the other attributes take their part.
@@ -67,6 +69,9 @@ pub enum Input {
     /// Whether the system says that the wall clock is synchronised; to be repeated every second or so. Until the first time it
     /// is not.
     ClockSynchronised(bool),
+    /// The AS's keys, the preferred first, of which some may be new; by encoded public key the last slot of time in which a few-time key
+    /// may have signed.
+    Keys(KeyRing, HashMap<Vec<u8>, u64>),
 }
 
 #[derive(Debug)]
@@ -108,5 +113,7 @@ pub enum Event {
     Suspect(usize),
     /// The outside peer handed over a key that was not taken.
     GrantRefused(usize, GrantError),
+    /// Some of these keys of the AS are new: all routes are signed again, by the first that is registered and fits.
+    NewKeys(Vec<KeyId>),
     Process(ProcessEvent),
 }

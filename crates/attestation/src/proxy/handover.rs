@@ -125,6 +125,11 @@ impl ReceivedGrants {
         Ok(())
     }
 
+    /// So many keys were put first in the ring.
+    pub(super) fn shift(&mut self, by: usize) {
+        self.places.iter_mut().for_each(|place| *place += by);
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

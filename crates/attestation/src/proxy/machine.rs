@@ -96,6 +96,8 @@ pub struct Proxy {
     pub(super) check_budget: VerificationBudget<usize>,
     /// When the caches of signatures last aged.
     aged: Instant,
+    /// Keys that are to sign once no job does, and what the store has seen of them.
+    new_keys: Option<(KeyRing, HashMap<Vec<u8>, u64>)>,
     outputs: VecDeque<Output>,
 }
 
@@ -145,6 +147,7 @@ impl Proxy {
             checked: PeerSignatures::new(PEER_SIGNATURES),
             check_budget: VerificationBudget::new(now.instant),
             aged: now.instant,
+            new_keys: None,
             outputs: VecDeque::new(),
         };
         proxy.reserve();
@@ -270,6 +273,7 @@ impl Proxy {
     /// Gives out jobs, and sends End-of-RIB where no route waits.
     fn give_out_jobs(&mut self) {
         if !self.pipeline.signing {
+            self.take_new_keys();
             self.add_granted_keys();
         }
         self.budget.advance(self.pipeline.now.instant);
@@ -529,6 +533,7 @@ impl Machine for Proxy {
             Input::Policy(policy) => self.on_policy(policy),
             Input::Persisted(id) => self.on_persisted(id),
             Input::ClockSynchronised(is_synchronised) => self.on_clock(is_synchronised),
+            Input::Keys(ring, seen) => self.new_keys = Some((ring, seen)),
         }
     }
 

@@ -204,7 +204,7 @@ impl Proxy {
     /// The public parts of the keys that sign.
     #[must_use]
     pub fn own_keys(&mut self) -> Vec<OwnKey> {
-        self.pipeline.own_keys()
+        self.pipeline.own_keys("SIGHUP")
     }
 
     /// Why `prefix` has the routes that it has. Validates them again, and checks every signature, so that the answer names
@@ -296,6 +296,11 @@ fn advice_on_signing(outcome: &SigningOutcome) -> Option<Advice> {
             "what is signed is verified before it leaves",
             "replace the key file by a sound copy, and look for faults of this machine",
         ),
+        SigningOutcome::NotAuthorised => (
+            "records and VRPs cover the prefix, and none lets this AS originate it (RFC 6811): others would find it invalid",
+            "withdraw it at the router; or, if it is yours, have it registered (`wayleave keys record --prefix`, a ROA); \
+             `announce_unauthorised = true` announces it all the same",
+        ),
         SigningOutcome::Refused { .. } => (
             "`[policy]` holds also for what was let in before it changed",
             "nothing; or let the class in by `[policy]`",
@@ -319,6 +324,7 @@ fn short_outcome(outcome: &SigningOutcome) -> &'static str {
         SigningOutcome::NotReserved => "waits for a slot of time in which the key may sign",
         SigningOutcome::Exhausted => "not sent: the lives of the keys are over",
         SigningOutcome::Faulty(_) => "not sent: the key signs wrongly",
+        SigningOutcome::NotAuthorised => "not sent: this AS may not originate it",
         SigningOutcome::Refused { .. } => "not sent: rejected by policy",
     }
 }

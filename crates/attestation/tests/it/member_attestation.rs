@@ -85,6 +85,7 @@ impl Driven {
                 lifetime: 24 * 60,
                 policy: Policy::default(),
                 own: None,
+                announces_unauthorised: false,
             },
             max_octets: MAX_OCTETS,
             most_memory,

@@ -84,6 +84,7 @@ impl Sim {
                 lifetime: 24 * 60,
                 policy: Policy::default(),
                 own: None,
+                announces_unauthorised: false,
             },
             max_octets: MAX_OCTETS,
             most_memory: MOST_MEMORY,

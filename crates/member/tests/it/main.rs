@@ -41,6 +41,7 @@ fn attestation() -> AttestationConfig {
                 lifetime: 24 * 60,
                 policy: AttestationPolicy::default(),
                 own: None,
+                announces_unauthorised: false,
             },
             max_octets: 2048,
             most_memory: MOST_MEMORY,

@@ -177,7 +177,7 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Paths => objects(&list("paths"), &["nodes", "mtu", "until", "consented_until", "not_consented"]),
         Noun::Keys => objects(
             &list("keys").into_iter().map(key).collect::<Vec<_>>(),
-            &["of", "from", "suite", "tls", "sign", "registered", "left", "ends", "reload"],
+            &["of", "from", "suite", "id", "tls", "sign", "registered", "left", "ends", "reload"],
         ),
     });
     Ok(())

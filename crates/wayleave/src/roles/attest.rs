@@ -33,11 +33,14 @@ pub struct Attest {
     origins: Origins,
     pairs: usize,
     connections: Vec<Connections>,
+    store: Arc<FileStore>,
+    /// Whether the machine is told of the clock, which few-time keys need.
+    watches_clock: bool,
 }
 
 impl Role for Attest {
     const NAME: &'static str = "attest";
-    const LIVE: &'static [&'static str] = &["policy", "keys.objects", "rpki"];
+    const LIVE: &'static [&'static str] = &["policy", "keys.objects", "keys.signing", "rpki"];
     type Config = AttestFile;
     type View = ProxyView;
     type Event = Failure;
@@ -82,18 +85,27 @@ impl Role for Attest {
             attestation::watch_clock(file.keys.is_clock_kept_otherwise(), events.clone(), Input::ClockSynchronised);
         }
         tokio::spawn(attestation::maintain(events.clone(), Proxy::sweep, (Arc::clone(&store), clock), last_time));
+        let kept = Arc::clone(&store);
         let io = ProxyIo::new(&file, sockets, (store, log.clone()), &events);
         let running = Running::start(machine, io, clock, (events, inbox));
         info!(%asn, pairs, "proxying {pairs} pairs of sessions");
-        Ok(Self { running, view, origins, pairs, connections })
+        Ok(Self { running, view, origins, pairs, connections, store: kept, watches_clock: has_few_time_keys })
     }
 
     fn view(&self) -> ProxyView {
         self.view.clone()
     }
 
-    /// Applies the policy, and what is known of origins.
+    /// Applies the policy, new signing keys, and what is known of origins.
     async fn reload(&mut self, file: AttestFile, source: &Source) -> Outcome {
+        let ring = files::ring(&file.keys, *file.attest.asn.get_ref(), source)?;
+        if attestation::has_few_time_keys(&ring) && !self.watches_clock {
+            let events = self.running.events.clone();
+            attestation::watch_clock(file.keys.is_clock_kept_otherwise(), events, Input::ClockSynchronised);
+            self.watches_clock = true;
+        }
+        let seen = attestation::slots_seen(&self.store)?;
+        let _ = self.running.events.send(Event::Input(Input::Keys(ring, seen))).await;
         let _ = self.running.events.send(Event::Input(Input::Policy(file.policy.policy()))).await;
         self.origins.follow_other(origin_sources(&file, source));
         Ok(())

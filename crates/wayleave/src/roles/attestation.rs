@@ -90,6 +90,7 @@ fn settings(section: &AttestationSection, asn: Asn) -> MemberAttestationConfig {
             lifetime: u16::try_from(*section.lifetime_minutes.get_ref()).unwrap_or(u16::MAX),
             policy: section.policy.policy(),
             own: section.originate.clone(),
+            announces_unauthorised: section.announce_unauthorised,
         },
         max_octets: octets(*section.most_octets.get_ref()),
         most_memory: octets(*section.most_memory_mib.get_ref()).saturating_mul(1 << 20),
@@ -256,6 +257,7 @@ pub fn kind(event: &RouteEvent) -> &'static str {
         RouteEvent::TooLong { .. } => "too-long",
         RouteEvent::Exhausted { .. } => "exhausted",
         RouteEvent::Faulty { .. } => "key-faulty",
+        RouteEvent::NotAuthorised { .. } => "not-authorised",
         RouteEvent::Failed { .. } => "failed",
     }
 }
@@ -324,6 +326,11 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
             );
             Some(json!({ "event": "key-faulty", "suite": suite.name(), "routes": routes.len() }))
         }
+        MemberAttestationEvent::Route { event: RouteEvent::NotAuthorised { routes }, .. } => {
+            warn!(routes = routes.len(), first = ?routes.first(), suppressed, "routes not announced: {NOT_AUTHORISED}");
+            let prefixes: Vec<Prefix> = routes.iter().map(|nlri| nlri.prefix).collect();
+            Some(json!({ "event": "not-authorised", "prefixes": prefixes }))
+        }
         MemberAttestationEvent::Process(ProcessEvent::KeyEnds(end)) => Some(log_key_ends(*end)),
         MemberAttestationEvent::Process(ProcessEvent::KeyWaits(wait)) => Some(log_key_waits(*wait)),
         MemberAttestationEvent::Process(ProcessEvent::KeySigns(suite)) => Some(log_key_signs(*suite)),
@@ -364,6 +371,10 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
 /// A peer whose wrong signatures cost too much.
 pub const SUSPECT: &str = "many wrong signatures: its routes are validated alone and after the others', until they are right \
                            again; it may pass on what others made";
+
+/// What to do about own routes that this AS may not originate.
+pub const NOT_AUTHORISED: &str = "what is registered lets others originate them, and not this AS, so that every verifier would find them \
+                                  invalid; withdraw them at the router, or have them registered (\"wayleave keys record\", a ROA)";
 
 /// What to do about keys that have ended.
 pub const KEYS_EXHAUSTED: &str = "the lives of the signing keys are over; make new keys with \"wayleave keys attest\" and \
@@ -439,6 +450,12 @@ pub fn metrics(status: &member::Status) -> Vec<Metric> {
         counter("too_long", Unit::Routes, "Routes not announced because no attestation fits", counts.too_long),
         counter("exhausted", Unit::Routes, "Routes not announced because keys are spent", counts.exhausted),
         counter("faulty", Unit::Routes, "Routes not announced because what was signed did not verify", counts.faulty),
+        counter(
+            "not_authorised",
+            Unit::Routes,
+            "Own routes not announced that this AS may not originate",
+            counts.not_authorised,
+        ),
         counter(
             "out_of_memory",
             Unit::Routes,

@@ -8,6 +8,7 @@ use crate::common::attesting::{PREFIX, Proxy, UNDER_THE_ANCHOR, own, prefix, spe
 use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::screen::assert_one_screen;
 use crate::common::{Folder, eventually, free, text};
+use serde_json::Value;
 use wayleave_attestation::chain::TYPE_CODE;
 use wayleave_attestation::proxy::handover::HANDOVER;
 use wayleave_bgp::AttributeCode;
@@ -44,7 +45,10 @@ fn two_proxies_attest_between_two_speakers_and_survive_a_kill() {
     eventually("the route arrives, attested", attested);
     assert_eq!(b.class(), "valid");
     let why = text(&b.ask(&["why", PREFIX]).stdout);
-    assert!(why.contains("+ AS64496  signed with kc-ed25519 and its registered key: proved"), "{why}");
+    assert!(
+        why.contains("+ AS64496  signed with kc-ed25519 and its registered key ") && why.contains(": proved"),
+        "{why}"
+    );
     assert!(why.contains("valid, passed inside") && why.contains("every hop is proved"), "{why}");
     assert!(why.contains("rule: every hop is signed") && !why.contains("what to do"), "{why}");
     let sent = text(&a.ask(&["why", PREFIX]).stdout);
@@ -110,6 +114,90 @@ fn records_and_policy_take_effect_without_a_restart_or_a_new_update() {
     b.signal("-HUP");
     eventually("the reload is refused", || b.log().contains("the configuration in force stays"));
     assert!(has());
+}
+
+/// How often the sessions of a proxy's pair came up.
+fn established(proxy: &Proxy) -> Vec<Value> {
+    let pair = &proxy.json(&["show", "status"])["pairs"][0];
+    ["inside", "outside"].map(|side| pair[side]["counters"]["established"].clone()).to_vec()
+}
+
+#[test]
+fn a_new_key_signs_after_a_reload_and_no_session_ends() {
+    let folder = with_keys("roll");
+    let meet = free();
+    let a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "");
+    let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\""), "");
+    let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
+    left.announce(own(ORIGIN));
+    eventually("the route arrives", || right.learned().contains_key(&prefix()));
+    let signer = || b.json(&["why", PREFIX])["routes"][0]["hops"][0]["key_id"].clone();
+    let ids = || {
+        let shown = a.json(&["show", "keys"]);
+        let keys = shown["keys"].as_array().cloned().unwrap_or_default();
+        keys.iter().map(|key| (key["id"].clone(), key["registered"].clone())).collect::<Vec<_>>()
+    };
+    let [(old, _)] = &ids()[..] else { panic!("one key") };
+    assert_eq!(signer(), *old);
+    let before = [established(&a), established(&b)];
+    assert!(before.iter().flatten().all(|count| *count == 1), "{before:?}");
+    // The new key is there, and not registered yet: the old one signs on.
+    let asn = ORIGIN.to_string();
+    folder.ok(&["keys", "attest", "new.key", "--asn", &asn]);
+    fs::rename(folder.0.join("new.key"), folder.0.join(format!("{asn}.key"))).expect("in its place");
+    a.signal("-HUP");
+    eventually("it has both keys", || ids().len() == 2);
+    let new = ids()[0].0.clone();
+    assert!(new != *old && ids()[0].1 == false && ids()[1] == (old.clone(), true.into()), "{:?}", ids());
+    assert!(a.log().contains("new keys: routes are signed again"), "{}", a.log());
+    assert_eq!(signer(), *old);
+    folder.sign(&["profile", "--attest", &format!("{asn}.key"), "--add"]);
+    b.signal("-HUP");
+    a.signal("-HUP");
+    eventually("the new one signs", || signer() == new);
+    assert_eq!(b.class(), "valid");
+    let why = text(&b.ask(&["why", PREFIX]).stdout);
+    assert!(why.contains(&format!("its registered key {}: proved", new.as_str().expect("an id"))), "{why}");
+    assert_eq!([established(&a), established(&b)], before, "no session ended");
+    assert!([&a, &b].iter().all(|proxy| !proxy.log().contains("peer down")), "{}", a.log());
+}
+
+#[test]
+fn what_the_own_as_may_not_originate_is_neither_signed_nor_sent_unless_that_is_wanted() {
+    let folder = with_keys("unauthorised");
+    folder.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", "198.51.100.0/24", "--replace"]);
+    folder.sign(&["record", "--asn", "64499", "--prefix", PREFIX]);
+    let meet = free();
+    let mut a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "[policy]\n");
+    let b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\""), "[policy]\ninvalid = { log = true }\n");
+    let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
+    left.announce(own(ORIGIN));
+    let why = || text(&a.ask(&["why", PREFIX]).stdout);
+    eventually("its own proxy says so", || why().contains("not sent: this AS may not originate it"));
+    assert!(why().contains("RFC 6811") && why().contains("wayleave keys record"), "{}", why());
+    let log = a.log();
+    assert!(log.contains("not signed and not sent") && log.contains("what is registered"), "{log}");
+    assert!(a.json(&["show", "events"])["events"].to_string().contains("not-authorised"));
+    let page = wayleave_lab::demo::http::get(&NetworkNamespace::Own, a.page.parse().expect("an address"), "/metrics");
+    let page = page.expect("a page");
+    let count = page.lines().find_map(|line| line.strip_prefix("wayleave_attest_not_authorised_routes_total "));
+    assert!(count.is_some_and(|count| count != "0"), "{page}");
+    assert!(right.learned().is_empty());
+    // It is registered, and goes out without a new announcement.
+    folder.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", PREFIX, "--replace"]);
+    a.signal("-HUP");
+    b.signal("-HUP");
+    eventually("the route arrives", || right.learned().contains_key(&prefix()));
+    folder.sign(&["record", "--asn", &ORIGIN.to_string(), "--prefix", "198.51.100.0/24", "--replace"]);
+    a.signal("-HUP");
+    eventually("and is withdrawn where it is taken away again", || right.learned().is_empty());
+    // Unless that is wanted.
+    let config = fs::read_to_string(folder.0.join("as64496.toml")).expect("a configuration");
+    folder.write("as64496.toml", &config.replace("[keys]\n", "announce_unauthorised = true\n[keys]\n"));
+    a.kill();
+    a.start();
+    b.signal("-HUP");
+    eventually("the route arrives as it is", || b.class() == "invalid");
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn origins_and_router_keys_of_a_cache_take_effect_without_a_new_update() {
     eventually("the route arrives, attested", has);
     assert_eq!(b.class(), "valid");
     let why = text(&b.ask(&["why", PREFIX]).stdout);
-    assert!(why.contains("+ AS64496  signed with kc-p256 and its registered key: proved"), "{why}");
+    assert!(why.contains("+ AS64496  signed with kc-p256 and its registered key "), "{why}");
     assert_eq!(a.json(&["show", "keys"])["keys"][0]["registered"], true);
     let known = b.json(&["show", "status"])["known"]["cache"].clone();
     let expected = json!({ "address": cache.address, "standing": "current", "vrps": 1, "router_keys": 1 });

@@ -16,7 +16,7 @@ use crate::pipeline::event::RouteEvent;
 use crate::pipeline::keys::SharedKeyRing;
 use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::queue::RETRY_FAILED;
-use crate::pki::View;
+use crate::pki::{OriginValidity, View};
 use crate::report::Report;
 use crate::sign::{
     self, AttestationError, Draft, KeyRing, Origination, Recipient, Signatures, SignedAttestation, Speaker,
@@ -57,6 +57,8 @@ pub(crate) struct RouteSigner {
     pub(crate) attribute: AttributeCode,
     /// Own prefixes that are signed; `None`: all.
     pub(crate) own: Option<Arc<Vec<Prefix>>>,
+    /// See [`PipelineConfig`](crate::pipeline::PipelineConfig).
+    pub(crate) announces_unauthorised: bool,
     /// Where one signature serves a burst of routes: the secret from which its salts come.
     pub(crate) burst: Option<Seed>,
 }
@@ -118,6 +120,8 @@ pub(crate) enum SigningOutcome {
     Exhausted,
     /// Not sent: what the keys sign does not verify.
     Faulty(SuiteId),
+    /// Not sent: records and VRPs cover the prefix, and none lets this AS originate it. Every verifier would find it invalid.
+    NotAuthorised,
     /// Not sent: policy rejects the class of what was received.
     Refused { class: VerdictClass, report: Arc<Report> },
 }
@@ -145,7 +149,12 @@ impl SigningOutcome {
         match self {
             Self::Signed { attributes, .. } => Some(attributes),
             Self::AsReceived | Self::NotExtended(_) => Some(received),
-            Self::TooLong { .. } | Self::NotReserved | Self::Exhausted | Self::Faulty(_) | Self::Refused { .. } => None,
+            Self::TooLong { .. }
+            | Self::NotReserved
+            | Self::Exhausted
+            | Self::Faulty(_)
+            | Self::NotAuthorised
+            | Self::Refused { .. } => None,
         }
     }
 
@@ -159,6 +168,7 @@ impl SigningOutcome {
             Self::NotExtended(error) => Some(RouteEvent::NotExtended { routes, error: *error }),
             Self::TooLong { need } => Some(RouteEvent::TooLong { routes, need: *need }),
             Self::Exhausted => Some(RouteEvent::Exhausted { routes }),
+            Self::NotAuthorised => Some(RouteEvent::NotAuthorised { routes }),
             Self::Faulty(suite) => Some(RouteEvent::Faulty { routes, suite: *suite }),
             Self::Refused { class, report } => {
                 Some(RouteEvent::Refused { routes, class: *class, report: Arc::clone(report) })
@@ -326,7 +336,15 @@ impl RouteSigner {
             None => true,
             Some(own) => own.iter().any(|owned| owned.contains(prefix)),
         };
-        let (ours, others): (Vec<Nlri>, Vec<Nlri>) = group.routes.iter().partition(|nlri| is_own(&nlri.prefix));
+        let may = |nlri: &Nlri| {
+            let validity = self.view.origin_validity(&nlri.prefix, Some(self.asn));
+            self.announces_unauthorised || validity != OriginValidity::Invalid
+        };
+        let (authorised, refused): (Vec<Nlri>, Vec<Nlri>) = group.routes.iter().partition(|nlri| may(nlri));
+        if !refused.is_empty() {
+            drafts.done(target, group.part(refused), SigningOutcome::NotAuthorised);
+        }
+        let (ours, others): (Vec<Nlri>, Vec<Nlri>) = authorised.into_iter().partition(|nlri| is_own(&nlri.prefix));
         if !others.is_empty() {
             drafts.done(target, group.part(others), SigningOutcome::AsReceived);
         }

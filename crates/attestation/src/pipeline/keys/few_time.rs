@@ -17,7 +17,7 @@ use serde::Serialize;
 use wayleave_core::{Now, UnixTime};
 
 use crate::SuiteId;
-use crate::sign::KeyRing;
+use crate::sign::{KeyPair, KeyRing};
 use crate::suite::Slots;
 
 /// After the slot in which the clock is found synchronised, the next but one is the first that begins more than a slot's
@@ -204,6 +204,30 @@ impl FewTimeKey {
     }
 }
 
+/// Those of `pairs` that are few-time keys, which have signed nothing in this process.
+fn few_time(pairs: &[KeyPair], seen: &HashMap<Vec<u8>, u64>) -> Vec<FewTimeKey> {
+    let few_time = pairs.iter().enumerate().filter_map(|(index, pair)| {
+        let (slots, public) = (pair.key.slots()?, pair.key.public().to_vec());
+        let seen = seen.get(&public).copied();
+        Some(FewTimeKey {
+            index,
+            suite: pair.suite,
+            public,
+            slots,
+            seen,
+            durable: None,
+            pending: None,
+            slot: None,
+            left: slots.signatures,
+            needed: None,
+            told: None,
+            spent: None,
+            warned: 0,
+        })
+    });
+    few_time.collect()
+}
+
 /// The few-time keys of a ring.
 pub(crate) struct FewTimeKeys {
     keys: Vec<FewTimeKey>,
@@ -223,27 +247,14 @@ impl FewTimeKeys {
     /// `seen`: by encoded public key, the last slot in which it may have signed before this start. The clock counts as not
     /// synchronised until the driver says that it is.
     pub(crate) fn new(ring: &KeyRing, seen: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
-        let few_time = ring.pairs.iter().enumerate().filter_map(|(index, pair)| {
-            let (slots, public) = (pair.key.slots()?, pair.key.public().to_vec());
-            let seen = seen.get(&public).copied();
-            Some(FewTimeKey {
-                index,
-                suite: pair.suite,
-                public,
-                slots,
-                seen,
-                durable: None,
-                pending: None,
-                slot: None,
-                left: slots.signatures,
-                needed: None,
-                told: None,
-                spent: None,
-                warned: 0,
-            })
-        });
-        let keys = few_time.collect();
+        let keys = few_time(&ring.pairs, seen);
         Self { keys, persists: 0, synchronised: None, before: now, routes_wait: false, in_vain: false, retry: None }
+    }
+
+    /// Puts the keys of `pairs`, which now stand first in the ring, before those that it has.
+    pub(crate) fn put_first(&mut self, pairs: &[KeyPair], seen: &HashMap<Vec<u8>, u64>) {
+        self.keys.iter_mut().for_each(|key| key.index += pairs.len());
+        self.keys.splice(0..0, few_time(pairs, seen));
     }
 
     /// Whether there is none.

@@ -13,7 +13,7 @@ pub use few_time::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
 
 use crate::leaf::LeafKey;
 use crate::pki::View;
-use crate::sign::KeyRing;
+use crate::sign::{KeyPair, KeyRing};
 use crate::suite::{Slots, SuiteId};
 
 /// The key ring, for one signing job at a time.
@@ -97,6 +97,17 @@ impl SigningKeys {
         note_registered(&self.held, &mut ring);
         change(&mut ring);
         self.held = held(&ring);
+    }
+
+    /// Puts keys first that the ring does not have; `seen` as at a start. The others stay, for chains that name them, and for as long as
+    /// they are registered. Only while no job signs. Returns how many were new.
+    pub(crate) fn put_first(&mut self, pairs: Vec<KeyPair>, seen: &HashMap<Vec<u8>, u64>) -> usize {
+        let known: Vec<LeafKey> = self.held.iter().map(|key| key.leaf).collect();
+        let new: Vec<KeyPair> = pairs.into_iter().filter(|pair| !known.contains(&pair.leaf_key())).collect();
+        let count = new.len();
+        self.few_time.put_first(&new, seen);
+        self.change(|ring| drop(ring.pairs.splice(0..0, new)));
+        count
     }
 
     /// A job has signed. `have_waited`: for some routes no key could.

@@ -10,4 +10,4 @@ pub(crate) use budget::{VerificationBudget, estimated_units};
 pub(crate) use peers::{PeerQueues, Step};
 pub(crate) use pending::PendingRoutes;
 pub(crate) use revalidate::{RETRY_FAILED, RevalidationSchedule, not_in_the_past};
-pub(crate) use signing::{Recorded, SIGNING_BURST, SigningQueue, is_own_signed};
+pub(crate) use signing::{Recorded, SIGNING_BURST, SigningQueue};

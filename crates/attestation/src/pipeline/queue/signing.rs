@@ -224,7 +224,7 @@ impl SigningQueue {
 }
 
 /// Whether this AS signed the route as its origin.
-pub(crate) fn is_own_signed(route: &PendingRoute<SigningOutcome>) -> bool {
+fn is_own_signed(route: &PendingRoute<SigningOutcome>) -> bool {
     matches!(route.result, Some(SigningOutcome::Signed { origin: true, .. }))
 }
 

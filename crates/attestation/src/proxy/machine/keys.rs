@@ -7,10 +7,10 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
 
 use super::Proxy;
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, LeafKey};
 use crate::proxy::event::{Event, Output};
 use crate::proxy::handover::{GrantedKey, without_grant};
-use crate::proxy::offer::asks;
+use crate::proxy::offer::{asks, offer};
 use crate::proxy::session_pair::Side;
 use crate::sign::{MAX_DIRECT, endorse};
 
@@ -125,6 +125,30 @@ impl Proxy {
             self.notify(Event::GrantRefused(index, error));
         }
         attributes
+    }
+
+    /// Signs with these keys from now on, no session needs to end: what neighbours named in their hops, they named in the sessions that are
+    /// up, so that keys of before still extend such chains while they are registered. New sessions offer the new keys. Only while no job
+    /// signs.
+    pub(super) fn take_new_keys(&mut self) {
+        let Some((ring, seen)) = self.new_keys.take() else { return };
+        let leaves: Vec<LeafKey> = ring.pairs.iter().map(|pair| pair.leaf_key()).collect();
+        let new = self.pipeline.keys.put_first(ring.pairs, &seen);
+        if new == 0 {
+            return;
+        }
+        let (view, asn) = (Arc::clone(&self.pipeline.view), self.pipeline.config.asn);
+        self.pipeline.keys.register(&view, asn);
+        for pair in &mut self.pairs {
+            pair.received_grants.shift(new);
+            if !pair.handover.may_take() {
+                pair.sessions.set_more(Side::Outside, vec![offer(self.capability, &leaves)]);
+            }
+            pair.outgoing.sign_all_again();
+        }
+        let ids = leaves.iter().map(LeafKey::id).collect();
+        self.notify(Event::NewKeys(ids));
+        self.reserve();
     }
 
     /// Adds keys that neighbours have made for us to the ring. Only while no job signs: it holds the ring, and no input

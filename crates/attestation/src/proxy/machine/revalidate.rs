@@ -10,7 +10,7 @@ use crate::path::Path;
 use crate::pipeline::RouteEvent;
 use crate::pipeline::jobs::{RouteGroup, Validated, carried};
 use crate::pipeline::policy::{Policy, VerdictClass};
-use crate::pipeline::queue::{RETRY_FAILED, is_own_signed};
+use crate::pipeline::queue::RETRY_FAILED;
 use crate::pki::View;
 use crate::proxy::event::Event;
 use crate::proxy::sequences::OriginSequence;
@@ -27,11 +27,11 @@ impl Proxy {
             if change.own_keys || is_another {
                 pair.outgoing.sign_all_again();
             } else {
-                // Their origins may require other suites now, and the check of those of other ASes may come to something else.
-                pair.outgoing.routes.queue_where(|nlri, route| match is_own_signed(route) {
-                    true => pipeline.names_changed(&change, &route.attributes),
-                    false => pipeline.concerns(&change, &nlri.prefix, &route.attributes),
-                });
+                // Their origins may require other suites now, the check of those of other ASes may come to something else, and
+                // what this AS may originate may have changed.
+                pair.outgoing
+                    .routes
+                    .queue_where(|nlri, route| pipeline.concerns(&change, &nlri.prefix, &route.attributes));
             }
         }
     }

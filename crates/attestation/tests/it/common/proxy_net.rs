@@ -553,6 +553,7 @@ pub fn config(asn: u32, pairs: usize, connects: bool) -> ProxyConfig {
             lifetime: 24 * 60,
             policy: Policy::default(),
             own: None,
+            announces_unauthorised: false,
         },
         capability: 240,
         least_strength: 112,

@@ -25,6 +25,7 @@ pub fn machine(file: &AttestFile) -> ProxyConfig {
             lifetime,
             policy: file.policy.policy(),
             own: attest.originate.clone(),
+            announces_unauthorised: attest.announce_unauthorised,
         },
         capability: small(*attest.capability.get_ref()),
         least_strength,

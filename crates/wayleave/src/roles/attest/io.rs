@@ -273,6 +273,28 @@ impl ProxyIo {
                 noted["routes"] = json!(routes.len());
                 Some(noted)
             }
+            ProxyEvent::Route { pair, event: RouteEvent::NotAuthorised { routes } } => {
+                let name = &self.names[pair];
+                warn!(
+                    pair = name,
+                    routes = routes.len(),
+                    first = ?routes.first(),
+                    suppressed,
+                    "routes from inside not signed and not sent: {}",
+                    attestation::NOT_AUTHORISED
+                );
+                let mut noted = pair_event("not-authorised", name);
+                noted["prefixes"] = json!(routes.iter().map(|nlri| nlri.prefix).collect::<Vec<_>>());
+                Some(noted)
+            }
+            ProxyEvent::NewKeys(ids) => {
+                let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+                info!(
+                    "new keys: routes are signed again, by the first of {} that is registered; no session ends",
+                    ids.join(", ")
+                );
+                Some(json!({ "event": "new-keys", "ids": ids }))
+            }
             ProxyEvent::Older { pair, nlri, origin, have, newest } => {
                 let name = &self.names[pair];
                 warn!(
@@ -407,6 +429,7 @@ fn kind(event: &ProxyEvent) -> Option<(&'static str, usize)> {
         ProxyEvent::Pair(pair, PairEvent::OutOfMemory(_)) => ("out-of-memory", *pair),
         ProxyEvent::Pair(_, PairEvent::Up(..) | PairEvent::Down(..) | PairEvent::Failed(..))
         | ProxyEvent::Offered(..)
+        | ProxyEvent::NewKeys(_)
         | ProxyEvent::Process(_) => return None,
     })
 }

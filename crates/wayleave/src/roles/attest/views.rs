@@ -177,6 +177,12 @@ fn metrics(status: &Status) -> Vec<Metric> {
         counter("exhausted", Unit::Routes, "Routes not sent because keys are spent", counts.exhausted),
         counter("faulty", Unit::Routes, "Routes not sent because what was signed did not verify", counts.faulty),
         counter(
+            "not_authorised",
+            Unit::Routes,
+            "Own routes not sent that this AS may not originate",
+            counts.not_authorised,
+        ),
+        counter(
             "older",
             Unit::Attestations,
             "Attestations older than one that the origin had sent the same way",
