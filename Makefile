@@ -3,12 +3,14 @@
 
 SHELL := bash
 ARGS ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
 LAB := target/debug/wayleave-lab
 
-.PHONY: help demo test check bench soak repeat fresh fuzz build
+.PHONY: help demo test check bench soak repeat fresh fuzz build release install uninstall
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## play the whole exchange with real routers, about a minute after the first build
 	@$(LAB) demo $(ARGS)
@@ -42,6 +44,17 @@ fresh: ## both commands on a fresh Debian, in the background (ARGS="demo" or "te
 fuzz: ## every fuzz target for a while (SECONDS_EACH=60)
 	@scripts/toolchain
 	@scripts/fuzz
+
+release: ## what is installed, reproducibly: target/dist/release
+	@scripts/setup demo
+	@scripts/toolchain
+	@scripts/release
+
+install: ## after `make release`: programs, manual pages, completions, units (PREFIX=/usr/local, DESTDIR=)
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install
+
+uninstall: ## removes what `make install` put there
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --uninstall
 
 build: ## what the demonstration runs: target/debug/wayleave and wayleave-lab
 	@scripts/setup demo
