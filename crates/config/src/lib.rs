@@ -22,6 +22,7 @@ pub mod key_files;
 pub mod kinds;
 mod listed;
 mod machine;
+pub mod manual;
 pub mod member;
 pub mod output;
 pub mod overlay;

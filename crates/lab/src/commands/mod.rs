@@ -4,7 +4,6 @@
 mod bench;
 mod demo;
 mod description;
-mod manual;
 mod network;
 mod ping;
 mod speak;
@@ -12,8 +11,9 @@ mod speak;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use wayleave_config::failure::{Failure, Failures, Outcome};
+use wayleave_config::manual;
 use wayleave_lab::product;
 
 /// Wayleave's laboratory: whole networks on this machine, the demonstration, benchmarks.
@@ -51,8 +51,8 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Print the manual page.
-    Man,
+    /// Print a manual page, or write those of all commands.
+    Man(manual::Pages),
     /// Hold a laboratory's namespaces: what `up` starts.
     #[command(hide = true)]
     Hold(network::Hold),
@@ -75,8 +75,8 @@ impl Command {
             Command::Ping(command) => ping::ping(command),
             Command::Speak(command) => speak::run(command),
             Command::Bench(command) => bench::run(command),
-            Command::Completions { shell } => manual::completions(*shell),
-            Command::Man => manual::man(),
+            Command::Completions { shell } => manual::completions(*shell, Cli::command()),
+            Command::Man(pages) => manual::man(pages, Cli::command()),
             Command::Hold(command) => network::hold(command),
             Command::Look(command) => network::look(command),
         };

@@ -15,7 +15,6 @@ mod join;
 mod key_show;
 mod keys;
 mod locate;
-mod manual;
 mod members;
 mod moved;
 mod node_keys;
@@ -32,6 +31,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::config::manual;
 use crate::failure::{Failures, Outcome};
 pub use help::command;
 
@@ -94,8 +94,8 @@ pub enum Command {
         /// For which shell.
         shell: clap_complete::Shell,
     },
-    /// Print the manual page.
-    Man,
+    /// Print a manual page, or write those of all commands.
+    Man(manual::Pages),
 }
 
 impl Command {
@@ -120,8 +120,8 @@ impl Command {
             Command::Lab(command) => moved::run("lab", "", command),
             Command::Demo(command) => moved::run("demo", "demo", command),
             Command::Bench(command) => moved::run("bench", "bench", command),
-            Command::Completions { shell } => manual::completions(*shell),
-            Command::Man => manual::man(),
+            Command::Completions { shell } => manual::completions(*shell, command()),
+            Command::Man(pages) => manual::man(pages, command()),
         };
         outcome.map(|()| ExitCode::SUCCESS)
     }

@@ -12,6 +12,7 @@ mod ends;
 mod gateway;
 mod guide;
 mod hostile;
+mod install;
 mod key;
 mod key_api;
 mod key_records;

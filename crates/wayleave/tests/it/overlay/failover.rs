@@ -3,6 +3,7 @@
 //! The overlay is the demonstration's: two clean paths in the west, a shorter one through the east that b does not answer by. What is
 //! measured is the longest time in which the application got nothing.
 
+use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -82,6 +83,12 @@ impl Flow {
 
     fn count(&self) -> usize {
         self.arrivals.lock().expect("no panic").len()
+    }
+
+    /// Seconds after `from` at which the first twenty things arrived.
+    fn after(&self, from: Instant) -> Vec<f64> {
+        let arrivals = self.arrivals.lock().expect("no panic");
+        arrivals.iter().filter(|at| **at > from).take(20).map(|at| (*at - from).as_secs_f64()).collect()
     }
 
     /// The longest time in which nothing arrived, from just before `from` on, and when it began.
@@ -213,6 +220,19 @@ impl Place {
         let paths = self.page(gateway, "paths");
         let all = paths["paths"].as_array().cloned().unwrap_or_default();
         all.into_iter().filter(|path| path["used"].as_array().is_some_and(|used| !used.is_empty())).collect()
+    }
+
+    /// Which paths each gateway sends by and which are dead.
+    fn seen(&self) -> String {
+        let mut seen = String::new();
+        for gateway in ["a", "b"] {
+            let paths = self.page(gateway, "paths");
+            for path in paths["paths"].as_array().into_iter().flatten() {
+                let dead = if path["dead"] == true { ", dead" } else { "" };
+                let _ = write!(seen, "| {} {}{dead} ", nodes(path).concat(), path["used"]);
+            }
+        }
+        seen
     }
 
     /// What is known of paths, for who reads a failure.
@@ -365,9 +385,16 @@ fn kill(place: &mut Place, stalls: &Stalls, number: usize) -> (String, Duration,
     let victim = place.victim(way, name, number / 9 + number);
     let at = Instant::now();
     place.overlay.process(&victim).expect("a node").kill();
+    let (mut story, mut before) = (String::new(), String::new());
     while at.elapsed() < AFTER || flow.longest(at).0 + AFTER > at.elapsed() && at.elapsed() < PATIENCE / 3 {
+        let seen = place.seen();
+        if seen != before {
+            let _ = writeln!(story, "{:.2} s {seen}", at.elapsed().as_secs_f64());
+            before = seen;
+        }
         std::thread::sleep(STEP);
     }
+    let arrivals = flow.after(at);
     let (gap, from) = flow.longest(at);
     let stall = stalls.within(from, gap);
     let on_dead = |gateway: &&str| {
@@ -380,7 +407,7 @@ fn kill(place: &mut Place, stalls: &Stalls, number: usize) -> (String, Duration,
     let what = format!("kill {number}, {application:?}, {way:?}, {victim}");
     assert!(
         gap.saturating_sub(stall) < BOUND,
-        "{what}: nothing arrived for {gap:?}, machine busy for {stall:?}: {shown}"
+        "{what}: nothing arrived for {gap:?}, machine busy for {stall:?}; arrivals {arrivals:.2?}\n{story}{shown}"
     );
     let process = place.overlay.process(&victim).expect("a node");
     process.start().expect("it starts again");
