@@ -53,7 +53,7 @@ pub struct AttestSection {
     pub asn: Spanned<Asn>,
     /// The file of the state that must survive a restart.
     pub state: Spanned<PathBuf>,
-    /// Accept the papers' suites and the baselines; for a laboratory only.
+    /// Accept suites whose numbers are reserved for experiments; for a laboratory only.
     #[serde(default)]
     pub lab: bool,
     /// The attribute's type code.

@@ -2,12 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
 use wayleave_bgp::mrt::{self, RecordedMessage};
 use wayleave_bgp::{AttributeCode, Attributes, Ipv6NextHop, Message, Nlri};
 use wayleave_core::{Asn, UnixTime};
 
 use crate::sim::{member_address, member_address6, member_asn};
+
+/// The recorded table or trace of this name that comes with Wayleave: beside the sources, or where it is installed.
+#[must_use]
+pub fn recorded(name: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().unwrap_or_default();
+    let mut folders: Vec<&Path> = program.ancestors().collect();
+    folders.push(Path::new(""));
+    let places = ["test-data/bgp", "share/wayleave/bgp"];
+    let mut files = folders.iter().flat_map(|folder| places.map(|place| folder.join(place).join(name)));
+    files.find(|file| file.exists())
+}
 
 /// One UPDATE of a trace.
 #[derive(Clone, Debug)]

@@ -583,19 +583,23 @@ impl Peer {
         is_due && !waits
     }
 
-    /// The list seems to lack paths: one has no path beside it, or one with common nodes, or the peer sends over nodes by which none is known here. A path
-    /// server's list grows while nodes come, and what a node remembers of it is a little older. Until the list has the path back,
-    /// a probe is answered over other nodes, which is no help when these fail.
+    /// The list seems to lack paths: one has no path beside it, or one with common nodes or that ends with its proofs since it is no longer
+    /// listed, or the peer sends over nodes by which none is known here. A path server's list grows while nodes come, and what a node
+    /// remembers of it is a little older. Until the list has the path back, a probe is answered over other nodes, which is no help
+    /// when these fail.
     fn is_short(&self, now: Now) -> bool {
         let is_known = |nodes: &Arc<[IdentityKey]>| self.candidates.iter().any(|candidate| *candidate.nodes == **nodes);
         let mut kept = self.routes.iter().filter(|route| route.is_kept(now.instant));
-        let nodes = |hash: Option<PathHash>| {
-            hash.and_then(|hash| self.candidate(&hash)).map_or(&[][..], |of| between(&of.nodes))
-        };
+        let of = |hash: Option<PathHash>| hash.and_then(|hash| self.candidate(&hash));
+        let nodes = |hash: Option<PathHash>| of(hash).map_or(&[][..], |of| between(&of.nodes));
         kept.any(|route| {
             let (active, spare) = (nodes(route.active), nodes(route.spare));
             let shares = spare.iter().any(|node| active.contains(node));
-            route.spare.is_none() || shares || route.class.mirror.as_ref().is_some_and(|nodes| !is_known(nodes))
+            let passes = [route.active, route.spare].iter().any(|hash| of(*hash).is_some_and(|of| !of.is_listed));
+            route.spare.is_none()
+                || shares
+                || passes
+                || route.class.mirror.as_ref().is_some_and(|nodes| !is_known(nodes))
         })
     }
 
@@ -943,9 +947,8 @@ fn choose(
             let is_in_doubt = candidate.lane.as_ref().is_some_and(|lane| lane.unanswered >= IN_DOUBT);
             if had_one { (is_in_doubt, suspects) } else { (false, 0) }
         };
-        let order = |candidate: &&Candidate| {
-            (standing(candidate), doubt(candidate), heard_last(candidate), rank(candidate))
-        };
+        let order =
+            |candidate: &&Candidate| (standing(candidate), doubt(candidate), heard_last(candidate), rank(candidate));
         allowed.iter().copied().min_by_key(order)
     };
     let mut active = before.filter(keeps).or_else(best);

@@ -13,6 +13,8 @@ use super::peer::{Candidate, Peer, RouteState};
 pub struct PathStatus {
     /// Both gateways among them, this one first.
     pub nodes: Vec<IdentityKey>,
+    /// The path server's newest list has it. Without that it is used until its proofs end.
+    pub is_listed: bool,
     /// The Unix second at which its proofs end, if there are any.
     pub proven_until: Option<u64>,
     /// Octets of the longest inner packet, if there are proofs.
@@ -85,6 +87,7 @@ fn path(candidate: &Candidate) -> PathStatus {
     let lane = candidate.lane.as_ref();
     PathStatus {
         nodes: candidate.nodes.to_vec(),
+        is_listed: candidate.is_listed,
         proven_until: lane.map(|lane| lane.expiry),
         room: lane.map(|lane| room(lane, candidate.path.mtu().into(), Form::Handle)),
         round_trip: lane.and_then(|lane| lane.round_trip),

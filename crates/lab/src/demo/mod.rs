@@ -30,6 +30,7 @@ use crate::netns::{self, Rung};
 use crate::packages::{self, Missing, Use};
 use crate::product;
 use crate::routers::{Routers, default_cache, locate_or_fetch};
+use crate::trace;
 
 /// How the demonstration runs.
 #[derive(Debug, Clone, Default)]
@@ -175,10 +176,8 @@ fn prepare(rung: Rung, folder: &StateFolder) -> Result<DemoExchange, String> {
 
 /// The recorded table that comes with the sources.
 fn default_table() -> PathBuf {
-    let file = Path::new("test-data/bgp/ris.2015-10-23.first-50000-prefixes.updates.bz2");
-    let program = std::env::current_exe().unwrap_or_default();
-    let beside = program.ancestors().map(|folder| folder.join(file)).find(|path| path.exists());
-    beside.unwrap_or_else(|| file.to_path_buf())
+    let name = "ris.2015-10-23.first-50000-prefixes.updates.bz2";
+    trace::recorded(name).unwrap_or_else(|| PathBuf::from(name))
 }
 
 /// The folder for configurations, keys, state and logs; removed on drop.

@@ -147,3 +147,27 @@ fn the_parties_multiply_each_route_once_for_each_who_gets_it() {
     exchange.check();
     assert_eq!(exports(&exchange), [17, 17], "whoever comes back gets its own shares anew");
 }
+
+fn a_member_that_reaches_one_party_alone_says_nothing_to_it_though_its_policy_changes(export: ExportMode) {
+    let mut exchange = Exchange::new(Setup { seed: 957, export, ..Setup::default() });
+    let prefix = nlri("20.0.0.0/16");
+    exchange.announce(0, &[prefix], &route(0, &[64500], &[]));
+    exchange.check();
+    // As when party 2 has a new key that the member does not know yet: only the link to party 1 comes up again.
+    exchange.sim.kill(PARTIES[1]);
+    exchange.sim.kill(Node::Member(0));
+    exchange.sim.start(Node::Member(0));
+    exchange.sim.run_for(Duration::from_secs(1));
+    exchange.sim.forget_events();
+    exchange.sim.set_policy(0, policy("[[rule]]\ndirection = \"import\"\nclass = 250\n"));
+    exchange.sim.run_for(Duration::from_secs(1));
+    let accuses = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::BadFrame { .. });
+    let accused: Vec<_> = exchange.sim.party_events.iter().filter(accuses).collect();
+    assert!(accused.is_empty(), "{accused:?}");
+    exchange.sim.start(PARTIES[1]);
+    exchange.announce(0, &[prefix], &route(0, &[64500], &[]));
+    exchange.check();
+    assert!(exchange.sim.tables[&3].contains_key(&prefix.prefix));
+}
+
+in_both_modes!(a_member_that_reaches_one_party_alone_says_nothing_to_it_though_its_policy_changes);

@@ -8,6 +8,7 @@ pub mod exchange;
 pub mod forward;
 pub mod granularity;
 pub mod overlay;
+mod text;
 
 use std::fmt::Write as _;
 

@@ -451,11 +451,14 @@ impl Member {
         self.event(MemberEvent::Alarm(alarm));
     }
 
-    /// Sends a frame. Where there is no credit for it, it is left out, and what follows is as if it had come too late: whoever
+    /// Sends a frame, if the session has begun: the first frame on a link is the hello, which waits for both links. Where there is no credit for it, it is left out, and what follows is as if it had come too late: whoever
     /// makes long frames asks [`Member::has_credit`] first.
     fn send(&mut self, party: PartyNumber, frame: &FromMember) {
         let number = index(party);
         let (Some(link), Some(sending)) = (self.links[number], &mut self.sending[number]) else { return };
+        if self.session.is_none() {
+            return;
+        }
         let bytes = frame.encode();
         if !matches!(frame, FromMember::Credit { .. }) {
             let cost = credit::cost_from_member(&bytes);

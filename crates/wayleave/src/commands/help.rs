@@ -17,7 +17,8 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Keys and objects", &["keys", "backup", "restore"]),
     ("Other", &[]),
 ];
-const GUIDES: &str = "`wayleave help COMMAND` has the options. Guides: docs/guide; the first ten minutes: README.";
+const GUIDES: &str =
+    "`wayleave help COMMAND` has the options. Guides: docs/guide, of which ten-minutes.md is the first.";
 
 /// The command line, with its help.
 pub fn command() -> Command {

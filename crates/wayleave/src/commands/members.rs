@@ -460,8 +460,13 @@ fn propose(wanted: &Propose) -> Outcome {
             Change::Renew { slot: of, claim, .. } if *of == slot => Some(claim.addresses.clone()),
             _ => None,
         });
-        let addresses = addresses.remove(&name).or(renewed).unwrap_or_else(|| before.addresses.clone());
+        let held = renewed.unwrap_or_else(|| before.addresses.clone());
+        let addresses = addresses.remove(&name).unwrap_or_else(|| held.clone());
         let max_prefix = limits.get(&name).copied().unwrap_or(before.max_prefix);
+        // What is in force already is no change, which would make the whole step one that changes nothing.
+        if (&addresses, max_prefix) == (&held, before.max_prefix) {
+            continue;
+        }
         changes.push(Change::Amend { slot, addresses, max_prefix });
     }
     if let Some(file) = &wanted.new_operator {

@@ -345,6 +345,9 @@ fn ask(page: &str, command: &Of) -> Outcome<Value> {
 fn state(path: &Value) -> String {
     let proven = path["proven_until"].as_u64().map(|until| format!("consents until {}", utc(until)));
     let mut words = vec![proven.unwrap_or_else(|| "no consents".to_owned())];
+    if path["listed"] == false {
+        words.push("no longer listed by the path server".to_owned());
+    }
     if let Some(since) = path["dead_since"].as_u64() {
         words.push(format!("dead since {}: probes stay unanswered", utc(since)));
     }

@@ -327,7 +327,12 @@ pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
             Some(json!({ "event": "key-faulty", "suite": suite.name(), "routes": routes.len() }))
         }
         MemberAttestationEvent::Route { event: RouteEvent::NotAuthorised { routes }, .. } => {
-            warn!(routes = routes.len(), first = ?routes.first(), suppressed, "routes not announced: {NOT_AUTHORISED}");
+            warn!(
+                routes = routes.len(),
+                first = routes.first().map(|nlri| display(nlri.prefix)),
+                suppressed,
+                "routes not announced: {NOT_AUTHORISED}"
+            );
             let prefixes: Vec<Prefix> = routes.iter().map(|nlri| nlri.prefix).collect();
             Some(json!({ "event": "not-authorised", "prefixes": prefixes }))
         }

@@ -742,6 +742,10 @@ fn a_limit_beside_a_renewal_keeps_the_addresses_that_the_member_signed() {
     let set = json(&folder.ok(&["members", "show", "m.signed", "--json"]));
     let slot = &set["members"][0];
     assert_eq!((&slot["max_prefix"], &slot["addresses"]), (&2000.into(), &serde_json::json!(["192.0.2.9"])));
+    // The limit that is in force may be named again.
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.10", &["--instead-of", "alpha.key"]);
+    let said = propose(&folder, &["--request", &alpha, "--max-prefix", "alpha=2000"]);
+    assert!(said.contains("new keys or addresses"), "{said}");
 }
 
 #[test]
@@ -862,8 +866,15 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
         "attest-trace",
         "attest-memory",
     ]) {
-        assert!(list.lines().any(|line| line == *name), "{name} is not in: {list}");
+        assert!(list.lines().any(|line| line.split_whitespace().next() == Some(*name)), "{name} is not in: {list}");
     }
+    assert!(list.contains("sixpack/table-1") && list.contains("both parties over loopback TCP"), "{list}");
+    let table = ["wayleave-lab", "bench", "--paper", "sixpack/table-1", "--short", "--repetitions", "1"];
+    let said = folder.ok(&table);
+    assert!(said.starts_with("SIXPACK, Table 1: 750 members\n"), "{said}");
+    assert!(said.contains("setup, published") && said.contains("ratio") && said.contains("Select-Best 32"), "{said}");
+    let said = folder.fails(2, &["wayleave-lab", "bench", "--paper", "sixpack/table-9"]);
+    assert!(said.contains("no table or figure `sixpack/table-9`") && said.contains("kc-x/table-6"), "{said}");
     assert!(folder.fails(2, &["wayleave-lab", "bench", "nothing"]).contains("no benchmark `nothing`"));
     assert!(
         folder

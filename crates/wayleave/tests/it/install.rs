@@ -65,7 +65,8 @@ fn what_is_installed_has_a_page_for_every_command_and_a_unit_for_every_role_and_
     assert!(output.status.success(), "{}", text(&output.stderr));
     let installed = files(&root);
     let pages = |name: &str| Path::new("/usr/share/man/man1").join(format!("{name}.1"));
-    let all: BTreeSet<String> = ["wayleave", "wayleave-lab"].iter().flat_map(|name| commands(&folder, &[name])).collect();
+    let all: BTreeSet<String> =
+        ["wayleave", "wayleave-lab"].iter().flat_map(|name| commands(&folder, &[name])).collect();
     assert!(all.contains("wayleave-members-propose") && all.contains("wayleave-lab-up"), "{all:?}");
     for name in &all {
         let page = fs::read_to_string(root.join(pages(name).strip_prefix("/").expect("absolute"))).expect(name);
@@ -113,7 +114,10 @@ fn units_run_the_program_that_was_installed_and_nothing_is_installed_before_it_i
     for unit in fs::read_dir(units).expect("units").map_while(Result::ok) {
         let lines = fs::read_to_string(unit.path()).expect("a unit");
         let runs: Vec<&str> = lines.lines().filter(|line| line.starts_with("ExecStart")).collect();
-        assert!(runs.len() == 2 && runs.iter().all(|line| line.contains("=\"/opt/with space/bin/wayleave\" ")), "{runs:?}");
+        assert!(
+            runs.len() == 2 && runs.iter().all(|line| line.contains("=\"/opt/with space/bin/wayleave\" ")),
+            "{runs:?}"
+        );
     }
     let empty = folder.0.join("empty");
     fs::create_dir(&empty).expect("a folder");

@@ -386,8 +386,11 @@ impl Gateway {
 
     fn end(&mut self, peer: &IdentityKey) {
         if let Some(known) = self.peers.remove(peer) {
-            for index in
-                known.sessions.iter().map(|known| known.index).chain(known.starting.iter().map(|starting| starting.index))
+            for index in known
+                .sessions
+                .iter()
+                .map(|known| known.index)
+                .chain(known.starting.iter().map(|starting| starting.index))
             {
                 self.sessions.remove(&index);
             }

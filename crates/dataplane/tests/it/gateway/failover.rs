@@ -19,7 +19,7 @@ const BOUND_WITH_LOSS: u64 = 7 * SECOND;
 /// may take as long as the slowest server of these worlds.
 const BOUND_AT_FIRST: u64 = 8 * SECOND;
 /// A killed forwarder that is back refuses packets at first, and its path has to be listed, consented to and answered.
-const SETTLES: u64 = 14 * SECOND;
+const SETTLES: u64 = 9 * SECOND;
 
 /// Two paths in the west, as in the demonstration; a shorter one through the east; one that shares a node with each in the west.
 const WEST: [&[usize]; 2] = [&[A, 2, 3, 4, B], &[A, 5, 6, 7, B]];
@@ -182,7 +182,8 @@ impl Play {
         let mut seen = String::new();
         for gateway in [A, B] {
             let peers = self.world.gateway(gateway).status(now);
-            let of = |paths: Vec<&PathStatus>| paths.iter().map(|path| over(&path.nodes)).collect::<Vec<_>>().join(", ");
+            let of =
+                |paths: Vec<&PathStatus>| paths.iter().map(|path| over(&path.nodes)).collect::<Vec<_>>().join(", ");
             let live = peers.iter().flat_map(|peer| &peer.routes).filter(|route| route.is_live);
             let (active, spare): (Vec<_>, Vec<_>) = live.map(|route| (&route.active, &route.spare)).unzip();
             let dead = peers.iter().flat_map(|peer| &peer.paths).filter(|path| path.dead_since.is_some()).collect();

@@ -8,9 +8,13 @@ use wayleave_mpc::GroupBits;
 #[derive(Args, Debug)]
 pub struct Bench {
     /// The benchmark to run; --list names all.
-    #[arg(required_unless_present_any = ["list", "all"])]
+    #[arg(required_unless_present_any = ["list", "all", "paper"])]
     pub name: Option<String>,
-    /// List the names of all benchmarks.
+    /// Run what gives a table or figure of a paper, with the paper's own work, and print it beside the published figures: such as
+    /// sixpack/table-1; --list names all.
+    #[arg(long, value_name = "PAPER/EXHIBIT", conflicts_with_all = ["name", "list", "all"])]
+    pub paper: Option<String>,
+    /// List all benchmarks, and the papers' tables and figures.
     #[arg(long)]
     pub list: bool,
     /// Run all benchmarks, and write NAME.json, NAME.svg and a page of them, index.html, to this folder. Takes --short and --repetitions.
@@ -26,7 +30,7 @@ pub struct Bench {
     /// Print the results as one JSON object on one line.
     #[arg(long)]
     pub json: bool,
-    /// The short form, which takes a minute at most.
+    /// The short form: seconds for most, up to three minutes for attest-ops and forward.
     #[arg(long)]
     pub short: bool,
     /// Members of the exchange.
@@ -106,6 +110,13 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// As the command line `bench NAME` gives it.
+    #[cfg(test)]
+    pub fn of(name: &str) -> Self {
+        let line = Self::augment_args(clap::Command::new("bench").no_binary_name(true));
+        clap::FromArgMatches::from_arg_matches(&line.get_matches_from([name])).expect("all else has a default")
+    }
+
     /// Whether the result `name` is to be measured.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|begin| name.starts_with(begin.as_str()))

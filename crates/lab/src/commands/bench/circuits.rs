@@ -20,7 +20,7 @@ const SEED: [u8; 16] = [7; 16];
 pub fn select_best(bench: &Bench) -> Outcome<Report> {
     let (members, routes) = (bench.members.unwrap_or(750), bench.routes.unwrap_or(32));
     let mut report = select_best_of(bench, members, routes)?;
-    if bench.plot.is_some() {
+    if bench.plot.is_some() || bench.paper.is_some() {
         // Table 1 is of 750 members and these numbers of routes.
         let mut rows = vec![mpc_export(bench, members)?];
         for routes in TABLE_1_ROUTES {

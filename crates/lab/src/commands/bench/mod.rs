@@ -15,6 +15,7 @@ mod key_server_loopback;
 mod other_overlays;
 mod overlay;
 mod paper_node;
+mod papers;
 mod pocomon;
 mod stress;
 mod trace;
@@ -24,11 +25,13 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wayleave_bgp::mrt;
 use wayleave_lab::netns::{self, Rung};
+use wayleave_lab::trace::recorded;
 use wayleave_papers::plot::Plot;
 use wayleave_papers::report::Report;
 
@@ -83,12 +86,11 @@ pub fn run(bench: &Bench) -> Outcome {
         return exchange::party(&bench.party);
     }
     if bench.list {
-        if bench.json {
-            print_json(json!({ "benchmarks": ALL.map(|(name, what)| json!({ "name": name, "measures": what })) }));
-        } else {
-            print(&ALL.map(|(name, _)| format!("{name}\n")).concat());
-        }
+        list(bench.json);
         return Ok(());
+    }
+    if let (None, Some(id)) = (&bench.name, &bench.paper) {
+        return run(&papers::Exhibit::named(id)?.bench(bench)?);
     }
     if let Some(folder) = &bench.all {
         return all::run(bench, folder);
@@ -102,6 +104,7 @@ pub fn run(bench: &Bench) -> Outcome {
     if let Some(name) = bench.name.as_deref().filter(has_no_plot) {
         return Err(Failure::usage(format!("`{name}` draws no plot")).help(DRAWN.join(" ")).into());
     }
+    let _progress = Progress::start(bench.name.clone().unwrap_or_default());
     let mut report = match bench.name.as_deref() {
         Some("bgp-codec") => codec::run(bench)?,
         Some("export-all") => circuits::export_all(bench)?,
@@ -138,12 +141,74 @@ pub fn run(bench: &Bench) -> Outcome {
     if !bench.only.is_empty() {
         report.params.insert("only".to_owned(), json!(bench.only));
     }
+    if let Some(id) = &bench.paper {
+        report.params.insert("paper".to_owned(), json!(id));
+    }
     if bench.json {
         print_json(to_json(&report));
-    } else {
+    } else if bench.paper.is_none() {
         print(&to_text(&report));
     }
     Ok(())
+}
+
+/// Prints the benchmarks, and the tables and figures of papers.
+fn list(as_json: bool) {
+    if as_json {
+        let exhibits: Vec<Value> = papers::ALL.iter().map(|one| json!({ "id": one.id, "shows": one.about })).collect();
+        return print_json(json!({
+            "benchmarks": ALL.map(|(name, what)| json!({ "name": name, "measures": what })),
+            "papers": exhibits,
+        }));
+    }
+    let benchmarks = ALL.map(|(name, what)| vec![name.to_owned(), what.to_owned()]);
+    let exhibits: Vec<Vec<String>> =
+        papers::ALL.iter().map(|one| vec![one.id.to_owned(), one.about.to_owned()]).collect();
+    print(&table(&["BENCHMARK", "MEASURES"], &benchmarks));
+    print("\n");
+    print(&table(&["--paper", "SHOWS"], &exhibits));
+}
+
+/// Says on standard error, while it lives, that a benchmark is at work.
+struct Progress(Arc<(Mutex<bool>, Condvar)>);
+
+impl Progress {
+    /// The first words come after this long, and the next after so long each.
+    const SILENT: Duration = Duration::from_secs(2);
+    const EVERY: Duration = Duration::from_secs(10);
+
+    fn start(name: String) -> Self {
+        let progress = Self(Arc::default());
+        // Inside namespaces the process outside says so.
+        if netns::inside().is_some() {
+            return progress;
+        }
+        let (shared, begin) = (Arc::clone(&progress.0), Instant::now());
+        std::thread::spawn(move || {
+            let (ended, changed) = &*shared;
+            let mut wait = Self::SILENT;
+            let Ok(mut is_over) = ended.lock() else { return };
+            loop {
+                let Ok((guard, timeout)) = changed.wait_timeout_while(is_over, wait, |over| !*over) else { return };
+                is_over = guard;
+                if !timeout.timed_out() {
+                    return;
+                }
+                eprintln!("{name}: {} s so far", begin.elapsed().as_secs());
+                wait = Self::EVERY;
+            }
+        });
+        progress
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Ok(mut is_over) = self.0.0.lock() {
+            *is_over = true;
+        }
+        self.0.1.notify_all();
+    }
 }
 
 /// The rung, inside namespaces. Outside, this runs this program again inside, with `more` arguments, and returns `None` once it
@@ -215,10 +280,22 @@ fn to_text(report: &Report) -> String {
     )
 }
 
-/// Writes the plot to the file of `--plot`, if it was given.
+/// Prints the plot as text, with the published figures, and writes it to the file of `--plot`, if that was given.
 fn draw(bench: &Bench, plot: impl FnOnce() -> Plot) -> Outcome<()> {
-    let Some(path) = &bench.plot else { return Ok(()) };
-    Ok(std::fs::write(path, plot().to_svg()).map_err(unreadable(path))?)
+    if bench.json && bench.plot.is_none() {
+        return Ok(());
+    }
+    let plot = plot();
+    if !bench.json {
+        let exhibit = bench.paper.as_deref().map(papers::Exhibit::named).transpose()?;
+        print(&plot.to_text_of(|title| exhibit.is_none_or(|one| one.has(title))));
+        print("\n");
+    }
+    if let Some(path) = &bench.plot {
+        std::fs::write(path, plot.to_svg()).map_err(unreadable(path))?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(())
 }
 
 /// The processor's model name.
@@ -234,12 +311,8 @@ fn trace_file(given: Option<&PathBuf>, default: &str) -> Outcome<PathBuf> {
     if let Some(path) = given {
         return Ok(path.clone());
     }
-    let file = Path::new("test-data/bgp").join(default);
-    let program = std::env::current_exe().unwrap_or_default();
-    let near = program.ancestors().map(|folder| folder.join(&file)).find(|path| path.exists());
-    let found = near.or_else(|| file.exists().then(|| file.clone()));
-    let missing = || Failure::new(format!("{} is not here", file.display())).help("say --mrt FILE");
-    Ok(found.ok_or_else(missing)?)
+    let missing = || Failure::new(format!("{default} is not here")).help("say --mrt FILE");
+    Ok(recorded(default).ok_or_else(missing)?)
 }
 
 /// A clock that starts now.

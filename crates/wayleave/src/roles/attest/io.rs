@@ -278,7 +278,7 @@ impl ProxyIo {
                 warn!(
                     pair = name,
                     routes = routes.len(),
-                    first = ?routes.first(),
+                    first = routes.first().map(|nlri| display(nlri.prefix)),
                     suppressed,
                     "routes from inside not signed and not sent: {}",
                     attestation::NOT_AUTHORISED

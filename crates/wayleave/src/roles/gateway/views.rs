@@ -276,6 +276,7 @@ fn state(state: &RouteState) -> &'static str {
 fn describe(path: &PathStatus, known: &Known) -> Value {
     json!({
         "nodes": path.nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>(),
+        "listed": path.is_listed,
         "proven_until": path.proven_until,
         "room": path.room,
         "round_trip_micros": path.round_trip.map(|span| span.as_micros() as u64),

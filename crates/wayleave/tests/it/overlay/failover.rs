@@ -244,7 +244,10 @@ impl Place {
 
     /// Waits until a name has an active and a spare path, and no path in use is dead.
     fn settle(&self, name: &str) {
-        let is_well = |path: &Value| path["proven_until"].is_u64() && path["dead"] == false && path["held"] == true;
+        // A node that returned is listed a little later; until then its path ends with the proofs that it has.
+        let is_well = |path: &Value| {
+            path["listed"] == true && path["proven_until"].is_u64() && path["dead"] == false && path["held"] == true
+        };
         let settled = wait_until(PATIENCE, || {
             let why = self.page("a", &format!("why?name={name}"));
             // Of the paths that a uses b's own policy leaves two in the west, and none through the east.

@@ -1,0 +1,112 @@
+//! `bench --paper ID`: the tables and figures of the papers, and which benchmark gives each, with the paper's own work.
+
+use clap::{Args, Command, FromArgMatches};
+
+use super::Bench;
+use wayleave_config::failure::{Failure, Outcome};
+
+/// A table or figure.
+pub struct Exhibit {
+    /// What `--paper` takes.
+    pub id: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// The benchmark and its arguments.
+    arguments: &'static [&'static str],
+    /// How the titles of its panels begin; all of the benchmark's if empty.
+    panels: &'static str,
+}
+
+const fn exhibit(
+    id: &'static str,
+    about: &'static str,
+    arguments: &'static [&'static str],
+    panels: &'static str,
+) -> Exhibit {
+    Exhibit { id, about, arguments, panels }
+}
+
+pub const ALL: [Exhibit; 17] = [
+    exhibit(
+        "sixpack/table-1",
+        "Export-All and Select-Best for 750 members: time and octets",
+        &["select-best", "--output", "key"],
+        "",
+    ),
+    exhibit(
+        "sixpack/figure-10",
+        "processing time of prefixes over a trace",
+        &["exchange-trace", "--generated", "--export", "mpc"],
+        "",
+    ),
+    exhibit(
+        "sixpack/figure-11",
+        "routes and prefixes a second, by workers",
+        &["exchange-stress", "--mode", "mpc", "--output", "key"],
+        "",
+    ),
+    exhibit("kc-x/table-1", "how many times faster than S-BGP an UPDATE is", &["attest-ops"], "Table I:"),
+    exhibit("kc-x/table-3", "time of one signature and its verification", &["attest-ops"], "Table III"),
+    exhibit("kc-x/figure-4", "KC-MT: time, size and security by the size of its trees", &["attest-ops"], "Figure 4"),
+    exhibit("kc-x/table-5", "delay under three workloads", &["attest-trace"], "Table V"),
+    exhibit("kc-x/table-6", "memory for signatures of three tables", &["attest-memory"], "Table VI"),
+    exhibit("platypus/table-3", "processing time of a packet", &["forward"], "Platypus, Table 3"),
+    exhibit("platypus/figure-4", "forwarding rate", &["forward"], "Platypus, Figure 4"),
+    exhibit("platypus/figure-4-stamping", "stamping rate", &["stamp"], "Platypus, Figure 4"),
+    exhibit("platypus/figure-5", "latency by the number of clusters", &["waypoint-granularity"], ""),
+    exhibit("scion/figure-3", "forwarding rate of one port", &["forward"], "SCION, Figure 3"),
+    exhibit("scion/figure-4", "forwarding rate of all ports", &["forward"], "SCION, Figure 4"),
+    exhibit("scion/table-1", "octets of path in a packet", &["forward", "--only", "table-1"], "SCION, Table 1"),
+    exhibit("pocomon/throughput", "throughput of a chain of five nodes", &["pocomon"], ""),
+    exhibit("pocomon/overlays", "overlays over one chain of three nodes", &["overlay"], ""),
+];
+
+impl Exhibit {
+    /// The table or figure of this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn named(id: &str) -> Outcome<&'static Self> {
+        let known = || ALL.map(|one| format!("{}: {}", one.id, one.about)).join("\n");
+        let missing = || Failure::usage(format!("no table or figure `{id}`")).help(known());
+        Ok(ALL.iter().find(|one| one.id == id).ok_or_else(missing)?)
+    }
+
+    /// Whether a panel of this title is part of it.
+    pub fn has(&self, title: &str) -> bool {
+        title.starts_with(self.panels)
+    }
+
+    /// The benchmark that gives it, run as `wanted` says in everything else.
+    ///
+    /// # Errors
+    /// If `wanted` has what a paper decides.
+    pub fn bench(&self, wanted: &Bench) -> Outcome<Bench> {
+        let line = Bench::augment_args(Command::new("bench").no_binary_name(true));
+        let matches = line.try_get_matches_from(self.arguments).and_then(|matches| Bench::from_arg_matches(&matches));
+        let mut bench = matches.map_err(|error| Failure::usage(error.to_string()))?;
+        bench.paper = Some(self.id.to_owned());
+        (bench.json, bench.short, bench.plot) = (wanted.json, wanted.short, wanted.plot.clone());
+        bench.repetitions = wanted.repetitions;
+        Ok(bench)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ALL as BENCHMARKS, DRAWN};
+    use super::*;
+
+    #[test]
+    fn every_table_and_figure_is_drawn_by_a_benchmark_that_takes_its_arguments() {
+        let wanted = Exhibit::named("sixpack/table-1").and_then(|one| one.bench(&Bench::of("x")));
+        assert_eq!(wanted.expect("arguments").name.as_deref(), Some("select-best"));
+        for one in &ALL {
+            let bench = one.bench(&Bench::of("x")).unwrap_or_else(|_| panic!("{}: its arguments", one.id));
+            let name = bench.name.expect("a benchmark");
+            assert!(DRAWN.contains(&name.as_str()) && BENCHMARKS.iter().any(|all| all.0 == name), "{}", one.id);
+            assert_eq!(ALL.iter().filter(|other| other.id == one.id).count(), 1, "{}", one.id);
+        }
+        assert!(Exhibit::named("sixpack/table-9").is_err());
+    }
+}
