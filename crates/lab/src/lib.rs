@@ -13,9 +13,11 @@
 pub mod bench;
 pub mod bird;
 pub mod demo;
+pub mod exchange;
 pub mod frr;
 pub mod gobgp;
 pub mod history;
+pub mod laboratory;
 pub mod netns;
 pub mod openbgpd;
 pub mod overlay;
