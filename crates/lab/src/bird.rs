@@ -271,7 +271,7 @@ protocol device {{ }}
         let ttl_security = if neighbour.ttl_security { "ttl security on; " } else { "" };
         let _ = write!(
             text,
-            "protocol bgp {} {{
+            "protocol bgp '{}' {{
   local {} as {};
   neighbor {} port {} as {};
   {internal}{passive}{password}{ttl_security}enable extended messages {extended};

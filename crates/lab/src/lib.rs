@@ -10,6 +10,7 @@
     reason = "the laboratory starts processes and reads files, sockets and clocks"
 )]
 
+pub mod attested;
 pub mod bench;
 pub mod bird;
 pub mod demo;

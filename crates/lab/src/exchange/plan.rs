@@ -12,6 +12,7 @@ use wayleave_route_server::policy::{Policy, PolicyConfig};
 
 use super::layout::{Software, proxy_namespace};
 use crate::laboratory::check::{Check, LabEntry, Mistake, read};
+use crate::laboratory::routers::{ROUTER, question};
 use crate::netns::NetworkNamespace;
 use crate::table::Announcement;
 
@@ -19,8 +20,6 @@ use crate::table::Announcement;
 pub const MAX_MEMBERS: usize = 32;
 /// The exchange's AS, where the description names none.
 const ASN: Asn = Asn(64_496);
-/// What follows a member's name in that of its router.
-pub(crate) const ROUTER: &str = "-router";
 /// The sections of a member that are its proxy's own configuration, and go into it as they are.
 const OWN_SECTIONS: [&str; 4] = ["groups", "rule", "ranking", "select_best"];
 
@@ -149,12 +148,10 @@ impl Plan {
         }
         let Some((_, member, prefix)) = best else { return Vec::new() };
         let mut lines = vec![format!("{} wayleave why {prefix}", member.name)];
-        let shown = self.members.iter().map(|member| match member.software {
-            Software::Bird => (Software::Bird, format!("{} birdc show route", member.name)),
-            Software::Frr => (Software::Frr, format!("{} vtysh -c 'show bgp ipv4 unicast'", member.name)),
-        });
-        let shown: BTreeMap<_, _> = shown.rev().map(|(software, line)| (software.name(), line)).collect();
-        lines.extend(shown.into_values());
+        for software in [Software::Bird, Software::Frr] {
+            let first = self.members.iter().find(|member| member.software == software);
+            lines.extend(first.map(|member| format!("{} {}", member.name, question(software))));
+        }
         if let Some((announcer, route)) = self.members.iter().find_map(|member| Some((member, member.routes.first()?)))
         {
             lines.push(format!("{} wayleave why --announced {}", announcer.name, route.prefix));

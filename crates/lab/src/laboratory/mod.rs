@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use self::check::{Mistake, read};
+use crate::attested::{self, Attested};
 use crate::exchange::{self, Exchange};
 use crate::netns::{Network, NetworkNamespace, Rung};
 use crate::overlay::{self, Overlay, graph};
@@ -45,6 +46,8 @@ pub enum Plan {
     Overlay(overlay::plan::Plan),
     /// An exchange of two parties.
     Exchange(exchange::plan::Plan),
+    /// Networks behind attesting proxies.
+    Attested(attested::plan::Plan),
 }
 
 /// Where a laboratory is started: its network, the rung, and the real routers if it has some.
@@ -65,6 +68,9 @@ impl Plan {
         if exchange::plan::Plan::is_of(&sections) {
             return exchange::plan::Plan::parse(text).map(Self::Exchange);
         }
+        if attested::plan::Plan::is_of(&sections) {
+            return attested::plan::Plan::parse(text).map(Self::Attested);
+        }
         overlay::plan::Plan::parse(text).map(Self::Overlay)
     }
 
@@ -73,6 +79,7 @@ impl Plan {
         match self {
             Self::Overlay(plan) => &plan.name,
             Self::Exchange(plan) => &plan.name,
+            Self::Attested(plan) => &plan.name,
         }
     }
 
@@ -86,6 +93,7 @@ impl Plan {
                 plan.places().chain(realm).map(str::to_owned).collect()
             }
             Self::Exchange(plan) => plan.places().collect(),
+            Self::Attested(plan) => plan.places().collect(),
         }
     }
 
@@ -95,6 +103,7 @@ impl Plan {
         match self {
             Self::Overlay(_) => overlay::namespace(place),
             Self::Exchange(plan) => plan.namespace(place),
+            Self::Attested(plan) => plan.namespace(place),
         }
     }
 
@@ -106,7 +115,7 @@ impl Plan {
                 let stamps = !plan.capabilities.is_empty();
                 stamps || !plan.gateways.is_empty() || plan.links.iter().any(|link| !link.delay.is_zero())
             }
-            Self::Exchange(_) => false,
+            Self::Exchange(_) | Self::Attested(_) => false,
         }
     }
 
@@ -115,7 +124,7 @@ impl Plan {
     pub fn needs_routers(&self) -> bool {
         match self {
             Self::Overlay(_) => false,
-            Self::Exchange(_) => true,
+            Self::Exchange(_) | Self::Attested(_) => true,
         }
     }
 
@@ -125,6 +134,7 @@ impl Plan {
         match self {
             Self::Overlay(plan) => plan.to_try(),
             Self::Exchange(plan) => plan.to_try(),
+            Self::Attested(plan) => plan.to_try(),
         }
     }
 
@@ -134,6 +144,7 @@ impl Plan {
         match self {
             Self::Overlay(plan) => graph::dot(plan, ended),
             Self::Exchange(plan) => Picture::of_exchange(plan).dot(&plan.name, ended),
+            Self::Attested(plan) => Picture::of_networks(plan).dot(&plan.name, ended),
         }
     }
 
@@ -143,6 +154,7 @@ impl Plan {
         match self {
             Self::Overlay(plan) => graph::drawing(plan, ended),
             Self::Exchange(plan) => Picture::of_exchange(plan).drawing(ended),
+            Self::Attested(plan) => Picture::of_networks(plan).drawing(ended),
         }
     }
 
@@ -163,6 +175,7 @@ impl Plan {
         Ok(match self {
             Self::Overlay(plan) => Box::new(Overlay::start(plan, network, folder, binary, say)?),
             Self::Exchange(plan) => Box::new(Exchange::start(plan, (network, rung, routers()?), folder, binary, say)?),
+            Self::Attested(plan) => Box::new(Attested::start(plan, (network, routers()?), folder, binary, say)?),
         })
     }
 }
@@ -189,6 +202,26 @@ impl Picture {
             sessions.push((member.name.clone(), member.router()));
             sessions.extend(["party1", "party2"].map(|party| (party.to_owned(), member.name.clone())));
         }
+        Self { nodes, sessions }
+    }
+
+    fn of_networks(plan: &attested::plan::Plan) -> Self {
+        let (mut nodes, mut sessions) = (Vec::new(), Vec::new());
+        for network in &plan.networks {
+            let prefixes: Vec<String> = network.routes.iter().map(|route| route.prefix.to_string()).collect();
+            let with = if prefixes.is_empty() { String::new() } else { format!(" with {}", prefixes.join(", ")) };
+            let router = format!("{} of AS{}{with}", network.software.name(), network.asn.0);
+            if network.proxy.is_some() {
+                nodes.push((network.name.clone(), format!("attesting proxy of AS{}", network.asn.0)));
+                sessions.push((network.name.clone(), network.router()));
+            }
+            nodes.push((network.router(), router));
+        }
+        let end = |name: &String| {
+            let found = plan.networks.iter().find(|network| network.name == *name);
+            found.filter(|network| network.proxy.is_none()).map_or_else(|| name.clone(), attested::plan::AsPlan::router)
+        };
+        sessions.extend(plan.sessions.iter().map(|(from, to)| (end(from), end(to))));
         Self { nodes, sessions }
     }
 

@@ -162,13 +162,7 @@ impl Processes {
 
     /// A row for each, as `status` shows it.
     pub(crate) fn describe(&self) -> Vec<Value> {
-        let row = |one: &Process| {
-            json!({
-                "node": one.place, "role": one.role.name(), "pid": one.process.id(), "page": one.role.page().to_string(),
-                "log": self.folder.join(&one.place).join("log"),
-            })
-        };
-        self.all.iter().map(row).collect()
+        self.all.iter().map(|one| row(&self.folder, &one.place, one.role, &one.process)).collect()
     }
 
     /// Waits for those that have ended, so that nothing of them is left.
@@ -194,6 +188,14 @@ impl Processes {
         self.all.clear();
         killed
     }
+}
+
+/// A process's row, as `status` shows it.
+pub(crate) fn row(folder: &Path, place: &str, role: Role, process: &RoleProcess) -> Value {
+    json!({
+        "node": place, "role": role.name(), "pid": process.id(), "page": role.page().to_string(),
+        "log": folder.join(place).join("log"),
+    })
 }
 
 /// Reads a status page of a place from anywhere in the laboratory's namespaces.

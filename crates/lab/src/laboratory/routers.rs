@@ -9,10 +9,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::exchange::layout::Software;
-use crate::exchange::plan::ROUTER;
 use crate::netns::Network;
 use crate::table::{Announcement, Router};
 
+/// What follows a network's name in that of its router.
+pub(crate) const ROUTER: &str = "-router";
 /// The folder of commands in a place's folder.
 const COMMANDS: &str = "bin";
 
@@ -20,6 +21,14 @@ const COMMANDS: &str = "bin";
 #[must_use]
 pub fn commands_of(folder: &Path) -> PathBuf {
     folder.join(COMMANDS)
+}
+
+/// A question to a router, as its operator asks it.
+pub(crate) fn question(software: Software) -> &'static str {
+    match software {
+        Software::Bird => "birdc show route",
+        Software::Frr => "vtysh -c 'show bgp ipv4 unicast'",
+    }
 }
 
 /// A network's router.
@@ -52,20 +61,11 @@ impl PlacedRouters {
         routes: &[Announcement],
         make: impl FnOnce(&Path) -> Box<dyn Router>,
     ) -> Result<(), String> {
-        let place = format!("{network}{ROUTER}");
-        let own = self.folder.join(&place);
-        // What the router writes lies with all else, by a short path.
-        let linked = fs::create_dir_all(&own).and_then(|()| symlink(&own, self.state.join(&place)));
-        linked.map_err(|error| format!("{}: {error}", own.display()))?;
+        make_folder(&self.folder, &self.state, network)?;
         let mut router = make(&self.state);
         router.announce(routes).map_err(|error| error.to_string())?;
         router.start().map_err(|error| error.to_string())?;
-        if let Some((name, command)) = router.shell() {
-            for folder in [&own, &self.folder.join(network)] {
-                let written = write_command(&commands_of(folder), name, &command);
-                written.map_err(|error| format!("{}: {error}", folder.display()))?;
-            }
-        }
+        put_commands(&self.folder, network, &*router)?;
         self.all.push(PlacedRouter { network: network.to_owned(), software, router });
         Ok(())
     }
@@ -102,14 +102,7 @@ impl PlacedRouters {
 
     /// A row for each, as `status` shows it.
     pub(crate) fn describe(&self) -> Vec<Value> {
-        let row = |one: &PlacedRouter| {
-            json!({
-                "node": format!("{}{ROUTER}", one.network), "role": one.software.name(), "pid": one.router.id(),
-                "detail": one.router.software(),
-                "log": self.folder.join(format!("{}{ROUTER}", one.network)).join("log"),
-            })
-        };
-        self.all.iter().map(row).collect()
+        self.all.iter().map(|one| row(&self.folder, &one.network, one.software, &*one.router)).collect()
     }
 
     /// Ends all.
@@ -117,6 +110,34 @@ impl PlacedRouters {
         self.all.iter_mut().for_each(|one| one.router.kill());
         self.all.clear();
     }
+}
+
+/// Makes the folder of a network's router in `folder`. What the router writes to `state` lies there: the path of a socket is short.
+pub(crate) fn make_folder(folder: &Path, state: &Path, network: &str) -> Result<(), String> {
+    let place = format!("{network}{ROUTER}");
+    let own = folder.join(&place);
+    let linked = fs::create_dir_all(&own).and_then(|()| symlink(&own, state.join(&place)));
+    linked.map_err(|error| format!("{}: {error}", own.display()))
+}
+
+/// Puts the command that asks a network's router into the network's folders.
+pub(crate) fn put_commands(folder: &Path, network: &str, router: &dyn Router) -> Result<(), String> {
+    let Some((name, command)) = router.shell() else { return Ok(()) };
+    for place in [network.to_owned(), format!("{network}{ROUTER}")] {
+        let commands = commands_of(&folder.join(place));
+        let written = write_command(&commands, name, &command);
+        written.map_err(|error| format!("{}: {error}", commands.display()))?;
+    }
+    Ok(())
+}
+
+/// A router's row, as `status` shows it.
+pub(crate) fn row(folder: &Path, network: &str, software: Software, router: &dyn Router) -> Value {
+    let place = format!("{network}{ROUTER}");
+    json!({
+        "node": place, "role": software.name(), "pid": router.id(), "detail": router.software(),
+        "log": folder.join(&place).join("log"),
+    })
 }
 
 /// A script that runs a command with further arguments.
