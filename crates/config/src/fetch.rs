@@ -17,11 +17,13 @@ pub struct Target {
     /// Its status pages, such as http://127.0.0.1:8481.
     #[arg(long, conflicts_with = "config")]
     pub url: Option<String>,
-    /// Its configuration, whose `[status]` names the address.
+    /// Its configuration, whose `[status]` names the address. Default: wayleave.toml, if it is here.
     #[arg(long, short)]
     pub config: Option<PathBuf>,
 }
 
+/// The configuration that is taken where none is given, as `check` takes it.
+const CONFIGURATION: &str = "wayleave.toml";
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest page that is read.
 const MAX_OCTETS: u64 = 256 << 20;
@@ -52,7 +54,8 @@ fn host(target: &Target) -> Outcome<String> {
         let rest = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
         return Ok(rest.to_owned());
     }
-    let Some(config) = &target.config else {
+    let usual = PathBuf::from(CONFIGURATION);
+    let Some(config) = target.config.as_ref().or(Some(&usual).filter(|file| file.is_file())) else {
         return Err(Failure::usage("no role given").help("add --config FILE or --url http://ADDRESS:PORT").into());
     };
     let source = Source::read(config)?;

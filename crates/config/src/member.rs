@@ -301,7 +301,7 @@ impl MemberConfig {
 }
 
 /// The policy's error, with what was expected at the caret.
-fn policy_fault(error: &PolicyError) -> Fault {
+pub fn policy_fault(error: &PolicyError) -> Fault {
     let (problem, mut help) = (&error.problem, None);
     let message = match problem {
         PolicyProblem::UnknownGroup { name, known } if known.is_empty() => {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use wayleave_bgp::{Community, LargeCommunity};
@@ -97,11 +98,15 @@ impl Bird {
         }
     }
 
-    /// Runs a `birdcl` command and returns the reply without the greeting.
-    fn ask(&self, question: &str) -> Result<String, RouterError> {
+    fn client(&self) -> Command {
         let mut command = self.namespace.command(self.installation.program("birdcl"));
         self.installation.prepare(command.arg("-s").arg(self.socket()));
-        let output = command.args(question.split(' ')).output().map_err(|error| self.system(error))?;
+        command
+    }
+
+    /// Runs a `birdcl` command and returns the reply without the greeting.
+    fn ask(&self, question: &str) -> Result<String, RouterError> {
+        let output = self.client().args(question.split(' ')).output().map_err(|error| self.system(error))?;
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
             let answer = text.trim().to_owned() + String::from_utf8_lossy(&output.stderr).trim();
@@ -183,6 +188,14 @@ impl Router for Bird {
     fn log_tail(&self) -> String {
         self.daemon.as_ref().map(|daemon| daemon.log_tail(20)).unwrap_or_default()
     }
+
+    fn id(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Daemon::id)
+    }
+
+    fn shell(&self) -> Option<(&'static str, Command)> {
+        Some(("birdc", self.client()))
+    }
 }
 
 /// BIRD's configuration: one session to the exchange, static routes for what the member originates.
@@ -258,7 +271,7 @@ protocol device {{ }}
         let ttl_security = if neighbour.ttl_security { "ttl security on; " } else { "" };
         let _ = write!(
             text,
-            "protocol bgp {} {{
+            "protocol bgp '{}' {{
   local {} as {};
   neighbor {} port {} as {};
   {internal}{passive}{password}{ttl_security}enable extended messages {extended};

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -117,11 +118,16 @@ impl Frr {
             .map_err(|error| self.system(error))
     }
 
-    /// Runs commands in one `vtysh` and returns what it printed.
-    fn ask<S: AsRef<str>>(&self, lines: &[S]) -> Result<String, RouterError> {
+    fn client(&self) -> Command {
         let mut command = self.namespace.command(self.installation.program("vtysh"));
         self.installation.prepare(&mut command);
         command.arg("--vty_socket").arg(&self.folder).arg("--config_dir").arg(&self.folder);
+        command
+    }
+
+    /// Runs commands in one `vtysh` and returns what it printed.
+    fn ask<S: AsRef<str>>(&self, lines: &[S]) -> Result<String, RouterError> {
+        let mut command = self.client();
         for line in lines {
             command.args(["-c", line.as_ref()]);
         }
@@ -239,6 +245,15 @@ impl Router for Frr {
 
     fn log_tail(&self) -> String {
         self.daemons.first().map(|daemon| daemon.log_tail(20)).unwrap_or_default()
+    }
+
+    /// That of bgpd.
+    fn id(&self) -> Option<u32> {
+        self.daemons.last().map(Daemon::id)
+    }
+
+    fn shell(&self) -> Option<(&'static str, Command)> {
+        Some(("vtysh", self.client()))
     }
 }
 

@@ -10,12 +10,15 @@
     reason = "the laboratory starts processes and reads files, sockets and clocks"
 )]
 
+pub mod attested;
 pub mod bench;
 pub mod bird;
 pub mod demo;
+pub mod exchange;
 pub mod frr;
 pub mod gobgp;
 pub mod history;
+pub mod laboratory;
 pub mod netns;
 pub mod openbgpd;
 pub mod overlay;

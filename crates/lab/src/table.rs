@@ -1,6 +1,7 @@
 //! Routers as the laboratory controls them: announcements, learned routes, and the trait that every router implements.
 
 use std::net::IpAddr;
+use std::process::Command;
 
 use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Asn, Prefix};
@@ -108,6 +109,16 @@ pub trait Router {
 
     /// The last lines of its log.
     fn log_tail(&self) -> String;
+
+    /// The ID of its process, if it is one of its own and runs.
+    fn id(&self) -> Option<u32> {
+        None
+    }
+
+    /// What its operator asks it with: the program's name, and the command to which a question is added.
+    fn shell(&self) -> Option<(&'static str, Command)> {
+        None
+    }
 }
 
 /// A member's router and its session with the exchange.

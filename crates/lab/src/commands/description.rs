@@ -8,7 +8,8 @@ use wayleave_config::check::{Checked, LABORATORY};
 use wayleave_config::failure::{Failures, Outcome};
 use wayleave_config::output::{print, print_json};
 use wayleave_config::{Fault, Source};
-use wayleave_lab::overlay::plan::{Mistake, Plan};
+use wayleave_lab::laboratory::Plan;
+use wayleave_lab::laboratory::check::Mistake;
 
 #[derive(Args, Debug)]
 pub struct Check {

@@ -19,8 +19,12 @@ use clap::{Args, ValueEnum};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use wayleave_lab::laboratory::processes::{Role, page_of};
+use wayleave_lab::laboratory::routers::commands_of;
+use wayleave_lab::laboratory::{Laboratory, Plan, Site};
 use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
-use wayleave_lab::overlay::{Overlay, Role, graph as drawn, namespace, page_of, plan::Plan, tun_problem, with_program};
+use wayleave_lab::overlay::{tun_problem, with_program};
+use wayleave_lab::routers::{self, Routers, default_cache};
 
 use super::{description, product};
 use wayleave_config::Source;
@@ -281,7 +285,7 @@ fn absolute(path: &Path) -> Outcome<PathBuf> {
 fn new_folder(command: &Up, plan: &Plan) -> Outcome<Folder> {
     let path = match &command.dir {
         Some(dir) => absolute(dir)?,
-        None => base()?.join(&plan.name),
+        None => base()?.join(plan.name()),
     };
     let failed = |error: io::Error| Failure::system(path.display(), &error);
     let folder = Folder(path.clone());
@@ -329,18 +333,18 @@ pub fn up(command: &Up) -> Outcome {
     let plan = description::read(&source)?;
     let rung = choose(command.rung)?;
     product()?;
-    let stamps = !plan.capabilities.is_empty();
-    let needs_tun = stamps || !plan.gateways.is_empty() || plan.links.iter().any(|link| !link.delay.is_zero());
-    if let Some(reason) = tun_problem().filter(|_| needs_tun) {
+    if let Some(reason) = tun_problem().filter(|_| plan.needs_tun()) {
         return Err(Failure::new(format!("gateways, stampers and links with a delay need TUN interfaces, and there are none: {reason}"))
             .help("load the module (modprobe tun); in a container pass the device in; let everybody open it (chmod 666 /dev/net/tun), as most systems do")
             .into());
     }
+    let say = |line: &str| if command.json { eprintln!("{line}") } else { print(&format!("{line}\n")) };
+    // What is fetched is fetched here: in the namespaces there is no way to a mirror.
+    routers_of(&plan, &mut |line| say(line))?;
     let folder = new_folder(command, &plan)?;
     let failed = |error: io::Error| Failure::system(folder.0.display(), &error);
     fs::write(folder.file("description.toml"), source.text()).map_err(failed)?;
-    let say = |line: &str| if command.json { eprintln!("{line}") } else { print(&format!("{line}\n")) };
-    say(&format!("laboratory {}, {rung}, in {}", plan.name, folder.0.display()));
+    say(&format!("laboratory {}, {rung}, in {}", plan.name(), folder.0.display()));
     let log = fs::File::create(folder.file("log")).map_err(failed)?;
     let mut holder = Command::new(std::env::current_exe().map_err(failed)?);
     holder.args(["hold"]).arg(&folder.0).args(["--rung", &rung.to_string()]);
@@ -382,13 +386,24 @@ pub fn up(command: &Up) -> Outcome {
     }
     if command.json {
         print_json(json!({
-            "name": plan.name, "rung": rung.to_string(), "folder": folder.0, "seconds": begin.elapsed().as_secs_f64(),
+            "name": plan.name(), "rung": rung.to_string(), "folder": folder.0, "seconds": begin.elapsed().as_secs_f64(),
             "processes": state["processes"], "warnings": state["warnings"],
         }));
         return Ok(());
     }
     print(&format!("up after {:.1} s\n\n{}", begin.elapsed().as_secs_f64(), to_try(&plan, command)));
     Ok(())
+}
+
+/// The real routers of a description that has some.
+fn routers_of(plan: &Plan, say: &mut dyn FnMut(&str)) -> Outcome<Option<Routers>> {
+    if !plan.needs_routers() {
+        return Ok(None);
+    }
+    let found = routers::locate_or_fetch(&default_cache(), say);
+    let none =
+        |error: routers::RoutersError| Failure::new(error.to_string()).help("routers here are real BIRD and FRR");
+    Ok(Some(found.map_err(none)?))
 }
 
 /// What to try in a laboratory that is up.
@@ -398,20 +413,7 @@ fn to_try(plan: &Plan, command: &Up) -> String {
         None => String::new(),
     };
     let mut lines = vec![format!("wayleave-lab status{which}"), format!("wayleave-lab graph{which} --text")];
-    if let [first, second, ..] = &plan.gateways[..] {
-        for policy in &first.policies {
-            let name = format!("{}.{}.{}", policy.name, second.name, plan.suffix);
-            let asks = format!("wayleave path trace {name} --config gateway.toml");
-            lines.push(format!("wayleave-lab exec{which} {} {asks}", first.name));
-        }
-        let name = format!("{}.{}.{}", first.policies[0].name, second.name, plan.suffix);
-        lines.push(format!("wayleave-lab exec{which} {} wayleave ping {name} --config gateway.toml", first.name));
-        lines.push(format!("wayleave-lab exec{which} {} wayleave why {name} --config gateway.toml", first.name));
-    }
-    for server in &plan.key_servers {
-        let asks = "wayleave cap usage --config key.toml";
-        lines.push(format!("wayleave-lab exec{which} {} {asks}", server.name));
-    }
+    lines.extend(plan.to_try().iter().map(|line| format!("wayleave-lab exec{which} {line}")));
     lines.push(format!("wayleave-lab down{which}"));
     format!("To try:\n{}", lines.iter().map(|line| format!("  {line}\n")).collect::<String>())
 }
@@ -449,29 +451,31 @@ fn run(folder: &Folder, rung: Rung) -> Outcome {
         // If this fails, so does the next write of the state, which reports it.
         let _ = fs::write(folder.file("progress"), &progress);
     };
-    let mut start = || -> Result<Overlay, String> {
+    let mut start = || -> Result<Box<dyn Laboratory>, String> {
         let plan = folder.plan().map_err(|failures| failures.to_string())?;
         let binary = product().map_err(|failures| failures.to_string())?;
+        let routers = routers_of(&plan, &mut say).map_err(|failures| failures.to_string())?;
         let network = Network::new().map_err(|error| error.to_string())?;
-        let mut overlay = Overlay::start(plan, &network, &folder.file("nodes"), &binary, &mut say)?;
-        described("starting", overlay.describe()).map_err(|failures| failures.to_string())?;
-        overlay.settle(&mut say)?;
-        Ok(overlay)
+        let site = Site { network: &network, rung, routers: routers.as_ref() };
+        let mut laboratory = plan.start(site, &folder.file("nodes"), &binary, &mut say)?;
+        described("starting", laboratory.describe()).map_err(|failures| failures.to_string())?;
+        laboratory.settle(&mut say)?;
+        Ok(laboratory)
     };
-    let mut overlay = match start() {
+    let mut laboratory = match start() {
         Ok(overlay) => overlay,
         Err(why) => {
             described("failed", json!({ "why": why }))?;
             return Err(Failure::new(why).into());
         }
     };
-    described("up", overlay.describe())?;
+    described("up", laboratory.describe())?;
     while !folder.file("stop").exists() {
         // Ended processes are waited for, so that their IDs show that they have ended.
-        overlay.reap();
+        laboratory.reap();
         sleep(POLL);
     }
-    let killed = overlay.stop();
+    let killed = laboratory.stop();
     described("down", json!({ "killed": killed }))
 }
 
@@ -504,7 +508,8 @@ fn inside(folder: &Folder, holder: &Holder) -> Outcome<Value> {
 
 /// Looks at processes and their pages; run in the laboratory's namespaces.
 pub fn look(command: &Look) -> Outcome {
-    let state = Folder(command.folder.clone()).state();
+    let folder = Folder(command.folder.clone());
+    let (state, plan) = (folder.state(), folder.plan()?);
     let list = |key: &str| state[key].as_array().cloned().unwrap_or_default();
     let runs = |row: &Value| {
         let pid = row["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
@@ -516,8 +521,10 @@ pub fn look(command: &Look) -> Outcome {
         let place = row["node"].as_str().unwrap_or_default();
         let answer = role(row["role"].as_str().unwrap_or_default())
             .filter(|_| runs(&row))
-            .map(|role| page_of(place, role, "/api/v1/status"));
+            .map(|role| page_of(&plan.namespace(place), place, role, "/api/v1/status"));
         seen["state"] = json!(match &answer {
+            // A router of other software has no page.
+            None if runs(&row) => "up",
             None => "ended",
             Some(Ok(_)) => "up",
             Some(Err(_)) => "silent",
@@ -584,13 +591,13 @@ pub fn status(command: &Status) -> Outcome {
     };
     if command.json {
         print_json(json!({
-            "name": plan.name, "state": state, "rung": known["rung"], "folder": folder.0, "why": known["why"],
+            "name": plan.name(), "state": state, "rung": known["rung"], "folder": folder.0, "why": known["why"],
             "warnings": known["warnings"], "processes": seen["processes"], "commands": seen["commands"],
         }));
         return Ok(());
     }
     let why = known["why"].as_str().map_or(String::new(), |why| format!(": {why}"));
-    print(&format!("laboratory {} is {state}{why}\n", plan.name));
+    print(&format!("laboratory {} is {state}{why}\n", plan.name()));
     let list = |key: &str| seen[key].as_array().cloned().unwrap_or_default();
     let (processes, commands) = (list("processes"), list("commands"));
     if !processes.is_empty() {
@@ -608,11 +615,9 @@ pub fn status(command: &Status) -> Outcome {
 pub fn exec(command: &Exec) -> Outcome {
     let (folder, holder) = alive(&command.which)?;
     let plan = folder.plan()?;
-    // An overlay has an operator.
-    let realm = (!plan.is_routed()).then_some("realm");
-    let places: BTreeSet<&str> = plan.places().chain(realm).collect();
-    if !places.contains(command.node.as_str()) {
-        let all: Vec<&str> = places.into_iter().collect();
+    let places = plan.places();
+    if !places.contains(&command.node) {
+        let all: Vec<String> = places.into_iter().collect();
         return Err(Failure::usage(format!("no `{}` in this laboratory", command.node))
             .help(format!("there are: {}", all.join(", ")))
             .into());
@@ -621,8 +626,12 @@ pub fn exec(command: &Exec) -> Outcome {
         return Err(Failure::usage("no command").into());
     };
     let here = folder.file("nodes").join(&command.node);
-    let mut entering = namespace(&command.node).command_from_outside(holder.pid, holder.rung(), Some(&here), program);
-    entering.env("PATH", with_program(&product()?));
+    let mut entering =
+        plan.namespace(&command.node).command_from_outside(holder.pid, holder.rung(), Some(&here), program);
+    let path = with_program(&product()?);
+    let own = std::iter::once(commands_of(&here)).chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(own).unwrap_or(path);
+    entering.env("PATH", path);
     let error = entering.args(arguments).exec();
     Err(Failure::system("cannot run nsenter (package util-linux)", &error).into())
 }
@@ -639,7 +648,7 @@ pub fn graph(command: &Graph) -> Outcome {
             (folder.plan()?, ended)
         }
     };
-    print(&if command.text { drawn::drawing(&plan, &ended) } else { drawn::dot(&plan, &ended) });
+    print(&if command.text { plan.drawing(&ended) } else { plan.dot(&ended) });
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! The demonstration's exchange: processes of parties and proxies, routers, and the routes that they announce.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,18 +11,20 @@ use wayleave_core::{Asn, Prefix};
 use wayleave_route_server::policy::validate::Martians;
 
 use super::expect;
-use super::files::Files;
 use super::http;
 use super::internet::{Internet, Testbed};
-use super::layout::{CUSTOMER, Layout, MemberLayout, PartyLayout, Software};
+use super::layout::{CUSTOMER, Layout, MemberLayout, PartyLayout};
 use super::overlay::SshDemo;
-use crate::bird::Bird;
-use crate::frr::Frr;
+use crate::exchange::files::{Files, Folders, Settings};
+use crate::exchange::router;
 use crate::netns::{Network, NetworkNamespace, Rung};
 use crate::process::{Daemon, wait_until};
 use crate::routers::Routers;
-use crate::speaker::{Identity, Routes, Speaker, SpeakingRouter, routes_of_mrt};
-use crate::table::{Announcement, Customer, LearnedRoute, Peering, Router, RouterError};
+use crate::speaker::{Identity, Routes, Speaker, routes_of_mrt};
+use crate::table::{Announcement, Customer, LearnedRoute, Router, RouterError};
+
+/// The exchange's name.
+pub(super) const NAME: &str = "demo-ix";
 
 /// Limit on each wait of a step.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
@@ -169,7 +170,15 @@ pub struct DemoExchange {
 impl DemoExchange {
     /// Creates keys and configurations; starts nothing.
     pub fn new(layout: Layout, binary: &Path, routers: Option<&Routers>) -> Result<Self, String> {
-        let files = Files::write(&layout, binary)?;
+        let (configurations, state) = (layout.state.join("etc"), layout.state.clone());
+        let settings = Settings {
+            name: NAME.to_owned(),
+            asn: expect::EXCHANGE,
+            export: "direct",
+            recommendation: String::new(),
+            members: Vec::new(),
+        };
+        let files = Files::write(&layout, binary, Folders::Together { configurations, state }, settings)?;
         let role = |name: String, namespace: &NetworkNamespace, kind: &str, config: PathBuf| {
             let log = layout.state.join(format!("{name}.log"));
             RoleProcess::new(name, namespace, binary, kind, config, log)
@@ -179,7 +188,7 @@ impl DemoExchange {
             at,
         });
         let members = layout.members.iter().map(|at| Member {
-            router: router(&layout, at, routers),
+            router: router(at, expect::EXCHANGE, customer(&layout, at), routers, &layout.state),
             role: role(format!("{}-proxy", at.name), &at.proxy.namespace, "member", files.member(&at.name)),
             at: at.clone(),
             announced: Vec::new(),
@@ -366,28 +375,9 @@ fn text(error: RouterError) -> String {
     error.to_string()
 }
 
-/// A real router, or the laboratory's own where there is none.
-fn router(layout: &Layout, at: &MemberLayout, routers: Option<&Routers>) -> Box<dyn Router> {
+/// The customer of the last member.
+fn customer(layout: &Layout, at: &MemberLayout) -> Option<Customer> {
     let behind = layout.members.last().is_some_and(|last| last.name == at.name);
     let customer = Customer { asn: CUSTOMER.1, address: [198, 18, 0, 1].into(), local_address: [198, 18, 0, 2].into() };
-    let peering = Peering {
-        name: at.name.clone(),
-        asn: at.asn,
-        address: at.router,
-        peer_asn: expect::EXCHANGE,
-        peer_address: match at.bgp.ip() {
-            IpAddr::V4(address) => address,
-            IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-        },
-        customer: behind.then_some(customer),
-    };
-    match (routers, at.software) {
-        (Some(routers), Software::Bird) => {
-            Box::new(Bird::new(&routers.bird, at.router_namespace.clone(), peering, &layout.state))
-        }
-        (Some(routers), Software::Frr) => {
-            Box::new(Frr::new(&routers.frr, at.router_namespace.clone(), peering, &layout.state))
-        }
-        (None, _) => Box::new(SpeakingRouter::new(at.router_namespace.clone(), &peering, at.bgp.port())),
-    }
+    behind.then_some(customer)
 }

@@ -25,6 +25,8 @@ use crate::table::{Announcement, LearnedRoute, Router, RouterError};
 use crate::tap::Tap;
 use crate::transit::Transit;
 
+/// Who owns the trust anchor's key and the folder of objects.
+pub const ANCHOR: &str = "anchor";
 /// Port at which a proxy listens for its own router, in a namespace of its own.
 const INSIDE: u16 = 179;
 /// Port at which it listens for the neighbour.
@@ -217,8 +219,9 @@ pub struct Internet {
     pub injectors: Vec<Injector>,
     /// Recording taps, in the order of links.
     pub taps: Vec<Tap>,
-    /// Keys, objects and configurations.
+    /// Keys, objects and configurations: of all together, or each site's in a folder of its own below.
     pub folder: PathBuf,
+    is_apart: bool,
     binary: PathBuf,
     tapped: Vec<(NetworkNamespace, SocketAddr, SocketAddr)>,
 }
@@ -288,6 +291,20 @@ struct SiteLayout {
 impl Internet {
     /// Lays `plan` out. Files go to `name` in the testbed's folder.
     pub fn new(plan: Plan, testbed: Testbed<'_>, binary: &Path, name: &str) -> Result<Self, String> {
+        Self::laid_out(plan, testbed, binary, (testbed.state().join(name), false))
+    }
+
+    /// Lays `plan` out. Each site's proxy has a folder of its own in `folder`, and the trust anchor too.
+    pub fn apart(plan: Plan, testbed: Testbed<'_>, binary: &Path, folder: &Path) -> Result<Self, String> {
+        Self::laid_out(plan, testbed, binary, (folder.to_path_buf(), true))
+    }
+
+    fn laid_out(
+        plan: Plan,
+        testbed: Testbed<'_>,
+        binary: &Path,
+        (folder, is_apart): (PathBuf, bool),
+    ) -> Result<Self, String> {
         let first = testbed.first();
         let mut layouts = lay_out_sites(&plan, testbed)?;
         let mut hosts = HostAllocator { testbed, next: first + STRIDE };
@@ -299,10 +316,12 @@ impl Internet {
         for ((name, asn, at), host) in plan.injectors.iter().zip(first + 2 * STRIDE + STRIDE / 2..) {
             injectors.extend(lay_out_injector(&plan, (name, *asn, at), host, &mut layouts, &mut hosts)?);
         }
-        let folder = testbed.state().join(name);
-        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let mut internet =
-            Self { sites: Vec::new(), injectors, taps: Vec::new(), folder, binary: binary.to_path_buf(), tapped };
+        let (sites, taps, binary) = (Vec::new(), Vec::new(), binary.to_path_buf());
+        let mut internet = Self { sites, injectors, taps, folder, is_apart, binary, tapped };
+        let own = plan.sites.iter().filter(|site| is_apart && site.proxy.is_some()).map(|site| site.name.as_str());
+        for folder in std::iter::once(ANCHOR).chain(own).map(|owner| internet.folder_of(owner)) {
+            std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
         for (site, layout) in plan.sites.iter().zip(layouts) {
             internet.add_site(site, layout, testbed)?;
         }
@@ -324,10 +343,14 @@ impl Internet {
         let status = testbed.status()?;
         let proxy = match &site.proxy {
             Some(proxy_plan) => {
-                let config = self.folder.join(format!("{name}.toml"));
+                let config = match self.is_apart {
+                    true => self.folder_of(name).join("wayleave.toml"),
+                    false => self.folder.join(format!("{name}.toml")),
+                };
                 let text = self.proxy_configuration(site, proxy_plan, &layout.pairs, status);
                 std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
-                let log = self.folder.join(format!("{name}-proxy.log"));
+                let (folder, log) = (self.folder_of(name), format!("{name}-proxy.log"));
+                let log = folder.join(if self.is_apart { "log" } else { &log });
                 let name = format!("{name}-proxy");
                 Some(RoleProcess::new(name, &layout.proxy_namespace, &self.binary, "attest", config, log))
             }
@@ -345,17 +368,16 @@ impl Internet {
         pairs: &[ProxyPair],
         status: SocketAddr,
     ) -> String {
-        let folder = self.folder.display();
         let key = proxy_plan.key_of.as_ref().unwrap_or(&site.name);
         let mut text = format!(
             "[attest]
 asn = {asn}
-state = \"{folder}/{name}.redb\"
+state = \"{state}\"
 
 [keys]
-signing = \"{folder}/{key}.key\"
-anchor = \"{folder}/anchor.pub\"
-objects = \"{folder}/objects\"
+signing = \"{key}\"
+anchor = \"{anchor}\"
+objects = \"{objects}\"
 
 [policy]
 {policy}
@@ -363,7 +385,10 @@ objects = \"{folder}/objects\"
 listen = \"{status}\"
 ",
             asn = site.asn.0,
-            name = site.name,
+            state = self.of(&site.name, "redb"),
+            key = self.of(key, "key"),
+            anchor = self.path("anchor.pub"),
+            objects = self.path("objects"),
             policy = proxy_plan.policy,
         );
         for ProxyPair { name, inside, outside, connect, neighbour } in pairs {
@@ -452,8 +477,20 @@ listen = \"{status}\"
         Err(format!("wayleave {}: {text}{}", arguments.join(" "), String::from_utf8_lossy(&output.stderr)))
     }
 
+    /// A file of the trust anchor.
     fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
+        self.folder_of(ANCHOR).join(name).display().to_string()
+    }
+
+    /// The folder with the files of a site, or of the trust anchor.
+    fn folder_of(&self, owner: &str) -> PathBuf {
+        if self.is_apart { self.folder.join(owner) } else { self.folder.clone() }
+    }
+
+    /// A file of a site.
+    fn of(&self, site: &str, kind: &str) -> String {
+        let name = if self.is_apart { "attest" } else { site };
+        self.folder_of(site).join(format!("{name}.{kind}")).display().to_string()
     }
 
     /// Creates the trust anchor, and for each AS keys, profile and record.
@@ -466,7 +503,7 @@ listen = \"{status}\"
             if proxy_plan.key_of.is_some() {
                 continue;
             }
-            let (key, asn) = (self.path(&format!("{}.key", site.plan.name)), site.plan.asn.0.to_string());
+            let (key, asn) = (self.of(&site.plan.name, "key"), site.plan.asn.0.to_string());
             let mut arguments = vec!["keys", "attest", &key, "--asn", &asn];
             proxy_plan.suites.iter().for_each(|suite| arguments.extend(["--suite", suite]));
             self.tool(&arguments)?;

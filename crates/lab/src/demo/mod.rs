@@ -7,7 +7,6 @@ mod attested;
 pub mod exchange;
 pub mod expect;
 mod explore;
-pub mod files;
 pub mod forge;
 pub mod http;
 pub mod internet;

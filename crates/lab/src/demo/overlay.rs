@@ -15,6 +15,7 @@ use super::Options;
 use super::exchange::DemoExchange;
 use super::report::SKIPPED;
 use super::session::{self, Session};
+use crate::laboratory::Laboratory as _;
 use crate::netns::Rung;
 use crate::overlay::plan::Plan;
 use crate::overlay::wire::{Capture, datagram, ends, inject, payload};

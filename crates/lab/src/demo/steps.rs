@@ -8,9 +8,8 @@ use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::Prefix;
 
 use super::attested;
-use super::exchange::{DemoExchange, TIMEOUT};
+use super::exchange::{DemoExchange, NAME, TIMEOUT};
 use super::expect::EXCHANGE;
-use super::files::NAME;
 use super::overlay;
 use super::paid;
 use super::{DEFAULT_PREFIXES, Options, default_table};

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
@@ -26,16 +26,12 @@ use toml::Table;
 use self::delay::Delay;
 use self::plan::{Gateway, Host, Node, Order, Plan, TagUse};
 use crate::demo::exchange::RoleProcess;
-use crate::demo::http;
+use crate::laboratory::processes::Processes;
+pub use crate::laboratory::processes::{Role, page_of};
+use crate::laboratory::{Laboratory, PATIENCE};
 use crate::netns::{self, Network, NetworkNamespace};
 use crate::process::{Daemon, wait_until};
 
-/// How long a process may take to answer on its status page.
-const START: Duration = Duration::from_secs(30);
-/// How long nodes may take to find each other, and gateways their paths.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long processes have to end by themselves, all together.
-const END: Duration = Duration::from_secs(5);
 /// Commands of the program that run at a time.
 const AT_ONCE: usize = 4;
 /// Octets of a command's answer that are shown, at most.
@@ -54,59 +50,6 @@ pub fn namespace(place: &str) -> NetworkNamespace {
     NetworkNamespace::Named(format!("n-{place}"))
 }
 
-/// What a process of a laboratory is for; also `wayleave run ROLE`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    Realm,
-    Path,
-    Consent,
-    Router,
-    Gateway,
-    Key,
-    Stamper,
-}
-
-impl Role {
-    /// Every role that a laboratory runs.
-    pub const ALL: [Self; 7] =
-        [Self::Realm, Self::Path, Self::Consent, Self::Router, Self::Gateway, Self::Key, Self::Stamper];
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Realm => "realm",
-            Self::Path => "path",
-            Self::Consent => "consent",
-            Self::Router => "router",
-            Self::Gateway => "gateway",
-            Self::Key => "key",
-            Self::Stamper => "stamper",
-        }
-    }
-
-    /// Where its status pages are, in its own namespace, as `wayleave join` and `wayleave init` have them.
-    #[must_use]
-    pub fn page(self) -> SocketAddr {
-        let port = match self {
-            Self::Realm => 8489,
-            Self::Path => 8490,
-            Self::Consent => 8491,
-            Self::Router => 8486,
-            Self::Gateway => 8492,
-            Self::Key | Self::Stamper => 8493,
-        };
-        (Ipv4Addr::LOCALHOST, port).into()
-    }
-}
-
-/// A process `wayleave run`.
-#[derive(Debug)]
-struct Process {
-    place: String,
-    role: Role,
-    process: RoleProcess,
-}
-
 /// A command of a host or gateway.
 #[derive(Debug)]
 struct Running {
@@ -120,7 +63,7 @@ pub struct Overlay {
     plan: Plan,
     folder: PathBuf,
     binary: PathBuf,
-    processes: Vec<Process>,
+    processes: Processes,
     commands: Vec<Running>,
     _delays: Vec<Delay>,
     warnings: Vec<String>,
@@ -182,7 +125,7 @@ impl Overlay {
             plan,
             folder: folder.to_path_buf(),
             binary: binary.to_path_buf(),
-            processes: Vec::new(),
+            processes: Processes::new(folder, binary),
             commands: Vec::new(),
             _delays: delays,
             warnings: Vec::new(),
@@ -315,41 +258,6 @@ impl Overlay {
         Ok(())
     }
 
-    /// Waits until every node knows its neighbours, and every gateway has a path to each other one by each of its policies; a
-    /// pair without a path is a warning, since the plan may not have one. Then starts the commands of hosts and gateways.
-    ///
-    /// # Errors
-    /// If a process has ended, or nodes do not find their neighbours.
-    pub fn settle(&mut self, say: &mut dyn FnMut(&str)) -> Result<(), String> {
-        if self.plan.is_routed() {
-            return self.settle_routed(say);
-        }
-        let mut missing = String::new();
-        let found = wait_until(PATIENCE, || match self.without_neighbours() {
-            Ok(None) => Some(Ok(())),
-            Ok(Some(what)) => {
-                missing = what;
-                None
-            }
-            Err(ended) => Some(Err(ended)),
-        });
-        found.ok_or_else(|| format!("after {} s: {missing}", PATIENCE.as_secs()))??;
-        say("every node knows its neighbours");
-        let names = self.names();
-        let end = Instant::now() + PATIENCE;
-        let answers =
-            at_once(&names, |(from, name)| Ok((from.clone(), name.clone(), self.first_path(from, name, end))))?;
-        let (mut ready, all) = (0, answers.len());
-        for (from, name, answer) in answers {
-            match answer {
-                Ok(()) => ready += 1,
-                Err(reason) => self.warnings.push(format!("no path from {from} to {name}: {reason}")),
-            }
-        }
-        say(&format!("{ready} of {all} names have a path"));
-        self.start_commands()
-    }
-
     /// The first process that is not as it should be.
     fn without_neighbours(&mut self) -> Result<Option<String>, String> {
         self.first_ended().map_or(Ok(()), Err)?;
@@ -368,10 +276,7 @@ impl Overlay {
 
     /// A process that has ended, with the end of its log.
     pub fn first_ended(&mut self) -> Option<String> {
-        let has_ended = |one: &mut Process| {
-            (!one.process.is_running()).then(|| format!("{} has ended:\n{}", one.place, one.process.log_tail()))
-        };
-        self.processes.iter_mut().find_map(has_ended)
+        self.processes.first_ended()
     }
 
     /// Every name that a gateway may use for another one: the gateway that asks, and the name.
@@ -421,10 +326,11 @@ impl Overlay {
     }
 
     /// Reads a status page of a place.
+    ///
+    /// # Errors
+    /// What came instead.
     pub fn page(&self, place: &str, path: &str) -> Result<Value, String> {
-        let role = self.processes.iter().find(|process| process.place == place).map(|process| process.role);
-        let role = role.ok_or_else(|| format!("nothing runs at {place}"))?;
-        page_of(place, role, path)
+        self.processes.page(place, path)
     }
 
     /// A command in a place's namespace, with the place's folder as its own.
@@ -440,8 +346,7 @@ impl Overlay {
     /// # Errors
     /// If there is none.
     pub fn process(&mut self, place: &str) -> Result<&mut RoleProcess, String> {
-        let found = self.processes.iter_mut().find(|process| process.place == place);
-        found.map(|found| &mut found.process).ok_or_else(|| format!("nothing runs at {place}"))
+        Ok(&mut self.processes.of(place)?.process)
     }
 
     /// Changes a configuration in the laboratory's folder.
@@ -546,13 +451,7 @@ impl Overlay {
     }
 
     fn begin(&mut self, place: &str, role: Role) -> Result<(), String> {
-        let folder = self.folder_of(place);
-        let config = folder.join(format!("{}.toml", role.name()));
-        let log = folder.join("log");
-        let mut process = RoleProcess::new(place.to_owned(), &namespace(place), &self.binary, role.name(), config, log);
-        process.start()?;
-        self.processes.push(Process { place: place.to_owned(), role, process });
-        Ok(())
+        self.processes.begin(place, role, namespace(place))
     }
 
     fn start_role(&mut self, place: &str, role: Role) -> Result<(), String> {
@@ -565,62 +464,62 @@ impl Overlay {
     /// # Errors
     /// If it ends instead, with the end of its log.
     pub fn wait_for(&mut self, place: &str) -> Result<(), String> {
-        let process = self.processes.iter_mut().find(|process| process.place == place);
-        let Process { role, process, .. } = process.ok_or_else(|| format!("nothing runs at {place}"))?;
-        let answered = wait_until(START, || match process.is_running() {
-            false => Some(false),
-            true => page_of(place, *role, "/api/v1/status").is_ok().then_some(true),
-        });
-        match answered {
-            Some(true) => Ok(()),
-            Some(false) => Err(format!("{place} has ended:\n{}", process.log_tail())),
-            None => Err(format!("{place} did not answer within {} s:\n{}", START.as_secs(), process.log_tail())),
+        self.processes.wait_for(place)
+    }
+}
+
+impl Laboratory for Overlay {
+    /// Waits until every node knows its neighbours, and every gateway has a path to each other one by each of its policies; a
+    /// pair without a path is a warning, since the plan may not have one. Then starts the commands of hosts and gateways.
+    fn settle(&mut self, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+        if self.plan.is_routed() {
+            return self.settle_routed(say);
         }
+        let mut missing = String::new();
+        let found = wait_until(PATIENCE, || match self.without_neighbours() {
+            Ok(None) => Some(Ok(())),
+            Ok(Some(what)) => {
+                missing = what;
+                None
+            }
+            Err(ended) => Some(Err(ended)),
+        });
+        found.ok_or_else(|| format!("after {} s: {missing}", PATIENCE.as_secs()))??;
+        say("every node knows its neighbours");
+        let names = self.names();
+        let end = Instant::now() + PATIENCE;
+        let answers =
+            at_once(&names, |(from, name)| Ok((from.clone(), name.clone(), self.first_path(from, name, end))))?;
+        let (mut ready, all) = (0, answers.len());
+        for (from, name, answer) in answers {
+            match answer {
+                Ok(()) => ready += 1,
+                Err(reason) => self.warnings.push(format!("no path from {from} to {name}: {reason}")),
+            }
+        }
+        say(&format!("{ready} of {all} names have a path"));
+        self.start_commands()
     }
 
-    /// What runs, as `status` shows it: processes and commands with their IDs.
-    #[must_use]
-    pub fn describe(&self) -> Value {
-        let process = |one: &Process| {
-            json!({
-                "node": one.place, "role": one.role.name(), "pid": one.process.id(), "page": one.role.page().to_string(),
-                "log": self.folder_of(&one.place).join("log"),
-            })
-        };
+    fn describe(&self) -> Value {
         let command = |one: &Running| json!({ "node": one.place, "command": one.line, "pid": one.daemon.id() });
         json!({
-            "processes": self.processes.iter().map(process).collect::<Vec<_>>(),
+            "processes": self.processes.describe(),
             "commands": self.commands.iter().map(command).collect::<Vec<_>>(),
             "warnings": self.warnings,
         })
     }
 
-    /// Waits for what has ended, so that nothing of it is left.
-    pub fn reap(&mut self) {
-        for process in &mut self.processes {
-            process.process.is_running();
-        }
+    fn reap(&mut self) {
+        self.processes.reap();
         for command in &mut self.commands {
             command.daemon.is_running();
         }
     }
 
-    /// Ends everything by SIGTERM; how many processes had to be killed.
-    pub fn stop(&mut self) -> usize {
-        let end = Instant::now() + END;
+    fn stop(&mut self) -> usize {
         self.commands.clear();
-        for process in &self.processes {
-            let _ = process.process.signal(rustix::process::Signal::TERM);
-        }
-        let mut killed = 0;
-        for process in &mut self.processes {
-            let left = end.saturating_duration_since(Instant::now());
-            let ended = wait_until(left, || (!process.process.is_running()).then_some(())).is_some();
-            killed += usize::from(!ended);
-            process.process.kill();
-        }
-        self.processes.clear();
-        killed
+        self.processes.stop()
     }
 }
 
@@ -637,14 +536,6 @@ pub fn with_program(binary: &Path) -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own = binary.parent().map(Path::to_path_buf);
     std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path))).unwrap_or(path)
-}
-
-/// Reads a status page of a place from anywhere in the laboratory's namespaces.
-///
-/// # Errors
-/// What came instead.
-pub fn page_of(place: &str, role: Role, path: &str) -> Result<Value, String> {
-    http::get_json(&namespace(place), role.page(), path).map_err(|error| format!("{place}: {error}"))
 }
 
 fn page(role: Role) -> String {

@@ -3,8 +3,7 @@
 pub mod routed;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Range;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -12,10 +11,11 @@ use toml::Spanned;
 use wayleave_control::consent::{Policy as ConsentPolicy, PolicyFile};
 use wayleave_core::{Afi, Prefix};
 
+use crate::laboratory::check::{Check, MAX_NAME, is_label, label_rule, read};
+pub use crate::laboratory::check::{MAX_COMMANDS, MOST_OCTETS, Mistake};
+
 use self::routed::{Capability, CapabilityEntry, KeyServer, KeyServerEntry, Router, RouterEntry, Stamp, StampEntry};
 
-/// Octets of a description, at most.
-pub const MOST_OCTETS: usize = 1 << 20;
 /// Forwarders, at most.
 pub const MAX_NODES: usize = 64;
 /// Gateways, at most.
@@ -28,38 +28,12 @@ pub const MAX_LINKS: usize = 256;
 pub const MAX_NEIGHBOURS: usize = 64;
 /// Hosts, at most.
 pub const MAX_HOSTS: usize = 64;
-/// Commands of one host or gateway, at most.
-pub const MAX_COMMANDS: usize = 16;
 /// Policies of one gateway, and prefixes, and tags of a node, at most.
 pub const MAX_ENTRIES: usize = 16;
 /// Delay of a link, at most.
 pub const MAX_DELAY_MS: u64 = 2_000;
-/// Letters of a name: network interfaces are named after nodes.
-const MAX_NAME: usize = 12;
-/// Names that the laboratory has itself.
-const RESERVED: [&str; 7] = ["lo", "lan", "eth0", "realm", "wayleave0", "default", "all"];
 /// How long consents last, if the file does not say.
 const CONSENT_SECS: u64 = 60;
-
-/// What is wrong with a description, where, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
-    /// Octets of the file, if it has a place.
-    pub span: Option<Range<usize>>,
-    /// What is wrong, and after `, expected ` what was expected.
-    pub message: String,
-    pub help: Option<String>,
-}
-
-impl Mistake {
-    fn at(span: Range<usize>, message: impl Into<String>) -> Self {
-        Self { span: Some(span), message: message.into(), help: None }
-    }
-
-    fn help(self, help: impl Into<String>) -> Self {
-        Self { help: Some(help.into()), ..self }
-    }
-}
 
 /// What `to` is to `from`, as in `overlay.neighbour`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -348,12 +322,7 @@ impl Plan {
     /// # Errors
     /// All that is wrong with it.
     pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
-        if text.len() > MOST_OCTETS {
-            let message = format!("{} octets, expected at most {MOST_OCTETS}", text.len());
-            return Err(vec![Mistake { span: None, message, help: None }]);
-        }
-        let file: File = toml::from_str(text)
-            .map_err(|error| vec![Mistake { span: error.span(), message: error.message().to_owned(), help: None }])?;
+        let file: File = read(text)?;
         let mut check = Check::default();
         let plan = check.plan(&file);
         if check.mistakes.is_empty() { Ok(plan) } else { Err(check.mistakes) }
@@ -369,6 +338,25 @@ impl Plan {
         servers.chain(nodes).chain(routers).chain(self.hosts.iter().map(|host| &host.name)).map(String::as_str)
     }
 
+    /// What to try, as arguments of `wayleave-lab exec`.
+    #[must_use]
+    pub fn to_try(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let [first, second, ..] = &self.gateways[..] {
+            for policy in &first.policies {
+                let name = format!("{}.{}.{}", policy.name, second.name, self.suffix);
+                lines.push(format!("{} wayleave path trace {name} --config gateway.toml", first.name));
+            }
+            let name = format!("{}.{}.{}", first.policies[0].name, second.name, self.suffix);
+            lines.push(format!("{} wayleave ping {name} --config gateway.toml", first.name));
+            lines.push(format!("{} wayleave why {name} --config gateway.toml", first.name));
+        }
+        for server in &self.key_servers {
+            lines.push(format!("{} wayleave cap usage --config key.toml", server.name));
+        }
+        lines
+    }
+
     /// The links of a node, seen from it: the neighbour, what it is to the node, the link.
     pub fn links_of<'a>(&'a self, node: &'a str) -> impl Iterator<Item = (&'a str, Relationship, &'a Link)> {
         self.links.iter().filter_map(move |link| match () {
@@ -379,21 +367,11 @@ impl Plan {
     }
 }
 
-/// What has been seen so far of a description, and what is wrong with it.
-#[derive(Default)]
-struct Check {
-    mistakes: Vec<Mistake>,
-    seen: BTreeSet<String>,
-    addresses: BTreeSet<Ipv4Addr>,
-}
-
 impl Check {
     fn plan(&mut self, file: &File) -> Plan {
         self.counts(file);
         let name = file.lab.name.get_ref();
-        if !is_label(name) {
-            self.wrong(&file.lab.name, format!("`{name}` is no name of a laboratory, {}", label_rule()));
-        }
+        self.lab_name(&file.lab.name);
         let suffix = file.lab.suffix.as_ref().map_or("lab", |suffix| suffix.get_ref().as_str()).to_owned();
         if let Some(given) = &file.lab.suffix
             && !suffix.split('.').all(is_label)
@@ -451,14 +429,6 @@ impl Check {
         Plan { hosts: file.host.iter().map(|host| self.host(host, &gateways, &plan)).collect(), ..plan }
     }
 
-    fn wrong<T>(&mut self, at: &Spanned<T>, message: impl Into<String>) {
-        self.mistakes.push(Mistake::at(at.span(), message));
-    }
-
-    fn whole(&mut self, message: impl Into<String>, help: &str) {
-        self.mistakes.push(Mistake { span: None, message: message.into(), help: Some(help.to_owned()) });
-    }
-
     fn counts(&mut self, file: &File) {
         let is_routed = !file.router.is_empty();
         if is_routed {
@@ -479,22 +449,7 @@ impl Check {
             (file.host.len(), 0, MAX_HOSTS, "hosts", "[[host]]"),
         ];
         for (count, least, most, what, section) in limits {
-            if !(least..=most).contains(&count) {
-                let range = if count < least { format!("at least {least}") } else { format!("at most {most}") };
-                self.whole(format!("{count} {what}, expected {range}"), &format!("each is a section {section}"));
-            }
-        }
-    }
-
-    fn name(&mut self, name: &Spanned<String>) {
-        let text = name.get_ref();
-        if !is_label(text) || text.len() > MAX_NAME {
-            self.wrong(name, format!("`{text}` is no name here, {}", label_rule()));
-        } else if RESERVED.contains(&text.as_str()) || is_stampers_interface(text) {
-            self.wrong(name, format!("`{text}` is a name of the laboratory's own, expected another one"));
-        }
-        if !self.seen.insert(text.clone()) {
-            self.wrong(name, format!("`{text}` is there already, expected a name of its own"));
+            self.count(count, least, most, what, section);
         }
     }
 
@@ -514,12 +469,6 @@ impl Check {
         let policy = server.policy.as_ref().map(|policy| policy.get_ref().clone());
         let all = || format!("[[rule]]\nname = \"members\"\nallow = true\nseconds = {seconds}\n");
         ConsentServer { name: server.name.get_ref().clone(), policy: policy.unwrap_or_else(all) }
-    }
-
-    fn range(&mut self, given: &Spanned<u64>, least: u64, most: u64, unit: &str) {
-        if !(least..=most).contains(given.get_ref()) {
-            self.wrong(given, format!("{} {unit}, expected {least} to {most}", given.get_ref()));
-        }
     }
 
     fn server(&mut self, name: &Spanned<String>, servers: &BTreeSet<String>) {
@@ -579,7 +528,7 @@ impl Check {
         for policy in &gateway.policy {
             let name = policy.name.get_ref();
             if !is_label(name) {
-                self.wrong(&policy.name, format!("`{name}` cannot be a label of a name, {}", label_rule()));
+                self.wrong(&policy.name, format!("`{name}` cannot be a label of a name, {}", label_rule(MAX_NAME)));
             } else if !seen.insert(name.clone()) {
                 self.wrong(&policy.name, "a policy of this name exists already, expected another name");
             } else if seen.len() > MAX_ENTRIES {
@@ -613,16 +562,6 @@ impl Check {
             policies: if policies.is_empty() { vec![shortest] } else { policies },
             run: self.commands(&gateway.run),
         }
-    }
-
-    fn commands(&mut self, run: &[Spanned<String>]) -> Vec<String> {
-        if let Some(first) = run.get(MAX_COMMANDS) {
-            self.wrong(first, format!("{} commands, expected at most {MAX_COMMANDS}", run.len()));
-        }
-        for command in run.iter().filter(|command| command.get_ref().trim().is_empty()) {
-            self.wrong(command, "an empty command, expected a line for `sh`");
-        }
-        run.iter().map(|command| command.get_ref().clone()).collect()
     }
 
     fn known(&mut self, name: &Spanned<String>, nodes: &BTreeSet<String>) {
@@ -807,12 +746,6 @@ const OWN_PREFIXES: [&str; 7] = [
     "fdff::/16",
 ];
 
-/// Whether `text` can be a label of a DNS name in lower case.
-fn is_label(text: &str) -> bool {
-    let is_inside = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
-    (1..=63).contains(&text.len()) && text.bytes().all(is_inside) && !text.starts_with('-') && !text.ends_with('-')
-}
-
 /// Whether a consent server would take the policy: its rules are well formed, and its own tests pass.
 fn check_policy(text: &str) -> Result<(), String> {
     let file: PolicyFile = toml::from_str(text).map_err(|error| {
@@ -822,16 +755,6 @@ fn check_policy(text: &str) -> Result<(), String> {
     let policy = ConsentPolicy::new(&file).map_err(|error| error.to_string())?;
     let failed = policy.run_tests(&file).map_err(|error| error.to_string())?;
     failed.first().map_or(Ok(()), |failure| Err(failure.to_string()))
-}
-
-/// The interfaces that a stamper makes beside those that are named after places.
-fn is_stampers_interface(text: &str) -> bool {
-    let number = text.strip_prefix("stamp").filter(|number| !number.is_empty());
-    number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
-}
-
-fn label_rule() -> String {
-    format!("expected 1 to {MAX_NAME} small letters, digits and `-`")
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use super::plan::routed::{From, KeyServer, Router, Stamp, Waypoint};
 use super::plan::{Host, Plan};
-use super::{Addresses, Overlay, PATIENCE, Role, at_once, host_lines, links, named, namespace, page};
+use super::{Addresses, Overlay, Role, at_once, host_lines, links, named, namespace, page, page_of};
+use crate::laboratory::PATIENCE;
 use crate::netns;
 use crate::overlay::delay::Delay;
 use crate::process::wait_until;
@@ -302,13 +303,14 @@ impl Overlay {
         let places: Vec<(String, Role)> = self.processes.iter().map(|one| (one.place.clone(), one.role)).collect();
         let missing = at_once(&places, |(place, role)| {
             let mut why = String::new();
-            let is_ready = || match super::page_of(place, *role, "/api/v1/status").map(|status| not_ready(&status)) {
-                Ok(None) => Some(()),
-                Ok(Some(what)) | Err(what) => {
-                    why = what;
-                    None
-                }
-            };
+            let is_ready =
+                || match page_of(&namespace(place), place, *role, "/api/v1/status").map(|status| not_ready(&status)) {
+                    Ok(None) => Some(()),
+                    Ok(Some(what)) | Err(what) => {
+                        why = what;
+                        None
+                    }
+                };
             let found = wait_until(PATIENCE, is_ready);
             Ok(found.is_none().then(|| format!("{place} after {} s: {why}", PATIENCE.as_secs())))
         })?;

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::{Afi, Prefix};
 
-use super::{Check, File, Link, MAX_ENTRIES, MAX_NODES, MAX_SERVERS, Plan};
+use super::{File, Link, MAX_ENTRIES, MAX_NODES, MAX_SERVERS, Plan};
+use crate::laboratory::check::{Check, MAX_NAME, is_label, label_rule};
 
 /// Capabilities, at most.
 pub const MAX_CAPABILITIES: usize = 64;
@@ -240,8 +241,8 @@ impl Check {
             let name = entry.name.get_ref();
             if all.iter().any(|other| other.name == *name) {
                 self.wrong(&entry.name, format!("a capability `{name}` is there already, expected another name"));
-            } else if !super::is_label(name) {
-                self.wrong(&entry.name, format!("`{name}` is no name here, {}", super::label_rule()));
+            } else if !is_label(name) {
+                self.wrong(&entry.name, format!("`{name}` is no name here, {}", label_rule(MAX_NAME)));
             }
             let from = match (&entry.principal, &entry.waypoint, &entry.of, &entry.prefix, &entry.id) {
                 (Some(principal), Some(waypoint), None, None, None) => {

@@ -1,16 +1,38 @@
-//! Keys, member set and configurations of the demonstration, made with `wayleave` commands.
+//! Keys, member set and configurations of an exchange, made with `wayleave` commands.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::expect::EXCHANGE;
+use wayleave_core::Asn;
+
 use super::layout::{Layout, MemberLayout, PartyLayout};
 use crate::netns::Rung;
 
-/// The exchange's name.
-pub(super) const NAME: &str = "demo-ix";
+/// What an exchange is, beside its addresses.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its name, which all its members sign.
+    pub name: String,
+    /// The route server's AS, as communities name it.
+    pub asn: Asn,
+    /// Who multiplies policies and route keys: a value of `[party] export`.
+    pub export: &'static str,
+    /// The lines of `[recommendation]`.
+    pub recommendation: String,
+    /// Further lines of members' configurations, in the order of slots.
+    pub members: Vec<String>,
+}
+
+/// Where the files are.
+#[derive(Debug, Clone)]
+pub enum Folders {
+    /// Keys and configurations of all in one folder, their state in another one.
+    Together { configurations: PathBuf, state: PathBuf },
+    /// Each party and member has a folder of its own in this one, named after it.
+    Apart(PathBuf),
+}
 
 /// Prefixes that each member may announce.
 const MAX_PREFIX: u32 = 1_000;
@@ -27,35 +49,38 @@ struct PublicKeys {
 /// Paths of the files, and what all configurations share.
 #[derive(Debug)]
 pub struct Files {
-    folder: PathBuf,
+    folders: Folders,
     binary: PathBuf,
-    state: PathBuf,
+    settings: Settings,
     /// Public keys of party 1's and party 2's operators.
     operators: [String; 2],
     pins: [String; 2],
 }
 
 impl Files {
-    /// Creates all keys, the member set and the configurations in the layout's state folder.
-    pub fn write(layout: &Layout, binary: &Path) -> Result<Self, String> {
-        let folder = layout.state.join("etc");
-        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    /// Creates all keys, the member set and the configurations.
+    pub fn write(layout: &Layout, binary: &Path, folders: Folders, settings: Settings) -> Result<Self, String> {
         let mut files = Self {
-            folder,
+            folders,
             binary: binary.to_path_buf(),
-            state: layout.state.clone(),
+            settings,
             operators: [String::new(), String::new()],
             pins: [String::new(), String::new()],
         };
+        let parties = ["party1", "party2"].into_iter();
+        for owner in parties.chain(layout.members.iter().map(|member| member.name.as_str())) {
+            let folder = files.folder_of(owner);
+            fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
         files.make_member_set(layout)?;
-        files.pins = [files.new_key("party1")?.tls, files.new_key("party2")?.tls];
-        files.put("recommendation.toml", "[recommendation]\n")?;
+        files.pins = [files.new_key("party1", "party1")?.tls, files.new_key("party2", "party2")?.tls];
+        put(&files.recommendation(), &format!("[recommendation]\n{}", files.settings.recommendation))?;
         for party in &layout.parties {
-            files.put(&format!("party{}.toml", party.number), &files.party_configuration(layout, party))?;
+            put(&files.party(party.number), &files.party_configuration(layout, party))?;
         }
         for (slot, member) in layout.members.iter().enumerate() {
-            let text = files.member_configuration(layout, member, slot);
-            files.put(&format!("{}.toml", member.name), &text)?;
+            let more = files.settings.members.get(slot).map_or("", String::as_str);
+            put(&files.member(&member.name), &(files.member_configuration(layout, member, slot) + more))?;
         }
         Ok(files)
     }
@@ -63,29 +88,65 @@ impl Files {
     /// A party's configuration.
     #[must_use]
     pub fn party(&self, number: u8) -> PathBuf {
-        self.folder.join(format!("party{number}.toml"))
+        self.configuration(&format!("party{number}"))
     }
 
     /// A member's configuration.
     #[must_use]
     pub fn member(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.toml"))
+        self.configuration(name)
+    }
+
+    fn configuration(&self, owner: &str) -> PathBuf {
+        match &self.folders {
+            Folders::Together { configurations, .. } => configurations.join(format!("{owner}.toml")),
+            Folders::Apart(folder) => folder.join(owner).join("wayleave.toml"),
+        }
+    }
+
+    fn recommendation(&self) -> PathBuf {
+        self.folder_of("party1").join("recommendation.toml")
+    }
+
+    /// The folder with an owner's keys and configuration.
+    fn folder_of(&self, owner: &str) -> PathBuf {
+        match &self.folders {
+            Folders::Together { configurations, .. } => configurations.clone(),
+            Folders::Apart(folder) => folder.join(owner),
+        }
+    }
+
+    /// A file of an owner.
+    fn of(&self, owner: &str, file: &str) -> String {
+        self.folder_of(owner).join(file).display().to_string()
+    }
+
+    /// The same as the owner's configuration has it: there a file of the same folder has no folder before it.
+    fn named(&self, owner: &str, file: &str) -> String {
+        match &self.folders {
+            Folders::Together { .. } => self.of(owner, file),
+            Folders::Apart(_) => file.to_owned(),
+        }
+    }
+
+    /// An owner's state, as its configuration has it.
+    fn state(&self, owner: &str) -> String {
+        let file = format!("{owner}.redb");
+        match &self.folders {
+            Folders::Together { state, .. } => state.join(file).display().to_string(),
+            Folders::Apart(_) => file,
+        }
     }
 
     /// Writes a recommendation that prefers `favourite` to all others.
     pub fn recommend(&self, favourite: &str) -> Result<(), String> {
-        self.put("recommendation.toml", &format!("[recommendation]\n{favourite} = 10\n"))
+        put(&self.recommendation(), &format!("[recommendation]\n{favourite} = 10\n"))
     }
 
-    /// The path of a file in the folder of configurations.
+    /// The path of a file in the one folder of configurations, or in party 1's.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
-    }
-
-    fn put(&self, name: &str, text: &str) -> Result<(), String> {
-        let path = self.folder.join(name);
-        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+        self.of("party1", name)
     }
 
     /// Runs a command of `wayleave`; what it printed, or why it failed.
@@ -99,8 +160,8 @@ impl Files {
         Err(format!("wayleave {}: {text}{}", arguments.join(" "), String::from_utf8_lossy(&output.stderr)))
     }
 
-    fn new_key(&self, name: &str) -> Result<PublicKeys, String> {
-        let file = self.path(&format!("{name}.key"));
+    fn new_key(&self, owner: &str, name: &str) -> Result<PublicKeys, String> {
+        let file = self.of(owner, &format!("{name}.key"));
         self.tool(&["keys", "new", &file, "--name", name])?;
         self.public(&file)
     }
@@ -117,9 +178,9 @@ impl Files {
 
     /// Makes the operators' and the members' keys, and admits all members in the order of slots.
     fn make_member_set(&mut self, layout: &Layout) -> Result<(), String> {
-        self.operators = [self.new_key("operator1")?.sign, self.new_key("operator2")?.sign];
+        self.operators = [self.new_key("party1", "operator1")?.sign, self.new_key("party2", "operator2")?.sign];
         for member in &layout.members {
-            self.new_key(&member.name)?;
+            self.new_key(&member.name, &member.name)?;
             self.request(member, &[])?;
         }
         self.begin_member_set()?;
@@ -131,10 +192,12 @@ impl Files {
 
     /// The member signs what the exchange is to know of it, for `NAME.request`.
     pub fn request(&self, member: &MemberLayout, more: &[&str]) -> Result<String, String> {
-        let (file, key) = (self.path(&format!("{}.request", member.name)), self.path(&format!("{}.key", member.name)));
+        let name = &member.name;
+        let [file, key] = ["request", "key"].map(|kind| self.of(name, &format!("{name}.{kind}")));
         let (asn, address) = (member.asn.0.to_string(), member.router.to_string());
         let address6 = member.router6().to_string();
-        let mut arguments = vec!["members", "request", &file, "--key", &key, "--exchange", NAME, "--asn", &asn];
+        let mut arguments =
+            vec!["members", "request", &file, "--key", &key, "--exchange", &self.settings.name, "--asn", &asn];
         arguments.extend(["--name", &member.name, "--address", &address, "--address6", &address6]);
         arguments.extend(more);
         self.tool(&arguments)
@@ -146,8 +209,18 @@ impl Files {
         for (party, file) in [1, 2].map(|party| (party, self.member_set(party))) {
             let _ = fs::remove_file(&file);
             // What it signed for a member set of the same name that was given up.
-            let _ = fs::remove_file(self.path(&format!("operator{party}.key.signed")));
-            self.tool(&["members", "init", &file, "--exchange", NAME, "--operator1", one, "--operator2", two])?;
+            let _ = fs::remove_file(self.of(&format!("party{party}"), &format!("operator{party}.key.signed")));
+            self.tool(&[
+                "members",
+                "init",
+                &file,
+                "--exchange",
+                &self.settings.name,
+                "--operator1",
+                one,
+                "--operator2",
+                two,
+            ])?;
         }
         Ok(())
     }
@@ -155,13 +228,17 @@ impl Files {
     /// The member set's file of a party.
     #[must_use]
     pub fn member_set(&self, party: u8) -> String {
-        self.path(&format!("party{party}.members"))
+        let owner = format!("party{party}");
+        match &self.folders {
+            Folders::Together { .. } => self.of(&owner, &format!("{owner}.members")),
+            Folders::Apart(_) => self.of(&owner, "members"),
+        }
     }
 
     /// Party 1's operator proposes what these members request.
     pub fn propose(&self, members: &[&str]) -> Result<String, String> {
-        let (set, key, out) = (self.member_set(1), self.path("operator1.key"), self.path("proposal"));
-        let requests: Vec<String> = members.iter().map(|name| self.path(&format!("{name}.request"))).collect();
+        let (set, key, out) = (self.member_set(1), self.of("party1", "operator1.key"), self.proposal());
+        let requests: Vec<String> = members.iter().map(|name| self.of(name, &format!("{name}.request"))).collect();
         let mut arguments = vec!["members", "propose", &set, "--operator", &key, "--out", &out];
         arguments.extend(requests.iter().flat_map(|file| ["--request", file]));
         let limits: Vec<String> = members.iter().map(|name| format!("{name}={MAX_PREFIX}")).collect();
@@ -169,9 +246,13 @@ impl Files {
         self.tool(&arguments)
     }
 
+    fn proposal(&self) -> String {
+        self.of("party1", "proposal")
+    }
+
     /// Party 2's operator countersigns what was proposed last, in its own file.
     pub fn countersign(&self) -> Result<String, String> {
-        let (set, key, proposal) = (self.member_set(2), self.path("operator2.key"), self.path("proposal"));
+        let (set, key, proposal) = (self.member_set(2), self.of("party2", "operator2.key"), self.proposal());
         self.tool(&["members", "countersign", &set, &proposal, "--operator", &key, "--yes"])
     }
 
@@ -184,24 +265,28 @@ impl Files {
     /// Party 1 listens for party 2. Only party 1 has the recommendation.
     fn party_configuration(&self, layout: &Layout, party: &PartyLayout) -> String {
         let number = party.number;
-        let folder = self.folder.display();
+        let owner = format!("party{number}");
         let (direction, pin, recommendation) = match number {
             1 => (
                 "listen",
                 &self.pins[1],
-                format!("recommendation = \"{folder}/recommendation.toml\"\nlab = true\nepoch_secs = 0\n"),
+                format!(
+                    "recommendation = \"{}\"\nlab = true\nepoch_secs = 0\n",
+                    self.named(&owner, "recommendation.toml")
+                ),
             ),
             _ => ("connect", &self.pins[0], String::new()),
         };
         format!(
             "[party]
 number = {number}
-exchange = \"{NAME}\"
+exchange = \"{name}\"
 listen = \"{listen}\"
-key = \"{folder}/party{number}.key\"
-state = \"{state}/party{number}.redb\"
-members = \"{folder}/party{number}.members\"
+key = \"{key}\"
+state = \"{state}\"
+members = \"{members}\"
 operators = [\"{operator1}\", \"{operator2}\"]
+export = \"{export}\"
 {recommendation}
 [link]
 {direction} = \"{link}\"
@@ -211,8 +296,15 @@ pin = \"{pin}\"
 listen = \"{status}\"
 shares = true
 ",
+            name = self.settings.name,
             listen = party.listen,
-            state = self.state.display(),
+            key = self.named(&owner, &format!("{owner}.key")),
+            state = self.state(&owner),
+            members = match &self.folders {
+                Folders::Together { .. } => self.member_set(number),
+                Folders::Apart(_) => "members".to_owned(),
+            },
+            export = self.settings.export,
             operator1 = self.operators[0],
             operator2 = self.operators[1],
             link = layout.link,
@@ -221,7 +313,6 @@ shares = true
     }
 
     fn member_configuration(&self, layout: &Layout, member: &MemberLayout, slot: usize) -> String {
-        let folder = self.folder.display();
         let name = &member.name;
         let party = |index: usize| {
             let address: SocketAddr = layout.parties[index].listen;
@@ -236,13 +327,13 @@ shares = true
             "[member]
 name = \"{name}\"
 slot = {slot}
-key = \"{folder}/{name}.key\"
-state = \"{state}/{name}.redb\"
+key = \"{key}\"
+state = \"{state}\"
 settle_secs = 3
 lab = true  # accepts documentation prefixes
 
 [exchange]
-name = \"{NAME}\"
+name = \"{of}\"
 asn = {exchange}
 operators = [\"{operator1}\", \"{operator2}\"]
 party1 = {party1}
@@ -257,8 +348,10 @@ hold_time = 9
 [status]
 listen = \"{status}\"
 ",
-            state = self.state.display(),
-            exchange = EXCHANGE.0,
+            key = self.named(name, &format!("{name}.key")),
+            state = self.state(name),
+            of = self.settings.name,
+            exchange = self.settings.asn.0,
             operator1 = self.operators[0],
             operator2 = self.operators[1],
             party1 = party(0),
@@ -269,4 +362,8 @@ listen = \"{status}\"
             status = member.proxy.status,
         )
     }
+}
+
+fn put(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
