@@ -2,7 +2,8 @@
 //!
 //! This crate touches the world. It fetches BIRD, FRR and other routers ([`routers`]), lays out an exchange in namespaces that vanish
 //! with the process ([`netns`]), writes the routers' configurations and reads their tables back ([`bird`], [`frr`]),
-//! and plays the demonstration, which is also the end-to-end test ([`demo`]).
+//! and plays the demonstration, which is also the end-to-end test ([`demo`]). From a description it starts an overlay ([`overlay`]), an
+//! exchange ([`exchange`]) or attesting networks ([`attested`]), as a [`laboratory`].
 
 #![allow(
     clippy::disallowed_methods,

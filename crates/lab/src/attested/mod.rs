@@ -16,9 +16,8 @@ use self::plan::{AsPlan, Plan};
 use crate::demo::internet::{self, Internet, ProxyPlan, Testbed};
 use crate::laboratory::processes::{self, Role};
 use crate::laboratory::routers;
-use crate::laboratory::{Laboratory, PATIENCE};
+use crate::laboratory::{Laboratory, until_nothing_is_missing};
 use crate::netns::Network;
-use crate::process::wait_until;
 use crate::routers::Routers;
 
 /// Host number of the first router on the LAN.
@@ -111,8 +110,9 @@ impl Attested {
             Ok(seen) => seen,
             Err(reason) => return Ok(Some(reason)),
         };
-        if let Some((network, route)) =
-            seen.iter().find_map(|(network, routes)| Some((network, routes.iter().find(|route| route.verdict == "waits")?)))
+        if let Some((network, route)) = seen
+            .iter()
+            .find_map(|(network, routes)| Some((network, routes.iter().find(|route| route.verdict == "waits")?)))
         {
             return Ok(Some(format!("{} waits in the proxy of {network}", route.prefix)));
         }
@@ -165,11 +165,8 @@ fn sites(plan: &Plan) -> internet::Plan {
     let sites = plan.networks.iter().fold(internet::Plan::default(), |sites, one| match &one.proxy {
         None => sites.legacy(&one.name, one.asn.0, one.software),
         Some(proxy) => {
-            let of = ProxyPlan {
-                policy: proxy.policy.clone(),
-                since: proxy.since,
-                ..ProxyPlan::strict(&proxy.originates)
-            };
+            let of =
+                ProxyPlan { policy: proxy.policy.clone(), since: proxy.since, ..ProxyPlan::strict(&proxy.originates) };
             sites.attesting(&one.name, one.asn.0, one.software, of)
         }
     });
@@ -178,16 +175,7 @@ fn sites(plan: &Plan) -> internet::Plan {
 
 impl Laboratory for Attested {
     fn settle(&mut self, say: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let mut missing = String::new();
-        let found = wait_until(PATIENCE, || match self.first_missing() {
-            Ok(None) => Some(Ok(())),
-            Ok(Some(what)) => {
-                missing = what;
-                None
-            }
-            Err(ended) => Some(Err(ended)),
-        });
-        found.ok_or_else(|| format!("after {} s: {missing}", PATIENCE.as_secs()))??;
+        until_nothing_is_missing(|| self.first_missing())?;
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for route in self.seen()?.into_values().flatten().filter(|route| route.is_from_outside) {
             *counts.entry(route.verdict).or_default() += 1;
@@ -200,8 +188,10 @@ impl Laboratory for Attested {
     fn describe(&self) -> Value {
         let sites = || self.internet.sites.iter();
         let proxies = sites().filter_map(|site| Some((site, site.proxy.as_ref()?)));
-        let proxies = proxies.map(|(site, process)| processes::row(&self.folder, &site.plan.name, Role::Attest, process));
-        let routers = sites().map(|site| routers::row(&self.folder, &site.plan.name, site.plan.software, &*site.router));
+        let proxies =
+            proxies.map(|(site, process)| processes::row(&self.folder, &site.plan.name, Role::Attest, process));
+        let routers =
+            sites().map(|site| routers::row(&self.folder, &site.plan.name, site.plan.software, &*site.router));
         json!({ "processes": proxies.chain(routers).collect::<Vec<_>>(), "commands": [], "warnings": [] })
     }
 

@@ -28,11 +28,16 @@ pub struct Cli {
 pub enum Command {
     /// Play the whole suite with real routers, step by step.
     Demo(demo::Demo),
-    /// Start the network that a file describes, in network namespaces: realm, servers, nodes, gateways, hosts.
+    /// Start the network that a file describes, in network namespaces: an overlay, paid transit, an exchange, or attesting networks.
+    ///
+    /// A file describes one of four kinds of network. An overlay has a realm's servers, nodes, gateways and hosts. Paid transit
+    /// has ordinary routers with waypoints, capabilities and stampers. An exchange (`[exchange]`, `[[member]]`) has two parties and
+    /// members' proxies beside BIRD and FRR. Attesting networks (`[[as]]`) have BIRD and FRR behind attesting proxies. There is an
+    /// example of each in docs/examples/lab.
     Up(network::Up),
     /// Show the processes of a running laboratory.
     Status(network::Status),
-    /// Run a command at a node, gateway, server or host.
+    /// Run a command at a place of a laboratory: a node, gateway, server, host, party, member or router.
     Exec(network::Exec),
     /// Draw a laboratory: DOT, or lines of text.
     Graph(network::Graph),

@@ -96,7 +96,7 @@ pub struct Status {
 pub struct Exec {
     #[command(flatten)]
     pub which: Which,
-    /// A node, gateway, server or host; `realm` is the operator's.
+    /// A place: a node, gateway, server, host, party, member, or a member's router (`NAME-router`). `realm` and `anchor` are operators'.
     pub node: String,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -552,6 +552,18 @@ fn detail(status: &Value) -> String {
     let mut parts = Vec::new();
     if let (Some(known), Some(all)) = (number("neighbours_known"), number("neighbours")) {
         parts.push(format!("{known} of {all} neighbours"));
+    }
+    if let Some(pairs) = status["pairs"].as_array() {
+        let up = pairs.iter().filter(|pair| pair["inside"]["up"] == true && pair["outside"]["up"] == true).count();
+        parts.push(format!("{up} of {} pairs", pairs.len()));
+    }
+    if let (Some(own), Some(installed)) = (number("router_routes"), number("installed")) {
+        parts.push(format!("announces {own}, installed {installed}"));
+    }
+    if status["party"].is_u64() {
+        let members = status["members"].as_array().map_or(0, Vec::len);
+        let objects = number("objects").unwrap_or_default();
+        parts.push(format!("members {members}, objects {objects}"));
     }
     for key in ["members", "adverts", "forwarded", "delivered", "sent", "received", "consented", "refused", "failovers"]
     {

@@ -22,9 +22,8 @@ use crate::bird::Bird;
 use crate::frr::Frr;
 use crate::laboratory::processes::{Processes, Role};
 use crate::laboratory::routers::PlacedRouters;
-use crate::laboratory::{Laboratory, PATIENCE};
+use crate::laboratory::{Laboratory, until_nothing_is_missing};
 use crate::netns::{Network, Rung};
-use crate::process::wait_until;
 use crate::routers::Routers;
 use crate::speaker::SpeakingRouter;
 use crate::table::{Customer, Peering, Router};
@@ -187,16 +186,7 @@ impl Exchange {
 
 impl Laboratory for Exchange {
     fn settle(&mut self, say: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let mut missing = String::new();
-        let found = wait_until(PATIENCE, || match self.first_missing() {
-            Ok(None) => Some(Ok(())),
-            Ok(Some(what)) => {
-                missing = what;
-                None
-            }
-            Err(ended) => Some(Err(ended)),
-        });
-        found.ok_or_else(|| format!("after {} s: {missing}", PATIENCE.as_secs()))??;
+        until_nothing_is_missing(|| self.first_missing())?;
         self.warn_of_withheld();
         let mut counts = Vec::new();
         for member in &self.plan.members {

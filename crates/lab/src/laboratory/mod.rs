@@ -16,10 +16,13 @@ use crate::attested::{self, Attested};
 use crate::exchange::{self, Exchange};
 use crate::netns::{Network, NetworkNamespace, Rung};
 use crate::overlay::{self, Overlay, graph};
+use crate::process::wait_until;
 use crate::routers::Routers;
 
-/// How long nodes may take to find each other, and routers their routes.
+/// How long nodes may take to find each other, and gateways their paths.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long real routers may take to have their routes.
+const ROUTERS_PATIENCE: Duration = Duration::from_secs(90);
 
 /// What runs of a description. It ends with this value.
 pub trait Laboratory {
@@ -37,6 +40,22 @@ pub trait Laboratory {
 
     /// Ends everything by SIGTERM; how many processes had to be killed.
     fn stop(&mut self) -> usize;
+}
+
+/// Waits until nothing is missing that routers are to have. `missing` names what is still to happen, or fails if it never will.
+pub(crate) fn until_nothing_is_missing(
+    mut missing: impl FnMut() -> Result<Option<String>, String>,
+) -> Result<(), String> {
+    let mut last = String::new();
+    let found = wait_until(ROUTERS_PATIENCE, || match missing() {
+        Ok(None) => Some(Ok(())),
+        Ok(Some(what)) => {
+            last = what;
+            None
+        }
+        Err(ended) => Some(Err(ended)),
+    });
+    found.ok_or_else(|| format!("after {} s: {last}", ROUTERS_PATIENCE.as_secs()))?
 }
 
 /// A description, read and checked.

@@ -68,7 +68,7 @@ impl Lab {
     }
 
     /// The processes in the laboratory's PID namespace, seen from outside.
-    fn processes(&self) -> BTreeSet<u32> {
+    pub(crate) fn processes(&self) -> BTreeSet<u32> {
         let holder = fs::read_to_string(Path::new(&self.dir).join("holder")).expect("a holder");
         let holder: Value = serde_json::from_str(&holder).expect("JSON");
         let own = fs::read_link(format!("/proc/{}/ns/pid_for_children", holder["pid"])).expect("a namespace");
@@ -97,7 +97,7 @@ pub(crate) fn lower_rung() -> &'static str {
 }
 
 /// Whether none of them runs; one that nobody has waited for yet has no root any more.
-fn gone(ids: &BTreeSet<u32>) -> bool {
+pub(crate) fn gone(ids: &BTreeSet<u32>) -> bool {
     ids.iter().all(|id| !Path::new(&format!("/proc/{id}/root")).exists())
 }
 

@@ -20,6 +20,7 @@ mod kill_nine;
 mod lab;
 mod lab_capabilities;
 mod lab_ping;
+mod lab_routers;
 mod member_attest;
 mod members;
 mod mistakes;
