@@ -94,6 +94,7 @@ fn known() -> wayleave_attestation::pki::View {
 /// The middle signs whatever its router announces, as a careless or corrupt AS does.
 fn careless(config: &mut ProxyConfig) {
     if config.pipeline.asn == Asn(MIDDLE) {
+        config.pipeline.announces_unauthorised = true;
         for class in VerdictClass::ALL {
             config.pipeline.policy.set(class, Treatment::default());
         }

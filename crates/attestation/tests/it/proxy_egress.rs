@@ -34,7 +34,10 @@ fn border(ring: KeyRing) -> (Net, Network) {
     net.speaker(NEXT);
     net.speakers[1].is_end = true;
     let sessions = [net.session(0, |_| ()), net.session(1, |_| ())];
-    let proxy = net.proxy(config(OWN, 1, false), ring);
+    let mut config = config(OWN, 1, false);
+    // The prefixes of these tests are in no record of its AS.
+    config.pipeline.announces_unauthorised = true;
+    let proxy = net.proxy(config, ring);
     net.link(sessions[0], At::Proxy(proxy, 0, Side::Inside));
     net.link(sessions[1], At::Proxy(proxy, 0, Side::Outside));
     net.tell(proxy, shared(network.view.clone()));
