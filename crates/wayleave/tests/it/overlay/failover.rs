@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use wayleave_lab::laboratory::Laboratory as _;
 use wayleave_lab::netns::{self, Network, Rung};
 use wayleave_lab::overlay::plan::Plan;
 use wayleave_lab::overlay::{Overlay, tun_problem};
