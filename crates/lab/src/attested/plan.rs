@@ -327,7 +327,7 @@ to = "third"
             ("asn = 64498", "asn = 64497", 15, 7, "AS64497 is there already"),
             ("\"prefer\"", "\"always\"", 10, 12, "unknown variant `always`, expected `strict` or `prefer`"),
             ("gap = {", "gaps = {", 11, 12, "unknown field `gaps`"),
-            ("64497:1:2", "64497:1", 11, 40, "a large community"),
+            ("64497:1:2", "64497:1", 11, 38, "a large community"),
             ("originates = [\"198.51.100.0/24\"]", "originates = [\"198.51.100.0\"]", 18, 15, "no prefix"),
             ("attest = false", "attest = false\nattested = \"strict\"", 26, 12, "a network that does not attest"),
             ("from = \"left\"", "from = \"wrong\"", 28, 8, "no AS `wrong`, expected the name of an [[as]]"),

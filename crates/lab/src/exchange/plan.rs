@@ -308,7 +308,7 @@ ranking = { strict = true }
             ("communities", "community", 14, 31, "unknown field `community`"),
             ("hide_from = \"rivals\"", "hide_from = \"rival\"", 18, 13, "no group `rival`, expected one of: rivals"),
             ("hide_from", "hides", 18, 1, "unknown field `hides`"),
-            ("direction = \"export\"", "direction = \"import\"", 18, 13, "expected a key of import rules"),
+            ("direction = \"export\"", "direction = \"import\"", 16, 1, "expected a key of import rules"),
             ("strict = true", "strict = 1", 25, 22, "expected a boolean"),
             ("[exchange]", "[[node]]\nname = \"w1\"\n[exchange]", 5, 3, "unknown field `node`"),
         ] {
