@@ -189,15 +189,10 @@ fn mistakes_in_descriptions_with_routers_are_shown_where_they_are() {
     let folder = Folder::new("lab-routers-mistakes");
     for (name, old, new, said) in [
         ("exchange.toml", "hide_from = 64499", "hide_from = \"rivals\"", "no group `rivals`"),
-        (
-            "exchange.toml",
-            "router = \"frr\"",
-            "router = \"gobgp\"",
-            "unknown variant `gobgp`",
-        ),
+        ("exchange.toml", "router = \"frr\"", "router = \"gobgp\"", "unknown variant `gobgp`"),
         ("exchange.toml", "delta = 10", "echo = 10", "no member `echo`"),
         ("exchange.toml", "asn = 64498", "asn = 64496", "AS64496 is the exchange's"),
-        ("attested.toml", "attest = false", "attest = \"no\"", "expected a boolean"),
+        ("attested.toml", "attest = false", "attest = \"no\"", "expected true or false"),
         ("attested.toml", "to = \"plain\"", "to = \"plane\"", "no AS `plane`"),
         ("attested.toml", "[as.policy]", "[as.rule]", "unknown field `rule`"),
     ] {
