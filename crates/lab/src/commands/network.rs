@@ -463,7 +463,7 @@ fn run(folder: &Folder, rung: Rung) -> Outcome {
         Ok(laboratory)
     };
     let mut laboratory = match start() {
-        Ok(overlay) => overlay,
+        Ok(laboratory) => laboratory,
         Err(why) => {
             described("failed", json!({ "why": why }))?;
             return Err(Failure::new(why).into());
