@@ -272,6 +272,12 @@ impl Candidate {
         }
     }
 
+    /// It is no longer listed, and ends with its proofs before the list is renewed anyway.
+    fn passes(&self, now: Now) -> bool {
+        let until = now.unix.secs() + REFRESH.as_secs();
+        !self.is_listed && self.lane.as_ref().is_none_or(|lane| lane.expiry < until)
+    }
+
     /// Servers still know the path: nobody consents to one that is over.
     fn is_current(&self, now: Now) -> bool {
         self.path.expiry() > now.unix.secs()
@@ -583,7 +589,7 @@ impl Peer {
         is_due && !waits
     }
 
-    /// The list seems to lack paths: one has no path beside it, or one with common nodes or that ends with its proofs since it is no longer
+    /// The list seems to lack paths: one has no path beside it, or one with common nodes or that ends soon since it is no longer
     /// listed, or the peer sends over nodes by which none is known here. A path server's list grows while nodes come, and what a node
     /// remembers of it is a little older. Until the list has the path back, a probe is answered over other nodes, which is no help
     /// when these fail.
@@ -595,7 +601,7 @@ impl Peer {
         kept.any(|route| {
             let (active, spare) = (nodes(route.active), nodes(route.spare));
             let shares = spare.iter().any(|node| active.contains(node));
-            let passes = [route.active, route.spare].iter().any(|hash| of(*hash).is_some_and(|of| !of.is_listed));
+            let passes = [route.active, route.spare].iter().any(|hash| of(*hash).is_some_and(|of| of.passes(now)));
             route.spare.is_none()
                 || shares
                 || passes

@@ -216,7 +216,7 @@ fn a_file_with_one_key_twice_is_refused() {
 fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     let folder = Folder::new("attest-keys");
     let made = folder.ok(&["keys", "attest", "a.key", "--asn", "64496"]);
-    assert!(made.contains("asn     AS64496") && made.contains("attest  kc-ed25519:"), "{made}");
+    assert!(made.contains("asn     AS64496") && made.contains("attest  attest:kc-ed25519:"), "{made}");
     assert_eq!(folder.ok(&["keys", "show", "a.key"]), made);
     let secret = fs::read_to_string(folder.0.join("a.key")).expect("a file");
     let seed = secret.lines().find_map(|line| line.strip_prefix("seed = ")).expect("a seed").trim_matches('"');

@@ -129,7 +129,7 @@ fn serve(mut client: impl Read + Write, inner: &Mutex<Inner>) {
 
 /// The key of a file of attestation keys, as octets.
 fn public_key(shown: &str) -> Vec<u8> {
-    let hex = shown.lines().find_map(|line| line.strip_prefix("attest  kc-p256:")).expect("a key");
+    let hex = shown.lines().find_map(|line| line.strip_prefix("attest  attest:kc-p256:")).expect("a key");
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex")).collect()
 }
 

@@ -1197,7 +1197,7 @@ fn a_key_pin_or_claim_of_another_kind_is_refused_with_its_name() {
     // What it is, and where it goes, is to be had of each.
     for (text, name) in names.iter().filter(|(text, _)| **text != secret) {
         let shown = folder.ok(&["keys", "show", text]);
-        assert!(shown.contains(name) && shown.contains("goes_into"), "{shown}");
+        assert!(shown.contains(name) && shown.contains("goes into"), "{shown}");
     }
     let shown = folder.ok(&["keys", "show", "token"]);
     assert!(shown.contains("an API token") && shown.contains(&hash) && !shown.contains(&secret), "{shown}");

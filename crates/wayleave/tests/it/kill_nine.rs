@@ -73,7 +73,7 @@ impl Faults {
             let path = exchange.files.party(number);
             let text = fs::read_to_string(&path).expect("a configuration");
             let budget = "[budget]\nresyncs_per_hour = 100000\nchoices_per_hour = 100000\n";
-            let text = text.replacen("[link]", &format!("export = \"{export}\"\n[link]"), 1);
+            let text = text.replacen("export = \"direct\"", &format!("export = \"{export}\""), 1);
             fs::write(path, format!("{text}\n{budget}")).expect("written");
         }
         let mut links = vec![relayed(&exchange.files.party(2), link)];

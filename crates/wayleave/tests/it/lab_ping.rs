@@ -62,7 +62,8 @@ fn scion_packets_are_answered_over_three_ases_and_a_spoiled_mac_is_told_by_scmp(
         };
         text.lines().map(|line| line.split(' ').map(word).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
-    let shown = snippets("lab.md", "text").swap_remove(0);
+    let shown = snippets("lab.md", "text").into_iter().find(|shown| shown.contains("wayleave-lab ping"));
+    let shown = shown.expect("the guide shows it");
     let mut transcript = String::new();
     for command in shown.lines().filter_map(|line| line.strip_prefix("$ ")) {
         transcript += &format!("$ {command}\n");

@@ -95,7 +95,7 @@ fn a_node_that_was_the_last_before_two_kills_is_refused_and_another_is_served() 
     let realm = Realm::new("ends-starts");
     let server = realm.path_server("paths");
     let [a, b] = ["a", "b"].map(|name| realm.router(name, None));
-    let name = format!("node {}", realm.identity("a"));
+    let name = format!("node {}", realm.identity("a").trim_start_matches("node:"));
     drop(server);
     let config = realm.path("paths").join("path.toml");
     let role = Configured::of("path", config, Folder::new("ends-starts-log"));
@@ -112,7 +112,7 @@ fn a_node_that_was_the_last_before_two_kills_is_refused_and_another_is_served() 
     role.says(before, REFUSED);
     let _b = realm.start("b", "router", &b);
     role.says(before, "advert taken");
-    let of_b = format!("node {}", realm.identity("b"));
+    let of_b = format!("node {}", realm.identity("b").trim_start_matches("node:"));
     let log = role.log()[before..].to_owned();
     // The realm's operator connects too.
     let is_up = |node: &str| log.lines().any(|line| line.contains("link up") && line.contains(node));

@@ -70,7 +70,11 @@ impl<'a> Thief<'a> {
 
     fn name_of(&self, identity: &wayleave_core::IdentityKey) -> &str {
         let text = identity.to_string();
-        self.world.identities.iter().find(|(_, known)| **known == text).map_or("?", |(name, _)| name)
+        self.world
+            .identities
+            .iter()
+            .find(|(_, known)| known.trim_start_matches("node:") == text)
+            .map_or("?", |(name, _)| name)
     }
 
     /// The paths to `host` that the path server finds.
