@@ -101,7 +101,7 @@ fn lines(along: &str, series: &[Series<f64>]) -> Vec<Vec<String>> {
 /// Three significant digits, with the letters of SI where they are shorter.
 fn shown(value: f64) -> String {
     let (factor, letter) = match value.abs() {
-        v if v == 0.0 => (1.0, ""),
+        0.0 => (1.0, ""),
         v if v < 1e-6 => (1e9, " n"),
         v if v < 1e-3 => (1e6, " u"),
         v if v < 0.1 => (1e3, " m"),

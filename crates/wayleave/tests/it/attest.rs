@@ -232,7 +232,7 @@ fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     let under = ["--anchor", "anchor.key", "--objects", "objects"];
     // The anchor's operator needs public keys only.
     let public = made.lines().find_map(|line| line.strip_prefix("attest  ")).expect("a key");
-    folder.ok(&[&["keys", "profile", "--asn", "64496", "--key", &format!("attest:{public}")], &under[..]].concat());
+    folder.ok(&[&["keys", "profile", "--asn", "64496", "--key", public], &under[..]].concat());
     folder.ok(&[
         &["keys", "record", "--asn", "64496", "--prefix", "192.0.2.0/24-26", "--attested", "prefer"],
         &under[..],

@@ -56,13 +56,8 @@ fn an_older_folder_put_back_while_the_proxy_was_down_changes_nothing_and_is_an_a
     folder.sign(&later);
     folder.sign(&["record", "--asn", "64499", "--prefix", PREFIX]);
     let meet = free();
-    // The origin's proxy would not announce what no record lets it.
-    let as_told = "announce_unauthorised = true\n[keys]\n";
     let mut a = Proxy::new(&folder, ORIGIN, &format!("connect = \"{meet}\""), "");
-    let config = folder.0.join(format!("as{ORIGIN}.toml"));
-    fs::write(&config, fs::read_to_string(&config).expect("it").replacen("[keys]\n", as_told, 1)).expect("written");
-    a.kill();
-    a.start();
+    a.announce_unauthorised();
     let mut b = Proxy::new(&folder, LAST, &format!("listen = \"{meet}\""), "");
     eventually("it is known", || known(&b)["objects"] == 5);
     assert_eq!((known(&b)["kept"].clone(), known(&b)["alarms"].clone()), (0.into(), serde_json::json!([])));

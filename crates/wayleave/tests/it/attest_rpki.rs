@@ -143,7 +143,8 @@ fn origins_and_router_keys_of_a_cache_take_effect_without_a_new_update() {
     let rpki = format!("[rpki]\ncache = \"{}\"\n", cache.address);
     let meet = free();
     let keys = |asn: u32| format!("signing = \"{asn}.key\"\n");
-    let a = Proxy::with_keys(&folder, ORIGIN, &format!("connect = \"{meet}\""), &keys(ORIGIN), &rpki);
+    let mut a = Proxy::with_keys(&folder, ORIGIN, &format!("connect = \"{meet}\""), &keys(ORIGIN), &rpki);
+    a.announce_unauthorised();
     let b = Proxy::with_keys(&folder, LAST, &format!("listen = \"{meet}\""), &keys(LAST), &rpki);
     let (left, right) = (speaker(ORIGIN, LAST, 1, &a), speaker(LAST, ORIGIN, 2, &b));
     left.announce(own(ORIGIN));

@@ -52,6 +52,15 @@ impl Proxy {
         proxy
     }
 
+    /// Starts it again as one that announces what no record lets its AS originate.
+    pub fn announce_unauthorised(&mut self) {
+        let file = self.folder.join(format!("{}.toml", self.name));
+        let config = fs::read_to_string(&file).expect("its configuration");
+        fs::write(file, config.replacen("[keys]\n", "announce_unauthorised = true\n[keys]\n", 1)).expect("written");
+        self.kill();
+        self.start();
+    }
+
     pub fn start(&mut self) {
         self.start_with(&[]);
     }
