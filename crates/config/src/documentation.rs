@@ -99,7 +99,7 @@ fn is_documentation(address: IpAddr) -> bool {
         let network: Option<Prefix> = network.parse().ok();
         network.is_some_and(|network| Prefix::truncated(address, network.len()).is_ok_and(|of| of == network))
     };
-    NETWORKS.iter().any(|network| contains(&network))
+    NETWORKS.iter().any(contains)
 }
 
 #[cfg(test)]
