@@ -50,7 +50,7 @@ pub enum Command {
     /// Replay the UPDATEs of an MRT file as a BGP speaker.
     Speak(speak::Speak),
     /// Run benchmarks; one JSON object each.
-    Bench(bench::Bench),
+    Bench(Box<bench::Bench>),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.

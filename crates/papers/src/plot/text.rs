@@ -75,7 +75,7 @@ fn categories(places: &[String], series: &[Series<usize>]) -> Vec<Vec<String>> {
             row.push(value(one, at).map_or_else(|| "-".to_owned(), shown));
             if one.style == Style::Published && number > 0 {
                 let quotient = value(&series[number - 1], at).zip(value(one, at)).map(|(ours, theirs)| ours / theirs);
-                row.push(quotient.map_or_else(|| "-".to_owned(), shown));
+                row.push(quotient.map_or_else(|| "-".to_owned(), plain));
             }
         }
         rows.push(row);
@@ -96,6 +96,17 @@ fn lines(along: &str, series: &[Series<f64>]) -> Vec<Vec<String>> {
         }
     }
     rows
+}
+
+/// A quotient, which is near one or of interest to the order of its size alone.
+fn plain(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 0.1 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
 }
 
 /// Three significant digits, with the letters of SI where they are shorter.
