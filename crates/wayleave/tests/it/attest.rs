@@ -264,14 +264,14 @@ fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     let add = ["keys", "addition", "--identity", "identity.key", "--attest", "new.key", "--objects", "objects"];
     assert!(folder.ok(&add).contains("addition-64496.object"));
     assert!(list().contains("refused: objects/addition-64496.object"), "{}", list());
-    let keys = [format!("attest:{public}"), format!("identity:{public_identity}")];
-    folder.ok(&[&["keys", "profile", "--asn", "64496", "--key", &keys[0], "--key", &keys[1]], &under[..]].concat());
+    let keys = [public, public_identity];
+    folder.ok(&[&["keys", "profile", "--asn", "64496", "--key", keys[0], "--key", keys[1]], &under[..]].concat());
     assert!(
         list().contains("addition") && list().contains("attest:kc-p256:") && !list().contains("refused"),
         "{}",
         list()
     );
-    let wrong = ["keys", "addition", "--identity", "identity.key", "--objects", "objects", "--key", &keys[1]];
+    let wrong = ["keys", "addition", "--identity", "identity.key", "--objects", "objects", "--key", keys[1]];
     assert!(folder.fails(2, &wrong).contains("attestation keys only"));
     // Nothing that is in force is dropped silently.
     let record = |more: &[&'static str]| [&["keys", "record", "--asn", "64496"], more, &under[..]].concat();
