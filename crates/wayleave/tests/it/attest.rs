@@ -290,7 +290,7 @@ fn keys_are_created_listed_signed_and_refused_if_others_can_read_them() {
     let said = folder.ok(&record(&["--prefix", "198.51.100.0/24", "--attested", "strict", "--replace"]));
     assert!(said.contains("dropped 192.0.2.0/24-28") && !said.contains("attested"), "{said}");
     let profile =
-        |more: &[&'static str]| [&["keys", "profile", "--asn", "64496", "--key", &keys[0]], more, &under[..]].concat();
+        |more: &[&'static str]| [&["keys", "profile", "--asn", "64496", "--key", keys[0]], more, &under[..]].concat();
     assert!(plain(&folder.fails(1, &profile(&[]))).contains("identity:kc-ed25519:"));
     folder.ok(&profile(&["--add"]));
     assert!(list().contains("identity:kc-ed25519:"), "{}", list());
