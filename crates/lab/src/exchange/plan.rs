@@ -261,11 +261,7 @@ ranking = { strict = true }
 
     /// The first mistake's line, column and message.
     fn mistake(text: &str) -> (usize, usize, String) {
-        let mistakes = Plan::parse(text).expect_err("a mistake");
-        let Mistake { span, message, .. } = mistakes[0].clone();
-        let Some(span) = span else { return (0, 0, message) };
-        let before = &text[..span.start];
-        (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default().len() + 1, message)
+        Plan::parse(text).expect_err("a mistake")[0].located(text)
     }
 
     #[test]

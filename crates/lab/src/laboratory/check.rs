@@ -39,6 +39,15 @@ impl Mistake {
         Self { span: Some(span), message: message.into(), help: None }
     }
 
+    /// Line and column in the description, both from one and zero without a place, and the message.
+    #[cfg(test)]
+    pub(crate) fn located(&self, text: &str) -> (usize, usize, String) {
+        let Some(span) = &self.span else { return (0, 0, self.message.clone()) };
+        let before = &text[..span.start];
+        let column = before.rsplit('\n').next().unwrap_or_default().len() + 1;
+        (before.matches('\n').count() + 1, column, self.message.clone())
+    }
+
     pub(crate) fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }

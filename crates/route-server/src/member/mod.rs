@@ -451,7 +451,8 @@ impl Member {
         self.event(MemberEvent::Alarm(alarm));
     }
 
-    /// Sends a frame, if the session has begun: the first frame on a link is the hello, which waits for both links. Where there is no credit for it, it is left out, and what follows is as if it had come too late: whoever
+    /// Sends a frame, if the session has begun: the first frame on a link is the hello, which waits for both links. Where there is
+    /// no credit for it, it is left out, and what follows is as if it had come too late: whoever
     /// makes long frames asks [`Member::has_credit`] first.
     fn send(&mut self, party: PartyNumber, frame: &FromMember) {
         let number = index(party);
