@@ -144,7 +144,8 @@ fn curl(world: &World, page: &[u8]) {
         let after = ["w1", "w2", "w3", "e"].map(|node| world.forwarded(node));
         let passed: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
         assert!(passed[..3].iter().all(|count| *count > 10_000), "clean.b goes over w1, w2 and w3: {passed:?}");
-        assert!(passed[3] < 200, "and not over e: {passed:?}");
+        // Probes and their answers cross e; how many depends on how long this machine takes.
+        assert!(passed[3] < passed[0] / 100, "and not over e: {passed:?}");
     }
     let before = world.forwarded("e");
     ended(spawn_curl(world, "a", &["-o", "fast", "http://fast.b.overlay:8080/part"]), world);
