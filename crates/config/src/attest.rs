@@ -361,8 +361,8 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      # One pair of sessions for each neighbour. Each end sees the other as if there were no proxy.\n\
      [[pair]]\n\
      name = \"neighbour\"\n\
-     # Your own speaker: it connects to the address here, or the proxy connects to it.\n\
-     inside = { listen = \"127.0.0.1:1790\", address = \"127.0.0.1\" }\n\
+     # Your own speaker: it connects to the address here, or the proxy connects to it. On one machine its session is multihop.\n\
+     inside = { listen = \"127.0.0.2:1790\", address = \"127.0.0.1\" }\n\
      # The neighbour.\n\
      outside = { connect = \"192.0.2.2:179\", asn = 64498 }\n\
      # Each end may have, as its speaker has it: `password_file`, a file with the password of TCP MD5 (RFC 2385) that only its\n\

@@ -20,7 +20,7 @@ use super::machine::{absent_address, state_fault, taken_by_status};
 use super::parse::{HostPort, PublicKey, Text};
 use super::protection::{ProtectionKeys, TtlSecurity};
 use super::rs::{
-    FileFault, StatusSection, example, exchange_fault, has_example_operators, key_fault, operators_fault, range,
+    FileFault, StatusSection, TRIAL, example, exchange_fault, has_example_operators, key_fault, operators_fault, range,
     shared_fault, status_warning,
 };
 use super::{EXAMPLE_OPERATORS, EXAMPLE_PINS, Fault, Source};
@@ -150,6 +150,8 @@ pub struct PartyAt {
 pub struct RouterSection {
     pub listen: Option<Spanned<Text<SocketAddr>>>,
     pub connect: Option<Text<SocketAddr>>,
+    /// The local address of outgoing connections.
+    pub bind: Option<Spanned<Text<IpAddr>>>,
     /// Only the router at this address may connect.
     pub address: Option<Spanned<Text<IpAddr>>>,
     pub asn: Spanned<Asn>,
@@ -341,6 +343,14 @@ impl MemberFile {
             let message = format!("{} is the exchange's, expected the AS number of your router", router.asn.get_ref());
             faults.push(Fault::at(router.asn.span(), message));
         }
+        if let Some(bind) = &router.bind {
+            let is_same = |connect: Text<SocketAddr>| connect.0.is_ipv4() == bind.get_ref().0.is_ipv4();
+            if !router.connect.is_some_and(is_same) {
+                let message =
+                    "only outgoing connections have this address, expected `connect` with one of the same family";
+                faults.push(Fault::at(bind.span(), message));
+            }
+        }
         if exchange.party1.pin.get_ref() == exchange.party2.pin.get_ref() {
             let message = "the same fingerprint as party 1's, expected party 2's";
             faults.push(
@@ -406,8 +416,19 @@ impl MemberFile {
         warnings.extend(self.attestation.iter().flat_map(|section| section.get_ref().keys.warnings()));
         warnings.extend(self.router_warnings());
         warnings.extend(self.status.as_ref().and_then(status_warning));
+        if is_trial(self.exchange.name.get_ref()) {
+            let message =
+                format!("`{}` is a trial: one person has the keys of both parties", self.exchange.name.get_ref());
+            let help = "who runs it can read your policy; announce nothing to it that you would not publish";
+            warnings.push(Fault::at(self.exchange.name.span(), message).help(help));
+        }
         warnings
     }
+}
+
+/// Whether an exchange is one person's, for a trial.
+pub fn is_trial(exchange: &str) -> bool {
+    exchange.starts_with(TRIAL)
 }
 
 impl MemberFile {
@@ -446,8 +467,24 @@ fn template() -> String {
         rs_asn: 64_496,
         operators: EXAMPLE_OPERATORS.map(str::to_owned),
         parties: [("127.0.0.1:7001", EXAMPLE_PINS[0]), ("127.0.0.1:7002", EXAMPLE_PINS[1])],
+        beside: None,
     })
 }
+
+/// A proxy on its router's own machine, in a trial with others.
+pub struct BesideRouter {
+    /// Its address on loopback, with which the router has the session.
+    pub proxy: Ipv4Addr,
+    /// The port of its status pages.
+    pub status: u16,
+}
+
+/// Where a proxy listens for a router of the same machine: at an address that no interface has, since no router takes one of its own
+/// for a neighbour's; and not at the router's port.
+const BESIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// The port.
+pub const BESIDE_PORT: u16 = 1790;
+const STATUS: u16 = 8490;
 
 /// The values in which members' configurations differ.
 pub struct Invitation<'a> {
@@ -463,12 +500,18 @@ pub struct Invitation<'a> {
     /// Of party 1 and party 2.
     pub operators: [String; 2],
     pub parties: [(&'a str, &'a str); 2],
+    /// In a trial on one machine.
+    pub beside: Option<BesideRouter>,
 }
 
 /// A member's configuration with these values.
 pub fn template_with(parts: &Invitation<'_>) -> String {
-    let Invitation { name, slot, asn, router, router_id, exchange, rs_asn, operators: [operator1, operator2], parties } =
+    let Invitation { name, slot, asn, router, router_id, exchange, rs_asn, operators: [operator1, operator2], .. } =
         parts;
+    let Invitation { parties, beside, .. } = parts;
+    let (proxy, status) = beside.as_ref().map_or((BESIDE, STATUS), |beside| (beside.proxy, beside.status));
+    // What only a trial has from the beginning.
+    let trial = if beside.is_some() { "" } else { "#" };
     // A name of the member set is printable, but may hold what TOML quotes.
     let (quoted, exchange) = (toml::Value::from(*name), toml::Value::from(*exchange));
     let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
@@ -494,7 +537,7 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          # How long routes are kept while a party is unreachable, in seconds.\n\
          #stale_secs = 3600\n\
          # In a laboratory: take routes to prefixes that are reserved for documentation.\n\
-         #lab = true\n\
+         {trial}lab = true\n\
          # Announce and use routes with an AS_SET, which are treated as withdrawn otherwise (RFC 9774).\n\
          #accept_as_set = true\n\
          # Whether slots that join later get routes: \"serve\", or \"hold\" until `released` lists them. A further slot of an AS\n\
@@ -513,11 +556,13 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          party1 = {{ address = \"{address1}\", pin = \"{pin1}\" }}\n\
          party2 = {{ address = \"{address2}\", pin = \"{pin2}\" }}\n\
          \n\
-         # Your own BGP router, which peers with this proxy as with any route server.\n\
+         # Your own BGP router, which peers with this proxy as with any route server. On the router's own machine the proxy has an\n\
+         # address on loopback (docs/guide/member.md); on another one, one of the exchange's network, and port 179.\n\
          [router]\n\
-         listen = \"127.0.0.1:1790\"\n\
-         # Or the proxy connects to the router:\n\
-         #connect = \"{connect}\"\n\
+         listen = \"{proxy}:{BESIDE_PORT}\"\n\
+         # The proxy connects to the router, too, from the address in `bind`:\n\
+         {trial}connect = \"{connect}\"\n\
+         {trial}bind = \"{proxy}\"\n\
          # Only the router at this address may connect.\n\
          {address}\n\
          asn = {asn}\n\
@@ -571,6 +616,6 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          \n\
          # Status pages and metrics. They show the results of your policy: for you alone.\n\
          [status]\n\
-         listen = \"127.0.0.1:8490\"\n"
+         listen = \"127.0.0.1:{status}\"\n"
     )
 }

@@ -1,7 +1,7 @@
 //! The configuration of a party of the route server.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -75,6 +75,8 @@ pub struct PartySection {
     /// Allows epochs as short as one likes; for a laboratory only.
     #[serde(default)]
     pub lab: bool,
+    /// Of a trial, in which one person has all keys: the folder with both operators' key files.
+    pub trial: Option<Spanned<PathBuf>>,
 }
 
 /// Who multiplies export policies and route keys.
@@ -186,6 +188,11 @@ pub const MAX_PREFIX_LIMIT: u32 = 1_000_000;
 /// What the operator may set.
 const MOST_PREFIXES: u64 = 100_000_000;
 
+/// How the names of trials begin, and no others: members see by it that nobody is neutral.
+pub const TRIAL: &str = "trial-";
+/// The operators' key files in a trial's folder of them.
+pub const TRIAL_OPERATORS: [&str; 2] = ["operator1.key", "operator2.key"];
+
 /// A quarter of an hour, the shortest outside a laboratory.
 const SHORTEST_EPOCH: u64 = 900;
 
@@ -223,6 +230,7 @@ impl RsConfig {
         }
         faults.extend(exchange_fault(&party.exchange));
         faults.extend(operators_fault(&party.operators));
+        faults.extend(self.trial_name_fault());
         if let Some(file) = party.recommendation.as_ref().filter(|_| *party.number.get_ref() == 2) {
             let message = "only party 1 has the exchange's recommendation, expected no such key";
             faults.push(Fault::at(file.span(), message).help("party 2 must not know it"));
@@ -251,6 +259,54 @@ impl RsConfig {
             std::iter::once(members).chain(link.listen.iter().map(|listen| listen.get_ref().0)).collect();
         faults.extend(taken_by_status(self.status.as_ref(), &listening));
         faults
+    }
+
+    /// A trial whose name does not say so, or the name of one without its mark.
+    fn trial_name_fault(&self) -> Option<Fault> {
+        let (name, trial) = (&self.party.exchange, &self.party.trial);
+        match (name.get_ref().starts_with(TRIAL), trial) {
+            (true, None) => {
+                let message = format!("names that begin with `{TRIAL}` are those of trials, expected another one");
+                Some(Fault::at(name.span(), message).help(
+                    "in a trial one person has the keys of both operators (`wayleave exchange new`, which writes \
+                     `trial = FOLDER`); an exchange of two organisations begins with `wayleave members init`",
+                ))
+            }
+            (false, Some(trial)) => {
+                let message =
+                    format!("`{}` is not the name of a trial, expected one that begins with `{TRIAL}`", name.get_ref());
+                Some(Fault::at(trial.span(), message).help("members see by the name that nobody is neutral"))
+            }
+            _ => None,
+        }
+    }
+
+    /// A trial is one person's: it has both operators' keys. Where one of them is somebody else's, this is no trial.
+    ///
+    /// # Errors
+    /// At `operators`, with the operator whose key is another or not there.
+    pub fn check_trial(&self, source: &Source) -> Result<(), Failures> {
+        self.operators_apart_fault(source).map_or(Ok(()), |fault| Err(source.failure(fault).into()))
+    }
+
+    fn operators_apart_fault(&self, source: &Source) -> Option<Fault> {
+        let folder = source.resolve(self.party.trial.as_ref()?.get_ref());
+        let operators = (1..).zip(TRIAL_OPERATORS).zip(self.party.operators.get_ref());
+        let why = operators.into_iter().find_map(|((number, file), expected)| {
+            let path = folder.join(file);
+            let key = Identity::load(&path).map(|identity| signing_key(&identity).verifying_key().to_bytes());
+            match key {
+                Ok(key) if key == expected.0.0.to_bytes() => None,
+                Ok(_) => Some(format!("{} is not the key of party {number}'s operator", path.display())),
+                Err(error) => Some(format!("the key of party {number}'s operator is not in the trial: {error}")),
+            }
+        })?;
+        let fault =
+            Fault::at(self.party.operators.span(), format!("{why}, expected one person with both operators' keys"));
+        Some(fault.help(
+            "two operators make no trial but an exchange, with keys, a member set and a name of its own: \
+             `wayleave members init` begins it",
+        ))
     }
 
     /// Whom this party trusts to say who is a member.
@@ -302,6 +358,7 @@ impl RsConfig {
         let mut faults: Vec<FileFault> = key_fault(&party.key, source).into_iter().collect();
         faults.extend(self.shared_key_fault(source).map(FileFault::Unusable));
         faults.extend(state_fault(&party.state, source));
+        faults.extend(self.operators_apart_fault(source).map(FileFault::Unusable));
         let members = source.resolve(party.members.get_ref());
         let mut directory = None;
         if let Some(fault) = kind_fault(&party.members, source, false) {
@@ -446,6 +503,15 @@ impl RsConfig {
         warnings.extend(listening.filter_map(absent_address));
         warnings.extend(self.status.as_ref().and_then(status_warning));
         warnings.extend(self.rank_wait_warning());
+        if let Some(trial) = &self.party.trial {
+            let message = format!(
+                "`{}` is a trial: whoever reads this machine reads every policy",
+                self.party.exchange.get_ref()
+            );
+            warnings.push(
+                Fault::at(trial.span(), message).help("fine to try things out; nothing of it goes into an exchange"),
+            );
+        }
         if *self.party.epoch_secs.get_ref() < SHORTEST_EPOCH {
             let message = format!("a recommendation may change after {} seconds", self.party.epoch_secs.get_ref());
             let help = "for a laboratory only: members that try rankings learn its order sooner";
@@ -616,17 +682,51 @@ pub fn examples_left() -> Failure {
 
 /// What `wayleave init rs` prints.
 pub fn template(party: u8) -> String {
-    let (other, link, recommendation) = match party {
+    template_with(&PartyValues {
+        number: party,
+        exchange: "example-ix",
+        operators: EXAMPLE_OPERATORS,
+        pin: EXAMPLE_PINS[if party == 1 { 1 } else { 0 }],
+        address: Ipv4Addr::LOCALHOST.into(),
+        trial: None,
+    })
+}
+
+/// The port on which party 1 listens for members; party 2 has the next one.
+pub const MEMBERS_PORT: u16 = 7001;
+
+/// The values in which parties' configurations differ.
+pub struct PartyValues<'a> {
+    pub number: u8,
+    pub exchange: &'a str,
+    /// Of party 1 and party 2.
+    pub operators: [&'a str; 2],
+    /// The other party's.
+    pub pin: &'a str,
+    /// Where it listens for members.
+    pub address: IpAddr,
+    /// Of a trial: the folder with both operators' keys.
+    pub trial: Option<&'a str>,
+}
+
+/// A party's configuration with these values.
+pub fn template_with(values: &PartyValues<'_>) -> String {
+    let PartyValues { number: party, exchange, operators: [operator1, operator2], pin, address, trial } = values;
+    let exchange = toml::Value::from(*exchange);
+    let (link, recommendation) = match party {
         1 => (
-            EXAMPLE_PINS[1],
             "# Party 1 listens for party 2 here.\nlisten = \"127.0.0.1:7000\"",
             "# The exchange's recommendation by member, larger is preferred. Reloaded on SIGHUP.\n\
              #recommendation = \"recommendation.toml\"\n",
         ),
-        _ => (EXAMPLE_PINS[0], "# Where party 1 listens for this party.\nconnect = \"127.0.0.1:7000\"", ""),
+        _ => ("# Where party 1 listens for this party.\nconnect = \"127.0.0.1:7000\"", ""),
     };
-    let port = 7000 + u16::from(party);
-    let status = 8480 + u16::from(party);
+    let listen = SocketAddr::new(*address, MEMBERS_PORT + u16::from(*party) - 1);
+    let status = 8480 + u16::from(*party);
+    let trial = trial.map_or(String::new(), |folder| {
+        let folder = toml::Value::from(folder);
+        format!("# One person has all keys of this exchange, both operators' among them, in this folder.\ntrial = {folder}\n")
+    });
     format!(
         "# Party {party} of a private route server. Run it with: wayleave run rs --config FILE\n\
          # Paths are relative to this file.\n\
@@ -634,9 +734,9 @@ pub fn template(party: u8) -> String {
          [party]\n\
          number = {party}\n\
          # The exchange's name, the same at both parties and every member.\n\
-         exchange = \"example-ix\"\n\
+         exchange = {exchange}\n\
          # Where members connect.\n\
-         listen = \"127.0.0.1:{port}\"\n\
+         listen = \"{listen}\"\n\
          # Created by: wayleave keys new party{party}.key\n\
          key = \"party{party}.key\"\n\
          # The state that must survive a restart.\n\
@@ -644,7 +744,7 @@ pub fn template(party: u8) -> String {
          # The member set that both operators signed, begun by: wayleave members init. Reloaded on SIGHUP.\n\
          members = \"members\"\n\
          # The public keys of party 1's and party 2's operators, who both sign the member set.\n\
-         operators = [\"{}\", \"{}\"]\n\
+         operators = [\"{operator1}\", \"{operator2}\"]\n\
          # Interval between batches in milliseconds; 0 handles each announcement at once. Only party 1's value is used.\n\
          #tick_ms = 50\n\
          # How long routes of a member that is away are kept, in seconds.\n\
@@ -663,12 +763,12 @@ pub fn template(party: u8) -> String {
          #epoch_secs = 900\n\
          # In a laboratory: allow less.\n\
          #lab = true\n\
-         {recommendation}\
+         {trial}{recommendation}\
          \n\
          [link]\n\
          {link}\n\
          # The line `pin` of the peer party's key file, from its operator: wayleave keys show\n\
-         pin = \"{other}\"\n\
+         pin = \"{pin}\"\n\
          \n\
          # What each member may cost this party. One that sends more gets credit more slowly, and what comes all the same is refused.\n\
          #[budget]\n\
@@ -681,7 +781,6 @@ pub fn template(party: u8) -> String {
          \n\
          # Status pages and metrics. They do not show policies, but are for this party's operator alone.\n\
          [status]\n\
-         listen = \"127.0.0.1:{status}\"\n",
-        EXAMPLE_OPERATORS[0], EXAMPLE_OPERATORS[1],
+         listen = \"127.0.0.1:{status}\"\n"
     )
 }

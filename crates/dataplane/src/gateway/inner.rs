@@ -16,6 +16,7 @@ pub(super) const IPV6_LEAST: usize = 1280;
 /// Octets of an ICMPv4 error, at most (RFC 1812 section 4.3.2.3).
 const LONGEST_V4: usize = 576;
 const SYN: u8 = 2;
+const FIN: u8 = 1;
 /// TCP's option for the greatest segment.
 const OPTION_MSS: u8 = 2;
 
@@ -201,6 +202,12 @@ pub(super) fn rewrite(inner: &mut Inner, octets: &mut [u8], end: End, address: I
 /// Whether a packet begins a TCP connection, or answers one that does.
 pub(super) fn is_syn(inner: &Inner, octets: &[u8]) -> bool {
     inner.protocol == TCP && octets.get(inner.header() + 13).is_some_and(|flags| flags & SYN != 0)
+}
+
+/// Whether a TCP segment has a length (RFC 9293 section 3.4): its sender repeats it until it is acknowledged.
+pub(super) fn takes_sequence_space(inner: &Inner, octets: &[u8]) -> bool {
+    let has_flag = octets.get(inner.header() + 13).is_some_and(|flags| flags & (SYN | FIN) != 0);
+    has_flag || inner.tcp_headers(octets).is_some_and(|end| end < octets.len())
 }
 
 /// Lowers the greatest segment that a SYN names to what fits into packets of `room` octets; returns whether it did.

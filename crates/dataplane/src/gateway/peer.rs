@@ -32,7 +32,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(5);
 const DEAF: Duration = Duration::from_secs(5);
 /// A path that comes first is used again once it has been answered on for this long.
 const PROVEN: Duration = Duration::from_secs(10);
-/// Flows of which the newest segment is remembered while their path is in doubt, and octets of such segments.
+/// Segments that are remembered while their path is in doubt, and their octets.
 const LIMIT_DOUBTED: usize = 64;
 const LIMIT_DOUBTED_OCTETS: usize = 256 << 10;
 /// A flow is live for this long after its last packet: paths are probed, consents renewed.
@@ -455,9 +455,11 @@ pub(super) struct Waiting {
     pub(super) since: Instant,
 }
 
-/// The newest segment of a TCP flow that left by a path in doubt.
+/// The newest segment of a TCP flow that left by a path in doubt: of those that are repeated until they are acknowledged, and of
+/// those that only acknowledge. The latter may be newer, and must not take the former's place.
 struct Doubted {
     flow: FlowKey,
+    is_repeated: bool,
     path: PathHash,
     packet: Waiting,
 }
@@ -818,10 +820,10 @@ impl Peer {
         has_room
     }
 
-    /// Remembers a packet that leaves by a path in doubt, in the place of its flow's one before.
-    pub(super) fn doubt(&mut self, flow: FlowKey, path: PathHash, packet: Waiting) {
-        self.doubted.retain(|known| known.flow != flow);
-        self.doubted.push(Doubted { flow, path, packet });
+    /// Remembers a packet that leaves by a path in doubt, in the place of its flow's one of the kind before.
+    pub(super) fn doubt(&mut self, flow: FlowKey, is_repeated: bool, path: PathHash, packet: Waiting) {
+        self.doubted.retain(|known| known.flow != flow || known.is_repeated != is_repeated);
+        self.doubted.push(Doubted { flow, is_repeated, path, packet });
         let octets = |doubted: &[Doubted]| doubted.iter().map(|known| known.packet.octets.len()).sum::<usize>();
         while self.doubted.len() > LIMIT_DOUBTED || octets(&self.doubted) > LIMIT_DOUBTED_OCTETS {
             self.doubted.remove(0);

@@ -425,7 +425,7 @@ impl Directory {
         if steps + ROOM_FOR_REMOVALS > MAX_ENCODED { Err(ChainError::Full) } else { Ok(next) }
     }
 
-    /// The next step, signed by both operators, whose keys are in one place: of a laboratory.
+    /// The next step, signed by both operators, whose keys are in one place: of a laboratory or a trial.
     pub fn signed_by_both(&self, changes: Vec<Change>, operators: [&SigningKey; 2]) -> Result<Self, ChainError> {
         let step = self.propose(changes);
         let signatures = operators.map(|key| step.sign(key));

@@ -81,6 +81,7 @@ pub fn run(invite: &Invite) -> Outcome {
         rs_asn: invite.rs_asn.0,
         operators: directory.operators().map(|key| member_set::key_text(&key)),
         parties: [(&first.0.0, &first.1), (&second.0.0, &second.1)],
+        beside: None,
     });
     if invite.json {
         print_json(json!({ "name": member.name, "slot": slot, "configuration": text }));

@@ -21,7 +21,7 @@ use super::pki::attest_key;
 use crate::config::PublicKey;
 use crate::config::kinds::{TextKind, refusal};
 use crate::config::parse::argument;
-use crate::config::rs::MAX_PREFIX_LIMIT;
+use crate::config::rs::{MAX_PREFIX_LIMIT, TRIAL};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{
     describe, describe_change, digest_text, key_text, locked, proposal, read, replace, request as read_request, trust,
@@ -340,6 +340,13 @@ fn init(begin: &MemberInit) -> Outcome {
         let failure = Failure::new(format!("{} exists", file.display()));
         return Err(failure.help("`wayleave members propose` changes it; or choose another name").into());
     }
+    if begin.exchange.starts_with(TRIAL) {
+        return Err(Failure::usage(format!(
+            "names that begin with `{TRIAL}` are those of trials, expected another one"
+        ))
+        .help("members see by such a name that one person has all keys; `wayleave exchange new` makes a trial")
+        .into());
+    }
     let directory = Directory::new(&begin.exchange, operators.map(|key| key.0.to_bytes()))?;
     replace(file, &directory.encode())?;
     let operators = operators.map(|key| key.to_string());
@@ -413,7 +420,7 @@ fn endorse(wanted: &Endorse) -> Outcome {
 }
 
 /// No router has such an address, so that no next hop may be it.
-fn check_addresses(addresses: &[IpAddr]) -> Outcome {
+pub(super) fn check_addresses(addresses: &[IpAddr]) -> Outcome {
     match addresses.iter().find(|address| !can_be_next_hop(**address)) {
         Some(address) => Err(Failure::usage(format!(
             "{address} cannot be a router's address on the exchange's network, so that no member may have it as a next hop"

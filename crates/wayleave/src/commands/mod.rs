@@ -8,6 +8,7 @@ mod cap_remote;
 mod capability;
 mod check;
 mod deep;
+mod exchange;
 mod help;
 mod init;
 mod invite;
@@ -64,6 +65,9 @@ pub enum Command {
     Ping(path::Of),
     /// Find between which nodes of an ICING path packets were lost, from signed reports.
     Locate(locate::Locate),
+    /// Make an exchange of one person, for a trial: all keys and configurations at once.
+    #[command(subcommand)]
+    Exchange(exchange::Exchange),
     /// Invite a member to an exchange: prints its configuration, from a party's.
     Invite(invite::Invite),
     /// Operate a realm of an overlay; `realm invite` invites a node: a token to join by.
@@ -111,6 +115,7 @@ impl Command {
             Command::Stamp(command) => return stamp::run(command),
             Command::Ping(command) => path::ping(command),
             Command::Locate(command) => locate::run(command),
+            Command::Exchange(command) => exchange::run(command),
             Command::Invite(command) => invite::run(command),
             Command::Realm(command) => realm::run(command),
             Command::Cap(command) => cap::run(command),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use tokio::sync::mpsc;
 use toml::Spanned;
-use tracing::info;
+use tracing::{info, warn};
 use wayleave_member::{Input, MemberProxy};
 use wayleave_route_server::key_roles::KeyRoles;
 use wayleave_runtime::identity::Identity;
@@ -21,7 +21,7 @@ use super::origins::Origins;
 use super::state;
 use super::trouble::{Troubles, Whom};
 use crate::config::Source;
-use crate::config::member::{MemberConfig, PartyAt};
+use crate::config::member::{MemberConfig, PartyAt, is_trial};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::signing_key;
@@ -89,6 +89,12 @@ impl Role for MemberRole {
         let attest: Vec<[u8; 32]> = attest.map(|pair| pair.leaf_key().key).collect();
         let keys = config.keys(&identity, &attest);
         KeyRoles::of(keys.iter().copied())?;
+        let exchange = file.exchange.name.get_ref();
+        if is_trial(exchange) {
+            warn!(
+                "`{exchange}` is a trial: one person has the keys of both parties, and can read this member's policy"
+            );
+        }
         let (policy, signing) = (Box::new(config.policy.clone()), signing_key(&identity));
         let settings = config::machine(&config, keys);
         let machine = MemberProxy::new(settings, policy, signing, &seed()?, &stored, attestation, clock.now());

@@ -68,6 +68,7 @@ impl Role for Rs {
         }
         let Daemon { clock, source, path, events: log } = daemon;
         let party = &config.party;
+        config.check_trial(source)?;
         let identity = Identity::load(&source.resolve(party.key.get_ref()))?;
         let (octets, _) = member_set::read(&config, source)?;
         let (store, stored) = state::open(&source.resolve(party.state.get_ref()))?;

@@ -29,5 +29,6 @@ mod protected_sessions;
 mod router;
 mod run;
 mod stamping;
+mod trial;
 mod trouble;
 mod why;

@@ -46,7 +46,7 @@ impl Proxy {
             .replace("sha256:2222", "sha256:bbbb")
             .replace("127.0.0.1:7001", "127.0.0.1:1")
             .replace("127.0.0.1:7002", "127.0.0.1:2")
-            .replace("127.0.0.1:1790", &bgp)
+            .replace("127.0.0.2:1790", &bgp)
             .replace("127.0.0.1:8490", &page)
             .replace("[exchange]", "lab = true\n\n[exchange]");
         fs::write(folder.join("alpha.toml"), config).expect("written");

@@ -144,7 +144,8 @@ impl Gateway {
                 protocol: inner.protocol,
                 ports: inner.ports,
             };
-            peer.doubt(flow, peer.candidates[place].hash, packet);
+            let is_repeated = inner::takes_sequence_space(&inner, &packet.octets);
+            peer.doubt(flow, is_repeated, peer.candidates[place].hash, packet);
         }
         if let Some(real) = destination.real {
             inner::rewrite(&mut inner, octets, End::Destination, real);

@@ -110,6 +110,31 @@ fn the_newest_segment_of_each_tcp_flow_is_sent_again_when_its_path_dies() {
     assert_eq!(ports, (2_136..2_200).collect::<Vec<u16>>());
 }
 
+/// While a peer's data arrive and nothing of ours does, it repeats them and each repetition is acknowledged. What is to be repeated on
+/// this side is older than those acknowledgements, and its timer has doubled as often.
+#[test]
+fn an_acknowledgement_does_not_take_the_place_of_data_when_a_path_dies() {
+    const FIN: u8 = 0x11;
+    for (flags, text) in [(0x10, "data"), (FIN, "")] {
+        let own = |flags: u8, number: u32, text: &str| tcp(V4.0, V4.1, (1000, 80), number, flags, &[], text.as_bytes());
+        let mut world = two_paths();
+        for _ in 0..20 {
+            assert_eq!(exchange(&mut world), 2);
+            world.run(Duration::from_millis(100));
+        }
+        world.down.insert(2);
+        world.run(Duration::from_millis(850));
+        world.send_plain(A, &own(0x10, 4, ""));
+        world.send_plain(A, &own(flags, 1, text));
+        world.send_plain(A, &own(0x10, 5, ""));
+        world.send_plain(A, &own(0x10, 6, ""));
+        assert!(world.received(B).is_empty());
+        world.run(Duration::from_secs(2));
+        assert_eq!(world.received(B), [own(flags, 1, text), own(0x10, 6, "")]);
+        assert_eq!(world.gateway(A).counters().resent, 2);
+    }
+}
+
 #[test]
 fn a_path_that_was_only_late_and_a_host_with_one_path_see_no_packet_twice() {
     let mut world = two_paths();

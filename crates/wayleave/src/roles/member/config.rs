@@ -82,7 +82,8 @@ where
     session.passive = router.connect.is_none();
     let keys = router.protection_keys();
     let protection = keys.protection(source)?;
-    let options = TcpOptions { peer: keys.peer(), ttl: router.ttl, protection, ..TcpOptions::default() };
+    let bind = router.bind.as_ref().map(|bind| bind.get_ref().0);
+    let options = TcpOptions { peer: keys.peer(), bind, ttl: router.ttl, protection, ..TcpOptions::default() };
     let endpoint = Endpoint { listen: keys.listen, connect: keys.connect, options };
     let listen = endpoint.listen;
     let peer = Peer::start(session, endpoint, clock, events).await.map_err(|error| match listen {

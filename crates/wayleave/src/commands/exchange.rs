@@ -1,0 +1,411 @@
+//! `exchange`: an exchange of one person, for a trial. An exchange of two organisations is made by each of them: `members`, `init`.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use wayleave_core::Asn;
+use wayleave_route_server::directory::{Claim, Consent, Directory};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::Identity;
+
+use super::members::check_addresses;
+use crate::config::member::{self, BESIDE_PORT, BesideRouter, Invitation};
+use crate::config::rs::{self, MEMBERS_PORT, PartyValues, TRIAL, TRIAL_OPERATORS};
+use crate::failure::{Failure, Outcome};
+use crate::key_files::member_set::{key_text, replace};
+use crate::key_files::signed_steps::remember;
+use crate::key_files::signing_key;
+use crate::output::{print, print_json};
+
+/// Members of a trial, at most: each has addresses and ports of its own on the machine.
+const MOST_MEMBERS: usize = 16;
+/// Prefixes that each member may announce.
+const MAX_PREFIX: u32 = 1_000;
+/// The port of the first member's status pages.
+const STATUS: u16 = 8490;
+/// How long keys of a trial hold.
+const VALIDITY: Duration = Duration::from_secs(90 * 86_400);
+/// The folder with the operators' keys, and the folders of the parties.
+const OPERATORS: &str = "operators";
+const PARTIES: [&str; 2] = ["party1", "party2"];
+/// The configuration in each folder.
+const CONFIGURATION: &str = "wayleave.toml";
+
+#[derive(Subcommand, Debug)]
+pub enum Exchange {
+    /// Make all keys, the member set and the configurations of a trial on this machine: both parties, their operators, and members
+    /// whose proxies are beside their routers. Nobody in it is neutral, and its name says so.
+    New(New),
+}
+
+#[derive(Args, Debug)]
+pub struct New {
+    /// The folder to make.
+    pub folder: PathBuf,
+    /// A member, as NAME=AS@ADDRESS: the address is its router's, IPv4, on a network or interface of this machine (may be repeated).
+    #[arg(long, required = true, value_name = "NAME=AS@ADDRESS")]
+    pub member: Vec<NewMember>,
+    /// The name of the trial, which begins with `trial-`.
+    #[arg(long, default_value = "trial-ix")]
+    pub name: String,
+    /// An address of this machine at which members' proxies reach both parties. With one of loopback all members are on this machine.
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub parties: IpAddr,
+    /// The AS number of the exchange's route server, as used in communities.
+    #[arg(long, default_value_t = Asn(64_496))]
+    pub rs_asn: Asn,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A member of a trial.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewMember {
+    name: String,
+    asn: Asn,
+    router: Ipv4Addr,
+}
+
+impl FromStr for NewMember {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const EXPECTED: &str = "expected NAME=AS@ADDRESS, such as alpha=64497@192.0.2.1";
+        let (name, rest) = text.split_once('=').ok_or(EXPECTED)?;
+        let (asn, router) = rest.split_once('@').ok_or(EXPECTED)?;
+        // It is a folder's name, too.
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let is_taken = PARTIES.contains(&name) || name == OPERATORS;
+        if name.is_empty() || name.len() > 32 || !name.chars().all(is_plain) || name.starts_with('-') || is_taken {
+            return Err(format!(
+                "`{name}`: expected 1 to 32 of a to z, 0 to 9 and -, and not the name of another folder"
+            ));
+        }
+        let asn: Asn = asn.parse().map_err(|_| format!("`{asn}` is no AS number; {EXPECTED}"))?;
+        if !asn.is_routable() {
+            return Err(format!("{asn} is reserved, expected an AS number that may appear in a route"));
+        }
+        let router = router.parse().map_err(|_| format!("`{router}` is no IPv4 address; {EXPECTED}"))?;
+        Ok(Self { name: name.to_owned(), asn, router })
+    }
+}
+
+pub fn run(command: &Exchange) -> Outcome {
+    let Exchange::New(wanted) = command;
+    check(wanted)?;
+    let folder = &wanted.folder;
+    let failed = |error: std::io::Error| Failure::system(folder.display(), &error);
+    // What is in it is for its owner alone.
+    fs::DirBuilder::new().mode(0o700).create(folder).map_err(failed)?;
+    let made = fs::canonicalize(folder).map_err(failed).map_err(Into::into).and_then(|at| Trial::make(wanted, at));
+    let trial = match made {
+        Ok(trial) => trial,
+        Err(failures) => {
+            // It was made just now, and nobody has used it.
+            let _ = fs::remove_dir_all(folder);
+            return Err(failures);
+        }
+    };
+    if wanted.json {
+        let members = trial.members.iter().map(|made| {
+            json!({
+                "name": made.member.name, "asn": made.member.asn, "router": made.member.router, "proxy": made.listen(),
+                "configuration": trial.configuration(&made.member.name),
+                "bird": trial.file(&made.member.name, BIRD), "frr": trial.file(&made.member.name, FRR),
+            })
+        });
+        print_json(json!({
+            "folder": folder, "exchange": wanted.name, "operators": trial.operators,
+            "parties": PARTIES.map(|party| trial.configuration(party)), "members": members.collect::<Vec<_>>(),
+        }));
+    } else {
+        print(&trial.in_words(wanted));
+    }
+    Ok(())
+}
+
+/// What is known to be wrong before anything is made.
+fn check(wanted: &New) -> Outcome {
+    let refused = |message: String, help: &str| -> Outcome { Err(Failure::usage(message).help(help).into()) };
+    if !wanted.name.starts_with(TRIAL) {
+        return refused(
+            format!("`{}` is not the name of a trial, expected one that begins with `{TRIAL}`", wanted.name),
+            "who joins sees by the name that one person has all keys; an exchange of two organisations begins with `wayleave members init`",
+        );
+    }
+    if wanted.member.len() > MOST_MEMBERS {
+        return refused(
+            format!("{} members, expected at most {MOST_MEMBERS} in a trial", wanted.member.len()),
+            "further ones join as in any exchange: `wayleave members request`",
+        );
+    }
+    for (at, member) in wanted.member.iter().enumerate() {
+        check_addresses(&[IpAddr::V4(member.router)])?;
+        let before = &wanted.member[..at];
+        if before.iter().any(|other| other.name == member.name || other.router == member.router) {
+            return refused(
+                format!("`{}` ({}) twice, expected names and routers that differ", member.name, member.router),
+                "a further router of the same AS is a member with another name",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A member with what is its own on the machine.
+struct Made {
+    member: NewMember,
+    slot: u32,
+    status: u16,
+}
+
+impl Made {
+    /// An address of its own on loopback: routers refuse one that an interface has.
+    fn proxy(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + 1 + self.slot)
+    }
+
+    fn listen(&self) -> String {
+        format!("{}:{BESIDE_PORT}", self.proxy())
+    }
+
+    /// A prefix to begin with: of those for documentation.
+    fn prefix(&self) -> String {
+        format!("203.0.113.{}/28", 16 * self.slot)
+    }
+}
+
+const BIRD: &str = "bird.conf";
+const FRR: &str = "frr.conf";
+
+/// A trial that is made.
+struct Trial {
+    at: PathBuf,
+    operators: [String; 2],
+    members: Vec<Made>,
+}
+
+/// Creates a key and saves it.
+fn key(folder: &Path, name: &str) -> Outcome<Identity> {
+    let identity = Identity::generate(name, VALIDITY)?;
+    identity.save(&folder.join(format!("{name}.key")))?;
+    Ok(identity)
+}
+
+impl Trial {
+    fn make(wanted: &New, at: PathBuf) -> Outcome<Self> {
+        let in_folder = |name: &str| -> Outcome<PathBuf> {
+            let folder = at.join(name);
+            fs::create_dir(&folder).map_err(|error| Failure::system(folder.display(), &error))?;
+            Ok(folder)
+        };
+        let folder = in_folder(OPERATORS)?;
+        let [one, two] = TRIAL_OPERATORS.map(|file| file.trim_end_matches(".key"));
+        let operators = [signing_key(&key(&folder, one)?), signing_key(&key(&folder, two)?)];
+        let mut directory =
+            Directory::new(&wanted.name, operators.each_ref().map(|key| key.verifying_key().to_bytes()))?;
+        let mut pins = Vec::new();
+        for party in PARTIES {
+            pins.push(key(&in_folder(party)?, party)?.fingerprint().to_string());
+        }
+        let mut requests = Vec::new();
+        let mut members = Vec::new();
+        for (slot, member) in (0..).zip(&wanted.member) {
+            let identity = key(&in_folder(&member.name)?, &member.name)?;
+            let signing = signing_key(&identity);
+            let claim = Claim {
+                serial: unix_now().0,
+                asn: member.asn,
+                name: member.name.clone(),
+                tls: identity.fingerprint().0,
+                sign: signing.verifying_key().to_bytes(),
+                attest: Vec::new(),
+                addresses: vec![IpAddr::V4(member.router)],
+            };
+            // A further slot of an AS that has one is signed for by that one.
+            let mut request = claim.sign(&wanted.name, &signing);
+            if let Some(other) = wanted.member.iter().take(slot as usize).find(|other| other.asn == member.asn) {
+                let known = Identity::load(&at.join(&other.name).join(format!("{}.key", other.name)))?;
+                request = request.with_consent(Consent::Further, &signing_key(&known));
+            }
+            requests.push(request);
+            members.push(Made { member: member.clone(), slot, status: STATUS + slot as u16 });
+        }
+        for request in &requests {
+            // One after the other: each slot is known when the next one of its AS is signed for.
+            let change = directory.requested(request, MAX_PREFIX)?;
+            let step = directory.propose(vec![change.clone()]);
+            for file in TRIAL_OPERATORS {
+                remember(&folder.join(file), &directory, &step, false)?;
+            }
+            directory = directory.signed_by_both(vec![change], operators.each_ref())?;
+        }
+        let trial =
+            Self { at, operators: operators.each_ref().map(|key| key_text(&key.verifying_key().to_bytes())), members };
+        for (number, party) in (1..).zip(PARTIES) {
+            replace(&trial.file(party, "members"), &directory.encode())?;
+            let text = rs::template_with(&PartyValues {
+                number,
+                exchange: &wanted.name,
+                operators: trial.operators.each_ref().map(String::as_str),
+                pin: &pins[if number == 1 { 1 } else { 0 }],
+                address: wanted.parties,
+                trial: Some("../operators"),
+            });
+            replace(&trial.configuration(party), text.as_bytes())?;
+        }
+        for made in &trial.members {
+            trial.member(wanted, made, [&pins[0], &pins[1]])?;
+        }
+        Ok(trial)
+    }
+
+    /// The configurations of a member's proxy and, of two kinds, of its router.
+    fn member(&self, wanted: &New, made: &Made, [first, second]: [&str; 2]) -> Outcome {
+        let Made { member, slot, .. } = made;
+        let id = made.proxy().to_string();
+        let [one, two] = [0, 1].map(|party| SocketAddr::new(wanted.parties, MEMBERS_PORT + party).to_string());
+        let text = member::template_with(&Invitation {
+            name: &member.name,
+            slot: *slot,
+            asn: member.asn.0,
+            router: Some(member.router.to_string()),
+            router_id: Some(&id),
+            exchange: &wanted.name,
+            rs_asn: wanted.rs_asn.0,
+            operators: self.operators.clone(),
+            parties: [(&one, first), (&two, second)],
+            beside: Some(BesideRouter { proxy: made.proxy(), status: made.status }),
+        });
+        replace(&self.configuration(&member.name), text.as_bytes())?;
+        replace(&self.file(&member.name, BIRD), bird(made, wanted.rs_asn).as_bytes())?;
+        replace(&self.file(&member.name, FRR), frr(made, wanted.rs_asn).as_bytes())
+    }
+
+    fn file(&self, owner: &str, name: &str) -> PathBuf {
+        self.at.join(owner).join(name)
+    }
+
+    fn configuration(&self, owner: &str) -> PathBuf {
+        self.file(owner, CONFIGURATION)
+    }
+
+    fn in_words(&self, wanted: &New) -> String {
+        let mut text = format!(
+            "{}: a trial of {} member{} in {}. One person has all keys: nobody in it is neutral, and nothing of it goes into an exchange.\n\n\
+             Run, each in a terminal of its own:\n",
+            wanted.name,
+            self.members.len(),
+            if self.members.len() == 1 { "" } else { "s" },
+            wanted.folder.display(),
+        );
+        for party in PARTIES {
+            text += &format!("  wayleave run rs --config {}\n", self.configuration(party).display());
+        }
+        for Made { member, .. } in &self.members {
+            text += &format!("  wayleave run member --config {}\n", self.configuration(&member.name).display());
+        }
+        text += "\nEach router has its end of the session in a file beside the proxy's configuration, for BIRD and for FRR:\n";
+        for made in &self.members {
+            let Made { member, .. } = made;
+            text += &format!(
+                "  {} at {}: {} or {FRR}; it announces {}\n",
+                member.name,
+                member.router,
+                self.file(&member.name, BIRD).display(),
+                made.prefix()
+            );
+        }
+        text += if wanted.parties.is_loopback() {
+            "Two routers of one machine do not use each other's routes, whose next hops are addresses of their own machine. For more \
+             than a look, give each member a machine or network namespace, and --parties an address that all reach.\n"
+        } else {
+            "Each member's folder goes to its router's machine.\n"
+        };
+        if let [first, second, ..] = &self.members[..] {
+            let (config, prefix) = (self.configuration(&second.member.name), first.prefix());
+            text += &format!("\nThen: wayleave why {prefix} --config {}\n", config.display());
+        }
+        text
+    }
+}
+
+/// BIRD's end of the session with a proxy on the same machine.
+fn bird(made: &Made, rs_asn: Asn) -> String {
+    let (router, proxy, prefix) = (made.member.router, made.proxy(), made.prefix());
+    let (asn, rs_asn) = (made.member.asn.0, rs_asn.0);
+    format!(
+        "# The router of {name}, BIRD 2: the session with the proxy beside it.\n\
+         router id {router};\n\
+         protocol device {{ }}\n\
+         # What this machine's networks are: next hops are found there.\n\
+         protocol direct {{ ipv4; }}\n\
+         # What it announces: an example.\n\
+         protocol static own {{ ipv4; route {prefix} blackhole; }}\n\
+         protocol bgp exchange {{\n\
+         \x20 local {router} as {asn};\n\
+         \x20 neighbor {proxy} port {BESIDE_PORT} as {rs_asn};\n\
+         \x20 multihop;              # the neighbour is on this machine\n\
+         \x20 enforce first as off;  # a route server does not add its own number (RFC 7947)\n\
+         \x20 ipv4 {{ import all; export where proto = \"own\"; }};\n\
+         }}\n",
+        name = made.member.name,
+    )
+}
+
+/// FRR's end of the session with a proxy on the same machine.
+fn frr(made: &Made, rs_asn: Asn) -> String {
+    let (router, proxy, prefix) = (made.member.router, made.proxy(), made.prefix());
+    let (asn, rs_asn) = (made.member.asn.0, rs_asn.0);
+    format!(
+        "! The router of {name}, FRR: the session with the proxy beside it.\n\
+         router bgp {asn}\n\
+         \x20bgp router-id {router}\n\
+         \x20no bgp ebgp-requires-policy\n\
+         \x20no bgp network import-check\n\
+         \x20neighbor {proxy} remote-as {rs_asn}\n\
+         \x20! It connects: FRR itself looks for a route to an address on loopback, and finds none.\n\
+         \x20neighbor {proxy} passive\n\
+         \x20neighbor {proxy} update-source {router}\n\
+         \x20! The neighbour is on this machine.\n\
+         \x20neighbor {proxy} ebgp-multihop\n\
+         \x20! A route server does not add its own number (RFC 7947).\n\
+         \x20no neighbor {proxy} enforce-first-as\n\
+         \x20address-family ipv4 unicast\n\
+         \x20 ! An example.\n\
+         \x20 network {prefix}\n\
+         \x20 neighbor {proxy} send-community all\n\
+         \x20exit-address-family\n",
+        name = made.member.name,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_a_name_an_as_and_a_routers_address() {
+        let read: NewMember = "alpha=64497@192.0.2.1".parse().expect("a member");
+        assert_eq!((read.name.as_str(), read.asn, read.router), ("alpha", Asn(64_497), Ipv4Addr::new(192, 0, 2, 1)));
+        for bad in [
+            "alpha",
+            "alpha=64497",
+            "=1@192.0.2.1",
+            "../x=1@192.0.2.1",
+            "party1=1@192.0.2.1",
+            "a=1@2001:db8::1",
+            "-a=1@192.0.2.1",
+            "operators=1@192.0.2.1",
+            "a=b@192.0.2.1",
+        ] {
+            assert!(bad.parse::<NewMember>().is_err(), "{bad}");
+        }
+    }
+}

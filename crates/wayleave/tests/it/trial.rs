@@ -1,0 +1,197 @@
+//! An exchange of one person, for a trial: what `exchange new` makes, how it is marked, and that it carries routes between real routers
+//! which share one machine with their proxies.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use serde_json::Value;
+use wayleave_core::{Asn, Prefix};
+use wayleave_lab::bird::Bird;
+use wayleave_lab::frr::Frr;
+use wayleave_lab::netns::{Network, enter_for_test, skipped};
+use wayleave_lab::process::{Daemon, wait_until};
+use wayleave_lab::routers::{default_cache, locate_or_fetch};
+use wayleave_lab::table::Router;
+
+use crate::common::{Folder, program, text};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const MEMBERS: [&str; 4] = ["--member", "alpha=64497@192.0.2.1", "--member", "bravo=64498@192.0.2.2"];
+
+fn new_trial(folder: &Folder) -> String {
+    folder.ok(&[&["exchange", "new", "trial"], &MEMBERS[..]].concat())
+}
+
+#[test]
+fn one_command_makes_what_two_operators_and_each_member_need() {
+    let folder = Folder::new("trial-new");
+    let said = new_trial(&folder);
+    for line in [
+        "nobody in it is neutral",
+        "party2/wayleave.toml",
+        "alpha/bird.conf or frr.conf",
+        "wayleave why 203.0.113.0/28",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    let made = folder.0.join("trial");
+    assert_eq!(fs::metadata(&made).expect("a folder").permissions().mode() & 0o777, 0o700);
+    for owner in ["party1", "party2", "alpha", "bravo"] {
+        let output = folder.run(&["check", &format!("trial/{owner}/wayleave.toml")]);
+        let (said, warned) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{owner}: {said}{warned}");
+        assert!((said + &warned).contains("`trial-ix` is a trial"), "{owner}");
+    }
+    // The set is one that both operators have signed, and each changes it from here on as in any exchange.
+    let set = folder.ok(&["members", "show", "trial/party1/members", "--json"]);
+    let set: Value = serde_json::from_str(&set).expect("JSON");
+    assert_eq!((&set["members"][1]["name"], &set["signed_sets"]), (&"bravo".into(), &2.into()), "{set}");
+    let propose = ["members", "propose", "trial/party1/members", "--operator", "trial/operators/operator1.key"];
+    folder.ok(&[&propose[..], &["--out", "next", "--max-prefix", "alpha=5"]].concat());
+    let countersign = ["members", "countersign", "trial/party2/members", "next", "--operator"];
+    folder.ok(&[&countersign[..], &["trial/operators/operator2.key", "--yes"]].concat());
+    // Nothing is overwritten, and what cannot be made leaves nothing behind.
+    let refused = folder.fails(1, &[&["exchange", "new", "trial"], &MEMBERS[..]].concat());
+    assert!(refused.contains("exists"), "{refused}");
+    for (more, expected) in [
+        (&["--name", "example-ix"][..], "begins with `trial-`"),
+        (&["--member", "alpha=64499@192.0.2.3"], "twice"),
+        (&["--member", "charlie=64499@192.0.2.1"], "twice"),
+        (&["--member", "charlie=64499@127.0.0.1"], "cannot be a router's address"),
+        (&["--member", "party1=64499@192.0.2.3"], "not the name of another folder"),
+        (&["--member", "charlie=64499"], "expected NAME=AS@ADDRESS"),
+        (&["--member", "charlie=0@192.0.2.3"], "AS"),
+    ] {
+        let refused = folder.fails(2, &[&["exchange", "new", "other"], &MEMBERS[..], more].concat());
+        assert!(refused.contains(expected), "{more:?}: {refused}");
+        assert!(!folder.0.join("other").exists(), "{more:?}");
+    }
+    // A second router of an AS is no slot that is held: the first one has signed for it.
+    let more = ["--member", "alpha-2=64497@192.0.2.3", "--json"];
+    let made = folder.ok(&[&["exchange", "new", "two"], &MEMBERS[..], &more].concat());
+    let made: Value = serde_json::from_str(&made).expect("JSON");
+    assert_eq!(made["members"][2]["proxy"], "127.0.0.4:1790", "{made}");
+    assert!(folder.ok(&["members", "show", "two/party2/members", "--json"]).contains("\"held\":false"));
+    assert!(!folder.ok(&["members", "show", "two/party2/members", "--json"]).contains("\"held\":true"));
+}
+
+/// Two organisations could take a trial for an exchange: its name and its configurations say what it is, and a party that has not both
+/// operators' keys does not run it.
+#[test]
+fn a_trial_is_marked_and_refused_where_its_operators_are_two() {
+    let folder = Folder::new("trial-marked");
+    new_trial(&folder);
+    let refused = folder.fails(
+        2,
+        &[
+            "members",
+            "init",
+            "members",
+            "--exchange",
+            "trial-ix",
+            "--operator1",
+            &operator(&folder, 1),
+            "--operator2",
+            &operator(&folder, 2),
+        ],
+    );
+    assert!(refused.contains("are those of trials"), "{refused}");
+    let file = folder.0.join("trial/party1/wayleave.toml");
+    let config = fs::read_to_string(&file).expect("a configuration");
+    folder.ok(&["keys", "new", "other.key"]);
+    let other = public(&folder, "other.key");
+    let mistakes = [
+        // Party 2's operator is somebody else.
+        (config.replace(&operator(&folder, 2), &other), "is not the key of party 2's operator"),
+        // This party has one of the keys alone.
+        (config.replace("../operators", "."), "the key of party 1's operator is not in the trial"),
+        // The mark was taken away, or the name.
+        (config.replace("trial = ", "#trial = "), "names that begin with `trial-` are those of trials"),
+        (config.replace("trial-ix", "example-ix"), "expected one that begins with `trial-`"),
+    ];
+    for (changed, expected) in mistakes {
+        assert_ne!(changed, config, "{expected}");
+        fs::write(&file, changed).expect("written");
+        for command in
+            [&["check", "trial/party1/wayleave.toml"][..], &["run", "rs", "-c", "trial/party1/wayleave.toml"]]
+        {
+            let refused = folder.fails(1, command);
+            assert!(refused.contains(expected), "{command:?}: {refused}");
+        }
+    }
+}
+
+fn public(folder: &Folder, key: &str) -> String {
+    let shown: Value = serde_json::from_str(&folder.ok(&["keys", "show", key, "--json"])).expect("JSON");
+    shown["sign"].as_str().expect("a key").to_owned()
+}
+
+fn operator(folder: &Folder, number: u8) -> String {
+    public(folder, &format!("trial/operators/operator{number}.key"))
+}
+
+/// A router and the proxy beside it on one machine, as `exchange new` writes both: BIRD here, FRR there, and both parties.
+#[test]
+fn routers_have_a_session_with_a_proxy_on_their_own_machine() {
+    let test = "trial::routers_have_a_session_with_a_proxy_on_their_own_machine";
+    let routers = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
+        Ok(routers) => routers,
+        Err(error) => return skipped(&format!("{test}: {error}")),
+    };
+    if enter_for_test(test).is_none() {
+        return;
+    }
+    let folder = Folder::new("trial-routers");
+    folder.ok(&[&["exchange", "new", "trial", "--parties", "192.0.2.251"], &MEMBERS[..]].concat());
+    let network = Network::new().expect("a network");
+    // A router does not use what has an address of its own machine as its next hop: each member has a machine.
+    let machine = |name: &str, address: &str| network.attach(name, &[format!("{address}/24")]).expect("attached");
+    let exchange = machine("exchange", "192.0.2.251");
+    let [at_alpha, at_bravo] =
+        [("alpha", "192.0.2.1"), ("bravo", "192.0.2.2")].map(|(name, address)| machine(name, address));
+    let roles = [
+        ("rs", "party1", &exchange),
+        ("rs", "party2", &exchange),
+        ("member", "alpha", &at_alpha),
+        ("member", "bravo", &at_bravo),
+    ];
+    let mut all = roles.map(|(role, owner, machine)| {
+        let mut command = machine.command(program(&[]).get_program());
+        command.args(["run", role, "--config"]).arg(folder.0.join(format!("trial/{owner}/wayleave.toml")));
+        Daemon::start(&mut command, &folder.0.join(format!("{owner}.log"))).expect("started")
+    });
+    let written = |path: &str| fs::read_to_string(folder.0.join("trial").join(path)).expect("a configuration");
+    let mut alpha =
+        Bird::with_text(&routers.bird, at_alpha.clone(), "alpha", written("alpha/bird.conf"), network.state());
+    let frr = (Asn(64_498), written("bravo/frr.conf"));
+    let mut bravo = Frr::with_text(&routers.frr, at_bravo.clone(), "bravo", frr, network.state());
+    alpha.start().expect("started");
+    bravo.start().expect("started");
+    let [from_alpha, from_bravo] =
+        ["203.0.113.0/28", "203.0.113.16/28"].map(|text| text.parse::<Prefix>().expect("a prefix"));
+    let has = |router: &mut dyn Router, prefix: Prefix, path: u32| {
+        let table = wait_until(TIMEOUT, || {
+            let table = router.table().ok()?;
+            let route = table.into_iter().find(|route| route.prefix == prefix && !route.as_path.is_empty())?;
+            Some(route)
+        });
+        let route = table.unwrap_or_else(|| {
+            let logs = ["party1", "party2", "alpha", "bravo"]
+                .map(|owner| fs::read_to_string(folder.0.join(format!("{owner}.log"))).unwrap_or_default());
+            panic!("{} never got {prefix}: {}\n{}", router.name(), router.log_tail(), logs.join("\n"))
+        });
+        assert_eq!(route.as_path, [Asn(path)], "{route:?}");
+        assert!(route.best, "{} cannot use it: {route:?}", router.name());
+    };
+    has(&mut bravo, from_alpha, 64_497);
+    has(&mut alpha, from_bravo, 64_498);
+    let mut why = at_bravo.command(program(&[]).get_program());
+    why.args(["why", "203.0.113.0/28", "--config"]).arg(folder.0.join("trial/bravo/wayleave.toml"));
+    let explained = text(&why.output().expect("it runs").stdout);
+    assert!(explained.contains("alpha"), "{explained}");
+    for daemon in &mut all {
+        assert!(daemon.is_running(), "{}", daemon.log_tail(20));
+        assert!(daemon.stop(TIMEOUT));
+    }
+}
