@@ -24,6 +24,7 @@ mod listed;
 mod machine;
 pub mod manual;
 pub mod member;
+pub mod named_files;
 pub mod output;
 pub mod overlay;
 pub mod parse;

@@ -1,6 +1,7 @@
 //! The command line: nouns after `show`, verbs elsewhere. Each command's file has its arguments and its work; a new one is
 //! entered here, in [`Command`] and [`Command::run`].
 
+mod backup;
 mod cap;
 mod cap_accept;
 mod cap_invitations;
@@ -93,6 +94,10 @@ pub enum Command {
     /// The benchmarks are commands of the laboratory's program.
     #[command(hide = true)]
     Bench(moved::Moved),
+    /// Copy a role's configuration and what is lost with its machine to a folder: keys, member set, records.
+    Backup(backup::Backup),
+    /// Put a copy of `backup` where a role starts from it; nothing is overwritten.
+    Restore(backup::Restore),
     /// Print a completion script for a shell.
     Completions {
         /// For which shell.
@@ -115,6 +120,8 @@ impl Command {
             Command::Stamp(command) => return stamp::run(command),
             Command::Ping(command) => path::ping(command),
             Command::Locate(command) => locate::run(command),
+            Command::Backup(command) => backup::backup(command),
+            Command::Restore(command) => backup::restore(command),
             Command::Exchange(command) => exchange::run(command),
             Command::Invite(command) => invite::run(command),
             Command::Realm(command) => realm::run(command),

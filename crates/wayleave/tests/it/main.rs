@@ -6,6 +6,7 @@ mod attest_drill;
 mod attest_objects;
 mod attest_routers;
 mod attest_rpki;
+mod backup;
 mod cli;
 mod common;
 mod ends;

@@ -1,0 +1,199 @@
+//! The files that a configuration names, by the setting that names each: what a copy for worse days has, and what it leaves out.
+
+use std::path::PathBuf;
+
+use super::Source;
+
+/// What becomes of a file when its machine is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// It is gone: a copy is to be kept.
+    ForGood,
+    /// The same, of a file that is continued: programs refuse or name a copy that lacks what counts elsewhere.
+    Continued,
+    /// The role makes it anew. An old copy would be worse than none, or says nothing.
+    MadeAnew,
+    /// It is not this role's own to keep.
+    Elsewhere,
+}
+
+/// Every setting that names a file or a folder, without the indices of lists.
+const SETTINGS: [(&str, Loss); 57] = [
+    ("attest.state", Loss::MadeAnew),
+    ("attestation.keys.anchor", Loss::ForGood),
+    ("attestation.keys.objects", Loss::Continued),
+    ("attestation.keys.signing", Loss::ForGood),
+    ("attestation.rpki.anchors", Loss::ForGood),
+    ("attestation.rpki.certificates", Loss::ForGood),
+    ("attestation.rpki.tls.authorities", Loss::ForGood),
+    ("consent.audit", Loss::MadeAnew),
+    ("consent.node.delegated", Loss::ForGood),
+    ("consent.node.tags", Loss::ForGood),
+    ("consent.policy", Loss::ForGood),
+    ("forwarding.keys", Loss::ForGood),
+    ("forwarding.state", Loss::MadeAnew),
+    ("gateway.choices", Loss::ForGood),
+    ("gateway.state", Loss::MadeAnew),
+    ("host.socket", Loss::Elsewhere),
+    ("icing.identity", Loss::ForGood),
+    ("key.accounts", Loss::ForGood),
+    ("key.api.certificate", Loss::ForGood),
+    ("key.api.identity", Loss::ForGood),
+    ("key.api.private_key", Loss::ForGood),
+    ("key.follow.identity", Loss::ForGood),
+    ("key.records", Loss::Continued),
+    ("key.revocations", Loss::Continued),
+    ("key.routers.identity", Loss::ForGood),
+    ("key.routers.usage", Loss::Continued),
+    ("key.waypoint.key", Loss::ForGood),
+    ("key.writer_key", Loss::ForGood),
+    ("keys.anchor", Loss::ForGood),
+    ("keys.objects", Loss::Continued),
+    ("keys.signing", Loss::ForGood),
+    ("laboratory.file", Loss::ForGood),
+    ("member.key", Loss::ForGood),
+    ("member.state", Loss::MadeAnew),
+    ("overlay.identity", Loss::ForGood),
+    ("overlay.ids", Loss::ForGood),
+    ("overlay.membership", Loss::ForGood),
+    ("overlay.noise", Loss::ForGood),
+    ("overlay.state", Loss::MadeAnew),
+    ("overlay.tags", Loss::ForGood),
+    ("pair.inside.password_file", Loss::ForGood),
+    ("pair.outside.password_file", Loss::ForGood),
+    ("party.key", Loss::ForGood),
+    ("party.members", Loss::Continued),
+    ("party.recommendation", Loss::ForGood),
+    ("party.state", Loss::MadeAnew),
+    ("party.trial", Loss::Elsewhere),
+    ("path.identity", Loss::ForGood),
+    ("path.membership", Loss::ForGood),
+    ("path.state", Loss::MadeAnew),
+    ("platypus.provider.identity", Loss::ForGood),
+    ("platypus.revocations.file", Loss::Continued),
+    ("realm.identity", Loss::ForGood),
+    ("realm.key", Loss::ForGood),
+    ("realm.records", Loss::Continued),
+    ("realm.servers", Loss::ForGood),
+    ("router.password_file", Loss::ForGood),
+];
+/// The same for what several formats and roles have alike.
+const ENDINGS: [(&str, Loss); 6] = [
+    ("routes.capabilities", Loss::ForGood),
+    ("routes.reply", Loss::ForGood),
+    ("rpki.anchors", Loss::ForGood),
+    ("rpki.certificates", Loss::ForGood),
+    ("tls.authorities", Loss::ForGood),
+    ("provider.identity", Loss::ForGood),
+];
+
+/// A file that a configuration names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamedFile {
+    /// Such as `party.members`.
+    pub setting: String,
+    /// As the configuration has it: relative to its own folder, or absolute.
+    pub path: PathBuf,
+    pub loss: Loss,
+}
+
+/// The files that a configuration names, in its order; one that two settings name, once.
+#[must_use]
+pub fn named_files(source: &Source) -> Vec<NamedFile> {
+    let table: toml::Table = source.text().parse().unwrap_or_default();
+    let mut found = Vec::new();
+    gather("", &toml::Value::Table(table), &mut found);
+    found
+}
+
+/// What is known of a setting that names a file.
+#[must_use]
+pub fn loss_of(setting: &str) -> Option<Loss> {
+    let whole = SETTINGS.iter().find(|(name, _)| *name == setting);
+    let ending = || ENDINGS.iter().find(|(name, _)| setting.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')));
+    whole.or_else(ending).map(|(_, loss)| *loss)
+}
+
+fn gather(setting: &str, value: &toml::Value, found: &mut Vec<NamedFile>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let setting = if setting.is_empty() { key.clone() } else { format!("{setting}.{key}") };
+                gather(&setting, value, found);
+            }
+        }
+        toml::Value::Array(all) => all.iter().for_each(|value| gather(setting, value, found)),
+        toml::Value::String(text) => {
+            let path = PathBuf::from(text);
+            if let Some(loss) = loss_of(setting)
+                && !found.iter().any(|known| known.path == path)
+            {
+                found.push(NamedFile { setting: setting.to_owned(), path, loss });
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The names of fields of configurations that are paths, read from this crate's own text: whoever adds one says what its loss means.
+    #[test]
+    fn every_path_of_a_configuration_is_known() {
+        let mut fields = BTreeSet::new();
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = fs::read_to_string(&path).expect("a source file");
+                let mut is_section = false;
+                for line in text.lines().map(str::trim) {
+                    is_section = (is_section || line.contains("Deserialize")) && line != "}";
+                    let field = line.strip_prefix("pub ").and_then(|line| line.split_once(": "));
+                    if let Some((name, kind)) = field.filter(|_| is_section)
+                        && kind.contains("PathBuf")
+                    {
+                        fields.insert(name.to_owned());
+                    }
+                }
+            }
+        }
+        assert!(fields.len() > 25, "{fields:?}");
+        let known: BTreeSet<&str> =
+            SETTINGS.iter().chain(&ENDINGS).filter_map(|(setting, _)| setting.rsplit('.').next()).collect();
+        let unknown: Vec<&String> = fields.iter().filter(|field| !known.contains(field.as_str())).collect();
+        assert!(unknown.is_empty(), "no setting of SETTINGS ends with {unknown:?}");
+    }
+
+    #[test]
+    fn files_are_found_by_their_settings_and_words_that_are_no_files_are_not() {
+        let text = "[party]\nkey = \"a.key\"\nexchange = \"x\"\nstate = \"s.redb\"\n[[pair]]\nkeys = \"granted\"\n\
+                    inside = { password_file = \"p\" }\n[stamper]\nroutes = [{ name = \"n\", capabilities = [\"one\", \"two\"] }]\n";
+        let file = std::env::temp_dir().join(format!("wayleave-named-files-{}", std::process::id()));
+        fs::write(&file, text).expect("written");
+        let found = named_files(&Source::read(&file).expect("a configuration"));
+        fs::remove_file(&file).expect("removed");
+        let seen: Vec<(&str, &str)> =
+            found.iter().map(|file| (file.setting.as_str(), file.path.to_str().expect("text"))).collect();
+        assert_eq!(
+            seen,
+            [
+                ("pair.inside.password_file", "p"),
+                ("party.key", "a.key"),
+                ("party.state", "s.redb"),
+                ("stamper.routes.capabilities", "one"),
+                ("stamper.routes.capabilities", "two"),
+            ]
+        );
+    }
+}

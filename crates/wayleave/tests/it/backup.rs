@@ -1,0 +1,189 @@
+//! Copies of what is lost with a machine, and a drill for each kind of role: the machine goes, the copy is put elsewhere, the role works.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use crate::common::{Folder, eventually, free, program};
+
+/// A role that runs until it is dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(folder: &Folder, role: &str, config: &str) -> Self {
+        let log =
+            fs::File::options().append(true).create(true).open(folder.0.join(format!("{role}.log"))).expect("a log");
+        let mut command = program(&["run", role, "--refuse-nobody", "--config", config]);
+        Self(command.current_dir(&folder.0).stdin(Stdio::null()).stderr(log).spawn().expect("it runs"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn json(folder: &Folder, arguments: &[&str]) -> Value {
+    serde_json::from_str(&folder.ok(&[arguments, &["--json"]].concat())).expect("JSON")
+}
+
+fn edit(folder: &Folder, file: &str, changes: &[(&str, &str)]) {
+    let path = folder.0.join(file);
+    let mut text = fs::read_to_string(&path).expect("a configuration");
+    for (before, after) in changes {
+        assert!(text.contains(before), "{before} in {text}");
+        text = text.replace(before, after);
+    }
+    fs::write(path, text).expect("written");
+}
+
+/// Both parties and a member lose their machines; what was copied while they ran is enough, and their state is made anew.
+#[test]
+fn an_exchange_comes_back_from_copies_made_while_it_ran() {
+    let folder = Folder::new("backup-exchange");
+    folder.ok(&["exchange", "new", "trial", "--member", "alpha=64497@192.0.2.1"]);
+    let [link, one, two] = [free(), free(), free()];
+    let [page1, page2, page3, bgp] = [free(), free(), free(), free()];
+    for (owner, page) in [("party1", &page1), ("party2", &page2)] {
+        let file = format!("trial/{owner}/wayleave.toml");
+        let status = if owner == "party1" { "127.0.0.1:8481" } else { "127.0.0.1:8482" };
+        let (own, listen) = if owner == "party1" { ("127.0.0.1:7001", &one) } else { ("127.0.0.1:7002", &two) };
+        edit(&folder, &file, &[("127.0.0.1:7000", &link), (own, listen), (status, page)]);
+    }
+    let file = "trial/alpha/wayleave.toml";
+    edit(
+        &folder,
+        file,
+        &[
+            ("127.0.0.1:7001", &one),
+            ("127.0.0.1:7002", &two),
+            ("127.0.0.1:8490", &page3),
+            ("127.0.0.2:1790", &bgp),
+            ("connect = ", "#connect = "),
+            ("bind = ", "#bind = "),
+        ],
+    );
+    let owners = [("rs", "party1"), ("rs", "party2"), ("member", "alpha")];
+    let run = |root: &str| {
+        owners.map(|(role, owner)| Running::start(&folder, role, &format!("{root}/{owner}/wayleave.toml")))
+    };
+    let is_linked = |root: &str| {
+        let output = folder.run(&["show", "status", "--config", &format!("{root}/alpha/wayleave.toml"), "--json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        status["synced"] == true
+    };
+    let running = run("trial");
+    eventually("the member is in step with the exchange", || is_linked("trial"));
+    for (_, owner) in owners {
+        let config = format!("trial/{owner}/wayleave.toml");
+        let operator = format!("trial/operators/operator{}.key", if owner == "party2" { 2 } else { 1 });
+        let said = folder.ok(&["backup", "--config", &config, &format!("copy-{owner}"), "--also", &operator]);
+        assert!(said.contains("private keys: keep it as them") && said.contains(&format!("{owner}.redb")), "{said}");
+    }
+    let kept: Vec<String> = {
+        let read = fs::read_to_string(folder.0.join("copy-party1/backup.json")).expect("a manifest");
+        let manifest: Value = serde_json::from_str(&read).expect("JSON");
+        manifest["files"]
+            .as_array()
+            .expect("files")
+            .iter()
+            .map(|file| file["path"].as_str().expect("a path").to_owned())
+            .collect()
+    };
+    assert_eq!(kept, ["wayleave.toml", "party1.key", "members", "operator1.key", "operator1.key.signed"]);
+    drop(running);
+    // The machines are gone. The operators' keys go where the trial has them.
+    fs::remove_dir_all(folder.0.join("trial")).expect("removed");
+    for (role, owner) in owners {
+        let said = folder.ok(&["restore", &format!("copy-{owner}"), "--to", &format!("again/{owner}")]);
+        assert!(said.contains(&format!("wayleave run {role} --config again/{owner}/wayleave.toml")), "{said}");
+        assert_eq!(said.contains("may lack what came later: take the other party's file"), role == "rs", "{said}");
+        let key = fs::metadata(folder.0.join(format!("again/{owner}/{owner}.key"))).expect("a key");
+        assert_eq!(key.permissions().mode() & 0o777, 0o600);
+    }
+    fs::create_dir(folder.0.join("again/operators")).expect("a folder");
+    for number in [1, 2] {
+        let from = format!("again/party{number}/operator{number}.key");
+        fs::rename(folder.0.join(&from), folder.0.join(format!("again/operators/operator{number}.key")))
+            .expect("moved");
+    }
+    let _running = run("again");
+    eventually("the member is in step with the exchange again", || is_linked("again"));
+}
+
+/// A key server's accounts and grants, and a realm's records.
+#[test]
+fn records_of_a_provider_and_of_a_realm_come_back() {
+    let folder = Folder::new("backup-records");
+    folder.ok(&["cap", "init", "provider", "--zone", "keys.example.net", "--name-server", "ns1.example.net"]);
+    let config = fs::read_dir(folder.0.join("provider")).expect("a folder").filter_map(|entry| {
+        let name = entry.expect("an entry").file_name().into_string().expect("a name");
+        name.ends_with(".toml").then_some(name)
+    });
+    let config = format!("provider/{}", config.last().expect("a configuration"));
+    let accounts = json(&folder, &["cap", "list", "--config", &config]);
+    folder.ok(&["backup", "--config", &config, "copy"]);
+    let before = fs::read(folder.0.join("provider/records")).expect("records");
+    fs::remove_dir_all(folder.0.join("provider")).expect("removed");
+    let said = folder.ok(&["restore", "copy", "--to", "provider"]);
+    assert!(said.contains("revoke again what was revoked since"), "{said}");
+    assert_eq!(fs::read(folder.0.join("provider/records")).expect("records"), before);
+    assert_eq!(json(&folder, &["cap", "list", "--config", &config]), accounts);
+
+    folder.ok(&["realm", "init", "realm", "--listen", "127.0.0.1:7000"]);
+    folder.ok(&["backup", "--config", "realm/realm.toml", "copy-realm"]);
+    let shown = json(&folder, &["realm", "show", "--config", "realm/realm.toml"]);
+    fs::remove_dir_all(folder.0.join("realm")).expect("removed");
+    folder.ok(&["restore", "copy-realm", "--to", "realm"]);
+    assert_eq!(json(&folder, &["realm", "show", "--config", "realm/realm.toml"]), shown);
+}
+
+#[test]
+fn nothing_is_overwritten_and_a_copy_that_was_changed_is_refused() {
+    let folder = Folder::new("backup-refused");
+    folder.ok(&["exchange", "new", "trial", "--member", "alpha=64497@192.0.2.1"]);
+    let config = "trial/alpha/wayleave.toml";
+    let made = json(&folder, &["backup", "--config", config, "copy"]);
+    assert_eq!(made["left_out"][0]["setting"], "member.state", "{made}");
+    assert!(folder.fails(1, &["backup", "--config", config, "copy"]).contains("exists"));
+    let refused = folder.fails(1, &["backup", "--config", "trial/none.toml", "other"]);
+    assert!(refused.contains("trial/none.toml") && !folder.0.join("other").exists(), "{refused}");
+    let refused = folder.fails(1, &["backup", "--config", config, "--also", "none.key", "other"]);
+    assert!(refused.contains("none.key") && !folder.0.join("other").exists(), "{refused}");
+    // A file is there: none is written, and it is as it was.
+    fs::create_dir(folder.0.join("new")).expect("a folder");
+    fs::write(folder.0.join("new/alpha.key"), "mine").expect("written");
+    let refused = folder.fails(1, &["restore", "copy", "--to", "new"]);
+    assert!(refused.contains("new/alpha.key exists") && refused.contains("move it away"), "{refused}");
+    assert_eq!(fs::read_dir(folder.0.join("new")).expect("a folder").count(), 1);
+    assert_eq!(fs::read_to_string(folder.0.join("new/alpha.key")).expect("a file"), "mine");
+    assert!(folder.fails(1, &["restore", "trial", "--to", "x"]).contains("is no backup"));
+    let manifest = folder.0.join("copy/backup.json");
+    let sound = fs::read_to_string(&manifest).expect("a manifest");
+    let path = |from: &str, to: &str| sound.replace(&format!("\"path\": \"{from}\""), &format!("\"path\": \"{to}\""));
+    for (changed, expected) in [
+        (path("alpha.key", "../../alpha.key"), "does not name ../../alpha.key"),
+        (path("alpha.key", "/tmp/wayleave-nowhere.key"), "does not name"),
+        (path("wayleave.toml", "../wayleave.toml"), "is no name of a file in a backup"),
+        (sound.replace("\"stored\": \"001-", "\"stored\": \"../files/001-"), "is no name of a file in a backup"),
+        (sound.replace("\"version\": 1", "\"version\": 2"), "has the form 2"),
+        (sound.replace("\"role\"", "\"rule\""), "is no backup"),
+        (sound[..sound.len() / 2].to_owned(), "is no backup"),
+    ] {
+        assert_ne!(changed, sound, "{expected}");
+        fs::write(&manifest, changed).expect("written");
+        let refused = folder.fails(1, &["restore", "copy", "--to", "elsewhere"]);
+        assert!(refused.contains(expected), "{expected}: {refused}");
+        assert!(!folder.0.join("elsewhere").exists() && !Path::new("/tmp/wayleave-nowhere.key").exists());
+    }
+    fs::write(&manifest, &sound).expect("written");
+    fs::write(folder.0.join("copy/files/001-alpha.key"), "another key").expect("written");
+    assert!(
+        folder.fails(1, &["restore", "copy", "--to", "elsewhere"]).contains("001-alpha.key is not what was copied")
+    );
+}
