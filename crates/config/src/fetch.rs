@@ -5,6 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use serde_json::Value;
+use wayleave_runtime::http::NO_SUCH_PAGE;
 
 use crate::failure::{Failure, Outcome};
 use crate::{Source, Text, status_of};
@@ -43,6 +44,12 @@ pub fn json_within(target: &Target, path: &str, patience: Duration) -> Outcome<V
     let value: Value = serde_json::from_str(&body).map_err(|error| unreachable(io::Error::other(error)))?;
     if status != 200 {
         let why = value["error"].as_str().unwrap_or("the role reports an error");
+        if let (404, NO_SUCH_PAGE, Some(what)) = (status, why, path.strip_prefix("/api/v1/")) {
+            let what = what.split('?').next().unwrap_or(what);
+            return Err(Failure::new(format!("this role does not show `{what}`"))
+                .help("`wayleave help show` says which roles show what; all have `status` and `events`")
+                .into());
+        }
         return Err(Failure::new(format!("{why} (HTTP {status})")).into());
     }
     Ok(value)

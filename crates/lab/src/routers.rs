@@ -371,7 +371,17 @@ pub fn locate_or_fetch(cache: &Path, progress: &mut dyn FnMut(&str)) -> Result<R
 pub fn default_cache() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let target = program.ancestors().find(|a| a.file_name().is_some_and(|name| name == "target"));
-    target.map_or_else(|| PathBuf::from("target"), Path::to_path_buf).join("routers")
+    match target {
+        Some(target) => target.join("routers"),
+        None => user_cache(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")),
+    }
+}
+
+/// That of an installed program: the user's own (XDG Base Directory Specification), not the folder in which it happens to be started.
+fn user_cache(cache: Option<OsString>, home: Option<OsString>) -> PathBuf {
+    let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute(cache).or_else(|| absolute(home).map(|home| home.join(".cache")));
+    cache.unwrap_or_else(std::env::temp_dir).join("wayleave/routers")
 }
 
 fn fetch_into(
@@ -435,5 +445,13 @@ mod tests {
     #[test]
     fn the_cache_of_a_test_lies_in_the_target_folder() {
         assert!(default_cache().ends_with("target/routers"));
+    }
+
+    #[test]
+    fn an_installed_programs_packages_are_in_the_users_cache() {
+        let at = |cache: Option<&str>, home: Option<&str>| user_cache(cache.map(Into::into), home.map(Into::into));
+        assert_eq!(at(Some("/c"), Some("/h")), PathBuf::from("/c/wayleave/routers"));
+        assert_eq!(at(Some("relative"), Some("/h")), PathBuf::from("/h/.cache/wayleave/routers"));
+        assert!(at(None, None).is_absolute());
     }
 }

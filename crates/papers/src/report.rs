@@ -1,6 +1,7 @@
 //! The results of one benchmark, and the summaries of samples that they are made of.
 
 use std::borrow::Cow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -28,6 +29,20 @@ pub struct Measurement {
     pub max: f64,
 }
 
+/// What was measured so far by this process, for who stops it.
+static MEASURED: Mutex<Vec<Measurement>> = Mutex::new(Vec::new());
+
+fn measured() -> MutexGuard<'static, Vec<Measurement>> {
+    // A measurement is whole or not there.
+    MEASURED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The results that all reports of this process have so far.
+#[must_use]
+pub fn so_far() -> Vec<Measurement> {
+    measured().clone()
+}
+
 impl Report {
     /// A report without results. `params` is a JSON object.
     #[must_use]
@@ -48,12 +63,17 @@ impl Report {
     pub fn summary(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, samples: &[f64], value: f64) {
         let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
         let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        self.results.push(Measurement { name: name.into(), unit, value, n: samples.len(), min, max });
+        self.push(Measurement { name: name.into(), unit, value, n: samples.len(), min, max });
+    }
+
+    fn push(&mut self, measurement: Measurement) {
+        measured().push(measurement.clone());
+        self.results.push(measurement);
     }
 
     /// Adds a value that comes from `n` counted things in one run.
     pub fn counted(&mut self, name: impl Into<Cow<'static, str>>, unit: &'static str, value: f64, n: usize) {
-        self.results.push(Measurement { name: name.into(), unit, value, n, min: value, max: value });
+        self.push(Measurement { name: name.into(), unit, value, n, min: value, max: value });
     }
 
     /// Adds a value that is the same in every repetition.

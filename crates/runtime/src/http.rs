@@ -29,6 +29,9 @@ type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The parameters of a request, `?name=value`.
 pub type Parameters = BTreeMap<String, String>;
 
+/// The answer where there is no such page.
+pub const NO_SUCH_PAGE: &str = "this role has no such page";
+
 /// Why a view has no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ViewError {
@@ -346,12 +349,11 @@ fn html(status: StatusCode, text: String) -> Response {
 
 /// JSON for programs, and a page for everybody else.
 fn no_such_page(path: &str) -> Response {
-    const WHY: &str = "this role has no such page";
     if path.starts_with("/api") {
-        return answer(Err(ViewError::NotFound(WHY.into())));
+        return answer(Err(ViewError::NotFound(NO_SUCH_PAGE.into())));
     }
     let text = format!(
-        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<title>Not found</title>\n<p>{WHY}: <a href=\"/\">what it has</a>.</p>\n</html>\n"
+        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<title>Not found</title>\n<p>{NO_SUCH_PAGE}: <a href=\"/\">what it has</a>.</p>\n</html>\n"
     );
     html(StatusCode::NOT_FOUND, text)
 }

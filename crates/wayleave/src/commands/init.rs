@@ -24,7 +24,7 @@ pub struct Init {
     /// Which party, for `rs`: 1 (the exchange) or 2 (the neutral organisation).
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub party: u8,
-    /// Write to this file, which must not exist, instead of printing.
+    /// Write to this file, which must not exist, instead of printing; - prints.
     #[arg(long, short)]
     pub out: Option<PathBuf>,
     #[arg(long)]
@@ -36,7 +36,7 @@ pub fn run(init: &Init) -> Outcome {
     let role = role.ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
     let text = (role.template)(init.party);
     let has_examples = [EXAMPLE_OPERATORS[0], EXAMPLE_REALM, EXAMPLE_WRITER].iter().any(|key| text.contains(key));
-    let Some(path) = &init.out else {
+    let Some(path) = init.out.as_ref().filter(|path| path.as_os_str() != "-") else {
         if init.json {
             print_json(json!({ "configuration": text }));
         } else {

@@ -1,7 +1,7 @@
 //! Copies of what is lost with a machine, and a drill for each kind of role: the machine goes, the copy is put elsewhere, the role works.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -182,6 +182,14 @@ fn nothing_is_overwritten_and_a_copy_that_was_changed_is_refused() {
         assert!(!folder.0.join("elsewhere").exists() && !Path::new("/tmp/wayleave-nowhere.key").exists());
     }
     fs::write(&manifest, &sound).expect("written");
+    // What root restores belongs to whom the folder belongs, in which it begins.
+    let owned = folder.0.join("owned");
+    fs::create_dir(&owned).expect("a folder");
+    if std::os::unix::fs::chown(&owned, Some(4_242), Some(4_243)).is_ok() {
+        folder.ok(&["restore", "copy", "--to", "owned/etc"]);
+        let about = fs::metadata(owned.join("etc/alpha.key")).expect("a key");
+        assert_eq!((about.uid(), about.gid(), about.mode() & 0o777), (4_242, 4_243, 0o600));
+    }
     fs::write(folder.0.join("copy/files/001-alpha.key"), "another key").expect("written");
     assert!(
         folder.fails(1, &["restore", "copy", "--to", "elsewhere"]).contains("001-alpha.key is not what was copied")

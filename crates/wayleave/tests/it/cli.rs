@@ -1,10 +1,12 @@
 //! The command line as a person meets it: what it prints, and how it ends.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use crate::common::{Folder, text};
+use crate::common::{Folder, program, text};
+use rustix::process::{Pid, Signal, kill_process};
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{Change, Claim, Consent, Directory, Proposal, Request};
@@ -123,6 +125,8 @@ fn configurations_printed_by_init_pass_check_once_their_examples_are_accepted() 
         );
     }
     assert!(folder.fails(1, &["init", "rs", "--out", "1.toml"]).contains("exists"));
+    assert_eq!(folder.ok(&["init", "rs", "--out", "-"]), folder.ok(&["init", "rs"]));
+    assert!(!folder.0.join("-").exists());
     let said = folder.ok(&["init", "rs", "--out", "new.toml"]);
     assert!(
         said.lines().last().is_some_and(|line| line.contains("wayleave check --example new.toml accepts them")),
@@ -839,6 +843,31 @@ fn show_and_why_report_a_role_that_does_not_answer() {
     let said = json(&text(&output.stdout));
     assert_eq!((&said["version"], &said["error"]), (&1.into(), &"no role given".into()));
     assert!(folder.fails(2, &["show", "everything", "--url", "x"]).contains("possible values"));
+}
+
+/// It says on standard error that it is at work; then Ctrl-C comes. On a slow machine nothing may be measured yet: it says so, and has
+/// more time at the next try.
+#[test]
+fn a_benchmark_that_is_stopped_prints_what_it_has_measured() {
+    for words in 1..6 {
+        let mut command = program(&["wayleave-lab", "bench", "attest-ops", "--short", "--json"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+        assert!(lines.by_ref().filter(|line| line.contains("s so far")).nth(words - 1).is_some());
+        kill_process(Pid::from_child(&child), Signal::INT).expect("sent");
+        let rest = lines.collect::<Vec<_>>().join("\n");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130), "{rest}");
+        if rest.contains("before anything was measured") {
+            continue;
+        }
+        let report = json(&text(&output.stdout));
+        assert_eq!((&report["bench"], &report["params"]["stopped"]), (&"attest-ops".into(), &true.into()), "{report}");
+        let first = &report["results"][0];
+        assert!(first["value"].as_f64().is_some_and(|value| value > 0.0), "{report}");
+        return;
+    }
+    panic!("nothing is measured in 40 seconds");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod overlay;
 mod paper_node;
 mod papers;
 mod pocomon;
+mod stopped;
 mod stress;
 mod trace;
 mod traffic;
@@ -105,6 +106,7 @@ pub fn run(bench: &Bench) -> Outcome {
         return Err(Failure::usage(format!("`{name}` draws no plot")).help(DRAWN.join(" ")).into());
     }
     let _progress = Progress::start(bench.name.clone().unwrap_or_default());
+    stopped::keep_what_is_measured(bench)?;
     let mut report = match bench.name.as_deref() {
         Some("bgp-codec") => codec::run(bench)?,
         Some("export-all") => circuits::export_all(bench)?,

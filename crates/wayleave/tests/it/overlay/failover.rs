@@ -25,7 +25,7 @@ use crate::common::Folder;
 
 const DESCRIPTION: &str = include_str!("../../../../../docs/examples/lab/demo.toml");
 /// Kills, unless `WAYLEAVE_FAILOVER_KILLS` says otherwise; then those that were done before count, if the program is the same.
-const KILLS: usize = 6;
+const KILLS: usize = 20;
 /// No application waits so long.
 const BOUND: Duration = Duration::from_secs(3);
 /// Limit on each wait for what has no bound.
