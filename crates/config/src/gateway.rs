@@ -113,8 +113,11 @@ fn default_mtu() -> Spanned<u64> {
     Spanned::new(0..0, 1_500)
 }
 
+/// Where decisions are, if the configuration does not say.
+pub const DEFAULT_CHOICES: &str = "choices.toml";
+
 fn default_choices() -> Spanned<PathBuf> {
-    Spanned::new(0..0, PathBuf::from("choices.toml"))
+    Spanned::new(0..0, PathBuf::from(DEFAULT_CHOICES))
 }
 
 fn default_consent() -> Spanned<u64> {

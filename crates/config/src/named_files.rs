@@ -1,8 +1,9 @@
 //! The files that a configuration names, by the setting that names each: what a copy for worse days has, and what it leaves out.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use super::Source;
+use super::gateway::DEFAULT_CHOICES;
 
 /// What becomes of a file when its machine is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +27,7 @@ const SETTINGS: [(&str, Loss); 57] = [
     ("attestation.rpki.anchors", Loss::ForGood),
     ("attestation.rpki.certificates", Loss::ForGood),
     ("attestation.rpki.tls.authorities", Loss::ForGood),
-    ("consent.audit", Loss::MadeAnew),
+    ("consent.audit", Loss::Elsewhere),
     ("consent.node.delegated", Loss::ForGood),
     ("consent.node.tags", Loss::ForGood),
     ("consent.policy", Loss::ForGood),
@@ -101,8 +102,17 @@ pub struct NamedFile {
 #[must_use]
 pub fn named_files(source: &Source) -> Vec<NamedFile> {
     let table: toml::Table = source.text().parse().unwrap_or_default();
+    let choices =
+        table.get("gateway").and_then(toml::Value::as_table).filter(|gateway| !gateway.contains_key("choices"));
     let mut found = Vec::new();
+    if choices.is_some() {
+        // The one file that a role has without a setting.
+        let (setting, loss) = ("gateway.choices".to_owned(), Loss::ForGood);
+        found.push(NamedFile { setting, path: DEFAULT_CHOICES.into(), loss });
+    }
     gather("", &toml::Value::Table(table), &mut found);
+    // A list goes with records that are not older than it: before them, since a running server adds to both.
+    found.sort_by_key(|file| file.setting != "key.revocations");
     found
 }
 
@@ -110,8 +120,17 @@ pub fn named_files(source: &Source) -> Vec<NamedFile> {
 #[must_use]
 pub fn loss_of(setting: &str) -> Option<Loss> {
     let whole = SETTINGS.iter().find(|(name, _)| *name == setting);
-    let ending = || ENDINGS.iter().find(|(name, _)| setting.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')));
+    let is_of = |rest: &str| rest.is_empty() || rest.ends_with('.');
+    let ending = || ENDINGS.iter().find(|(name, _)| setting.strip_suffix(name).is_some_and(is_of));
     whole.or_else(ending).map(|(_, loss)| *loss)
+}
+
+/// Whether two paths of one configuration are alike but for `.`.
+fn is_same(one: &Path, other: &Path) -> bool {
+    fn parts(path: &Path) -> impl Iterator<Item = Component<'_>> {
+        path.components().filter(|part| *part != Component::CurDir)
+    }
+    parts(one).eq(parts(other))
 }
 
 fn gather(setting: &str, value: &toml::Value, found: &mut Vec<NamedFile>) {
@@ -126,7 +145,7 @@ fn gather(setting: &str, value: &toml::Value, found: &mut Vec<NamedFile>) {
         toml::Value::String(text) => {
             let path = PathBuf::from(text);
             if let Some(loss) = loss_of(setting)
-                && !found.iter().any(|known| known.path == path)
+                && !found.iter().any(|known| is_same(&known.path, &path))
             {
                 found.push(NamedFile { setting: setting.to_owned(), path, loss });
             }
@@ -137,11 +156,9 @@ fn gather(setting: &str, value: &toml::Value, found: &mut Vec<NamedFile>) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use std::collections::BTreeSet;
     use std::fs;
-    use std::path::Path;
-
-    use super::*;
 
     /// The names of fields of configurations that are paths, read from this crate's own text: whoever adds one says what its loss means.
     #[test]
@@ -173,6 +190,27 @@ mod tests {
             SETTINGS.iter().chain(&ENDINGS).filter_map(|(setting, _)| setting.rsplit('.').next()).collect();
         let unknown: Vec<&String> = fields.iter().filter(|field| !known.contains(field.as_str())).collect();
         assert!(unknown.is_empty(), "no setting of SETTINGS ends with {unknown:?}");
+    }
+
+    /// What a role's template names, written out or as an example, is known by its whole name.
+    #[test]
+    fn every_file_of_every_template_is_found() {
+        for role in crate::ROLES {
+            let text = (role.template)(1);
+            for line in text.lines().map(|line| line.trim_start_matches('#').trim()) {
+                let Some((name, value)) = line.split_once(" = ") else { continue };
+                let is_file = [".key", ".redb", ".cer", ".pem", ".password", ".pub", ".toml"]
+                    .iter()
+                    .any(|end| value.contains(&format!("{end}\"")));
+                let known = SETTINGS.iter().any(|(setting, _)| setting.rsplit('.').next() == Some(name));
+                // Tables on one line, whose settings are known by their own names.
+                let is_table = value.starts_with(['{', '[']);
+                assert!(known || !is_file || is_table, "{}: {line}", role.name);
+            }
+        }
+        for setting in ["rpki.anchors", "rpki.certificates", "rpki.tls.authorities", "attestation.rpki.anchors"] {
+            assert_eq!(loss_of(setting), Some(Loss::ForGood), "{setting}");
+        }
     }
 
     #[test]

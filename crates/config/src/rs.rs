@@ -290,23 +290,25 @@ impl RsConfig {
     }
 
     fn operators_apart_fault(&self, source: &Source) -> Option<Fault> {
+        const APART: &str = "two operators make no trial but an exchange, with keys, a member set and a name of its own: \
+                             `wayleave members init` begins it";
+        const ABSENT: &str = "in a trial the folder of `trial` has both operators' keys: put it back, or make another \
+                              trial with `wayleave exchange new`; an exchange of two organisations has no such line";
         let folder = source.resolve(self.party.trial.as_ref()?.get_ref());
         let operators = (1..).zip(TRIAL_OPERATORS).zip(self.party.operators.get_ref());
-        let why = operators.into_iter().find_map(|((number, file), expected)| {
+        let (why, help) = operators.into_iter().find_map(|((number, file), expected)| {
             let path = folder.join(file);
             let key = Identity::load(&path).map(|identity| signing_key(&identity).verifying_key().to_bytes());
             match key {
                 Ok(key) if key == expected.0.0.to_bytes() => None,
-                Ok(_) => Some(format!("{} is not the key of party {number}'s operator", path.display())),
-                Err(error) => Some(format!("the key of party {number}'s operator is not in the trial: {error}")),
+                Ok(_) => Some((format!("{} is not the key of party {number}'s operator", path.display()), APART)),
+                Err(error) => {
+                    Some((format!("the key of party {number}'s operator is not in the trial: {error}"), ABSENT))
+                }
             }
         })?;
-        let fault =
-            Fault::at(self.party.operators.span(), format!("{why}, expected one person with both operators' keys"));
-        Some(fault.help(
-            "two operators make no trial but an exchange, with keys, a member set and a name of its own: \
-             `wayleave members init` begins it",
-        ))
+        let message = format!("{why}, expected one person with both operators' keys");
+        Some(Fault::at(self.party.operators.span(), message).help(help))
     }
 
     /// Whom this party trusts to say who is a member.

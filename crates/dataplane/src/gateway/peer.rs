@@ -214,7 +214,7 @@ pub(super) struct Candidate {
     pub(super) dead_since: Option<u64>,
     /// When a probe was last sent on it, and when one was last answered.
     probed: Option<Instant>,
-    answered: Option<Instant>,
+    pub(super) answered: Option<Instant>,
 }
 
 /// How good a path is to send on, best first.
@@ -826,7 +826,9 @@ impl Peer {
         self.doubted.push(Doubted { flow, is_repeated, path, packet });
         let octets = |doubted: &[Doubted]| doubted.iter().map(|known| known.packet.octets.len()).sum::<usize>();
         while self.doubted.len() > LIMIT_DOUBTED || octets(&self.doubted) > LIMIT_DOUBTED_OCTETS {
-            self.doubted.remove(0);
+            // Whoever misses an acknowledgement asks again; data come again when their own timer says so.
+            let least = self.doubted.iter().position(|known| !known.is_repeated);
+            self.doubted.remove(least.unwrap_or_default());
         }
     }
 
@@ -835,11 +837,12 @@ impl Peer {
         self.doubted.retain(|known| known.path != *path);
     }
 
-    /// What left by paths that are dead now.
-    pub(super) fn take_lost(&mut self) -> Vec<Waiting> {
+    /// What left by paths that are dead now. What has waited for another one for long is nobody's any more.
+    pub(super) fn take_lost(&mut self, now: Instant) -> Vec<Waiting> {
         let Self { doubted, candidates, .. } = self;
         let is_alive = |path: &PathHash| candidates.iter().any(|known| known.hash == *path && !known.is_dead());
-        doubted.extract_if(.., |known| !is_alive(&known.path)).map(|known| known.packet).collect()
+        let lost = doubted.extract_if(.., |known| !is_alive(&known.path)).map(|known| known.packet);
+        lost.filter(|packet| now.since(packet.since) < KNOWN_FOR).collect()
     }
 
     /// All that waits.

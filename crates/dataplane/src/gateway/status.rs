@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wayleave_core::{IdentityKey, Now};
+use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::icing::mint::Form;
 
 use super::machine::{Gateway, room};
@@ -21,6 +21,8 @@ pub struct PathStatus {
     pub room: Option<usize>,
     /// Between a probe and its answer.
     pub round_trip: Option<Duration>,
+    /// When a probe was last answered.
+    pub answered: Option<Instant>,
     /// The Unix second since which it is dead, if it is: probes stay unanswered.
     pub dead_since: Option<u64>,
     /// Every node on it holds it, so that packets go without it.
@@ -91,6 +93,7 @@ fn path(candidate: &Candidate) -> PathStatus {
         proven_until: lane.map(|lane| lane.expiry),
         room: lane.map(|lane| room(lane, candidate.path.mtu().into(), Form::Handle)),
         round_trip: lane.and_then(|lane| lane.round_trip),
+        answered: candidate.answered,
         dead_since: candidate.dead_since,
         is_held: lane.is_some_and(super::peer::Lane::is_held),
         refused: candidate.refused.clone(),

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
 use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
@@ -16,8 +16,9 @@ use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::to_hex;
 
 use crate::config::named_files::{Loss, NamedFile, loss_of, named_files};
-use crate::config::{Source, check};
+use crate::config::{ROLES, Source, check};
 use crate::failure::{Failure, Failures, Outcome};
+use crate::key_files::private;
 use crate::output::{print, print_json};
 
 /// What the folder has.
@@ -26,7 +27,13 @@ const FILES: &str = "files";
 /// The manifest's form.
 const VERSION: u32 = 1;
 /// The longest file that is copied, in octets: keys, sets and records are far shorter.
-const LONGEST: u64 = 4 << 30;
+const LONGEST: u64 = 1 << 30;
+/// What lies beside a file and goes with it: what an operator's key signed, what an anchor published, what usage was closed.
+const BESIDE: [&str; 3] = [".signed", ".manifest", ".closed"];
+/// Settings whose files may not have been written yet.
+const MAY_BE_ABSENT: [&str; 4] = ["gateway.choices", "key.revocations", "path.membership", "realm.servers"];
+/// Reads of a file that a running role changes, until two in a row are alike.
+const MOST_READS: usize = 20;
 /// The setting of the configuration itself, and of what `--also` names.
 const CONFIGURATION: &str = "(configuration)";
 const ALSO: &str = "(also)";
@@ -38,7 +45,7 @@ pub struct Backup {
     /// The role's configuration. The role may run meanwhile.
     #[arg(long, short)]
     pub config: PathBuf,
-    /// A further file, such as an operator's key (may be repeated); `FILE.signed` beside it goes with it.
+    /// A further file, such as an operator's key (may be repeated); `FILE.signed` and `FILE.manifest` beside it go with it.
     #[arg(long)]
     pub also: Vec<PathBuf>,
     #[arg(long)]
@@ -49,10 +56,12 @@ pub struct Backup {
 pub struct Restore {
     /// The folder that `backup` made.
     pub folder: PathBuf,
-    /// The folder in which the configuration is to lie; made if it is not there. Files that the configuration names by an absolute path
-    /// go there.
+    /// The folder in which the configuration is to lie; made if it is not there.
     #[arg(long, value_name = "FOLDER")]
     pub to: PathBuf,
+    /// Also write files that the configuration names outside that folder, to where it names them. Only of a backup that you made.
+    #[arg(long)]
+    pub outside: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -96,26 +105,23 @@ fn system(path: &Path) -> impl FnOnce(io::Error) -> Failures + use<'_> {
 
 pub fn backup(wanted: &Backup) -> Outcome {
     let source = Source::read(&wanted.config)?;
-    let role = check(&source).role;
+    let role = role_of(&source)?;
     let name = wanted.config.file_name().ok_or_else(|| Failure::usage("--config names no file"))?;
     let named = named_files(&source);
     fs::DirBuilder::new().mode(0o700).create(&wanted.folder).map_err(system(&wanted.folder))?;
     let made = Copy::begin(&wanted.folder).and_then(|mut copy| {
-        copy.add(CONFIGURATION, name.as_ref(), &wanted.config)?;
         let mut absent = Vec::new();
         for NamedFile { setting, path, .. } in named.iter().filter(|file| is_copied(file.loss)) {
             let from = source.resolve(path);
-            if from.exists() { copy.add_all(setting, path, &from)? } else { absent.push((setting, path)) }
-        }
-        for file in &wanted.also {
-            let name = |file: &Path| file.file_name().map(PathBuf::from).unwrap_or_default();
-            copy.add(ALSO, &name(file), file)?;
-            let mut signed = file.as_os_str().to_owned();
-            signed.push(".signed");
-            let signed = PathBuf::from(signed);
-            if signed.exists() {
-                copy.add(ALSO, &name(&signed), &signed)?;
+            if from.try_exists().map_err(system(&from))? {
+                copy.add_all(setting, path, &from)?;
+            } else {
+                absent.push((setting, path));
             }
+        }
+        copy.add(CONFIGURATION, name.as_ref(), &wanted.config)?;
+        for file in &wanted.also {
+            copy.add(ALSO, file.file_name().unwrap_or_default().as_ref(), file)?;
         }
         let left = named.iter().filter(|file| !is_copied(file.loss));
         let left_out = left.map(|file| Left { setting: file.setting.clone(), path: file.path.clone() }).collect();
@@ -128,7 +134,7 @@ pub fn backup(wanted: &Backup) -> Outcome {
         };
         // The last file: a folder without it is no backup.
         let text = serde_json::to_string_pretty(&manifest).map_err(|error| Failure::new(error.to_string()))?;
-        write(&wanted.folder.join(MANIFEST), format!("{text}\n").as_bytes(), 0o600)?;
+        write(&wanted.folder.join(MANIFEST), format!("{text}\n").as_bytes(), 0o600, None)?;
         Ok((manifest, absent))
     });
     let (manifest, absent) = match made {
@@ -140,25 +146,44 @@ pub fn backup(wanted: &Backup) -> Outcome {
         }
     };
     if wanted.json {
-        let absent: Vec<_> = absent.iter().map(|(setting, path)| json!({ "setting": setting, "path": path })).collect();
+        let shown = |setting: &str, path: &Path| json!({ "setting": setting, "path": path });
         print_json(json!({
-            "folder": wanted.folder, "role": role, "files": manifest.files, "left_out": manifest.left_out, "absent": absent,
+            "folder": wanted.folder,
+            "role": role,
+            "files": manifest.files.iter().map(|entry| shown(&entry.setting, &entry.path)).collect::<Vec<_>>(),
+            "left_out": manifest.left_out,
+            "absent": absent.iter().map(|(setting, path)| shown(setting, path)).collect::<Vec<_>>(),
         }));
-        return Ok(());
+    } else {
+        let line = |setting: &str, path: &Path| format!("  {setting:<28} {}\n", path.display());
+        let mut text = format!("{}: a copy of {role}, with private keys: keep it as them\n", wanted.folder.display());
+        text.extend(manifest.files.iter().map(|entry| line(&entry.setting, &entry.path)));
+        if !manifest.left_out.is_empty() {
+            text += "left out, since the role makes it anew or it is kept elsewhere:\n";
+            text.extend(manifest.left_out.iter().map(|left| line(&left.setting, &left.path)));
+        }
+        if !absent.is_empty() {
+            text += "named, and not there:\n";
+            text.extend(absent.iter().map(|(setting, path)| line(setting, path)));
+        }
+        print(&text);
     }
-    let line = |setting: &str, path: &Path| format!("  {setting:<28} {}\n", path.display());
-    let mut text = format!("{}: a copy of {role}, with private keys: keep it as them\n", wanted.folder.display());
-    text.extend(manifest.files.iter().map(|entry| line(&entry.setting, &entry.path)));
-    if !manifest.left_out.is_empty() {
-        text += "left out, since the role makes it anew or does not own it:\n";
-        text.extend(manifest.left_out.iter().map(|left| line(&left.setting, &left.path)));
+    let missing = absent.iter().find(|(setting, _)| !MAY_BE_ABSENT.contains(&setting.as_str()));
+    missing.map_or(Ok(()), |(setting, path)| {
+        Err(Failure::new(format!("not a whole copy: {}, which `{setting}` names, is not there", path.display()))
+            .help("what is there has been copied; `wayleave check` says what the role lacks")
+            .into())
+    })
+}
+
+/// Whose configuration this is.
+fn role_of(source: &Source) -> Result<&'static str, Failures> {
+    source.parse::<toml::Table>()?;
+    let role = check(source).role;
+    if ROLES.iter().any(|known| known.name == role) {
+        return Ok(role);
     }
-    if !absent.is_empty() {
-        text += "named, and not there:\n";
-        text.extend(absent.iter().map(|(setting, path)| line(setting, path)));
-    }
-    print(&text);
-    Ok(())
+    Err(Failure::new("no role's configuration, expected one that `wayleave run` takes").into())
 }
 
 fn is_copied(loss: Loss) -> bool {
@@ -178,7 +203,7 @@ impl<'a> Copy<'a> {
         Ok(Self { folder, entries: Vec::new() })
     }
 
-    /// A file, or all files of a folder and of those in it.
+    /// A file, or all files of a folder and of those in it. What is no file, such as a link, is no signed object.
     fn add_all(&mut self, setting: &str, path: &Path, from: &Path) -> Outcome {
         if !from.is_dir() {
             return self.add(setting, path, from);
@@ -187,32 +212,101 @@ impl<'a> Copy<'a> {
             .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>())
             .map_err(system(from))?;
         names.sort_unstable();
-        names.iter().try_for_each(|name| self.add_all(setting, &path.join(name), &from.join(name)))
+        for name in names {
+            let (path, from) = (path.join(&name), from.join(&name));
+            match fs::symlink_metadata(&from) {
+                Ok(about) if about.is_dir() && !self.is_own(&from) => self.add_all(setting, &path, &from)?,
+                Ok(about) if about.is_file() => self.add(setting, &path, &from)?,
+                Ok(_) => {}
+                // A temporary one, which is another by now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(system(&from)(error)),
+            }
+        }
+        Ok(())
     }
 
+    /// Whether a folder is the copy itself.
+    fn is_own(&self, folder: &Path) -> bool {
+        let real = |path: &Path| fs::canonicalize(path).ok();
+        real(folder).is_some() && real(folder) == real(self.folder)
+    }
+
+    /// A file, and what goes with it.
     fn add(&mut self, setting: &str, path: &Path, from: &Path) -> Outcome {
-        let about = fs::metadata(from).map_err(system(from))?;
-        if !about.is_file() || about.len() > LONGEST {
-            return Err(Failure::new(format!("{} is no file that can be copied", from.display())).into());
+        self.add_one(setting, path, from)?;
+        for ending in BESIDE {
+            let [path, from] = [path, from].map(|path| with_ending(path, ending));
+            if from.is_file() {
+                self.add_one(setting, &path, &from)?;
+            }
         }
-        let octets = fs::read(from).map_err(system(from))?;
+        Ok(())
+    }
+
+    fn add_one(&mut self, setting: &str, path: &Path, from: &Path) -> Outcome {
+        if self.entries.iter().any(|entry| entry.path == path) {
+            return Err(Failure::new(format!("two files that would be restored to {}", path.display()))
+                .help("give one of them another name; two operators' keys belong into two copies")
+                .into());
+        }
+        let octets = read(from)?;
+        let mode = fs::metadata(from).map_err(system(from))?.mode();
         let name = from.file_name().unwrap_or_default().to_string_lossy();
         let stored = format!("{:03}-{name}", self.entries.len());
-        write(&self.folder.join(FILES).join(&stored), &octets, 0o600)?;
-        let (sha256, mode) = (to_hex(&sha256(&octets)), about.mode() & 0o777);
+        write(&self.folder.join(FILES).join(&stored), &octets, 0o600, None)?;
+        // Of its owner alone, or not: no other difference means anything.
+        let mode = if mode & 0o077 == 0 { 0o600 } else { 0o644 };
+        let sha256 = to_hex(&sha256(&octets));
         self.entries.push(Entry { setting: setting.to_owned(), path: path.to_owned(), stored, sha256, mode });
         Ok(())
     }
 }
 
-/// Writes a file that is not there yet, durably.
-fn write(path: &Path, octets: &[u8], mode: u32) -> Outcome {
-    let made = File::options().write(true).create_new(true).mode(0o600).open(path).and_then(|mut file| {
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Reads a file that a running role may be changing in place: what two reads in a row have in common was so at a moment between them.
+fn read(from: &Path) -> Outcome<Vec<u8>> {
+    let about = fs::metadata(from).map_err(system(from))?;
+    if !about.is_file() || about.len() > LONGEST {
+        return Err(Failure::new(format!("{} is no file that can be copied", from.display())).into());
+    }
+    let once = || fs::read(from).map_err(system(from));
+    let mut before = once()?;
+    for _ in 0..MOST_READS {
+        let now = once()?;
+        if now == before {
+            return Ok(now);
+        }
+        before = now;
+    }
+    Err(Failure::new(format!("{} changes all the time", from.display()))
+        .help("stop the role, or try when it has less to do")
+        .into())
+}
+
+/// Writes a file that is not there yet, durably; what was begun and failed is removed.
+fn write(path: &Path, octets: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Outcome {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(system(path))?;
+    let mut written = || {
         file.write_all(octets)?;
+        if let Some((user, group)) = owner {
+            // By the open file: what lies at its path may be another's by now.
+            fchown(&file, Some(user), Some(group))?;
+        }
         file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()
-    });
-    made.map_err(system(path))
+    };
+    let written = written();
+    if written.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    written.map_err(system(path))?;
+    private::sync_folder(path)
 }
 
 /// A file that is to be put somewhere.
@@ -227,13 +321,24 @@ pub fn restore(wanted: &Restore) -> Outcome {
     let manifest = read_manifest(&wanted.folder)?;
     let begins = manifest.files.iter().find(|entry| entry.setting == CONFIGURATION);
     let begins = begins.ok_or_else(|| Failure::new(format!("{} has no configuration", wanted.folder.display())))?;
-    let named = named_files(&Source::read(&wanted.folder.join(FILES).join(plain(&begins.stored)?))?);
+    let source = Source::read(&wanted.folder.join(FILES).join(plain(&begins.stored)?))?;
+    let (named, role) = (named_files(&source), role_of(&source)?);
     let placed = manifest.files.iter().map(|entry| place(wanted, entry, &named)).collect::<Outcome<Vec<Placed>>>()?;
+    for (at, file) in placed.iter().enumerate() {
+        if placed[..at].iter().any(|other| other.to == file.to) {
+            return Err(damaged(&format!("two files for {}", file.to.display())).into());
+        }
+    }
     // Everything was read and is as it was copied; now nothing may be in its way.
-    let exist: Vec<Failure> = placed.iter().filter(|file| file.to.exists()).map(|file| occupied(&file.to)).collect();
+    // What another role's copy has put there already, octet by octet the same, stays.
+    let is_same = |file: &Placed| file.to.is_file() && fs::read(&file.to).is_ok_and(|octets| octets == file.octets);
+    let (same, placed): (Vec<Placed>, Vec<Placed>) = placed.into_iter().partition(is_same);
+    let is_there = |file: &&Placed| fs::symlink_metadata(&file.to).is_ok();
+    let exist: Vec<Failure> = placed.iter().filter(is_there).map(|file| occupied(&file.to)).collect();
     if !exist.is_empty() {
         return Err(Failures(exist));
     }
+    placed.iter().try_for_each(|file| refuse_links(&wanted.to, &file.to))?;
     let mut done: Vec<&Path> = Vec::new();
     let restored = placed.iter().try_for_each(|file| {
         put(file)?;
@@ -246,24 +351,32 @@ pub fn restore(wanted: &Restore) -> Outcome {
         }
         return Err(failures);
     }
-    let configuration = placed.iter().find(|file| file.setting == CONFIGURATION).map(|file| file.to.clone());
+    let configuration =
+        placed.iter().chain(&same).find(|file| file.setting == CONFIGURATION).map(|file| file.to.clone());
     let configuration = configuration.unwrap_or_default();
-    let continued: Vec<&Placed> =
-        placed.iter().filter(|file| loss_of(&file.setting) == Some(Loss::Continued)).collect();
+    let is_continued =
+        |file: &&Placed| loss_of(&file.setting) == Some(Loss::Continued) || file.setting == ALSO && is_signed(&file.to);
+    let continued: Vec<&Placed> = placed.iter().filter(is_continued).collect();
     if wanted.json {
         print_json(json!({
-            "role": manifest.role, "configuration": configuration, "files": placed.iter().map(|file| &file.to).collect::<Vec<_>>(),
+            "role": role, "configuration": configuration, "files": placed.iter().map(|file| &file.to).collect::<Vec<_>>(),
             "continued": continued.iter().map(|file| &file.to).collect::<Vec<_>>(), "left_out": manifest.left_out,
         }));
         return Ok(());
     }
-    let mut text = format!("restored {}, as it was at {}:\n", manifest.role, utc(manifest.made));
+    let mut text = format!("restored {role}, as it was at {}:\n", utc(manifest.made));
     text.extend(placed.iter().map(|file| format!("  {}\n", file.to.display())));
+    text.extend(same.iter().map(|file| format!("  {} (there already, the same)\n", file.to.display())));
     for file in continued {
         text += &format!("{} may lack what came later: {}\n", file.to.display(), what_to_do(&file.setting));
     }
+    for left in &manifest.left_out {
+        if let Some(what) = what_is_missing(&left.setting) {
+            text += &format!("{} is not in the copy: {what}\n", left.path.display());
+        }
+    }
     let configuration = configuration.display();
-    text += &format!("next: wayleave check {configuration}; wayleave run {} --config {configuration}\n", manifest.role);
+    text += &format!("next: wayleave check {configuration}; wayleave run {role} --config {configuration}\n");
     print(&text);
     Ok(())
 }
@@ -273,7 +386,7 @@ fn what_to_do(setting: &str) -> &'static str {
     match setting {
         "party.members" => "take the other party's file; a party whose peer has a newer one takes it by itself",
         "realm.records" => {
-            "compare with `wayleave realm show` of the path servers' list; a node that was removed since is to be removed again"
+            "compare with `wayleave show members` of a path server; a node that was removed since is to be removed again"
         }
         "key.records" => {
             "another server of this zone with all records has the later ones; without one, revoke again what was revoked since"
@@ -284,6 +397,22 @@ fn what_to_do(setting: &str) -> &'static str {
         }
         _ => "fetch the publisher's present objects",
     }
+}
+
+/// What to do about what a copy leaves out.
+fn what_is_missing(setting: &str) -> Option<&'static str> {
+    match setting {
+        "path.state" => Some(
+            "with no other path server to ask, removed nodes are known only once the realm's operator has handed the list in",
+        ),
+        "party.trial" => Some("a party of a trial starts only where both operators' keys are in that folder"),
+        "consent.audit" => Some("nobody can make it anew: keep it as you keep logs"),
+        _ => None,
+    }
+}
+
+fn is_signed(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "signed")
 }
 
 fn occupied(path: &Path) -> Failure {
@@ -333,16 +462,35 @@ fn place(wanted: &Restore, entry: &Entry, named: &[NamedFile]) -> Outcome<Placed
     let is_of = |file: &&NamedFile| {
         let below = entry.path.strip_prefix(&file.path).ok();
         let is_below = below.is_some_and(|rest| rest.components().all(|part| matches!(part, Component::Normal(_))));
-        file.setting == entry.setting && is_copied(file.loss) && is_below
+        let is_beside = BESIDE.iter().any(|ending| with_ending(&file.path, ending) == entry.path);
+        file.setting == entry.setting && is_copied(file.loss) && (is_below || is_beside)
     };
-    let is_beside = entry.setting == CONFIGURATION || entry.setting == ALSO;
-    if is_beside {
+    if entry.setting == CONFIGURATION || entry.setting == ALSO {
         plain(&entry.path.to_string_lossy())?;
     } else if !named.iter().any(|file| is_of(&file)) {
         let what = format!("{}: its configuration does not name {}", entry.setting, entry.path.display());
         return Err(damaged(&what).into());
     }
-    Ok(Placed { setting: entry.setting.clone(), to: wanted.to.join(&entry.path), octets, mode: entry.mode & 0o777 })
+    let is_inside = entry.path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !is_inside && !wanted.outside {
+        return Err(Failure::new(format!("{} is outside of {}", entry.path.display(), wanted.to.display()))
+            .help("its configuration names it there: if you made this backup, add --outside")
+            .into());
+    }
+    let mode = if entry.mode == 0o600 { 0o600 } else { 0o644 };
+    Ok(Placed { setting: entry.setting.clone(), to: wanted.to.join(&entry.path), octets, mode })
+}
+
+/// Below the folder that was said nothing is reached through a link: whoever owns it could have put one there.
+fn refuse_links(to: &Path, file: &Path) -> Outcome {
+    let is_link = |path: &&Path| fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink());
+    let between = file.ancestors().skip(1).take_while(|above| *above != to && above.starts_with(to));
+    match { between }.find(is_link) {
+        Some(link) => Err(Failure::new(format!("{} is a symbolic link", link.display()))
+            .help("remove it, or restore to another folder")
+            .into()),
+        None => Ok(()),
+    }
 }
 
 /// Writes a file; it and the folders that are made for it belong to the owner of the folder in which they begin.
@@ -355,14 +503,13 @@ fn put(file: &Placed) -> Outcome {
         above = above.parent().unwrap_or(Path::new(""));
     }
     let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-    let owner = fs::metadata(above).map_err(system(above))?;
-    let give = |path: &Path| {
-        let is_root = rustix::process::geteuid().is_root();
-        if is_root { chown(path, Some(owner.uid()), Some(owner.gid())) } else { Ok(()) }
-    };
+    let about = fs::metadata(above).map_err(system(above))?;
+    let owner = rustix::process::geteuid().is_root().then_some((about.uid(), about.gid()));
     for folder in missing.iter().rev() {
-        fs::DirBuilder::new().mode(0o700).create(folder).and_then(|()| give(folder)).map_err(system(folder))?;
+        fs::DirBuilder::new().mode(0o700).create(folder).map_err(system(folder))?;
+        if let Some((user, group)) = owner {
+            lchown(folder, Some(user), Some(group)).map_err(system(folder))?;
+        }
     }
-    write(&file.to, &file.octets, file.mode)?;
-    give(&file.to).map_err(system(&file.to))
+    write(&file.to, &file.octets, file.mode, owner)
 }

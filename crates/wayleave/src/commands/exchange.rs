@@ -145,6 +145,18 @@ fn check(wanted: &New) -> Outcome {
             "further ones join as in any exchange: `wayleave members request`",
         );
     }
+    if !wanted.rs_asn.is_routable() || wanted.member.iter().any(|member| member.asn == wanted.rs_asn) {
+        return refused(
+            format!("{} is reserved or a member's, expected an AS number of the exchange's own", wanted.rs_asn),
+            "--rs-asn 64496 is one for documentation",
+        );
+    }
+    if wanted.parties.is_unspecified() || wanted.parties.is_multicast() {
+        return refused(
+            format!("{} is no address at which members reach the parties", wanted.parties),
+            "`ip address` lists this machine's",
+        );
+    }
     for (at, member) in wanted.member.iter().enumerate() {
         check_addresses(&[IpAddr::V4(member.router)])?;
         let before = &wanted.member[..at];
@@ -298,12 +310,14 @@ impl Trial {
 
     fn in_words(&self, wanted: &New) -> String {
         let mut text = format!(
-            "{}: a trial of {} member{} in {}. One person has all keys: nobody in it is neutral, and nothing of it goes into an exchange.\n\n\
+            "{}: a trial of {} member{} in {}. One person has all keys: nobody in it is neutral, and nothing of it goes into an exchange.\n\
+             Its keys hold for {} days.\n\n\
              Run, each in a terminal of its own:\n",
             wanted.name,
             self.members.len(),
             if self.members.len() == 1 { "" } else { "s" },
             wanted.folder.display(),
+            VALIDITY.as_secs() / 86_400,
         );
         for party in PARTIES {
             text += &format!("  wayleave run rs --config {}\n", self.configuration(party).display());

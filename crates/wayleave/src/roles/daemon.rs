@@ -449,8 +449,11 @@ pub fn most(parameters: &Parameters) -> Result<usize, ViewError> {
 
 /// The prefix of a request: `?prefix=ADDRESS/LENGTH`.
 pub fn prefix(parameters: &Parameters) -> Result<wayleave_core::Prefix, ViewError> {
-    let text =
-        parameters.get("prefix").ok_or_else(|| ViewError::Request("?prefix=ADDRESS/LENGTH is missing".into()))?;
+    let text = parameters.get("prefix").ok_or_else(|| {
+        ViewError::Request(
+            "this role explains prefixes, expected one such as 203.0.113.0/24 (?prefix=ADDRESS/LENGTH)".into(),
+        )
+    })?;
     text.parse().map_err(|error| ViewError::Request(format!("{error}")))
 }
 

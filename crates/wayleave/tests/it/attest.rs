@@ -383,7 +383,7 @@ fn check_reports_faults_of_an_attesting_proxy_and_init_prints_a_valid_configurat
     let said = wrong("#lifetime_minutes = 1440", "lifetime_minutes = 1");
     assert!(said.contains("expected 2 to 10080 minutes"), "{said}");
     let said = wrong(
-        "inside = { listen = \"127.0.0.1:1790\", address = \"127.0.0.1\" }",
+        "inside = { listen = \"127.0.0.2:1790\", address = \"127.0.0.1\" }",
         "inside = { address = \"127.0.0.1\" }",
     );
     assert!(said.contains("no way to reach this end"), "{said}");

@@ -95,7 +95,7 @@ fn an_exchange_comes_back_from_copies_made_while_it_ran() {
             .map(|file| file["path"].as_str().expect("a path").to_owned())
             .collect()
     };
-    assert_eq!(kept, ["wayleave.toml", "party1.key", "members", "operator1.key", "operator1.key.signed"]);
+    assert_eq!(kept, ["party1.key", "members", "wayleave.toml", "operator1.key", "operator1.key.signed"]);
     drop(running);
     // The machines are gone. The operators' keys go where the trial has them.
     fs::remove_dir_all(folder.0.join("trial")).expect("removed");
@@ -103,6 +103,8 @@ fn an_exchange_comes_back_from_copies_made_while_it_ran() {
         let said = folder.ok(&["restore", &format!("copy-{owner}"), "--to", &format!("again/{owner}")]);
         assert!(said.contains(&format!("wayleave run {role} --config again/{owner}/wayleave.toml")), "{said}");
         assert_eq!(said.contains("may lack what came later: take the other party's file"), role == "rs", "{said}");
+        assert!(said.contains(".key.signed may lack what came later"), "{said}");
+        assert_eq!(said.contains("starts only where both operators' keys are"), role == "rs", "{said}");
         let key = fs::metadata(folder.0.join(format!("again/{owner}/{owner}.key"))).expect("a key");
         assert_eq!(key.permissions().mode() & 0o777, 0o600);
     }
@@ -170,7 +172,7 @@ fn nothing_is_overwritten_and_a_copy_that_was_changed_is_refused() {
         (path("alpha.key", "../../alpha.key"), "does not name ../../alpha.key"),
         (path("alpha.key", "/tmp/wayleave-nowhere.key"), "does not name"),
         (path("wayleave.toml", "../wayleave.toml"), "is no name of a file in a backup"),
-        (sound.replace("\"stored\": \"001-", "\"stored\": \"../files/001-"), "is no name of a file in a backup"),
+        (sound.replace("\"stored\": \"000-", "\"stored\": \"../files/000-"), "is no name of a file in a backup"),
         (sound.replace("\"version\": 1", "\"version\": 2"), "has the form 2"),
         (sound.replace("\"role\"", "\"rule\""), "is no backup"),
         (sound[..sound.len() / 2].to_owned(), "is no backup"),
@@ -182,6 +184,11 @@ fn nothing_is_overwritten_and_a_copy_that_was_changed_is_refused() {
         assert!(!folder.0.join("elsewhere").exists() && !Path::new("/tmp/wayleave-nowhere.key").exists());
     }
     fs::write(&manifest, &sound).expect("written");
+    // What is there already and the same is no obstacle: two roles may have a file in common.
+    fs::create_dir(folder.0.join("shared")).expect("a folder");
+    fs::copy(folder.0.join("trial/alpha/alpha.key"), folder.0.join("shared/alpha.key")).expect("copied");
+    let said = folder.ok(&["restore", "copy", "--to", "shared"]);
+    assert!(said.contains("shared/alpha.key (there already, the same)"), "{said}");
     // What root restores belongs to whom the folder belongs, in which it begins.
     let owned = folder.0.join("owned");
     fs::create_dir(&owned).expect("a folder");
@@ -190,8 +197,84 @@ fn nothing_is_overwritten_and_a_copy_that_was_changed_is_refused() {
         let about = fs::metadata(owned.join("etc/alpha.key")).expect("a key");
         assert_eq!((about.uid(), about.gid(), about.mode() & 0o777), (4_242, 4_243, 0o600));
     }
-    fs::write(folder.0.join("copy/files/001-alpha.key"), "another key").expect("written");
+    fs::write(folder.0.join("copy/files/000-alpha.key"), "another key").expect("written");
     assert!(
-        folder.fails(1, &["restore", "copy", "--to", "elsewhere"]).contains("001-alpha.key is not what was copied")
+        folder.fails(1, &["restore", "copy", "--to", "elsewhere"]).contains("000-alpha.key is not what was copied")
     );
+}
+
+/// A job of cron notices: what is not a whole copy does not end well.
+#[test]
+fn what_is_no_whole_copy_says_so_and_each_setting_of_every_role_is_found() {
+    let folder = Folder::new("backup-whole");
+    folder.ok(&["exchange", "new", "trial", "--member", "alpha=64497@192.0.2.1"]);
+    let config = "trial/alpha/wayleave.toml";
+    fs::rename(folder.0.join("trial/alpha/alpha.key"), folder.0.join("away")).expect("moved");
+    let refused = folder.fails(1, &["backup", "--config", config, "without"]);
+    assert!(
+        refused.contains("not a whole copy: alpha.key") && folder.0.join("without/backup.json").exists(),
+        "{refused}"
+    );
+    fs::rename(folder.0.join("away"), folder.0.join("trial/alpha/alpha.key")).expect("moved back");
+    folder.write("text.toml", "words = 1\n");
+    assert!(folder.fails(1, &["backup", "--config", "text.toml", "none"]).contains("no role's configuration"));
+    folder.write("text.toml", "[party\nkey = 1\n");
+    folder.fails(1, &["backup", "--config", "text.toml", "none"]);
+    assert!(!folder.0.join("none").exists());
+    // Two files of one name cannot go to one place.
+    for name in ["one", "two"] {
+        fs::create_dir(folder.0.join(name)).expect("a folder");
+        folder.ok(&["keys", "new", &format!("{name}/operator.key")]);
+    }
+    let both = ["backup", "--config", config, "both", "--also", "one/operator.key", "--also", "two/operator.key"];
+    assert!(folder.fails(1, &both).contains("two files that would be restored to operator.key"));
+    // A gateway's choices, which it has without a setting; an attesting proxy's certificates; a folder of objects with a link to itself.
+    folder.write("gateway.toml", &folder.ok(&["init", "gateway"]));
+    folder.write("choices.toml", "");
+    let attest = folder.ok(&["init", "attest"]).replace("#anchors", "anchors").replace("#certificates", "certificates");
+    folder.write("attest.toml", &attest);
+    fs::create_dir_all(folder.0.join("objects/deeper")).expect("a folder");
+    folder.write("objects/deeper/one", "object");
+    std::os::unix::fs::symlink(".", folder.0.join("objects/loop")).expect("a link");
+    for (file, expected) in
+        [("gateway.toml", &["choices.toml"][..]), ("attest.toml", &["ta.cer", "rpki", "objects/deeper/one"])]
+    {
+        let copy = format!("objects/{file}.copy");
+        let output = folder.run(&["backup", "--config", file, &copy, "--json"]);
+        assert_eq!(output.status.code(), Some(1), "example keys are not there");
+        let said = String::from_utf8(output.stdout).expect("UTF-8");
+        for word in expected {
+            assert!(said.contains(&format!("\"path\":\"{word}\"")), "{word}: {said}");
+        }
+        assert!(!said.contains("sha256"), "a password's digest is as good as the password: {said}");
+    }
+}
+
+/// A backup of somebody else's could name any place; so could a link in the folder to which root restores.
+#[test]
+fn a_restore_stays_in_its_folder_unless_it_is_told_otherwise() {
+    let folder = Folder::new("backup-outside");
+    folder.ok(&["exchange", "new", "trial", "--member", "alpha=64497@192.0.2.1"]);
+    let outside = folder.0.join("outside/alpha.key");
+    fs::create_dir(folder.0.join("outside")).expect("a folder");
+    fs::rename(folder.0.join("trial/alpha/alpha.key"), &outside).expect("moved");
+    let config = "trial/alpha/wayleave.toml";
+    edit(&folder, config, &[("key = \"alpha.key\"", &format!("key = \"{}\"", outside.display()))]);
+    folder.ok(&["backup", "--config", config, "copy"]);
+    fs::remove_file(&outside).expect("removed");
+    let refused = folder.fails(1, &["restore", "copy", "--to", "new"]);
+    assert!(refused.contains("is outside of new") && refused.contains("--outside"), "{refused}");
+    assert!(!folder.0.join("new").exists() && !outside.exists());
+    folder.ok(&["restore", "copy", "--to", "new", "--outside"]);
+    assert!(outside.exists() && folder.0.join("new/wayleave.toml").exists());
+    // The same within: a folder that leads elsewhere.
+    edit(&folder, config, &[(&outside.display().to_string(), "keys/alpha.key")]);
+    fs::create_dir(folder.0.join("trial/alpha/keys")).expect("a folder");
+    fs::rename(&outside, folder.0.join("trial/alpha/keys/alpha.key")).expect("moved");
+    folder.ok(&["backup", "--config", config, "copy-2"]);
+    fs::create_dir(folder.0.join("linked")).expect("a folder");
+    std::os::unix::fs::symlink(folder.0.join("outside"), folder.0.join("linked/keys")).expect("a link");
+    let refused = folder.fails(1, &["restore", "copy-2", "--to", "linked"]);
+    assert!(refused.contains("linked/keys is a symbolic link"), "{refused}");
+    assert!(!outside.exists() && !folder.0.join("linked/wayleave.toml").exists());
 }

@@ -62,6 +62,10 @@ fn one_command_makes_what_two_operators_and_each_member_need() {
         (&["--member", "party1=64499@192.0.2.3"], "not the name of another folder"),
         (&["--member", "charlie=64499"], "expected NAME=AS@ADDRESS"),
         (&["--member", "charlie=0@192.0.2.3"], "AS"),
+        (&["--rs-asn", "64498"], "is reserved or a member's"),
+        (&["--rs-asn", "0"], "is reserved or a member's"),
+        (&["--parties", "0.0.0.0"], "is no address at which members reach the parties"),
+        (&["--parties", "ff02::1"], "is no address at which members reach the parties"),
     ] {
         let refused = folder.fails(2, &[&["exchange", "new", "other"], &MEMBERS[..], more].concat());
         assert!(refused.contains(expected), "{more:?}: {refused}");

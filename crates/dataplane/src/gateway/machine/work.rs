@@ -36,9 +36,8 @@ impl Gateway {
         if changed > 0 {
             out.push(Output::Event(Event::PathChanged { peer: *identity }));
         }
-        // With no other path they would be lost again.
-        let lost = if dead > 0 { peer.take_lost() } else { Vec::new() };
-        let lost = if changed > 0 { lost } else { Vec::new() };
+        // With no other path they would be lost again: they wait for one that is gone over to.
+        let lost = if changed > 0 { peer.take_lost(now.instant) } else { Vec::new() };
         out.counters.resent += lost.len() as u64;
         let is_live = peer.routes.iter().any(|route| route.is_live(now.instant));
         let is_kept = is_live || peer.routes.iter().any(|route| route.is_kept(now.instant)) || peer.response.is_some();

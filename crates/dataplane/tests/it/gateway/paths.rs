@@ -136,6 +136,44 @@ fn an_acknowledgement_does_not_take_the_place_of_data_when_a_path_dies() {
 }
 
 #[test]
+fn acknowledgements_of_many_flows_push_nobodys_data_out() {
+    let own = |port: u16, text: &str| tcp(V4.0, V4.1, (port, 80), 1, 0x10, &[], text.as_bytes());
+    let mut world = two_paths();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(2));
+    world.received(B);
+    world.down.insert(2);
+    world.run(Duration::from_millis(850));
+    for port in 2_000..2_064 {
+        world.send_plain(A, &own(port, "data"));
+        world.send_plain(A, &own(port, ""));
+    }
+    world.run(Duration::from_secs(2));
+    let came = world.received(B);
+    assert_eq!(came, (2_000..2_064).map(|port| own(port, "data")).collect::<Vec<_>>());
+}
+
+/// All paths are down for a while: what is remembered waits for the one that comes back, and not for long.
+#[test]
+fn what_is_remembered_waits_for_a_path_that_answers() {
+    for (seconds, is_sent) in [(1, true), (8, false)] {
+        let mut world = two_paths();
+        for _ in 0..20 {
+            assert_eq!(exchange(&mut world), 2);
+            world.run(Duration::from_millis(100));
+        }
+        world.down.extend([2, 5]);
+        world.run(Duration::from_millis(850));
+        world.send_plain(A, &segment());
+        world.run(Duration::from_secs(seconds));
+        assert!(world.received(B).is_empty());
+        world.down.remove(&5);
+        world.run(Duration::from_secs(3));
+        assert_eq!(world.received(B).contains(&segment()), is_sent, "after {seconds} s");
+    }
+}
+
+#[test]
 fn a_path_that_was_only_late_and_a_host_with_one_path_see_no_packet_twice() {
     let mut world = two_paths();
     world.send_plain(A, &question());

@@ -140,6 +140,7 @@ pub fn run(bench: &Bench) -> Outcome {
             return Err(Failure::usage(format!("no benchmark `{name}`")).help(known).into());
         }
     };
+    stopped::is_over();
     if !bench.only.is_empty() {
         report.params.insert("only".to_owned(), json!(bench.only));
     }

@@ -94,6 +94,9 @@ pub fn run(options: &Options) -> Result<Report, SuiteFailure> {
     // Suite by suite within each round, so that a machine that becomes slower does so for all of them.
     for _ in 0..repetitions {
         measured.iter_mut().for_each(|one| one.round(options.clock));
+        // For who stops it: the final summaries take this one's place.
+        let mut so_far = report.clone();
+        measured.iter().for_each(|one| add_times(&mut so_far, one));
     }
     for one in &mut measured {
         add(&mut report, one, options)?;
@@ -140,7 +143,8 @@ fn in_seconds(nanoseconds: &[f64]) -> Vec<f64> {
     nanoseconds.iter().map(|each| each / 1e9).collect()
 }
 
-fn add(report: &mut Report, one: &mut VariantTimes, options: &Options) -> Result<(), SuiteFailure> {
+/// The times of all rounds.
+fn add_times(report: &mut Report, one: &VariantTimes) {
     let (variant, name) = (one.variant, one.variant.name());
     let mut add = |what: &str, samples: &[f64]| report.add(format!("{what}.{name}"), "s", &in_seconds(samples));
     let Operations { sign, verify, verify_burst, update_alone, update } = &one.operations;
@@ -151,10 +155,18 @@ fn add(report: &mut Report, one: &mut VariantTimes, options: &Options) -> Result
             add("verify_burst", verify_burst);
             add("update", update);
             add("update_alone", update_alone);
-            add("generate", &generation(variant.suite, options));
         }
         OriginStatement::AllRemembered => {}
         OriginStatement::EachTime => add(&format!("update{}", way(variant)), update),
+    }
+}
+
+fn add(report: &mut Report, one: &mut VariantTimes, options: &Options) -> Result<(), SuiteFailure> {
+    let (variant, name) = (one.variant, one.variant.name());
+    add_times(report, one);
+    let mut add = |what: &str, samples: &[f64]| report.add(format!("{what}.{name}"), "s", &in_seconds(samples));
+    if variant.statement == OriginStatement::Remembered {
+        add("generate", &generation(variant.suite, options));
     }
     if counts_as_the_paper(variant) {
         add("verification", &one.verification());

@@ -153,13 +153,13 @@ impl GatewayView {
                  admit another node in its place"
             )
         });
+        let is_dead =
+            route.state == RouteState::Ready && route.active.as_ref().is_some_and(|path| path.dead_since.is_some());
         let of_state = match &route.state {
             RouteState::Ready if peer.sessions == 0 => {
                 "the path is ready; the other gateway has not answered the handshake"
             }
-            RouteState::Ready if route.active.as_ref().is_some_and(|path| path.dead_since.is_some()) => {
-                "every path is dead: probes stay unanswered"
-            }
+            RouteState::Ready if is_dead => "every path is dead: probes stay unanswered",
             RouteState::Ready => "packets go by the active path",
             RouteState::Asking => "servers have not answered yet",
             RouteState::NoPath(why) | RouteState::NoConsent(why) => why,
@@ -178,7 +178,7 @@ impl GatewayView {
             "version": 1,
             "node": known.describe(&node),
             "policy": name,
-            "state": state(&route.state),
+            "state": if is_dead { "dead" } else { state(&route.state) },
             "why": why,
             "active": route.active.as_ref().map(|path| describe(path, &known)),
             "spare": route.spare.as_ref().map(|path| describe(path, &known)),
@@ -196,15 +196,18 @@ impl GatewayView {
         let want = self.0.worker.ask(move |worker| {
             let now = worker.clock.now();
             worker.gateway.want(node, policy, now);
+            now.instant
         });
-        want.await.ok_or(ViewError::Unavailable)?;
+        let begin = want.await.ok_or(ViewError::Unavailable)?;
         loop {
             let peers = self.peers().await?;
             let route = peers
                 .iter()
                 .find(|peer| peer.identity == node)
                 .and_then(|peer| peer.routes.iter().find(|route| route.policy == name && route.mirror.is_none()));
-            let answered = route.and_then(|route| route.active.as_ref()).filter(|path| path.round_trip.is_some());
+            // What was answered before says nothing of the path now.
+            let is_now = |path: &&PathStatus| path.round_trip.is_some() && path.answered.is_some_and(|at| at >= begin);
+            let answered = route.and_then(|route| route.active.as_ref()).filter(is_now);
             if let Some(path) = answered {
                 let mut row = describe(path, &known);
                 row["version"] = json!(1);
@@ -215,7 +218,7 @@ impl GatewayView {
             if tokio::time::Instant::now() >= end {
                 let why = match route.map(|route| &route.state) {
                     Some(RouteState::NoPath(why) | RouteState::NoConsent(why)) => why.clone(),
-                    Some(RouteState::Ready) => "no answer by the path".to_owned(),
+                    Some(RouteState::Ready) => "no answer by the path; `wayleave why` says how it stands".to_owned(),
                     _ => "servers have not answered".to_owned(),
                 };
                 return Err(ViewError::NotFound(format!("{}: {why}", known.describe(&node))));
