@@ -147,10 +147,19 @@ fn curl(world: &World, page: &[u8]) {
         // Probes and their answers cross e; how many depends on how long this machine takes.
         assert!(passed[3] < passed[0] / 100, "and not over e: {passed:?}");
     }
-    let before = world.forwarded("e");
-    ended(spawn_curl(world, "a", &["-o", "fast", "http://fast.b.overlay:8080/part"]), world);
-    assert_eq!(to_hex(&sha256(&fs::read(world.path("fast")).expect("the page"))), expected(&page[..page.len() / 5]));
-    assert!(world.forwarded("e") - before > 5_000, "fast.b goes over e");
+    // On a machine that does not run a node for a second its path looks dead, and is gone back to once it has proven itself.
+    let goes_over_e = (0..3).any(|_| {
+        eventually("fast.b has the shorter path", || {
+            let why = world.nodes["a"].json(&["why", "fast.b.overlay"]);
+            why["active"]["nodes"].as_array().is_some_and(|nodes| nodes.len() == 3) && why["active"]["dead"] == false
+        });
+        let before = world.forwarded("e");
+        ended(spawn_curl(world, "a", &["-o", "fast", "http://fast.b.overlay:8080/part"]), world);
+        let came = fs::read(world.path("fast")).expect("the page");
+        assert_eq!(to_hex(&sha256(&came)), expected(&page[..page.len() / 5]));
+        world.forwarded("e") - before > 5_000
+    });
+    assert!(goes_over_e, "fast.b goes over e");
     for gateway in ["a", "b"] {
         let status = world.nodes[gateway].show("status", &[]);
         assert_eq!((&status["dropped"]["inner-source"], &status["problems"]), (&json!(0), &json!([])), "{status}");
