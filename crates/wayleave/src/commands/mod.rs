@@ -94,7 +94,7 @@ pub enum Command {
     /// The benchmarks are commands of the laboratory's program.
     #[command(hide = true)]
     Bench(moved::Moved),
-    /// Copy a role's configuration and what is lost with its machine to a folder: keys, member set, records.
+    /// Copy to a folder what is lost with a role's machine: configuration, keys, records.
     Backup(backup::Backup),
     /// Put a copy of `backup` where a role starts from it; nothing is overwritten.
     Restore(backup::Restore),
