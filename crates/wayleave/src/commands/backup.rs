@@ -329,8 +329,7 @@ pub fn restore(wanted: &Restore) -> Outcome {
             return Err(damaged(&format!("two files for {}", file.to.display())).into());
         }
     }
-    // Everything was read and is as it was copied; now nothing may be in its way.
-    // What another role's copy has put there already, octet by octet the same, stays.
+    // Everything was read and is as it was copied; now nothing may be in its way. What another role's copy has put there already, octet by octet the same, stays.
     let is_same = |file: &Placed| file.to.is_file() && fs::read(&file.to).is_ok_and(|octets| octets == file.octets);
     let (same, placed): (Vec<Placed>, Vec<Placed>) = placed.into_iter().partition(is_same);
     let is_there = |file: &&Placed| fs::symlink_metadata(&file.to).is_ok();
@@ -392,9 +391,11 @@ fn what_to_do(setting: &str) -> &'static str {
             "another server of this zone with all records has the later ones; without one, revoke again what was revoked since"
         }
         "key.routers.usage" => "what routers reported since is not in it, and on no statement",
-        "key.revocations" | "platypus.revocations.file" => {
-            "routers refuse a list that is older than theirs; sign it anew"
+        "key.revocations" => "routers refuse a list that is older than theirs: `wayleave cap new-list` signs it anew",
+        "platypus.revocations.file" => {
+            "a router that lost its state takes an old list: fetch the provider's present one"
         }
+        ALSO => "compare with the newest member set before this key signs: two sets of one number divide the exchange",
         _ => "fetch the publisher's present objects",
     }
 }

@@ -103,7 +103,7 @@ fn an_exchange_comes_back_from_copies_made_while_it_ran() {
         let said = folder.ok(&["restore", &format!("copy-{owner}"), "--to", &format!("again/{owner}")]);
         assert!(said.contains(&format!("wayleave run {role} --config again/{owner}/wayleave.toml")), "{said}");
         assert_eq!(said.contains("may lack what came later: take the other party's file"), role == "rs", "{said}");
-        assert!(said.contains(".key.signed may lack what came later"), "{said}");
+        assert!(said.contains(".key.signed may lack what came later: compare with the newest member set"), "{said}");
         assert_eq!(said.contains("starts only where both operators' keys are"), role == "rs", "{said}");
         let key = fs::metadata(folder.0.join(format!("again/{owner}/{owner}.key"))).expect("a key");
         assert_eq!(key.permissions().mode() & 0o777, 0o600);
