@@ -393,7 +393,7 @@ fn what_to_do(setting: &str) -> &'static str {
         "key.routers.usage" => "what routers reported since is not in it, and on no statement",
         "key.revocations" => "routers refuse a list that is older than theirs: `wayleave cap new-list` signs it anew",
         "platypus.revocations.file" => {
-            "a router that lost its state takes an old list: fetch the provider's present one"
+            "a router without its state takes only a list signed recently: fetch the present one"
         }
         ALSO => "compare with the newest member set before this key signs: two sets of one number divide the exchange",
         _ => "fetch the publisher's present objects",
