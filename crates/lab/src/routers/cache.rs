@@ -101,7 +101,7 @@ impl Cache {
         self.prepare_lists(router)?;
         let first = [Some(router.package), self.release.map(|_| C_LIBRARY)];
         let mut depends = self.depends_so_far(router)?;
-        self.unpack(router, router.more)?;
+        depends.extend(self.unpack(router, router.more)?);
         depends.extend(self.unpack(router, &first.into_iter().flatten().collect::<Vec<_>>())?);
         for _ in 0..LIBRARY_ROUNDS {
             let missing = self.missing_libraries(router);
@@ -111,7 +111,10 @@ impl Cache {
                 }
                 return fs::write(self.stamp(router), "").map_err(|error| self.error(error));
             }
-            let packages = packages_of(&missing, &depends);
+            let mut packages = packages_of(&missing, &depends);
+            if packages.is_empty() {
+                packages = self.further(&depends);
+            }
             if packages.is_empty() {
                 return Err(RoutersError::Libraries { name: router.name, libraries: missing.join(", ") });
             }
@@ -154,6 +157,20 @@ impl Cache {
             depends.extend(depends_of(router, &deb.path())?);
         }
         Ok(depends)
+    }
+
+    /// Library packages among `depends` that neither the cache nor this system has: where no package is named as a library that
+    /// is missing, it is in one of them.
+    fn further(&self, depends: &[String]) -> Vec<String> {
+        let is_installed = |package: &str| {
+            let mut query = Command::new("dpkg-query");
+            let shown = query.args(["-W", "-f", "${db:Status-Status}", package]).output();
+            self.release.is_none() && shown.is_ok_and(|shown| shown.stdout == b"installed")
+        };
+        let libraries: BTreeSet<&String> = depends.iter().filter(|package| package.starts_with("lib")).collect();
+        let further =
+            libraries.into_iter().filter(|package| self.newest_deb(package).is_none() && !is_installed(package));
+        further.cloned().collect()
     }
 
     /// Makes a release's package lists, unless they are there.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use wayleave_lab::netns::{self, Rung};
 use wayleave_lab::overlay::tun_problem;
 
-use crate::common::{Folder, eventually, laboratory, text};
+use crate::common::{Folder, eventually, laboratory, serves_pages, text};
 
 /// Why there can be no laboratory here.
 pub(crate) fn impossible() -> Option<String> {
@@ -157,8 +157,8 @@ fn the_papers_chain_comes_up_without_root_and_policies_choose_whether_the_third_
 #[test]
 fn hosts_behind_gateways_speak_to_each_other_over_a_slow_link() {
     let Some(lab) = Lab::new("hosts") else { return };
-    if Command::new("python3").arg("--version").output().is_err() {
-        netns::skipped("lab::hosts_behind_gateways_speak_to_each_other_over_a_slow_link: no python3 for the page");
+    if !serves_pages() {
+        netns::skipped("lab::hosts_behind_gateways_speak_to_each_other_over_a_slow_link: no python3 that serves pages");
         return;
     }
     let output = lab.up(&[&example("hosts.toml"), "--json"]);

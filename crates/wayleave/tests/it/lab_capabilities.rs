@@ -1,12 +1,10 @@
 //! Applications of capabilities (Platypus, section 2.1) as laboratories: packets take the transit that is paid for, and the bill names
 //! who pays; without a capability they take the default.
 
-use std::process::Command;
-
 use serde_json::Value;
 use wayleave_lab::netns;
 
-use crate::common::{eventually, text};
+use crate::common::{eventually, serves_pages, text};
 use crate::lab::{Lab, example, lower_rung};
 
 /// A request and its page take more packets than this in each direction.
@@ -18,8 +16,8 @@ type Lines = Vec<(u64, Option<u64>, Option<u64>, u64)>;
 /// Starts an example; `None` where that cannot be.
 fn up(name: &str, rung: &str) -> Option<Lab> {
     let lab = Lab::new(name)?;
-    if Command::new("python3").arg("--version").output().is_err() {
-        netns::skipped(&format!("lab_capabilities, {name}: no python3 for the page"));
+    if !serves_pages() {
+        netns::skipped(&format!("lab_capabilities, {name}: no python3 that serves pages"));
         return None;
     }
     let output = lab.up(&[&example(&format!("{name}.toml")), "--rung", rung]);

@@ -90,6 +90,11 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
+/// Whether Python can serve pages: Debian's minimal package of it cannot.
+pub fn serves_pages() -> bool {
+    Command::new("python3").args(["-c", "import http.server"]).output().is_ok_and(|output| output.status.success())
+}
+
 /// An address of the loopback that is free.
 pub fn free() -> String {
     free_address().expect("a port").to_string()

@@ -6,7 +6,7 @@ use std::path::Path;
 use wayleave_lab::netns;
 
 use super::{Shell, commands, snippet, snippets};
-use crate::common::eventually;
+use crate::common::{eventually, serves_pages};
 use crate::lab::impossible;
 
 #[test]
@@ -25,8 +25,8 @@ fn the_papers_applications_are_run_and_billed_as_the_guide_says() {
         netns::skipped(&format!("{name}: {reason}"));
         return;
     }
-    if std::process::Command::new("python3").arg("--version").output().is_err() {
-        netns::skipped(&format!("{name}: no python3 for the pages"));
+    if !serves_pages() {
+        netns::skipped(&format!("{name}: no python3 that serves pages"));
         return;
     }
     let mut shell = Shell::new("guide-applications");
