@@ -50,7 +50,12 @@ pub fn json_within(target: &Target, path: &str, patience: Duration) -> Outcome<V
                 .help("`wayleave help show` says which roles show what; all have `status` and `events`")
                 .into());
         }
-        return Err(Failure::new(format!("{why} (HTTP {status})")).into());
+        // What a role says is for people; a status alone is for whoever looks for the cause.
+        let failure = match value["error"].is_string() && (400..500).contains(&status) {
+            true => Failure::new(why),
+            false => Failure::new(format!("{why} (HTTP {status})")),
+        };
+        return Err(failure.into());
     }
     Ok(value)
 }

@@ -689,13 +689,23 @@ pub fn template(party: u8) -> String {
         exchange: "example-ix",
         operators: EXAMPLE_OPERATORS,
         pin: EXAMPLE_PINS[if party == 1 { 1 } else { 0 }],
-        address: Ipv4Addr::LOCALHOST.into(),
+        listen: default_listen(party, Ipv4Addr::LOCALHOST.into()),
+        link: DEFAULT_LINK,
+        members: "members",
         trial: None,
     })
 }
 
 /// The port on which party 1 listens for members; party 2 has the next one.
 pub const MEMBERS_PORT: u16 = 7001;
+
+/// Where party 1 of one machine listens for party 2.
+pub const DEFAULT_LINK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7000);
+
+/// Where a party listens for members, at this address.
+pub fn default_listen(party: u8, address: IpAddr) -> SocketAddr {
+    SocketAddr::new(address, MEMBERS_PORT + u16::from(party) - 1)
+}
 
 /// The values in which parties' configurations differ.
 pub struct PartyValues<'a> {
@@ -706,24 +716,28 @@ pub struct PartyValues<'a> {
     /// The other party's.
     pub pin: &'a str,
     /// Where it listens for members.
-    pub address: IpAddr,
+    pub listen: SocketAddr,
+    /// Where party 1 listens for party 2.
+    pub link: SocketAddr,
+    /// The member set's file, for one who reads the configuration.
+    pub members: &'a str,
     /// Of a trial: the folder with both operators' keys.
     pub trial: Option<&'a str>,
 }
 
 /// A party's configuration with these values.
 pub fn template_with(values: &PartyValues<'_>) -> String {
-    let PartyValues { number: party, exchange, operators: [operator1, operator2], pin, address, trial } = values;
-    let exchange = toml::Value::from(*exchange);
+    let PartyValues { number: party, exchange, operators: [operator1, operator2], pin, listen, link, members, trial } =
+        values;
+    let (exchange, members) = (toml::Value::from(*exchange), toml::Value::from(*members));
     let (link, recommendation) = match party {
         1 => (
-            "# Party 1 listens for party 2 here.\nlisten = \"127.0.0.1:7000\"",
+            format!("# Party 1 listens for party 2 here.\nlisten = \"{link}\""),
             "# The exchange's recommendation by member, larger is preferred. Reloaded on SIGHUP.\n\
              #recommendation = \"recommendation.toml\"\n",
         ),
-        _ => ("# Where party 1 listens for this party.\nconnect = \"127.0.0.1:7000\"", ""),
+        _ => (format!("# Where party 1 listens for this party.\nconnect = \"{link}\""), ""),
     };
-    let listen = SocketAddr::new(*address, MEMBERS_PORT + u16::from(*party) - 1);
     let status = 8480 + u16::from(*party);
     let trial = trial.map_or(String::new(), |folder| {
         let folder = toml::Value::from(folder);
@@ -744,7 +758,7 @@ pub fn template_with(values: &PartyValues<'_>) -> String {
          # The state that must survive a restart.\n\
          state = \"party{party}.redb\"\n\
          # The member set that both operators signed, begun by: wayleave members init. Reloaded on SIGHUP.\n\
-         members = \"members\"\n\
+         members = {members}\n\
          # The public keys of party 1's and party 2's operators, who both sign the member set.\n\
          operators = [\"{operator1}\", \"{operator2}\"]\n\
          # Interval between batches in milliseconds; 0 handles each announcement at once. Only party 1's value is used.\n\

@@ -136,6 +136,8 @@ pub enum NodeEvent {
     Registered { server: IdentityKey, sequence: u64 },
     /// A path server refused it.
     NotRegistered { server: IdentityKey, refusal: Refusal },
+    /// A path server says that the realm's operator removed this node.
+    Removed { server: IdentityKey },
     /// A path server claimed what does not hold.
     Disbelieved { server: IdentityKey, failure: PathFailure },
     /// The consents of a path were not renewed; they last until they expire.
@@ -328,7 +330,10 @@ impl Node {
                 self.subscription.handle(input, now);
             }
             // Nobody else asks with this number.
-            Body::Refused(_) if frame.request == 0 => {
+            Body::Refused(refusal) if frame.request == 0 => {
+                if refusal == Refusal::Revoked {
+                    self.outputs.push_back(NodeOutput::Event(NodeEvent::Removed { server: from }));
+                }
                 if self.subscribed.remove(&from) {
                     self.resubscribe.insert(from, now.instant + RESUBSCRIBE);
                 }

@@ -367,14 +367,17 @@ impl PathServer {
             if since >= upto && only.is_none() {
                 continue;
             }
-            let is_allowed = |peer: &IdentityKey| {
-                self.config.peers.contains(peer) || self.database.membership(peer, now.unix.secs()).is_ok()
+            let Some(peer) = self.links.get(&link).map(|state| state.peer) else { continue };
+            let refusal = match self.config.peers.contains(&peer) {
+                true => None,
+                false => self.database.membership(&peer, now.unix.secs()).err(),
             };
-            if !self.links.get(&link).is_some_and(|state| is_allowed(&state.peer)) {
-                // It was a member when it subscribed.
+            if let Some(refusal) = refusal {
+                // It was a member when it subscribed: it is told why it learns no more.
                 if let Some(state) = self.links.get_mut(&link) {
                     state.sent = None;
                 }
+                self.refuse(link, 0, peer, refusal);
                 continue;
             }
             let (has_list, changed) = self.database.changed_since(since);

@@ -122,7 +122,12 @@ impl PaidTransit {
             None => self.desk.command(program),
             Some(user) => {
                 let mut command = self.desk.command("setpriv");
-                command.args([&format!("--reuid={user}"), "--clear-groups"]).arg(program);
+                command.args([&format!("--reuid={user}"), "--clear-groups"]);
+                if !curl.from_system {
+                    // What was fetched lies in the build's folder, which may be below a home that is its owner's alone.
+                    command.args(["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]);
+                }
+                command.arg(program);
                 command
             }
         };

@@ -267,7 +267,9 @@ impl Trial {
                 exchange: &wanted.name,
                 operators: trial.operators.each_ref().map(String::as_str),
                 pin: &pins[if number == 1 { 1 } else { 0 }],
-                address: wanted.parties,
+                listen: rs::default_listen(number, wanted.parties),
+                link: rs::DEFAULT_LINK,
+                members: "members",
                 trial: Some("../operators"),
             });
             replace(&trial.configuration(party), text.as_bytes())?;

@@ -1,17 +1,23 @@
 //! `init`: prints a commented configuration that passes `check --example`.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::net::SocketAddr;
 
 use serde_json::json;
 
 use super::help::RoleParser;
+use wayleave_runtime::identity::Fingerprint;
+
+use crate::config::parse::argument;
+use crate::config::rs::{self, PartyValues};
 use crate::config::{EXAMPLE_OPERATORS, EXAMPLE_REALM, EXAMPLE_WRITER, ROLES};
 use crate::failure::{Failure, Outcome};
+use crate::key_files::member_set::{self, key_text};
 use crate::output::{print, print_json};
 use crate::roles::RoleName;
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is to be done with what a template has.
 const EXAMPLES_LEFT: &str = "Its keys and pins are examples: `wayleave check` refuses each until it is replaced";
@@ -27,14 +33,70 @@ pub struct Init {
     /// Write to this file, which must not exist, instead of printing; - prints.
     #[arg(long, short)]
     pub out: Option<PathBuf>,
+    /// For `rs`, with --listen, --link and --pin: a whole configuration, for the exchange and the operators of this member set, which
+    /// you made yourself (`wayleave members init`).
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "link", "pin"])]
+    pub members: Option<PathBuf>,
+    /// Where members connect to this party, as ADDRESS:PORT.
+    #[arg(long, value_name = "ADDRESS", requires = "members")]
+    pub listen: Option<SocketAddr>,
+    /// Where party 1 listens for party 2, as ADDRESS:PORT.
+    #[arg(long, value_name = "ADDRESS", requires = "members")]
+    pub link: Option<SocketAddr>,
+    /// The line `pin` of the peer party's key file, as its operator told you.
+    #[arg(long, value_parser = argument::<Fingerprint>, requires = "members")]
+    pub pin: Option<Fingerprint>,
     #[arg(long)]
     pub json: bool,
+}
+
+/// Of a party with all values: its configuration, and its operators.
+fn whole(init: &Init) -> Outcome<Option<(String, [String; 2])>> {
+    let (Some(members), Some(listen), Some(link), Some(pin)) = (&init.members, init.listen, init.link, init.pin) else {
+        return Ok(None);
+    };
+    if init.role.name() != "rs" {
+        return Err(Failure::usage(format!("--members is for `rs`, and this is `{}`", init.role.name())).into());
+    }
+    let directory = member_set::read(members)?;
+    let operators = directory.operators().map(|key| key_text(&key));
+    let text = rs::template_with(&PartyValues {
+        number: init.party,
+        exchange: &directory.set().exchange,
+        operators: operators.each_ref().map(String::as_str),
+        pin: &pin.to_string(),
+        listen,
+        link,
+        members: &seen_from(init.out.as_deref(), members)?,
+        trial: None,
+    });
+    Ok(Some((text, operators)))
+}
+
+/// A file's path as the configuration in `out` names it.
+fn seen_from(out: Option<&Path>, file: &Path) -> Outcome<String> {
+    let folder =
+        |path: &Path| fs::canonicalize(path.parent().filter(|at| !at.as_os_str().is_empty()).unwrap_or(Path::new(".")));
+    let failed = |error: std::io::Error| Failure::system(file.display(), &error);
+    let is_beside = match out {
+        Some(out) => {
+            folder(out).map_err(|error| Failure::system(out.display(), &error))? == folder(file).map_err(failed)?
+        }
+        None => true,
+    };
+    let seen = match file.file_name().filter(|_| is_beside) {
+        Some(name) => PathBuf::from(name),
+        None => fs::canonicalize(file).map_err(failed)?,
+    };
+    let unreadable = || Failure::new(format!("{}: expected a path in UTF-8", file.display()));
+    Ok(seen.into_os_string().into_string().map_err(|_| unreadable())?)
 }
 
 pub fn run(init: &Init) -> Outcome {
     let role = ROLES.into_iter().find(|role| role.name == init.role.name());
     let role = role.ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
-    let text = (role.template)(init.party);
+    let whole = whole(init)?;
+    let text = whole.as_ref().map_or_else(|| (role.template)(init.party), |(text, _)| text.clone());
     let has_examples = [EXAMPLE_OPERATORS[0], EXAMPLE_REALM, EXAMPLE_WRITER].iter().any(|key| text.contains(key));
     let Some(path) = init.out.as_ref().filter(|path| path.as_os_str() != "-") else {
         if init.json {
@@ -50,12 +112,21 @@ pub fn run(init: &Init) -> Outcome {
     let failed = |error: std::io::Error| Failure::system(path.display(), &error);
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
+    let operators = whole.map(|(_, operators)| operators);
     if init.json {
-        print_json(json!({ "file": path }));
+        print_json(match operators {
+            Some(operators) => json!({ "file": path, "operators": operators }),
+            None => json!({ "file": path }),
+        });
         return Ok(());
     }
     let path = path.display();
-    if has_examples {
+    if let Some([one, two]) = operators {
+        print(&format!(
+            "wrote {path}\noperator of party 1  {one}\noperator of party 2  {two}\n\
+             compare both with what each of you read out; next: wayleave check {path}\n"
+        ));
+    } else if has_examples {
         print(&format!(
             "wrote {path}. {EXAMPLES_LEFT} (wayleave check {path}); wayleave check --example {path} accepts them\n"
         ));

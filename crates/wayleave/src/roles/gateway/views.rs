@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus};
 use wayleave_dataplane::icing;
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
@@ -44,6 +44,23 @@ impl GatewayView {
             worker.gateway.status(now)
         });
         all.await.ok_or(ViewError::Unavailable)
+    }
+
+    /// What the node's problems are, and to whom all paths are dead.
+    fn problems(&self, known: &Known, peers: &[PeerStatus]) -> Vec<String> {
+        let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
+        for peer in peers {
+            let name = known.describe(&peer.identity);
+            for route in peer.routes.iter().filter(|route| route.mirror.is_none()) {
+                if let Some(since) = route.active.as_ref().and_then(|path| path.dead_since) {
+                    let (policy, suffix) = (&route.policy, &self.0.suffix);
+                    let why = format!("wayleave why {policy}.{name}.{suffix}");
+                    problems
+                        .push(format!("every path to {name} by policy {policy} is dead since {}: {why}", utc(since)));
+                }
+            }
+        }
+        problems
     }
 
     async fn paths(self) -> Result<Value, ViewError> {
@@ -341,7 +358,7 @@ impl View for GatewayView {
             "strangers": io.strangers,
             "unsent": io.unsent,
             "peers": rows,
-            "problems": self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default(),
+            "problems": self.problems(&known, &peers),
             "dropped": dropped,
             "refused": refused,
         }))

@@ -1,6 +1,6 @@
 //! The I/O of a node's end of the control plane: links to servers, the store, those who wait for answers, the log.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +87,9 @@ pub struct Connection {
     _connecting: Connecting,
 }
 
+/// What a removed node's operator reads.
+const REMOVED: &str = "this node was removed from the realm: nobody finds a path to it or over it; if that is a mistake, ask the realm's operator for an invitation";
+
 pub struct OverlayIo {
     pub identity: NodeIdentity,
     pub links: Links,
@@ -100,6 +103,8 @@ pub struct OverlayIo {
     pub section: OverlaySection,
     pub realm: watch::Sender<Arc<Realm>>,
     pub ids: watch::Sender<Arc<OwnIds>>,
+    /// What path servers say against this node.
+    pub refusals: watch::Sender<BTreeMap<IdentityKey, String>>,
     pub log: Events,
     /// Records of path servers go here too.
     pub tap: Option<mpsc::Sender<(Vec<Record>, bool)>>,
@@ -204,12 +209,28 @@ impl OverlayIo {
         let kind = match event {
             NodeEvent::Registered { .. } => "registered",
             NodeEvent::NotRegistered { .. } => "not-registered",
+            NodeEvent::Removed { .. } => "removed",
             NodeEvent::Disbelieved { .. } => "disbelieved",
             NodeEvent::Delayed { .. } => "consent-delayed",
             NodeEvent::StoreDamaged => "store-damaged",
         };
+        self.refusals.send_if_modified(|refusals| match event {
+            NodeEvent::Registered { server, .. } => refusals.remove(server).is_some(),
+            NodeEvent::NotRegistered { server, refusal } => {
+                let said = format!("path server {server} refused this node's advert: {refusal}");
+                refusals.insert(*server, said.clone()) != Some(said)
+            }
+            NodeEvent::Removed { server } => {
+                refusals.insert(*server, REMOVED.to_owned()).is_none_or(|before| before != REMOVED)
+            }
+            _ => false,
+        });
         let Some(Line { suppressed }) = self.log.admit(kind, 0) else { return };
         match event {
+            NodeEvent::Removed { server } => {
+                warn!(%server, suppressed, "{REMOVED}");
+                self.log.note(&json!({ "event": kind, "server": server.to_string() }));
+            }
             NodeEvent::Registered { server, sequence } => {
                 info!(%server, sequence, suppressed, "path server has this node's advert");
                 self.log.note(&json!({ "event": kind, "server": server.to_string(), "sequence": sequence }));

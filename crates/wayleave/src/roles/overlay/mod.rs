@@ -9,7 +9,7 @@ pub mod renewal;
 pub mod strangers;
 mod views;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -59,6 +59,8 @@ pub struct Handle {
     store: Arc<FileStore>,
     /// Why the node's membership is not renewed, if that is so.
     problem: watch::Receiver<Option<String>>,
+    /// What path servers say against this node.
+    refusals: watch::Receiver<BTreeMap<IdentityKey, String>>,
 }
 
 /// The node's own IDs: of the previous, the current and the next epoch.
@@ -222,7 +224,17 @@ impl Overlay {
             }
         });
         let links_shown = links.clone();
-        let handle = Handle { own, events: events.clone(), realm, ids, links: links_shown, store: state.file, problem };
+        let (refusals_to, refusals) = watch::channel(BTreeMap::new());
+        let handle = Handle {
+            own,
+            events: events.clone(),
+            realm,
+            ids,
+            links: links_shown,
+            store: state.file,
+            problem,
+            refusals,
+        };
         let mut io = OverlayIo {
             identity,
             links,
@@ -236,6 +248,7 @@ impl Overlay {
             section: section.clone(),
             realm: realm_to,
             ids: ids_to,
+            refusals: refusals_to,
             log: log.clone(),
             tap,
         };
@@ -329,7 +342,9 @@ impl Handle {
 
     /// What an operator has to see to.
     pub fn problems(&self) -> Vec<String> {
-        self.problem.borrow().iter().cloned().collect()
+        // Several path servers may say the same.
+        let refusals: BTreeSet<String> = self.refusals.borrow().values().cloned().collect();
+        self.problem.borrow().iter().cloned().chain(refusals).collect()
     }
 
     /// The node's state.

@@ -7,12 +7,17 @@ mod applications_page;
 mod attest_page;
 mod capabilities_page;
 mod exchange_page;
+mod gateways_page;
 mod invitations_page;
 mod lab_page;
 mod member_page;
+mod organisations_page;
 mod overlay_page;
+mod play;
 mod router_page;
 mod routers;
+mod sell_page;
+mod session_page;
 mod stamper_page;
 
 use std::fs;
@@ -105,12 +110,17 @@ impl Shell {
 
     /// Runs a command, which must succeed, and gives what it printed.
     fn run(&self, line: &str) -> String {
+        self.attempt(line).unwrap_or_else(|said| panic!("{line}\n{said}"))
+    }
+
+    /// Runs a command, and gives what it printed, or all of it if it failed.
+    fn attempt(&self, line: &str) -> Result<String, String> {
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", &self.filled(line)]).current_dir(&self.folder.0);
         command.env("PATH", &self.path).env("NO_COLOR", "1").env_remove("WAYLEAVE_LOG").stdin(Stdio::null());
         let output = command.output().expect("bash runs");
-        assert!(output.status.success(), "{line}\n{}{}", text(&output.stdout), text(&output.stderr));
-        text(&output.stdout)
+        let said = text(&output.stdout);
+        if output.status.success() { Ok(said) } else { Err(said + &text(&output.stderr)) }
     }
 
     /// A public part of a key file, as `keys show` prints it.

@@ -89,7 +89,7 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     let end = |port: u16| format!("{HERE}:{port}");
     let [to_a, to_b, w12, w21, w23, w32] = [50_001, 50_002, 50_012, 50_021, 50_023, 50_032].map(end);
     // A chain of customers up to w2 and down again.
-    let _forwarders = [
+    let forwarders = [
         router(&realm, "w1", &who, &[Neighbour("a", "customer", 1, &to_a), Neighbour("w2", "provider", 2, &w12)]),
         router(&realm, "w2", &who, &[Neighbour("w1", "customer", 1, &w21), Neighbour("w3", "customer", 2, &w23)]),
         router(&realm, "w3", &who, &[Neighbour("b", "customer", 1, &to_b), Neighbour("w2", "provider", 2, &w32)]),
@@ -121,6 +121,23 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     // Longer than one consent lasts.
     std::thread::sleep(Duration::from_secs(7));
     assert!(curl("-4", "5").stdout == page, "consents are renewed: {}", a.log());
+    // The only path's node in the middle stops for a while: the first screen says so, and since when.
+    let has_problem = |gateway: &Gateway, words: &str| {
+        let status = gateway.json(&["show", "status"]);
+        status["problems"].as_array().into_iter().flatten().any(|problem| {
+            let problem = problem.as_str().unwrap_or_default();
+            problem.contains(words)
+        })
+    };
+    let dead = "every path to b by policy short is dead since 20";
+    assert!(!has_problem(&a, dead), "{}", a.log());
+    forwarders[1].signal("-STOP");
+    eventually(&format!("the dead path is a problem: {}", a.log()), || {
+        let _ = curl("-4", "1");
+        has_problem(&a, dead)
+    });
+    forwarders[1].signal("-CONT");
+    eventually(&format!("the path is back: {}", a.log()), || curl("-4", "2").stdout == page && !has_problem(&a, dead));
     // The provider of w2 changes its mind.
     realm.edit("consent/policy.toml", |_| "[[rule]]\nname = \"nobody\"\nallow = false\n".to_owned());
     consent.signal("-HUP");
@@ -149,5 +166,9 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     remove("b");
     eventually(&format!("it names the gateway: {}", a.log()), || {
         says("b was removed from the realm at 20") && says("it is no member any more; ask the realm's operator")
+    });
+    eventually(&format!("b says so itself: {}", b.log()), || {
+        has_problem(&b, "this node was removed from the realm")
+            && b.log().contains("this node was removed from the realm")
     });
 }
