@@ -281,7 +281,13 @@ fn a_removed_subscriber_learns_nothing_more() {
     ask(&mut server, 2, Body::HandIn(revocations(7, &[0])), at(1));
     server.handle_timeout(at(2));
     let (frames, _) = answers(&mut server, at(2));
-    assert_eq!(frames.iter().map(|(link, _)| *link).collect::<Vec<_>>(), [2]);
+    let (to_removed, others): (Vec<_>, Vec<_>) = frames.into_iter().partition(|(link, _)| *link == 1);
+    assert_eq!(refusal(&to_removed), Some(Refusal::Revoked), "but why");
+    assert_eq!((to_removed.len(), others.len(), others[0].0), (1, 1, 2));
+    // Once.
+    ask(&mut server, 2, Body::HandIn(revocations(8, &[0, 5])), at(3));
+    server.handle_timeout(at(4));
+    assert!(answers(&mut server, at(4)).0.iter().all(|(link, _)| *link == 2));
 }
 
 #[test]
