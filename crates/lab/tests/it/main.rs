@@ -3,6 +3,7 @@
 mod common;
 
 mod attribute_propagation;
+mod bench_stopped;
 mod crate_graph;
 mod exchange;
 mod exchange_attacks;

@@ -5,6 +5,7 @@ use wayleave_attestation::SuiteId;
 use super::{Content, Panel, Plot, Series, Style};
 use crate::bench::attestation::hors::{MEAN_PATH, shapes};
 use crate::bench::attestation::memory::TABLES;
+use crate::bench::attestation::neighbours::NEIGHBOURS;
 use crate::bench::attestation::ops::{AFTER, shape_name};
 use crate::bench::attestation::trace::WorkloadDelays;
 use crate::bench::attestation::workload::Workload;
@@ -124,7 +125,35 @@ pub fn ops(report: &Report) -> Plot {
     if report.value(&format!("hors_sigma.{}", shape_name(KC_MT))).is_some() {
         panels.extend(figure_4(report));
     }
+    panels.extend(neighbours(report));
     Plot { title: "Attestation: the cost of one operation and of one UPDATE".to_owned(), panels }
+}
+
+/// What an UPDATE costs the product's proxy by the number of neighbours. Nothing is published beside it: the paper's schemes
+/// sign once for all of them.
+fn neighbours(report: &Report) -> Vec<Panel> {
+    let places = || NEIGHBOURS.map(|number| format!("to {number}")).to_vec();
+    let of = |what: &str, suite: SuiteId| -> Values {
+        let value = |number: usize| report.value(&format!("{what}.{suite}.{number}"));
+        NEIGHBOURS.into_iter().filter_map(|number| Some((format!("to {number}"), value(number)?))).collect()
+    };
+    let suites = || SuiteId::ALL.into_iter().filter(|suite| !of("neighbours", *suite).is_empty());
+    if suites().next().is_none() {
+        return Vec::new();
+    }
+    let mut times =
+        Places::new("An UPDATE at an attesting proxy, by its neighbours: all of its work", "seconds", places());
+    let mut octets =
+        Places::new("The same: octets of the attestations that leave, to all neighbours", "bytes", places());
+    for suite in suites() {
+        times = times.with(&format!("{suite}, in bursts"), Style::Measured, &of("neighbours", suite)).with(
+            &format!("{suite}, alone"),
+            Style::Measured,
+            &of("neighbours_alone", suite),
+        );
+        octets = octets.with(suite.name(), Style::Measured, &of("neighbours_octets", suite));
+    }
+    vec![times.panel(), octets.panel()]
 }
 
 /// Figure 4, with the published points that the text gives as numbers.
@@ -205,6 +234,7 @@ pub fn trace(report: &Report, workloads: &[Workload], served: &[WorkloadDelays])
         panels.push(figure_6(*workload, served));
         panels.push(figure_6_of_table_iii(*workload));
     }
+    panels.push(bandwidth(report, workloads));
     Plot { title: "Attestation: delay of UPDATEs at a router".to_owned(), panels }
 }
 
@@ -239,6 +269,20 @@ fn table_v(report: &Report, workload: Workload) -> Panel {
         .with("maximum", Style::Measured, &found(report, "delay_max", &suffix))
         .with("maximum, published", Style::Published, &published(|delay| delay.1))
         .panel()
+}
+
+/// What a session carries of attestations. The paper says of its own that it is small, and gives no figure.
+fn bandwidth(report: &Report, workloads: &[Workload]) -> Panel {
+    let of = |what: &str, workload: Workload| found(report, what, &format!(".{}", workload.name()));
+    let names = workloads.first().map(|workload| of("bandwidth_mean", *workload)).unwrap_or_default();
+    let places = names.into_iter().map(|(name, _)| name).collect();
+    let mut panel = Places::new("Attestations in received UPDATEs: bandwidth", "bit/s", places);
+    for workload in workloads {
+        for (what, words) in [("bandwidth_mean", "mean"), ("bandwidth_max", "busiest second")] {
+            panel = panel.with(&format!("{}, {words}", workload.name()), Style::Measured, &of(what, *workload));
+        }
+    }
+    panel.panel()
 }
 
 fn curve(name: String, counts: &[u32]) -> Series<f64> {
@@ -311,4 +355,38 @@ pub fn memory(report: &Report) -> Plot {
             .panel()
     });
     Plot { title: "Attestation: memory for signatures".to_owned(), panels: panels.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_proxys_cost_has_a_row_for_each_number_of_neighbours() {
+        let mut report = Report::new("attest-ops", json!({}));
+        assert!(neighbours(&report).is_empty());
+        for number in NEIGHBOURS {
+            report.exact(format!("neighbours.kc-hbs.{number}"), "s", number as f64 * 1e-4);
+            report.exact(format!("neighbours_octets.kc-hbs.{number}"), "bytes", number as f64 * 8e3);
+        }
+        let text = ops(&report).to_text();
+        let rows = |place: &str| text.lines().filter(|line| line.trim_start().starts_with(place)).count();
+        assert_eq!((rows("to 32 "), rows("to 64 "), rows("to 3 ")), (2, 2, 0), "{text}");
+        assert!(text.contains("kc-hbs, in bursts") && !text.contains("kc-ed25519, alone"), "{text}");
+    }
+
+    #[test]
+    fn bandwidth_is_drawn_for_each_workload() {
+        let mut report = Report::new("attest-trace", json!({}));
+        for workload in ["normal", "heavy"] {
+            report.exact(format!("bandwidth_mean.kc-ed25519.{workload}"), "bit/s", 2_000.0);
+            report.exact(format!("bandwidth_max.kc-ed25519.{workload}"), "bit/s", 9_000.0);
+        }
+        let panel = bandwidth(&report, &[Workload::Normal, Workload::Heavy]);
+        let Content::Categories { places, series } = panel.content else { panic!("places") };
+        assert_eq!((places, series.len()), (vec!["kc-ed25519".to_owned()], 4));
+        assert_eq!(series[3].points, [(0, 9_000.0)]);
+    }
 }

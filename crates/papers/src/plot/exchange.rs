@@ -1,5 +1,5 @@
-//! The SIXPACK paper's Table 1 and Figures 10 and 11 (sections 7.2 and 7.3), beside ours. Of the figures, the published points are those that
-//! the text gives as numbers.
+//! The SIXPACK paper's Table 1 and Figures 10 and 11 (sections 7.2 and 7.3), and what its text says of scaling, memory and bandwidth,
+//! beside ours. Of the figures, the published points are those that the text gives as numbers.
 
 use super::{Content, Panel, Plot, Series, Style};
 use crate::report::{Report, percentile};
@@ -20,6 +20,145 @@ pub const FIGURE_10: [(&str, f64, f64); 2] = [("Export-All", 15.9, 23.6), ("Sele
 pub const FIGURE_11: [(&str, usize, f64); 3] =
     [("export_all", 8, 619.28), ("export_all", 16, 1_010.0), ("select_best.8", 8, 64.33)];
 
+/// Members among which 32 routes are measured: those of the text, and those of Table 1.
+pub const SCALING_MEMBERS: [usize; 5] = [1, 500, 750, 1_500, 2_000];
+/// Routes that are measured among the 750 members of Table 1.
+pub const SCALING_ROUTES: [usize; 4] = TABLE_1_ROUTES;
+/// Section 7.3: members, and milliseconds of 32 routes "on average". With the setup: Table 1's 750 members take as long with it.
+const AVERAGE: [(usize, f64); 2] = [(1, 9.0), (500, 158.0)];
+/// Section 7.2: "with 1,500 members, Select-Best takes less than 70 ms to process 32 routes", which is Table 1's online time twice.
+const ONLINE: [(usize, f64); 2] = [(750, 35.9), (1_500, 70.0)];
+/// Section 7.2: members, and MiB below which the memory of a dispatch of 32 routes stays.
+const MEMORY: [(usize, f64); 1] = [(2_000, 15.0)];
+/// Section 7.3: "less than 2.79 Mbps" and "no more than 10.9 Mbps" between the parties, over the trace.
+const BANDWIDTH: [f64; 2] = [2.79e6, 10.9e6];
+/// Section 7.3: "always below 1.5 Gbps" at full speed.
+const FULL_SPEED: f64 = 1.5e9;
+
+/// Values by number: of members, or of routes.
+type Values = Vec<(usize, f64)>;
+
+/// A panel whose places are `numbers` of something, with what was measured and what was published of each of the series.
+fn by_number(
+    title: &str,
+    measure: &str,
+    (numbers, of): (&[usize], &str),
+    series: Vec<(&str, Values, Values)>,
+) -> Panel {
+    let points = |values: Values| -> Values {
+        let place = |number: usize| numbers.iter().position(|one| *one == number);
+        values.into_iter().filter_map(|(number, value)| Some((place(number)?, value))).collect()
+    };
+    let mut drawn = Vec::new();
+    for (name, measured, published) in series {
+        drawn.push(Series { name: name.to_owned(), style: Style::Measured, points: points(measured) });
+        if !published.is_empty() {
+            let name = format!("{name}, published");
+            drawn.push(Series { name, style: Style::Published, points: points(published) });
+        }
+    }
+    let places = numbers.iter().map(|number| format!("{number} {of}")).collect();
+    let content = Content::Categories { places, series: drawn };
+    Panel { title: title.to_owned(), measure: measure.to_owned(), content }
+}
+
+/// What a title says of results that are not of the paper's own work.
+fn otherwise(report: &Report) -> String {
+    let is = |param: &str, value: &str| report.params.get(param).is_some_and(|param| param == value);
+    let mut said = String::new();
+    if is("output", "index") {
+        said.push_str("; ours with index output, the paper's with key output");
+    }
+    if is("export", "direct") {
+        said.push_str("; our Export-All without a circuit");
+    }
+    said
+}
+
+/// What sections 7.2 and 7.3 say of scaling and memory, from the results of `select-best --scaling`.
+#[must_use]
+pub fn scaling(report: &Report) -> Plot {
+    let members = (&SCALING_MEMBERS[..], "members");
+    let values = |what: &str, (numbers, along): (&[usize], &str)| -> Values {
+        let value = |number: usize| report.value(&format!("{what}.{along}.{number}"));
+        numbers.iter().filter_map(|number| Some((*number, value(*number)?))).collect()
+    };
+    let scaled = |values: &[(usize, f64)], factor: f64| -> Values {
+        values.iter().map(|(number, value)| (*number, value * factor)).collect()
+    };
+    let (online, setup) = (values("online", members), values("setup", members));
+    let both = online.iter().zip(&setup).map(|((number, online), (_, setup))| (*number, online + setup)).collect();
+    let each = |what: &str| -> Values {
+        values(what, members).into_iter().map(|(number, value)| (number, value / number as f64)).collect()
+    };
+    let [.., (_, [setup_ms, setup_kib, _, online_kib])] = TABLE_1;
+    let each_published = |kib: f64| vec![(750, kib * 1_024.0 / 750.0)];
+    Plot {
+        title: format!("SIXPACK, sections 7.2 and 7.3: how Select-Best scales{}", otherwise(report)),
+        panels: vec![
+            by_number(
+                "Run time of 32 routes; published for 1,500 members: less than",
+                "seconds",
+                members,
+                vec![
+                    ("online", online, scaled(&ONLINE, 1e-3)),
+                    ("setup", setup, vec![(750, setup_ms * 1e-3)]),
+                    ("both", both, scaled(&AVERAGE, 1e-3)),
+                ],
+            ),
+            by_number(
+                "Octets of 32 routes for each member, sent and received by one party",
+                "bytes",
+                members,
+                vec![
+                    ("online", each("bytes_online"), each_published(online_kib)),
+                    ("setup", each("bytes_setup"), each_published(setup_kib)),
+                ],
+            ),
+            by_number(
+                "Memory for 32 routes: ours of one evaluation, counted; published: below, of a dispatch",
+                "bytes",
+                members,
+                vec![("one party", values("memory", members), scaled(&MEMORY, 1_048_576.0))],
+            ),
+            by_number(
+                "Memory for 750 members, by routes",
+                "bytes",
+                (&SCALING_ROUTES, "routes"),
+                vec![("one party", values("memory", (&SCALING_ROUTES, "routes")), Vec::new())],
+            ),
+        ],
+    }
+}
+
+/// What section 7.3 says of the bandwidth between the parties, from the results of `exchange-trace --generated --bandwidth`. The
+/// published points are of an exchange of more than 600 members: `is_the_papers` says whether these results are. They stand beside
+/// the paper's circuits, whose octets are counted; the product's Select-Best has another output, and its links carry more.
+#[must_use]
+pub fn bandwidth(report: &Report, is_the_papers: bool) -> Plot {
+    let names = ["export_all", "select_best"];
+    let values = |suffix: &str| -> Values {
+        let value = |name: &str| report.value(&format!("bandwidth.{name}{suffix}"));
+        names.iter().enumerate().filter_map(|(place, name)| Some((place, value(name)?))).collect()
+    };
+    let measured = |name: &str, points| Series { name: name.to_owned(), style: Style::Measured, points };
+    let mut series = vec![
+        measured("the product, measured", values("")),
+        measured("the paper's circuits, counted: online", values(".circuits_online")),
+        measured("the same with setup", values(".circuits")),
+    ];
+    if is_the_papers {
+        let points = BANDWIDTH.into_iter().enumerate().collect();
+        series.push(Series { name: "published: at most".to_owned(), style: Style::Published, points });
+    }
+    let content = Content::Categories { places: ["Export-All", "Select-Best"].map(str::to_owned).to_vec(), series };
+    let title = "Between the parties, both directions, in the time of a generated trace".to_owned();
+    Plot {
+        title: "SIXPACK, section 7.3: bandwidth".to_owned(),
+        panels: vec![Panel { title, measure: "bit/s".to_owned(), content }],
+    }
+}
+
 /// Table 1. `rows` has for each of its rows the results of `select-best` or of `export-all --mode mpc`.
 #[must_use]
 pub fn table_1(rows: &[&Report]) -> Plot {
@@ -36,8 +175,9 @@ pub fn table_1(rows: &[&Report]) -> Plot {
         let content = Content::Categories { places: places(), series };
         Panel { title: title.to_owned(), measure: measure.to_owned(), content }
     };
+    let said = rows.last().map(|row| otherwise(row)).unwrap_or_default();
     Plot {
-        title: "SIXPACK, Table 1: 750 members".to_owned(),
+        title: format!("SIXPACK, Table 1: 750 members{said}"),
         panels: vec![
             panel("Run time", "seconds", [("setup", "setup", 0), ("online", "online", 2)], 1e-3),
             panel(
@@ -96,8 +236,31 @@ pub fn figure_11(report: &Report, workers: &[usize], routes: &[usize]) -> Plot {
         Panel { title: title.to_owned(), measure: "routes/s, prefixes/s".to_owned(), content }
     };
     Plot {
-        title: "SIXPACK, Figure 11: the parties alone".to_owned(),
-        panels: vec![panel("", "From a filled pool"), panel(".sustained", "With setup, as published")],
+        title: format!("SIXPACK, Figure 11: the parties alone{}", otherwise(report)),
+        panels: vec![
+            panel("", "From a filled pool"),
+            panel(".sustained", "With setup, as published"),
+            full_speed(report, routes),
+        ],
+    }
+}
+
+/// Bandwidth of the best rate with setup.
+fn full_speed(report: &Report, routes: &[usize]) -> Panel {
+    let names: Vec<String> =
+        std::iter::once("export_all".to_owned()).chain(routes.iter().map(|r| format!("select_best.{r}"))).collect();
+    let value = |name: &String| report.value(&format!("bandwidth.{name}"));
+    let points: Vec<(usize, f64)> =
+        names.iter().enumerate().filter_map(|(place, name)| Some((place, value(name)?))).collect();
+    let bounds = points.iter().map(|(place, _)| (*place, FULL_SPEED)).collect();
+    let series = vec![
+        Series { name: "at full speed".to_owned(), style: Style::Measured, points },
+        Series { name: "published: always below".to_owned(), style: Style::Published, points: bounds },
+    ];
+    Panel {
+        title: "Between the parties, both directions, at the best rate with setup".to_owned(),
+        measure: "bit/s".to_owned(),
+        content: Content::Categories { places: names, series },
     }
 }
 
@@ -129,6 +292,49 @@ mod tests {
         }
         let svg = figure_11(&report, &[1, 2], &[8]).to_svg();
         assert!(svg.contains("16 workers") && svg.contains("select_best.8, published"));
+        // Nothing is drawn of the third panel.
         assert_eq!(svg.matches("fill=\"white\" stroke").count(), 2 * (3 + 2));
+        report.exact("bandwidth.select_best.8", "bit/s", 3e9);
+        let text = figure_11(&report, &[1, 2], &[8]).to_text();
+        let row = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(row.filter(|row| *row == ["select_best.8", "3.00", "G", "1.50", "G", "2.00"]).count(), 1, "{text}");
+        assert!(text.starts_with("SIXPACK, Figure 11: the parties alone\n"), "{text}");
+        report.params.insert("output".to_owned(), json!("index"));
+        assert!(figure_11(&report, &[1], &[8]).title.contains("ours with index output"));
+    }
+
+    #[test]
+    fn what_the_text_says_of_scaling_stands_beside_the_same_sizes() {
+        let mut report = Report::new("select-best", json!({}));
+        for members in SCALING_MEMBERS {
+            for (what, value) in [("online", 1e-5), ("setup", 4e-5), ("bytes_online", 1_500.0), ("memory", 7_500.0)] {
+                report.exact(format!("{what}.members.{members}"), "s", value * members as f64);
+            }
+        }
+        let text = scaling(&report).to_text();
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let line = |begin: &str, number: usize| {
+            words(text.lines().filter(|line| line.trim_start().starts_with(begin)).nth(number).unwrap_or_default())
+        };
+        // Online, setup and both; of 500 members the paper gives the sum alone.
+        assert_eq!(
+            line("500 members", 0),
+            ["500", "members", "5.00", "m", "-", "-", "20.0", "m", "-", "-", "25.0", "m", "0.16", "0.16"]
+        );
+        assert_eq!(line("1500 members", 0)[2..7], ["15.0", "m", "70.0", "m", "0.21"]);
+        assert_eq!(line("2000 members", 2)[2..], ["15.0", "M", "15.7", "M", "0.95"]);
+        assert!(text.contains("Memory for 750 members, by routes (bytes)\n  not measured"), "{text}");
+    }
+
+    #[test]
+    fn published_bandwidths_stand_beside_the_papers_number_of_members_alone() {
+        let mut report = Report::new("exchange-trace", json!({}));
+        report.exact("bandwidth.export_all", "bit/s", 9e6);
+        report.exact("bandwidth.export_all.circuits", "bit/s", 1.395e6);
+        let published = |is_the_papers| {
+            let text = bandwidth(&report, is_the_papers).to_text();
+            text.lines().any(|line| line.contains("1.40 M") && line.contains("2.79 M") && line.ends_with("0.50"))
+        };
+        assert!(published(true) && !published(false));
     }
 }

@@ -1,14 +1,17 @@
 //! The figures and tables of forwarding and stamping (Platypus, Figure 4 and Table 3; SCION, Figures 3 and 4 and Table 1), with
-//! the published points beside ours.
+//! the published points beside ours. Published points are those that the text gives as numbers; of Platypus' Figure 4 these are the
+//! rates without loss of forwarding and of stamping, and none of the curves of Linux and of null forwarding.
 
 use super::{Content, Panel, Plot, Series, Style};
-use crate::report::Report;
+use crate::report::{Measurement, Report};
 
 /// Platypus, Table 3: nanoseconds of packet processing for 68, 348 and 1500 octets, without and with verification.
 const TABLE_3: [[f64; 3]; 2] = [[172.0, 173.0, 181.0], [695.0, 998.0, 1_908.0]];
-/// Platypus, section 6.1: packets a second of 68 octets forwarded, and of 40 octets stamped.
+/// Platypus, section 6.1: packets a second of 68 octets forwarded, and of 40 octets stamped, at most without loss.
 const FIGURE_4: [f64; 2] = [767e3, 633e3];
-/// SCION, Figures 3 and 4: one port and twelve, packets of 64 and 1518 octets; SCION, IPv4 and the baseline are equal.
+/// SCION, Figures 3 and 4 (section 5.2): one port and twelve, packets of 64 and 1518 octets; SCION, IPv4 and the baseline are equal.
+/// All but the 64 octets of twelve ports are line rate. (Section 5.2 also says 101.4 M for twelve ports of 1518 octets, which is not
+/// twelve times 0.81 M; section 5.2.2 has 9.71 M.)
 const PORTS: [[f64; 2]; 2] = [[14.88e6, 0.81e6], [140e6, 9.71e6]];
 
 /// All figures and tables of forwarding, from the results of `forward`.
@@ -32,7 +35,76 @@ pub fn stamp(report: &Report) -> Plot {
 fn figure_4(report: &Report) -> Panel {
     let places = ["none", "ip", "platypus.64", "platypus-full.64", "platypus-full.cores"];
     let series = vec![ours(report, &places), published(&[(2, FIGURE_4[0])])];
-    panel("Platypus, Figure 4: forwarding (published: 68 octets, with I/O)", "packets a second", &places, series)
+    let title = "Platypus, Figure 4: forwarding in memory, without I/O (published: 68 octets, with I/O)";
+    panel(title, "packets a second", &places, series)
+}
+
+/// Platypus' Figure 4 with input and output, and what the other forwarders of `forward-io` carry.
+#[must_use]
+pub fn forward_io(report: &Report) -> Plot {
+    let results = report.results.iter().filter(|one| one.unit == "packets/s" && !one.name.starts_with("figure-4."));
+    let places: Vec<&str> = results.map(|one| one.name.as_ref()).collect();
+    let series = vec![ours(report, &places)];
+    let all = panel("What arrives, at the generator's maximum rate", "packets a second", &places, series);
+    Plot {
+        title: "Forwarding between network namespaces".to_owned(),
+        panels: vec![offered(report), lossless(report), all],
+    }
+}
+
+/// Curves of Platypus' Figure 4: result, and what it is.
+const OFFERED: [(&str, &str); 4] = [
+    ("kernel-ip", "kernel IP forwarding"),
+    ("null", "null: in and out, unread"),
+    ("platypus.udp-gso", "Platypus, UDP"),
+    ("platypus.af-xdp", "Platypus, AF_XDP"),
+];
+
+/// Forwarded against offered load.
+fn offered(report: &Report) -> Panel {
+    let mut series = Vec::new();
+    for (name, what) in OFFERED {
+        let begin = format!("figure-4.{name}.offered.");
+        let point = |result: &Measurement| {
+            let level = result.name.strip_prefix(&begin)?;
+            let forwarded = report.value(&format!("figure-4.{name}.forwarded.{level}"))?;
+            Some((result.value / 1e3, forwarded / 1e3))
+        };
+        let mut points: Vec<(f64, f64)> = report.results.iter().filter_map(point).collect();
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        if points.is_empty() {
+            continue;
+        }
+        series.push(Series { name: what.to_owned(), style: Style::Measured, points });
+        if name == "platypus.udp-gso" {
+            // A rate without loss: as much was offered.
+            let points = vec![(FIGURE_4[0] / 1e3, FIGURE_4[0] / 1e3)];
+            series.push(Series { name: "published: most without loss".to_owned(), style: Style::Published, points });
+        }
+    }
+    Panel {
+        title: format!("Platypus, Figure 4: 68 octets (published: {THERE}, one point in its text; here: {HERE})"),
+        measure: "forwarded, thousand packets/s".to_owned(),
+        content: Content::Lines { along: "offered, thousand packets/s".to_owned(), series },
+    }
+}
+
+/// How ours differs from the paper's experiment.
+const THERE: &str = "over IP, two Gigabit ports";
+const HERE: &str = "in UDP, veth, one core";
+
+/// The most that was forwarded without loss.
+fn lossless(report: &Report) -> Panel {
+    let names = OFFERED.map(|(name, _)| format!("figure-4.{name}.lossless"));
+    let points = names.iter().enumerate().filter_map(|(place, name)| Some((place, report.value(name)?)));
+    let points: Vec<(usize, f64)> = points.collect();
+    let theirs = OFFERED.iter().position(|(name, _)| *name == "platypus.udp-gso").filter(|_| !points.is_empty());
+    let theirs: Vec<(usize, f64)> = theirs.map(|place| (place, FIGURE_4[0])).into_iter().collect();
+    let series = vec![line("measured here", Style::Measured, points), published(&theirs)];
+    let title = format!(
+        "Platypus, Figure 4: most without loss (published: {THERE}, no numbers of Linux and null; here: {HERE})"
+    );
+    panel(&title, "packets a second", &OFFERED.map(|(_, what)| what), series)
 }
 
 fn table_3(report: &Report) -> Panel {
@@ -71,10 +143,14 @@ fn scion(report: &Report) -> [Panel; 2] {
     let all = vec![
         line("64 octets, all cores", Style::Measured, of(".cores")),
         line("64, published: 12 ports", Style::Published, level(PORTS[1][0])),
+        line("1518 octets, all cores", Style::Measured, of(".1518.cores")),
+        line("1518, published: 12 ports", Style::Published, level(PORTS[1][1])),
     ];
+    let figure_4 =
+        "SCION, Figure 4: all cores in memory here, without I/O; twelve ports of 10 Gb/s there (1518: line rate)";
     [
         panel("SCION, Figure 3: one core here, one port of 10 Gb/s there", "packets a second", &places, one),
-        panel("SCION, Figure 4: all cores, all ports", "packets a second", &places, all),
+        panel(figure_4, "packets a second", &places, all),
     ]
 }
 
@@ -107,4 +183,59 @@ fn panel(title: &str, measure: &str, places: &[&str], series: Vec<Series<usize>>
     let places = places.iter().map(|place| (*place).to_owned()).collect();
     let content = Content::Categories { places, series };
     Panel { title: title.to_owned(), measure: measure.to_owned(), content }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn counts(panel: &Panel) -> Vec<(&str, usize)> {
+        match &panel.content {
+            Content::Categories { series, .. } => {
+                series.iter().map(|one| (one.name.as_str(), one.points.len())).collect()
+            }
+            Content::Lines { series, .. } => series.iter().map(|one| (one.name.as_str(), one.points.len())).collect(),
+        }
+    }
+
+    #[test]
+    fn a_curve_of_figure_4_has_a_point_for_each_level_in_the_order_of_what_was_offered() {
+        let mut report = Report::new("forward-io", Value::Null);
+        for (level, offered) in [(50, 2e3), (100, 4e3), (25, 1e3)] {
+            for name in ["kernel-ip", "platypus.udp-gso"] {
+                report.exact(format!("figure-4.{name}.offered.{level}"), "packets/s", offered);
+                report.exact(format!("figure-4.{name}.forwarded.{level}"), "packets/s", offered / 2.0);
+            }
+        }
+        report.exact("figure-4.platypus.udp-gso.lossless", "packets/s", 1e3);
+        report.exact("kernel-ip", "packets/s", 5e5);
+        let plot = forward_io(&report);
+        let published = ("published: most without loss", 1);
+        let curves = [("kernel IP forwarding", 3), ("Platypus, UDP", 3), published];
+        assert_eq!(counts(&plot.panels[0]), curves);
+        assert_eq!(counts(&plot.panels[1]), [("measured here", 1), ("published", 1)]);
+        assert_eq!(counts(&plot.panels[2]), [("measured here", 1)]);
+        let Content::Lines { series, .. } = &plot.panels[0].content else { panic!("curves") };
+        assert_eq!(series[0].points, [(1.0, 0.5), (2.0, 1.0), (4.0, 2.0)]);
+        assert_eq!((series[2].style == Style::Published, series[2].points[0]), (true, (767.0, 767.0)));
+        // Where Platypus was not measured, nothing stands beside the published point, which is then left out.
+        report.results.retain(|one| !one.name.contains("platypus"));
+        assert_eq!(counts(&forward_io(&report).panels[0]), [("kernel IP forwarding", 3)]);
+    }
+
+    #[test]
+    fn figure_4_of_scion_has_both_sizes_beside_the_published_ones() {
+        let mut report = Report::new("forward", Value::Null);
+        for name in ["none", "ip", "scion-2015", "scion"] {
+            report.exact(format!("{name}.cores"), "packets/s", 2e8);
+            report.exact(format!("{name}.1518.cores"), "packets/s", 1e8);
+        }
+        let plot = forward(&report);
+        let figure = plot.panels.iter().find(|panel| panel.title.starts_with("SCION, Figure 4")).expect("drawn");
+        assert_eq!(counts(figure).into_iter().map(|one| one.1).collect::<Vec<_>>(), [4, 3, 4, 3]);
+        let text = plot.to_text_of(|title| title.starts_with("SCION, Figure 4"));
+        assert!(text.contains("9.71 M") && text.contains("140 M") && !text.contains("not measured"), "{text}");
+    }
 }

@@ -55,7 +55,11 @@ pub enum Style {
     Measured,
     /// Filled marks in the colour of the series before: an experiment beside a computed curve.
     Tried,
-    /// Hollow marks in the colour of the series before.
+    /// A dashed curve in the colour of the series before: what can be reached at best. For curves only.
+    Bound,
+    /// Bars in the colour of the series before, each from one point to the next: how far samples spread. For curves only.
+    Spread,
+    /// Hollow marks in the colour of the series before: what a paper prints, and nothing else.
     Published,
 }
 
@@ -148,18 +152,26 @@ fn lines(out: &mut String, (high, low): (f64, f64), along: &str, series: &[Serie
     }
     text(out, f64::midpoint(LEFT, WIDTH - RIGHT), low + 38.0, "middle", 12, along);
     for ((number, one), colour) in series.iter().enumerate().zip(colours(series)) {
-        let points = one.points.iter().map(|(at, value)| (x(*at), y(*value)));
-        if one.style == Style::Measured {
-            let path: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-            let path = path.join(" ");
-            let _ =
-                writeln!(out, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\" points=\"{path}\"/>");
-        } else {
-            points.for_each(|point| mark(out, point, colour, one.style));
+        let points: Vec<(f64, f64)> = one.points.iter().map(|(at, value)| (x(*at), y(*value))).collect();
+        match one.style {
+            Style::Measured | Style::Bound => polyline(out, &points, colour, one.style),
+            Style::Spread => points.chunks(2).for_each(|bar| polyline(out, bar, colour, one.style)),
+            Style::Tried | Style::Published => points.iter().for_each(|point| mark(out, *point, colour, one.style)),
         }
         legend(out, high, number, &one.name);
-        sample(out, high, number, colour, one.style, one.style == Style::Measured);
+        sample(out, high, number, colour, one.style, !matches!(one.style, Style::Tried | Style::Published));
     }
+}
+
+fn polyline(out: &mut String, points: &[(f64, f64)], colour: &str, style: Style) {
+    let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let (path, dashes) = (path.join(" "), dashes(style));
+    let _ =
+        writeln!(out, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\"{dashes} points=\"{path}\"/>");
+}
+
+fn dashes(style: Style) -> &'static str {
+    if style == Style::Bound { " stroke-dasharray=\"5 4\"" } else { "" }
 }
 
 /// The next larger number whose quarters are round.
@@ -192,10 +204,12 @@ fn legend(out: &mut String, high: f64, number: usize, name: &str) {
 fn sample(out: &mut String, high: f64, number: usize, colour: &str, style: Style, curve: bool) {
     let (x, y) = legend_place(high, number);
     if curve {
-        let (from, to) = (x - 7.0, x + 7.0);
+        let (across, along) = if style == Style::Spread { (0.0, 7.0) } else { (7.0, 0.0) };
+        let (from, to, high, low, dashes) = (x - across, x + across, y - along, y + along, dashes(style));
         let _ = writeln!(
             out,
-            "<line x1=\"{from:.1}\" x2=\"{to:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" stroke-width=\"2\"/>"
+            "<line x1=\"{from:.1}\" x2=\"{to:.1}\" y1=\"{high:.1}\" y2=\"{low:.1}\" stroke=\"{colour}\" \
+             stroke-width=\"2\"{dashes}/>"
         );
     } else {
         mark(out, (x, y), colour, style);
@@ -241,6 +255,18 @@ mod tests {
         assert_eq!(svg.matches("<circle").count(), 3 + 2);
         assert_eq!(svg.matches("fill=\"white\" stroke").count(), 2);
         assert!(svg.contains("a &lt; b") && svg.contains("1e-6") && svg.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn a_bound_is_dashed_and_a_spread_has_a_bar_for_each_pair_and_neither_looks_published() {
+        let series = |style, points| Series { name: "one".into(), style, points };
+        let curve = vec![(1.0, 2.0), (2.0, 1.0)];
+        let bars = vec![(1.0, 1.5), (1.0, 2.5), (2.0, 0.5), (2.0, 1.5)];
+        let series =
+            vec![series(Style::Measured, curve.clone()), series(Style::Spread, bars), series(Style::Bound, curve)];
+        let svg = of(Content::Lines { along: "clusters".into(), series });
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("stroke-dasharray").count()), (1 + 2 + 1, 2));
+        assert_eq!(svg.matches("<circle").count(), 0);
     }
 
     #[test]

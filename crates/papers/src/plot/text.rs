@@ -87,6 +87,14 @@ fn categories(places: &[String], series: &[Series<usize>]) -> Vec<Vec<String>> {
 fn lines(along: &str, series: &[Series<f64>]) -> Vec<Vec<String>> {
     let mut rows = vec![vec!["series".to_owned(), along.to_owned(), "value".to_owned()]];
     for one in series {
+        if one.style == Style::Spread {
+            let bars = one.points.chunks_exact(2);
+            let row = |bar: &[(f64, f64)]| {
+                vec![one.name.clone(), shown(bar[0].0), format!("{} to {}", shown(bar[0].1), shown(bar[1].1))]
+            };
+            rows.extend(bars.map(row));
+            continue;
+        }
         let step = one.points.len().div_ceil(POINTS).max(1);
         let last = one.points.len().saturating_sub(1);
         for (number, (x, y)) in one.points.iter().enumerate() {
@@ -168,6 +176,18 @@ mod tests {
         let of_curve = lines.iter().filter(|line| line.first() == Some(&"curve")).count();
         assert!((2..=POINTS + 1).contains(&of_curve), "{text}");
         assert!(lines.contains(&vec!["curve", "100", "50.0"]), "the end is there: {text}");
+    }
+
+    #[test]
+    fn a_bar_is_one_row() {
+        let points = vec![(4.0, 60.0), (4.0, 72.0), (8.0, 61.0), (8.0, 65.0)];
+        let series = vec![Series { name: "+-sigma".into(), style: Style::Spread, points }];
+        let content = Content::Lines { along: "clusters".into(), series };
+        let panel = Panel { title: "Figure".into(), measure: "ms".into(), content };
+        let text = Plot { title: "Paper".into(), panels: vec![panel] }.to_text();
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows.iter().filter(|row| row.first() == Some(&"+-sigma")).count(), 2, "{text}");
+        assert!(rows.contains(&vec!["+-sigma", "4.00", "60.0", "to", "72.0"]), "{text}");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use wayleave_core::{Asn, UnixTime};
 use wayleave_mpc::GroupBits;
+use wayleave_runtime::clock::unix_of_day;
 
 #[derive(Args, Debug)]
 pub struct Bench {
@@ -22,8 +24,8 @@ pub struct Bench {
         long,
         value_name = "FOLDER",
         conflicts_with_all = [
-            "name", "list", "members", "routes", "output", "mode", "export", "delay_us", "generated", "group", "contested",
-            "per_update", "sinks", "mrt", "tick", "prefixes", "aligned", "suite", "workload", "cache", "threads", "only", "plot",
+            "name", "list", "members", "routes", "output", "scaling", "mode", "export", "delay_us", "generated", "bandwidth", "group", "contested",
+            "per_update", "sinks", "mrt", "peer", "from", "until", "tick", "prefixes", "aligned", "suite", "workload", "cache", "threads", "only", "plot",
         ]
     )]
     pub all: Option<PathBuf>,
@@ -42,6 +44,10 @@ pub struct Bench {
     /// What select-best returns to a member: the index of the route, or its key.
     #[arg(long, value_enum)]
     pub output: Option<BenchOutput>,
+    /// select-best: measure 32 routes among 1 to 2,000 members, and 4 to 32 routes among 750, beside what the paper says of how it
+    /// scales.
+    #[arg(long)]
+    pub scaling: bool,
     /// How export-all computes: direct by default.
     #[arg(long, value_enum)]
     pub mode: Option<BenchMode>,
@@ -54,6 +60,10 @@ pub struct Bench {
     /// exchange-trace: measure the parties alone over a trace that is generated with the moments that the paper publishes of its own.
     #[arg(long)]
     pub generated: bool,
+    /// exchange-trace --generated: measure what the parties send each other in the trace's own time, for Export-All alone and with
+    /// Select-Best.
+    #[arg(long, requires = "generated")]
+    pub bandwidth: bool,
     /// select-best, export-all --mode mpc and exchange-stress: columns of a group of the OT extension, 1, 2, 4 or 8. More send less and compute more.
     #[arg(long, value_parser = group_bits)]
     pub group: Option<GroupBits>,
@@ -70,6 +80,16 @@ pub struct Bench {
     /// MRT file with the trace or table to measure; the trace that comes with the sources by default.
     #[arg(long)]
     pub mrt: Option<PathBuf>,
+    /// attest-trace --mrt: measure only what this peer of the collector sent, by its AS number.
+    #[arg(long, value_name = "AS")]
+    pub peer: Option<Asn>,
+    /// attest-trace --mrt: measure only what came from this time on, such as 2013-12-01T00:05:00Z, 2013-12-01 or 1385856300 (seconds
+    /// since 1970). All times are UTC.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub from: Option<UnixTime>,
+    /// attest-trace --mrt: measure only what came before this time.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub until: Option<UnixTime>,
     /// Milliseconds between evaluations in exchange-trace; 0 evaluates every UPDATE at once.
     #[arg(long)]
     pub tick: Option<u64>,
@@ -127,6 +147,31 @@ fn group_bits(text: &str) -> Result<GroupBits, String> {
     text.parse().ok().and_then(GroupBits::new).ok_or_else(|| "expected 1, 2, 4 or 8".to_owned())
 }
 
+/// A time of UTC: a day, a day and a time with `Z` behind them (ISO 8601), or seconds since 1970.
+fn time(text: &str) -> Result<UnixTime, String> {
+    let seconds = || {
+        if text.bytes().all(|octet| octet.is_ascii_digit()) {
+            return text.parse().ok();
+        }
+        let Some((day, time)) = text.split_once('T') else { return unix_of_day(text) };
+        unix_of_day(day)?.checked_add(second_of_day(time.strip_suffix('Z')?)?)
+    };
+    let expected = "expected a time of UTC such as 2013-12-01T00:05:00Z, 2013-12-01 or 1385856300";
+    seconds().and_then(|seconds| seconds.checked_mul(1_000_000)).map(UnixTime).ok_or_else(|| expected.to_owned())
+}
+
+/// From `HH:MM` or `HH:MM:SS`.
+fn second_of_day(text: &str) -> Option<u64> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let of = |place: usize, below: u64| -> Option<u64> {
+        let digits = parts.get(place).copied().unwrap_or("00");
+        let is_number = digits.len() == 2 && digits.bytes().all(|octet| octet.is_ascii_digit());
+        digits.parse().ok().filter(|value| is_number && *value < below)
+    };
+    let seconds: u64 = 3_600 * of(0, 24)? + 60 * of(1, 60)? + of(2, 60)?;
+    matches!(parts.len(), 2 | 3).then_some(seconds)
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum AttestWorkload {
     /// The paper's normal trace: AS 3277 on 2005-06-01.
@@ -163,4 +208,42 @@ pub enum BenchSinks {
     OptOut,
     /// They rank, and when they connect again they hold nothing and are sent everything.
     Forget,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_iso_8601_has_them_in_utc_or_as_seconds() {
+        let seconds = |text: &str| time(text).map(UnixTime::secs).ok();
+        assert_eq!(seconds("1385856300"), Some(1_385_856_300));
+        for same in ["2013-12-01T00:05:00Z", "2013-12-01T00:05Z"] {
+            assert_eq!(seconds(same), Some(1_385_856_300), "{same}");
+        }
+        assert_eq!(
+            (seconds("2013-12-01"), seconds("2013-12-01T23:59:59Z")),
+            (Some(1_385_856_000), Some(1_385_942_399))
+        );
+        let none = [
+            "",
+            "noon",
+            "-1",
+            "1.5",
+            "2013-12-01T00:05:00",
+            "2013-12-01T00:05:00+01:00",
+            "2013-12-01T24:00Z",
+            "2013-12-01T00:60Z",
+            "2013-12-01T00Z",
+            "2013-12-01T0:05Z",
+            "2013-12-01T00:05:00:00Z",
+            "2013-13-01",
+            "2013-02-29",
+            "18446744073709551615",
+        ];
+        for text in none {
+            let error = time(text).expect_err(text);
+            assert!(error.contains("2013-12-01T00:05:00Z"), "{error}");
+        }
+    }
 }

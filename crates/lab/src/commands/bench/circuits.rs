@@ -7,7 +7,7 @@ use wayleave_lab::bench::circuits;
 use wayleave_mpc::circuits::SelectBest;
 use wayleave_papers::bench::circuits::Workload;
 use wayleave_papers::bench::direct;
-use wayleave_papers::plot::exchange::{TABLE_1_ROUTES, table_1};
+use wayleave_papers::plot::exchange::{SCALING_MEMBERS, SCALING_ROUTES, TABLE_1_ROUTES, scaling, table_1};
 use wayleave_papers::report::{Measurement, Report};
 
 use super::{clock, draw};
@@ -18,6 +18,9 @@ use wayleave_config::failure::{Failure, Outcome};
 const SEED: [u8; 16] = [7; 16];
 
 pub fn select_best(bench: &Bench) -> Outcome<Report> {
+    if bench.scaling {
+        return scales(bench);
+    }
     let (members, routes) = (bench.members.unwrap_or(750), bench.routes.unwrap_or(32));
     let mut report = select_best_of(bench, members, routes)?;
     if bench.plot.is_some() || bench.paper.is_some() {
@@ -37,6 +40,25 @@ pub fn select_best(bench: &Bench) -> Outcome<Report> {
     }
     Ok(report)
 }
+
+/// By the number of members and by the number of routes, each with the other as in Table 1.
+fn scales(bench: &Bench) -> Outcome<Report> {
+    let output = if bench.output == Some(BenchOutput::Key) { "key" } else { "index" };
+    let mut report = Report::new("select-best", json!({ "scaling": true, "output": output }));
+    let by_members = SCALING_MEMBERS.map(|members| (format!("members.{members}"), members, 32));
+    let by_routes = SCALING_ROUTES.map(|routes| (format!("routes.{routes}"), 750, routes));
+    for (size, members, routes) in by_members.into_iter().chain(by_routes) {
+        let row = select_best_of(bench, members, routes)?;
+        for result in row.results.iter().filter(|result| SCALED.contains(&result.name.as_ref())) {
+            report.results.push(Measurement { name: format!("{}.{size}", result.name).into(), ..result.clone() });
+        }
+    }
+    draw(bench, || scaling(&report))?;
+    Ok(report)
+}
+
+/// What is reported of each size.
+const SCALED: [&str; 6] = ["online", "setup", "bytes_online", "bytes_setup", "rounds", "memory"];
 
 fn select_best_of(bench: &Bench, members: usize, routes: usize) -> Outcome<Report> {
     let (shape, output) = match bench.output {

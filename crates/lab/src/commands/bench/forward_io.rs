@@ -1,12 +1,16 @@
 //! `bench forward-io`: `run router` between two network namespaces with each backend, compared with the kernel's own IP
-//! forwarding in the same run. The generator runs on its own core and sends prepared packets.
+//! forwarding in the same run. The generator runs on its own core and sends prepared packets, at its maximum rate or, for
+//! Platypus' Figure 4, at several rates up to it.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path as FilePath;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -22,12 +26,13 @@ use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKe
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
 };
+use wayleave_papers::plot::forward as plots;
 use wayleave_papers::report::{Report, median};
 use wayleave_runtime::clock::unix_now;
-use wayleave_runtime::packets::udp::{self, Intake};
+use wayleave_runtime::packets::udp::{self, Group, Intake, Udp};
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
-use super::{check_only, enter};
+use super::{check_only, draw, enter};
 use crate::commands::bench::Bench;
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::key_files::forwarding::{icing_master, icing_secret};
@@ -59,6 +64,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Forwarder {
     /// The system's own IP forwarding.
     Kernel,
+    /// Receives and sends by the sockets of the router's default backend, and looks at nothing: the Platypus paper's *null forwarding*.
+    Null,
     Scion(&'static str),
     Platypus(&'static str),
     Icing(&'static str),
@@ -73,10 +80,17 @@ struct Case {
     /// Whether each packet leaves the generator as a message of its own.
     singles: bool,
     threads: usize,
+    /// Whether the forwarder's core receives, as from a network card; else the system does it on the core that sends.
+    receives: bool,
 }
 
 const fn case(name: &'static str, forwarder: Forwarder, length: usize, singles: bool) -> Case {
-    Case { name, forwarder, length, singles, threads: 1 }
+    Case { name, forwarder, length, singles, threads: 1, receives: matches!(forwarder, Forwarder::Kernel) }
+}
+
+/// All of Figure 4's forwarders receive on their own core, or the generator, which would do it for them, could not overload them.
+const fn offered(name: &'static str, forwarder: Forwarder) -> Case {
+    Case { receives: true, ..case(name, forwarder, FIGURE_4, true) }
 }
 
 const CASES: [Case; 14] = [
@@ -92,6 +106,7 @@ const CASES: [Case; 14] = [
         length: 172,
         singles: false,
         threads: 2,
+        receives: false,
     },
     case("udp-batch.scion", Forwarder::Scion("udp-batch"), 172, true),
     case("af-xdp.scion", Forwarder::Scion("af-xdp"), 172, true),
@@ -102,44 +117,92 @@ const CASES: [Case; 14] = [
     case("udp-gso.icing", Forwarder::Icing("udp-gso"), 64 * ICING_NODES + 64, false),
 ];
 
+/// Platypus' Figure 4: packets of the paper's length, each a message of its own, from a generator that offers more and more.
+const OFFERED: [Case; 4] = [
+    offered("figure-4.kernel-ip", Forwarder::Kernel),
+    offered("figure-4.null", Forwarder::Null),
+    offered("figure-4.platypus.udp-gso", Forwarder::Platypus("udp-gso")),
+    offered("figure-4.platypus.af-xdp", Forwarder::Platypus("af-xdp")),
+];
+/// Octets of the paper's packets, without Ethernet. Ours are as long without their UDP, and the kernel's too.
+const FIGURE_4: usize = 68;
+/// A packet in 200 is lost at most where no loss is meant: a measurement on a shared machine is not exact to the packet.
+const LOSSLESS: f64 = 0.995;
+
 /// Runs this program again inside namespaces, which measures and prints; returns `None` in the outer process.
 pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
-    check_only(bench, CASES.iter().map(|case| case.name.to_owned()).chain(["overload".to_owned()]))?;
+    let names = CASES.iter().chain(&OFFERED).map(|case| case.name.to_owned());
+    check_only(bench, names.chain(["overload".to_owned()]))?;
     let Some(rung) = enter([])? else { return Ok(None) };
     let repetitions = bench.repetitions.unwrap_or(if bench.short { 3 } else { 9 });
     let lab = Laboratory::new().map_err(|error| Failure::new(format!("the network of the benchmark: {error}")))?;
     let mut refused = serde_json::Map::new();
-    let mut results = Vec::new();
-    for case in CASES.iter().filter(|case| bench.wants(case.name)) {
-        match lab.measure(case, repetitions) {
-            Ok(rates) => results.push((case.name, rates)),
-            Err(why) => drop(refused.insert(case.name.to_owned(), json!(why))),
-        }
-    }
-    let overload = bench.wants("overload").then(|| lab.overload(repetitions.min(3)));
-    let overload =
-        overload.and_then(|outcome| outcome.map_err(|why| refused.insert("overload".to_owned(), json!(why))).ok());
+    let octets: BTreeMap<&str, usize> = CASES.iter().chain(&OFFERED).map(|case| (case.name, case.length)).collect();
     let mut report = Report::new(
         "forward-io",
         json!({
             "rung": rung.to_string(),
             "cores": thread::available_parallelism().map_or(1, usize::from),
-            "generator": "core 0, with the interrupts of what it sends; the router on core 1; kernel IP forwarding on core 1 by RPS",
-            "octets": CASES.iter().map(|case| (case.name, case.length)).collect::<std::collections::BTreeMap<_, _>>(),
+            "generator": "core 0, with the interrupts of what it sends; the router on core 1; \
+                kernel IP forwarding, and all of figure-4, receive on core 1 by RPS",
+            "octets": octets,
             "paper": {
                 "scion-2015.port": 14.88e6, "scion-2015.12-ports": 140e6,
                 "platypus.68": 0.767e6, "pocomon": 0.0064e6,
             },
-            "refused": refused,
         }),
     );
-    for (name, rates) in results {
-        report.add(name, "packets/s", &rates);
+    for case in CASES.iter().filter(|case| bench.wants(case.name)) {
+        match lab.measure(case, repetitions) {
+            Ok(rates) => report.add(case.name, "packets/s", &rates),
+            Err(why) => drop(refused.insert(case.name.to_owned(), json!(why))),
+        }
     }
-    if let Some((least, peak)) = overload {
-        report.exact("overload", "ratio", least / peak);
+    if bench.wants("overload") {
+        match lab.overload(repetitions.min(3)) {
+            Ok((full, peak)) => report.exact("overload", "ratio", full / peak),
+            Err(why) => drop(refused.insert("overload".to_owned(), json!(why))),
+        }
     }
+    let levels = levels(if bench.short { 4 } else { 10 });
+    for case in OFFERED.iter().filter(|case| bench.wants(case.name)) {
+        match lab.offered(case, &levels, bench.repetitions.unwrap_or(if bench.short { 1 } else { 3 })) {
+            Ok(curve) => add_curve(&mut report, case.name, &curve),
+            Err(why) => drop(refused.insert(case.name.to_owned(), json!(why))),
+        }
+    }
+    report.params.insert("refused".to_owned(), refused.into());
+    draw(bench, || plots::forward_io(&report))?;
     Ok(Some(report))
+}
+
+/// A point of a curve: per cent of the generator's maximum rate, and of each repetition the packets a second that were sent and
+/// that arrived.
+struct Point {
+    level: usize,
+    offered: Vec<f64>,
+    forwarded: Vec<f64>,
+}
+
+/// Per cent of the generator's maximum rate, in `count` equal steps up to it.
+fn levels(count: usize) -> Vec<usize> {
+    (1..=count).map(|step| 100 * step / count).collect()
+}
+
+fn add_curve(report: &mut Report, name: &str, curve: &[Point]) {
+    for Point { level, offered, forwarded } in curve {
+        report.add(format!("{name}.offered.{level}"), "packets/s", offered);
+        report.add(format!("{name}.forwarded.{level}"), "packets/s", forwarded);
+    }
+    if let Some(rate) = lossless(curve) {
+        report.exact(format!("{name}.lossless"), "packets/s", rate);
+    }
+}
+
+/// The most packets a second that were forwarded of as many offered, but for [`LOSSLESS`].
+fn lossless(curve: &[Point]) -> Option<f64> {
+    let rates = curve.iter().map(|point| (median(&point.offered), median(&point.forwarded)));
+    rates.filter(|(offered, forwarded)| *forwarded >= LOSSLESS * offered).map(|rate| rate.1).reduce(f64::max)
 }
 
 /// Generator, router and sink in namespaces that are connected in a row.
@@ -158,6 +221,63 @@ impl Drop for RouterProcess {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A thread that forwards without looking at packets, which ends when this is dropped.
+struct NullForwarder {
+    is_done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NullForwarder {
+    /// From the router's one side to the sink, on the router's core.
+    fn start(router: &NetworkNamespace) -> Result<Self, String> {
+        let open = |at: Ipv4Addr| udp::open(SocketAddr::from((at, PORT)), 1, Intake::Merged, None);
+        let groups = router.within(|| Ok([open(IN)?, open(OUT)?])).and_then(|groups: io::Result<_>| groups);
+        let [mut from, mut out] = groups.map_err(|error| format!("the null forwarder: {error}"))?.map(first);
+        let is_done = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_done);
+        let thread = thread::spawn(move || {
+            pin(1);
+            let (mut burst, mut packets) = (Burst::default(), Vec::new());
+            while !ends.load(Ordering::Acquire) {
+                let Ok(count @ 1..) = from.receive(&mut burst) else {
+                    let _ = wait([&from as &dyn Port].into_iter(), Duration::from_millis(5));
+                    continue;
+                };
+                packets.clear();
+                packets.extend((0..count as u32).map(|packet| Outgoing { packet, to: SocketAddr::from((TO, PORT)) }));
+                // What the system has no room for is lost, as at the router.
+                let _ = out.send(&burst, &packets);
+            }
+        });
+        Ok(Self { is_done, thread: Some(thread) })
+    }
+}
+
+impl Drop for NullForwarder {
+    fn drop(&mut self) {
+        self.is_done.store(true, Ordering::Release);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn first(mut group: Group) -> Udp {
+    group.data.remove(0)
+}
+
+/// What forwards, until this is dropped; the kernel if there is neither.
+#[derive(Default)]
+struct Running {
+    _null: Option<NullForwarder>,
+    _router: Option<RouterProcess>,
+}
+
+/// What the generator is asked for, in packets a second (its maximum if zero), and what it has sent.
+#[derive(Default)]
+struct Load {
+    pace: AtomicU64,
+    sent: AtomicU64,
 }
 
 impl Laboratory {
@@ -182,18 +302,46 @@ impl Laboratory {
 
     /// Packets per second that arrive at the sink in each repetition, at the generator's maximum rate.
     fn measure(&self, case: &Case, repetitions: usize) -> Result<Vec<f64>, String> {
-        let (_router, pace) = (self.start(case)?, AtomicU64::new(0));
-        self.play(case, &pace, || (0..repetitions).map(|_| self.rate(case)).collect())
+        let (_router, load) = (self.start(case)?, Load::default());
+        self.play(case, &load, || (0..repetitions).map(|_| Ok(self.rate(case, &load)?.1)).collect())
+    }
+
+    /// What is forwarded of what is offered, at each level of the generator's maximum rate.
+    fn offered(&self, case: &Case, levels: &[usize], repetitions: usize) -> Result<Vec<Point>, String> {
+        let (_router, load) = (self.start(case)?, Load::default());
+        self.play(case, &load, || {
+            // At its best: other programs only ever slow the generator down.
+            let mut most = 0.0_f64;
+            for _ in 0..repetitions {
+                most = most.max(self.rate(case, &load)?.0);
+            }
+            let mut curve: Vec<Point> = levels
+                .iter()
+                .map(|level| Point { level: *level, offered: Vec::new(), forwarded: Vec::new() })
+                .collect();
+            // In turn, so that a slow second of the machine is not that of one level.
+            for _ in 0..repetitions {
+                for point in &mut curve {
+                    let pace = if point.level < 100 { most * point.level as f64 / 100.0 } else { 0.0 };
+                    load.pace.store(pace as u64, Ordering::Release);
+                    let (offered, forwarded) = self.rate(case, &load)?;
+                    point.offered.push(offered);
+                    point.forwarded.push(forwarded);
+                }
+            }
+            Ok(curve)
+        })
     }
 
     /// Packets per second at the generator's maximum rate, and the most at any rate up to it.
     fn overload(&self, repetitions: usize) -> Result<(f64, f64), String> {
         let case = case("overload", Forwarder::Scion("udp-batch"), 172, true);
-        let (_router, pace) = (self.start(&case)?, AtomicU64::new(0));
-        self.play(&case, &pace, || {
+        let (_router, load) = (self.start(&case)?, Load::default());
+        self.play(&case, &load, || {
             let median = |offered: f64| {
-                pace.store(offered as u64, Ordering::Release);
-                let rates: Result<Vec<f64>, String> = (0..repetitions).map(|_| self.rate(&case)).collect();
+                load.pace.store(offered as u64, Ordering::Release);
+                let rates: Result<Vec<f64>, String> =
+                    (0..repetitions).map(|_| Ok(self.rate(&case, &load)?.1)).collect();
                 rates.map(|rates| median(&rates))
             };
             let full = median(0.0)?;
@@ -206,10 +354,9 @@ impl Laboratory {
     }
 
     /// Calls `measure` while the generator sends.
-    fn play<T>(&self, case: &Case, pace: &AtomicU64, measure: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    fn play<T>(&self, case: &Case, load: &Load, measure: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
         shell(&self.generator, &format!("ip link set in gso_max_segs {}", if case.singles { 1 } else { 65_535 }));
-        let steering = if case.forwarder == Forwarder::Kernel { 2 } else { 0 };
-        steer(steering);
+        steer(if case.receives { 2 } else { 0 });
         let to_sink = SocketAddr::from((TO, PORT));
         let sink =
             self.sink.within(|| udp::open(to_sink, 1, Intake::Merged, None)).map_err(|error| error.to_string())?;
@@ -218,11 +365,10 @@ impl Laboratory {
         let from = SocketAddr::from((FROM, PORT));
         let port =
             self.generator.within(|| udp::open(from, 1, Intake::Single, None)).map_err(|error| error.to_string())?;
-        let mut group = port.map_err(|error| format!("the generator: {error}"))?;
-        let mut port = group.data.remove(0);
+        let mut port = first(port.map_err(|error| format!("the generator: {error}"))?);
         let is_done = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| generate(case, &mut port, to, pace, &is_done));
+            scope.spawn(|| generate(case, &mut port, to, load, &is_done));
             thread::sleep(WARM);
             let measured = measure();
             is_done.store(true, Ordering::Release);
@@ -230,16 +376,18 @@ impl Laboratory {
         })
     }
 
-    fn rate(&self, case: &Case) -> Result<f64, String> {
+    /// Packets a second that the generator sent, and that arrived at the sink.
+    fn rate(&self, case: &Case, load: &Load) -> Result<(f64, f64), String> {
         thread::sleep(WARM);
-        let (before, begin) = (self.arrived(case.length)?, Instant::now());
+        let sent = || load.sent.load(Ordering::Acquire);
+        let (before, sent_before, begin) = (self.arrived(case.length)?, sent(), Instant::now());
         thread::sleep(LASTS);
-        let (after, took) = (self.arrived(case.length)?, begin.elapsed());
+        let (after, sent_after, took) = (self.arrived(case.length)?, sent(), begin.elapsed());
         if after == before {
-            Err("no packet arrived at the sink".to_owned())
-        } else {
-            Ok((after - before) as f64 / took.as_secs_f64())
+            return Err("no packet arrived at the sink".to_owned());
         }
+        let rate = |count: u64| count as f64 / took.as_secs_f64();
+        Ok((rate(sent_after - sent_before), rate(after - before)))
     }
 
     /// Packets that arrived at the sink's device: its octets without the headers, of which each message has one set.
@@ -252,15 +400,18 @@ impl Laboratory {
         Ok(octets.saturating_sub(messages * CARRIED_BY) / length as u64)
     }
 
-    /// Starts a router for this case, unless the kernel forwards.
-    fn start(&self, case: &Case) -> Result<Option<RouterProcess>, String> {
+    /// Starts what forwards in this case, unless the kernel does.
+    fn start(&self, case: &Case) -> Result<Running, String> {
         let (format, config) = match case.forwarder {
-            Forwarder::Kernel => return Ok(None),
+            Forwarder::Kernel => return Ok(Running::default()),
+            Forwarder::Null => {
+                return Ok(Running { _null: Some(NullForwarder::start(&self.router)?), _router: None });
+            }
             Forwarder::Scion(backend) => ("scion", scion_config(backend, case.threads)),
             Forwarder::Platypus(backend) => ("platypus", platypus_config(backend)),
             Forwarder::Icing(backend) => ("icing", icing_config(backend)),
         };
-        let failed = |error: std::io::Error| error.to_string();
+        let failed = |error: io::Error| error.to_string();
         let page = self.router.within(ports::free_address);
         let page = page.and_then(|page| page).map_err(failed)?;
         let folder = self.network.state();
@@ -291,7 +442,7 @@ impl Laboratory {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        Ok(Some(running))
+        Ok(Running { _null: None, _router: Some(running) })
     }
 }
 
@@ -317,28 +468,34 @@ fn steer(mask: u32) {
     let _ = command.args(["netns", "exec", "router", "sh", "-c", &line]).stderr(Stdio::null()).status();
 }
 
-/// Sends prepared packets at `pace` per second, or at the maximum rate if it is zero.
-fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, is_done: &AtomicBool) {
+/// Keeps the calling thread on one core.
+fn pin(core: usize) {
+    let mut cores = rustix::thread::CpuSet::new();
+    cores.set(core);
+    let _ = rustix::thread::sched_setaffinity(None, &cores);
+}
+
+/// Sends prepared packets as `load` asks, and counts them there.
+fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, load: &Load, is_done: &AtomicBool) {
     if case.threads == 1 {
-        let mut cores = rustix::thread::CpuSet::new();
-        cores.set(0);
-        let _ = rustix::thread::sched_setaffinity(None, &cores);
+        pin(0);
     }
     let mut burst = Burst::default();
     let out: Vec<Outgoing> = (0..BUILT as u32).map(|packet| Outgoing { packet, to }).collect();
+    let is_stamped = !matches!(case.forwarder, Forwarder::Kernel | Forwarder::Null);
     let mut built = None::<Instant>;
     let mut packet = builder(case);
     let (mut begin, mut sent, mut at) = (Instant::now(), 0u64, 0);
     while !is_done.load(Ordering::Acquire) {
         // Platypus and ICING packets carry a time stamp and are rebuilt before it is too old.
-        if built.is_none_or(|built| case.forwarder != Forwarder::Kernel && built.elapsed() > Duration::from_secs(3)) {
+        if built.is_none_or(|built| is_stamped && built.elapsed() > Duration::from_secs(3)) {
             burst.clear();
             for number in 0..BUILT {
                 burst.push(&packet(number), to);
             }
             built = Some(Instant::now());
         }
-        let offered = pace.load(Ordering::Acquire);
+        let offered = load.pace.load(Ordering::Acquire);
         if offered != at {
             (begin, sent, at) = (Instant::now(), 0, offered);
         }
@@ -348,7 +505,11 @@ fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, 
         }
         match port.send(&burst, some) {
             Ok(0) => drop(wait([&*port].into_iter(), Duration::from_micros(50))),
-            _ => sent += some.len() as u64,
+            Ok(count) => {
+                sent += count as u64;
+                load.sent.fetch_add(count as u64, Ordering::Release);
+            }
+            Err(_) => {}
         }
     }
 }
@@ -357,7 +518,7 @@ fn generate(case: &Case, port: &mut dyn Port, to: SocketAddr, pace: &AtomicU64, 
 fn builder(case: &Case) -> Box<dyn FnMut(usize) -> Vec<u8>> {
     let length = case.length;
     match case.forwarder {
-        Forwarder::Kernel => Box::new(move |_| vec![0; length]),
+        Forwarder::Kernel | Forwarder::Null => Box::new(move |_| vec![0; length]),
         Forwarder::Scion(_) => Box::new(move |number| scion_packet(length, (number / FLOW) as u32 + 1)),
         Forwarder::Platypus(_) => Box::new(move |number| platypus_packet(length, number as u32)),
         Forwarder::Icing(_) => {
@@ -499,4 +660,40 @@ fn icing_config(backend: &str) -> String {
 fn carried(backend: &str, device: &str) -> String {
     let device = if backend == "af-xdp" { format!("device = \"{device}\"\n") } else { String::new() };
     format!("backend = \"{backend}\"\n{device}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(level: usize, offered: f64, forwarded: f64) -> Point {
+        Point { level, offered: vec![offered], forwarded: vec![forwarded] }
+    }
+
+    #[test]
+    fn the_lossless_rate_is_the_highest_at_which_all_arrive() {
+        let curve =
+            [point(25, 100.0, 100.0), point(50, 200.0, 199.9), point(75, 300.0, 250.0), point(100, 400.0, 240.0)];
+        assert_eq!(lossless(&curve), Some(199.9));
+        assert_eq!(lossless(&curve[2..]), None);
+        let mut report = Report::new("forward-io", Value::Null);
+        add_curve(&mut report, "figure-4.null", &curve);
+        assert_eq!(report.results.len(), 2 * curve.len() + 1);
+        assert_eq!(report.value("figure-4.null.forwarded.75"), Some(250.0));
+        assert_eq!(report.value("figure-4.null.lossless"), Some(199.9));
+    }
+
+    #[test]
+    fn levels_rise_in_equal_steps_to_the_maximum() {
+        assert_eq!((levels(4), levels(10).len()), (vec![25, 50, 75, 100], 10));
+        assert_eq!(levels(10).last(), Some(&100));
+    }
+
+    #[test]
+    fn packets_of_figure_4_have_the_papers_length() {
+        for case in &OFFERED {
+            assert!(case.name.starts_with("figure-4.") && case.singles && case.receives, "{}", case.name);
+            assert_eq!(builder(case)(3).len(), 68, "{}", case.name);
+        }
+    }
 }

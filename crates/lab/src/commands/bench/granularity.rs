@@ -4,7 +4,7 @@ use serde_json::json;
 use wayleave_papers::bench::granularity::{CLUSTERINGS, CLUSTERS, Latencies, PAIRS, POINTS, PROVIDERS};
 use wayleave_papers::report::Report;
 
-use super::draw;
+use super::{deviation, draw};
 use crate::commands::bench::Bench;
 use wayleave_config::failure::Outcome;
 
@@ -33,6 +33,12 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
                     centres.iter().map(|centres| latencies.through_centres(centres, pair)).collect();
                 over.extend(samples.iter().map(|latency| latency / optimal));
                 report.add(format!("{}.latency.{clusters}", pair_name(pair)), "s", &samples);
+                report.counted(
+                    format!("{}.deviation.{clusters}", pair_name(pair)),
+                    "s",
+                    deviation(&samples),
+                    samples.len(),
+                );
             }
             report.add(format!("{}.over-optimal.{clusters}", provider.name), "ratio", &over);
         }

@@ -34,7 +34,7 @@ use wayleave_bgp::mrt;
 use wayleave_lab::netns::{self, Rung};
 use wayleave_lab::trace::recorded;
 use wayleave_papers::plot::Plot;
-use wayleave_papers::report::Report;
+use wayleave_papers::report::{Report, mean};
 
 pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput, BenchSinks};
 use wayleave_config::failure::{Failure, Outcome};
@@ -50,7 +50,10 @@ const ALL: [(&str, &str); 17] = [
     ("exchange-join", "a member announces a full table to all others, and a further member joins it"),
     ("exchange-restart", "each party is killed and returns: the first update, all members, memory"),
     ("forward", "verify and rewrite packets in memory, beside no processing and beside IPv4 lookup"),
-    ("forward-io", "a router between namespaces by every backend, beside the kernel's IP forwarding"),
+    (
+        "forward-io",
+        "a router between namespaces by every backend, beside the kernel's IP forwarding; forwarded against offered load",
+    ),
     ("stamp", "put headers and bindings in front of packets in memory"),
     ("overlay", "two gateways over three forwarders, beside user-space WireGuard and an overlay that does nothing"),
     ("pocomon", "the PoComON paper's chain of five nodes: throughput of intervals of 50 packets"),
@@ -68,11 +71,12 @@ const ALL: [(&str, &str); 17] = [
 ];
 
 /// Those that `--plot` can draw.
-const DRAWN: [&str; 11] = [
+const DRAWN: [&str; 12] = [
     "select-best",
     "exchange-trace",
     "exchange-stress",
     "forward",
+    "forward-io",
     "stamp",
     "overlay",
     "pocomon",
@@ -226,7 +230,9 @@ fn enter(more: impl IntoIterator<Item = String>) -> Outcome<Option<Rung>> {
         return Err(Failure::new(format!("network namespaces cannot be created: {}", why.join("; "))).into());
     }
     let arguments = std::env::args_os().skip(1).chain(more.into_iter().map(OsString::from));
+    stopped::begins_inside();
     let ended = netns::enter(detection.rung, arguments);
+    stopped::has_ended_inside();
     let ended = ended.map_err(|error| Failure::new(format!("network namespaces: {error}")))?;
     if ended.success() {
         Ok(None)
@@ -316,6 +322,12 @@ fn trace_file(given: Option<&PathBuf>, default: &str) -> Outcome<PathBuf> {
     }
     let missing = || Failure::new(format!("{default} is not here")).help("say --mrt FILE");
     Ok(recorded(default).ok_or_else(missing)?)
+}
+
+/// The standard deviation of all of these, which are not a sample of more.
+fn deviation(values: &[f64]) -> f64 {
+    let middle = mean(values);
+    (values.iter().map(|value| (value - middle).powi(2)).sum::<f64>() / values.len().max(1) as f64).sqrt()
 }
 
 /// A clock that starts now.

@@ -26,7 +26,7 @@ const fn exhibit(
     Exhibit { id, about, arguments, panels }
 }
 
-pub const ALL: [Exhibit; 17] = [
+pub const ALL: [Exhibit; 23] = [
     exhibit(
         "sixpack/table-1",
         "Export-All and Select-Best for 750 members: time and octets",
@@ -45,19 +45,45 @@ pub const ALL: [Exhibit; 17] = [
         &["exchange-stress", "--mode", "mpc", "--output", "key"],
         "",
     ),
+    exhibit(
+        "sixpack/scaling",
+        "Select-Best by members and routes: time, octets, memory",
+        &["select-best", "--scaling", "--output", "key"],
+        "",
+    ),
+    exhibit(
+        "sixpack/bandwidth",
+        "bits a second between the parties over a trace",
+        &["exchange-trace", "--generated", "--export", "mpc", "--members", "600", "--bandwidth"],
+        "",
+    ),
     exhibit("kc-x/table-1", "how many times faster than S-BGP an UPDATE is", &["attest-ops"], "Table I:"),
     exhibit("kc-x/table-3", "time of one signature and its verification", &["attest-ops"], "Table III"),
     exhibit("kc-x/figure-4", "KC-MT: time, size and security by the size of its trees", &["attest-ops"], "Figure 4"),
     exhibit("kc-x/table-5", "delay under three workloads", &["attest-trace"], "Table V"),
     exhibit("kc-x/table-6", "memory for signatures of three tables", &["attest-memory"], "Table VI"),
     exhibit("platypus/table-3", "processing time of a packet", &["forward"], "Platypus, Table 3"),
-    exhibit("platypus/figure-4", "forwarding rate", &["forward"], "Platypus, Figure 4"),
+    exhibit(
+        "platypus/figure-4",
+        "forwarded against offered load, through a router",
+        &["forward-io", "--only", "figure-4"],
+        "Platypus, Figure 4",
+    ),
+    exhibit("platypus/figure-4-memory", "forwarding rate without I/O", &["forward"], "Platypus, Figure 4"),
     exhibit("platypus/figure-4-stamping", "stamping rate", &["stamp"], "Platypus, Figure 4"),
     exhibit("platypus/figure-5", "latency by the number of clusters", &["waypoint-granularity"], ""),
     exhibit("scion/figure-3", "forwarding rate of one port", &["forward"], "SCION, Figure 3"),
-    exhibit("scion/figure-4", "forwarding rate of all ports", &["forward"], "SCION, Figure 4"),
+    exhibit(
+        "scion/figure-4",
+        "forwarding rate of all ports",
+        &["forward", "--only", "none", "--only", "ip", "--only", "scion"],
+        "SCION, Figure 4",
+    ),
     exhibit("scion/table-1", "octets of path in a packet", &["forward", "--only", "table-1"], "SCION, Table 1"),
     exhibit("pocomon/throughput", "throughput of a chain of five nodes", &["pocomon"], ""),
+    exhibit("pocomon/figure-5", "its samples with servers beside the sender", &["pocomon", "--only", "baseline"], ""),
+    exhibit("pocomon/figure-7", "its samples with servers apart", &["pocomon", "--only", "apart"], ""),
+    exhibit("pocomon/figure-8", "its samples if paths are asked for once", &["pocomon", "--only", "cached"], ""),
     exhibit("pocomon/overlays", "overlays over one chain of three nodes", &["overlay"], ""),
 ];
 

@@ -16,15 +16,15 @@ use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::icing::{Action, Router};
 use wayleave_packet::icing::header::Part;
 use wayleave_packet::icing::mint::{Form, Nonce, encapsulate};
-use wayleave_papers::plot::overlay as plots;
-use wayleave_papers::report::{Report, mean, median};
+use wayleave_papers::plot::overlay::{self as plots, overall};
+use wayleave_papers::report::{Report, mean, median, percentile};
 use wayleave_runtime::Clock;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::packets::{Burst, Port, wait};
 
 use super::chain::{Chain, INNER, Realm, Result, Servers, said};
 use super::paper_node::PaperNode;
-use super::{check_only, draw, enter};
+use super::{check_only, deviation, draw, enter};
 use crate::commands::bench::Bench;
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::receiving;
@@ -71,21 +71,19 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
         }),
     );
     for (name, values) in &measured {
-        report.summary(name.clone(), "packets/s", values, mean(values));
+        add(&mut report, name, values);
     }
     draw(bench, || plots::pocomon(&measured))?;
     Ok(Some(report))
 }
 
-/// Packets a second over all intervals. Intervals that end within one batch of packets are much faster than that, which the mean
-/// of their throughputs shows.
-fn overall(values: &[f64]) -> f64 {
-    values.len() as f64 / values.iter().map(|value| value.recip()).sum::<f64>().max(f64::MIN_POSITIVE)
-}
-
-fn deviation(values: &[f64]) -> f64 {
-    let middle = mean(values);
-    (values.iter().map(|value| (value - middle).powi(2)).sum::<f64>() / values.len().max(1) as f64).sqrt()
+/// The mean of the intervals' throughputs, as in the paper, how they are distributed, and packets a second over all of them.
+fn add(report: &mut Report, name: &str, values: &[f64]) {
+    report.summary(name.to_owned(), "packets/s", values, mean(values));
+    for percent in plots::PERCENTILES {
+        report.counted(format!("{name}.p{percent}"), "packets/s", percentile(values, percent), values.len());
+    }
+    report.counted(format!("{name}.overall"), "packets/s", overall(values), values.len());
 }
 
 fn measure(bench: &Bench, count: usize) -> Result<Vec<(String, Vec<f64>)>> {
@@ -101,7 +99,7 @@ fn measure(bench: &Bench, count: usize) -> Result<Vec<(String, Vec<f64>)>> {
             let values = if *name == "gateway" {
                 through_gateways(&chain, &mut realm, count)
             } else {
-                by_library(&chain, &realm, count, *name == "cached")
+                by_library(&chain, &realm, count, name)
             };
             all.push(((*name).to_owned(), values.map_err(|why| format!("{name}: {why}"))?));
         }
@@ -184,6 +182,7 @@ fn through_gateways(chain: &Chain, realm: &mut Realm, count: usize) -> Result<Ve
     sender.connect((INNER[1], 5_300)).map_err(said)?;
     let (arrivals, is_done) = (Arrivals::default(), AtomicBool::new(false));
     thread::scope(|scope| {
+        scope.spawn(|| note_so_far("gateway", &arrivals, count, &is_done));
         scope.spawn(|| {
             while !is_done.load(Ordering::Acquire) {
                 if receiver.recv(&mut [0; 64]).is_ok() {
@@ -202,16 +201,28 @@ fn through_gateways(chain: &Chain, realm: &mut Realm, count: usize) -> Result<Ve
     enough(&arrivals, count)
 }
 
+/// Keeps, for who stops the benchmark, what there is until now; the final summary takes its place.
+fn note_so_far(name: &str, arrivals: &Arrivals, count: usize, is_done: &AtomicBool) {
+    while !is_done.load(Ordering::Acquire) {
+        let samples = arrivals.samples(count);
+        if !samples.is_empty() {
+            add(&mut Report::new("pocomon", json!({})), name, &samples);
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
 fn enough(arrivals: &Arrivals, count: usize) -> Result<Vec<f64>> {
     let samples = arrivals.samples(count);
     if samples.len() == count { Ok(samples) } else { Err(format!("only {} intervals arrived", samples.len())) }
 }
 
 /// The two ends as programs of their own: the sender asks, stamps and sends; the receiver verifies and counts.
-fn by_library(chain: &Chain, realm: &Realm, count: usize, is_cached: bool) -> Result<Vec<f64>> {
+fn by_library(chain: &Chain, realm: &Realm, count: usize, name: &str) -> Result<Vec<f64>> {
     let (arrivals, is_done) = (Arrivals::default(), AtomicBool::new(false));
-    let is_ready = AtomicBool::new(false);
+    let (is_ready, is_cached) = (AtomicBool::new(false), name == "cached");
     thread::scope(|scope| {
+        scope.spawn(|| note_so_far(name, &arrivals, count, &is_done));
         let receiver = scope.spawn(|| {
             let config = realm.folder("b").join("gateway.toml");
             let received = chain.place("b").within(|| receive(&config, &arrivals, &is_ready, &is_done));
@@ -322,4 +333,36 @@ fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_papers::report::so_far;
+
+    use super::*;
+
+    #[test]
+    fn an_interval_ends_with_each_fiftieth_packet_and_the_first_one_is_discarded() {
+        let arrivals = Arrivals::default();
+        (0..4 * INTERVAL + 7).for_each(|_| arrivals.add(1));
+        assert_eq!((arrivals.intervals(), arrivals.samples(10).len(), arrivals.samples(2).len()), (4, 3, 2));
+    }
+
+    #[test]
+    fn who_stops_it_has_what_was_measured_until_then() {
+        let (arrivals, is_done) = (Arrivals::default(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| note_so_far("tested", &arrivals, 10, &is_done));
+            arrivals.add(INTERVAL);
+            arrivals.add(INTERVAL);
+            arrivals.add(INTERVAL);
+            while !so_far().iter().any(|one| one.name == "tested" && one.n == 2) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            is_done.store(true, Ordering::Release);
+        });
+        let named = |name: String| so_far().iter().filter(|one| one.name == name.as_str()).count();
+        let names = plots::PERCENTILES.map(|percent| format!("tested.p{percent}"));
+        assert!(names.into_iter().chain(["tested.overall".to_owned()]).all(|name| named(name) == 1));
+    }
 }

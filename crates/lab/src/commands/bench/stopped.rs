@@ -1,31 +1,76 @@
 //! A benchmark that is stopped prints what it has measured until then.
 
+use std::fs;
 use std::process::exit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process, setsid};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::{print, print_json};
+use wayleave_lab::netns;
 use wayleave_papers::report::{Report, so_far};
 
 use super::{ALL, Bench, to_json, to_text};
 
+/// Those that measure in a process inside namespaces, which this one starts and waits for.
+pub const IN_NAMESPACES: [&str; 3] = ["forward-io", "overlay", "pocomon"];
+
 /// Set when the results are printed as at every end.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// Outside of the namespaces: whether the process inside may have measured something, and the signal that came, or zero.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+static CAME: AtomicI32 = AtomicI32::new(0);
+/// A signal is passed on so often: one that comes before the process inside listens is lost.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Which process of a benchmark this is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The only one.
+    Alone,
+    /// The one that was called, of a benchmark that measures inside namespaces.
+    Outside,
+    /// The one that measures there.
+    Inside,
+}
 
 /// From here on nothing more is printed for a signal.
 pub fn is_over() {
     IS_OVER.store(true, Ordering::Release);
 }
 
+/// From here on the process inside the namespaces measures, and is passed the signals of this one.
+pub fn begins_inside() {
+    HAS_BEGUN.store(true, Ordering::Release);
+}
+
+/// The process inside has ended: ends this one too if that was by a signal, with its exit code.
+pub fn has_ended_inside() {
+    match CAME.load(Ordering::Acquire) {
+        0 => {}
+        signal => exit(128 + signal),
+    }
+}
+
 /// From here on SIGINT and SIGTERM end the process with what was measured so far, marked as a part, and the exit code of the signal; a
-/// second one ends it at once. Not where all is measured by a process inside namespaces, which tells its results at its end.
+/// second one ends it at once. Where a process inside namespaces measures, it is that one which prints.
 pub fn keep_what_is_measured(bench: &Bench) -> Outcome {
-    const IN_NAMESPACES: [&str; 3] = ["forward-io", "overlay", "pocomon"];
     let name = bench.name.as_deref().unwrap_or_default();
-    let known = ALL.iter().find(|(known, _)| *known == name && !IN_NAMESPACES.contains(known));
-    let Some((name, _)) = known else { return Ok(()) };
+    let Some((name, _)) = ALL.iter().find(|(known, _)| *known == name) else { return Ok(()) };
+    let place = match (IN_NAMESPACES.contains(name), netns::inside()) {
+        (false, _) => Place::Alone,
+        (true, None) => Place::Outside,
+        (true, Some(_)) => Place::Inside,
+    };
+    if place == Place::Inside {
+        // A terminal's Ctrl-C goes to all processes of its session. Those inside, the routers among them, go on until the one outside
+        // passes it on.
+        let _ = setsid();
+    }
     let (name, is_json) = (*name, bench.json);
     let failed = |error: std::io::Error| Failure::system("signals", &error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
@@ -33,7 +78,7 @@ pub fn keep_what_is_measured(bench: &Bench) -> Outcome {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     drop(guard);
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let mut next = || {
             runtime.block_on(async {
                 tokio::select! {
@@ -43,17 +88,66 @@ pub fn keep_what_is_measured(bench: &Bench) -> Outcome {
             })
         };
         let signal = next();
-        if IS_OVER.load(Ordering::Acquire) {
+        if place == Place::Outside {
+            pass_on(name, signal);
+        } else if !IS_OVER.load(Ordering::Acquire) {
+            thread::spawn(move || {
+                print_part(name, is_json);
+                exit(128 + signal);
+            });
+        } else if place == Place::Alone {
             exit(128 + signal);
         }
-        std::thread::spawn(move || {
-            print_part(name, is_json);
-            exit(128 + signal);
-        });
+        // Inside, the same signal comes again and again; a second one ends the process outside, and so this one.
+        if place == Place::Inside {
+            return;
+        }
         // Whoever reads may not read on.
         exit(128 + next());
     });
     Ok(())
+}
+
+/// Passes the signal on to the process inside, on a thread of its own, until that has ended.
+fn pass_on(name: &'static str, signal: i32) {
+    CAME.store(signal, Ordering::Release);
+    let kind = if signal == 2 { Signal::INT } else { Signal::TERM };
+    let own = [rustix::process::getpid()];
+    let send = move |to: Vec<Pid>| {
+        for process in to {
+            // It may have ended by now.
+            let _ = kill_process(process, kind);
+        }
+    };
+    if !HAS_BEGUN.load(Ordering::Acquire) {
+        eprintln!("{name}: stopped before anything was measured");
+        // What is fetched or built meanwhile.
+        send(children(&own));
+        exit(128 + signal);
+    }
+    thread::spawn(move || {
+        loop {
+            // The child is `unshare`, and its child the process inside.
+            send(children(&children(&own)));
+            thread::sleep(AGAIN);
+        }
+    });
+}
+
+/// The processes whose parent is one of these.
+fn children(parents: &[Pid]) -> Vec<Pid> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |process: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        parent(&stat).and_then(Pid::from_raw).is_some_and(|parent| parents.contains(&parent))
+    };
+    processes.filter(is_child).filter_map(Pid::from_raw).collect()
+}
+
+/// The parent in a line of `/proc/PID/stat` (proc(5)): the second field after the name, which stands in brackets and may have any in it.
+fn parent(stat: &str) -> Option<i32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn print_part(name: &'static str, is_json: bool) {
@@ -66,5 +160,40 @@ fn print_part(name: &'static str, is_json: bool) {
     } else {
         eprintln!("{name}: stopped; what was measured until then:");
         print(&to_text(&report));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[test]
+    fn a_parent_is_found_behind_any_name() {
+        assert_eq!(parent("71 (unshare) S 70 71 71 0 -1"), Some(70));
+        assert_eq!(parent("71 (a) S 1 (b) R) R 70 71"), Some(70));
+        assert_eq!(parent("71 (cut"), None);
+    }
+
+    #[test]
+    fn children_and_their_children_are_found() {
+        let mut child = std::process::Command::new("sh");
+        // The shell stays, since a command follows the one that it waits for. It would say that this one was killed.
+        let mut child = child.args(["-c", "sleep 60; true"]).stderr(Stdio::null()).spawn().expect("a shell");
+        let shell = Pid::from_child(&child);
+        assert!(children(&[rustix::process::getpid()]).contains(&shell));
+        let found = (0..500).find_map(|_| {
+            thread::sleep(Duration::from_millis(10));
+            children(&[shell]).first().copied()
+        });
+        assert!(!children(&[rustix::process::getpid()]).contains(&found.expect("the shell's own child")));
+        kill_process(found.expect("as above"), Signal::KILL).expect("its parent waits for it");
+        child.wait().expect("it ends");
+    }
+
+    #[test]
+    fn what_measures_inside_namespaces_is_a_benchmark() {
+        assert!(IN_NAMESPACES.iter().all(|name| ALL.iter().any(|(known, _)| known == name)));
     }
 }

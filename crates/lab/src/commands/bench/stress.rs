@@ -49,8 +49,10 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
     if mode == Some(BenchMode::Mpc) {
         let workload = grouped(Workload::export_all(members, SEED));
         measured(&mut report, "export_all", "routes/s", &Job::Filled(workload.clone()), &workers, 32 * times)?;
+        let [online, setup] = workload.bytes();
         let sustained = Job::Sustained(workload);
         measured(&mut report, "export_all.sustained", "routes/s", &sustained, &workers, 32 * times)?;
+        add_bandwidth(&mut report, "export_all", online + setup);
     } else {
         measured(&mut report, "export_all", "routes/s", &direct, &workers, 32 * times)?;
     }
@@ -61,11 +63,20 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
         let (workload, times) = (grouped(workload), (times * 8 / routes.max(&1)).clamp(4, times.max(4)));
         let name = format!("select_best.{routes}");
         measured(&mut report, &name, "prefixes/s", &Job::Filled(workload.clone()), &workers, times)?;
+        let [online, setup] = workload.bytes();
         let sustained = Job::Sustained(workload);
         measured(&mut report, &format!("{name}.sustained"), "prefixes/s", &sustained, &workers, times)?;
+        add_bandwidth(&mut report, &name, online + setup);
     }
     draw(bench, || figure_11(&report, &workers, &routes))?;
     Ok(report)
+}
+
+/// What the parties send each other at the best rate with setup, `bytes` for each evaluation.
+fn add_bandwidth(report: &mut Report, name: &str, bytes: f64) {
+    if let Some(rate) = report.value(&format!("{name}.sustained")) {
+        report.exact(format!("bandwidth.{name}"), "bit/s", 8.0 * bytes * rate);
+    }
 }
 
 /// Measures a job by each number of workers. The result `name` is that of the best one.

@@ -1,10 +1,11 @@
 //! `bench attest-ops`, `attest-trace` and `attest-memory`: every suite and baseline on the same UPDATEs, in one thread.
 //!
 //! Every scheme does the same work: a router receives an attested UPDATE, verifies all of it, and signs it onward, one
-//! signature for all its neighbours (section III-D, equation 1).
+//! signature for all its neighbours (section III-D, equation 1). What the product does for several is in [`neighbours`].
 
 pub mod hors;
 pub mod memory;
+pub mod neighbours;
 pub mod ops;
 pub mod queue;
 pub mod trace;

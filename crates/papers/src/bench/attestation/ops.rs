@@ -7,6 +7,7 @@ use wayleave_crypto::secret::Secret;
 
 use super::hors::{self, Cost, MEAN_PATH};
 use super::memory::signature_bytes;
+use super::neighbours;
 use super::workload::{Route, routes};
 use super::{
     BURST, Operations, Options, ReceivedUpdate, SEED, SuiteFailure, SuiteVariant, failed, generate, note_missing,
@@ -104,6 +105,7 @@ pub fn run(options: &Options) -> Result<Report, SuiteFailure> {
     add_ratios(&mut report, &measured);
     add_figure_4(&mut report, options, repetitions);
     add_objects(&mut report, options, repetitions);
+    neighbours::add(&mut report, options, repetitions);
     note_missing(&mut report, &missing);
     Ok(report)
 }

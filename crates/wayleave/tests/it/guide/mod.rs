@@ -19,6 +19,7 @@ mod routers;
 mod sell_page;
 mod session_page;
 mod stamper_page;
+mod ten_minutes_page;
 
 use std::fs;
 use std::path::{Path, PathBuf};

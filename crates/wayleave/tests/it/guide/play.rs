@@ -1,12 +1,13 @@
 //! Plays a page that goes from machine to machine: what its `text` fences say is done, on machines in namespaces of their own.
 //!
-//! A line `MACHINE$ COMMAND` runs there (with ` &` at its end it goes on running, and `%1` is the first of these). `FILE: FROM -> TO` brings a file to another
+//! A line `MACHINE$ COMMAND` runs there, without a name on the only machine (with ` &` at its end it goes on running, and `%1` is the first of these). `FILE: FROM -> TO` brings a file to another
 //! machine, by the same name unless `TO` has another. A line that is neither is what the command above printed (of a command that fails, after `×`): times and measured numbers differ, and a key that
 //! the page abbreviates (`claim:43ac...`) stands for the printed one from there on. A fence whose first line is neither is a piece of a file: the test says what
 //! becomes of it.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ enum Line<'a> {
 }
 
 fn read(line: &str) -> Line<'_> {
-    let is_machine = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
+    let is_machine = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric());
     if let Some((machine, command)) = line.split_once("$ ").filter(|(machine, _)| is_machine(machine)) {
         return Line::Command(machine, command.split(" #").next().unwrap_or_default().trim());
     }
@@ -65,6 +66,21 @@ impl Play {
     /// From now on the page's `word` is `value`.
     pub(super) fn put(&mut self, word: &str, value: &str) {
         self.instead.push((word.to_owned(), value.to_owned()));
+    }
+
+    /// Commands of a machine come behind this one from now on.
+    pub(super) fn first(&mut self, machine: &str, command: &str) {
+        self.machines.get_mut(machine).expect("a machine").before = format!("{command}; ");
+    }
+
+    pub(super) fn folder(&self, machine: &str) -> PathBuf {
+        self.machines[machine].shell.folder.0.clone()
+    }
+
+    /// What a command of the test's own prints on a machine.
+    pub(super) fn ask(&self, machine: &str, command: &str) -> String {
+        let Machine { shell, place, before, .. } = &self.machines[machine];
+        place.within(|| shell.run(&format!("{before}{command}"))).expect("the namespace")
     }
 
     /// A machine's file as it is.
@@ -121,13 +137,12 @@ impl Play {
         let expected: Vec<String> = expected.iter().map(|line| self.filled(line)).collect();
         let known = self.machines.get_mut(machine).unwrap_or_else(|| panic!("{page}: no machine `{machine}`"));
         if command.starts_with("umask ") {
-            known.before = format!("{command}; ");
-            return;
+            return self.first(machine, &command);
         }
         if let Some(command) = command.strip_suffix(" &") {
             let log = known.shell.folder.0.join(format!("job{}.log", known.jobs.len() + 1));
             let mut bash = known.place.command("bash");
-            bash.args(["-c", &format!("exec {command}")]).current_dir(&known.shell.folder.0);
+            bash.args(["-c", &format!("{}exec {command}", known.before)]).current_dir(&known.shell.folder.0);
             bash.env("PATH", &known.shell.path).env("NO_COLOR", "1");
             return known.jobs.push(Daemon::start(&mut bash, &log).expect("started"));
         }
@@ -145,6 +160,8 @@ impl Play {
             "wayleave cap usage ",
             "wayleave stamp ",
             "curl ",
+            "wayleave-lab exec a ",
+            "wayleave-lab status",
         ];
         let is_asking = asks.iter().any(|start| command.starts_with(start));
         let try_once = || {
@@ -208,7 +225,7 @@ fn is_time(word: &str) -> bool {
 
 /// A number that is not zero: what is counted and measured differs.
 fn is_number(word: &str) -> bool {
-    word.parse::<f64>().is_ok_and(|number| number > 0.0)
+    word.trim_end_matches(',').parse::<f64>().is_ok_and(|number| number > 0.0)
 }
 
 /// The first half of a key, with what punctuation follows.
