@@ -158,9 +158,11 @@ pub struct StatusSection {
 /// A key that two have.
 pub(super) fn shared_fault(span: std::ops::Range<usize>, shared: &SharedKey) -> Fault {
     let message = format!("{} is also {}, expected a key of its own", shared.second, shared.first);
-    Fault::at(span, message)
-        .help("each role needs a key of its own: `wayleave keys new` creates one, `keys show` prints a file's")
+    Fault::at(span, message).help(OWN_KEY)
 }
+
+/// What to do about a key that has two roles.
+const OWN_KEY: &str = "each role needs a key of its own: `wayleave keys new` creates one, `keys show` prints a file's";
 
 /// What to do about a file of state that is none.
 pub(super) const OTHER_STATE: &str =
@@ -343,15 +345,23 @@ impl RsConfig {
         let shared =
             roles.and_then(|mut roles| directory.map_or(Ok(()), |members| roles.add_directory(&members))).err()?;
         let own = *self.party.number.get_ref();
-        let span = match (shared.first, shared.second) {
-            (KeyRole::PartyCertificate(number) | KeyRole::PartySigning(number), _) if number == own => {
-                self.party.key.span()
+        let (span, help) = match (shared.first, shared.second) {
+            (KeyRole::PartyCertificate(_), KeyRole::PartyCertificate(_)) => {
+                let help = "this pin is of this party's own key file: put in the line `pin` of the peer party's, as its operator read it out; if `key` names the peer's file, name this party's";
+                (self.link.get_ref().pin.span(), help)
             }
-            (KeyRole::PartyCertificate(_), _) => self.link.get_ref().pin.span(),
-            (KeyRole::Operator(_), _) => self.party.operators.span(),
-            _ => self.party.members.span(),
+            (KeyRole::PartySigning(_), KeyRole::Operator(_)) => {
+                let help = "each has a key file of its own: name the party's here (`wayleave keys new` creates one), and give `members init` the lines `sign` of the operators'";
+                (self.party.key.span(), help)
+            }
+            (KeyRole::PartyCertificate(number) | KeyRole::PartySigning(number), _) if number == own => {
+                (self.party.key.span(), OWN_KEY)
+            }
+            (KeyRole::PartyCertificate(_), _) => (self.link.get_ref().pin.span(), OWN_KEY),
+            (KeyRole::Operator(_), _) => (self.party.operators.span(), OWN_KEY),
+            _ => (self.party.members.span(), OWN_KEY),
         };
-        Some(shared_fault(span, &shared))
+        Some(shared_fault(span, &shared).help(help))
     }
 
     /// Faults of the files that it names: all that `run` reads.

@@ -167,9 +167,15 @@ impl FormatSection for PlatypusSection {
     }
 
     fn warnings(&self, file: &RouterFile) -> Vec<Fault> {
+        let mut warnings = Vec::new();
+        if let Some(provider) = self.provider.as_ref().filter(|_| self.revocations.is_none()) {
+            let message = "a key server without `revocations`: who was revoked there goes on passing here";
+            let help = "add to [platypus]: revocations = { file = \"revoked\", key = \"writer:...\" }, with the line `writer` of `wayleave cap init`";
+            warnings.push(Fault::at(provider.span(), message).help(help));
+        }
         let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
         if self.repeated == RepeatedName::Pass || !self.rooms(capacity, *file.forwarding.workers.get_ref()).are_cut {
-            return Vec::new();
+            return warnings;
         }
         let message =
             "the replay filter is too small for all rates with the shortest packets: every payer's room is cut";
@@ -178,7 +184,8 @@ impl FormatSection for PlatypusSection {
             "replay_capacity = {} has room for all, and takes 12 octets for each",
             needs.saturating_mul(4) / 3 + 2
         );
-        vec![Fault::at(self.replay_capacity.span(), message).help(help)]
+        warnings.push(Fault::at(self.replay_capacity.span(), message).help(help));
+        warnings
     }
 
     fn sockets<'a>(&'a self, file: &'a RouterFile) -> Vec<SocketAddresses<'a>> {

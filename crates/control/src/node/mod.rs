@@ -38,6 +38,8 @@ const SNAPSHOT: Duration = Duration::from_millis(200);
 const SNAPSHOT_MOST: Duration = Duration::from_secs(10);
 /// A subscription that was refused is tried again after this.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
+/// A node that was removed asks whether it still is.
+const REMOVED: Duration = Duration::from_secs(60);
 
 /// What a node needs to know.
 pub struct NodeConfig {
@@ -335,7 +337,9 @@ impl Node {
                     self.outputs.push_back(NodeOutput::Event(NodeEvent::Removed { server: from }));
                 }
                 if self.subscribed.remove(&from) {
-                    self.resubscribe.insert(from, now.instant + RESUBSCRIBE);
+                    // A removal is not mended in a second.
+                    let pause = if refusal == Refusal::Revoked { REMOVED } else { RESUBSCRIBE };
+                    self.resubscribe.insert(from, now.instant + pause);
                 }
             }
             _ => self.paths.handle(PathClientInput::Frame { from, octets }, now),

@@ -12,13 +12,16 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use wayleave_lab::laboratory::processes::{Role, page_of};
 use wayleave_lab::laboratory::routers::commands_of;
 use wayleave_lab::laboratory::{Laboratory, Plan, Site};
@@ -349,10 +352,22 @@ pub fn up(command: &Up) -> Outcome {
     let mut holder = Command::new(std::env::current_exe().map_err(failed)?);
     holder.args(["hold"]).arg(&folder.0).args(["--rung", &rung.to_string()]);
     let errors = log.try_clone().map_err(failed)?;
+    let is_stopped = stopped()?;
     let mut holder = holder.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().map_err(failed)?;
     let begin = Instant::now();
     let mut read = 0;
     loop {
+        if is_stopped.load(Ordering::Acquire) {
+            // What is half up is of no use.
+            let (was_alive, _) = end(&folder)?;
+            if !was_alive {
+                // It has not begun.
+                let _ = holder.kill();
+            }
+            let _ = holder.wait();
+            fs::remove_dir_all(&folder.0).map_err(failed)?;
+            return Err(Failure::new("stopped before the laboratory was up: every process of it has ended").into());
+        }
         let text = folder.read("progress").unwrap_or_default();
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         text.get(read..whole).unwrap_or_default().lines().for_each(&say);
@@ -393,6 +408,33 @@ pub fn up(command: &Up) -> Outcome {
     }
     print(&format!("up after {:.1} s\n\n{}", begin.elapsed().as_secs_f64(), to_try(&plan, command)));
     Ok(())
+}
+
+/// Set by SIGINT and SIGTERM from here on; a second one ends the process at once.
+fn stopped() -> Outcome<Arc<AtomicBool>> {
+    let failed = |error: io::Error| Failure::system("signals", &error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
+    let guard = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    drop(guard);
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&is_stopped);
+    spawn(move || {
+        let mut next = || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            });
+        };
+        next();
+        set.store(true, Ordering::Release);
+        next();
+        std::process::exit(130);
+    });
+    Ok(is_stopped)
 }
 
 /// The real routers of a description that has some.
@@ -674,6 +716,27 @@ fn ended(seen: &Value) -> BTreeSet<String> {
 pub fn down(command: &Down) -> Outcome {
     let folder = command.which.find()?;
     let failed = |error: io::Error| Failure::system(folder.0.display(), &error);
+    let (was_alive, was_killed) = end(&folder)?;
+    if !command.keep {
+        fs::remove_dir_all(&folder.0).map_err(failed)?;
+    }
+    if command.json {
+        print_json(json!({ "folder": folder.0, "was_up": was_alive, "killed": was_killed, "kept": command.keep }));
+        return Ok(());
+    }
+    let how = match (was_alive, was_killed) {
+        (false, _) => "it had ended already",
+        (true, false) => "every process has ended",
+        (true, true) => "it did not end by itself, and was killed with all its processes",
+    };
+    let kept = if command.keep { format!("; its files are in {}", folder.0.display()) } else { String::new() };
+    print(&format!("down: {how}{kept}\n"));
+    Ok(())
+}
+
+/// Ends a laboratory: whether it was alive, and whether it had to be killed.
+fn end(folder: &Folder) -> Outcome<(bool, bool)> {
+    let failed = |error: io::Error| Failure::system(folder.0.display(), &error);
     let was_alive = folder.is_alive();
     fs::write(folder.file("stop"), "").map_err(failed)?;
     let begin = Instant::now();
@@ -693,19 +756,5 @@ pub fn down(command: &Down) -> Outcome {
             return Err(Failure::new(format!("process {} does not end", holder.pid)).into());
         }
     }
-    if !command.keep {
-        fs::remove_dir_all(&folder.0).map_err(failed)?;
-    }
-    if command.json {
-        print_json(json!({ "folder": folder.0, "was_up": was_alive, "killed": was_killed, "kept": command.keep }));
-        return Ok(());
-    }
-    let how = match (was_alive, was_killed) {
-        (false, _) => "it had ended already",
-        (true, false) => "every process has ended",
-        (true, true) => "it did not end by itself, and was killed with all its processes",
-    };
-    let kept = if command.keep { format!("; its files are in {}", folder.0.display()) } else { String::new() };
-    print(&format!("down: {how}{kept}\n"));
-    Ok(())
+    Ok((was_alive, was_killed))
 }

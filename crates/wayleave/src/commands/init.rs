@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use serde_json::json;
 
 use super::help::RoleParser;
-use wayleave_runtime::identity::Fingerprint;
+use wayleave_runtime::identity::{Fingerprint, Identity};
 
 use crate::config::parse::argument;
 use crate::config::rs::{self, PartyValues};
@@ -27,15 +27,15 @@ pub struct Init {
     /// For which role.
     #[arg(value_parser = RoleParser)]
     pub role: RoleName,
-    /// Which party, for `rs`: 1 (the exchange) or 2 (the neutral organisation).
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub party: u8,
+    /// Which party, for `rs`: 1 (the exchange) or 2 (the neutral organisation). Default: 1; with --members there is none.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub party: Option<u8>,
     /// Write to this file, which must not exist, instead of printing; - prints.
     #[arg(long, short)]
     pub out: Option<PathBuf>,
     /// For `rs`, with --listen, --link and --pin: a whole configuration, for the exchange and the operators of this member set, which
     /// you made yourself (`wayleave members init`).
-    #[arg(long, value_name = "FILE", requires_all = ["listen", "link", "pin"])]
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "link", "pin", "party"])]
     pub members: Option<PathBuf>,
     /// Where members connect to this party, as ADDRESS:PORT.
     #[arg(long, value_name = "ADDRESS", requires = "members")]
@@ -58,10 +58,17 @@ fn whole(init: &Init) -> Outcome<Option<(String, [String; 2])>> {
     if init.role.name() != "rs" {
         return Err(Failure::usage(format!("--members is for `rs`, and this is `{}`", init.role.name())).into());
     }
+    let number = init.party.unwrap_or(1);
+    let key = init.out.as_deref().unwrap_or(Path::new("")).with_file_name(format!("party{number}.key"));
+    if Identity::load(&key).is_ok_and(|own| own.fingerprint() == pin) {
+        return Err(Failure::usage(format!("--pin is that of {} itself, expected the peer party's", key.display()))
+            .help("the peer party's operator reads it out from its own key file: wayleave keys show")
+            .into());
+    }
     let directory = member_set::read(members)?;
     let operators = directory.operators().map(|key| key_text(&key));
     let text = rs::template_with(&PartyValues {
-        number: init.party,
+        number,
         exchange: &directory.set().exchange,
         operators: operators.each_ref().map(String::as_str),
         pin: &pin.to_string(),
@@ -96,7 +103,7 @@ pub fn run(init: &Init) -> Outcome {
     let role = ROLES.into_iter().find(|role| role.name == init.role.name());
     let role = role.ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
     let whole = whole(init)?;
-    let text = whole.as_ref().map_or_else(|| (role.template)(init.party), |(text, _)| text.clone());
+    let text = whole.as_ref().map_or_else(|| (role.template)(init.party.unwrap_or(1)), |(text, _)| text.clone());
     let has_examples = [EXAMPLE_OPERATORS[0], EXAMPLE_REALM, EXAMPLE_WRITER].iter().any(|key| text.contains(key));
     let Some(path) = init.out.as_ref().filter(|path| path.as_os_str() != "-") else {
         if init.json {

@@ -493,7 +493,7 @@ fn propose(wanted: &Propose) -> Outcome {
     } else {
         print(&in_words(&described));
         print(&format!(
-            "signed for party {}; the other party's operator now runs: wayleave members countersign {} {} --operator KEY\n",
+            "signed for party {}; the other party's operator now runs: wayleave members countersign {} {} --operator KEY --confirm CLAIM... --parties PIN PIN\n",
             proposal.party,
             wanted.file.display(),
             wanted.out.display()

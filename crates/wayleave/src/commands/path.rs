@@ -320,12 +320,11 @@ fn stamped(destination: &str, senders: &[Value]) -> String {
         let who = if who.is_empty() { " anybody else".to_owned() } else { who };
         text += &format!("{destination} from{who}: {}\n", cell(&row["why"]));
         for waypoint in row["waypoints"].as_array().into_iter().flatten() {
-            text += &format!(
-                "  waypoint {}: principal {} pays, until {}\n",
-                cell(&waypoint["waypoint"]),
-                cell(&waypoint["principal"]),
-                waypoint["until"].as_u64().map(utc).unwrap_or_default()
-            );
+            let (at, principal) = (cell(&waypoint["waypoint"]), cell(&waypoint["principal"]));
+            text += &match waypoint["until"].as_u64() {
+                Some(until) => format!("  waypoint {at}: principal {principal} pays, until {}\n", utc(until)),
+                None => format!("  waypoint {at}: principal {principal} would pay, and there is no secret of it\n"),
+            };
         }
     }
     text

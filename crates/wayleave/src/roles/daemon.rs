@@ -303,7 +303,7 @@ async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
                 if !keys.is_empty() {
                     warn!(
                         keys = keys.join(", "),
-                        "reload: these keys have changed and take effect only after a restart"
+                        "reload: these settings have changed and take effect only after a restart"
                     );
                 }
                 info!(configuration = %daemon.path.display(), "configuration reloaded");

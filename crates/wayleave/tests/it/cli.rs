@@ -113,7 +113,7 @@ fn init_with_a_member_set_leaves_nothing_to_edit() {
     folder.ok(&["members", "init", "members", "--exchange", "example-ix", "--operator1", &one, "--operator2", &two]);
     let values =
         ["--members", "members", "--listen", "192.0.2.251:7001", "--link", "[2001:db8::1]:7000", "--pin", &pin];
-    let said = folder.ok(&[&["init", "rs", "--out", "party1.toml"], &values[..]].concat());
+    let said = folder.ok(&[&["init", "rs", "--party", "1", "--out", "party1.toml"], &values[..]].concat());
     assert!(said.contains(&one) && said.contains(&two) && said.contains("compare both"), "{said}");
     let checked = folder.run(&["check", "party1.toml"]);
     assert_eq!(checked.status.code(), Some(0), "{}", text_of(&checked.stderr));
@@ -122,6 +122,26 @@ fn init_with_a_member_set_leaves_nothing_to_edit() {
     // From another folder the set is named in full; what is printed names it as it lies there.
     std::fs::create_dir(folder.0.join("etc")).expect("a folder");
     folder.ok(&[&["init", "rs", "--party", "2", "--out", "etc/party2.toml"], &values[..]].concat());
+    // Of what was changed afterwards `check` says whose it is.
+    let own = folder
+        .ok(&[
+            "init",
+            "rs",
+            "--party",
+            "1",
+            "--members",
+            "members",
+            "--listen",
+            "192.0.2.251:7001",
+            "--link",
+            "198.51.100.1:7000",
+            "--pin",
+            &pin,
+        ])
+        .replace(&pin, &public("party1.key", "pin"));
+    folder.write("own.toml", &own);
+    let said = folder.fails(1, &["check", "own.toml"]);
+    assert!(said.contains("line `pin` of the peer") && !said.contains("keys new"), "{said}");
     let made = std::fs::read_to_string(folder.0.join("etc/party2.toml")).expect("written");
     let there = folder.0.join("members").canonicalize().expect("it is there");
     assert!(made.contains(&format!("members = \"{}\"", there.display())), "{made}");
@@ -129,9 +149,14 @@ fn init_with_a_member_set_leaves_nothing_to_edit() {
     for (arguments, expected) in [
         (&["init", "rs", "--members", "members"][..], "--listen"),
         (&["init", "rs", "--pin", &pin], "--members"),
-        (&[&["init", "member"], &values[..]].concat(), "--members is for `rs`"),
-        (&[&["init", "rs", "--members", "party1.toml"], &values[2..]].concat(), "does not count as a member set"),
-        (&[&["init", "rs"], &values[..6], &["--pin", &one]].concat(), "pin"),
+        (&[&["init", "rs"], &values[..]].concat(), "--party"),
+        (&[&["init", "member", "--party", "1"], &values[..]].concat(), "--members is for `rs`"),
+        (
+            &[&["init", "rs", "--party", "1", "--members", "party1.toml"], &values[2..]].concat(),
+            "does not count as a member set",
+        ),
+        (&[&["init", "rs", "--party", "1"], &values[..6], &["--pin", &one]].concat(), "pin"),
+        (&[&["init", "rs", "--party", "2"], &values[..]].concat(), "that of party2.key itself"),
     ] {
         let refused = folder.run(arguments);
         let said = text_of(&refused.stderr);

@@ -155,6 +155,23 @@ fn the_papers_chain_comes_up_without_root_and_policies_choose_whether_the_third_
 }
 
 #[test]
+fn up_that_is_stopped_leaves_nothing() {
+    let Some(lab) = Lab::new("stopped") else { return };
+    let mut command = Command::new(laboratory());
+    command.args(["up", &example("chain.toml"), "--dir", &lab.dir]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    let has_begun = || Path::new(&lab.dir).join("holder").exists() && lab.processes().len() > 2;
+    eventually("processes of it run", has_begun);
+    let inside = lab.processes();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs").success());
+    let output = child.wait_with_output().expect("it ends");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("every process of it has ended"), "{said}");
+    eventually("all have ended", || gone(&inside));
+    assert!(!Path::new(&lab.dir).exists());
+}
+
+#[test]
 fn hosts_behind_gateways_speak_to_each_other_over_a_slow_link() {
     let Some(lab) = Lab::new("hosts") else { return };
     if !serves_pages() {

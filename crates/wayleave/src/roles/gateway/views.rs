@@ -46,6 +46,11 @@ impl GatewayView {
         all.await.ok_or(ViewError::Unavailable)
     }
 
+    /// That this gateway was removed from the realm.
+    fn removal(&self) -> Option<&'static str> {
+        self.0.node.as_ref().and_then(|node| node.removal())
+    }
+
     /// What the node's problems are, and to whom all paths are dead.
     fn problems(&self, known: &Known, peers: &[PeerStatus]) -> Vec<String> {
         let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
@@ -155,6 +160,12 @@ impl GatewayView {
             let route = peer.routes.iter().find(|route| route.policy == name && route.mirror.is_none())?;
             Some((peer, route))
         });
+        if let Some(removal) = self.removal() {
+            return Ok(json!({
+                "version": 1, "node": known.describe(&node), "policy": name, "state": "removed", "why": removal,
+                "pinned": pinned, "avoided": avoided,
+            }));
+        }
         let Some((peer, route)) = route else {
             return Ok(json!({
                 "version": 1, "node": known.describe(&node), "policy": name, "state": "idle",
@@ -235,6 +246,7 @@ impl GatewayView {
             if tokio::time::Instant::now() >= end {
                 let why = match route.map(|route| &route.state) {
                     Some(RouteState::NoPath(why) | RouteState::NoConsent(why)) => why.clone(),
+                    _ if self.removal().is_some() => self.removal().unwrap_or_default().to_owned(),
                     Some(RouteState::Ready) => "no answer by the path; `wayleave why` says how it stands".to_owned(),
                     _ => "servers have not answered".to_owned(),
                 };
@@ -432,6 +444,9 @@ impl View for GatewayView {
 
     async fn readiness(&self) -> Option<Result<(), String>> {
         self.counters().await.ok()?;
+        if let Some(removal) = self.removal() {
+            return Some(Err(removal.to_owned()));
+        }
         let known = self.0.known();
         Some(if known.links.is_empty() { Err("no neighbour has published where it is".to_owned()) } else { Ok(()) })
     }

@@ -229,7 +229,8 @@ impl View for MemberView {
 /// What `why` says of a member that was removed: nothing of what it announced is at the parties any more.
 fn not_a_member(value: &mut Value, said: &str) {
     const RULE: &str = "an operator alone removes a member; its slot and its keys are never used again";
-    const CURE: &str = "ask both operators why; to come back: a new key (`wayleave keys new`), a new request (`wayleave members request`)";
+    const CURE: &str = "ask both operators why; to come back: a new key (`wayleave keys new`), and a new request, signed with the old one too \
+        (`wayleave members request --beside OLD.key`), or other members hold the new slot";
     value["removed"] = json!(said);
     value["summary"] = json!(format!("{said}. {CURE}"));
     for own in value["own"].as_array_mut().into_iter().flatten() {

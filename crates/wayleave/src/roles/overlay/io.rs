@@ -88,7 +88,7 @@ pub struct Connection {
 }
 
 /// What a removed node's operator reads.
-const REMOVED: &str = "this node was removed from the realm: nobody finds a path to it or over it; if that is a mistake, ask the realm's operator for an invitation";
+pub const REMOVED: &str = "this node was removed from the realm: nobody finds a path to it or over it; if that is a mistake, ask the realm's operator for an invitation";
 
 pub struct OverlayIo {
     pub identity: NodeIdentity,
@@ -214,7 +214,7 @@ impl OverlayIo {
             NodeEvent::Delayed { .. } => "consent-delayed",
             NodeEvent::StoreDamaged => "store-damaged",
         };
-        self.refusals.send_if_modified(|refusals| match event {
+        let is_news = self.refusals.send_if_modified(|refusals| match event {
             NodeEvent::Registered { server, .. } => refusals.remove(server).is_some(),
             NodeEvent::NotRegistered { server, refusal } => {
                 let said = format!("path server {server} refused this node's advert: {refusal}");
@@ -225,6 +225,9 @@ impl OverlayIo {
             }
             _ => false,
         });
+        if matches!(event, NodeEvent::Removed { .. }) && !is_news {
+            return;
+        }
         let Some(Line { suppressed }) = self.log.admit(kind, 0) else { return };
         match event {
             NodeEvent::Removed { server } => {

@@ -347,6 +347,11 @@ impl Handle {
         self.problem.borrow().iter().cloned().chain(refusals).collect()
     }
 
+    /// That the node was removed from the realm, if a path server says so.
+    pub fn removal(&self) -> Option<&'static str> {
+        self.refusals.borrow().values().any(|said| said == io::REMOVED).then_some(io::REMOVED)
+    }
+
     /// The node's state.
     pub fn store(&self) -> &Arc<FileStore> {
         &self.store

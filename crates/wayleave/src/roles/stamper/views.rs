@@ -64,7 +64,7 @@ impl RouteView {
                 "principal": held.principal.number(),
                 "delegation": held.delegation.map(|delegation| delegation.id.number()),
                 "epoch": held.hop(now).map(|hop| hop.capability.epoch),
-                "until": held.end(),
+                "until": until(held.end()),
                 "file": of.map(|of| &of.name),
                 "by_dns": of.map(|of| matches!(of.kind, HeldKind::Line(..))),
                 "trouble": of.and_then(|of| of.trouble(now)),
@@ -79,6 +79,12 @@ impl RouteView {
             is_looked_up: false,
         }
     }
+}
+
+/// When secrets end. Where there is none, the end is that of the first key epoch, decades ago.
+fn until(end: u64) -> Option<u64> {
+    const DECADES: u64 = 1 << 30;
+    (end >= DECADES).then_some(end)
 }
 
 /// A rule with its names.
@@ -147,7 +153,7 @@ impl StamperView {
     }
 
     async fn routes(self) -> Result<Value, ViewError> {
-        let route = |route: &RouteView| json!({ "route": route.name, "mtu": route.mtu, "until": route.ends, "waypoints": route.waypoints });
+        let route = |route: &RouteView| json!({ "route": route.name, "mtu": route.mtu, "until": until(route.ends), "waypoints": route.waypoints });
         let rule = |rule: &RuleView| {
             json!({
                 "to": rule.to, "user": rule.user, "mark": rule.mark, "cgroup": rule.cgroup, "route": rule.route,
@@ -267,7 +273,8 @@ impl View for StamperView {
                 let state = if halted { "stamps nothing" } else { "stamps" };
                 let waypoints: Vec<&Value> = route.waypoints.iter().map(|waypoint| &waypoint["waypoint"]).collect();
                 let well = !halted && route.troubles.is_empty();
-                overview.row(well, [json!(route.name), json!(state), json!(utc(route.ends)), json!(waypoints)]);
+                overview
+                    .row(well, [json!(route.name), json!(state), json!(until(route.ends).map(utc)), json!(waypoints)]);
             }
         });
         let sum =

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use wayleave_lab::netns::NetworkNamespace;
+use wayleave_lab::process::wait_until;
 
-use super::text;
+use super::{PATIENCE, text};
 
 /// Lines of a terminal.
 const LINES: usize = 24;
@@ -33,7 +34,13 @@ pub fn page(place: &NetworkNamespace, at: SocketAddr, path: &str) -> String {
 /// Checks what every role has in common: one screen with what is wrong first, all else behind `--all`, and a page whose links
 /// lead somewhere.
 pub fn assert_one_screen(place: &NetworkNamespace, at: SocketAddr) {
-    let screen = status(place, at, &[]);
+    // Both are of one moment: a problem may come or go between.
+    let both = || {
+        let (screen, answer) = (status(place, at, &[]), page(place, at, "/"));
+        let is_one = screen.contains("\nproblem: ") == answer.contains("<h2>Problems</h2>");
+        is_one.then_some((screen, answer))
+    };
+    let (screen, answer) = wait_until(PATIENCE, both).expect("the page has the problems that the screen has");
     assert!(screen.lines().count() <= LINES, "{screen}");
     let first = screen.lines().next().unwrap_or_default();
     assert!(first.ends_with(": ready") || first.ends_with(": not ready"), "{screen}");
@@ -43,11 +50,9 @@ pub fn assert_one_screen(place: &NetworkNamespace, at: SocketAddr) {
     let all = status(place, at, &["--all"]);
     assert!(all.lines().count() > screen.lines().count(), "{all}");
 
-    let answer = page(place, at, "/");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     assert!(head.starts_with("HTTP/1.0 200") && head.contains("default-src 'none'"), "{head}");
     assert!(body.starts_with("<!doctype html>") && !body.contains("<script"), "{body}");
-    assert_eq!(body.contains("<h2>Problems</h2>"), problems > 0, "{body}");
     let links: Vec<&str> = body.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     for expected in ["/healthz", "/readyz", "/metrics", "/api/v1/status", "/api/v1/events"] {
         assert!(links.contains(&expected), "{expected}: {body}");

@@ -57,13 +57,12 @@ fn two_organisations_and_two_members_get_to_routes_by_the_page_alone() {
     let text = of_bravo.iter().fold(snippet("member.md", "frr"), |text, (from, to)| text.replace(from, to));
     let mut frr = Frr::with_text(&routers.frr, router2, "bravo", (Asn(64_498), text), network.state());
     play.run(|play, fence| {
-        if fence.starts_with("[router]") {
-            // Two lines of each member's own.
+        if fence.starts_with("[router]") || fence.starts_with("[member]") {
+            // Lines of each member's own.
             for (member, host) in [("alpha", "101"), ("bravo", "102")] {
                 let file = format!("{member}.toml");
                 let own = fence.replace("192.0.2.101", &format!("192.0.2.{host}"));
-                let whole = laid_over(&laid_over(&play.file(member, &file), &own), "[member]\nlab = true\n");
-                play.write(member, &file, &whole);
+                play.write(member, &file, &laid_over(&play.file(member, &file), &own));
             }
             return true;
         }

@@ -136,7 +136,7 @@ fn check_names_each_mistake_at_a_party() {
         mistake("\"party1.key\"", "\"attest.key\"", "is not a Wayleave key file", "wayleave keys show"),
         mistake("\"party1.key\"", "\"folder\"", "is a folder", "a file"),
         mistake("\"party1.key\"", "\"alpha.key\"", "is also", "a key of its own"),
-        mistake("\"party1.key\"", "\"party2.key\"", "is also", "a key of its own"),
+        elsewhere(mistake("\"party1.key\"", "\"party2.key\"", "is also", "a key of its own")),
         mistake("\"party1.key\"", "\"operator1.key\"", "is also", "a key of its own"),
         mistake("\"../party1.redb\"", "\"gone/party1.redb\"", "no folder", "mkdir -p"),
         mistake("\"../party1.redb\"", "\"folder\"", "is a folder", "the path of a file"),
@@ -180,7 +180,7 @@ fn check_names_each_mistake_at_a_party() {
         mistake("{link}\n", "{link}\nconnect = \"127.0.0.2:1\"\n", "both or neither of `listen` and `connect`", "one"),
         mistake("{link}\n", "listen = \"{members}\"\n", "members connect to", "of its own"),
         mistake("{link}\n", "connect = \"198.51.100.1\"\n", "198.51.100.1", "a host and port"),
-        elsewhere(mistake("{other}", "{own}", "is also", "a key of its own")),
+        mistake("{other}", "{own}", "is also", "a key of its own"),
         elsewhere(mistake("{other}", "{alpha}", "is also", "a key of its own")),
         mistake("{other}", "sha256:12", "damaged", "the fingerprint of a certificate"),
         mistake(
