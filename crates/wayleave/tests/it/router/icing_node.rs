@@ -154,6 +154,11 @@ fn accounts_that_are_not_defined_or_not_kept_are_refused() {
 /// ICD-11: what a batching sender sent as one message is verified packet by packet; the least and the greatest payload pass.
 #[test]
 fn each_packet_of_a_merged_message_is_verified_by_itself() {
+    // The host's port is given up and taken again: nobody else may have it meanwhile.
+    if netns::enter_for_test("router::icing_node::each_packet_of_a_merged_message_is_verified_by_itself").is_none() {
+        return;
+    }
+    let _network = Network::new().expect("a network");
     let Node { router, service, host, entry, folder: _folder } = Node::start("icing-merged", "");
     let honest = sender(&[0, 1], &path(&[0, 1]));
     let from: SocketAddr = host.local_addr().expect("bound");
