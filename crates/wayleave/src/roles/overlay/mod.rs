@@ -61,6 +61,7 @@ pub struct Handle {
     problem: watch::Receiver<Option<String>>,
     /// What path servers say against this node.
     refusals: watch::Receiver<BTreeMap<IdentityKey, String>>,
+    path_servers: usize,
 }
 
 /// The node's own IDs: of the previous, the current and the next epoch.
@@ -234,6 +235,7 @@ impl Overlay {
             store: state.file,
             problem,
             refusals,
+            path_servers: section.servers().len(),
         };
         let mut io = OverlayIo {
             identity,
@@ -347,9 +349,11 @@ impl Handle {
         self.problem.borrow().iter().cloned().chain(refusals).collect()
     }
 
-    /// That the node was removed from the realm, if a path server says so.
+    /// That the node was removed from the realm, if every path server says so: one alone may lie.
     pub fn removal(&self) -> Option<&'static str> {
-        self.refusals.borrow().values().any(|said| said == io::REMOVED).then_some(io::REMOVED)
+        let refusals = self.refusals.borrow();
+        let agree = refusals.values().filter(|said| *said == io::REMOVED).count();
+        (agree > 0 && agree >= self.path_servers).then_some(io::REMOVED)
     }
 
     /// The node's state.

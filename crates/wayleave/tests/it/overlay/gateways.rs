@@ -168,7 +168,9 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
         says("b was removed from the realm at 20") && says("it is no member any more; ask the realm's operator")
     });
     eventually(&format!("b says so itself: {}", b.log()), || {
-        has_problem(&b, "this node was removed from the realm")
+        let why = b.json(&["why", "short.a.overlay"]);
+        why["state"] == "removed"
+            && has_problem(&b, "this node was removed from the realm")
             && b.log().contains("this node was removed from the realm")
     });
 }
