@@ -6,6 +6,7 @@ mod demo;
 mod description;
 mod network;
 mod ping;
+mod signals;
 mod speak;
 
 use std::path::PathBuf;

@@ -21,7 +21,6 @@ use clap::{Args, ValueEnum};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 use wayleave_lab::laboratory::processes::{Role, page_of};
 use wayleave_lab::laboratory::routers::commands_of;
 use wayleave_lab::laboratory::{Laboratory, Plan, Site};
@@ -29,7 +28,7 @@ use wayleave_lab::netns::{self, Network, NetworkNamespace, Rung};
 use wayleave_lab::overlay::{tun_problem, with_program};
 use wayleave_lab::routers::{self, Routers, default_cache};
 
-use super::{description, product};
+use super::{description, product, signals};
 use wayleave_config::Source;
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::{objects, print, print_json, warn};
@@ -412,27 +411,13 @@ pub fn up(command: &Up) -> Outcome {
 
 /// Set by SIGINT and SIGTERM from here on; a second one ends the process at once.
 fn stopped() -> Outcome<Arc<AtomicBool>> {
-    let failed = |error: io::Error| Failure::system("signals", &error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
-    let guard = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    drop(guard);
+    let mut next = signals::listen()?;
     let is_stopped = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&is_stopped);
     spawn(move || {
-        let mut next = || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            });
-        };
         next();
         set.store(true, Ordering::Release);
-        next();
-        std::process::exit(130);
+        std::process::exit(128 + next());
     });
     Ok(is_stopped)
 }

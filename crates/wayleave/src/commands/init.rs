@@ -51,14 +51,12 @@ pub struct Init {
 }
 
 /// Of a party with all values: its configuration, and its operators.
-fn whole(init: &Init) -> Outcome<Option<(String, [String; 2])>> {
-    let (Some(members), Some(listen), Some(link), Some(pin)) = (&init.members, init.listen, init.link, init.pin) else {
-        return Ok(None);
-    };
+fn party_configuration(init: &Init) -> Outcome<Option<(String, [String; 2])>> {
+    let values = (&init.members, init.party, init.listen, init.link, init.pin);
+    let (Some(members), Some(number), Some(listen), Some(link), Some(pin)) = values else { return Ok(None) };
     if init.role.name() != "rs" {
         return Err(Failure::usage(format!("--members is for `rs`, and this is `{}`", init.role.name())).into());
     }
-    let number = init.party.unwrap_or(1);
     let key = init.out.as_deref().unwrap_or(Path::new("")).with_file_name(format!("party{number}.key"));
     if Identity::load(&key).is_ok_and(|own| own.fingerprint() == pin) {
         return Err(Failure::usage(format!("--pin is that of {} itself, expected the peer party's", key.display()))
@@ -102,7 +100,7 @@ fn seen_from(out: Option<&Path>, file: &Path) -> Outcome<String> {
 pub fn run(init: &Init) -> Outcome {
     let role = ROLES.into_iter().find(|role| role.name == init.role.name());
     let role = role.ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
-    let whole = whole(init)?;
+    let whole = party_configuration(init)?;
     let text = whole.as_ref().map_or_else(|| (role.template)(init.party.unwrap_or(1)), |(text, _)| text.clone());
     let has_examples = [EXAMPLE_OPERATORS[0], EXAMPLE_REALM, EXAMPLE_WRITER].iter().any(|key| text.contains(key));
     let Some(path) = init.out.as_ref().filter(|path| path.as_os_str() != "-") else {

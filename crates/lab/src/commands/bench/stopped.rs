@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
-use wayleave_config::failure::{Failure, Outcome};
+use wayleave_config::failure::Outcome;
 use wayleave_config::output::{print, print_json};
 use wayleave_lab::netns;
 use wayleave_papers::report::{Report, so_far};
 
 use super::{ALL, Bench, to_json, to_text};
+use crate::commands::signals;
 
 /// Those that measure in a process inside namespaces, which this one starts and waits for.
 pub const IN_NAMESPACES: [&str; 3] = ["forward-io", "overlay", "pocomon"];
@@ -29,7 +29,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// Which process of a benchmark this is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BenchProcess {
     /// The only one.
     Alone,
     /// The one that was called, of a benchmark that measures inside namespaces.
@@ -62,44 +62,31 @@ pub fn keep_what_is_measured(bench: &Bench) -> Outcome {
     let name = bench.name.as_deref().unwrap_or_default();
     let Some((name, _)) = ALL.iter().find(|(known, _)| *known == name) else { return Ok(()) };
     let place = match (IN_NAMESPACES.contains(name), netns::inside()) {
-        (false, _) => Place::Alone,
-        (true, None) => Place::Outside,
-        (true, Some(_)) => Place::Inside,
+        (false, _) => BenchProcess::Alone,
+        (true, None) => BenchProcess::Outside,
+        (true, Some(_)) => BenchProcess::Inside,
     };
-    if place == Place::Inside {
+    if place == BenchProcess::Inside {
         // A terminal's Ctrl-C goes to all processes of its session. Those inside, the routers among them, go on until the one outside
         // passes it on.
         let _ = setsid();
     }
     let (name, is_json) = (*name, bench.json);
-    let failed = |error: std::io::Error| Failure::system("signals", &error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
-    let guard = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    drop(guard);
+    let mut next = signals::listen()?;
     thread::spawn(move || {
-        let mut next = || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => 2,
-                    _ = terminate.recv() => 15,
-                }
-            })
-        };
         let signal = next();
-        if place == Place::Outside {
+        if place == BenchProcess::Outside {
             pass_on(name, signal);
         } else if !IS_OVER.load(Ordering::Acquire) {
             thread::spawn(move || {
                 print_part(name, is_json);
                 exit(128 + signal);
             });
-        } else if place == Place::Alone {
+        } else if place == BenchProcess::Alone {
             exit(128 + signal);
         }
         // Inside, the same signal comes again and again; a second one ends the process outside, and so this one.
-        if place == Place::Inside {
+        if place == BenchProcess::Inside {
             return;
         }
         // Whoever reads may not read on.
