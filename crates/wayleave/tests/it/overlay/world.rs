@@ -238,6 +238,11 @@ impl World {
         running.map(tail).collect()
     }
 
+    /// The status of every node.
+    pub(crate) fn statuses(&self) -> String {
+        self.nodes.iter().map(|(name, running)| format!("{name}: {}\n", running.show("status", &[]))).collect()
+    }
+
     /// Packets that a forwarder sent on.
     pub(crate) fn forwarded(&self, node: &str) -> u64 {
         self.nodes[node].counted("decided", "forwarded")
