@@ -16,6 +16,17 @@ use wayleave_papers::report::Report;
 /// Routes of a generated table: the default-free zone has about as many.
 const GENERATED: usize = 1_000_000;
 
+/// Octets of the longest packets of the SCION paper, whose Figure 4 has them on all ports too.
+const FULL_SIZE: usize = 1_518;
+
+fn full_size() -> impl Iterator<Item = &'static Measure> {
+    FORWARD.iter().filter(|measure| measure.sizes.contains(&FULL_SIZE))
+}
+
+fn full_size_name(measure: &Measure) -> String {
+    format!("{}.cores", measure.result_name(FULL_SIZE))
+}
+
 /// Packets a second of `scion-2015` for each of `ip`, measured in turn.
 const OVER_IP: &str = "scion-2015-over-ip";
 
@@ -45,7 +56,11 @@ impl std::fmt::Debug for Options<'_> {
 /// The names of all results of `bench forward`.
 pub fn forward_names() -> impl Iterator<Item = String> {
     let others = [OVER_IP].into_iter().chain(RECOMPUTED.as_flattened().iter().copied());
-    FORWARD.iter().flat_map(Measure::result_names).chain(others.map(str::to_owned))
+    FORWARD
+        .iter()
+        .flat_map(Measure::result_names)
+        .chain(others.map(str::to_owned))
+        .chain(full_size().map(full_size_name))
 }
 
 /// The names of all results of `bench stamp`.
@@ -80,6 +95,10 @@ pub fn forward(options: &Options<'_>, recorded: Option<Routes>) -> Result<Report
         }),
     );
     measure(options, &FORWARD, &routes, &mut report)?;
+    for measure in full_size().filter(|measure| (options.wants)(&full_size_name(measure))) {
+        let sums = on_all_cores(measure.subject, FULL_SIZE, &routes, options)?;
+        report.add(full_size_name(measure), "packets/s", &sums);
+    }
     if (options.wants)(OVER_IP) {
         report.add(OVER_IP, "ratio", &over_ip(options, &routes)?);
     }
@@ -135,19 +154,27 @@ fn measure(
         if !(options.wants)(&measure.cores_name()) {
             continue;
         }
-        let all: Vec<Vec<f64>> = thread::scope(|scope| {
-            let one = |_| scope.spawn(|| rates(measure.subject, measure.sizes[0], routes, options));
-            let running: Vec<_> = (0..options.cores).map(one).collect();
-            let join = |core: thread::ScopedJoinHandle<'_, Result<Vec<f64>, TableError>>| {
-                core.join().expect("a core panicked")
-            };
-            running.into_iter().map(join).collect::<Result<_, _>>()
-        })?;
-        // Each repetition's sum over the cores, which run at the same time.
-        let sums: Vec<f64> = (0..options.repetitions).map(|n| all.iter().map(|rates| rates[n]).sum()).collect();
+        let sums = on_all_cores(measure.subject, measure.sizes[0], routes, options)?;
         report.add(measure.cores_name(), "packets/s", &sums);
     }
     Ok(())
+}
+
+/// Packets a second of each repetition, summed over the cores, which run at the same time.
+fn on_all_cores(
+    subject: Subject,
+    length: usize,
+    routes: &Routes,
+    options: &Options<'_>,
+) -> Result<Vec<f64>, TableError> {
+    let all: Vec<Vec<f64>> = thread::scope(|scope| {
+        let one = |_| scope.spawn(|| rates(subject, length, routes, options));
+        let running: Vec<_> = (0..options.cores).map(one).collect();
+        let join =
+            |core: thread::ScopedJoinHandle<'_, Result<Vec<f64>, TableError>>| core.join().expect("a core panicked");
+        running.into_iter().map(join).collect::<Result<_, _>>()
+    })?;
+    Ok((0..options.repetitions).map(|n| all.iter().map(|rates| rates[n]).sum()).collect())
 }
 
 /// Packets a second of each repetition, on one core.
@@ -174,4 +201,19 @@ fn over_ip(options: &Options<'_>, routes: &Routes) -> Result<Vec<f64>, TableErro
 fn clock() -> impl FnMut() -> Duration {
     let start = Instant::now();
     move || start.elapsed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_cores_take_the_longest_packets_of_what_the_scion_paper_compares() {
+        let names: Vec<String> = full_size().map(full_size_name).collect();
+        assert_eq!(names, ["none.1518.cores", "ip.1518.cores", "scion-2015.1518.cores", "scion.1518.cores"]);
+        let options = Options { wants: &|_| true, headroom: Headroom::Staggered, repetitions: 2, cores: 3 };
+        let none = full_size().next().expect("no processing");
+        let sums = on_all_cores(none.subject, FULL_SIZE, &Routes::new(), &options).unwrap_or_default();
+        assert!(sums.len() == 2 && sums.iter().all(|rate| *rate > 0.0), "{sums:?}");
+    }
 }

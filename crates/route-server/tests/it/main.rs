@@ -3,6 +3,7 @@
 mod common;
 
 mod directory;
+mod frame_vectors;
 mod key_roles;
 mod objects;
 mod policy_communities;

@@ -11,10 +11,17 @@ use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::print;
 
 /// A run of a benchmark: the file that it gives, the benchmark and more arguments, and whether it draws.
-struct Run {
-    file: String,
-    arguments: Vec<&'static str>,
+pub(super) struct Run {
+    pub(super) file: String,
+    pub(super) arguments: Vec<String>,
     draws: bool,
+}
+
+impl Run {
+    /// One that draws nothing.
+    pub(super) fn of(file: &str, arguments: impl IntoIterator<Item = String>) -> Self {
+        Self { file: file.to_owned(), arguments: arguments.into_iter().collect(), draws: false }
+    }
 }
 
 /// All runs, in the order of the list. A recorded trace is not drawn, and a generated one is.
@@ -22,28 +29,38 @@ fn runs() -> Vec<Run> {
     let mut runs = Vec::new();
     for (name, _) in ALL {
         let draws = DRAWN.contains(&name);
+        let run = Run::of(name, [name.to_owned()]);
         if name == "exchange-trace" {
-            runs.push(Run { file: name.to_owned(), arguments: vec![name], draws: false });
-            let file = format!("{name}-generated");
-            runs.push(Run { file, arguments: vec![name, "--generated"], draws });
+            runs.push(run);
+            let generated = Run::of(&format!("{name}-generated"), [name, "--generated"].map(str::to_owned));
+            runs.push(Run { draws, ..generated });
         } else {
-            runs.push(Run { file: name.to_owned(), arguments: vec![name], draws });
+            runs.push(Run { draws, ..run });
         }
     }
     runs
 }
 
-/// Runs all, writes `NAME.json`, `NAME.svg` and `index.html` to the folder, and prints each result as it comes. One that fails does
-/// not keep the others from running.
+/// What a run gave: the name of its file, its report, and the name of its plot if it drew one.
+pub(super) type Done = (String, Value, Option<String>);
+
+/// Runs all, writes `NAME.json`, `NAME.svg` and `index.html` to the folder, and prints each result as it comes.
 ///
 /// # Errors
 /// If one failed, or a file cannot be written.
 pub fn run(bench: &Bench, folder: &Path) -> Outcome {
+    play(bench, folder, &runs(), true)?.1
+}
+
+/// Plays `runs` one after another, and prints each report if `is_printed`. One that fails does not keep the others from running, and is in the outcome.
+///
+/// # Errors
+/// If a file cannot be written.
+pub(super) fn play(bench: &Bench, folder: &Path, runs: &[Run], is_printed: bool) -> Outcome<(Vec<Done>, Outcome)> {
     std::fs::create_dir_all(folder).map_err(unreadable(folder))?;
     let program = std::env::current_exe().map_err(|error| Failure::new(format!("this program's file: {error}")))?;
-    let runs = runs();
     let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for (number, run) in (1..).zip(&runs) {
+    for (number, run) in (1..).zip(runs) {
         eprintln!("{} ({number} of {})", run.arguments.join(" "), runs.len());
         let begin = Instant::now();
         let mut command = Command::new(&program);
@@ -65,7 +82,9 @@ pub fn run(bench: &Bench, folder: &Path) -> Outcome {
             failed.push(run.file.as_str());
             continue;
         };
-        print(&text);
+        if is_printed {
+            print(&text);
+        }
         eprintln!("{} s", begin.elapsed().as_secs());
         let file = folder.join(format!("{}.json", run.file));
         std::fs::write(&file, &text).map_err(unreadable(&file))?;
@@ -74,14 +93,15 @@ pub fn run(bench: &Bench, folder: &Path) -> Outcome {
         let file = folder.join("index.html");
         std::fs::write(&file, page(&done)).map_err(unreadable(&file))?;
     }
-    if failed.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::new(format!("failed: {}; their own messages are above", failed.join(", "))).into())
+    let outcome = match failed[..] {
+        [] => Ok(()),
+        _ => Err(Failure::new(format!("failed: {}; their own messages are above", failed.join(", "))).into()),
+    };
+    Ok((done, outcome))
 }
 
 /// A page of results, each with its parameters and its plot.
-fn page(all: &[(String, Value, Option<String>)]) -> String {
+fn page(all: &[Done]) -> String {
     let mut out = String::from(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Wayleave: benchmarks</title>\n<style>\
          body { font-family: sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; }\
@@ -122,7 +142,7 @@ fn page(all: &[(String, Value, Option<String>)]) -> String {
 }
 
 /// A value as text, strings without quotes.
-fn words(value: &Value) -> String {
+pub(super) fn words(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

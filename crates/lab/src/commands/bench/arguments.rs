@@ -7,28 +7,56 @@ use wayleave_core::{Asn, UnixTime};
 use wayleave_mpc::GroupBits;
 use wayleave_runtime::clock::unix_of_day;
 
+/// Arguments for one benchmark, which runs of several do not take.
+const OF_ONE: [&str; 27] = [
+    "name",
+    "list",
+    "members",
+    "routes",
+    "output",
+    "scaling",
+    "mode",
+    "export",
+    "delay_us",
+    "generated",
+    "bandwidth",
+    "group",
+    "contested",
+    "per_update",
+    "sinks",
+    "peer",
+    "from",
+    "until",
+    "tick",
+    "prefixes",
+    "aligned",
+    "suite",
+    "workload",
+    "cache",
+    "threads",
+    "only",
+    "plot",
+];
+
 #[derive(Args, Debug)]
 pub struct Bench {
     /// The benchmark to run; --list names all.
-    #[arg(required_unless_present_any = ["list", "all", "paper"])]
+    #[arg(required_unless_present_any = ["list", "all", "headline", "paper"])]
     pub name: Option<String>,
     /// Run what gives a table or figure of a paper, with the paper's own work, and print it beside the published figures: such as
     /// sixpack/table-1; --list names all.
-    #[arg(long, value_name = "PAPER/EXHIBIT", conflicts_with_all = ["name", "list", "all"])]
+    #[arg(long, value_name = "PAPER/EXHIBIT", conflicts_with_all = ["name", "list", "all", "headline"])]
     pub paper: Option<String>,
     /// List all benchmarks, and the papers' tables and figures.
     #[arg(long)]
     pub list: bool,
     /// Run all benchmarks, and write NAME.json, NAME.svg and a page of them, index.html, to this folder. Takes --short and --repetitions.
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        conflicts_with_all = [
-            "name", "list", "members", "routes", "output", "scaling", "mode", "export", "delay_us", "generated", "bandwidth", "group", "contested",
-            "per_update", "sinks", "mrt", "peer", "from", "until", "tick", "prefixes", "aligned", "suite", "workload", "cache", "threads", "only", "plot",
-        ]
-    )]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = OF_ONE, conflicts_with_all = ["mrt", "headline"])]
     pub all: Option<PathBuf>,
+    /// Run what the first table of docs/benchmarks.md shows, each benchmark in turn, write it to headline.md in this folder, and print
+    /// it. Takes --short, --repetitions, and --mrt with a recorded table for the row of a full table.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = OF_ONE)]
+    pub headline: Option<PathBuf>,
     /// Print the results as one JSON object on one line.
     #[arg(long)]
     pub json: bool,

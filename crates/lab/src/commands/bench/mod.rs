@@ -10,6 +10,7 @@ mod exchange;
 mod forward;
 mod forward_io;
 mod granularity;
+mod headline;
 mod key_server;
 mod key_server_loopback;
 mod other_overlays;
@@ -99,6 +100,9 @@ pub fn run(bench: &Bench) -> Outcome {
     }
     if let Some(folder) = &bench.all {
         return all::run(bench, folder);
+    }
+    if let Some(folder) = &bench.headline {
+        return headline::run(bench, folder);
     }
     const PARTS: [&str; 5] = ["forward", "stamp", "forward-io", "overlay", "pocomon"];
     if let Some(name) = bench.name.as_deref().filter(|name| !bench.only.is_empty() && !PARTS.contains(name)) {

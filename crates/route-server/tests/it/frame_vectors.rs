@@ -1,0 +1,285 @@
+//! Every frame between members and parties, and between the parties, as `test-data/wire/exchange.json` has its octets.
+//!
+//! `WAYLEAVE_WRITE_VECTORS=1` writes a new file.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use wayleave_bgp::Nlri;
+use wayleave_crypto::commit::Commitment;
+use wayleave_crypto::secret::Seed;
+use wayleave_route_server::digests::{Differs, Listed, Roots, Through};
+use wayleave_route_server::frames::{
+    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PROTOCOL, PartyFrame, Refusal,
+    Rejection, Slice, Step, Tick, ToMember,
+};
+use wayleave_route_server::object::{Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::wire::Malformed;
+
+fn file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/exchange.json")
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+fn nlri(path_id: u32, prefix: &str) -> Nlri {
+    Nlri { path_id, prefix: prefix.parse().expect("a prefix") }
+}
+
+fn shared(octets: &[u8]) -> Arc<[u8]> {
+    octets.into()
+}
+
+fn header(kind: Kind) -> Box<Header> {
+    let description = Description { slot: 3, set: 4, epoch: 5, version: 6, salt: [7; 32], kind };
+    let commitments = [Commitment([9; 32]), Commitment([10; 32])];
+    Box::new(Header { description, blob_hash: [8; 32], commitments, signature: [11; 64] })
+}
+
+fn through() -> Through {
+    Through { objects: 20, results: 19 }
+}
+
+fn roots() -> Roots {
+    Roots { objects: [12; 16], instances: [13; 16] }
+}
+
+fn some_buckets() -> Listed {
+    Listed::differing(&[(1, [1; 16]), (4_095, [2; 16])], &[])
+}
+
+fn differs() -> Differs {
+    Differs { own: true, objects: some_buckets(), instances: Listed::Everything, since: Some(through()) }
+}
+
+fn from_member() -> Vec<FromMember> {
+    let prefixes = vec![nlri(0, "192.0.2.0/24"), nlri(1, "2001:db8::/32")];
+    let announce = header(Kind::Announce { prefixes: prefixes.clone() });
+    let withdraw = header(Kind::Withdraw { prefixes });
+    let column = header(Kind::Column { from: 8, to: 16, versions: vec![1, 2] });
+    let one = ShareOne { opening: [14; 32], seed: Seed::new([15; 32]) };
+    let two = || ShareTwo { opening: [16; 32], row: shared(&[17; 20]) };
+    vec![
+        FromMember::Hello {
+            protocol: PROTOCOL,
+            exchange: "test-ix".into(),
+            slot: 3,
+            session: [1; 16],
+            select_best: true,
+        },
+        FromMember::SubmitOne { header: announce.clone(), body: Some((one, shared(b"sealed"))) },
+        FromMember::SubmitOne { header: withdraw.clone(), body: None },
+        FromMember::SubmitTwo { header: column, share: Some(two()) },
+        FromMember::SubmitTwo { header: announce, share: Some(two()) },
+        FromMember::SubmitTwo { header: withdraw, share: None },
+        FromMember::RankOne { seq: 30, row: [18; 16], seed: Seed::new([19; 32]) },
+        FromMember::RankTwo { seq: 30, row: [18; 16], share: vec![1, 2, 3, 4] },
+        FromMember::Resync,
+        FromMember::Holds { seq: 31, through: through(), epoch: 2, roots: roots(), own: [20; 16] },
+        FromMember::Buckets {
+            seq: 31,
+            through: through(),
+            epoch: 2,
+            objects: vec![(0, [1; 16]), (4_095, [2; 16])],
+            instances: Vec::new(),
+            own: [20; 16],
+        },
+        FromMember::Credit { limit: 1 << 40 },
+    ]
+}
+
+fn tick() -> Tick {
+    let candidate = |octet| (Handle([octet; 32]), u16::from(octet));
+    let deliver =
+        |octet, body| Deliver { handle: Handle([octet; 32]), epoch: 2, share: [octet; 16], dead: vec![1, 3], body };
+    Tick {
+        seq: 40,
+        view: [21; 32],
+        slice: Some(Slice {
+            begins: Some(differs()),
+            ends: Some(roots()),
+            own: vec![OwnObject { version: 6, width: 16, live: vec![nlri(0, "198.51.100.0/24")] }],
+            own_ends: true,
+        }),
+        applied: vec![6, 7],
+        deliver: vec![deliver(22, Body::Blob(shared(b"sealed"))), deliver(23, Body::Hash([24; 32]))],
+        dead: vec![candidate(25)],
+        gone: vec![Handle([26; 32])],
+        instances: vec![[candidate(27), candidate(28)].into(), [candidate(29)].into()],
+        live: 1,
+        rank: true,
+        unranked: vec![0],
+    }
+}
+
+fn to_member() -> Vec<ToMember> {
+    let budget = BudgetLeft {
+        objects: 1,
+        octets: 2,
+        prefixes: 3,
+        stored: 4,
+        max_stored: 5,
+        syncs: 6,
+        syncs_left: 7,
+        choices: 8,
+        choices_left: 9,
+    };
+    let rejections = [
+        Rejection::Protocol { ours: PROTOCOL },
+        Rejection::Exchange { ours: "test-ix".into() },
+        Rejection::Slot { proved: 2 },
+        Rejection::Removed { slot: 3, set: 9, by: 1 },
+    ];
+    let mut all = vec![
+        ToMember::Welcome {
+            protocol: PROTOCOL,
+            session: [1; 16],
+            epoch: 2,
+            high_water: 6,
+            tick_ms: 100,
+            export: ExportMode::Direct,
+            max_blob: 65_536,
+            budget,
+            set: shared(b"a set"),
+        },
+        ToMember::Renew { epoch: 3, set: shared(b"a set") },
+        ToMember::Tick(Box::default()),
+        ToMember::Tick(Box::new(tick())),
+        ToMember::Outcome { seq: 40, first: 2, share: vec![0x81, 0] },
+        ToMember::Part { last: true, bytes: vec![1, 2, 3] },
+        ToMember::Progress { seq: 40 },
+        ToMember::Missed { seq: 40 },
+        ToMember::Credit { limit: 1 << 40 },
+        ToMember::Queued { ahead: 7 },
+        ToMember::Deferred { seconds: 60 },
+        ToMember::OwnOrder { seconds: 61 },
+        ToMember::Compare,
+    ];
+    let refusals = [
+        Refusal::OldVersion,
+        Refusal::Epoch,
+        Refusal::Set,
+        Refusal::Proof,
+        Refusal::Mismatch,
+        Refusal::Size,
+        Refusal::MaxPrefix,
+        Refusal::Busy,
+        Refusal::BlobSize,
+        Refusal::Budget,
+        Refusal::Stored,
+    ];
+    all.extend(refusals.map(|reason| ToMember::Refused { version: 6, reason }));
+    all.extend(rejections.map(|why| ToMember::Rejected { why }));
+    all
+}
+
+fn between() -> Vec<PartyFrame> {
+    let session = [1; 16];
+    let steps = vec![
+        Step::Object { slot: 3, version: 6, digest: [30; 32] },
+        Step::Expire { slot: 3, objects: 10 },
+        Step::Sync { slot: 3, session, select_best: true, chooses: false, objects: 4_096, differs: differs() },
+        Step::Sync { slot: 4, session, select_best: false, chooses: false, objects: 0, differs: Differs::NOTHING },
+        Step::Gone { slot: 3 },
+        Step::Epoch { epoch: 3, changed: vec![1, 2] },
+        Step::Set { set: shared(b"a set") },
+        Step::Slice { slot: 3, objects: 11 },
+        Step::Pause { slot: 3 },
+        Step::Relist { prefixes: 12 },
+    ];
+    let row = InventoryRow { slot: 3, version: 6, digest: [30; 32], width: 16, dead: vec![0, 2] };
+    let differ = vec![(3, 6, 16, vec![1, 2])];
+    vec![
+        PartyFrame::Hello {
+            protocol: PROTOCOL,
+            exchange: "test-ix".into(),
+            party: 2,
+            nonce: [31; 16],
+            epoch: 2,
+            seq: 40,
+            set: shared(b"a set"),
+            tick_ms: 100,
+            export: ExportMode::Mpc,
+            max_blob: 65_536,
+            stored: 39,
+            agreed: 38,
+        },
+        PartyFrame::Inventory { rows: vec![row], high_water: vec![(3, 6)], more: true },
+        PartyFrame::Reconciling { drop: vec![(3, 5)], differ: differ.clone() },
+        PartyFrame::Reconciled {
+            epoch: 2,
+            set: shared(b"a set"),
+            drop: vec![(3, 5)],
+            differ,
+            high_water: vec![(3, 6)],
+            view: [21; 32],
+        },
+        PartyFrame::Holding { objects: vec![(3, 6, [30; 32])] },
+        PartyFrame::Joined { slot: 3, session, select_best: true },
+        PartyFrame::Left { slot: 3, session },
+        PartyFrame::Propose { seq: 41, steps },
+        PartyFrame::Accept { seq: 41, view: [21; 32] },
+        PartyFrame::Reject { seq: 41, missing: vec![(3, 6)] },
+        PartyFrame::Go { seq: 41 },
+        PartyFrame::Ranked { seq: 41, slot: 3, row: [18; 16] },
+        PartyFrame::Evaluate { seq: 41, rows: vec![(3, [18; 16])] },
+        PartyFrame::Next { seq: 41 },
+        PartyFrame::Refill { demand: vec![(750, 64)] },
+        PartyFrame::Engine { stream: EngineStream::Evaluation, step: 1, bytes: vec![1, 2] },
+        PartyFrame::Engine { stream: EngineStream::Setup, step: 2, bytes: vec![3] },
+        PartyFrame::Drop { objects: vec![(3, 6)] },
+        PartyFrame::Members { set: shared(b"a set") },
+        PartyFrame::Credit { limit: 1 << 40 },
+        PartyFrame::Held { slot: 3, held: true },
+    ]
+}
+
+/// Octets of each frame. What decodes from them has these octets and no others; less, or more, is no frame.
+fn octets<T: Debug>(
+    frames: &[T],
+    types: u8,
+    encode: impl Fn(&T) -> Vec<u8>,
+    decode: impl Fn(&[u8]) -> Result<T, Malformed>,
+) -> Vec<Vec<u8>> {
+    let all: Vec<Vec<u8>> = frames.iter().map(&encode).collect();
+    for code in 1..=types {
+        assert!(all.iter().any(|one| one[0] == code), "no frame of type {code}");
+    }
+    assert!(decode(&[types + 1]).is_err());
+    for one in &all {
+        let again = decode(one).unwrap_or_else(|error| panic!("{}: {error}", hex(one)));
+        assert_eq!(hex(&encode(&again)), hex(one), "{again:?}");
+        assert_eq!(
+            decode(&[one.as_slice(), &[0]].concat()).err(),
+            Some(Malformed::TooLong(1)),
+            "{again:?} and an octet"
+        );
+        for end in 0..one.len() {
+            assert!(decode(&one[..end]).is_err(), "{end} octets of {again:?}");
+        }
+    }
+    all
+}
+
+#[test]
+fn every_frame_has_the_published_octets() {
+    let lists = [
+        ("from_member", octets(&from_member(), 9, FromMember::encode, FromMember::decode)),
+        ("to_member", octets(&to_member(), 14, ToMember::encode, ToMember::decode)),
+        ("between_parties", octets(&between(), 20, PartyFrame::encode, PartyFrame::decode)),
+    ];
+    let mut found = json!({ "format": "frames of an exchange, protocol 6; see docs/protocol.md" });
+    for (name, frames) in &lists {
+        found[name] = frames.iter().map(|one| hex(one)).collect::<Vec<_>>().into();
+    }
+    if std::env::var("WAYLEAVE_WRITE_VECTORS").is_ok() {
+        let text = serde_json::to_string_pretty(&found).expect("numbers and text") + "\n";
+        std::fs::write(file(), text).expect("the folder is there");
+    }
+    let published: Value = serde_json::from_slice(&std::fs::read(file()).expect("the file is there")).expect("JSON");
+    assert_eq!(found, published);
+}
