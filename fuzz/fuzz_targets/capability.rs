@@ -12,7 +12,7 @@ use wayleave_control::capability::{
     Acknowledgement, Answer, ApiUrl, Change, ChannelMessage, Client, Credential, INVITATION_PREFIX, InvitationLine, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput,
     LookupOutput, LookupPolicy, NameServer, ProviderKey, Served, SignedRequest, Transport,
 };
-use wayleave_control::signed::Signed;
+use wayleave_crypto::signed::Signed;
 use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;

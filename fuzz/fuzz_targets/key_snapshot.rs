@@ -6,7 +6,7 @@ use std::convert::Infallible;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{ProviderKey, SnapshotHead, State};
-use wayleave_control::signed::Signed;
+use wayleave_crypto::signed::Signed;
 use wayleave_core::UnixTime;
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::secret::Seed;

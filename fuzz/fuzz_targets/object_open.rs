@@ -3,10 +3,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_bgp::Attributes;
+use wayleave_core::wire::{Reader, Wire};
 use wayleave_crypto::seal;
 use wayleave_crypto::secret::Key128;
 use wayleave_route_server::object::{Description, Handle, OpenError, dummy_key, open};
-use wayleave_route_server::wire::Reader;
 
 const EXCHANGE: &str = "ix";
 const LABEL: &str = "wayleave/route-server/blob/v1";
@@ -14,7 +14,7 @@ const LABEL: &str = "wayleave/route-server/blob/v1";
 /// The handle that the description at the front of `plain` has, if there is one.
 fn handle_of(plain: &[u8]) -> Option<Handle> {
     let mut reader = Reader::new(Reader::new(plain).blob(plain.len()).ok()?);
-    Some(Description::decode(&mut reader).ok()?.handle(EXCHANGE))
+    Some(Description::read(&mut reader).ok()?.handle(EXCHANGE))
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use wayleave_core::Asn;
+use wayleave_core::wire::{Malformed, Reader};
 use zeroize::Zeroizing;
 
 use crate::sign::KeyPair;
@@ -77,19 +78,19 @@ impl Grant {
 
     /// Reads a grant of `issuer` to `holder` and checks the pair, in less than a millisecond whatever it is.
     pub fn decode(octets: &[u8], issuer: Asn, holder: Asn, lab: bool) -> Result<KeyPair, GrantError> {
-        let mut reader = Reader { rest: octets };
-        reader.head()?;
+        let mut from = Reader::new(octets);
+        if from.array()? != [VERSION, GRANT] {
+            return Err(GrantError::Malformed);
+        }
         for expected in [issuer, holder] {
-            let asn = reader.asn()?;
+            let asn = Asn(from.u32()?);
             if asn != expected {
                 return Err(GrantError::Stranger(asn));
             }
         }
-        let number = reader.u8()?;
-        let (public, private) = (reader.field()?, reader.field()?);
-        if !reader.rest.is_empty() {
-            return Err(GrantError::Malformed);
-        }
+        let number = from.u8()?;
+        let (public, private) = (read_field(&mut from)?, read_field(&mut from)?);
+        from.end()?;
         let id = SuiteId::from_byte(number).filter(|id| lab || !id.is_reserved());
         let (id, suite) = id.and_then(|id| Some((id, suite::of(id)?))).ok_or(GrantError::Suite(number))?;
         let key = suite.take_granted(public, private)?;
@@ -103,38 +104,15 @@ fn field(octets: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(octets);
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
+impl From<Malformed> for GrantError {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
 }
 
-impl<'a> Reader<'a> {
-    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], GrantError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(GrantError::Malformed)?;
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    fn u8(&mut self) -> Result<u8, GrantError> {
-        self.array::<1>().map(|octets| octets[0])
-    }
-
-    fn head(&mut self) -> Result<(), GrantError> {
-        if self.array()? == &[VERSION, GRANT] { Ok(()) } else { Err(GrantError::Malformed) }
-    }
-
-    fn asn(&mut self) -> Result<Asn, GrantError> {
-        self.array().map(|octets| Asn(u32::from_be_bytes(*octets)))
-    }
-
-    fn field(&mut self) -> Result<&'a [u8], GrantError> {
-        let length = usize::from(u16::from_be_bytes(*self.array()?));
-        if length > MAX_FIELD {
-            return Err(GrantError::Malformed);
-        }
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(GrantError::Malformed)?;
-        self.rest = rest;
-        Ok(taken)
-    }
+fn read_field<'a>(from: &mut Reader<'a>) -> Result<&'a [u8], GrantError> {
+    let length = from.count16(1, MAX_FIELD)?;
+    Ok(from.bytes(length)?)
 }
 
 #[cfg(test)]

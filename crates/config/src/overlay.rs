@@ -10,10 +10,10 @@ use wayleave_control::advert::{
 };
 use wayleave_control::node::{MIN_EPOCH, Profile, Realm};
 use wayleave_control::realm::{MAX_SERVERS, Membership, Name, RealmKey, Server};
-use wayleave_control::signed::Signed;
 use wayleave_core::IdentityKey;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::Tag;
 use wayleave_packet::icing::mint::TagMaster;
 

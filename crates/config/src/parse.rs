@@ -28,6 +28,21 @@ pub fn argument<T: TextValue>(text: &str) -> Result<T, String> {
     T::read(text).ok_or_else(|| refusal(text, T::EXPECTED))
 }
 
+/// An address and port on the command line.
+///
+/// # Errors
+/// What is missing, and an example.
+pub fn endpoint(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    text.parse().map_err(|_| match bare.parse() {
+        Ok(IpAddr::V4(address)) => format!("the port is missing: expected ADDRESS:PORT, such as {address}:7000"),
+        Ok(IpAddr::V6(address)) => format!("the port is missing: expected ADDRESS:PORT, such as [{address}]:7000"),
+        Err(_) => {
+            "expected ADDRESS:PORT, such as 192.0.2.1:7000 or [2001:db8::1]:7000; names are not looked up".to_owned()
+        }
+    })
+}
+
 /// A [`TextValue`] in a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Text<T>(pub T);
@@ -217,6 +232,20 @@ impl fmt::Display for EthernetAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_without_its_port_is_named_with_one() {
+        assert_eq!(endpoint("192.0.2.1:7000"), Ok(SocketAddr::from(([192, 0, 2, 1], 7000))));
+        for (text, example) in
+            [("192.0.2.1", "such as 192.0.2.1:7000"), ("2001:db8::1", "[2001:db8::1]:7000"), ("[::1]", "[::1]:7000")]
+        {
+            let refused = endpoint(text).expect_err(text);
+            assert!(refused.contains("the port is missing") && refused.contains(example), "{refused}");
+        }
+        for text in ["", "a.example:7000", "192.0.2.1:", "192.0.2.1:70000", "7000"] {
+            assert!(endpoint(text).expect_err(text).starts_with("expected ADDRESS:PORT"), "{text}");
+        }
+    }
 
     #[test]
     fn an_ethernet_address_of_a_group_is_refused() {

@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 
+use wayleave_core::wire::{Ascii, List16, Malformed, Reader, check_ascending};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
+use wayleave_crypto::signed::{NotSigned, Object, SIGNATURE, Signed};
 use wayleave_packet::icing::header::{NodeId, Tag};
 use wayleave_packet::icing::mint::EpochKey;
 
+use crate::codecs::TagCodec;
 use crate::realm::{MAX_ADDRESS, RealmKey, Server};
-use crate::signed::{NotSigned, Object, SIGNATURE, Signed};
-use crate::wire::{Malformed, Reader, Writer, check_ascending};
 
 /// Links of a node.
 pub const MAX_LINKS: usize = 256;
@@ -26,16 +27,17 @@ pub const MAX_EPOCH: u32 = 31 * 86_400;
 /// Octets that a packet must have at least to be worth a link: IPv6's least MTU (RFC 8200 section 5).
 pub const MIN_MTU: u16 = 1280;
 
-/// What the other end of a link is to a node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Relationship {
-    /// It carries the node's packets for pay.
-    Provider = 1,
-    /// Each carries its own customers' packets to the other.
-    Peer = 2,
-    /// The node carries its packets.
-    Customer = 3,
+wayleave_core::wire! {
+    /// What the other end of a link is to a node.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub enum Relationship: "a relationship" {
+        /// It carries the node's packets for pay.
+        1 = Provider,
+        /// Each carries its own customers' packets to the other.
+        2 = Peer,
+        /// The node carries its packets.
+        3 = Customer,
+    }
 }
 
 impl Relationship {
@@ -48,74 +50,72 @@ impl Relationship {
             Self::Customer => Self::Provider,
         }
     }
+}
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        match reader.u8()? {
-            1 => Ok(Self::Provider),
-            2 => Ok(Self::Peer),
-            3 => Ok(Self::Customer),
-            _ => Err(Malformed::Value("a relationship")),
-        }
+wayleave_core::wire! {
+    /// A node's end of a link.
+    #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub struct Link {
+        pub neighbour: IdentityKey,
+        /// What the neighbour is to this node.
+        pub relationship: Relationship,
+        /// Whether others may be told of the link.
+        pub public: bool,
+        /// The link's number at this node.
+        pub interface: u16,
+        /// Where this node receives by UDP what the neighbour sends.
+        pub endpoint: SocketAddr,
     }
 }
 
-/// A node's end of a link.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Link {
-    pub neighbour: IdentityKey,
-    /// What the neighbour is to this node.
-    pub relationship: Relationship,
-    /// Whether others may be told of the link.
-    pub public: bool,
-    /// The link's number at this node.
-    pub interface: u16,
-    /// Where this node receives by UDP what the neighbour sends.
-    pub endpoint: SocketAddr,
+wayleave_core::wire! {
+    /// What packets under a tag are for.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub enum TagUse: "the use of a tag" {
+        /// They pass on to the path's next node.
+        1 = Transit,
+        /// They are received here.
+        2 = Deliver,
+        /// Something else, which the meaning says.
+        3 = Service,
+    }
 }
 
-/// What packets under a tag are for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum TagUse {
-    /// They pass on to the path's next node.
-    Transit = 1,
-    /// They are received here.
-    Deliver = 2,
-    /// Something else, which the meaning says.
-    Service = 3,
+wayleave_core::wire! {
+    /// A tag that a node offers.
+    #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub struct TagOffer {
+        pub tag: Tag as TagCodec,
+        pub usage: TagUse,
+        /// For people.
+        pub meaning: String as Ascii<MAX_MEANING>,
+    }
 }
 
-/// A tag that a node offers.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TagOffer {
-    pub tag: Tag,
-    pub usage: TagUse,
-    /// For people.
-    pub meaning: String,
-}
-
-/// A node's statement about itself.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Advert {
-    pub realm: RealmKey,
-    pub identity: IdentityKey,
-    /// Rises with each advert of the node, also across its restarts.
-    pub sequence: u64,
-    /// The Unix second at which it was made.
-    pub issued: u64,
-    /// Minutes that it lasts, 1 to [`MAX_LIFETIME`].
-    pub lifetime: u8,
-    /// Octets of the longest ICING packet that the node takes on any link.
-    pub mtu: u16,
-    /// The node's ID of this epoch and that of the next, as [`EpochKey::sign`] made them, ascending by epoch. None only in a
-    /// departure.
-    pub ids: Vec<[u8; EpochKey::LENGTH]>,
-    /// By neighbour, ascending; without any the node departs.
-    pub links: Vec<Link>,
-    /// By tag, ascending.
-    pub tags: Vec<TagOffer>,
-    /// Who consents for this node.
-    pub consent: Option<Server>,
+wayleave_core::wire! {
+    /// A node's statement about itself.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Advert: Self::check {
+        pub realm: RealmKey,
+        pub identity: IdentityKey,
+        /// Rises with each advert of the node, also across its restarts.
+        pub sequence: u64,
+        /// The Unix second at which it was made.
+        pub issued: u64,
+        /// Minutes that it lasts, 1 to [`MAX_LIFETIME`].
+        pub lifetime: u8,
+        /// Octets of the longest ICING packet that the node takes on any link.
+        pub mtu: u16,
+        /// The node's ID of this epoch and that of the next, as [`EpochKey::sign`] made them, ascending by epoch. None only in a
+        /// departure.
+        pub ids: Vec<[u8; EpochKey::LENGTH]> as List16<MAX_IDS>,
+        /// By neighbour, ascending; without any the node departs.
+        pub links: Vec<Link> as List16<MAX_LINKS>,
+        /// By tag, ascending.
+        pub tags: Vec<TagOffer> as List16<MAX_TAGS>,
+        /// Who consents for this node.
+        pub consent: Option<Server>,
+    }
 }
 
 impl Advert {
@@ -183,7 +183,6 @@ pub(crate) fn read_epoch_key(octets: &[u8; EpochKey::LENGTH]) -> Option<EpochKey
 }
 
 const LINK_MAX: usize = 32 + 1 + 1 + 2 + 19;
-const LINK_LEAST: usize = LINK_MAX - 12;
 const TAG_MAX: usize = 4 + 1 + 1 + MAX_MEANING;
 /// IDs of an advert: of this epoch and the next.
 const MAX_IDS: usize = 2;
@@ -206,42 +205,6 @@ impl Object for Advert {
         + 33
         + MAX_ADDRESS
         + SIGNATURE;
-
-    fn write(&self, out: &mut Writer) {
-        out.bytes(&self.realm.0).identity(&self.identity);
-        out.u64(self.sequence).u64(self.issued).u8(self.lifetime).u16(self.mtu);
-        out.list(&self.ids, |out, id| {
-            out.bytes(id);
-        });
-        out.list(&self.links, |out, link| {
-            out.identity(&link.neighbour).u8(link.relationship as u8).bool(link.public);
-            out.u16(link.interface).endpoint(&link.endpoint);
-        });
-        out.list(&self.tags, |out, offer| {
-            out.u32(offer.tag.0).u8(offer.usage as u8).text(&offer.meaning);
-        });
-        out.bool(self.consent.is_some());
-        if let Some(server) = &self.consent {
-            server.write(out);
-        }
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let advert = Self {
-            realm: RealmKey(reader.array()?),
-            identity: reader.identity()?,
-            sequence: reader.u64()?,
-            issued: reader.u64()?,
-            lifetime: reader.u8()?,
-            mtu: reader.u16()?,
-            ids: reader.list(EpochKey::LENGTH, MAX_IDS, Reader::array)?,
-            links: reader.list(LINK_LEAST, MAX_LINKS, read_link)?,
-            tags: reader.list(6, MAX_TAGS, read_tag)?,
-            consent: if reader.bool()? { Some(Server::read(reader)?) } else { None },
-        };
-        advert.check()?;
-        Ok(advert)
-    }
 }
 
 impl Advert {
@@ -266,25 +229,4 @@ impl Advert {
         }
         check_ascending(&self.tags.iter().map(|offer| offer.tag).collect::<Vec<_>>(), "the tags")
     }
-}
-
-fn read_link(reader: &mut Reader<'_>) -> Result<Link, Malformed> {
-    Ok(Link {
-        neighbour: reader.identity()?,
-        relationship: Relationship::read(reader)?,
-        public: reader.bool()?,
-        interface: reader.u16()?,
-        endpoint: reader.endpoint()?,
-    })
-}
-
-fn read_tag(reader: &mut Reader<'_>) -> Result<TagOffer, Malformed> {
-    let tag = Tag(reader.u32()?);
-    let usage = match reader.u8()? {
-        1 => TagUse::Transit,
-        2 => TagUse::Deliver,
-        3 => TagUse::Service,
-        _ => return Err(Malformed::Value("the use of a tag")),
-    };
-    Ok(TagOffer { tag, usage, meaning: reader.text(MAX_MEANING)? })
 }

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use wayleave_core::{IdentityKey, InnerPrefixes};
+use wayleave_crypto::signed::{Object, Signed};
 use wayleave_packet::icing::header::NodeId;
 
 use crate::advert::{Advert, MAX_AHEAD};
 use crate::realm::{Membership, Name, RealmKey, RevocationList};
-use crate::signed::{Object, Signed};
 use crate::store::Record;
 
 /// Members of a realm that are remembered, revoked and expired ones among them.

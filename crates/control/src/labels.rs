@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wayleave_core::IdentityKey;
 use wayleave_packet::{Label, MAX_LABELS};
 
-use crate::wire::is_text;
+use wayleave_core::wire::is_text;
 
 /// Characters of a label.
 pub const MAX_LABEL: usize = 64;

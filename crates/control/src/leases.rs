@@ -41,27 +41,31 @@ pub fn floor(rate: u64, routers: usize) -> u64 {
     rate / FLOORS / routers.max(1) as u64
 }
 
-/// What a router asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LeaseRequest {
-    /// Of this process of the router: another one after a restart. Random.
-    pub session: u64,
-    /// Counts requests of the session from 1.
-    pub number: u64,
-    /// The number of the request whose answer the router uses now; zero if none.
-    pub uses: u64,
-    /// What was offered to the router since its last request, let pass or not, in octets a second.
-    pub demand: u64,
+wayleave_core::wire! {
+    /// What a router asks for.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct LeaseRequest {
+        /// Of this process of the router: another one after a restart. Random.
+        pub session: u64,
+        /// Counts requests of the session from 1.
+        pub number: u64,
+        /// The number of the request whose answer the router uses now; zero if none.
+        pub uses: u64,
+        /// What was offered to the router since its last request, let pass or not, in octets a second.
+        pub demand: u64,
+    }
 }
 
-/// What the lessor answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LeaseAnswer {
-    pub session: u64,
-    /// The number of the request.
-    pub number: u64,
-    /// Octets a second above the floor.
-    pub share: u64,
+wayleave_core::wire! {
+    /// What the lessor answers.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct LeaseAnswer {
+        pub session: u64,
+        /// The number of the request.
+        pub number: u64,
+        /// Octets a second above the floor.
+        pub share: u64,
+    }
 }
 
 /// What the lessor has given to a router and cannot be sure to be out of use.

@@ -12,6 +12,7 @@
 pub mod advert;
 pub mod budget;
 pub mod capability;
+mod codecs;
 pub mod consent;
 pub mod database;
 pub mod frames;
@@ -21,7 +22,5 @@ pub mod node;
 pub mod path;
 pub mod realm;
 mod rng;
-pub mod signed;
 pub mod store;
 pub mod topology;
-pub mod wire;

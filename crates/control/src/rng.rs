@@ -6,7 +6,7 @@ use wayleave_crypto::secret::{Secret, Seed};
 
 /// Gives each value once.
 pub(crate) struct Rng {
-    /// Changes with each draw and each stir.
+    /// Changes with each draw and each reseed.
     seed: Seed,
     next: u64,
 }
@@ -18,7 +18,7 @@ impl Rng {
     }
 
     /// Mixes fresh entropy of the system in.
-    pub(crate) fn stir(&mut self, fresh: &Seed) {
+    pub(crate) fn reseed(&mut self, fresh: &Seed) {
         self.seed = kdf::derive("wayleave/control/rng-stir/v1", self.seed.expose(), fresh.expose());
     }
 
@@ -41,7 +41,7 @@ mod tests {
     fn a_copy_that_was_stirred_with_other_entropy_draws_other_values() {
         let draw = |fresh: u8| {
             let mut rng = Rng::new(Seed::new([1; 32]));
-            rng.stir(&Seed::new([fresh; 32]));
+            rng.reseed(&Seed::new([fresh; 32]));
             [rng.bytes::<16>(), rng.bytes::<16>()]
         };
         assert_eq!(draw(2), draw(2));

@@ -3,29 +3,29 @@
 //! An absent record never means zero. A process says how its store is: it was kept, it is new because there never was one, or
 //! it was lost; who lost it asks others before it answers.
 
-use std::sync::Arc;
-
 use wayleave_core::IdentityKey;
+use wayleave_core::wire::{self, Malformed};
+use wayleave_crypto::signed::Signed;
 
 use crate::advert::Advert;
 use crate::realm::{Membership, RevocationList};
-use crate::signed::Signed;
-use crate::wire::{Malformed, Reader, Writer};
 
 /// Octets of the longest record.
 pub const MAX_RECORD: usize = 1 << 20;
 
-/// A record; a later one with the same [`Record::key`] replaces it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Record {
-    Membership(Signed<Membership>),
-    Advert(Signed<Advert>),
-    Revocations(Signed<RevocationList>),
-    /// A one-time key was used by a node, or withdrawn if there is none.
-    Used {
-        key: [u8; 32],
-        by: Option<IdentityKey>,
-    },
+wayleave_core::wire! {
+    /// A record; a later one with the same [`Record::key`] replaces it.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub enum Record: "the kind of a record" {
+        1 = Membership(Signed<Membership>),
+        2 = Advert(Signed<Advert>),
+        3 = Revocations(Signed<RevocationList>),
+        /// A one-time key was used by a node, or withdrawn if there is none.
+        4 = Used {
+            key: [u8; 32],
+            by: Option<IdentityKey>,
+        },
+    }
 }
 
 /// How a store was found at start.
@@ -56,19 +56,7 @@ impl Record {
 
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::new();
-        let mut signed = |kind, octets: &Arc<[u8]>| {
-            out.u8(kind).blob(octets);
-        };
-        match self {
-            Self::Membership(membership) => signed(1, membership.octets()),
-            Self::Advert(advert) => signed(2, advert.octets()),
-            Self::Revocations(list) => signed(3, list.octets()),
-            Self::Used { key, by } => {
-                out.u8(4).bytes(key).bool(by.is_some()).bytes(by.as_ref().map_or(&[][..], |by| &by.0));
-            }
-        }
-        out.finish()
+        wire::encode(self)
     }
 
     /// Decodes all of `octets`.
@@ -76,18 +64,6 @@ impl Record {
     /// # Errors
     /// If they are no record: the store is damaged, and counts as [`Store::Lost`].
     pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(octets);
-        let record = match reader.u8()? {
-            1 => Self::Membership(Signed::decode(reader.blob(MAX_RECORD)?)?),
-            2 => Self::Advert(Signed::decode(reader.blob(MAX_RECORD)?)?),
-            3 => Self::Revocations(Signed::decode(reader.blob(MAX_RECORD)?)?),
-            4 => {
-                let key = reader.array()?;
-                Self::Used { key, by: if reader.bool()? { Some(reader.identity()?) } else { None } }
-            }
-            _ => return Err(Malformed::Value("the kind of a record")),
-        };
-        reader.end()?;
-        Ok(record)
+        wire::decode(octets)
     }
 }

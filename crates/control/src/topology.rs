@@ -20,16 +20,17 @@ pub const MAX_PATHS: usize = 16;
 /// Links that one search looks at. Beyond, it returns what it has and says so.
 pub const MAX_STEPS: usize = 200_000;
 
-/// The direction of a step from one node to the next.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Step {
-    /// To a provider.
-    Up = 1,
-    /// To a peer.
-    Across = 2,
-    /// To a customer.
-    Down = 3,
+wayleave_core::wire! {
+    /// The direction of a step from one node to the next.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub enum Step: "a step" {
+        /// To a provider.
+        1 = Up,
+        /// To a peer.
+        2 = Across,
+        /// To a customer.
+        3 = Down,
+    }
 }
 
 impl Step {

@@ -1,4 +1,5 @@
-//! Types that every other crate uses: AS numbers, prefixes, identities, time, the [`Machine`] trait and [`Verdict`].
+//! Types that every other crate uses: AS numbers, prefixes, identities, time, the [`Machine`] trait, [`Verdict`], and how messages
+//! are encoded ([`wire`](mod@wire)).
 //!
 //! This crate is pure. It has no sockets, files, threads, clocks or randomness, and depends on no other crate of the
 //! workspace.
@@ -10,6 +11,7 @@ mod machine;
 mod prefix;
 mod time;
 mod verdict;
+pub mod wire;
 
 pub use asn::{Asn, ParseAsnError};
 #[cfg(debug_assertions)]

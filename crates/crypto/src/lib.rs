@@ -13,5 +13,6 @@ pub mod secret;
 pub mod sha256_lanes;
 pub mod sha256_packets;
 pub mod sign;
+pub mod signed;
 pub mod tccr;
 pub mod transpose;

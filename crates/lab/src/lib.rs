@@ -30,6 +30,7 @@ pub mod process;
 pub mod product;
 pub mod relay;
 pub mod replay;
+pub mod role_process;
 pub mod router_config;
 pub mod routers;
 pub mod sim;

@@ -143,8 +143,8 @@ impl MemberProxy {
 
     /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
     /// differs from what this one makes.
-    pub fn stir(&mut self, fresh: &Seed) {
-        self.member.stir(fresh);
+    pub fn reseed(&mut self, fresh: &Seed) {
+        self.member.reseed(fresh);
     }
 
     #[must_use]

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
+use wayleave_core::wire::{Codec, List32, Malformed, Reader, Wire, Writer};
 use wayleave_crypto::hash::hash;
 
 use crate::frames::{Candidate, OwnObject, Seq};
 use crate::object::Handle;
-use crate::wire::{Malformed, Reader, Writer};
 
 /// Buckets of objects, and of instances: the first 12 bits of a hash.
 pub const BUCKETS: u16 = 4096;
@@ -121,14 +121,16 @@ pub(crate) fn by_bucket<'a, T>(
     runs.filter_map(|run| Some((bucket_of(hash_of(run.first()?)), digest(run)?))).collect()
 }
 
-/// Some of the buckets.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Listed {
-    #[default]
-    Nothing,
-    Everything,
-    /// Bit *i* mod 8 of octet *i* / 8 for bucket *i*.
-    Some(Arc<[u8; BITS]>),
+wayleave_core::wire! {
+    /// Some of the buckets.
+    #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+    pub enum Listed: "a set of buckets" {
+        #[default]
+        0 = Nothing,
+        1 = Everything,
+        /// Bit *i* mod 8 of octet *i* / 8 for bucket *i*.
+        2 = Some(Arc<[u8; BITS]>),
+    }
 }
 
 impl Listed {
@@ -175,53 +177,40 @@ impl Listed {
         }
         if bits == [0; BITS] { Self::Nothing } else { Self::Some(Arc::new(bits)) }
     }
-
-    fn write(&self, w: &mut Writer) {
-        match self {
-            Self::Nothing => w.u8(0),
-            Self::Everything => w.u8(1),
-            Self::Some(bits) => w.u8(2).bytes(&bits[..]),
-        };
-    }
-
-    fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(match r.u8()? {
-            0 => Self::Nothing,
-            1 => Self::Everything,
-            2 => Self::Some(Arc::new(r.array()?)),
-            _ => return Err(Malformed::Value("set of buckets")),
-        })
-    }
 }
 
-/// What of a member's state is not what the parties have for it, so that they send it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Differs {
-    /// Whether the list of its own objects.
-    pub own: bool,
-    pub objects: Listed,
-    pub instances: Listed,
-    /// Also all that changed after some batches.
-    pub since: Option<Through>,
-}
+wayleave_core::wire! {
+    /// What of a member's state is not what the parties have for it, so that they send it.
+    #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+    pub struct Differs {
+        /// Whether the list of its own objects.
+        pub own: bool,
+        pub objects: Listed,
+        pub instances: Listed,
+        /// Also all that changed after some batches.
+        pub since: Option<Through>,
+    }
 
-/// The last batches through which a member has everything.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Through {
-    /// Objects, and lists of candidates.
-    pub objects: Seq,
-    /// The results, too; no later one.
-    pub results: Seq,
+    /// The last batches through which a member has everything.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+    pub struct Through: Self::check {
+        /// Objects, and lists of candidates.
+        pub objects: Seq,
+        /// The results, too; no later one.
+        pub results: Seq,
+    }
+
+    /// The digests of all objects and of all instances that one member has, or is to have.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Roots {
+        pub objects: Digest,
+        pub instances: Digest,
+    }
 }
 
 impl Through {
-    pub(crate) fn write(self, w: &mut Writer) {
-        w.u64(self.objects).u64(self.results);
-    }
-
-    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (objects, results) = (r.u64()?, r.u64()?);
-        if results > objects { Err(Malformed::Order("batches")) } else { Ok(Self { objects, results }) }
+    fn check(&self) -> Result<(), Malformed> {
+        if self.results > self.objects { Err(Malformed::Order("batches")) } else { Ok(()) }
     }
 }
 
@@ -237,56 +226,29 @@ impl Differs {
     pub fn is_nothing(&self) -> bool {
         *self == Self::NOTHING
     }
+}
 
-    pub(crate) fn write(&self, w: &mut Writer) {
-        w.bool(self.own);
-        self.objects.write(w);
-        self.instances.write(w);
-        w.bool(self.since.is_some());
-        if let Some(since) = self.since {
-            since.write(w);
+/// The digests of buckets: ascending, none twice.
+#[derive(Debug)]
+pub struct Buckets;
+
+impl Codec<BucketDigests> for Buckets {
+    const LEAST: usize = 4;
+
+    fn write(value: &BucketDigests, out: &mut Writer) {
+        List32::<{ BUCKETS as usize }>::write(value, out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<BucketDigests, Malformed> {
+        let buckets: BucketDigests = List32::<{ BUCKETS as usize }>::read(from)?;
+        if buckets.last().is_some_and(|(last, _)| *last >= BUCKETS) {
+            return Err(Malformed::Value("a bucket"));
         }
+        if !buckets.is_sorted_by(|(a, _), (b, _)| a < b) {
+            return Err(Malformed::Order("buckets"));
+        }
+        Ok(buckets)
     }
-
-    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (own, objects, instances) = (r.bool()?, Listed::read(r)?, Listed::read(r)?);
-        let since = if r.bool()? { Some(Through::read(r)?) } else { None };
-        Ok(Self { own, objects, instances, since })
-    }
-}
-
-/// The digests of all objects and of all instances that one member has, or is to have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Roots {
-    pub objects: Digest,
-    pub instances: Digest,
-}
-
-impl Roots {
-    pub(crate) fn write(&self, w: &mut Writer) {
-        w.bytes(&self.objects).bytes(&self.instances);
-    }
-
-    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { objects: r.array()?, instances: r.array()? })
-    }
-}
-
-pub(crate) fn write_buckets(w: &mut Writer, buckets: &[(u16, Digest)]) {
-    w.list(buckets, |w, (bucket, digest)| {
-        w.u16(*bucket).bytes(digest);
-    });
-}
-
-pub(crate) fn read_buckets(r: &mut Reader<'_>) -> Result<BucketDigests, Malformed> {
-    let buckets = r.list(18, usize::from(BUCKETS), |r| Ok((r.u16()?, r.array()?)))?;
-    if buckets.last().is_some_and(|(last, _)| *last >= BUCKETS) {
-        return Err(Malformed::Value("bucket"));
-    }
-    if !buckets.is_sorted_by(|(a, _), (b, _)| a < b) {
-        return Err(Malformed::Order("buckets"));
-    }
-    Ok(buckets)
 }
 
 #[cfg(test)]
@@ -317,8 +279,8 @@ mod tests {
     fn buckets_out_of_order_twice_or_out_of_bounds_are_malformed() {
         for bad in [vec![(2, [0; 16]), (1, [0; 16])], vec![(1, [0; 16]), (1, [0; 16])], vec![(4096, [0; 16])]] {
             let mut w = Writer::new();
-            write_buckets(&mut w, &bad);
-            assert!(read_buckets(&mut Reader::new(&w.finish())).is_err(), "{bad:?}");
+            Buckets::write(&bad, &mut w);
+            assert!(Buckets::read(&mut Reader::new(&w.finish())).is_err(), "{bad:?}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! [`Machine`](wayleave_core::Machine)s that speak the frames of [`frames`] about the objects of [`object`]. The paper is
 //! SIXPACK (CoNEXT 2017); what differs from it is in `docs/departures.md`.
 
+pub mod codecs;
 pub mod credit;
 pub mod digests;
 pub mod directory;
@@ -19,4 +20,3 @@ pub mod party;
 pub mod policy;
 pub mod rng;
 mod schedule;
-pub mod wire;

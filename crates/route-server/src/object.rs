@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use wayleave_bgp::Nlri;
+use wayleave_core::wire::{self, Blob, Codec, List32, Malformed, Nested, Reader, Writer, check_ascending};
 use wayleave_crypto::commit::{Commitment, commit};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::kdf;
@@ -12,7 +13,8 @@ use wayleave_crypto::seal;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 
-use crate::wire::{Malformed, Reader, Writer};
+use crate::codecs::{CommitmentCodec, NlriCodec, SeedCodec};
+use crate::frames::MAX_FRAME;
 
 /// Prefixes of one object: our own limit, so that a blob stays in its size classes.
 pub const MAX_PREFIXES: usize = 128;
@@ -43,26 +45,19 @@ const LABEL_COLUMN_POLICY: &str = "wayleave/route-server/column-policy/v1";
 /// Bytes of a route key, and of a share of it.
 const KEY: usize = 16;
 
-/// Who multiplies a route's export policy by its key (Export-All). One for all of an exchange.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum ExportMode {
-    /// The announcer: its row has a share of key or dummy key for each slot. The parties do not interact.
-    #[default]
-    Direct,
-    /// The parties, by two-party computation over shares of the policy, one bit a slot, and of the key (SIXPACK, section 5.4).
-    Mpc,
+wayleave_core::wire! {
+    /// Who multiplies a route's export policy by its key (Export-All). One for all of an exchange.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub enum ExportMode: "an export mode" {
+        /// The announcer: its row has a share of key or dummy key for each slot. The parties do not interact.
+        #[default]
+        1 = Direct,
+        /// The parties, by two-party computation over shares of the policy, one bit a slot, and of the key (SIXPACK, section 5.4).
+        2 = Mpc,
+    }
 }
 
 impl ExportMode {
-    /// In frames and in the store.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        match self {
-            Self::Direct => 1,
-            Self::Mpc => 2,
-        }
-    }
-
     /// The mode of a code.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
@@ -97,12 +92,14 @@ impl fmt::Display for ExportMode {
     }
 }
 
-/// The name of an object: a hash over its salted description.
-///
-/// It can be computed from the description only. The description has a random 32-byte salt, so that guesses cannot be
-/// tested.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Handle(pub [u8; 32]);
+wayleave_core::wire! {
+    /// The name of an object: a hash over its salted description.
+    ///
+    /// It can be computed from the description only. The description has a random 32-byte salt, so that guesses cannot be
+    /// tested.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct Handle(pub [u8; 32]);
+}
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,87 +116,81 @@ impl fmt::Display for Handle {
     }
 }
 
-/// What an object does.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// Announces `prefixes`, canonical: ascending, without repeats.
-    Announce {
-        /// At most [`MAX_PREFIXES`].
-        prefixes: Vec<Nlri>,
-    },
-    /// Withdraws `prefixes`, canonical as above.
-    Withdraw {
-        /// At most [`MAX_PREFIXES`].
-        prefixes: Vec<Nlri>,
-    },
-    /// Extends the rows of the objects `versions` from `from` to `to` slots, after the member set grew.
-    Column {
-        from: u32,
-        to: u32,
-        /// Ascending, at most [`MAX_COLUMN`].
-        versions: Vec<u64>,
-    },
+wayleave_core::wire! {
+    /// What an object does.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub enum Kind: "the kind of an object" {
+        /// Announces `prefixes`, canonical: ascending, without repeats.
+        1 = Announce {
+            /// At most [`MAX_PREFIXES`].
+            prefixes: Vec<Nlri> as Prefixes,
+        },
+        /// Withdraws `prefixes`, canonical as above.
+        2 = Withdraw {
+            /// At most [`MAX_PREFIXES`].
+            prefixes: Vec<Nlri> as Prefixes,
+        },
+        /// Extends the rows of the objects `versions` from `from` to `to` slots, after the member set grew.
+        3 = Column {
+            from: u32,
+            to: u32,
+            /// Ascending, at most [`MAX_COLUMN`].
+            versions: Vec<u64> as List32<MAX_COLUMN>,
+        },
+    }
+
+    /// The public description of an object. Both parties see it; receivers see only its [`Handle`] until they open the blob. Two different
+    /// ones never encode alike.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Description: Self::check {
+        pub slot: u32,
+        /// The member set under which it was made; rows are as wide as that set.
+        pub set: u64,
+        /// The epoch under whose dummy key it was made.
+        pub epoch: u64,
+        /// Rises per slot; a prefix belongs to the highest version that names it.
+        pub version: u64,
+        /// Uniformly random.
+        pub salt: [u8; 32],
+        pub kind: Kind,
+    }
 }
 
-/// The public description of an object. Both parties see it; receivers see only its [`Handle`] until they open the blob.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Description {
-    pub slot: u32,
-    /// The member set under which it was made; rows are as wide as that set.
-    pub set: u64,
-    /// The epoch under whose dummy key it was made.
-    pub epoch: u64,
-    /// Rises per slot; a prefix belongs to the highest version that names it.
-    pub version: u64,
-    /// Uniformly random.
-    pub salt: [u8; 32],
-    pub kind: Kind,
+/// At least one prefix, ascending.
+struct Prefixes;
+
+impl Codec<Vec<Nlri>> for Prefixes {
+    const LEAST: usize = 4 + NlriCodec::LEAST;
+
+    fn write(value: &Vec<Nlri>, out: &mut Writer) {
+        List32::<MAX_PREFIXES, NlriCodec>::write(value, out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Vec<Nlri>, Malformed> {
+        let list: Vec<Nlri> = List32::<MAX_PREFIXES, NlriCodec>::read(from)?;
+        if list.is_empty() {
+            return Err(Malformed::Value("the number of prefixes"));
+        }
+        check_ascending(&list, "prefixes")?;
+        Ok(list)
+    }
 }
 
 impl Description {
-    /// The canonical encoding; two different descriptions never encode alike.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::new();
-        w.u32(self.slot).u64(self.set).u64(self.epoch).u64(self.version).bytes(&self.salt);
+    fn check(&self) -> Result<(), Malformed> {
         match &self.kind {
-            Kind::Announce { prefixes } => w.u8(1).list(prefixes, |w, n| {
-                w.nlri(n);
-            }),
-            Kind::Withdraw { prefixes } => w.u8(2).list(prefixes, |w, n| {
-                w.nlri(n);
-            }),
-            Kind::Column { from, to, versions } => w.u8(3).u32(*from).u32(*to).list(versions, |w, v| {
-                w.u64(*v);
-            }),
-        };
-        w.finish()
-    }
-
-    /// Reads one; lists must be canonical.
-    pub fn decode(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (slot, set, epoch, version, salt) = (r.u32()?, r.u64()?, r.u64()?, r.u64()?, r.array()?);
-        let kind = match r.u8()? {
-            1 => Kind::Announce { prefixes: prefixes(r)? },
-            2 => Kind::Withdraw { prefixes: prefixes(r)? },
-            3 => {
-                let (from, to) = (r.u32()?, r.u32()?);
-                if from >= to || to as usize > MAX_SLOTS {
-                    return Err(Malformed::Value("column width"));
-                }
-                let versions = r.list(8, MAX_COLUMN, Reader::u64)?;
-                ascending(&versions, "versions")?;
-                Kind::Column { from, to, versions }
+            Kind::Column { from, to, .. } if from >= to || *to as usize > MAX_SLOTS => {
+                Err(Malformed::Value("the width of a column"))
             }
-            _ => return Err(Malformed::Value("kind")),
-        };
-        Ok(Self { slot, set, epoch, version, salt, kind })
+            Kind::Column { versions, .. } => check_ascending(versions, "versions"),
+            Kind::Announce { .. } | Kind::Withdraw { .. } => Ok(()),
+        }
     }
 
     /// The object's name.
     #[must_use]
     pub fn handle(&self, exchange: &str) -> Handle {
-        Handle(hash(LABEL_HANDLE, &[exchange.as_bytes(), &self.encode()]))
+        Handle(hash(LABEL_HANDLE, &[exchange.as_bytes(), &wire::encode(self)]))
     }
 
     /// The prefixes it names; none for a column.
@@ -212,30 +203,38 @@ impl Description {
     }
 }
 
-fn prefixes(r: &mut Reader<'_>) -> Result<Vec<Nlri>, Malformed> {
-    let list = r.list(10, MAX_PREFIXES, Reader::nlri)?;
-    if list.is_empty() {
-        return Err(Malformed::Value("prefix count"));
+wayleave_core::wire! {
+    /// A description with what ties the shares and the blob to it, under the announcer's signature.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Header {
+        /// The public description.
+        pub description: Description as Nested<65_536>,
+        /// [`blob_hash`] of the blob; zero without a blob.
+        pub blob_hash: [u8; 32],
+        /// Commitments to party 1's and party 2's shares; zero without a share.
+        pub commitments: [Commitment; 2] as [CommitmentCodec; 2],
+        /// The announcer's signature over all of it.
+        pub signature: Signature,
     }
-    ascending(&list, "prefixes")?;
-    Ok(list)
-}
 
-fn ascending<T: Ord>(list: &[T], what: &'static str) -> Result<(), Malformed> {
-    if list.is_sorted_by(|a, b| a < b) { Ok(()) } else { Err(Malformed::Order(what)) }
-}
+    /// What only party 1 gets: the seed of its row, and what opens the commitment to it.
+    #[derive(Clone, Debug)]
+    pub struct ShareOne {
+        /// Opens the first commitment.
+        pub opening: [u8; 32],
+        /// Party 1's row is this seed's output ([`expand`]).
+        pub seed: Seed as SeedCodec,
+    }
 
-/// A description with what ties the shares and the blob to it, under the announcer's signature.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Header {
-    /// The public description.
-    pub description: Description,
-    /// [`blob_hash`] of the blob; zero without a blob.
-    pub blob_hash: [u8; 32],
-    /// Commitments to party 1's and party 2's shares; zero without a share.
-    pub commitments: [Commitment; 2],
-    /// The announcer's signature over all of it.
-    pub signature: Signature,
+    /// What only party 2 gets: its row, and what opens the commitment to it.
+    #[derive(Clone)]
+    pub struct ShareTwo {
+        /// Opens the second commitment.
+        pub opening: [u8; 32],
+        /// [`ExportMode::row_bytes`] for an announcement; for a column [`ExportMode::column_bytes`] for each version. In mode `mpc`:
+        /// party 2's share of the key, then of the policy, slot `i` in bit `i % 8` of byte `i / 8`.
+        pub row: Arc<[u8]> as Blob<MAX_FRAME>,
+    }
 }
 
 impl Header {
@@ -261,7 +260,7 @@ impl Header {
 
     fn signed_bytes(&self, exchange: &str) -> Vec<u8> {
         let mut w = Writer::new();
-        w.blob(exchange.as_bytes()).blob(&self.description.encode()).bytes(&self.blob_hash);
+        w.blob(exchange.as_bytes()).blob(&wire::encode(&self.description)).bytes(&self.blob_hash);
         w.bytes(&self.commitments[0].0).bytes(&self.commitments[1].0);
         w.finish()
     }
@@ -271,41 +270,6 @@ impl Header {
     pub fn digest(&self, exchange: &str) -> [u8; 32] {
         hash(LABEL_HEADER, &[&self.signed_bytes(exchange), &self.signature])
     }
-
-    /// Appends the encoding.
-    pub fn write(&self, w: &mut Writer) {
-        w.blob(&self.description.encode()).bytes(&self.blob_hash);
-        w.bytes(&self.commitments[0].0).bytes(&self.commitments[1].0).bytes(&self.signature);
-    }
-
-    /// Reads one.
-    pub fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let mut inner = Reader::new(r.blob(65_536)?);
-        let description = Description::decode(&mut inner)?;
-        inner.end()?;
-        let blob_hash = r.array()?;
-        let commitments = [Commitment(r.array()?), Commitment(r.array()?)];
-        Ok(Self { description, blob_hash, commitments, signature: r.array()? })
-    }
-}
-
-/// What only party 1 gets: the seed of its row, and what opens the commitment to it.
-#[derive(Clone, Debug)]
-pub struct ShareOne {
-    /// Opens the first commitment.
-    pub opening: [u8; 32],
-    /// Party 1's row is this seed's output ([`expand`]).
-    pub seed: Seed,
-}
-
-/// What only party 2 gets: its row, and what opens the commitment to it.
-#[derive(Clone)]
-pub struct ShareTwo {
-    /// Opens the second commitment.
-    pub opening: [u8; 32],
-    /// [`ExportMode::row_bytes`] for an announcement; for a column [`ExportMode::column_bytes`] for each version. In mode `mpc`:
-    /// party 2's share of the key, then of the policy, slot `i` in bit `i % 8` of byte `i / 8`.
-    pub row: Arc<[u8]>,
 }
 
 impl fmt::Debug for ShareTwo {
@@ -508,7 +472,7 @@ fn seal_blob(
     signing: &SigningKey,
 ) -> Vec<u8> {
     let mut w = Writer::new();
-    w.blob(&description.encode()).blob(attributes).bytes(signed_for);
+    w.blob(&wire::encode(description)).blob(attributes).bytes(signed_for);
     w.bytes(&signing.sign(LABEL_ROUTE, &route_bytes(handle, attributes, signed_for)));
     let mut plain = w.finish();
     plain.resize(size_class(plain.len() + seal::OVERHEAD) - seal::OVERHEAD, 0);
@@ -565,9 +529,7 @@ pub fn open(
     }
     let plain = seal::open(LABEL_BLOB, &key, &handle.0, blob).map_err(|_| OpenError::Key)?;
     let mut r = Reader::new(&plain);
-    let mut inner = Reader::new(r.blob(MAX_BLOB)?);
-    let description = Description::decode(&mut inner)?;
-    inner.end()?;
+    let description: Description = wire::decode(r.blob(MAX_BLOB)?)?;
     if description.handle(exchange) != *handle || !matches!(description.kind, Kind::Announce { .. }) {
         return Err(OpenError::Description);
     }

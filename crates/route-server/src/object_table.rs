@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
+use wayleave_core::wire::{Wire, Writer};
 use wayleave_crypto::hash::hash;
 
 use crate::digests::{self, BUCKETS, BucketDigests, Differs, Digest, InstanceHash, Listed, Roots, bounds, bucket_of};
 use crate::frames::{Body, Candidate, Deliver, InventoryRow, MAX_CANDIDATES, MAX_PATHS, OwnObject, Step};
 use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::object_buckets::ObjectBuckets;
-use crate::wire::Writer;
 
 /// Digests of buckets that are hashed in the time of one object, about.
 const BUCKETS_PER_OBJECT: u64 = 8;
@@ -468,7 +468,7 @@ impl ObjectTable {
     /// Extends the view by the steps of a batch.
     pub fn extend_view(&mut self, seq: u64, steps: &[Step]) {
         let mut w = Writer::new();
-        w.bytes(&self.view).u64(seq).list(steps, |w, step| step.write(w));
+        w.bytes(&self.view).u64(seq).list32(steps, |w, step| step.write(w));
         self.view = hash(LABEL_VIEW, &[&w.finish()]);
     }
 
@@ -863,8 +863,8 @@ impl ObjectTable {
     /// Starts a new view from the inventory, after both parties agreed on it.
     pub fn reset_view(&mut self, epoch: u64, set: &[u8]) {
         let mut w = Writer::new();
-        w.u64(epoch).blob(set).list(&self.inventory(), |w, row| {
-            w.u32(row.slot).u64(row.version).bytes(&row.digest).u32(row.width).list(&row.dead, |w, index| {
+        w.u64(epoch).blob(set).list32(&self.inventory(), |w, row| {
+            w.u32(row.slot).u64(row.version).bytes(&row.digest).u32(row.width).list32(&row.dead, |w, index| {
                 w.u16(*index);
             });
         });

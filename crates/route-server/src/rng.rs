@@ -2,7 +2,7 @@
 //!
 //! A process can live twice: a virtual machine is copied, or resumed from a snapshot. A generator that was seeded once would
 //! then give the same masks again, and two rows under one mask tell a party their difference. So every draw is derived from
-//! a secret that changes with each draw, from fresh entropy of the system ([`Rng::stir`]: the driver gives it before every
+//! a secret that changes with each draw, from fresh entropy of the system ([`Rng::reseed`]: the driver gives it before every
 //! input), from the TLS sessions of the links ([`Rng::bind`]), and from what the randomness will hide. Where even the
 //! entropy repeats, equal draws hide equal things.
 
@@ -33,7 +33,7 @@ impl Rng {
     }
 
     /// Fresh entropy of the system, for all draws until the next.
-    pub fn stir(&mut self, fresh: &Seed) {
+    pub fn reseed(&mut self, fresh: &Seed) {
         self.fresh = fresh.clone();
     }
 
@@ -100,7 +100,7 @@ mod tests {
     fn draws(fresh: u8, exporter: u8, contexts: [&[u8]; 2]) -> [[u8; 16]; 2] {
         let mut rng = Rng::new(&seed(1));
         rng.bind(&seed(exporter));
-        rng.stir(&seed(fresh));
+        rng.reseed(&seed(fresh));
         contexts.map(|context| rng.draw(&[context]).bytes())
     }
 

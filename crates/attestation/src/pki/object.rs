@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use wayleave_core::wire::{Malformed, Reader};
 use wayleave_core::{Afi, Asn, Prefix};
 use wayleave_crypto::hash::hash;
 
@@ -410,27 +411,25 @@ impl<'a> Signed<'a> {
         let (covered, signatures) = octets.split_at(end);
         let (classical, post_quantum) = signatures.split_at(ed25519::SIGNATURE_LEN);
         let post_quantum = (version == HYBRID).then_some(post_quantum);
-        let mut reader = Reader { rest: covered.get(2..).ok_or(ObjectError::Length)? };
-        let asn = Asn(u32::from_be_bytes(*reader.array()?));
-        let span = Span { sequence: reader.u64()?, not_before: reader.u64()?, not_after: reader.u64()? };
+        let mut from = Reader::new(covered.get(2..).ok_or(ObjectError::Length)?);
+        let asn = Asn(from.u32()?);
+        let span = Span { sequence: from.u64()?, not_before: from.u64()?, not_after: from.u64()? };
         if span.not_before >= span.not_after {
             return Err(ObjectError::Field("the span"));
         }
         let object = match kind {
-            1 => Object::Profile(Profile { asn, span, keys: reader.keys()? }),
-            2 => Object::Record(reader.record(asn, span)?),
-            4 => Object::Manifest(reader.manifest(asn, span)?),
+            1 => Object::Profile(Profile { asn, span, keys: read_keys(&mut from)? }),
+            2 => Object::Record(read_record(&mut from, asn, span)?),
+            4 => Object::Manifest(read_manifest(&mut from, asn, span)?),
             _ => {
-                let keys = reader.keys()?;
+                let keys = read_keys(&mut from)?;
                 if keys.iter().any(|key| key.role != Role::Attest) {
                     return Err(ObjectError::Field("the role of an added key"));
                 }
                 Object::Addition(Addition { asn, span, keys })
             }
         };
-        if !reader.rest.is_empty() {
-            return Err(ObjectError::Length);
-        }
+        from.end()?;
         Ok(Self { object, covered, classical, post_quantum })
     }
 
@@ -463,131 +462,106 @@ fn message(covered: &[u8]) -> Vec<u8> {
     message
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
+impl From<Malformed> for ObjectError {
+    fn from(_: Malformed) -> Self {
+        Self::Length
+    }
 }
 
-impl<'a> Reader<'a> {
-    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], ObjectError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(ObjectError::Length)?;
-        self.rest = rest;
-        Ok(taken)
-    }
+fn read_count(from: &mut Reader<'_>, most: usize, what: &'static str) -> Result<usize, ObjectError> {
+    let count = usize::from(from.u16()?);
+    if count > most { Err(ObjectError::Field(what)) } else { Ok(count) }
+}
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], ObjectError> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(ObjectError::Length)?;
-        self.rest = rest;
-        Ok(taken)
+fn read_manifest(from: &mut Reader<'_>, publisher: Asn, span: Span) -> Result<Manifest, ObjectError> {
+    let count = from.u32()? as usize;
+    if count > MAX_MANIFEST_ENTRIES {
+        return Err(ObjectError::Field("the number of entries"));
     }
-
-    fn u8(&mut self) -> Result<u8, ObjectError> {
-        self.array::<1>().map(|octets| octets[0])
+    if from.rest().len() != count * MANIFEST_ENTRY_LEN {
+        return Err(ObjectError::Length);
     }
-
-    fn u64(&mut self) -> Result<u64, ObjectError> {
-        self.array().map(|octets| u64::from_be_bytes(*octets))
-    }
-
-    fn count(&mut self, most: usize, what: &'static str) -> Result<usize, ObjectError> {
-        let count = usize::from(u16::from_be_bytes(*self.array()?));
-        if count > most { Err(ObjectError::Field(what)) } else { Ok(count) }
-    }
-
-    fn u32(&mut self) -> Result<u32, ObjectError> {
-        self.array().map(|octets| u32::from_be_bytes(*octets))
-    }
-
-    fn manifest(&mut self, publisher: Asn, span: Span) -> Result<Manifest, ObjectError> {
-        let count = self.u32()? as usize;
-        if count > MAX_MANIFEST_ENTRIES {
-            return Err(ObjectError::Field("the number of entries"));
+    let mut entries: Vec<ManifestEntry> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (kind, asn) = (from.u8()?, Asn(from.u32()?));
+        let entry = ManifestEntry { kind, asn, sequence: from.u64()?, not_after: from.u64()?, hash: from.array()? };
+        // A publisher lists what it signs itfrom.
+        let is_own = if publisher == TRUST_ANCHOR { matches!(kind, 1 | 2) } else { kind == 3 && asn == publisher };
+        if !is_own {
+            return Err(ObjectError::Field("the kind or AS of an entry"));
         }
-        if self.rest.len() != count * MANIFEST_ENTRY_LEN {
-            return Err(ObjectError::Length);
+        if entry.sequence >= span.sequence {
+            return Err(ObjectError::Field("the number, not above the sequences of the entries,"));
         }
-        let mut entries: Vec<ManifestEntry> = Vec::with_capacity(count);
-        for _ in 0..count {
-            let (kind, asn) = (self.u8()?, Asn(self.u32()?));
-            let entry =
-                ManifestEntry { kind, asn, sequence: self.u64()?, not_after: self.u64()?, hash: *self.array()? };
-            // A publisher lists what it signs itself.
-            let is_own = if publisher == TRUST_ANCHOR { matches!(kind, 1 | 2) } else { kind == 3 && asn == publisher };
-            if !is_own {
-                return Err(ObjectError::Field("the kind or AS of an entry"));
-            }
-            if entry.sequence >= span.sequence {
-                return Err(ObjectError::Field("the number, not above the sequences of the entries,"));
-            }
-            let name = |entry: &ManifestEntry| (entry.kind, entry.asn, entry.sequence);
-            if entries.last().is_some_and(|last| name(last) >= name(&entry)) {
-                return Err(ObjectError::Order("the entries"));
-            }
-            entries.push(entry);
+        let name = |entry: &ManifestEntry| (entry.kind, entry.asn, entry.sequence);
+        if entries.last().is_some_and(|last| name(last) >= name(&entry)) {
+            return Err(ObjectError::Order("the entries"));
         }
-        Ok(Manifest { publisher, span, entries })
+        entries.push(entry);
     }
+    Ok(Manifest { publisher, span, entries })
+}
 
-    fn keys(&mut self) -> Result<Vec<ProfileKey>, ObjectError> {
-        let count = self.count(MAX_KEYS, "the number of keys")?;
-        let mut keys: Vec<ProfileKey> = Vec::with_capacity(count);
-        let mut publics = BTreeSet::new();
-        let mut last = None;
-        for _ in 0..count {
-            let (role, suite) = (self.u8()?, self.u8()?);
-            let length = self.count(MAX_KEY_LEN, "the length of a key")?;
-            let public = self.take(length)?;
-            if last.is_some_and(|last| last > (role, suite, public)) {
-                return Err(ObjectError::Order("the keys"));
-            }
-            if !publics.insert(public) {
-                return Err(ObjectError::KeyTwice);
-            }
-            last = Some((role, suite, public));
-            // A later version may know the role or suite: its keys must not take the others from the AS.
-            if let (Some(role), Some(suite)) = (Role::from_byte(role), SuiteId::from_byte(suite)) {
-                keys.push(ProfileKey { role, suite, public: public.to_vec() });
-            }
+fn read_keys(from: &mut Reader<'_>) -> Result<Vec<ProfileKey>, ObjectError> {
+    let count = read_count(from, MAX_KEYS, "the number of keys")?;
+    let mut keys: Vec<ProfileKey> = Vec::with_capacity(count);
+    let mut publics = BTreeSet::new();
+    let mut last = None;
+    for _ in 0..count {
+        let (role, suite) = (from.u8()?, from.u8()?);
+        let length = read_count(from, MAX_KEY_LEN, "the length of a key")?;
+        let public = from.bytes(length)?;
+        if last.is_some_and(|last| last > (role, suite, public)) {
+            return Err(ObjectError::Order("the keys"));
         }
-        let mut tags = BTreeSet::new();
-        for key in keys.iter().filter(|key| key.role == Role::Attest) {
-            let tag = key_tag(key.suite, &key.public);
-            if !tags.insert((key.suite, tag)) {
-                return Err(ObjectError::TagTwice(key.suite, tag));
-            }
+        if !publics.insert(public) {
+            return Err(ObjectError::KeyTwice);
         }
-        Ok(keys)
+        last = Some((role, suite, public));
+        // A later version may know the role or suite: its keys must not take the others from the AS.
+        if let (Some(role), Some(suite)) = (Role::from_byte(role), SuiteId::from_byte(suite)) {
+            keys.push(ProfileKey { role, suite, public: public.to_vec() });
+        }
     }
+    let mut tags = BTreeSet::new();
+    for key in keys.iter().filter(|key| key.role == Role::Attest) {
+        let tag = key_tag(key.suite, &key.public);
+        if !tags.insert((key.suite, tag)) {
+            return Err(ObjectError::TagTwice(key.suite, tag));
+        }
+    }
+    Ok(keys)
+}
 
-    fn record(&mut self, asn: Asn, span: Span) -> Result<Record, ObjectError> {
-        let attested_since = match (self.u8()?, self.u64()?) {
-            (0, 0) => None,
-            (1, since) => Some((since, Strictness::Prefer)),
-            (2, since) => Some((since, Strictness::Strict)),
-            (3, since) => Some((since, Strictness::PostQuantum)),
-            _ => return Err(ObjectError::Field("attested since")),
+fn read_record(from: &mut Reader<'_>, asn: Asn, span: Span) -> Result<Record, ObjectError> {
+    let attested_since = match (from.u8()?, from.u64()?) {
+        (0, 0) => None,
+        (1, since) => Some((since, Strictness::Prefer)),
+        (2, since) => Some((since, Strictness::Strict)),
+        (3, since) => Some((since, Strictness::PostQuantum)),
+        _ => return Err(ObjectError::Field("attested since")),
+    };
+    let count = read_count(from, MAX_RECORD_PREFIXES, "the number of prefixes")?;
+    let mut prefixes: Vec<(Prefix, u8)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let afi = match from.u8()? {
+            1 => Afi::Ipv4,
+            2 => Afi::Ipv6,
+            _ => return Err(ObjectError::Field("an address family")),
         };
-        let count = self.count(MAX_RECORD_PREFIXES, "the number of prefixes")?;
-        let mut prefixes: Vec<(Prefix, u8)> = Vec::with_capacity(count);
-        for _ in 0..count {
-            let afi = match self.u8()? {
-                1 => Afi::Ipv4,
-                2 => Afi::Ipv6,
-                _ => return Err(ObjectError::Field("an address family")),
-            };
-            let (length, longest) = (self.u8()?, self.u8()?);
-            if length > longest || longest > afi.bits() {
-                return Err(ObjectError::Field("a prefix length"));
-            }
-            let octets = self.take(usize::from(length).div_ceil(8))?;
-            let prefix = Prefix::from_nlri(afi, length, octets).map_err(|_| ObjectError::Field("a prefix length"))?;
-            if prefix.octets()[..octets.len()] != *octets {
-                return Err(ObjectError::Field("a bit beyond a prefix length"));
-            }
-            if prefixes.last().is_some_and(|last| *last >= (prefix, longest)) {
-                return Err(ObjectError::Order("the prefixes"));
-            }
-            prefixes.push((prefix, longest));
+        let (length, longest) = (from.u8()?, from.u8()?);
+        if length > longest || longest > afi.bits() {
+            return Err(ObjectError::Field("a prefix length"));
         }
-        Ok(Record { asn, span, attested_since, prefixes })
+        let octets = from.bytes(usize::from(length).div_ceil(8))?;
+        let prefix = Prefix::from_nlri(afi, length, octets).map_err(|_| ObjectError::Field("a prefix length"))?;
+        if prefix.octets()[..octets.len()] != *octets {
+            return Err(ObjectError::Field("a bit beyond a prefix length"));
+        }
+        if prefixes.last().is_some_and(|last| *last >= (prefix, longest)) {
+            return Err(ObjectError::Order("the prefixes"));
+        }
+        prefixes.push((prefix, longest));
     }
+    Ok(Record { asn, span, attested_since, prefixes })
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use wayleave_control::capability::Change;
-use wayleave_control::signed::{Object, Signed};
+use wayleave_crypto::signed::{Object, Signed};
 
 use super::private::sync_folder;
 use super::records::{Base, HEADER, LENGTH, Layout, Lock, News, is_in_place, record, split_changes};

@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use wayleave_control::capability::Change;
-use wayleave_control::signed::Signed;
+use wayleave_crypto::signed::Signed;
 
 use super::records::{Base, LENGTH, Layout, is_in_place};
 use crate::failure::Failure;

@@ -9,9 +9,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use wayleave_control::capability::SnapshotHead;
-use wayleave_control::signed::Signed;
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 
 use super::changes::Changes;
 use super::private::{sync_folder, temporary};

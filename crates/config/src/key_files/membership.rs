@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use wayleave_control::realm::{Membership, RealmKey};
-use wayleave_control::signed::Signed;
 use wayleave_core::IdentityKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_runtime::identity::to_hex;
 
 use super::private;

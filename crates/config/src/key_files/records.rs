@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 use wayleave_control::capability::{Change, KeyServer, SnapshotError, SnapshotHead, State};
-use wayleave_control::signed::{Object, Signed};
 use wayleave_crypto::sign::VerifyingKey;
+use wayleave_crypto::signed::{Object, Signed};
 
 use crate::failure::Failure;
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use wayleave_control::capability::{Change, ChangeBody, KeyServer};
-use wayleave_control::signed::Signed;
 use wayleave_core::UnixTime;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::Principal;
 
 use super::changes::Changes;

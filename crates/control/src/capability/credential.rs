@@ -7,6 +7,7 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use wayleave_core::Prefix;
+use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{
@@ -15,7 +16,6 @@ use wayleave_packet::platypus::header::{
 
 use super::keys::{Handle, MasterKey};
 use super::zone::{MAX_ZONE, Zone};
-use crate::wire::{Malformed, Reader, Writer};
 
 /// How every line begins.
 pub const PREFIX: &str = "wayleave-cap-";
@@ -43,8 +43,6 @@ pub struct Terms {
 impl Terms {
     /// Octets of the longest encoding.
     pub(super) const MAX: usize = 17 + 3 + 1 + 1 + 18 + 3 + 1 + 4;
-    /// Octets of the shortest encoding.
-    pub(super) const LEAST: usize = 5 + 3 + 1 + 1;
 
     /// The capability in one key epoch.
     #[must_use]
@@ -85,8 +83,12 @@ impl Terms {
         self.write(&mut out);
         hash("wayleave/capability/terms/v1", &[&out.finish()])
     }
+}
 
-    pub(super) fn write(&self, out: &mut Writer) {
+impl Wire for Terms {
+    const LEAST: usize = 5 + 3 + 1 + 1;
+
+    fn write(&self, out: &mut Writer) {
         out.address(self.waypoint).bytes(&self.principal.octets()).u8(self.interval.exponent());
         let flags = u8::from(self.width == Width::Narrow)
             | u8::from(self.delegation.is_some()) << 1
@@ -100,7 +102,7 @@ impl Terms {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let waypoint = reader.address()?;
         let principal = Principal::from_octets(reader.array()?);
         let interval = Interval::new(reader.u8()?).ok_or(Malformed::Value("an interval"))?;

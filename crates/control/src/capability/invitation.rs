@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use wayleave_core::wire::{Ascii, List16, Malformed, is_text};
 use wayleave_packet::platypus::header::Principal;
 
 use super::credential::Terms;
 use super::state::MAX_NAME;
-use crate::wire::{Malformed, Reader, Writer, is_text};
 
 /// Grants of one invitation.
 pub const MAX_INVITED: usize = 16;
@@ -21,9 +21,11 @@ pub const MAX_INVITATIONS: usize = 65_536;
 /// Seconds after its expiry for which an invitation is remembered: so long its holder is told what became of it, and may repeat.
 pub const REMEMBERED: u64 = 30 * 86_400;
 
-/// Names an invitation; no secret.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct InvitationId(pub [u8; 8]);
+wayleave_core::wire! {
+    /// Names an invitation; no secret.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub struct InvitationId(pub [u8; 8]);
+}
 
 impl fmt::Display for InvitationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,20 +48,22 @@ impl FromStr for InvitationId {
     }
 }
 
-/// What whoever redeems it is granted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Invitation {
-    pub id: InvitationId,
-    /// The public half of the one-time key (Ed25519).
-    pub key: [u8; 32],
-    /// The account's name, if there is none yet.
-    pub name: String,
-    /// Seconds that the grants last from the redemption on.
-    pub lasts: u64,
-    /// The last Unix second at which it can be redeemed.
-    pub not_after: u64,
-    /// The capabilities, all of one principal.
-    pub terms: Vec<Terms>,
+wayleave_core::wire! {
+    /// What whoever redeems it is granted.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Invitation: Self::check {
+        pub id: InvitationId,
+        /// The public half of the one-time key (Ed25519).
+        pub key: [u8; 32],
+        /// The account's name, if there is none yet.
+        pub name: String as Ascii<MAX_NAME>,
+        /// Seconds that the grants last from the redemption on.
+        pub lasts: u64,
+        /// The last Unix second at which it can be redeemed.
+        pub not_after: u64,
+        /// The capabilities, all of one principal.
+        pub terms: Vec<Terms> as List16<MAX_INVITED>,
+    }
 }
 
 impl Invitation {
@@ -80,56 +84,26 @@ impl Invitation {
         (1..=MAX_INVITED).contains(&self.terms.len()) && is_one && is_once && is_text(&self.name, MAX_NAME)
     }
 
-    pub(super) fn write(&self, out: &mut Writer) {
-        out.bytes(&self.id.0).bytes(&self.key).text(&self.name).u64(self.lasts).u64(self.not_after);
-        out.list(&self.terms, |out, terms| terms.write(out));
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let invitation = Self {
-            id: InvitationId(reader.array()?),
-            key: reader.array()?,
-            name: reader.text(MAX_NAME)?,
-            lasts: reader.u64()?,
-            not_after: reader.u64()?,
-            terms: reader.list(Terms::LEAST, MAX_INVITED, Terms::read)?,
-        };
-        if invitation.is_sound() { Ok(invitation) } else { Err(Malformed::Value("the grants of an invitation")) }
+    fn check(&self) -> Result<(), Malformed> {
+        if self.is_sound() { Ok(()) } else { Err(Malformed::Value("the grants of an invitation")) }
     }
 }
 
-/// What became of an invitation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InvitationStanding {
-    /// It can be redeemed until it expires.
-    Open,
-    Redeemed {
-        /// The holder's own key (Ed25519), to which repeats are bound.
-        holder: [u8; 32],
-        /// Unix seconds.
-        at: u64,
-        /// The generation of the account's keys that the holder was given capabilities of.
-        generation: u32,
-    },
-    Withdrawn,
-}
-
-impl InvitationStanding {
-    pub(super) fn write(&self, out: &mut Writer) {
-        match self {
-            Self::Open => out.u8(0),
-            Self::Redeemed { holder, at, generation } => out.u8(1).bytes(holder).u64(*at).u32(*generation),
-            Self::Withdrawn => out.u8(2),
-        };
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        match reader.u8()? {
-            0 => Ok(Self::Open),
-            1 => Ok(Self::Redeemed { holder: reader.array()?, at: reader.u64()?, generation: reader.u32()? }),
-            2 => Ok(Self::Withdrawn),
-            _ => Err(Malformed::Value("what became of an invitation")),
-        }
+wayleave_core::wire! {
+    /// What became of an invitation.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum InvitationStanding: "what became of an invitation" {
+        /// It can be redeemed until it expires.
+        0 = Open,
+        1 = Redeemed {
+            /// The holder's own key (Ed25519), to which repeats are bound.
+            holder: [u8; 32],
+            /// Unix seconds.
+            at: u64,
+            /// The generation of the account's keys that the holder was given capabilities of.
+            generation: u32,
+        },
+        2 = Withdrawn,
     }
 }
 

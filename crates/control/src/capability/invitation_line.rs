@@ -6,13 +6,13 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use wayleave_core::UnixTime;
+use wayleave_core::wire::{Malformed, Reader, Writer, is_text};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 
 use super::invitation::InvitationId;
 use super::redemption::RedemptionRequest;
-use crate::wire::{Malformed, Reader, Writer, is_text};
 
 /// How every line begins.
 pub const INVITATION_PREFIX: &str = "wayleave-invitation-";

@@ -17,7 +17,7 @@ const TYPE_AND_CLASS: usize = 4;
 const OPTION: usize = 4;
 
 /// A look-up.
-pub(super) struct Quick<'a> {
+pub(super) struct PlainQuestion<'a> {
     pub(super) id: u16,
     pub(super) recursion_desired: bool,
     /// The name as it was asked for, the root's label at its end.
@@ -34,7 +34,7 @@ struct Extension<'a> {
     cookie: Option<&'a [u8]>,
 }
 
-impl<'a> Quick<'a> {
+impl<'a> PlainQuestion<'a> {
     /// Reads a whole message; `None` if it has any other shape.
     pub(super) fn read(octets: &'a [u8], zone: &Zone) -> Option<Self> {
         let (header, rest) = octets.split_first_chunk::<HEADER>()?;

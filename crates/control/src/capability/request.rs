@@ -6,6 +6,7 @@
 
 use hickory_proto::rr::Name;
 use subtle::ConstantTimeEq;
+use wayleave_core::wire::{Malformed, Reader, Writer};
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::hash::hash;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
@@ -15,7 +16,6 @@ use super::credential::{Credential, Terms};
 use super::keys::{Handle, MasterKey};
 use super::message::{self, Reply, ReplyError};
 use super::name::signed_labels;
-use crate::wire::{Malformed, Reader, Writer};
 
 /// Seconds by which the clocks of holder and server may differ: a request is good for as long.
 pub const WINDOW: u64 = 300;

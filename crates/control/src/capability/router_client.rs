@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wayleave_core::Instant;
+use wayleave_core::wire::Malformed;
 
 use super::channel::{ChannelMessage, ChargedAccount, RatePayer, SharedRate};
 use super::usage::{JournalId, Reporter, Usage, UsageRefusal};
 use crate::leases::{self, Lease};
-use crate::wire::Malformed;
 
 /// How long a report waits for its answer before the same totals are reported again.
 const PATIENCE: Duration = Duration::from_secs(5);

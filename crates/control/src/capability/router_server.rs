@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use wayleave_core::wire::Malformed;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
@@ -12,7 +13,6 @@ use super::usage::{
     Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
 };
 use crate::leases::{LeaseRequest, Lessor};
-use crate::wire::Malformed;
 
 /// Totals, and batches of them, that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
 const MAX_UNDURABLE: usize = 1 << 16;

@@ -15,6 +15,7 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
 
@@ -26,13 +27,12 @@ use super::message::{ANSWER_RECORD, MAX_UDP};
 use super::name::{LookupName, NameError, RequestName};
 use super::order_limits::{OrderBudgets, PastOrders};
 use super::policy::LookupPolicy;
-use super::quick::Quick;
+use super::quick::PlainQuestion;
 use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
 use super::sealed::SealedSecrets;
 use super::state::{Change, ChangeBody, ChangeError, Grant, Restoring, SnapshotError, SnapshotHead, State};
 use super::zone::{MAX_ZONE, Zone};
-use crate::signed::Signed;
 
 /// Seconds that the zone's own records, and that nothing, may be cached.
 const STATIC_TTL: u32 = 3_600;
@@ -430,14 +430,14 @@ impl KeyServer {
 
     /// Handles one message.
     pub fn serve(&mut self, octets: &[u8], client: Client, now: Now) -> Served {
-        match Quick::read(octets, &self.zone) {
+        match PlainQuestion::read(octets, &self.zone) {
             Some(quick) => self.serve_lookup(&quick, octets.len(), client, now),
             None => self.serve_any(octets, client, now),
         }
     }
 
     /// Handles a look-up as [`Self::serve_any`] does, without making more of the message than its answer needs.
-    fn serve_lookup(&mut self, quick: &Quick<'_>, length: usize, client: Client, now: Now) -> Served {
+    fn serve_lookup(&mut self, quick: &PlainQuestion<'_>, length: usize, client: Client, now: Now) -> Served {
         let question = Question {
             id: quick.id,
             recursion_desired: quick.recursion_desired,

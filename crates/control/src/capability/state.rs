@@ -14,8 +14,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use wayleave_core::UnixTime;
+use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Writer};
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 
@@ -23,8 +25,6 @@ use super::credential::Terms;
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStanding, Invitations};
 use super::keys::{MasterKey, ProviderKey};
 use super::usage::Reopening;
-use crate::signed::{Object, SIGNATURE, Signed};
-use crate::wire::{Malformed, Reader, Writer};
 
 pub use restoring::Restoring;
 pub use room::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
@@ -52,157 +52,117 @@ const LOOKED_AT: u32 = 262_144;
 /// No grant.
 const NONE: u32 = u32::MAX;
 
-/// A capability that an account has, and from when until when it is answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grant {
-    pub terms: Terms,
-    /// Unix seconds.
-    pub not_before: u64,
-    pub not_after: u64,
+wayleave_core::wire! {
+    /// A capability that an account has, and from when until when it is answered.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Grant {
+        /// Unix seconds.
+        pub not_before: u64,
+        pub not_after: u64,
+        pub terms: Terms,
+    }
 }
 
-/// What changes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ChangeBody {
-    /// An account is opened or renamed; a higher generation replaces all its keys.
-    Account {
-        principal: Principal,
-        generation: u32,
-        name: String,
-    },
-    /// An account is closed with all its grants.
-    Close {
-        principal: Principal,
-    },
-    /// A capability is granted, or the times of one change.
-    Grant(Grant),
-    /// A grant ends at once; what was delegated from it stays.
-    Withdraw(Terms),
-    Revoke(Revocation),
-    /// A revocation is taken back.
-    Lift(Revocation),
-    /// Somebody is invited.
-    Invite(Invitation),
-    /// An invitation is redeemed: its account is opened, if there is none, and all its capabilities are granted.
-    Redeem {
-        invitation: InvitationId,
-        /// The holder's own key (Ed25519), who alone may repeat it.
-        holder: [u8; 32],
-    },
-    /// An invitation that was not redeemed ends.
-    Uninvite(InvitationId),
-    /// A grant ends at once with everything that was delegated from it.
-    WithdrawBranch(Terms),
+wayleave_core::wire! {
+    /// What changes.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub enum ChangeBody: "the kind of a change" {
+        /// An account is opened or renamed; a higher generation replaces all its keys.
+        0 = Account {
+            principal: Principal as PrincipalCodec,
+            generation: u32,
+            name: String as Ascii<MAX_NAME>,
+        },
+        /// An account is closed with all its grants.
+        1 = Close {
+            principal: Principal as PrincipalCodec,
+        },
+        /// A capability is granted, or the times of one change.
+        2 = Grant(Grant),
+        /// A grant ends at once; what was delegated from it stays.
+        3 = Withdraw(Terms),
+        4 = Revoke(Revocation as RevocationCodec),
+        /// A revocation is taken back.
+        5 = Lift(Revocation as RevocationCodec),
+        /// Somebody is invited.
+        6 = Invite(Invitation),
+        /// An invitation is redeemed: its account is opened, if there is none, and all its capabilities are granted.
+        7 = Redeem {
+            invitation: InvitationId,
+            /// The holder's own key (Ed25519), who alone may repeat it.
+            holder: [u8; 32],
+        },
+        /// An invitation that was not redeemed ends.
+        8 = Uninvite(InvitationId),
+        /// A grant ends at once with everything that was delegated from it.
+        9 = WithdrawBranch(Terms),
+    }
 }
 
-/// A change with its number.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
-    /// One more than that of the change before; the first is 1.
-    pub number: u64,
-    /// The digest of the change before; zero in the first.
-    pub previous: [u8; 32],
-    /// Unix seconds.
-    pub issued: u64,
-    pub body: ChangeBody,
+wayleave_core::wire! {
+    /// A change with its number.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Change {
+        /// One more than that of the change before; the first is 1.
+        pub number: u64,
+        /// The digest of the change before; zero in the first.
+        pub previous: [u8; 32],
+        /// Unix seconds.
+        pub issued: u64,
+        pub body: ChangeBody,
+    }
 }
 
 impl Object for Change {
     const LABEL: &'static str = "wayleave/capability/change/v1";
     const MAX: usize = 1 + 8 + 32 + 8 + 1 + Invitation::MAX + SIGNATURE;
+}
 
-    fn write(&self, out: &mut Writer) {
-        out.u64(self.number).bytes(&self.previous).u64(self.issued);
-        match &self.body {
-            ChangeBody::Account { principal, generation, name } => {
-                out.u8(0).bytes(&principal.octets()).u32(*generation).text(name);
-            }
-            ChangeBody::Close { principal } => {
-                out.u8(1).bytes(&principal.octets());
-            }
-            ChangeBody::Grant(Grant { terms, not_before, not_after }) => {
-                out.u8(2).u64(*not_before).u64(*not_after);
-                terms.write(out);
-            }
-            ChangeBody::Withdraw(terms) => {
-                out.u8(3);
-                terms.write(out);
-            }
-            ChangeBody::Revoke(revocation) => {
-                out.u8(4);
-                write_revocation(out, revocation);
-            }
-            ChangeBody::Lift(revocation) => {
-                out.u8(5);
-                write_revocation(out, revocation);
-            }
-            ChangeBody::Invite(invitation) => {
-                out.u8(6);
-                invitation.write(out);
-            }
-            ChangeBody::Redeem { invitation, holder } => {
-                out.u8(7).bytes(&invitation.0).bytes(holder);
-            }
-            ChangeBody::Uninvite(invitation) => {
-                out.u8(8).bytes(&invitation.0);
-            }
-            ChangeBody::WithdrawBranch(terms) => {
-                out.u8(9);
-                terms.write(out);
-            }
-        }
+/// A principal's three octets.
+pub(super) struct PrincipalCodec;
+
+impl Codec<Principal> for PrincipalCodec {
+    const LEAST: usize = 3;
+
+    fn write(value: &Principal, out: &mut Writer) {
+        out.bytes(&value.octets());
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (number, previous, issued) = (reader.u64()?, reader.array()?, reader.u64()?);
-        let principal = |reader: &mut Reader<'_>| Ok::<_, Malformed>(Principal::from_octets(reader.array()?));
-        let body = match reader.u8()? {
-            0 => ChangeBody::Account {
-                principal: principal(reader)?,
-                generation: reader.u32()?,
-                name: reader.text(MAX_NAME)?,
-            },
-            1 => ChangeBody::Close { principal: principal(reader)? },
-            2 => {
-                let (not_before, not_after) = (reader.u64()?, reader.u64()?);
-                ChangeBody::Grant(Grant { terms: Terms::read(reader)?, not_before, not_after })
-            }
-            3 => ChangeBody::Withdraw(Terms::read(reader)?),
-            4 => ChangeBody::Revoke(read_revocation(reader)?),
-            5 => ChangeBody::Lift(read_revocation(reader)?),
-            6 => ChangeBody::Invite(Invitation::read(reader)?),
-            7 => ChangeBody::Redeem { invitation: InvitationId(reader.array()?), holder: reader.array()? },
-            8 => ChangeBody::Uninvite(InvitationId(reader.array()?)),
-            9 => ChangeBody::WithdrawBranch(Terms::read(reader)?),
-            _ => return Err(Malformed::Value("the kind of a change")),
+    fn read(from: &mut Reader<'_>) -> Result<Principal, Malformed> {
+        from.array().map(Principal::from_octets)
+    }
+}
+
+/// Principal, which delegations are named (bits 0 and 1), both of them or zeros, the interval and the epoch or zeros.
+struct RevocationCodec;
+
+impl Codec<Revocation> for RevocationCodec {
+    const LEAST: usize = 3 + 1 + 3 + 3 + 1 + 4;
+
+    fn write(revocation: &Revocation, out: &mut Writer) {
+        let (id, sub) = revocation.delegation.map_or((None, None), |(id, sub)| (Some(id), sub));
+        let (interval, epoch) = revocation.epoch.map_or((0, 0), |(interval, epoch)| (interval.exponent(), epoch));
+        out.bytes(&revocation.principal.octets()).u8(u8::from(id.is_some()) | u8::from(sub.is_some()) << 1);
+        out.bytes(&id.unwrap_or_default().octets()).bytes(&sub.unwrap_or_default().octets()).u8(interval).u32(epoch);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Revocation, Malformed> {
+        let principal = PrincipalCodec::read(from)?;
+        let flags = from.u8()?;
+        let (id, sub) = (DelegationId::from_octets(from.array()?), DelegationId::from_octets(from.array()?));
+        let none = DelegationId::default();
+        let delegation = match flags {
+            0 if id == none && sub == none => None,
+            1 if sub == none => Some((id, None)),
+            3 => Some((id, Some(sub))),
+            _ => return Err(Malformed::Value("the scope of a revocation")),
         };
-        Ok(Self { number, previous, issued, body })
+        let epoch = match (from.u8()?, from.u32()?) {
+            (0, 0) => None,
+            (n, epoch) => Some((Interval::new(n).ok_or(Malformed::Value("an interval"))?, epoch)),
+        };
+        Ok(Revocation { principal, delegation, epoch })
     }
-}
-
-fn write_revocation(out: &mut Writer, revocation: &Revocation) {
-    let (id, sub) = revocation.delegation.map_or((None, None), |(id, sub)| (Some(id), sub));
-    let (interval, epoch) = revocation.epoch.map_or((0, 0), |(interval, epoch)| (interval.exponent(), epoch));
-    out.bytes(&revocation.principal.octets()).u8(u8::from(id.is_some()) | u8::from(sub.is_some()) << 1);
-    out.bytes(&id.unwrap_or_default().octets()).bytes(&sub.unwrap_or_default().octets()).u8(interval).u32(epoch);
-}
-
-fn read_revocation(reader: &mut Reader<'_>) -> Result<Revocation, Malformed> {
-    let principal = Principal::from_octets(reader.array()?);
-    let flags = reader.u8()?;
-    let (id, sub) = (DelegationId::from_octets(reader.array()?), DelegationId::from_octets(reader.array()?));
-    let none = DelegationId::default();
-    let delegation = match flags {
-        0 if id == none && sub == none => None,
-        1 if sub == none => Some((id, None)),
-        3 => Some((id, Some(sub))),
-        _ => return Err(Malformed::Value("the scope of a revocation")),
-    };
-    let epoch = match (reader.u8()?, reader.u32()?) {
-        (0, 0) => None,
-        (n, epoch) => Some((Interval::new(n).ok_or(Malformed::Value("an interval"))?, epoch)),
-    };
-    Ok(Revocation { principal, delegation, epoch })
 }
 
 /// Why a change is not taken over.

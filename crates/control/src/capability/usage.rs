@@ -31,16 +31,20 @@ pub const MAX_JOURNALS: usize = 64;
 /// A router of the provider, by its number in the key server's configuration.
 pub type RouterNumber = u16;
 
-/// A router's memory of totals: 16 random octets.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct JournalId(pub [u8; 16]);
+wayleave_core::wire! {
+    /// A router's memory of totals: 16 random octets.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+    pub struct JournalId(pub [u8; 16]);
+}
 
-/// What an account has sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
-    pub packets: u128,
-    /// Octets of IP packets, headers included.
-    pub octets: u128,
+wayleave_core::wire! {
+    /// What an account has sent.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Usage {
+        pub packets: u128,
+        /// Octets of IP packets, headers included.
+        pub octets: u128,
+    }
 }
 
 impl Usage {
@@ -73,13 +77,15 @@ pub struct UsageReport<A> {
     pub entries: Vec<(A, Usage)>,
 }
 
-/// What the server answers once a report's totals are durable with it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UsageAnswer {
-    /// The report's number.
-    pub number: u64,
-    /// The server had greater totals of this journal: the router's memory was put back.
-    pub is_behind: bool,
+wayleave_core::wire! {
+    /// What the server answers once a report's totals are durable with it.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct UsageAnswer {
+        /// The report's number.
+        pub number: u64,
+        /// The server had greater totals of this journal: the router's memory was put back.
+        pub is_behind: bool,
+    }
 }
 
 /// A router's side: which totals the server does not have yet.
@@ -216,15 +222,17 @@ impl<A: Copy + Ord> Reporter<A> {
     }
 }
 
-/// Why a report is not taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum UsageRefusal {
-    #[error("more than {MAX_ENTRIES} accounts in one report")]
-    TooLong,
-    #[error("more than {MAX_JOURNALS} journals: the router has lost its memory too often")]
-    TooManyJournals,
-    #[error("more accounts than the server keeps")]
-    NoRoom,
+wayleave_core::wire! {
+    /// Why a report is not taken.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+    pub enum UsageRefusal: "a refusal" {
+        #[error("more than {MAX_ENTRIES} accounts in one report")]
+        1 = TooLong,
+        #[error("more than {MAX_JOURNALS} journals: the router has lost its memory too often")]
+        2 = TooManyJournals,
+        #[error("more accounts than the server keeps")]
+        3 = NoRoom,
+    }
 }
 
 /// One total of the ledger, as it is stored: the greatest that was reported.

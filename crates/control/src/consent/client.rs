@@ -6,6 +6,7 @@ use std::time::Duration;
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
 use wayleave_packet::icing::mint::{Consent, EpochKey, NodeSecret};
 
@@ -16,7 +17,6 @@ use crate::frames::{Body, Frame};
 use crate::path::REQUEST_TIMEOUT;
 use crate::realm::{Membership, RealmKey, Server};
 use crate::rng::Rng;
-use crate::signed::Signed;
 
 /// Paths that are kept in consent at a time.
 pub const MAX_PATHS_KEPT: usize = 4096;
@@ -171,8 +171,8 @@ impl ConsentClient {
     }
 
     /// Fresh entropy of the system; the driver gives it before every input.
-    pub fn stir(&mut self, fresh: &Seed) {
-        self.rng.stir(fresh);
+    pub fn reseed(&mut self, fresh: &Seed) {
+        self.rng.reseed(fresh);
     }
 
     /// Requests that were sent so far: packets on a path that has its consents add none.

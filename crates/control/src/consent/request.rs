@@ -1,20 +1,23 @@
 //! A request for consent, signed by the sender's identity.
 
+use wayleave_core::wire::{List16, Malformed};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
+use wayleave_crypto::signed::{NotSigned, Object, SIGNATURE, Signed};
 use wayleave_packet::icing::header::{Hop, MAX_NODES, MIN_NODES, NodeId, Path, PathHash, Tag, Version};
 use wayleave_packet::icing::mint::EpochKey;
 
+use crate::codecs::{NodeIdCodec, TagCodec};
 use crate::realm::RealmKey;
-use crate::signed::{NotSigned, Object, SIGNATURE, Signed};
-use crate::wire::{Malformed, Reader, Writer};
 
-/// The exact path: node IDs and tags.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RequestedPath {
-    pub sender: NodeId,
-    /// The nodes behind the sender.
-    pub hops: Vec<(NodeId, Tag)>,
+wayleave_core::wire! {
+    /// The exact path: node IDs and tags.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct RequestedPath {
+        pub sender: NodeId as NodeIdCodec,
+        /// The nodes behind the sender.
+        pub hops: Vec<(NodeId, Tag)> as List16<{ MAX_NODES - 1 }, (NodeIdCodec, TagCodec)>,
+    }
 }
 
 impl RequestedPath {
@@ -38,28 +41,38 @@ impl RequestedPath {
     }
 }
 
-/// A sender asks a server for the consent of one node.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ConsentRequest {
-    pub realm: RealmKey,
-    /// The server that is asked.
-    pub server: IdentityKey,
-    /// Who asks.
-    pub sender: IdentityKey,
-    /// Random; never the same twice.
-    pub nonce: [u8; 16],
-    /// The Unix second at which it was made.
-    pub time: u64,
-    pub path: RequestedPath,
-    /// Which node of the path is to consent, by the tag that the path has for it.
-    pub index: u8,
-    /// The last Unix second for which consent is asked.
-    pub expiry: u32,
-    /// The path's first ID, signed by the sender's identity ([`EpochKey::sign`]).
-    pub epoch_key: [u8; EpochKey::LENGTH],
+wayleave_core::wire! {
+    /// A sender asks a server for the consent of one node.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct ConsentRequest: Self::check {
+        pub realm: RealmKey,
+        /// The server that is asked.
+        pub server: IdentityKey,
+        /// Who asks.
+        pub sender: IdentityKey,
+        /// Random; never the same twice.
+        pub nonce: [u8; 16],
+        /// The Unix second at which it was made.
+        pub time: u64,
+        pub path: RequestedPath,
+        /// Which node of the path is to consent, by the tag that the path has for it.
+        pub index: u8,
+        /// The last Unix second for which consent is asked.
+        pub expiry: u32,
+        /// The path's first ID, signed by the sender's identity ([`EpochKey::sign`]).
+        pub epoch_key: [u8; EpochKey::LENGTH],
+    }
 }
 
 impl ConsentRequest {
+    fn check(&self) -> Result<(), Malformed> {
+        let count = self.path.hops.len() + 1;
+        if count < MIN_NODES || self.index == 0 || usize::from(self.index) >= count {
+            return Err(Malformed::Value("the index"));
+        }
+        self.path.hash().map(drop)
+    }
+
     /// The tag under which the node is to consent.
     #[must_use]
     pub fn tag(&self) -> Option<Tag> {
@@ -81,39 +94,4 @@ impl ConsentRequest {
 impl Object for ConsentRequest {
     const LABEL: &'static str = "wayleave/control/consent-request/v1";
     const MAX: usize = 1 + 96 + 16 + 8 + 32 + 2 + (MAX_NODES - 1) * 36 + 1 + 4 + EpochKey::LENGTH + SIGNATURE;
-
-    fn write(&self, out: &mut Writer) {
-        out.bytes(&self.realm.0).identity(&self.server).identity(&self.sender).bytes(&self.nonce).u64(self.time);
-        out.bytes(&self.path.sender.to_bytes()).list(&self.path.hops, |out, (node, tag)| {
-            out.bytes(&node.to_bytes()).u32(tag.0);
-        });
-        out.u8(self.index).u32(self.expiry).bytes(&self.epoch_key);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let request = Self {
-            realm: RealmKey(reader.array()?),
-            server: reader.identity()?,
-            sender: reader.identity()?,
-            nonce: reader.array()?,
-            time: reader.u64()?,
-            path: RequestedPath {
-                sender: node(reader)?,
-                hops: reader.list(36, MAX_NODES - 1, |reader| Ok((node(reader)?, Tag(reader.u32()?))))?,
-            },
-            index: reader.u8()?,
-            expiry: reader.u32()?,
-            epoch_key: reader.array()?,
-        };
-        let count = request.path.hops.len() + 1;
-        if count < MIN_NODES || request.index == 0 || usize::from(request.index) >= count {
-            return Err(Malformed::Value("the index"));
-        }
-        request.path.hash()?;
-        Ok(request)
-    }
-}
-
-fn node(reader: &mut Reader<'_>) -> Result<NodeId, Malformed> {
-    NodeId::from_bytes(reader.array()?).ok_or(Malformed::Value("a node ID"))
 }

@@ -1,34 +1,37 @@
 //! The answer to a request: a proof of consent sealed to the sender's node ID, signed by the server.
 
 use wayleave_core::IdentityKey;
+use wayleave_core::wire::Writer;
 use wayleave_crypto::dh::{DhPublic, DhSecret};
 use wayleave_crypto::kdf;
 use wayleave_crypto::seal::{self, NotSealedWithThis, OVERHEAD};
 use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::signed::{Object, SIGNATURE};
 use wayleave_packet::icing::header::NodeId;
 use wayleave_packet::icing::mint::{Consent, NodeSecret};
 
+use crate::codecs::DhPublicCodec;
 use crate::realm::RealmKey;
-use crate::signed::{Object, SIGNATURE};
-use crate::wire::{Malformed, Reader, Writer};
 
 const KEY_LABEL: &str = "wayleave/control/consent-key/v1";
 const SEAL_LABEL: &str = "wayleave/control/consent-seal/v1";
 /// Octets of a sealed proof.
 const SEALED: usize = 16 + OVERHEAD;
 
-/// A consent, for the holder of the path's first node ID alone. Signed by the server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ConsentAnswer {
-    pub realm: RealmKey,
-    pub server: IdentityKey,
-    /// The request that it answers, by [`crate::signed::Signed::digest`].
-    pub request: [u8; 32],
-    /// The last Unix second of the consent; it may be earlier than was asked.
-    pub expiry: u32,
-    /// Made for this answer.
-    pub ephemeral: DhPublic,
-    pub sealed: [u8; SEALED],
+wayleave_core::wire! {
+    /// A consent, for the holder of the path's first node ID alone. Signed by the server.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct ConsentAnswer {
+        pub realm: RealmKey,
+        pub server: IdentityKey,
+        /// The request that it answers, by [`wayleave_crypto::signed::Signed::digest`].
+        pub request: [u8; 32],
+        /// The last Unix second of the consent; it may be earlier than was asked.
+        pub expiry: u32,
+        /// Made for this answer.
+        pub ephemeral: DhPublic as DhPublicCodec,
+        pub sealed: [u8; SEALED],
+    }
 }
 
 impl ConsentAnswer {
@@ -68,20 +71,4 @@ pub fn open(answer: &ConsentAnswer, secret: &NodeSecret) -> Result<Consent, NotS
 impl Object for ConsentAnswer {
     const LABEL: &'static str = "wayleave/control/consent-answer/v1";
     const MAX: usize = 1 + 32 + 32 + 32 + 4 + 32 + SEALED + SIGNATURE;
-
-    fn write(&self, out: &mut Writer) {
-        out.bytes(&self.realm.0).identity(&self.server).bytes(&self.request).u32(self.expiry);
-        out.bytes(&self.ephemeral.to_bytes()).bytes(&self.sealed);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            realm: RealmKey(reader.array()?),
-            server: reader.identity()?,
-            request: reader.array()?,
-            expiry: reader.u32()?,
-            ephemeral: DhPublic::from_bytes(reader.array()?).map_err(|_| Malformed::Value("the ephemeral key"))?,
-            sealed: reader.array()?,
-        })
-    }
 }

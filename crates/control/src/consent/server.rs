@@ -6,6 +6,7 @@ use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::{NodeId, PathHash, Tag};
 use wayleave_packet::icing::mint::TagBranch;
 
@@ -19,7 +20,6 @@ use crate::frames::{Body, Frame};
 use crate::labels::Labels;
 use crate::realm::{Membership, RealmKey};
 use crate::rng::Rng;
-use crate::signed::Signed;
 use crate::store::{Record, Store};
 
 /// A request's time may differ from the server's by this many seconds.
@@ -226,8 +226,8 @@ impl ConsentServer {
     }
 
     /// Fresh entropy of the system; the driver gives it before every input.
-    pub fn stir(&mut self, fresh: &Seed) {
-        self.rng.stir(fresh);
+    pub fn reseed(&mut self, fresh: &Seed) {
+        self.rng.reseed(fresh);
     }
 
     /// What it knows.

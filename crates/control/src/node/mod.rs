@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
 use wayleave_crypto::secret::Seed;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
 
 use crate::advert::{Advert, Relationship};
@@ -24,7 +25,6 @@ use crate::path::{
     SubscriptionOutput, build,
 };
 use crate::realm::{Membership, Server};
-use crate::signed::Signed;
 use crate::store::{Record, Store};
 use crate::topology::{PartialPath, Step};
 use publisher::{Outcome, Publisher, Wish};
@@ -234,8 +234,8 @@ impl Node {
     }
 
     /// Fresh entropy of the system; the driver gives it before every input.
-    pub fn stir(&mut self, fresh: &Seed) {
-        self.consents.stir(fresh);
+    pub fn reseed(&mut self, fresh: &Seed) {
+        self.consents.reseed(fresh);
     }
 
     /// What it knows.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::mint::{EpochKey, NodeSecret};
 
 use crate::advert::{Advert, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_TAGS, MIN_MTU, TagOffer};
 use crate::database::Refusal;
 use crate::frames::{Body, Frame};
 use crate::realm::{Membership, Server};
-use crate::signed::Signed;
 
 /// The first request number of registrations; those of other clients of one link are below.
 pub(super) const REQUESTS: u32 = 1 << 31;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wayleave_core::{IdentityKey, InnerPrefixes};
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::NodeId;
 use wayleave_packet::icing::mint::EpochKey;
 
 use crate::advert::Advert;
 use crate::database::Database;
 use crate::realm::{Membership, Name};
-use crate::signed::Signed;
 
 /// Epoch keys of one node that are remembered: of its last adverts, until they end.
 const MAX_IDS: usize = 4;

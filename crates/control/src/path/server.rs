@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
+use wayleave_crypto::signed::Signed;
 
 use super::build;
 use crate::advert::Advert;
@@ -12,7 +13,6 @@ use crate::database::{Change, Database, Refusal};
 use crate::frames::{Body, Frame, Host, MAX_ANSWER, MAX_RECORDS};
 use crate::labels::Labels;
 use crate::realm::{Membership, RealmKey, Roles};
-use crate::signed::Signed;
 use crate::store::{Record, Store};
 use crate::topology::{MAX_PATHS, MAX_STEPS, PartialPath, Topology};
 
@@ -220,7 +220,7 @@ impl PathServer {
         }
         let done = match frame.body {
             Body::Register { membership, advert } => self.register(link, request, peer, membership, advert, now),
-            Body::HandIn(list) => self.hand_in(link, request, list, now),
+            Body::SubmitRevocations(list) => self.submit_revocations(link, request, list, now),
             Body::Subscribe { instance, since } => self.subscribe(link, peer, instance, since, now),
             Body::Records { complete, records, .. } if is_server => {
                 self.records(peer, complete, records, now);
@@ -282,7 +282,7 @@ impl PathServer {
         checked.map(|_| ())
     }
 
-    fn hand_in(
+    fn submit_revocations(
         &mut self,
         link: u64,
         request: u32,

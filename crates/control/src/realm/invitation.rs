@@ -8,15 +8,16 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use wayleave_core::wire::{List16, Malformed, Writer};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 
-use super::membership::{MAX_MEMBERSHIP, Membership, noise_key};
+use super::membership::{MAX_MEMBERSHIP, Membership};
 use super::{Grants, MAX_ADDRESS, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey, Server};
-use crate::signed::{Object, SIGNATURE, Signed};
-use crate::wire::{Malformed, Reader, Writer};
+use crate::codecs::NoiseKeyCodec;
 
 /// Servers that an invitation names: where to join, and then where paths are had.
 pub const MAX_SERVERS: usize = 8;
@@ -25,21 +26,23 @@ const PREFIX: &str = "wayleave-join-v1.";
 /// Under which an identity states that it joins.
 const POSSESSION: &str = "wayleave/control/join-identity/v1";
 
-/// What a node will be once it has joined. Signed by the realm's key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Invitation {
-    pub realm: RealmKey,
-    /// The one-time key, which signs the join request.
-    pub key: [u8; 32],
-    pub grants: Grants,
-    /// The Unix second at which it was made.
-    pub issued: u64,
-    /// The last Unix second at which it can be used.
-    pub not_after: u64,
-    /// Seconds that the membership lasts.
-    pub membership: u64,
-    /// The operator's side first, then the path servers.
-    pub servers: Vec<Server>,
+wayleave_core::wire! {
+    /// What a node will be once it has joined. Signed by the realm's key.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Invitation: Self::check {
+        pub realm: RealmKey,
+        /// The one-time key, which signs the join request.
+        pub key: [u8; 32],
+        pub grants: Grants,
+        /// The Unix second at which it was made.
+        pub issued: u64,
+        /// The last Unix second at which it can be used.
+        pub not_after: u64,
+        /// Seconds that the membership lasts.
+        pub membership: u64,
+        /// The operator's side first, then the path servers.
+        pub servers: Vec<Server> as List16<MAX_SERVERS>,
+    }
 }
 
 impl Object for Invitation {
@@ -55,28 +58,14 @@ impl Object for Invitation {
         + 2
         + MAX_SERVERS * (33 + MAX_ADDRESS)
         + SIGNATURE;
+}
 
-    fn write(&self, out: &mut Writer) {
-        out.bytes(&self.realm.0).bytes(&self.key);
-        self.grants.write(out);
-        out.u64(self.issued).u64(self.not_after).u64(self.membership);
-        out.list(&self.servers, |out, server| server.write(out));
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let invitation = Self {
-            realm: RealmKey(reader.array()?),
-            key: reader.array()?,
-            grants: Grants::read(reader)?,
-            issued: reader.u64()?,
-            not_after: reader.u64()?,
-            membership: reader.u64()?,
-            servers: reader.list(Server::LEAST, MAX_SERVERS, Server::read)?,
-        };
-        let is_valid = invitation.issued <= invitation.not_after
-            && (1..=MAX_MEMBERSHIP).contains(&invitation.membership)
-            && !invitation.servers.is_empty();
-        if is_valid { Ok(invitation) } else { Err(Malformed::Value("the validity or the servers")) }
+impl Invitation {
+    fn check(&self) -> Result<(), Malformed> {
+        let is_valid = self.issued <= self.not_after
+            && (1..=MAX_MEMBERSHIP).contains(&self.membership)
+            && !self.servers.is_empty();
+        if is_valid { Ok(()) } else { Err(Malformed::Value("the validity or the servers")) }
     }
 }
 
@@ -196,14 +185,16 @@ pub struct NodeKeys {
     pub noise: DhPublic,
 }
 
-/// A node's own keys under an invitation. Signed by the one-time key; the identity signed too, so that nobody joins with
-/// another's.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JoinRequest {
-    pub invitation: Signed<Invitation>,
-    pub identity: IdentityKey,
-    pub noise: DhPublic,
-    possession: [u8; SIGNATURE],
+wayleave_core::wire! {
+    /// A node's own keys under an invitation. Signed by the one-time key; the identity signed too, so that nobody joins with
+    /// another's.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct JoinRequest {
+        pub invitation: Signed<Invitation>,
+        pub identity: IdentityKey,
+        pub noise: DhPublic as NoiseKeyCodec,
+        possession: [u8; SIGNATURE],
+    }
 }
 
 impl JoinRequest {
@@ -235,22 +226,6 @@ impl JoinRequest {
 impl Object for JoinRequest {
     const LABEL: &'static str = "wayleave/control/join/v1";
     const MAX: usize = 1 + 4 + Invitation::MAX + 64 + SIGNATURE + SIGNATURE;
-
-    fn write(&self, out: &mut Writer) {
-        out.blob(self.invitation.octets())
-            .identity(&self.identity)
-            .bytes(&self.noise.to_bytes())
-            .bytes(&self.possession);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            invitation: Signed::decode(reader.blob(Invitation::MAX)?)?,
-            identity: reader.identity()?,
-            noise: noise_key(reader)?,
-            possession: reader.array()?,
-        })
-    }
 }
 
 /// Why a node was not admitted or not renewed, or does not believe that it was.

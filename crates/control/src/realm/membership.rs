@@ -1,32 +1,40 @@
 //! A membership: the realm's operator states who a node is and what it may do.
 
 use wayleave_core::IdentityKey;
+use wayleave_core::wire::Malformed;
 use wayleave_crypto::dh::DhPublic;
+use wayleave_crypto::signed::{Object, SIGNATURE};
 
 use super::{Grants, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey};
-use crate::signed::{Object, SIGNATURE};
-use crate::wire::{Malformed, Reader, Writer};
+use crate::codecs::NoiseKeyCodec;
 
 /// A membership lasts at most this many seconds: 400 days.
 pub const MAX_MEMBERSHIP: u64 = 400 * 86_400;
 
-/// A node is a member of a realm. Signed by the realm's key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Membership {
-    pub realm: RealmKey,
-    /// Rises with each membership of this identity; an older one never replaces a newer one.
-    pub number: u64,
-    pub identity: IdentityKey,
-    /// The node's static key for sealing between gateways (Noise, X25519).
-    pub noise: DhPublic,
-    pub grants: Grants,
-    /// The first Unix second.
-    pub not_before: u64,
-    /// The last one.
-    pub not_after: u64,
+wayleave_core::wire! {
+    /// A node is a member of a realm. Signed by the realm's key.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Membership: Self::check {
+        pub realm: RealmKey,
+        /// Rises with each membership of this identity; an older one never replaces a newer one.
+        pub number: u64,
+        pub identity: IdentityKey,
+        /// The node's static key for sealing between gateways (Noise, X25519).
+        pub noise: DhPublic as NoiseKeyCodec,
+        pub grants: Grants,
+        /// The first Unix second.
+        pub not_before: u64,
+        /// The last one.
+        pub not_after: u64,
+    }
 }
 
 impl Membership {
+    fn check(&self) -> Result<(), Malformed> {
+        let lasts = self.not_after.checked_sub(self.not_before);
+        if lasts.is_none_or(|lasts| lasts > MAX_MEMBERSHIP) { Err(Malformed::Value("the validity")) } else { Ok(()) }
+    }
+
     /// Whether it holds at the Unix second `now`.
     #[must_use]
     pub fn holds(&self, now: u64) -> bool {
@@ -43,33 +51,4 @@ impl Membership {
 impl Object for Membership {
     const LABEL: &'static str = "wayleave/control/membership/v1";
     const MAX: usize = 1 + 32 + 8 + 64 + 2 + 2 + MAX_NAMES * (1 + MAX_NAME) + 2 + MAX_PREFIXES * 18 + 16 + SIGNATURE;
-
-    fn write(&self, out: &mut Writer) {
-        out.bytes(&self.realm.0).u64(self.number).identity(&self.identity).bytes(&self.noise.to_bytes());
-        self.grants.write(out);
-        out.u64(self.not_before).u64(self.not_after);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let membership = Self {
-            realm: RealmKey(reader.array()?),
-            number: reader.u64()?,
-            identity: reader.identity()?,
-            noise: noise_key(reader)?,
-            grants: Grants::read(reader)?,
-            not_before: reader.u64()?,
-            not_after: reader.u64()?,
-        };
-        let lasts = membership.not_after.checked_sub(membership.not_before);
-        if lasts.is_none_or(|lasts| lasts > MAX_MEMBERSHIP) {
-            return Err(Malformed::Value("the validity"));
-        }
-        Ok(membership)
-    }
-}
-
-/// An X25519 key in canonical form and not of small order.
-pub(super) fn noise_key(reader: &mut Reader<'_>) -> Result<DhPublic, Malformed> {
-    let key = DhPublic::from_bytes(reader.array()?).ok().filter(|key| !key.is_small_order());
-    key.ok_or(Malformed::Value("the Noise key"))
 }

@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use wayleave_core::{IdentityKey, Prefix};
 
-use crate::wire::{Malformed, Reader, Writer, check_ascending, is_text};
+use wayleave_core::wire::{Ascii, List16, Malformed, Reader, Wire, Writer, check_ascending};
 
 pub use invitation::{Invitation, JoinError, JoinRequest, MAX_SERVERS, NodeKeys, Token, TokenError};
 pub use membership::{MAX_MEMBERSHIP, Membership};
@@ -29,9 +29,11 @@ pub const MAX_NAME: usize = 63;
 /// Octets of a server's address.
 pub const MAX_ADDRESS: usize = 255;
 
-/// The Ed25519 public key of a realm.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RealmKey(pub [u8; 32]);
+wayleave_core::wire! {
+    /// The Ed25519 public key of a realm.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct RealmKey(pub [u8; 32]);
+}
 
 impl fmt::Display for RealmKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,9 +80,17 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        reader.text(MAX_NAME)?.parse().map_err(|_| Malformed::Value("a name"))
+impl Wire for Name {
+    const LEAST: usize = 2;
+
+    fn write(&self, out: &mut Writer) {
+        out.text(&self.0);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        from.text(MAX_NAME)?.parse().map_err(|_| Malformed::Value("a name"))
     }
 }
 
@@ -110,68 +120,52 @@ impl Roles {
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
+}
 
-    pub(crate) fn write(self, out: &mut Writer) {
+impl Wire for Roles {
+    const LEAST: usize = 2;
+
+    fn write(&self, out: &mut Writer) {
         out.u16(self.0);
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let bits = reader.u16()?;
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let bits = from.u16()?;
         if bits == 0 || bits & !Self::ALL != 0 { Err(Malformed::Value("the roles")) } else { Ok(Self(bits)) }
     }
 }
 
-/// A server: who it is, and where it listens (`HOST:PORT`).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Server {
-    pub identity: IdentityKey,
-    pub address: String,
+wayleave_core::wire! {
+    /// A server: who it is, and where it listens (`HOST:PORT`).
+    #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub struct Server: Self::check {
+        pub identity: IdentityKey,
+        pub address: String as Ascii<MAX_ADDRESS>,
+    }
+
+    /// What an operator grants a node, in invitation and membership alike.
+    #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    pub struct Grants: Self::check {
+        pub roles: Roles,
+        /// The names by which others reach it, ascending; the first stands in logs.
+        pub names: Vec<Name> as List16<MAX_NAMES>,
+        /// What it may source and receive inside the overlay, ascending.
+        pub prefixes: Vec<Prefix> as List16<MAX_PREFIXES>,
+    }
 }
 
 impl Server {
-    pub(crate) const LEAST: usize = 33;
-
-    pub(crate) fn write(&self, out: &mut Writer) {
-        out.identity(&self.identity).text(&self.address);
+    fn check(&self) -> Result<(), Malformed> {
+        if self.address.contains(':') { Ok(()) } else { Err(Malformed::Value("a server's address")) }
     }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let server = Self { identity: reader.identity()?, address: reader.text(MAX_ADDRESS)? };
-        let is_address = is_text(&server.address, MAX_ADDRESS) && server.address.contains(':');
-        if is_address { Ok(server) } else { Err(Malformed::Value("a server's address")) }
-    }
-}
-
-/// What an operator grants a node, in invitation and membership alike.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Grants {
-    pub roles: Roles,
-    /// The names by which others reach it, ascending; the first stands in logs.
-    pub names: Vec<Name>,
-    /// What it may source and receive inside the overlay, ascending.
-    pub prefixes: Vec<Prefix>,
 }
 
 impl Grants {
-    pub(crate) fn write(&self, out: &mut Writer) {
-        self.roles.write(out);
-        out.list(&self.names, |out, name| {
-            out.text(name.as_str());
-        });
-        out.list(&self.prefixes, |out, prefix| {
-            out.prefix(prefix);
-        });
-    }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let roles = Roles::read(reader)?;
-        let names = reader.list(2, MAX_NAMES, Name::read)?;
-        let prefixes = reader.list(2, MAX_PREFIXES, Reader::prefix)?;
-        if names.is_empty() {
+    fn check(&self) -> Result<(), Malformed> {
+        if self.names.is_empty() {
             return Err(Malformed::Value("the list of names"));
         }
-        check_ascending(&names, "the names")?;
-        check_ascending(&prefixes, "the prefixes")?;
-        Ok(Self { roles, names, prefixes })
+        check_ascending(&self.names, "the names")?;
+        check_ascending(&self.prefixes, "the prefixes")
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use wayleave_core::wire::Malformed;
 use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 
 use super::{Grants, Invitation, JoinError, JoinRequest, Membership, Name, RealmKey, RevocationList, Server, Token};
-use crate::signed::Signed;
 use crate::store::{Record, Store};
-use crate::wire::Malformed;
 
 /// Admissions, renewals and revocations that wait to be durable.
 const MAX_PENDING: usize = 256;

@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use wayleave_control::advert::{Advert, Link, Relationship, TagOffer, TagUse};
 use wayleave_control::database::Database;
 use wayleave_control::realm::{Grants, Membership, Name, RealmKey, RevocationList, Roles, Server};
-use wayleave_control::signed::Signed;
 use wayleave_control::store::Record;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::Tag;
 use wayleave_packet::icing::mint::{EpochKey, NodeSecret, TagMaster};
 

@@ -9,9 +9,9 @@ use wayleave_control::consent::{
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame};
 use wayleave_control::realm::Membership;
-use wayleave_control::signed::Signed;
 use wayleave_control::store::Store;
 use wayleave_core::{Machine, Now};
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::{Hop, Packet, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, EpochKey, Form, Nonce, Sender, encapsulate, tag_epoch};
 use wayleave_packet::icing::verify::{PathKeys, check_consent};

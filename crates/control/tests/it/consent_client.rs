@@ -11,9 +11,9 @@ use wayleave_control::frames::{Body, Frame};
 use wayleave_control::labels::Labels;
 use wayleave_control::path::build;
 use wayleave_control::realm::Server;
-use wayleave_control::signed::Signed;
 use wayleave_control::store::Store;
 use wayleave_core::{IdentityKey, Machine, Now};
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::Version;
 

@@ -3,8 +3,8 @@
 use wayleave_control::advert::{MAX_AHEAD, Relationship};
 use wayleave_control::database::{Change, Database, Refusal};
 use wayleave_control::realm::Membership;
-use wayleave_control::signed::Signed;
 use wayleave_control::store::Record;
+use wayleave_crypto::signed::Signed;
 
 use super::common::*;
 
@@ -151,8 +151,8 @@ fn members_beyond_the_capacity_and_fake_nodes_take_no_room() {
 
 /// The advert's octets with a signature of zeros.
 fn signed_octets(advert: &wayleave_control::advert::Advert) -> Signed<wayleave_control::advert::Advert> {
-    use wayleave_control::signed::Object;
-    let mut out = wayleave_control::wire::Writer::new();
+    use wayleave_core::wire::{Wire, Writer};
+    let mut out = Writer::new();
     out.u8(1);
     advert.write(&mut out);
     out.bytes(&[0; 64]);

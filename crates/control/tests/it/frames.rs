@@ -8,8 +8,8 @@ use wayleave_control::path::build;
 use wayleave_control::realm::JoinError;
 use wayleave_control::store::Record;
 use wayleave_control::topology::{PartialPath, Step};
-use wayleave_control::wire::Malformed;
 use wayleave_core::IdentityKey;
+use wayleave_core::wire::Malformed;
 
 use super::common::*;
 use super::objects::{consent_answer, consent_request, join_request};
@@ -30,7 +30,7 @@ pub(crate) fn all() -> Vec<Frame> {
     let bodies = vec![
         Body::Register { membership: membership(), advert },
         Body::Registered { number: 77 },
-        Body::HandIn(list),
+        Body::SubmitRevocations(list),
         Body::Subscribe { instance: 1, since: 2 },
         Body::Records { instance: 1, version: 2, complete: true, records: records.clone() },
         find(Host::Name(name("n4"))),

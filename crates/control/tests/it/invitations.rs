@@ -5,10 +5,10 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::Value;
 use wayleave_control::capability::*;
-use wayleave_control::signed::Signed;
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::Delegation;
 
 use super::capability::{change, id, principal, provider, server_with, signer, terms, zone};

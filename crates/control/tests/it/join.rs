@@ -6,9 +6,9 @@ use wayleave_control::realm::{
     InviteError, Invitee, JoinError, JoinRequest, Membership, NodeKeys, Registrar, RegistrarEvent, RegistrarInput,
     RegistrarOutput, Token, TokenError,
 };
-use wayleave_control::signed::Signed;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::Machine;
+use wayleave_crypto::signed::Signed;
 
 use super::common::*;
 

@@ -4,6 +4,7 @@
 mod common;
 
 mod capability;
+mod channel_vectors;
 mod consent;
 mod consent_client;
 mod database;

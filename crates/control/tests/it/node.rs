@@ -12,9 +12,9 @@ use wayleave_control::frames::{Body, Frame, Host};
 use wayleave_control::node::{Node, NodeConfig, NodeEvent, NodeInput, NodeOutput, Profile, PublisherConfig};
 use wayleave_control::path::{PathFailure, PathServer, PathServerConfig, PathServerInput, PathServerOutput};
 use wayleave_control::realm::{Membership, Server};
-use wayleave_control::signed::Signed;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::{IdentityKey, Machine, Now, UnixTime};
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
 
 use super::common::*;
@@ -411,7 +411,7 @@ fn a_node_that_leaves_or_is_removed_is_on_no_remembered_path() {
     world.give(2, NodeInput::Profile(profile(2, &[(1, Customer), (3, Customer)])));
     world.pass(3);
     world.found(1, n3()).expect("it is back");
-    let list = Frame { request: 1, body: Body::HandIn(revocations(1, &[2])) }.encode();
+    let list = Frame { request: 1, body: Body::SubmitRevocations(revocations(1, &[2])) }.encode();
     let now = world.now;
     let paths = world.paths.as_mut().expect("a server");
     paths.handle(PathServerInput::Connected { link: 77, peer: identity(77) }, now);

@@ -4,11 +4,11 @@ use proptest::prelude::*;
 use wayleave_control::advert::{Advert, MAX_LINKS, Relationship, TagUse};
 use wayleave_control::consent::{ConsentAnswer, ConsentRequest, RequestedPath, seal};
 use wayleave_control::realm::{Invitee, JoinRequest, Membership, NodeKeys, Registrar, RevocationList, Token};
-use wayleave_control::signed::{NotSigned, Object, Signed};
 use wayleave_control::store::{Record, Store};
-use wayleave_control::wire::{Malformed, Writer};
+use wayleave_core::wire::{Malformed, Writer};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::dh::DhSecret;
+use wayleave_crypto::signed::{NotSigned, Object, Signed};
 
 use super::common::*;
 

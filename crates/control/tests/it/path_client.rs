@@ -7,9 +7,9 @@ use wayleave_control::path::{
     PathClient, PathClientConfig, PathClientInput, PathClientOutput, PathFailure, PathFault, PathServer,
     PathServerInput,
 };
-use wayleave_control::signed::Signed;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::{IdentityKey, Machine, Now};
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::{Hop, HopId, Path};
 
 use super::common::*;
@@ -258,7 +258,7 @@ fn a_lying_server_gets_nothing_believed_that_nodes_did_not_sign() {
     assert_eq!(only(&[0, 2, 3, 1, 5, 4]), [PathFailure::Path(PathFault::Valley(3))]);
     // Records that are not signed as they must be.
     let forged = lie(&|_, records| {
-        let forged = wayleave_control::signed::Signed::sign(&membership(4), &realm_key(1)).expect("in order");
+        let forged = wayleave_crypto::signed::Signed::sign(&membership(4), &realm_key(1)).expect("in order");
         *records = records
             .iter()
             .map(|record| match record {

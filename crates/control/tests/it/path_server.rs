@@ -110,7 +110,7 @@ fn only_the_node_itself_registers_and_only_members_do() {
     connect(&mut server, 1, 1);
     assert_eq!(refusal(&ask(&mut server, 1, register(0, &advert(0, &[])), at(0))), Some(Refusal::NotOwn));
     connect(&mut server, 2, 0);
-    let forged = wayleave_control::signed::Signed::sign(&membership(0), &realm_key(1)).expect("in order");
+    let forged = wayleave_crypto::signed::Signed::sign(&membership(0), &realm_key(1)).expect("in order");
     let body = Body::Register { membership: forged, advert: signed_advert(&advert(0, &[]), 0) };
     assert_eq!(refusal(&ask(&mut server, 2, body, at(0))), Some(Refusal::Signature));
     // Somebody else's membership with one's own advert.
@@ -182,7 +182,7 @@ fn a_path_to_a_path_server_is_found_by_role() {
     let mut all = records(6, &small());
     let mut member = membership(4);
     member.grants.roles = wayleave_control::realm::Roles::PATH_SERVER;
-    all[4] = Record::Membership(wayleave_control::signed::Signed::sign(&member, &realm_key(0)).expect("in order"));
+    all[4] = Record::Membership(wayleave_crypto::signed::Signed::sign(&member, &realm_key(0)).expect("in order"));
     let mut server = PathServer::new(config(Store::Kept(all)));
     connect(&mut server, 1, 0);
     let (paths, _) = paths(ask(&mut server, 1, Body::FindPathServer { partials: Vec::new() }, at(0)));
@@ -198,7 +198,7 @@ fn strangers_and_nodes_without_an_advert_get_no_paths() {
     let subscribe = Body::Subscribe { instance: 0, since: 0 };
     assert_eq!(refusal(&ask(&mut server, 1, subscribe, at(0))), Some(Refusal::NotMember));
     let list = revocations(2, &[0]);
-    assert!(refusal(&ask(&mut server, 1, Body::HandIn(list), at(0))).is_none());
+    assert!(refusal(&ask(&mut server, 1, Body::SubmitRevocations(list), at(0))).is_none());
     connect(&mut server, 2, 0);
     assert_eq!(refusal(&ask(&mut server, 2, find("n4"), at(0))), Some(Refusal::Revoked));
     connect(&mut server, 3, 1);
@@ -260,7 +260,7 @@ fn subscribers_get_everything_then_every_change_and_nothing_twice() {
     let (changes, _) = answers(&mut server, at(0));
     assert_eq!(count(&changes), [(2, true)]);
     // A list of removed nodes comes alone.
-    ask(&mut server, 2, Body::HandIn(revocations(7, &[5])), at(1));
+    ask(&mut server, 2, Body::SubmitRevocations(revocations(7, &[5])), at(1));
     server.handle_timeout(at(2));
     assert_eq!(count(&answers(&mut server, at(2)).0), [(1, true)]);
     // Whoever comes back says how far it was.
@@ -278,14 +278,14 @@ fn a_removed_subscriber_learns_nothing_more() {
     connect(&mut server, 2, 3);
     ask(&mut server, 1, Body::Subscribe { instance: 0, since: 0 }, at(0));
     ask(&mut server, 2, Body::Subscribe { instance: 0, since: 0 }, at(0));
-    ask(&mut server, 2, Body::HandIn(revocations(7, &[0])), at(1));
+    ask(&mut server, 2, Body::SubmitRevocations(revocations(7, &[0])), at(1));
     server.handle_timeout(at(2));
     let (frames, _) = answers(&mut server, at(2));
     let (to_removed, others): (Vec<_>, Vec<_>) = frames.into_iter().partition(|(link, _)| *link == 1);
     assert_eq!(refusal(&to_removed), Some(Refusal::Revoked), "but why");
     assert_eq!((to_removed.len(), others.len(), others[0].0), (1, 1, 2));
     // Once.
-    ask(&mut server, 2, Body::HandIn(revocations(8, &[0, 5])), at(3));
+    ask(&mut server, 2, Body::SubmitRevocations(revocations(8, &[0, 5])), at(3));
     server.handle_timeout(at(4));
     assert!(answers(&mut server, at(4)).0.iter().all(|(link, _)| *link == 2));
 }
@@ -321,7 +321,7 @@ fn a_server_that_lost_its_store_asks_its_peer_before_it_answers() {
         let mut all = records(6, &small());
         all.push(Record::Advert(signed_advert(&newer, 0)));
         all.push(Record::Membership(
-            wayleave_control::signed::Signed::sign(&membership(60), &realm_key(1)).expect("in order"),
+            wayleave_crypto::signed::Signed::sign(&membership(60), &realm_key(1)).expect("in order"),
         ));
         let body = Body::Records { instance: 3, version: 8, complete: true, records: all };
         server.handle(PathServerInput::Frame { link: 2, octets: Frame { request: 0, body }.encode() }, at(0));
@@ -337,7 +337,7 @@ fn a_server_that_lost_its_store_asks_its_peer_before_it_answers() {
 }
 
 fn forged_record() -> Record {
-    Record::Membership(wayleave_control::signed::Signed::sign(&membership(0), &realm_key(1)).expect("in order"))
+    Record::Membership(wayleave_crypto::signed::Signed::sign(&membership(0), &realm_key(1)).expect("in order"))
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn nodes_that_are_no_forwarders_are_ends_only() {
         if node == 1 {
             membership.grants.roles = Roles::GATEWAY;
         }
-        let membership = wayleave_control::signed::Signed::sign(&membership, &super::common::realm_key(0));
+        let membership = wayleave_crypto::signed::Signed::sign(&membership, &super::common::realm_key(0));
         database.apply_membership(membership.expect("in order"), NOW).expect("in order");
         database.apply_advert(signed_advert(advert, node), NOW).expect("in order");
     }

@@ -7,10 +7,10 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::Value;
 use wayleave_control::capability::*;
-use wayleave_control::signed::{Object, Signed};
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::{Object, Signed};
 use wayleave_packet::platypus::header::{Delegation, Interval, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use wayleave_control::frames::Frame;
-use wayleave_control::signed::{Object, Signed};
+use wayleave_crypto::signed::{Object, Signed};
 
 use super::common::*;
 use super::frames;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::icing::mint::Form;
 
-use super::machine::{Gateway, room};
+use super::machine::Gateway;
 use super::peer::{Candidate, Peer, RouteState};
 
 /// A path to a peer.
@@ -91,11 +91,11 @@ fn path(candidate: &Candidate) -> PathStatus {
         nodes: candidate.nodes.to_vec(),
         is_listed: candidate.is_listed,
         proven_until: lane.map(|lane| lane.expiry),
-        room: lane.map(|lane| room(lane, candidate.path.mtu().into(), Form::Handle)),
+        room: lane.map(|lane| lane.inner_mtu(candidate.path.mtu().into(), Form::Handle)),
         round_trip: lane.and_then(|lane| lane.round_trip),
         answered: candidate.answered,
         dead_since: candidate.dead_since,
-        is_held: lane.is_some_and(super::peer::Lane::is_held),
+        is_held: lane.is_some_and(super::lane::Lane::is_held),
         refused: candidate.refused.clone(),
     }
 }

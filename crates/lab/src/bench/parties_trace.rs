@@ -98,7 +98,7 @@ impl Exchange {
     fn work(&mut self, number: PartyNumber, input: Option<PartyInput>) {
         let (at, begin) = (self.now(), thread_time());
         let party = &mut self.parties[index(number)];
-        party.stir(&fresh());
+        party.reseed(&fresh());
         match input {
             Some(input) => party.handle(input, at),
             None => party.handle_timeout(at),

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use wayleave_bgp::{Ipv6NextHop, Message, Update, mrt};
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::{print, print_json};
+use wayleave_config::parse::endpoint;
 use wayleave_core::{Afi, Asn, UnixTime};
 use wayleave_lab::replay::{Replay, ReplayError, Speaker, StopHandle};
 use wayleave_runtime::logs;
@@ -24,7 +25,7 @@ pub struct Speak {
     #[arg(long)]
     pub mrt: PathBuf,
     /// Address of the peer.
-    #[arg(long)]
+    #[arg(long, value_parser = endpoint)]
     pub connect: SocketAddr,
     /// The speaker's AS, prepended to every path.
     #[arg(long)]

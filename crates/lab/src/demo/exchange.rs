@@ -1,11 +1,8 @@
 //! The demonstration's exchange: processes of parties and proxies, routers, and the routes that they announce.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use serde_json::Value;
 use wayleave_core::{Asn, Prefix};
 use wayleave_route_server::policy::validate::Martians;
@@ -18,7 +15,8 @@ use super::overlay::SshDemo;
 use crate::exchange::files::{Files, Folders, Settings};
 use crate::exchange::router;
 use crate::netns::{Network, NetworkNamespace, Rung};
-use crate::process::{Daemon, wait_until};
+use crate::process::wait_until;
+use crate::role_process::RoleProcess;
 use crate::routers::Routers;
 use crate::speaker::{Identity, Routes, Speaker, routes_of_mrt};
 use crate::table::{Announcement, Customer, LearnedRoute, Router, RouterError};
@@ -28,91 +26,6 @@ pub(super) const NAME: &str = "demo-ix";
 
 /// Limit on each wait of a step.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
-
-/// A `wayleave run` process that can be killed and started again.
-#[derive(Debug)]
-pub struct RoleProcess {
-    name: String,
-    namespace: NetworkNamespace,
-    binary: PathBuf,
-    arguments: Vec<OsString>,
-    log: PathBuf,
-    daemon: Option<Daemon>,
-}
-
-impl RoleProcess {
-    /// `binary run KIND` with a configuration, in `place`; not started yet.
-    #[must_use]
-    pub fn new(
-        name: String,
-        namespace: &NetworkNamespace,
-        binary: &Path,
-        kind: &str,
-        config: PathBuf,
-        log: PathBuf,
-    ) -> Self {
-        let arguments = vec!["run".into(), kind.into(), "--refuse-nobody".into(), "--config".into(), config.into()];
-        Self { name, namespace: namespace.clone(), binary: binary.to_path_buf(), arguments, log, daemon: None }
-    }
-
-    /// Starts the process.
-    pub fn start(&mut self) -> Result<(), String> {
-        let mut command = self.command();
-        command.args(&self.arguments);
-        let daemon = Daemon::start(&mut command, &self.log).map_err(|error| format!("{}: {error}", self.name))?;
-        self.daemon = Some(daemon);
-        Ok(())
-    }
-
-    /// In a namespace the process ends with the PID namespace. On loopback `setpriv` makes the kernel kill it with its parent.
-    fn command(&self) -> Command {
-        let tool = Path::new("/usr/bin/setpriv");
-        if self.namespace != NetworkNamespace::Own || !tool.exists() {
-            return self.namespace.command(&self.binary);
-        }
-        let mut command = Command::new(tool);
-        command.args(["--pdeathsig", "KILL"]).arg(&self.binary);
-        command
-    }
-
-    /// `kill -9`.
-    pub fn kill(&mut self) {
-        self.daemon = None;
-    }
-
-    /// The ID of its process, while it runs.
-    #[must_use]
-    pub fn id(&self) -> Option<u32> {
-        self.daemon.as_ref().map(Daemon::id)
-    }
-
-    /// Whether the process runs.
-    pub fn is_running(&mut self) -> bool {
-        self.daemon.as_mut().is_some_and(Daemon::is_running)
-    }
-
-    /// Sends SIGHUP, so that the process reloads its configuration.
-    pub fn reload(&self) -> Result<(), String> {
-        self.signal(Signal::HUP)
-    }
-
-    /// Sends a signal.
-    pub fn signal(&self, signal: Signal) -> Result<(), String> {
-        let daemon = self.daemon.as_ref().ok_or_else(|| format!("{} is not running", self.name))?;
-        daemon.signal(signal).map_err(|error| format!("{}: {error}", self.name))
-    }
-
-    /// Sends SIGTERM; false if the process had to be killed after `timeout`.
-    pub fn stop(&mut self, timeout: Duration) -> bool {
-        self.daemon.as_mut().is_none_or(|daemon| daemon.stop(timeout))
-    }
-
-    /// The last lines of its log.
-    #[must_use]
-    pub fn log_tail(&self) -> String {
-        self.daemon.as_ref().map(|daemon| daemon.log_tail(12)).unwrap_or_default()
-    }
-}
 
 /// A party of the route server.
 #[derive(Debug)]
@@ -362,7 +275,7 @@ impl DemoExchange {
         let parties = self.parties.iter_mut().map(|party| &mut party.role);
         let roles = parties.chain(self.members.iter_mut().map(|member| &mut member.role));
         let exited =
-            roles.filter_map(|role| (!role.is_running()).then(|| format!("{}:\n{}", role.name, role.log_tail())));
+            roles.filter_map(|role| (!role.is_running()).then(|| format!("{}:\n{}", role.name(), role.log_tail())));
         exited.collect()
     }
 }

@@ -11,13 +11,13 @@ use serde_json::Value;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 
-use super::exchange::RoleProcess;
 use super::http;
 use super::layout::Software;
 use crate::bird::Bird;
 use crate::frr::Frr;
 use crate::netns::{Network, NetworkError, NetworkNamespace};
 use crate::ports;
+use crate::role_process::RoleProcess;
 use crate::router_config::{Neighbour, RouterConfig};
 use crate::routers::Routers;
 use crate::speaker::{Identity, Speaker};

@@ -13,12 +13,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Options;
-use super::exchange::{DemoExchange, RoleProcess};
+use super::exchange::DemoExchange;
 use super::http::get_json;
 use super::report::SKIPPED;
 use crate::netns::{Network, NetworkNamespace, ip};
 use crate::overlay::tun_problem;
 use crate::process::wait_until;
+use crate::role_process::RoleProcess;
 use crate::routers::{CURL, Installation, default_cache, locate_or_fetch_router};
 use crate::wire::Capture;
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::demo::exchange::RoleProcess;
 use crate::demo::http;
 use crate::netns::NetworkNamespace;
 use crate::process::wait_until;
+use crate::role_process::RoleProcess;
 
 /// How long a process may take to answer on its status page.
 const START: Duration = Duration::from_secs(30);

@@ -25,12 +25,12 @@ use toml::Table;
 
 use self::delay::Delay;
 use self::plan::{Gateway, Host, Node, Order, Plan, TagUse};
-use crate::demo::exchange::RoleProcess;
 use crate::laboratory::processes::Processes;
 pub use crate::laboratory::processes::{Role, page_of};
 use crate::laboratory::{Laboratory, PATIENCE};
 use crate::netns::{self, Network, NetworkNamespace};
 use crate::process::{Daemon, wait_until};
+use crate::role_process::RoleProcess;
 
 /// Commands of the program that run at a time.
 const AT_ONCE: usize = 4;

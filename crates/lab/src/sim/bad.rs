@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use wayleave_bgp::Nlri;
 use wayleave_core::Instant;
+use wayleave_core::wire::{self, Writer};
 use wayleave_crypto::commit::{Commitment, commit};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::seal;
@@ -13,7 +14,6 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::frames::{FromMember, PROTOCOL, SessionId};
 use wayleave_route_server::member::{Alarm, MemberEvent};
 use wayleave_route_server::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
-use wayleave_route_server::wire::Writer;
 
 use super::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Sim, Tamper, member_key};
 
@@ -361,7 +361,7 @@ fn seal_route(handle: &Handle, draft: &Draft, key: &Key128, signer: &SigningKey)
     signed.bytes(&handle.0).blob(&draft.attributes).bytes(&signed_for);
     let signature = signer.sign("wayleave/route-server/route/v1", &signed.finish());
     let mut w = Writer::new();
-    w.blob(&draft.inside.encode()).blob(&draft.attributes).bytes(&signed_for).bytes(&signature);
+    w.blob(&wire::encode(&draft.inside)).blob(&draft.attributes).bytes(&signed_for).bytes(&signature);
     let mut plain = w.finish();
     plain.resize(object::size_class(plain.len() + seal::OVERHEAD) - seal::OVERHEAD, 0);
     seal::seal("wayleave/route-server/blob/v1", key, &handle.0, &plain)

@@ -113,13 +113,13 @@ impl Sim {
         match (node, input) {
             (Node::Party(_), Input::Party(input)) => {
                 if let Some(party) = self.parties.get_mut(&node) {
-                    party.stir(&fresh);
+                    party.reseed(&fresh);
                     party.handle(input, now);
                 }
             }
             (Node::Member(slot), Input::Member(input)) => {
                 if let Some(member) = self.members.get_mut(&slot) {
-                    member.stir(&fresh);
+                    member.reseed(&fresh);
                     member.handle(input, now);
                 } else {
                     self.sink_takes(slot, input);
@@ -143,13 +143,13 @@ impl Sim {
         match node {
             Node::Party(_) => {
                 if let Some(party) = self.parties.get_mut(&node) {
-                    party.stir(&fresh);
+                    party.reseed(&fresh);
                     party.handle_timeout(now);
                 }
             }
             Node::Member(slot) => {
                 if let Some(member) = self.members.get_mut(&slot) {
-                    member.stir(&fresh);
+                    member.reseed(&fresh);
                     member.handle_timeout(now);
                 }
             }

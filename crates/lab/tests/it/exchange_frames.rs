@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::common::{Exchange, LIMIT, nlri, route};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+use wayleave_core::wire::Malformed;
 use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
 use wayleave_route_server::credit;
@@ -15,7 +16,6 @@ use wayleave_route_server::frames::{
 use wayleave_route_server::member::{Alarm, MemberEvent, Suspect};
 use wayleave_route_server::object::{ExportMode, Handle};
 use wayleave_route_server::party::PartyEvent;
-use wayleave_route_server::wire::Malformed;
 
 const BAD: u32 = 0;
 const SEED: u64 = 700;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
+use wayleave_core::wire::{Wire, Writer};
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::MAX_SLOTS;
 use wayleave_route_server::object::{Description, ExportMode, Fresh, Kind, Sealed, announce, blob_hash, expand, open};
-use wayleave_route_server::wire::Writer;
 
 use crate::report::{Report, seconds};
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use wayleave_core::Asn;
+use wayleave_core::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 
@@ -15,7 +16,6 @@ use super::{
     AttestKey, Claim, Consent, MAX_ENCODED, MAX_EXCHANGE_NAME, MAX_SLOTS, MemberSet, Request, SetError, Slot, SlotId,
 };
 use crate::key_roles::KeyRole;
-use crate::wire::{Malformed, Reader, Writer};
 
 const LABEL_ORIGIN: &str = "wayleave/directory/origin/v2";
 const LABEL_STEP: &str = "wayleave/directory/step/v2";
@@ -335,11 +335,11 @@ impl Directory {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.u8(VERSION).blob(self.exchange.as_bytes()).bytes(&self.operators[0][0]).bytes(&self.operators[0][1]);
-        out.list(&self.steps, |out, signed| {
+        out.list32(&self.steps, |out, signed| {
             signed.step.write(out);
             out.bytes(&signed.signatures[0]).bytes(&signed.signatures[1]);
         });
-        out.count(self.removals.len());
+        out.count32(self.removals.len());
         self.removals.values().for_each(|removal| removal.write(&mut out));
         out.finish()
     }
@@ -523,7 +523,7 @@ impl Directory {
         // Whoever a signed set says has left needs no removal.
         let left = |slot: &SlotId| self.state.slots.get(*slot as usize).is_some_and(|slot| !slot.active);
         let open: Vec<SlotId> = slots.into_iter().filter(|slot| steps < self.steps.len() || !left(slot)).collect();
-        out.list(&open, |out, slot| {
+        out.list32(&open, |out, slot| {
             out.u32(*slot);
         });
         let number = steps as u64 + self.left[steps] + open.len() as u64;
@@ -877,7 +877,7 @@ impl Change {
                     0 => Standing::First,
                     1 => Standing::Endorsed { by: reader.u32()?, signature: reader.array()? },
                     2 => Standing::Held,
-                    _ => return Err(Malformed::Value("standing")),
+                    _ => return Err(Malformed::Value("the standing of a slot")),
                 },
                 max_prefix: reader.u32()?,
             },
@@ -893,12 +893,12 @@ impl Change {
             6 => Self::Operator {
                 party: match reader.u8()? {
                     party @ 1..=2 => party,
-                    _ => return Err(Malformed::Value("party")),
+                    _ => return Err(Malformed::Value("the number of a party")),
                 },
                 key: reader.array()?,
                 proof: reader.array()?,
             },
-            _ => return Err(Malformed::Value("change")),
+            _ => return Err(Malformed::Value("the kind of a change")),
         })
     }
 }
@@ -929,14 +929,14 @@ impl Step {
     }
 
     pub(super) fn write(&self, out: &mut Writer) {
-        out.u64(self.number).bytes(&self.previous).list(&self.changes, |out, change| change.write(out));
+        out.u64(self.number).bytes(&self.previous).list32(&self.changes, |out, change| change.write(out));
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             number: reader.u64()?,
             previous: reader.array()?,
-            changes: reader.list(LEAST_CHANGE, MAX_CHANGES, Change::read)?,
+            changes: reader.list32(LEAST_CHANGE, MAX_CHANGES, Change::read)?,
         })
     }
 }
@@ -962,7 +962,7 @@ impl Raw {
         let exchange = text(&mut reader, MAX_EXCHANGE_NAME)?;
         let operators = [reader.array()?, reader.array()?];
         let mut changes = 0;
-        let steps = reader.list(LEAST_STEP, MAX_STEPS, |reader| {
+        let steps = reader.list32(LEAST_STEP, MAX_STEPS, |reader| {
             let step = Step::read(reader)?;
             changes += step.changes.len();
             if changes > MAX_ALL_CHANGES {
@@ -970,7 +970,7 @@ impl Raw {
             }
             Ok::<_, Malformed>(SignedStep { step, signatures: [reader.array()?, reader.array()?] })
         })?;
-        let removals = reader.list(REMOVAL, MAX_SLOTS, Removal::read)?;
+        let removals = reader.list32(REMOVAL, MAX_SLOTS, Removal::read)?;
         reader.end()?;
         if !removals.is_sorted_by(|a, b| a.slot < b.slot) {
             return Err(Malformed::Order("removals").into());

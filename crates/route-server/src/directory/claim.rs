@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_core::Asn;
+use wayleave_core::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 
 use super::set::is_name;
 use super::{AttestKey, MAX_ADDRESSES, MAX_ATTEST_KEYS, MAX_EXCHANGE_NAME, MAX_SLOT_NAME};
-use crate::wire::{Malformed, Reader, Writer};
 
 const LABEL_CLAIM: &str = "wayleave/directory/claim/v2";
 const LABEL_RENEWAL: &str = "wayleave/directory/renewal/v2";
@@ -103,7 +103,7 @@ impl Claim {
     /// addresses (counted) of family 8 (4 or 6) and octets; counts have 32 bits.
     pub(super) fn write(&self, out: &mut Writer) {
         out.u64(self.serial).u32(self.asn.0).blob(self.name.as_bytes()).bytes(&self.tls).bytes(&self.sign);
-        out.list(&self.attest, |out, key| {
+        out.list32(&self.attest, |out, key| {
             out.u8(key.suite).bytes(&key.key);
         });
         write_addresses(out, &self.addresses);
@@ -116,7 +116,7 @@ impl Claim {
             name: text(reader, MAX_SLOT_NAME)?,
             tls: reader.array()?,
             sign: reader.array()?,
-            attest: reader.list(33, MAX_ATTEST_KEYS, |reader| {
+            attest: reader.list32(33, MAX_ATTEST_KEYS, |reader| {
                 Ok::<_, Malformed>(AttestKey { suite: reader.u8()?, key: reader.array()? })
             })?,
             addresses: read_addresses(reader)?,
@@ -168,7 +168,7 @@ impl Request {
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
         if reader.u8()? != VERSION {
-            return Err(Malformed::Value("version of a member's request"));
+            return Err(Malformed::Value("the version of a member's request"));
         }
         let exchange = text(&mut reader, MAX_EXCHANGE_NAME)?;
         let claim = Claim::read(&mut reader)?;
@@ -177,7 +177,7 @@ impl Request {
             0 => None,
             1 => Some((Consent::Renewal, reader.array()?, reader.array()?)),
             2 => Some((Consent::Further, reader.array()?, reader.array()?)),
-            _ => return Err(Malformed::Value("consent")),
+            _ => return Err(Malformed::Value("the kind of a consent")),
         };
         reader.end()?;
         Ok(Self { exchange, claim, signature, consent })
@@ -190,12 +190,12 @@ pub(super) fn is_signed(label: &str, bytes: &[u8], key: &[u8; 32], signature: &S
 }
 
 pub(super) fn text(reader: &mut Reader<'_>, most: usize) -> Result<String, Malformed> {
-    let text = std::str::from_utf8(reader.blob(most)?).map_err(|_| Malformed::Value("name"))?;
+    let text = std::str::from_utf8(reader.blob(most)?).map_err(|_| Malformed::Value("a name"))?;
     Ok(text.to_owned())
 }
 
 pub(super) fn write_addresses(out: &mut Writer, addresses: &[IpAddr]) {
-    out.list(addresses, |out, address| {
+    out.list32(addresses, |out, address| {
         match address {
             IpAddr::V4(v4) => out.u8(4).bytes(&v4.octets()),
             IpAddr::V6(v6) => out.u8(6).bytes(&v6.octets()),
@@ -205,9 +205,9 @@ pub(super) fn write_addresses(out: &mut Writer, addresses: &[IpAddr]) {
 
 pub(super) fn read_addresses(reader: &mut Reader<'_>) -> Result<Vec<IpAddr>, Malformed> {
     // The smallest address has five octets.
-    reader.list(5, MAX_ADDRESSES, |reader| match reader.u8()? {
+    reader.list32(5, MAX_ADDRESSES, |reader| match reader.u8()? {
         4 => Ok(Ipv4Addr::from(reader.array::<4>()?).into()),
         6 => Ok(Ipv6Addr::from(reader.array::<16>()?).into()),
-        _ => Err(Malformed::Value("address family")),
+        _ => Err(Malformed::Value("an address family")),
     })
 }

@@ -1,9 +1,9 @@
 //! A step on its way from the operator that proposes it to the one that countersigns.
 
+use wayleave_core::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::sign::{Signature, SigningKey};
 
 use super::{ChainError, Change, Directory, MAX_ENCODED, SignedStep, Step};
-use crate::wire::{Malformed, Reader, Writer};
 
 /// Version of the encoding.
 const VERSION: u8 = 2;
@@ -96,7 +96,7 @@ impl Proposal {
         }
         let party = match reader.u8()? {
             party @ 1..=2 => party,
-            _ => return Err(Malformed::Value("party").into()),
+            _ => return Err(Malformed::Value("the number of a party").into()),
         };
         let signature = reader.array()?;
         let step = Step::read(&mut reader)?;

@@ -1,11 +1,11 @@
 //! The removal of a member, which one operator signs alone.
 
 use wayleave_core::Asn;
+use wayleave_core::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::sign::{Signature, SigningKey};
 
 use super::SlotId;
 use super::claim::is_signed;
-use crate::wire::{Malformed, Reader, Writer};
 
 const LABEL: &str = "wayleave/directory/removal/v2";
 /// Octets of an encoded removal.
@@ -54,7 +54,7 @@ impl Removal {
             asn: Asn(reader.u32()?),
             party: match reader.u8()? {
                 party @ 1..=2 => party,
-                _ => return Err(Malformed::Value("party")),
+                _ => return Err(Malformed::Value("the number of a party")),
             },
             signature: reader.array()?,
         })

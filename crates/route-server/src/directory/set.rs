@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use wayleave_core::Asn;
+use wayleave_core::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::VerifyingKey;
 
 use super::{MAX_ADDRESSES, MAX_ATTEST_KEYS, MAX_EXCHANGE_NAME, MAX_SLOT_NAME, MAX_SLOTS, SlotId};
-use crate::wire::{Malformed, Reader, Writer};
 
 /// One connection to the exchange.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -364,18 +364,18 @@ impl Neighbours {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.list(&self.0, |out, (asn, keys)| write_keys(out, *asn, keys));
+        out.list32(&self.0, |out, (asn, keys)| write_keys(out, *asn, keys));
         out.finish()
     }
 
     /// Reads what [`Neighbours::encode`] wrote, all of it.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
-        let ases = reader.list(8, MAX_SLOTS, |reader| {
+        let ases = reader.list32(8, MAX_SLOTS, |reader| {
             let asn = Asn(reader.u32()?);
             let key =
                 |reader: &mut Reader<'_>| Ok::<_, Malformed>(AttestKey { suite: reader.u8()?, key: reader.array()? });
-            Ok::<_, Malformed>((asn, reader.list(33, MAX_ATTEST_KEYS, key)?))
+            Ok::<_, Malformed>((asn, reader.list32(33, MAX_ATTEST_KEYS, key)?))
         })?;
         reader.end()?;
         Ok(Self(ases))
@@ -389,7 +389,7 @@ fn digest<'a>(neighbours: impl Iterator<Item = (Asn, &'a [AttestKey])>) -> [u8; 
 }
 
 pub(super) fn write_keys(out: &mut Writer, asn: Asn, keys: &[AttestKey]) {
-    out.u32(asn.0).list(keys, |out, key| {
+    out.u32(asn.0).list32(keys, |out, key| {
         out.u8(key.suite).bytes(&key.key);
     });
 }

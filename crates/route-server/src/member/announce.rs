@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::wire;
 use wayleave_core::{Instant, Now, Prefix};
 use wayleave_crypto::secret::{Key128, Seed};
 
@@ -728,7 +729,7 @@ impl Member {
         let version = self.announcements.versions.take()?;
         let slot = self.config.slot;
         let mut description = Description { slot, set, epoch: self.epoch, version, salt: [0; 32], kind };
-        let described = description.encode();
+        let described = wire::encode(&description);
         let mut draw = self.rng.draw(&[&[b"object", described.as_slice()], hidden].concat());
         description.salt = draw.bytes();
         Some((description, draw))

@@ -438,8 +438,8 @@ impl Member {
 
     /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
     /// differs from what this one makes.
-    pub fn stir(&mut self, fresh: &Seed) {
-        self.rng.stir(fresh);
+    pub fn reseed(&mut self, fresh: &Seed) {
+        self.rng.reseed(fresh);
     }
 
     fn event(&mut self, event: MemberEvent) {

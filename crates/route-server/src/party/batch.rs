@@ -204,14 +204,14 @@ impl State {
         self.set = set;
         self.set_bytes = next.encode().into();
         self.set_is_stored = false;
-        self.set_is_news = true;
+        self.set_is_unannounced = true;
         self.directory = next;
         self.output.push_back(PartyOutput::Members(Box::new(self.set.clone())));
     }
 
     /// Tells the connected members the epoch and the member set. One without a hello so far learns both from its welcome.
     pub(super) fn tell_members(&mut self) {
-        self.set_is_news = false;
+        self.set_is_unannounced = false;
         let greeted = self.members.iter().filter(|(_, member)| member.session.is_some());
         for slot in greeted.map(|(slot, _)| *slot).collect::<Vec<u32>>() {
             self.tell_set(slot);

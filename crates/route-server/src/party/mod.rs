@@ -204,7 +204,7 @@ impl Party {
             set_bytes,
             directory,
             set_is_stored,
-            set_is_news: false,
+            set_is_unannounced: false,
             epoch: loaded.epoch.max(1),
             epoch_began: None,
             seq: loaded.seq.max(now.unix.0),
@@ -288,8 +288,8 @@ impl Party {
 
     /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
     /// differs from what this one makes.
-    pub fn stir(&mut self, fresh: &Seed) {
-        self.state.rng.stir(fresh);
+    pub fn reseed(&mut self, fresh: &Seed) {
+        self.state.rng.reseed(fresh);
     }
 
     fn link_up(&mut self, link: LinkId, peer: PeerId, exporter: &Seed, now: Now) {
@@ -588,7 +588,7 @@ fn key_roles(config: &PartyConfig, directory: &Directory) -> Result<(), SharedKe
 }
 
 /// What is wrong with a frame that cannot be decoded.
-fn malformed(bytes: &[u8], error: crate::wire::Malformed) -> String {
+fn malformed(bytes: &[u8], error: wayleave_core::wire::Malformed) -> String {
     match bytes.first() {
         Some(kind) => format!("malformed frame {kind:#04x}: {error}"),
         None => "empty frame".to_owned(),

@@ -283,7 +283,7 @@ impl State {
         if let Some(peer) = &mut self.peer {
             peer.ready = true;
         }
-        if self.set_is_news {
+        if self.set_is_unannounced {
             self.tell_members();
         }
         self.event(PartyEvent::Agreed { objects: self.table.len(), dropped: effects.removed.len() });

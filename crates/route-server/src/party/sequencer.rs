@@ -404,7 +404,7 @@ impl Sequencer {
     }
 
     /// The batch that was to begin to serve a member came to nothing: it has what it paid for that, and no more.
-    fn give_back(&mut self, slot: u32) {
+    fn return_budget(&mut self, slot: u32) {
         let Some(Paid { is_excused, turns, choices }) = self.paid.remove(&slot) else { return };
         if is_excused {
             self.excused.insert(slot);
@@ -610,7 +610,7 @@ impl Sequencer {
 
     /// Makes one step of the member sets that wait, in order, as they go on from what is in force now. One that does not is
     /// dropped, with an event at this party's operator.
-    fn join_sets(&mut self, party: &mut State) {
+    fn merge_member_sets(&mut self, party: &mut State) {
         let is_set = |step: &Step| matches!(step, Step::Set { .. });
         let (sets, rest): (Vec<Step>, Vec<Step>) = std::mem::take(&mut self.queued).into_iter().partition(is_set);
         self.queued = rest;
@@ -633,7 +633,7 @@ impl Sequencer {
         self.queued.extend(next.map(|next| Step::Set { set: next.encode().into() }));
     }
 
-    fn queue_gone(&mut self, party: &State, slot: u32) {
+    fn queue_withdrawals(&mut self, party: &State, slot: u32) {
         let joins = |step: &Step| matches!(step, Step::Sync { slot: joining, .. } if *joining == slot);
         let is_joining = matches!(&party.stage, Stage::Proposed { steps, .. } if steps.iter().any(joins));
         let is_active = is_joining || party.active.contains_key(&slot);
@@ -650,7 +650,7 @@ impl Sequencer {
     }
 
     /// Drops waiting objects at both parties and reports it to their members.
-    fn drop_at_both(&mut self, party: &mut State, objects: Vec<Dropped>) {
+    fn drop_unmatched(&mut self, party: &mut State, objects: Vec<Dropped>) {
         if objects.is_empty() {
             return;
         }
@@ -687,7 +687,7 @@ impl Sequencer {
                 party.event(PartyEvent::Mismatch { slot: *slot, version: *version });
             }
             let unmatched = unmatched.into_iter().map(|object| (object, Refusal::Mismatch)).collect();
-            self.drop_at_both(party, unmatched);
+            self.drop_unmatched(party, unmatched);
         }
     }
 
@@ -717,7 +717,7 @@ impl Sequencer {
         for step in &steps {
             if let Step::Sync { slot, .. } = step {
                 self.comparisons.request(*slot);
-                self.give_back(*slot);
+                self.return_budget(*slot);
             }
         }
         // What was queued meanwhile comes after it.
@@ -949,7 +949,7 @@ impl Role for Sequencer {
                     self.peer_holds.retain(|(s, _), _| *s != slot);
                     self.refused.remove(&slot);
                     leave_rounds(party, slot);
-                    self.queue_gone(party, slot);
+                    self.queue_withdrawals(party, slot);
                 }
                 Ok(())
             }
@@ -992,7 +992,7 @@ impl Role for Sequencer {
                 self.comparisons.departed(slot);
                 self.refused.remove(&slot);
                 leave_rounds(party, slot);
-                self.queue_gone(party, slot);
+                self.queue_withdrawals(party, slot);
             }
             Departure::Peer { steps } => {
                 // What this party dropped of it stays dropped, also if it is not told to party 2.
@@ -1073,7 +1073,7 @@ impl Role for Sequencer {
     fn new_member_set(&mut self, party: &mut State, next: &Directory) {
         // What waits already counts too: each operator may remove a member alone, while a set that both signed is on its way.
         self.queued.push(Step::Set { set: next.encode().into() });
-        self.join_sets(party);
+        self.merge_member_sets(party);
     }
 
     fn new_recommendation(&mut self, party: &mut State, recommendation: BTreeMap<u32, u8>) {
@@ -1143,7 +1143,7 @@ impl Role for Sequencer {
         let mut begins = None;
         if is_live {
             self.next_tick = now.instant + party.tick;
-            self.join_sets(party);
+            self.merge_member_sets(party);
             (steps, begins) = self.queued_steps(party, now);
             steps.extend(self.pauses(party));
             if has_round(party) {
@@ -1162,7 +1162,7 @@ impl Role for Sequencer {
         if is_live && !has_set {
             let (objects, over_limit) = self.object_steps(party);
             steps.extend(objects);
-            self.drop_at_both(party, over_limit);
+            self.drop_unmatched(party, over_limit);
         }
         if is_background {
             steps.extend(Self::relist(party, begins.as_deref()));

@@ -178,7 +178,7 @@ pub(super) struct State {
     /// Whether the store has it.
     pub set_is_stored: bool,
     /// Whether members that are connected have not been told of it yet.
-    pub set_is_news: bool,
+    pub set_is_unannounced: bool,
     pub set: MemberSet,
     pub keys: Vec<Option<VerifyingKey>>,
     pub set_bytes: Arc<[u8]>,

@@ -8,7 +8,7 @@ use super::PartyNumber;
 use super::reconcile::StoreState;
 use crate::object::{ExportMode, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
-use crate::wire::{Malformed, Reader, Writer};
+use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
 use wayleave_crypto::secret::Seed;
 
 /// Table of what there is one of: `epoch`, `seq`, `agreed`, the directory in force (`set`).
@@ -86,7 +86,7 @@ pub(super) fn changes(table: &ObjectTable, effects: &Effects, epoch: u64, seq: u
     for (slot, version) in &effects.marked {
         let Some(entry) = table.entry(*slot, *version) else { continue };
         let mut w = Writer::new();
-        w.u32(entry.width).list(&entry.dead_indices(), |w, index| {
+        w.u32(entry.width).list32(&entry.dead_indices(), |w, index| {
             w.u16(*index);
         });
         out.push(Change { table: MARKS, key: object_key(*slot, *version), value: Some(w.finish()) });
@@ -112,7 +112,7 @@ fn encode(entry: &ObjectEntry) -> Vec<u8> {
             .bytes(&share.opening)
             .bytes(share.seed.expose())
             .blob(blob)
-            .list(columns, |w, (from, salt)| {
+            .list32(columns, |w, (from, salt)| {
                 w.u32(*from).bytes(salt);
             }),
         Part::Two { row } => w.u8(if entry.mode == ExportMode::Mpc { 5 } else { 2 }).blob(row),
@@ -131,10 +131,10 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
         (3 | 4, PartyNumber::One) => Part::One {
             share: ShareOne { opening: r.array()?, seed: Seed::new(r.array()?) },
             blob: r.blob(MAX_BLOB)?.into(),
-            columns: r.list(36, MAX_SLOTS, |r| Ok::<_, Malformed>((r.u32()?, r.array()?)))?,
+            columns: r.list32(36, MAX_SLOTS, |r| Ok::<_, Malformed>((r.u32()?, r.array()?)))?,
         },
         (2 | 5, PartyNumber::Two) => Part::Two { row: r.blob(bytes.len())?.to_vec() },
-        _ => return Err(Malformed::Value("party")),
+        _ => return Err(Malformed::Value("the number of a party")),
     };
     r.end()?;
     Ok(ObjectEntry {
@@ -183,7 +183,7 @@ pub(super) fn load(
             MARKS => {
                 let mut r = Reader::new(&record.value);
                 let width = r.u32()?;
-                marks.insert(record.key, (width, r.list(2, MAX_PREFIXES, Reader::u16)?));
+                marks.insert(record.key, (width, r.list32(2, MAX_PREFIXES, Reader::u16)?));
             }
             VERSIONS => {
                 let slot = Reader::new(&record.key).u32()?;

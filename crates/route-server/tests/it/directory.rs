@@ -3,11 +3,11 @@
 use crate::common::{OPERATORS, admit, both, claim, empty, key, lan4, public, request};
 use proptest::prelude::*;
 use wayleave_core::Asn;
+use wayleave_core::wire::Malformed;
 use wayleave_route_server::directory::{
     AttestKey, ChainError, Change, Claim, Consent, Directory, MAX_ENCODED, Proposal, ProposalError, Request, SetError,
     SignedStep, Standing, Step, Succession, Trust,
 };
-use wayleave_route_server::wire::Malformed;
 
 /// Two members, each the first of its AS.
 fn two() -> Directory {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wayleave_bgp::Nlri;
+use wayleave_core::wire::Malformed;
 use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::digests::{Differs, Listed, Roots, Through};
@@ -16,7 +17,6 @@ use wayleave_route_server::frames::{
     Rejection, Slice, Step, Tick, ToMember,
 };
 use wayleave_route_server::object::{Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
-use wayleave_route_server::wire::Malformed;
 
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/exchange.json")

@@ -1,4 +1,5 @@
 //! Route objects and policies, and what receivers of both make of them.
+#![allow(clippy::disallowed_methods, reason = "tests write their vectors if the environment says so")]
 
 mod common;
 

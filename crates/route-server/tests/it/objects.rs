@@ -1,11 +1,11 @@
 //! Route objects: who can open what, and what one party alone can tell.
 
 use wayleave_bgp::Nlri;
+use wayleave_core::wire;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::frames::FromMember;
 use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, OpenError, Sealed};
-use wayleave_route_server::wire::Reader;
 
 const EXCHANGE: &str = "test-ix";
 
@@ -75,18 +75,18 @@ fn neither_party_can_test_a_guess_of_the_policy() {
 #[test]
 fn a_description_that_is_not_canonical_is_refused() {
     let good = description(&["192.0.2.0/24", "198.51.100.0/24"]);
-    let bytes = good.encode();
-    assert_eq!(Description::decode(&mut Reader::new(&bytes)), Ok(good.clone()));
+    let bytes = wire::encode(&good);
+    assert_eq!(wire::decode::<Description>(&bytes), Ok(good.clone()));
     let mut twice = good.clone();
     let Kind::Announce { prefixes } = &mut twice.kind else { unreachable!() };
     prefixes[1] = prefixes[0];
-    assert!(Description::decode(&mut Reader::new(&twice.encode())).is_err());
+    assert!(wire::decode::<Description>(&wire::encode(&twice)).is_err());
     let mut reversed = good;
     let Kind::Announce { prefixes } = &mut reversed.kind else { unreachable!() };
     prefixes.reverse();
-    assert!(Description::decode(&mut Reader::new(&reversed.encode())).is_err());
+    assert!(wire::decode::<Description>(&wire::encode(&reversed)).is_err());
     for cut in 0..bytes.len() {
-        assert!(Description::decode(&mut Reader::new(&bytes[..cut])).is_err());
+        assert!(wire::decode::<Description>(&bytes[..cut]).is_err());
     }
 }
 

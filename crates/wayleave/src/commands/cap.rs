@@ -31,6 +31,7 @@ use crate::api_client::ApiTarget;
 use crate::config::Source;
 use crate::config::key::{KeyFile, file_in, template};
 use crate::config::key_api::DEFAULT_IDENTITY;
+use crate::config::parse::endpoint;
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
 use crate::key_files::capability::Capabilities;
@@ -101,16 +102,16 @@ pub struct Init {
     #[arg(long)]
     pub zone: Zone,
     /// Where questions come, by UDP and TCP.
-    #[arg(long, default_value = "127.0.0.1:5300")]
+    #[arg(long, default_value = "127.0.0.1:5300", value_parser = endpoint)]
     pub listen: SocketAddr,
     /// The name of the zone's name server, as the parent has it.
     #[arg(long)]
     pub name_server: Zone,
     /// Its status pages.
-    #[arg(long, default_value = "127.0.0.1:8493")]
+    #[arg(long, default_value = "127.0.0.1:8493", value_parser = endpoint)]
     pub status: SocketAddr,
     /// Where its HTTPS API listens: people are invited by it. Default: no API.
-    #[arg(long)]
+    #[arg(long, value_parser = endpoint)]
     pub api: Option<SocketAddr>,
     #[arg(long)]
     pub json: bool,
@@ -181,7 +182,7 @@ pub struct List {
 #[derive(Args, Debug)]
 pub struct Servers {
     /// A resolver or key server to ask (may be repeated). Default: those of /etc/resolv.conf.
-    #[arg(long)]
+    #[arg(long, value_parser = endpoint)]
     pub server: Vec<SocketAddr>,
 }
 

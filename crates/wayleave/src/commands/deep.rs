@@ -18,8 +18,8 @@ use crate::config::Source;
 use crate::config::member::MemberConfig;
 use crate::config::rs::RsConfig;
 use crate::failure::{Failure, Outcome};
-use crate::roles::trouble::{CLOCK_TOLERANCE, Whom};
-use crate::roles::{party_verifier, party_words, peer_verifier, peer_words};
+use crate::roles::link_faults::{CLOCK_TOLERANCE, LinkEndpoint};
+use crate::roles::{party_endpoints, party_verifier, peer_endpoint, peer_verifier};
 
 /// How long a router may take to answer.
 const TCP_WAIT: Duration = Duration::from_secs(3);
@@ -58,10 +58,10 @@ fn member(config: &MemberConfig, source: &Source) -> Outcome<Vec<Finding>> {
     let mut found = Vec::new();
     let mut clocks = Vec::new();
     let parties = [&file.exchange.party1, &file.exchange.party2];
-    for ((number, party), whom) in (1..).zip(parties).zip(party_words(config, &identity)) {
-        let probed = ask(&whom.address, own, &party_verifier(number, party))?;
+    for ((number, party), endpoint) in (1..).zip(parties).zip(party_endpoints(config, &identity)) {
+        let probed = ask(&endpoint.address, own, &party_verifier(number, party))?;
         clocks.extend(probed.as_ref().ok().and_then(|probed| probed.peer_clock));
-        found.push(reached(&whom, probed));
+        found.push(reached(&endpoint, probed));
     }
     if let [one, two] = clocks[..]
         && let Some(words) = wrong_clock(unix_now().secs(), [one, two])
@@ -86,9 +86,9 @@ fn party(config: &RsConfig, source: &Source) -> Outcome<Vec<Finding>> {
     let is_running = is_running(&source.resolve(config.party.state.get_ref()));
     let (link, mut found) = (config.link.get_ref(), Vec::new());
     if let Some(connect) = &link.connect {
-        let whom = peer_words(config, &identity);
+        let endpoint = peer_endpoint(config, &identity);
         let probed = ask(&connect.0.to_string(), (!is_running).then_some(&identity), &peer_verifier(config))?;
-        found.push(reached(&whom, probed));
+        found.push(reached(&endpoint, probed));
     } else {
         let words = "it connects to this party, which cannot reach it: run `wayleave check --deep` there, or see `wayleave show status`";
         found.push(good("the peer party", words));
@@ -111,10 +111,10 @@ fn ask(address: &str, identity: Option<&Identity>, verifier: &PinVerifier) -> Ou
     Ok(runtime.block_on(probe(address, identity, verifier)))
 }
 
-fn reached(whom: &Whom, probed: Result<Probed, ConnectFailure>) -> Finding {
-    let Whom { name, address, .. } = whom;
+fn reached(endpoint: &LinkEndpoint, probed: Result<Probed, ConnectFailure>) -> Finding {
+    let LinkEndpoint { name, address, .. } = endpoint;
     match probed {
-        Ok(Probed { peer_clock: Some(clock) }) => match whom.clock_words(clock) {
+        Ok(Probed { peer_clock: Some(clock) }) => match endpoint.describe_clock(clock) {
             Some(words) => bad(name, words),
             None => good(
                 name,
@@ -131,7 +131,7 @@ fn reached(whom: &Whom, probed: Result<Probed, ConnectFailure>) -> Finding {
                  `wayleave show status` has"
             ),
         ),
-        Err(failure) => bad(name, whom.words(&failure)),
+        Err(failure) => bad(name, endpoint.describe(&failure)),
     }
 }
 

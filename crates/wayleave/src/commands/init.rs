@@ -9,7 +9,7 @@ use serde_json::json;
 use super::help::RoleParser;
 use wayleave_runtime::identity::{Fingerprint, Identity};
 
-use crate::config::parse::argument;
+use crate::config::parse::{argument, endpoint};
 use crate::config::rs::{self, PartyValues};
 use crate::config::{EXAMPLE_OPERATORS, EXAMPLE_REALM, EXAMPLE_WRITER, ROLES};
 use crate::failure::{Failure, Outcome};
@@ -38,10 +38,10 @@ pub struct Init {
     #[arg(long, value_name = "FILE", requires_all = ["listen", "link", "pin", "party"])]
     pub members: Option<PathBuf>,
     /// Where members connect to this party, as ADDRESS:PORT.
-    #[arg(long, value_name = "ADDRESS", requires = "members")]
+    #[arg(long, value_name = "ADDRESS", requires = "members", value_parser = endpoint)]
     pub listen: Option<SocketAddr>,
     /// Where party 1 listens for party 2, as ADDRESS:PORT.
-    #[arg(long, value_name = "ADDRESS", requires = "members")]
+    #[arg(long, value_name = "ADDRESS", requires = "members", value_parser = endpoint)]
     pub link: Option<SocketAddr>,
     /// The line `pin` of the peer party's key file, as its operator told you.
     #[arg(long, value_parser = argument::<Fingerprint>, requires = "members")]

@@ -21,7 +21,7 @@ use super::realm::write_new;
 use crate::ask::ask;
 use crate::config::consent::{self, ConsentValues, POLICY_TEMPLATE};
 use crate::config::overlay::{self, OverlayValues};
-use crate::config::parse::{self, NodeKey};
+use crate::config::parse::{self, NodeKey, endpoint};
 use crate::config::path::{self, PathValues};
 use crate::config::router::{self, FormatName};
 use crate::config::{HostPort, Source, check};
@@ -43,10 +43,10 @@ pub struct Join {
     #[arg(long, short)]
     pub dir: PathBuf,
     /// Where a server listens, or a router's links begin.
-    #[arg(long)]
+    #[arg(long, value_parser = endpoint)]
     pub listen: Option<SocketAddr>,
     /// The node's status pages.
-    #[arg(long)]
+    #[arg(long, value_parser = endpoint)]
     pub status: Option<SocketAddr>,
     /// Who consents for the node: its key (`node:ed25519:...`), `@` and HOST:PORT.
     #[arg(long, value_name = "KEY@ADDRESS")]

@@ -22,7 +22,7 @@ use wayleave_runtime::node_tls::NodeIdentity;
 
 use crate::ask::ask;
 use crate::config::kinds::TextKind;
-use crate::config::parse::NodeKey;
+use crate::config::parse::{NodeKey, endpoint};
 use crate::config::realm::{RealmFile, file_in, template_with};
 use crate::config::{HostPort, Source};
 use crate::failure::{Failure, Outcome};
@@ -53,13 +53,13 @@ pub struct Init {
     /// The folder to create.
     pub folder: PathBuf,
     /// Where `wayleave run realm` will answer nodes that join.
-    #[arg(long, default_value = "127.0.0.1:7000")]
+    #[arg(long, default_value = "127.0.0.1:7000", value_parser = endpoint)]
     pub listen: SocketAddr,
     /// The same as nodes reach it. Default: the address where it listens.
     #[arg(long)]
     pub address: Option<HostPort>,
     /// Its status pages.
-    #[arg(long, default_value = "127.0.0.1:8489")]
+    #[arg(long, default_value = "127.0.0.1:8489", value_parser = endpoint)]
     pub status: SocketAddr,
     #[arg(long)]
     pub json: bool,
@@ -337,7 +337,7 @@ fn revoke(command: &Revoke) -> Outcome {
     let mut text =
         format!("removed {identity}, list {} of {} nodes\n", list.object().number, list.object().revoked.len());
     for server in servers {
-        let outcome = match ask(&server, &own, Body::HandIn(list.clone()), PATIENCE) {
+        let outcome = match ask(&server, &own, Body::SubmitRevocations(list.clone()), PATIENCE) {
             Ok(Body::Registered { .. }) => Ok(()),
             Ok(Body::Refused(refusal)) => Err(refusal.to_string()),
             Ok(_) => Err("an answer of another kind".to_owned()),

@@ -76,7 +76,7 @@ pub fn delegation_id(number: u32) -> Result<DelegationId, Failure> {
 /// # Errors
 /// If it is too long, or no printable ASCII.
 pub fn check_name(name: &str) -> Result<(), Failure> {
-    if wayleave_control::wire::is_text(name, MAX_NAME) {
+    if wayleave_core::wire::is_text(name, MAX_NAME) {
         return Ok(());
     }
     Err(Failure::usage(format!(

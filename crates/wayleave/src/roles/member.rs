@@ -17,9 +17,9 @@ use wayleave_runtime::links::{Connecting, Limits, Links};
 use super::attestation;
 use super::bgp_peer::Peer;
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
+use super::link_faults::{LinkEndpoint, LinkFaults};
 use super::origins::Origins;
 use super::state;
-use super::trouble::{Troubles, Whom};
 use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt, is_trial};
 use crate::config::rs::{StatusSection, examples_left};
@@ -30,8 +30,8 @@ use io::{Event, MemberIo};
 use views::MemberView;
 
 /// Both parties in the words of the configuration.
-pub fn party_words(config: &MemberConfig, identity: &Identity) -> [Whom; 2] {
-    config::words(config, identity).parties
+pub fn party_endpoints(config: &MemberConfig, identity: &Identity) -> [LinkEndpoint; 2] {
+    config::labels(config, identity).parties
 }
 
 /// A running member's proxy.
@@ -106,12 +106,12 @@ impl Role for MemberRole {
             links.connect(party.address.0.to_string(), &identity, config::verifier(number, party), events.clone())
         };
         let parties = [connect(1, &file.exchange.party1)?, connect(2, &file.exchange.party2)?];
-        let troubles = Troubles::default();
-        let view = MemberView::new(&config, &identity, (&links, &store), (&router.view, &troubles), &events);
-        let exchange = config::words(&config, &identity);
+        let faults = LinkFaults::default();
+        let view = MemberView::new(&config, &identity, (&links, &store), (&router.view, &faults), &events);
+        let exchange = config::labels(&config, &identity);
         let io = MemberIo {
             links,
-            troubles,
+            faults,
             exchange,
             up: HashMap::new(),
             last_end: String::new(),

@@ -10,6 +10,7 @@ mod dns_tcp;
 mod events;
 mod gateway;
 pub mod key;
+pub mod link_faults;
 mod member;
 mod origins;
 pub mod overlay;
@@ -21,7 +22,6 @@ mod rs;
 mod stamper;
 mod stamping;
 mod state;
-pub mod trouble;
 
 use std::path::Path;
 use std::time::Duration;
@@ -33,12 +33,12 @@ use crate::failure::{Failure, Outcome};
 
 use daemon::Role;
 pub use events::Events;
-/// How a gateway learns whom it hears and how it verifies, for benchmarks that are the ends of paths themselves.
+/// How a gateway learns endpoint it hears and how it verifies, for benchmarks that are the ends of paths themselves.
 /// What `wayleave cap usage` reads if no key server runs.
 pub use key::routers as usage_store;
-pub use member::{party_verifier, party_words};
+pub use member::{party_endpoints, party_verifier};
 pub use overlay::{records, role_names};
-pub use rs::{peer_verifier, peer_words};
+pub use rs::{peer_endpoint, peer_verifier};
 /// What `wayleave stamp` says to a stamper.
 pub use stamper::registration;
 

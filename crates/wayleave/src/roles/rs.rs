@@ -18,12 +18,12 @@ use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
 use wayleave_runtime::tls::{PinVerifier, Pins, Role as PeerRole};
 
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
+use super::link_faults::LinkFaults;
 use super::state;
-use super::trouble::Troubles;
 use crate::config::Source;
 use crate::config::rs::{RsConfig, StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
-pub use config::peer_words;
+pub use config::peer_endpoint;
 use io::{Event, PartyIo};
 use views::{PartyView, Peer};
 
@@ -100,10 +100,10 @@ impl Role for Rs {
         info!(party = *party.number.get_ref(), members = %party.listen.get_ref().0, member_set = set.number, "listening for members");
 
         let (set_in_force, set) = watch::channel(set);
-        let troubles = Troubles::default();
-        let links_and_store = (&links, &store, &troubles);
+        let faults = LinkFaults::default();
+        let links_and_store = (&links, &store, &faults);
         let peer = Peer {
-            words: config::peer_words(&config, &identity),
+            endpoint: config::peer_endpoint(&config, &identity),
             listening: peer_link.0.as_ref().map(|link| (link.address, link.refusal.clone())),
         };
         let view = PartyView::new(&config, &identity, links_and_store, set, (peer_party.pins(), peer), &events);
@@ -116,8 +116,8 @@ impl Role for Rs {
             events: events.clone(),
             member_pins: members.pins().clone(),
             log: log.clone(),
-            troubles,
-            peer: config::peer_words(&config, &identity),
+            faults,
+            peer: config::peer_endpoint(&config, &identity),
             peer_link: None,
             last_end: String::new(),
             set: set_in_force,

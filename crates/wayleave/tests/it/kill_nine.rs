@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 use wayleave_core::Asn;
-use wayleave_lab::demo::exchange::{DemoExchange, RoleProcess};
+use wayleave_lab::demo::exchange::DemoExchange;
 use wayleave_lab::demo::http::get;
 use wayleave_lab::demo::layout::Layout;
 use wayleave_lab::history::History;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::relay::Relay;
+use wayleave_lab::role_process::RoleProcess;
 use wayleave_lab::table::Announcement;
 
 /// Faults of each kind in each mode of export, if the environment does not say.

@@ -1,16 +1,14 @@
 //! A snapshot is taken over: everything in it is checked, though it is signed, and nothing counts before all of it is there.
 
+use wayleave_core::wire::{Codec, Malformed, Reader, Wire};
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::Principal;
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::snapshot::{Kind, PAST, SnapshotError, SnapshotHead, VERSION, has_expired};
-use super::{
-    Account, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, State, Terms, read_revocation,
-};
+use super::{Account, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, RevocationCodec, State};
 use crate::capability::invitation::{Invitation, InvitationId, InvitationStanding};
 use crate::capability::usage::Reopening;
-use crate::signed::Signed;
-use crate::wire::{Malformed, Reader};
 
 /// A record by which its successor is placed: its kind, and what must ascend within it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,13 +122,12 @@ impl Restoring {
                 self.state.accounts.insert(principal.number(), account);
             }
             Kind::Grant => {
-                let (not_before, not_after) = (reader.u64().map_err(malformed)?, reader.u64().map_err(malformed)?);
-                let terms = Terms::read(reader).map_err(malformed)?;
-                self.place(RecordPlace::Grant(terms.principal))?;
-                self.grant(Grant { terms, not_before, not_after }).map_err(content)?;
+                let grant = Grant::read(reader).map_err(malformed)?;
+                self.place(RecordPlace::Grant(grant.terms.principal))?;
+                self.grant(grant).map_err(content)?;
             }
             Kind::Revocation => {
-                let revocation = read_revocation(reader).map_err(malformed)?;
+                let revocation = RevocationCodec::read(reader).map_err(malformed)?;
                 self.place(RecordPlace::Revocation(revocation))?;
                 if has_expired(&revocation, self.head.object().issued) {
                     return Err(content("a revocation had expired"));

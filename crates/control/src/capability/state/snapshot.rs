@@ -10,16 +10,16 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use wayleave_core::UnixTime;
+use wayleave_core::wire::{Codec, List16, Malformed, Wire, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
+use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::restoring::Restoring;
-use super::{Grant, State, write_revocation};
+use super::{Grant, RevocationCodec, State};
 use crate::capability::invitation::Invitation;
 use crate::capability::usage::Reopening;
-use crate::signed::{Object, SIGNATURE, Signed};
-use crate::wire::{Malformed, Reader, Writer};
 
 /// Octets of a piece, at most.
 pub const MAX_PIECE: usize = 256 << 10;
@@ -54,19 +54,27 @@ impl Kind {
         [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Past, Self::Invitation, Self::Reopened];
 }
 
-/// The signed part of a snapshot.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SnapshotHead {
-    /// The number of the last change that is in it, and its digest.
-    pub number: u64,
-    pub last: [u8; 32],
-    /// Unix seconds. Revocations that had expired then are left out.
-    pub issued: u64,
-    /// Octets and digest of each piece.
-    pub pieces: Vec<(u32, [u8; 32])>,
+wayleave_core::wire! {
+    /// The signed part of a snapshot.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct SnapshotHead: Self::check {
+        /// The number of the last change that is in it, and its digest.
+        pub number: u64,
+        pub last: [u8; 32],
+        /// Unix seconds. Revocations that had expired then are left out.
+        pub issued: u64,
+        /// Octets and digest of each piece.
+        pub pieces: Vec<(u32, [u8; 32])> as List16<MAX_PIECES>,
+    }
 }
 
 impl SnapshotHead {
+    fn check(&self) -> Result<(), Malformed> {
+        let is_length = |length: &u32| (1..=MAX_PIECE).contains(&(*length as usize));
+        let is_sound = self.pieces.iter().all(|(length, _)| is_length(length));
+        if is_sound { Ok(()) } else { Err(Malformed::Value("the length of a piece")) }
+    }
+
     /// Octets of all pieces.
     #[must_use]
     pub fn octets(&self) -> u64 {
@@ -85,21 +93,6 @@ impl SnapshotHead {
 impl Object for SnapshotHead {
     const LABEL: &'static str = "wayleave/capability/snapshot/v1";
     const MAX: usize = 1 + 8 + 32 + 8 + 2 + MAX_PIECES * 36 + SIGNATURE;
-
-    fn write(&self, out: &mut Writer) {
-        out.u64(self.number).bytes(&self.last).u64(self.issued).list(&self.pieces, |out, (length, digest)| {
-            out.u32(*length).bytes(digest);
-        });
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (number, last, issued) = (reader.u64()?, reader.array()?, reader.u64()?);
-        let pieces = reader.list(36, MAX_PIECES, |reader| Ok((reader.u32()?, reader.array()?)))?;
-        if pieces.iter().any(|(length, _)| !(1..=MAX_PIECE).contains(&(*length as usize))) {
-            return Err(Malformed::Value("the length of a piece"));
-        }
-        Ok(Self { number, last, issued, pieces })
-    }
 }
 
 /// Why a snapshot is not taken.
@@ -201,12 +194,12 @@ impl State {
             // The earliest first, so that they are taken over in their order.
             let mut grants: Vec<Grant> = self.grants_of(*principal).collect();
             grants.reverse();
-            for Grant { terms, not_before, not_after } in grants {
-                each(Kind::Grant, &|out| terms.write(out.u64(not_before).u64(not_after)))?;
+            for grant in grants {
+                each(Kind::Grant, &|out| grant.write(out))?;
             }
         }
         for revocation in self.revocations().filter(|entry| !has_expired(entry, now)) {
-            each(Kind::Revocation, &|out| write_revocation(out, revocation))?;
+            each(Kind::Revocation, &|out| RevocationCodec::write(revocation, out))?;
         }
         for digest in &self.past {
             each(Kind::Past, &|out| {

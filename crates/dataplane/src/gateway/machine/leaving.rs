@@ -12,7 +12,6 @@ use super::super::counters::Reason;
 use super::super::inner::{self, End, IcmpError, Inner};
 use super::super::offload::{Offload, Segments};
 use super::super::peer::{Class, Flow, FlowKey, Peer, RouteState, Waiting};
-use super::out::room;
 use super::work::current;
 use super::{Gateway, Output};
 
@@ -128,7 +127,7 @@ impl Gateway {
             offload: *offload,
             since: now.instant,
         });
-        let room = room(lane, mtu, Form::Handle);
+        let room = lane.inner_mtu(mtu, Form::Handle);
         let lengths = Segments::new(octets, inner, offload).map(|segments| segments.lengths());
         let Some((length, _)) = lengths else { return out.counters.drop(Reason::NotIp) };
         if length > room && !(inner::must_pass(&inner, octets) && length <= 2 * room) {

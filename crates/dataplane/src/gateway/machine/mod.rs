@@ -23,14 +23,14 @@ use wayleave_packet::icing::mint::{Joiner, NodeSecret};
 use super::coalesce::Ready;
 use super::counters::{Counters, Reason};
 use super::inner::{IcmpError, Inner};
+use super::lane::Lane;
 use super::noise::StaticKey;
-use super::peer::{Candidate, Keyed, Lane, Peer};
+use super::peer::{Candidate, Keyed, Peer};
 use super::policy::{PathPolicy, identities};
 use crate::answers::AnswerLimit;
 use crate::icing::{self, ConfigError, Router, Stamper};
 use crate::limit::TokenBucket;
 use out::Out;
-pub(super) use out::room;
 
 /// Gateways of which anything is remembered at a time.
 pub const LIMIT_PEERS: usize = 1024;
@@ -208,7 +208,7 @@ impl Gateway {
     }
 
     /// Mixes in fresh entropy, so that a copy of the process draws other values.
-    pub fn stir(&mut self, entropy: &Seed) {
+    pub fn reseed(&mut self, entropy: &Seed) {
         self.random.seed = kdf::derive("wayleave/gateway/stir/v1", self.random.seed.expose(), entropy.expose());
     }
 

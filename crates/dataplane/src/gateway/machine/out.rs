@@ -7,10 +7,11 @@ use wayleave_packet::icing::header::Part;
 use wayleave_packet::icing::mint::{Form, Front, Nonce, cut};
 
 use super::super::counters::{Counters, Reason};
+use super::super::lane::Lane;
 use super::super::message::{Content, DATA, Message, SEALED};
 use super::super::noise::TAG;
 use super::super::offload::Segments;
-use super::super::peer::{Candidate, Known, Lane};
+use super::super::peer::{Candidate, Known};
 use super::{LIMIT_OUTPUTS, Output};
 use crate::frame::BURST;
 use crate::icing::{Stamp, Stamper};
@@ -160,9 +161,4 @@ impl Out {
             Err(_) => self.counters.drop(Reason::NotSent),
         }
     }
-}
-
-/// Octets of the longest inner packet in a packet of `mtu` octets.
-pub(in super::super) fn room(lane: &Lane, mtu: usize, form: Form) -> usize {
-    mtu.saturating_sub(lane.sender.header_length(form) + DATA + TAG)
 }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use wayleave_core::{IdentityKey, Now};
 
+use super::super::lane::Lane;
 use super::super::message::{Message, opening};
-use super::super::peer::{Class, Known, Lane, Peer, RouteState, Starting};
+use super::super::peer::{Class, Known, Peer, RouteState, Starting};
 use super::{Event, Gateway, HANDSHAKE, Output, PATIENCE, Random};
 
 impl Gateway {

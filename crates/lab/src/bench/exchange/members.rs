@@ -202,7 +202,7 @@ impl Members {
         let Some((slot, party)) = self.links.get(&link).copied() else { return };
         self.timed(slot, |members| match members.whole.get_mut(&slot) {
             Some(whole) => {
-                whole.proxy.stir(&fresh());
+                whole.proxy.reseed(&fresh());
                 whole.proxy.handle(Input::Frame { link, bytes }, now());
                 members.drain(slot);
             }
@@ -224,7 +224,7 @@ impl Members {
         for slot in due {
             self.timed(slot, |members| {
                 if let Some(whole) = members.whole.get_mut(&slot) {
-                    whole.proxy.stir(&fresh());
+                    whole.proxy.reseed(&fresh());
                     whole.proxy.handle_timeout(now());
                 }
                 members.drain(slot);
@@ -235,7 +235,7 @@ impl Members {
     fn router(&mut self, slot: u32, event: PeerEvent) {
         self.timed(slot, |members| {
             if let Some(whole) = members.whole.get_mut(&slot) {
-                whole.proxy.stir(&fresh());
+                whole.proxy.reseed(&fresh());
                 whole.proxy.handle(Input::Router(event), now());
             }
             members.drain(slot);

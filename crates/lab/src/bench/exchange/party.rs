@@ -135,7 +135,7 @@ pub fn run(arguments: &PartyArguments, tables: &[&'static str]) -> io::Result<()
             return Ok(());
         }
         if due.is_some_and(|at| at <= now().instant) {
-            party.stir(&fresh());
+            party.reseed(&fresh());
             party.handle_timeout(now());
         }
     }
@@ -170,7 +170,7 @@ fn take(party: &mut Party, record: Record, out: &mut impl Write) -> io::Result<b
         Say::End => return Ok(false),
         _ => return Err(io::Error::other("a record that a party sends")),
     };
-    party.stir(&fresh());
+    party.reseed(&fresh());
     party.handle(input, now());
     Ok(true)
 }
@@ -193,7 +193,7 @@ fn drain(party: &mut Party, store: &FileStore, sender: &Sender<Record>, out: &mu
             // At once: this thread is the party's processor, and all its time counts.
             PartyOutput::Setup(job) => {
                 let done = job.run();
-                party.stir(&fresh());
+                party.reseed(&fresh());
                 party.handle(PartyInput::SetupDone(done), now());
             }
             PartyOutput::Members(_) => {}

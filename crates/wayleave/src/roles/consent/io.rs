@@ -92,7 +92,7 @@ impl Io<ConsentServer> for ConsentIo {
     }
 
     fn before(&mut self, machine: &mut ConsentServer) -> Result<(), Failure> {
-        machine.stir(&fresh()?);
+        machine.reseed(&fresh()?);
         Ok(())
     }
 

@@ -170,7 +170,7 @@ impl Worker {
             if now.instant.since(last) >= IDLE {
                 last = now.instant;
                 if let Ok(entropy) = fresh() {
-                    self.gateway.stir(&entropy);
+                    self.gateway.reseed(&entropy);
                 }
             }
             self.gateway.handle_timeout(now);

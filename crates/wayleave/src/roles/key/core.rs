@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::json;
 use tracing::{error, info};
 use wayleave_control::capability::{Change, ChangeBody, Client, KeyServer, PendingOrder, Served, Status, Transport};
-use wayleave_control::signed::Signed;
 use wayleave_core::Now;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::Clock;
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use wayleave_control::capability::{KeyServer, Restoring, SnapshotError, SnapshotHead};
-use wayleave_control::signed::Signed;
+use wayleave_crypto::signed::Signed;
 
 use crate::failure::Failure;
 use crate::key_files::compaction::NewRecords;

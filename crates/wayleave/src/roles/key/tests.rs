@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use wayleave_control::capability::{ChannelMessage, KeyServer};
-use wayleave_control::signed::Signed;
 use wayleave_core::{IdentityKey, Now, UnixTime};
+use wayleave_crypto::signed::Signed;
 use wayleave_runtime::Clock;
 
 use super::copies::Copies;

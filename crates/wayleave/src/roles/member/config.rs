@@ -13,12 +13,12 @@ use wayleave_runtime::bgp_tcp::TcpOptions;
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role};
 
-use super::io::ExchangeWords;
+use super::io::ExchangeLabels;
 use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt};
 use crate::failure::{Failure, Outcome};
 use crate::roles::bgp_peer::{Endpoint, Peer};
-use crate::roles::trouble::Whom;
+use crate::roles::link_faults::LinkEndpoint;
 
 pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> MachineConfig {
     let (member, exchange) = (&config.file.member, &config.file.exchange);
@@ -38,9 +38,9 @@ pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> Machine
 }
 
 /// What the configuration says of the exchange, for what is logged.
-pub fn words(config: &MemberConfig, identity: &Identity) -> ExchangeWords {
+pub fn labels(config: &MemberConfig, identity: &Identity) -> ExchangeLabels {
     let (member, exchange) = (&config.file.member, &config.file.exchange);
-    let whom = |number: u8, party: &PartyAt, address_setting, pin_setting| Whom {
+    let endpoint = |number: u8, party: &PartyAt, address_setting, pin_setting| LinkEndpoint {
         name: format!("party {number}"),
         address: party.address.0.to_string(),
         address_setting,
@@ -50,12 +50,12 @@ pub fn words(config: &MemberConfig, identity: &Identity) -> ExchangeWords {
                         the exchange; after a change of the member set the party must reload it (SIGHUP), and who was removed \
                         stays out",
     };
-    ExchangeWords {
+    ExchangeLabels {
         name: exchange.name.get_ref().clone(),
         slot: *member.slot.get_ref(),
         parties: [
-            whom(1, &exchange.party1, "`[exchange] party1.address`", "`[exchange] party1.pin`"),
-            whom(2, &exchange.party2, "`[exchange] party2.address`", "`[exchange] party2.pin`"),
+            endpoint(1, &exchange.party1, "`[exchange] party1.address`", "`[exchange] party1.pin`"),
+            endpoint(2, &exchange.party2, "`[exchange] party2.address`", "`[exchange] party2.pin`"),
         ],
     }
 }

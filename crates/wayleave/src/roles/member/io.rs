@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::roles::attestation::{self, slot_record};
 use crate::roles::bgp_peer::RouteQueue;
 use crate::roles::daemon::fresh;
-use crate::roles::trouble::{About, Troubles, Whom};
+use crate::roles::link_faults::{Fault, LinkEndpoint, LinkFaults};
 use crate::roles::{Events, state};
 
 /// What reaches the machine's loop.
@@ -58,17 +58,17 @@ impl From<Query<MemberProxy>> for Event {
 }
 
 /// What the configuration says of the exchange, for what is logged.
-pub struct ExchangeWords {
+pub struct ExchangeLabels {
     pub name: String,
     pub slot: u32,
     /// Party 1 and party 2.
-    pub parties: [Whom; 2],
+    pub parties: [LinkEndpoint; 2],
 }
 
 pub struct MemberIo {
     pub links: Links,
-    pub troubles: Troubles,
-    pub exchange: ExchangeWords,
+    pub faults: LinkFaults,
+    pub exchange: ExchangeLabels,
     /// The party at the other end of each link that is up.
     pub up: HashMap<u64, u32>,
     /// Why the last link ended.
@@ -97,7 +97,7 @@ impl Io<MemberProxy> for MemberIo {
     fn step(&mut self, event: Event) -> Step<MemberProxy> {
         Step::Input(match event {
             Event::Link(LinkEvent::Up { link, pin, exporter, peer_clock, .. }) => {
-                self.troubles.up(pin.id, self.exchange.party(pin.id), peer_clock);
+                self.faults.up(pin.id, self.exchange.party(pin.id), peer_clock);
                 self.up.insert(link, pin.id);
                 let party = if pin.id == 1 { PartyNumber::One } else { PartyNumber::Two };
                 Input::LinkUp { link, party, exporter: Seed::new(*exporter.0) }
@@ -110,7 +110,7 @@ impl Io<MemberProxy> for MemberIo {
                 Input::LinkDown { link }
             }
             Event::Link(LinkEvent::Failed { pin, failure }) => {
-                self.troubles.failed(pin.id, self.exchange.party(pin.id), &failure);
+                self.faults.failed(pin.id, self.exchange.party(pin.id), &failure);
                 return Step::Ignore;
             }
             Event::Input(input) => input,
@@ -120,7 +120,7 @@ impl Io<MemberProxy> for MemberIo {
     }
 
     fn before(&mut self, machine: &mut MemberProxy) -> Result<(), Failure> {
-        machine.stir(&fresh()?);
+        machine.reseed(&fresh()?);
         Ok(())
     }
 
@@ -158,8 +158,8 @@ impl Io<MemberProxy> for MemberIo {
     }
 }
 
-impl ExchangeWords {
-    fn party(&self, number: u32) -> &Whom {
+impl ExchangeLabels {
+    fn party(&self, number: u32) -> &LinkEndpoint {
         &self.parties[usize::from(number != 1)]
     }
 
@@ -198,7 +198,7 @@ impl MemberIo {
     /// Keeps why a link ended, unless it only follows the end of the other one.
     fn ended(&mut self, party: u32, reason: &str) {
         let name = &self.exchange.party(party).name;
-        self.troubles.ended(party, name, reason);
+        self.faults.ended(party, name, reason);
         self.last_end = format!("the link to {name} ended: {reason}");
     }
 
@@ -214,21 +214,21 @@ impl MemberIo {
             MemberEvent::Rejected { party, why } => {
                 let words = self.exchange.rejection(*party, why);
                 let about = match why {
-                    Rejection::Removed { .. } => About::Removal(u32::from(*party)),
-                    _ => About::Refusal(u32::from(*party)),
+                    Rejection::Removed { .. } => Fault::Removal(u32::from(*party)),
+                    _ => Fault::Refusal(u32::from(*party)),
                 };
-                self.troubles.tell(about, &words, true);
+                self.faults.report(about, &words, true);
             }
             MemberEvent::SetRefused { party, why } => {
                 let words = format!(
                     "party {party} shows a member set {why}; nothing of it is used: compare `[exchange] operators` with what both \
                      operators give, and if they are right, tell both operators"
                 );
-                self.troubles.tell(About::Refusal(u32::from(*party)), &words, true);
+                self.faults.report(Fault::Refusal(u32::from(*party)), &words, true);
             }
             event => {
                 if matches!(event, MemberEvent::Synced { .. }) {
-                    self.troubles.well();
+                    self.faults.well();
                 }
                 log(event, suppressed);
             }

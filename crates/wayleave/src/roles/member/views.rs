@@ -23,7 +23,7 @@ use crate::overview::Overview;
 use crate::roles::attestation;
 use crate::roles::bgp_peer::PeerView;
 use crate::roles::daemon::{self, View, Views, most, prefix};
-use crate::roles::trouble::Troubles;
+use crate::roles::link_faults::LinkFaults;
 
 /// What is said where the driver has not said why.
 const ROUTER_DOWN: &str = "the BGP session with the router is down";
@@ -34,7 +34,7 @@ pub struct MemberView {
     links: Links,
     store: Arc<FileStore>,
     router: PeerView,
-    troubles: Troubles,
+    faults: LinkFaults,
     /// The parties' addresses.
     parties: [String; 2],
     keys: Arc<Value>,
@@ -45,7 +45,7 @@ impl MemberView {
         config: &MemberConfig,
         identity: &Identity,
         (links, store): (&Links, &Arc<FileStore>),
-        (router, troubles): (&PeerView, &Troubles),
+        (router, faults): (&PeerView, &LinkFaults),
         events: &mpsc::Sender<Event>,
     ) -> Self {
         let exchange = &config.file.exchange;
@@ -66,7 +66,7 @@ impl MemberView {
             links: links.clone(),
             store: Arc::clone(store),
             router: router.clone(),
-            troubles: troubles.clone(),
+            faults: faults.clone(),
             parties: [exchange.party1.address.0.to_string(), exchange.party2.address.0.to_string()],
             keys: Arc::new(keys),
         }
@@ -104,7 +104,7 @@ impl MemberView {
         let (status, _) = self.proxy().await?;
         let party = |index: usize| {
             let name = format!("party {}", index + 1);
-            let why = self.troubles.of(index as u32 + 1).filter(|_| !status.parties[index]);
+            let why = self.faults.of(index as u32 + 1).filter(|_| !status.parties[index]);
             json!({ "peer": name, "up": status.parties[index], "address": self.parties[index], "last_end": why })
         };
         Ok(json!({ "version": 1, "peers": [party(0), party(1), self.router.json()] }))
@@ -141,7 +141,7 @@ impl MemberView {
         {
             self.at_router(prefix, route);
         }
-        if let Some(said) = self.troubles.removal() {
+        if let Some(said) = self.faults.removal() {
             not_a_member(&mut value, &said);
         }
         Ok(value)
@@ -158,7 +158,7 @@ impl View for MemberView {
         let router = self.router.json();
         value["router"] = router["state"].clone();
         value["router_protection"] = router["protection"].clone();
-        let mut problems = self.troubles.list();
+        let mut problems = self.faults.list();
         problems.extend(router["problem"].as_str().map(str::to_owned));
         problems.extend(too_large(&status));
         problems.extend(deferred(&status));
@@ -203,7 +203,7 @@ impl View for MemberView {
         let (status, _) = self.proxy().await.ok()?;
         let down = status.parties.iter().position(|up| !up);
         let down = down.map(|index| {
-            let why = self.troubles.of(index as u32 + 1).map_or(String::new(), |why| format!(": {why}"));
+            let why = self.faults.of(index as u32 + 1).map_or(String::new(), |why| format!(": {why}"));
             format!("the link to party {} is down{why}", index + 1)
         });
         let syncing = (!status.synced).then(|| "the parties have not sent all routes yet".to_owned());

@@ -11,9 +11,9 @@ use tracing::{info, warn};
 use wayleave_control::frames::Host;
 use wayleave_control::node::{Node, NodeEvent, NodeInput, NodeOutput, Profile, Realm};
 use wayleave_control::realm::{Membership, Server};
-use wayleave_control::signed::Signed;
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
 use wayleave_runtime::drive::{Io, Query, Step};
 use wayleave_runtime::links::{Connecting, LinkEvent, Links};
@@ -315,7 +315,7 @@ impl Io<Node> for OverlayIo {
     }
 
     fn before(&mut self, machine: &mut Node) -> Result<(), Failure> {
-        machine.stir(&fresh()?);
+        machine.reseed(&fresh()?);
         Ok(())
     }
 

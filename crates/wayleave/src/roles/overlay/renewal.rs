@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 use wayleave_control::frames::{Body, Frame, MAX_FRAME};
 use wayleave_control::realm::{JoinError, Membership, Server};
-use wayleave_control::signed::Signed;
+use wayleave_crypto::signed::Signed;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::links::{Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;

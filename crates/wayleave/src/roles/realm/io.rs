@@ -9,9 +9,9 @@ use tracing::{error, info, warn};
 use wayleave_control::budget::Budget;
 use wayleave_control::frames::{Body, Frame};
 use wayleave_control::realm::{JoinError, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Server};
-use wayleave_control::signed::Signed;
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::{Io, Query, Step};
@@ -224,11 +224,11 @@ impl RealmIo {
             }
         }
         let Some(list) = registrar.revocations() else { return Ok(()) };
-        self.hand_in(list);
+        self.submit_revocations(list);
         Ok(())
     }
 
-    fn hand_in(&mut self, list: &Signed<wayleave_control::realm::RevocationList>) {
+    fn submit_revocations(&mut self, list: &Signed<wayleave_control::realm::RevocationList>) {
         let number = list.object().number;
         if number > self.handed {
             self.handed = number;
@@ -236,7 +236,7 @@ impl RealmIo {
         }
         for told in self.servers.values().filter(|told| told.has < number) {
             if let Some(link) = told.link {
-                let octets = Frame { request: 1, body: Body::HandIn(list.clone()) }.encode();
+                let octets = Frame { request: 1, body: Body::SubmitRevocations(list.clone()) }.encode();
                 self.links.send(link, octets);
             }
         }

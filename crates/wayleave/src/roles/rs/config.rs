@@ -6,12 +6,12 @@ use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::tls::{Pin, Role};
 
 use crate::config::rs::RsConfig;
-use crate::roles::trouble::Whom;
+use crate::roles::link_faults::LinkEndpoint;
 
 /// The peer party in the words of this one's configuration.
-pub fn peer_words(config: &RsConfig, identity: &Identity) -> Whom {
+pub fn peer_endpoint(config: &RsConfig, identity: &Identity) -> LinkEndpoint {
     let link = config.link.get_ref();
-    Whom {
+    LinkEndpoint {
         name: "the peer party".to_owned(),
         address: link.connect.as_ref().map_or_else(|| "its link".to_owned(), |connect| connect.0.to_string()),
         address_setting: "`[link] connect`",

@@ -19,7 +19,7 @@ use wayleave_runtime::tls::{Pins, Role};
 use super::member_set;
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
-use crate::roles::trouble::{About, Troubles, Whom};
+use crate::roles::link_faults::{Fault, LinkEndpoint, LinkFaults};
 use crate::roles::{Events, state};
 
 /// What reaches the machine's loop.
@@ -33,7 +33,7 @@ pub enum Event {
     Stop,
 }
 
-/// The number under which troubles with the peer party are kept.
+/// The number under which faults with the peer party are kept.
 pub const PEER: u32 = 0;
 
 impl From<LinkEvent> for Event {
@@ -54,9 +54,9 @@ pub struct PartyIo {
     pub events: mpsc::Sender<Event>,
     pub member_pins: Pins,
     pub log: Events,
-    pub troubles: Troubles,
+    pub faults: LinkFaults,
     /// The peer party.
-    pub peer: Whom,
+    pub peer: LinkEndpoint,
     /// The link to it, if one is up.
     pub peer_link: Option<u64>,
     /// Why the last one ended.
@@ -82,7 +82,7 @@ impl Io<Party> for PartyIo {
             Event::Link(LinkEvent::Up { link, pin, exporter, peer_clock, .. }) => {
                 let peer = match pin.role {
                     Role::Party => {
-                        self.troubles.up(PEER, &self.peer, peer_clock);
+                        self.faults.up(PEER, &self.peer, peer_clock);
                         self.peer_link = Some(link);
                         PeerId::Party
                     }
@@ -100,12 +100,12 @@ impl Io<Party> for PartyIo {
                 PartyInput::LinkDown { link }
             }
             Event::Link(LinkEvent::Failed { failure, .. }) => {
-                self.troubles.failed(PEER, &self.peer, &failure);
+                self.faults.failed(PEER, &self.peer, &failure);
                 return Step::Ignore;
             }
             Event::NoPeer(words) => {
                 if self.peer_link.is_none() {
-                    self.troubles.tell(About::Link(PEER), &words, false);
+                    self.faults.report(Fault::Link(PEER), &words, false);
                 }
                 return Step::Ignore;
             }
@@ -117,7 +117,7 @@ impl Io<Party> for PartyIo {
     }
 
     fn before(&mut self, machine: &mut Party) -> Result<(), Failure> {
-        machine.stir(&fresh()?);
+        machine.reseed(&fresh()?);
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl Io<Party> for PartyIo {
 
 impl PartyIo {
     fn ended(&mut self, reason: String) {
-        self.troubles.ended(PEER, &self.peer.name, &reason);
+        self.faults.ended(PEER, &self.peer.name, &reason);
         self.last_end = reason;
     }
 
@@ -176,7 +176,7 @@ impl PartyIo {
             }
             event => {
                 if matches!(event, PartyEvent::Agreed { .. }) {
-                    self.troubles.well();
+                    self.faults.well();
                 }
                 log(event, suppressed);
             }

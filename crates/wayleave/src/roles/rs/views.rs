@@ -21,14 +21,14 @@ use crate::key_files::{member_set, signing_key};
 use crate::output::{cell, versioned};
 use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views, most};
-use crate::roles::trouble::{Troubles, Whom};
+use crate::roles::link_faults::{LinkEndpoint, LinkFaults};
 
 #[derive(Clone)]
 pub struct PartyView {
     events: mpsc::Sender<Event>,
     links: Links,
     store: Arc<FileStore>,
-    troubles: Troubles,
+    faults: LinkFaults,
     set: watch::Receiver<MemberSet>,
     /// The peer party's certificate, which a reload may replace.
     peer_party: Pins,
@@ -46,8 +46,8 @@ struct OwnKeys {
 
 /// The link to the peer party, as it is configured.
 pub struct Peer {
-    pub words: Whom,
-    /// Where this party listens for it, if it does, and whom it refused there.
+    pub endpoint: LinkEndpoint,
+    /// Where this party listens for it, if it does, and endpoint it refused there.
     pub listening: Option<(SocketAddr, LastRefusal)>,
 }
 
@@ -56,14 +56,14 @@ impl Peer {
     fn refusal(&self) -> Option<String> {
         let (_, last) = self.listening.as_ref()?;
         let (address, failure) = last.get()?;
-        Some(Whom { address: address.to_string(), ..self.words.clone() }.words(&failure))
+        Some(LinkEndpoint { address: address.to_string(), ..self.endpoint.clone() }.describe(&failure))
     }
 
     /// What is known of a link that is not up and of which nothing else is.
     fn missing(&self) -> String {
         match &self.listening {
             Some((at, _)) => format!("the link to the peer party is down: this party waits for it at {at}"),
-            None => format!("the link to the peer party is down: this party connects to {}", self.words.address),
+            None => format!("the link to the peer party is down: this party connects to {}", self.endpoint.address),
         }
     }
 }
@@ -72,7 +72,7 @@ impl PartyView {
     pub fn new(
         config: &RsConfig,
         identity: &Identity,
-        (links, store, troubles): (&Links, &Arc<FileStore>, &Troubles),
+        (links, store, faults): (&Links, &Arc<FileStore>, &LinkFaults),
         set: watch::Receiver<MemberSet>,
         (peer_party, peer): (&Pins, Peer),
         events: &mpsc::Sender<Event>,
@@ -86,7 +86,7 @@ impl PartyView {
             events: events.clone(),
             links: links.clone(),
             store: Arc::clone(store),
-            troubles: troubles.clone(),
+            faults: faults.clone(),
             set,
             peer_party: peer_party.clone(),
             keys: Arc::new(keys),
@@ -142,7 +142,7 @@ impl PartyView {
 
     /// Why there is no peer party, if there is none.
     fn without_peer(&self, status: &PartyStatus) -> Option<String> {
-        let why = || self.peer.refusal().or_else(|| self.troubles.of(PEER)).unwrap_or_else(|| self.peer.missing());
+        let why = || self.peer.refusal().or_else(|| self.faults.of(PEER)).unwrap_or_else(|| self.peer.missing());
         (!status.other_party).then(why)
     }
 
@@ -164,7 +164,7 @@ impl View for PartyView {
     async fn status(&self) -> Result<Value, ViewError> {
         let status = self.party().await?;
         let mut value = json!(status);
-        let mut problems = self.troubles.list();
+        let mut problems = self.faults.list();
         if let Some(why) = self.without_peer(&status).filter(|why| !problems.contains(why)) {
             problems.insert(0, why);
         }

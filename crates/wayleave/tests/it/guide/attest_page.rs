@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use wayleave_lab::demo::exchange::RoleProcess;
 use wayleave_lab::demo::http::get_json;
 use wayleave_lab::netns::{Network, enter_for_test};
 use wayleave_lab::process::wait_until;
+use wayleave_lab::role_process::RoleProcess;
 
 use super::{Shell, commands, laid_over, snippets};
 

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use wayleave_lab::demo::exchange::RoleProcess;
 use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test};
 use wayleave_lab::process::wait_until;
+use wayleave_lab::role_process::RoleProcess;
 
 use super::{Shell, commands, laid_over, snippets};
 

@@ -6,9 +6,9 @@ use serde_json::json;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::icing::{Count, Report};
-use wayleave_lab::demo::exchange::RoleProcess;
 use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test};
 use wayleave_lab::process::wait_until;
+use wayleave_lab::role_process::RoleProcess;
 use wayleave_packet::icing::header::Handle;
 use wayleave_runtime::identity::to_hex;
 

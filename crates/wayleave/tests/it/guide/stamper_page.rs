@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use wayleave_lab::demo::exchange::RoleProcess;
 use wayleave_lab::netns::{NetworkNamespace, Rung, enter_for_test, skipped};
 use wayleave_lab::process::wait_until;
+use wayleave_lab::role_process::RoleProcess;
 
 use super::{Shell, commands, snippets};
 use crate::common::text;

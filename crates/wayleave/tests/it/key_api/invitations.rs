@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wayleave_control::capability::{Change, ChangeBody, Invitation, InvitationLine, Terms};
-use wayleave_control::signed::Signed;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::{Interval, Principal, Width};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::from_hex;

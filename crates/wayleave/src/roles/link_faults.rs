@@ -15,7 +15,7 @@ pub const CLOCK_TOLERANCE: u64 = 30;
 
 /// The other end of a link, as this role's configuration names it.
 #[derive(Clone, Debug)]
-pub struct Whom {
+pub struct LinkEndpoint {
     /// Such as `party 1`.
     pub name: String,
     /// Where it is.
@@ -29,9 +29,9 @@ pub struct Whom {
     pub unknown_there: &'static str,
 }
 
-impl Whom {
+impl LinkEndpoint {
     /// What a failure means, and what to do.
-    pub fn words(&self, failure: &ConnectFailure) -> String {
+    pub fn describe(&self, failure: &ConnectFailure) -> String {
         let Self { name, address, address_setting, pin_setting, own, unknown_there } = self;
         let now = || utc(unix_now().secs());
         match failure {
@@ -80,7 +80,7 @@ impl Whom {
     }
 
     /// That the other end's clock differs from this machine's, if it does.
-    pub fn clock_words(&self, theirs: u64) -> Option<String> {
+    pub fn describe_clock(&self, theirs: u64) -> Option<String> {
         let ours = unix_now().secs();
         let (by, way) = if ours >= theirs { (ours - theirs, "ahead of") } else { (theirs - ours, "behind") };
         (by > CLOCK_TOLERANCE).then(|| {
@@ -93,9 +93,9 @@ impl Whom {
     }
 }
 
-/// What a trouble is about.
+/// What a fault is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum About {
+pub enum Fault {
     /// The link to this peer cannot be opened, or has ended; gone when it comes up.
     Link(u32),
     /// What the configuration says and this peer refuses; gone when all is well.
@@ -108,22 +108,22 @@ pub enum About {
     Clock(u32),
 }
 
-/// The troubles of a role at this moment. Clones are views of the same.
+/// The faults of a role at this moment. Clones are views of the same.
 #[derive(Clone, Debug, Default)]
-pub struct Troubles(Arc<Mutex<BTreeMap<About, String>>>);
+pub struct LinkFaults(Arc<Mutex<BTreeMap<Fault, String>>>);
 
-impl Troubles {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<About, String>> {
+impl LinkFaults {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Fault, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps it; whether it is news.
-    fn keep(&self, about: About, words: &str) -> bool {
+    fn keep(&self, about: Fault, words: &str) -> bool {
         self.lock().insert(about, words.to_owned()).is_none_or(|before| before != words)
     }
 
     /// Keeps it and logs it, if it is news: as an error where only an operator can help.
-    pub fn tell(&self, about: About, words: &str, is_error: bool) {
+    pub fn report(&self, about: Fault, words: &str, is_error: bool) {
         if !self.keep(about, words) {
             return;
         }
@@ -131,35 +131,35 @@ impl Troubles {
     }
 
     /// A connector's failure.
-    pub fn failed(&self, peer: u32, whom: &Whom, failure: &ConnectFailure) {
+    pub fn failed(&self, peer: u32, endpoint: &LinkEndpoint, failure: &ConnectFailure) {
         let is_error =
             matches!(failure, ConnectFailure::Refused(_) | ConnectFailure::NotAccepted(_) | ConnectFailure::Removed);
         if matches!(failure, ConnectFailure::Removed) {
             let now = utc(unix_now().secs());
-            let words = format!("{} has removed this key: seen at {now}", whom.name);
-            self.lock().entry(About::RemovedKey(peer)).or_insert(words);
+            let words = format!("{} has removed this key: seen at {now}", endpoint.name);
+            self.lock().entry(Fault::RemovedKey(peer)).or_insert(words);
         }
-        self.tell(About::Link(peer), &whom.words(failure), is_error);
+        self.report(Fault::Link(peer), &endpoint.describe(failure), is_error);
     }
 
     /// A link ended, for this reason. It is logged with its consequence, by whoever knows that.
     pub fn ended(&self, peer: u32, name: &str, reason: &str) {
-        self.keep(About::Link(peer), &format!("the link to {name} ended: {reason}"));
+        self.keep(Fault::Link(peer), &format!("the link to {name} ended: {reason}"));
     }
 
     /// A link came up; `clock` is what its peer's shows.
-    pub fn up(&self, peer: u32, whom: &Whom, clock: Option<u64>) {
-        self.lock().remove(&About::Link(peer));
+    pub fn up(&self, peer: u32, endpoint: &LinkEndpoint, clock: Option<u64>) {
+        self.lock().remove(&Fault::Link(peer));
         let Some(clock) = clock else { return };
-        match whom.clock_words(clock) {
-            Some(words) => self.tell(About::Clock(peer), &words, false),
-            None => drop(self.lock().remove(&About::Clock(peer))),
+        match endpoint.describe_clock(clock) {
+            Some(words) => self.report(Fault::Clock(peer), &words, false),
+            None => drop(self.lock().remove(&Fault::Clock(peer))),
         }
     }
 
     /// All links do what they are for.
     pub fn well(&self) {
-        self.lock().retain(|about, _| matches!(about, About::Clock(_)));
+        self.lock().retain(|about, _| matches!(about, Fault::Clock(_)));
     }
 
     /// All of them, for views.
@@ -170,14 +170,14 @@ impl Troubles {
     /// That this member was removed, if a peer says so; in the words of the one that says most.
     pub fn removal(&self) -> Option<String> {
         let all = self.lock();
-        let is_removal = |about: &&About| matches!(about, About::Removal(_) | About::RemovedKey(_));
+        let is_removal = |about: &&Fault| matches!(about, Fault::Removal(_) | Fault::RemovedKey(_));
         all.keys().find(is_removal).and_then(|about| all.get(about)).cloned()
     }
 
     /// Why there is no link to a peer, if that is known: what it refuses, rather than that the link has ended.
     pub fn of(&self, peer: u32) -> Option<String> {
         let all = self.lock();
-        let causes = [About::Removal, About::RemovedKey, About::Refusal, About::Link].map(|about| about(peer));
+        let causes = [Fault::Removal, Fault::RemovedKey, Fault::Refusal, Fault::Link].map(|about| about(peer));
         causes.iter().find_map(|about| all.get(about)).cloned()
     }
 }
@@ -186,8 +186,8 @@ impl Troubles {
 mod tests {
     use super::*;
 
-    fn whom() -> Whom {
-        Whom {
+    fn endpoint() -> LinkEndpoint {
+        LinkEndpoint {
             name: "party 1".to_owned(),
             address: "192.0.2.251:7001".to_owned(),
             address_setting: "`party1.address`",
@@ -211,22 +211,22 @@ mod tests {
             (ConnectFailure::Closed("end".into()), "another program"),
             (ConnectFailure::System("refused".into()), "see whether it runs"),
         ] {
-            let words = whom().words(&failure);
+            let words = endpoint().describe(&failure);
             assert!(words.contains(word), "{words}");
         }
     }
 
     #[test]
     fn a_refusal_stays_while_links_come_and_go_and_clocks_stay_when_all_is_well() {
-        let troubles = Troubles::default();
-        troubles.tell(About::Refusal(1), "another slot", true);
-        troubles.ended(1, "party 1", "closed");
-        assert_eq!(troubles.of(1).as_deref(), Some("another slot"));
-        troubles.up(1, &whom(), Some(unix_now().secs() - 100));
-        assert_eq!(troubles.list().len(), 2);
-        troubles.well();
-        assert!(matches!(&troubles.list()[..], [one] if one.contains("100 seconds ahead of that of party 1")));
-        troubles.up(1, &whom(), Some(unix_now().secs()));
-        assert_eq!(troubles.list(), [""; 0]);
+        let faults = LinkFaults::default();
+        faults.report(Fault::Refusal(1), "another slot", true);
+        faults.ended(1, "party 1", "closed");
+        assert_eq!(faults.of(1).as_deref(), Some("another slot"));
+        faults.up(1, &endpoint(), Some(unix_now().secs() - 100));
+        assert_eq!(faults.list().len(), 2);
+        faults.well();
+        assert!(matches!(&faults.list()[..], [one] if one.contains("100 seconds ahead of that of party 1")));
+        faults.up(1, &endpoint(), Some(unix_now().secs()));
+        assert_eq!(faults.list(), [""; 0]);
     }
 }

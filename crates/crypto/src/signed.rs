@@ -4,29 +4,22 @@
 use std::fmt;
 use std::sync::Arc;
 
-use wayleave_crypto::hash::hash;
-use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
+use crate::hash::hash;
+use crate::sign::{Signature, SigningKey, VerifyingKey};
 
-use crate::wire::{Malformed, Reader, Writer};
+use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
 
 /// The version of every object.
 pub const VERSION: u8 = 1;
 /// Octets of a signature.
 pub const SIGNATURE: usize = 64;
 
-/// A kind of signed object.
-pub trait Object: Sized {
+/// A kind of signed object. Different objects never write alike.
+pub trait Object: Wire {
     /// The label of its signature, which no other kind has.
     const LABEL: &'static str;
     /// Octets of the longest one, signature included.
     const MAX: usize;
-    /// Writes all fields; different objects never write alike.
-    fn write(&self, out: &mut Writer);
-    /// Reads what [`Object::write`] wrote, and refuses everything else.
-    ///
-    /// # Errors
-    /// If the octets have no object of this kind in front.
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed>;
 }
 
 /// The signature is not that of the key that must have signed.
@@ -115,6 +108,19 @@ impl<T> Signed<T> {
     #[must_use]
     pub fn octets(&self) -> &Arc<[u8]> {
         &self.octets
+    }
+}
+
+/// The octets with a four-octet count.
+impl<T: Object> Wire for Signed<T> {
+    const LEAST: usize = 4 + 1 + SIGNATURE;
+
+    fn write(&self, out: &mut Writer) {
+        out.blob(&self.octets);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Self::decode(from.blob(T::MAX)?)
     }
 }
 

@@ -1,0 +1,41 @@
+//! How types of other crates stand in the control plane's encodings.
+
+use wayleave_core::wire::{Codec, Malformed, Reader, Writer};
+use wayleave_crypto::dh::DhPublic;
+use wayleave_packet::icing::header::{NodeId, Tag};
+
+/// Implements [`Codec`] for a type that is so many octets, by what writes and what reads them.
+macro_rules! octets {
+    ($(#[$doc:meta])* $codec:ident: $type:ty, $octets:expr, $write:expr, $read:expr, $what:literal) => {
+        $(#[$doc])*
+        pub(crate) struct $codec;
+
+        impl Codec<$type> for $codec {
+            const LEAST: usize = $octets;
+
+            fn write(value: &$type, out: &mut Writer) {
+                out.bytes(&$write(value));
+            }
+
+            fn read(from: &mut Reader<'_>) -> Result<$type, Malformed> {
+                let octets = from.array::<$octets>()?;
+                $read(octets).ok_or(Malformed::Value($what))
+            }
+        }
+    };
+}
+
+octets!(NodeIdCodec: NodeId, 32, NodeId::to_bytes, NodeId::from_bytes, "a node ID");
+octets!(TagCodec: Tag, 4, |tag: &Tag| tag.0.to_be_bytes(), |octets| Some(Tag(u32::from_be_bytes(octets))), "a tag");
+octets!(
+    /// An X25519 key in canonical form.
+    DhPublicCodec: DhPublic, 32, DhPublic::to_bytes, |octets| DhPublic::from_bytes(octets).ok(), "the ephemeral key"
+);
+octets!(
+    /// An X25519 key in canonical form and not of small order.
+    NoiseKeyCodec: DhPublic,
+    32,
+    DhPublic::to_bytes,
+    |octets| DhPublic::from_bytes(octets).ok().filter(|key| !key.is_small_order()),
+    "the Noise key"
+);

@@ -1,0 +1,74 @@
+//! Every message between routers, replicas and a key server, as `test-data/wire/key-channel.json` has its octets.
+//!
+//! `WAYLEAVE_WRITE_VECTORS=1` writes a new file.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use wayleave_control::capability::{
+    ChannelMessage, ChargedAccount, JournalId, RatePayer, SharedRate, Usage, UsageAnswer, UsageRefusal, UsageReport,
+};
+use wayleave_control::leases::{LeaseAnswer, LeaseRequest};
+use wayleave_packet::platypus::header::{DelegationId, Principal};
+
+fn file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/key-channel.json")
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+fn payer(delegation: Option<u32>) -> RatePayer {
+    let delegation = delegation.map(|number| DelegationId::new(number).expect("24 bits"));
+    RatePayer { principal: Principal::new(7).expect("24 bits"), delegation }
+}
+
+fn messages() -> Vec<ChannelMessage> {
+    let rate = |delegation| SharedRate { payer: payer(delegation), rate: 1_000_000, routers: 2 };
+    let request = LeaseRequest { session: 1, number: 2, uses: 3, demand: 4 };
+    let answer = LeaseAnswer { session: 1, number: 2, share: 3 };
+    let entry = |octet, packets| (ChargedAccount([octet; ChargedAccount::LENGTH]), Usage { packets, octets: 1 << 70 });
+    let report = UsageReport { journal: JournalId([1; 16]), number: 2, entries: vec![entry(3, 4), entry(5, 6)] };
+    let mut all = vec![
+        ChannelMessage::Report(report),
+        ChannelMessage::Confirm { through: 1_800_000_000 },
+        ChannelMessage::Answer(UsageAnswer { number: 2, is_behind: true }),
+        ChannelMessage::Follow { list: Some(9) },
+        ChannelMessage::Follow { list: None },
+        ChannelMessage::Piece { length: 10, offset: 7, octets: vec![1, 2, 3] },
+        ChannelMessage::Ask(vec![(rate(None), request), (rate(Some(5)), request)]),
+        ChannelMessage::Leased(vec![(payer(None), answer), (payer(Some(5)), answer)]),
+        ChannelMessage::Differs(rate(Some(5))),
+        ChannelMessage::Copy { after: 11 },
+        ChannelMessage::Changes(vec![vec![1, 2], Vec::new()]),
+        ChannelMessage::Holds { snapshot: 12 },
+        ChannelMessage::Snapshot(vec![1, 2, 3]),
+        ChannelMessage::Fetch { number: 12, piece: 1 },
+        ChannelMessage::SnapshotPiece { number: 12, piece: 1, octets: vec![4, 5] },
+        ChannelMessage::End { number: 13, last: [14; 32] },
+    ];
+    let refusals = [UsageRefusal::TooLong, UsageRefusal::TooManyJournals, UsageRefusal::NoRoom];
+    all.extend(refusals.map(|why| ChannelMessage::Refused { number: 2, why }));
+    all
+}
+
+#[test]
+fn every_message_has_the_published_octets() {
+    let all: Vec<Vec<u8>> = messages().iter().map(ChannelMessage::encode).collect();
+    for code in 1..=16 {
+        assert!(all.iter().any(|octets| octets[1] == code), "no message of type {code}");
+    }
+    for (message, octets) in messages().into_iter().zip(&all) {
+        assert_eq!(ChannelMessage::decode(octets), Ok(message));
+    }
+    let messages: Vec<String> = all.iter().map(|octets| hex(octets)).collect();
+    let found =
+        json!({ "format": "messages of a key server's channel; see docs/wire/capabilities.md", "messages": messages });
+    if std::env::var("WAYLEAVE_WRITE_VECTORS").is_ok() {
+        let text = serde_json::to_string_pretty(&found).expect("numbers and text") + "\n";
+        std::fs::write(file(), text).expect("the folder is there");
+    }
+    let published: Value = serde_json::from_slice(&std::fs::read(file()).expect("the file is there")).expect("JSON");
+    assert_eq!(found, published);
+}
