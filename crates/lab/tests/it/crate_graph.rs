@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Each crate, and the crates of the workspace it may depend on (`docs/ARCHITECTURE.md`).
 const ALLOWED: &[(&str, &[&str])] = &[
     ("wayleave-core", &[]),
-    ("wayleave-crypto", &[]),
+    ("wayleave-crypto", &["wayleave-core"]),
     ("wayleave-bgp", &["wayleave-core"]),
     ("wayleave-mpc", &["wayleave-core", "wayleave-crypto"]),
     ("wayleave-attestation", &["wayleave-core", "wayleave-crypto", "wayleave-bgp"]),

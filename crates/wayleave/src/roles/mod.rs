@@ -33,7 +33,7 @@ use crate::failure::{Failure, Outcome};
 
 use daemon::Role;
 pub use events::Events;
-/// How a gateway learns endpoint it hears and how it verifies, for benchmarks that are the ends of paths themselves.
+/// How a gateway learns whom it hears and how it verifies, for benchmarks that are the ends of paths themselves.
 /// What `wayleave cap usage` reads if no key server runs.
 pub use key::routers as usage_store;
 pub use member::{party_endpoints, party_verifier};

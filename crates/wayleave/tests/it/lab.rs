@@ -68,7 +68,7 @@ impl Lab {
     }
 
     /// The processes in the laboratory's PID namespace, seen from outside.
-    pub(crate) fn processes(&self) -> BTreeSet<u32> {
+    pub(crate) fn processes(&self) -> BTreeSet<Process> {
         let holder = fs::read_to_string(Path::new(&self.dir).join("holder")).expect("a holder");
         let holder: Value = serde_json::from_str(&holder).expect("JSON");
         let own = fs::read_link(format!("/proc/{}/ns/pid_for_children", holder["pid"])).expect("a namespace");
@@ -84,10 +84,21 @@ impl Drop for Lab {
     }
 }
 
-fn of_namespace(own: &Path) -> BTreeSet<u32> {
+/// A process by its ID and when it started: IDs come back within minutes where many tests start processes.
+pub(crate) type Process = (u32, String);
+
+/// Since the system's start, in ticks (proc(5), field 22 of `stat`); none if there is no such process.
+fn start_time(id: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let (_, behind_the_name) = stat.rsplit_once(')')?;
+    behind_the_name.split_whitespace().nth(19).map(str::to_owned)
+}
+
+fn of_namespace(own: &Path) -> BTreeSet<Process> {
     let processes = fs::read_dir("/proc").expect("processes").flatten();
     let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    ids.filter(|id| fs::read_link(format!("/proc/{id}/ns/pid")).is_ok_and(|link| link == own)).collect()
+    let inside = ids.filter(|id| fs::read_link(format!("/proc/{id}/ns/pid")).is_ok_and(|link| link == own));
+    inside.filter_map(|id| Some((id, start_time(id)?))).collect()
 }
 
 /// Without root, if user namespaces are allowed.
@@ -97,8 +108,11 @@ pub(crate) fn lower_rung() -> &'static str {
 }
 
 /// Whether none of them runs; one that nobody has waited for yet has no root any more.
-pub(crate) fn gone(ids: &BTreeSet<u32>) -> bool {
-    ids.iter().all(|id| !Path::new(&format!("/proc/{id}/root")).exists())
+pub(crate) fn gone(processes: &BTreeSet<Process>) -> bool {
+    let is_here = |(id, start): &Process| {
+        Path::new(&format!("/proc/{id}/root")).exists() && start_time(*id).as_ref() == Some(start)
+    };
+    !processes.iter().any(is_here)
 }
 
 pub(crate) fn example(name: &str) -> String {

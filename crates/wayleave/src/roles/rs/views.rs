@@ -47,7 +47,7 @@ struct OwnKeys {
 /// The link to the peer party, as it is configured.
 pub struct Peer {
     pub endpoint: LinkEndpoint,
-    /// Where this party listens for it, if it does, and endpoint it refused there.
+    /// Where this party listens for it, if it does, and whom it refused there.
     pub listening: Option<(SocketAddr, LastRefusal)>,
 }
 
