@@ -4,6 +4,7 @@
 //! A message's fields are written down once, with [`wire!`](crate::wire!): in the order in which they stand in the octets, each
 //! with its type, and with a [`Codec`] where the type alone does not say how it is written.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -32,8 +33,15 @@ pub enum Malformed {
 }
 
 /// Reads fields off the front of a slice.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Reader<'a>(&'a [u8]);
+
+/// Octets may be secret: their number is printed and nothing else.
+impl fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reader({} octets)", self.0.len())
+    }
+}
 
 impl<'a> Reader<'a> {
     #[must_use]
@@ -217,8 +225,14 @@ pub fn check_ascending<T: Ord>(list: &[T], what: &'static str) -> Result<(), Mal
 }
 
 /// Appends fields to a vector. Lists and texts that are longer than their count can say are the caller's error.
-#[derive(Default, Debug)]
+#[derive(Default)]
 pub struct Writer(Vec<u8>);
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Writer({} octets)", self.0.len())
+    }
+}
 
 impl Writer {
     #[must_use]
@@ -658,7 +672,8 @@ pub const fn least_of(all: &[usize]) -> usize {
 }
 
 /// Declares messages, and gives them [`Wire`]: a structure is its fields in order; of an enumeration each variant has an octet
-/// before them, which is written in front of it. A function behind a structure's name checks what was read: `pub struct Span: check {`.
+/// before them, which is written in front of it. A function behind the name checks what was read: `pub struct Span: check {`,
+/// `pub enum Message: "a message's type", check {`.
 ///
 /// ```
 /// use wayleave_core::wire::{self, Blob, List16};
@@ -741,7 +756,7 @@ macro_rules! wire {
     };
     (
         $(#[$meta:meta])*
-        $vis:vis enum $name:ident: $what:literal {
+        $vis:vis enum $name:ident: $what:literal $(, $check:path)? {
             $(
                 $(#[$variant_meta:meta])*
                 $code:literal = $variant:ident
@@ -781,14 +796,16 @@ macro_rules! wire {
                 code: u8,
                 from: &mut $crate::wire::Reader<'_>,
             ) -> ::std::result::Result<Self, $crate::wire::Malformed> {
-                match code {
+                let value = match code {
                     $($code => {
                         $($(let $field = <$crate::wire!(@codec $($codec)?) as $crate::wire::Codec<$type>>::read(from)?;)*)?
                         $(let inner = <$crate::wire!(@codec $($inner_codec)?) as $crate::wire::Codec<$inner>>::read(from)?;)?
-                        Ok($crate::wire!(@pattern $variant $({ $($field),* })? $(($inner, inner))?))
+                        $crate::wire!(@pattern $variant $({ $($field),* })? $(($inner, inner))?)
                     })*
-                    _ => Err($crate::wire::Malformed::Value($what)),
-                }
+                    _ => return Err($crate::wire::Malformed::Value($what)),
+                };
+                $($check(&value)?;)?
+                Ok(value)
             }
         }
 

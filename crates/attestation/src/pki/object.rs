@@ -485,7 +485,7 @@ fn read_manifest(from: &mut Reader<'_>, publisher: Asn, span: Span) -> Result<Ma
     for _ in 0..count {
         let (kind, asn) = (from.u8()?, Asn(from.u32()?));
         let entry = ManifestEntry { kind, asn, sequence: from.u64()?, not_after: from.u64()?, hash: from.array()? };
-        // A publisher lists what it signs itfrom.
+        // A publisher lists what it signs itself.
         let is_own = if publisher == TRUST_ANCHOR { matches!(kind, 1 | 2) } else { kind == 3 && asn == publisher };
         if !is_own {
             return Err(ObjectError::Field("the kind or AS of an entry"));

@@ -58,7 +58,7 @@ wayleave_core::wire! {
 wayleave_core::wire! {
     /// A message.
     #[derive(Clone, PartialEq, Eq, Debug)]
-    pub enum ChannelMessage: "a message's type" {
+    pub enum ChannelMessage: "a message's type", Self::check {
         /// A router reports totals.
         1 = Report(UsageReport<ChargedAccount> as ReportCodec),
         /// The server has everything that the router counted up to this Unix second by the router's clock.
@@ -140,7 +140,6 @@ impl ChannelMessage {
         }
         let message = Self::read(&mut from)?;
         from.end()?;
-        message.check()?;
         Ok(message)
     }
 
