@@ -66,9 +66,7 @@ wayleave_core::wire! {
         /// Where this node receives by UDP what the neighbour sends.
         pub endpoint: SocketAddr,
     }
-}
 
-wayleave_core::wire! {
     /// What packets under a tag are for.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
     pub enum TagUse: "the use of a tag" {
@@ -79,9 +77,7 @@ wayleave_core::wire! {
         /// Something else, which the meaning says.
         3 = Service,
     }
-}
 
-wayleave_core::wire! {
     /// A tag that a node offers.
     #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
     pub struct TagOffer {
@@ -90,9 +86,7 @@ wayleave_core::wire! {
         /// For people.
         pub meaning: String as Ascii<MAX_MEANING>,
     }
-}
 
-wayleave_core::wire! {
     /// A node's statement about itself.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Advert: Self::check {

@@ -54,9 +54,7 @@ wayleave_core::wire! {
         /// What was offered to the router since its last request, let pass or not, in octets a second.
         pub demand: u64,
     }
-}
 
-wayleave_core::wire! {
     /// What the lessor answers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct LeaseAnswer {

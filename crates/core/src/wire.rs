@@ -833,3 +833,83 @@ macro_rules! wire {
     (@pattern $variant:ident ($inner:ty, $binding:ident)) => { Self::$variant($binding) };
     (@pattern $variant:ident) => { Self::$variant };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::wire! {
+        #[derive(Clone, PartialEq, Debug)]
+        struct Span: Self::check {
+            from: u32,
+            to: u32,
+        }
+
+        #[derive(Clone, PartialEq, Debug)]
+        enum Message: "a message's type", Self::is_short {
+            1 = Spans(Vec<Span> as List32<4>),
+            7 = Text { out: String as Ascii<10>, more: Option<u16> },
+            9 = End,
+        }
+    }
+
+    impl Span {
+        fn check(&self) -> Result<(), Malformed> {
+            if self.from < self.to { Ok(()) } else { Err(Malformed::Order("the ends of a span")) }
+        }
+    }
+
+    impl Message {
+        fn is_short(&self) -> Result<(), Malformed> {
+            if matches!(self, Self::Text { out, .. } if out == "long") {
+                Err(Malformed::Value("a text"))
+            } else {
+                Ok(())
+            }
+        }
+    }
+
+    fn text(out: &str, more: Option<u16>) -> Message {
+        Message::Text { out: out.to_owned(), more }
+    }
+
+    #[test]
+    fn a_message_has_one_encoding_and_every_other_is_refused() {
+        let spans = Message::Spans(vec![Span { from: 1, to: 2 }, Span { from: 0, to: u32::MAX }]);
+        for message in [spans, text("", None), text("a b", Some(258)), Message::End] {
+            let octets = encode(&message);
+            assert_eq!(decode(&octets).as_ref(), Ok(&message));
+            assert_eq!(octets[0], message.code());
+            for end in 0..octets.len() {
+                assert!(decode::<Message>(&octets[..end]).is_err(), "{end} octets of {message:?}");
+            }
+            assert_eq!(decode::<Message>(&[&octets[..], &[0]].concat()), Err(Malformed::TooLong(1)));
+        }
+        assert_eq!(encode(&text("a b", Some(258))), [7, 3, b'a', b' ', b'b', 1, 1, 2]);
+        assert_eq!(decode::<Message>(&[2]), Err(Malformed::Value("a message's type")));
+    }
+
+    #[test]
+    fn what_is_read_is_checked_by_structures_and_enumerations() {
+        let crossed = encode(&Message::Spans(vec![Span { from: 2, to: 2 }]));
+        assert_eq!(decode::<Message>(&crossed), Err(Malformed::Order("the ends of a span")));
+        assert_eq!(decode::<Message>(&encode(&text("long", None))), Err(Malformed::Value("a text")));
+    }
+
+    #[test]
+    fn a_count_is_bounded_by_its_limit_and_by_the_octets_that_are_left() {
+        // A span has eight octets: with 23 left there are two at most.
+        let many = [&[1, 0xff, 0xff, 0xff, 0xff][..], &[0; 23]].concat();
+        assert_eq!(decode::<Message>(&many), Err(Malformed::TooMany { count: u32::MAX as usize, most: 2 }));
+        let five = encode(&Message::Spans(vec![Span { from: 0, to: 1 }; 5]));
+        assert_eq!(decode::<Message>(&five), Err(Malformed::TooMany { count: 5, most: 4 }));
+        assert_eq!(Message::LEAST, 1);
+    }
+
+    #[test]
+    fn readers_and_writers_print_no_octets() {
+        let mut writer = Writer::new();
+        writer.bytes(b"secret");
+        assert_eq!(format!("{writer:?} {:?}", Reader::new(b"secret")), "Writer(6 octets) Reader(6 octets)");
+    }
+}

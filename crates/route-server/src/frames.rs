@@ -116,9 +116,7 @@ wayleave_core::wire! {
         /// What the party may send since the link came up ([`crate::credit`]).
         7 = Credit { limit: u64 },
     }
-}
 
-wayleave_core::wire! {
     /// A route for a receiver.
     #[derive(Clone, PartialEq, Eq)]
     pub struct Deliver {
@@ -147,9 +145,7 @@ wayleave_core::wire! {
         1 = Blob(Arc<[u8]> as Blob<MAX_BLOB>),
         2 = Hash([u8; 32]),
     }
-}
 
-wayleave_core::wire! {
     /// A live object of the receiver of a slice.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct OwnObject {
@@ -159,9 +155,7 @@ wayleave_core::wire! {
         /// Prefixes that it still owns, ascending where it is digested.
         pub live: Vec<Nlri> as List32<MAX_PREFIXES, NlriCodec>,
     }
-}
 
-wayleave_core::wire! {
     /// Part of a synchronisation: objects and prefixes in an order that the parties keep, of which a member gets all in turn.
     #[derive(Clone, PartialEq, Eq, Debug, Default)]
     pub struct Slice {
@@ -175,9 +169,7 @@ wayleave_core::wire! {
         /// Some of the receiver's own live objects.
         pub own: Vec<OwnObject> as Long,
     }
-}
 
-wayleave_core::wire! {
     /// One batch as one member sees it. Party 1 and party 2 send ticks that differ in shares and bodies only.
     #[derive(Clone, PartialEq, Eq, Debug, Default)]
     pub struct Tick {
@@ -205,9 +197,7 @@ wayleave_core::wire! {
         /// for it stays, and whatever it ranks there counts as zero.
         pub unranked: Vec<u32> as Long,
     }
-}
 
-wayleave_core::wire! {
     /// A frame from a party to a member.
     #[derive(Clone, Debug)]
     pub enum ToMember: "a frame's type" {
@@ -286,9 +276,7 @@ wayleave_core::wire! {
         /// From party 1: asks for [`FromMember::Buckets`].
         14 = Compare,
     }
-}
 
-wayleave_core::wire! {
     /// What a member may cost a party, and what is left of it: of that member alone. Turns and what is stored are zero at party 2.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct BudgetLeft {
@@ -308,9 +296,7 @@ wayleave_core::wire! {
         pub choices: u32,
         pub choices_left: u32,
     }
-}
 
-wayleave_core::wire! {
     /// Why a party does not take the hello of a member that its certificate has proved. It says nothing that the member set, which
     /// the member may have, does not.
     #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -343,9 +329,7 @@ wayleave_core::wire! {
             by: u8,
         },
     }
-}
 
-wayleave_core::wire! {
     /// Why an object was not taken.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
     pub enum Refusal: "the reason of a refusal" {
@@ -372,9 +356,7 @@ wayleave_core::wire! {
         #[error("it exceeds the octets that the parties store for the member")]
         11 = Stored,
     }
-}
 
-wayleave_core::wire! {
     /// One step of what a batch does, in the order in which both parties apply it.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum Step: "a step" {
@@ -404,9 +386,7 @@ wayleave_core::wire! {
         /// So many prefixes more are looked at, since an epoch began: those with a candidate whose value changed are evaluated again.
         9 = Relist { prefixes: u32 as AtMost<MAX_SLICE> },
     }
-}
 
-wayleave_core::wire! {
     /// A row of the parties' inventories, compared when their link comes up.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct InventoryRow {
@@ -433,9 +413,7 @@ wayleave_core::wire! {
         /// Correlations are made.
         2 = Setup,
     }
-}
 
-wayleave_core::wire! {
     /// A frame between the two parties.
     #[derive(Clone, Debug)]
     pub enum PartyFrame: "a frame's type" {

@@ -53,9 +53,7 @@ wayleave_core::wire! {
         pub rate: u64,
         pub routers: u16,
     }
-}
 
-wayleave_core::wire! {
     /// A message.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum ChannelMessage: "a message's type", Self::check {

@@ -61,9 +61,7 @@ wayleave_core::wire! {
         pub not_after: u64,
         pub terms: Terms,
     }
-}
 
-wayleave_core::wire! {
     /// What changes.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum ChangeBody: "the kind of a change" {
@@ -97,9 +95,7 @@ wayleave_core::wire! {
         /// A grant ends at once with everything that was delegated from it.
         9 = WithdrawBranch(Terms),
     }
-}
 
-wayleave_core::wire! {
     /// A change with its number.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Change {

@@ -35,9 +35,7 @@ wayleave_core::wire! {
     /// A router's memory of totals: 16 random octets.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
     pub struct JournalId(pub [u8; 16]);
-}
 
-wayleave_core::wire! {
     /// What an account has sent.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Usage {

@@ -52,7 +52,8 @@ pub fn run(bench: &Bench, folder: &Path) -> Outcome {
     play(bench, folder, &runs(), true)?.1
 }
 
-/// Plays `runs` one after another, and prints each report if `is_printed`. One that fails does not keep the others from running, and is in the outcome.
+/// Plays `runs` one after another, and prints each report if `is_printed`. One that fails does not keep the others from running,
+/// and is in the outcome.
 ///
 /// # Errors
 /// If a file cannot be written.

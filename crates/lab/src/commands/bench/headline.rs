@@ -18,8 +18,10 @@ enum Ratio {
     Rate,
     /// A peer's time in the same run.
     Time,
-    /// A peer, by a result that the benchmark gives itself, repetition by repetition.
-    Measured(&'static str),
+    /// A peer's rate, by a result of the benchmark, which compares repetition by repetition.
+    MeasuredRate(&'static str),
+    /// A peer's time, likewise.
+    MeasuredTime(&'static str),
 }
 
 /// A row: what is measured, the file of its run and the result, what the paper says, and the best peer with its result.
@@ -53,28 +55,28 @@ const ROWS: [Row; 15] =
             "update.kc-ed25519",
             "KC-MT 501 µs",
         )
-        .beside("BGPsec", "update.bgpsec", Ratio::Measured("faster.kc-ed25519.than.bgpsec")),
+        .beside("BGPsec", "update.bgpsec", Ratio::MeasuredTime("faster.kc-ed25519.than.bgpsec")),
         row(
             "by the paper's equation (1): `kc-mt-paper`",
             "attest-ops",
             "equation_1.kc-mt-paper",
             "501 µs; 34 times faster than S-BGP",
         )
-        .beside("S-BGP", "equation_1.s-bgp", Ratio::Measured("faster.kc-mt-paper.than.s-bgp")),
+        .beside("S-BGP", "equation_1.s-bgp", Ratio::MeasuredTime("faster.kc-mt-paper.than.s-bgp")),
         row(
             "in bursts, every origin's statement verified: `kc-mt-paper`",
             "attest-ops",
             "update_each_statement.kc-mt-paper",
             "",
         )
-        .beside("S-BGP", "update.s-bgp", Ratio::Measured("faster_each_statement.kc-mt-paper.than.s-bgp")),
+        .beside("S-BGP", "update.s-bgp", Ratio::MeasuredTime("faster_each_statement.kc-mt-paper.than.s-bgp")),
         row("a cold full table, validated: `kc-ed25519`", TABLE, "table.kc-ed25519", "").beside(
             "BGPsec",
             "table.bgpsec",
             Ratio::Time,
         ),
         row("forwarding in memory, one core, 64 octets: `scion-2015`", "forward", "scion-2015", "14.9 M/s a port")
-            .beside("DIR-24-8 IPv4 look-up", "ip", Ratio::Measured("scion-2015-over-ip")),
+            .beside("DIR-24-8 IPv4 look-up", "ip", Ratio::MeasuredRate("scion-2015-over-ip")),
         row("`scion`, 92 octets", "forward", "scion", ""),
         row("`platypus`, 64 octets", "forward", "platypus.64", "0.767 M/s (68 octets)").beside(
             "its MACs alone",
@@ -168,14 +170,20 @@ fn line(row: &Row, report: Option<&Value>) -> String {
         Ratio::None => None,
         Ratio::Rate => of(row.ours).zip(theirs).map(|(ours, theirs)| format!("{:.2}", ours / theirs)),
         Ratio::Time => of(row.ours).zip(theirs).map(|(ours, theirs)| times(theirs / ours)),
-        Ratio::Measured(name) => find(name).and_then(|result| {
-            let [value, min, max] = ["value", "min", "max"].map(|key| result[key].as_f64());
-            let spread = format!("({:.2} to {:.2})", min?, max?);
-            let is_time = row.ours.starts_with("update") || row.ours.starts_with("equation");
-            Some(if is_time { format!("{} {spread}", times(value?)) } else { format!("{:.2} {spread}", value?) })
-        }),
+        Ratio::MeasuredRate(name) => {
+            find(name).and_then(with_spread).map(|(ratio, spread)| format!("{ratio:.2} {spread}"))
+        }
+        Ratio::MeasuredTime(name) => {
+            find(name).and_then(with_spread).map(|(ratio, spread)| format!("{} {spread}", times(ratio)))
+        }
     };
     format!("| {} | {ours} | {} | {peer} | {} |\n", row.what, row.paper, ratio.unwrap_or_default())
+}
+
+/// A ratio's median, and its least and greatest as text.
+fn with_spread(result: &Value) -> Option<(f64, String)> {
+    let of = |key: &str| result[key].as_f64();
+    Some((of("value")?, format!("({:.2} to {:.2})", of("min")?, of("max")?)))
 }
 
 fn times(ratio: f64) -> String {
@@ -201,7 +209,7 @@ fn with_unit(result: &Value) -> String {
         "s" if value < 1e-3 => (value * 1e6, "µs"),
         "s" if value < 1.0 => (value * 1e3, "ms"),
         "packets/s" => (value / 1e6, "M/s"),
-        "bits/s" => (value / 1e9, "Gb/s"),
+        "bit/s" => (value / 1e9, "Gb/s"),
         unit => (value, unit),
     };
     format!("{} {unit}", digits(scaled))
@@ -240,12 +248,14 @@ mod tests {
             result("faster.kc-ed25519.than.bgpsec", 4.1, "ratio"),
         ] });
         let forward = json!({ "results": [result("platypus.64", 32.4e6, "packets/s"), result("platypus-macs.64", 41e6, "packets/s")] });
-        let text = to_markdown(&[("attest-ops".to_owned(), ops), ("forward".to_owned(), forward)]);
+        let overlay = json!({ "results": [result("tcp.icing", 781_092_061.0, "bit/s")] });
+        let all = [("attest-ops", ops), ("forward", forward), ("overlay", overlay)];
+        let text = to_markdown(&all.map(|(file, report)| (file.to_owned(), report)));
         let has = |part: &str| assert!(text.contains(part), "{part}: {text}");
         has("`kc-ed25519` | 60.7 µs | KC-MT 501 µs | BGPsec 231 µs | 4.10 times faster (2.05 to 8.20) |");
         has("| 32.4 M/s | 0.767 M/s (68 octets) | its MACs alone 41.0 M/s | 0.79 |");
         has("`kc-ed25519` | needs --mrt |");
-        has("| boringtun not measured |");
+        has("sealed | 0.78 Gb/s |  | boringtun not measured |");
         has("Commit 1a2b on c");
     }
 }
