@@ -1,5 +1,8 @@
 //! Any octets as the attribute's value, a signed object, or keys of a neighbour: an error, or something that has this
 //! encoding and no other; and whatever the value, no route is valid by it that nobody attested.
+//!
+//! KCX-06: any octets as a key pair: refused by bounded work.
+//! BGP-13: any octets as an attestation: an error or a value with this encoding.
 #![no_main]
 
 use std::sync::LazyLock;

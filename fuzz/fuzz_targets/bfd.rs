@@ -1,5 +1,7 @@
 //! Any octets as BFD control packets, one after another, into a session: what is read is written as the same, a session always
 //! has a next deadline or waits for the other end, and it never sends without an end.
+//!
+//! BFD-01: any octets as a packet: an error or a value with this encoding.
 #![no_main]
 
 use std::num::NonZeroU32;

@@ -1,4 +1,6 @@
 //! Any octets as the attributes of a route: what is accepted answers every question and survives every edit.
+//!
+//! BGP-13: any octets as attributes: an error or a value with this encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

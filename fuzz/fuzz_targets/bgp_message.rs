@@ -1,4 +1,6 @@
 //! Any octets as a stream of messages: what is read is written so that it is read again as the same.
+//!
+//! BGP-13: any octets as a message: an error or a value with this encoding.
 #![no_main]
 
 mod session;

@@ -1,4 +1,6 @@
 //! Any octets as the body of an UPDATE: nothing malformed is sent on.
+//!
+//! BGP-13: any octets as an UPDATE: an error or a value with this encoding.
 #![no_main]
 
 mod session;

@@ -1,5 +1,7 @@
 //! Any octets as a frame, a signed object, a stored record, and to both servers and both clients: a refusal, or something that
 //! has this encoding and no other; and no proof of consent without a signature.
+//!
+//! ICC, objects: any octets as an object or a frame: refused, or one encoding.
 #![no_main]
 
 use std::cell::RefCell;

@@ -1,4 +1,6 @@
 //! Any octets as an ICING packet of either version, as a path, an Ethernet frame, and through a router that gives consent.
+//!
+//! ICD-09: any octets as a packet: refused, or read as they are written.
 #![no_main]
 
 use std::cell::RefCell;

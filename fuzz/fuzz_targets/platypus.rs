@@ -1,4 +1,6 @@
 //! Any octets as a Platypus packet of either version, a reply option and an ICMP error to relay.
+//!
+//! PLA-10: any octets as a packet: refused, or read as they are written.
 #![no_main]
 
 use std::cell::RefCell;

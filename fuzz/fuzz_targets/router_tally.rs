@@ -1,4 +1,6 @@
 //! A tally that anything may have been written to: no octets make its decoder panic, and what it reads is what would be written.
+//!
+//! PLA, tally: any octets as a tally: never fatal.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,6 @@
 //! Any octets as a SCION packet of either wire: what is read is written as the same, and a router takes it without harm.
+//!
+//! SCI-07: any octets as a packet: refused or consistent.
 #![no_main]
 
 use std::sync::{LazyLock, Mutex};

@@ -140,6 +140,8 @@ fn table_octets(table: &HashSet<SignatureHash>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-32: a cache too small for what is used: it keeps within its octets, and gives them back.
+
     use super::*;
 
     fn name(number: u32) -> SignatureHash {

@@ -104,6 +104,8 @@ pub fn node(text: &str) -> Outcome<Text<NodeRef>> {
 
 #[cfg(test)]
 mod tests {
+    //! ICC-11, decided: what was written is read again, and a missing file decides nothing.
+
     use super::*;
 
     #[test]

@@ -35,12 +35,12 @@ pub fn json(target: &Target, path: &str) -> Outcome<Value> {
 }
 
 /// The same, with so much time to reach the role and for each part of its answer; zero is refused.
-pub fn json_within(target: &Target, path: &str, patience: Duration) -> Outcome<Value> {
+pub fn json_within(target: &Target, path: &str, timeout: Duration) -> Outcome<Value> {
     let host = host(target)?;
     let unreachable = |error: io::Error| {
         Failure::new(format!("no answer from http://{host}{path}: {error}")).help("is the role running?")
     };
-    let (status, body) = get(&host, path, patience).map_err(unreachable)?;
+    let (status, body) = get(&host, path, timeout).map_err(unreachable)?;
     let value: Value = serde_json::from_str(&body).map_err(|error| unreachable(io::Error::other(error)))?;
     if status != 200 {
         let why = value["error"].as_str().unwrap_or("the role reports an error");
@@ -80,11 +80,11 @@ fn host(target: &Target) -> Outcome<String> {
     Ok(address.to_string())
 }
 
-fn get(host: &str, path: &str, patience: Duration) -> io::Result<(u16, String)> {
+fn get(host: &str, path: &str, timeout: Duration) -> io::Result<(u16, String)> {
     let address = host.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
-    let mut stream = TcpStream::connect_timeout(&address, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(MAX_OCTETS).read_to_end(&mut answer)?;

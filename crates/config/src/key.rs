@@ -393,7 +393,7 @@ impl KeyFile {
         let mut server = server.map_err(|error| {
             source.failure(Fault::of(self.key.name_servers.span(), &Failure::new(error.to_string())))
         })?;
-        changes.news().and_then(|news| news.apply(&mut server)).map_err(fault)?;
+        changes.read_new().and_then(|unread| unread.apply(&mut server)).map_err(fault)?;
         Ok((server, changes))
     }
 
@@ -458,10 +458,10 @@ impl KeyFile {
             (named, revocation::last_number(&path, &self.writer()), path)
         });
         let opened = Changes::open(&source.resolve(key.records.get_ref()));
-        let checked = opened.and_then(|mut changes| changes.news()).and_then(|news| {
-            news.base.as_ref().map_or(Ok(()), |base| base.check(&self.writer()))?;
-            let last = news.changes.last().map(|change| change.object().number);
-            Ok(last.or(news.base.as_ref().map(Base::number)).unwrap_or(0))
+        let checked = opened.and_then(|mut changes| changes.read_new()).and_then(|unread| {
+            unread.base.as_ref().map_or(Ok(()), |base| base.check(&self.writer()))?;
+            let last = unread.changes.last().map(|change| change.object().number);
+            Ok(last.or(unread.base.as_ref().map(Base::number)).unwrap_or(0))
         });
         match (checked, list) {
             (Ok(number), Some((named, last, path))) => {

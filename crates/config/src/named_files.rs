@@ -156,6 +156,8 @@ fn gather(setting: &str, value: &toml::Value, found: &mut Vec<NamedFile>) {
 
 #[cfg(test)]
 mod tests {
+    //! OPS, backup: every path of every configuration is found.
+
     use super::*;
     use std::collections::BTreeSet;
     use std::fs;

@@ -120,7 +120,7 @@ impl RealmFile {
     pub fn registrar(&self, source: &Source) -> Outcome<(Registrar, Ledger)> {
         let key = self.key(source)?;
         let mut ledger = self.ledger(source)?;
-        let records: Vec<Record> = ledger.news()?;
+        let records: Vec<Record> = ledger.read_new()?;
         let mut registrar = Registrar::new(key, Store::Kept(records), unix_now());
         registrar.set_renews(self.realm.renew);
         Ok((registrar, ledger))
@@ -205,7 +205,7 @@ impl RealmFile {
             }
         }
         let opened = Ledger::open(&source.resolve(realm.records.get_ref()));
-        if let Err(failure) = opened.and_then(|mut ledger| ledger.news().map(drop)) {
+        if let Err(failure) = opened.and_then(|mut ledger| ledger.read_new().map(drop)) {
             check(&realm.records, &failure);
         }
         if let Err(failures) = self.addresses(source) {

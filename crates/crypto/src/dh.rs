@@ -100,6 +100,8 @@ impl DhSecret {
 
 #[cfg(test)]
 mod tests {
+    //! ICD-07: public keys of small order and second encodings: refused.
+
     use super::*;
 
     fn bytes(hex: &str) -> [u8; 32] {

@@ -87,6 +87,9 @@ impl AnswerLimit {
 
 #[cfg(test)]
 mod tests {
+    //! FWD, limit of answers: what one place leaves the others: its part and the shared half; all together have the
+    //! whole rate.
+
     use super::*;
 
     /// Answers to a flood at `place` within a second from `begin` on, one packet each microsecond.

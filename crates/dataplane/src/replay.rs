@@ -438,6 +438,9 @@ impl Drop for LineGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    //! PLA-09: replay filters full; one payer's room full, by one thread and four: one false positive in a thousand at
+    //! most; beyond, closed; all other rooms as they are.
+
     use super::*;
 
     fn at(secs: u64) -> Instant {

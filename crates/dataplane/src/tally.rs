@@ -213,6 +213,9 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    //! PLA, tally: every truncation and every flipped octet; frames of another process or place: read up to the first
+    //! frame that is not whole; never fatal.
+
     use proptest::prelude::*;
 
     use super::*;

@@ -126,6 +126,9 @@ fn version_of(route: &LearnedRoute) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    //! SIX-02: the checker of histories knows each version of a route: what was not announced, is older, hidden or
+    //! withdrawn is noticed.
+
     use super::*;
 
     const A: Asn = Asn(64500);

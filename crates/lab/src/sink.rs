@@ -34,7 +34,7 @@ pub type Sent = (PartyNumber, Vec<u8>);
 
 /// What a sink has taken so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Taken {
+pub struct SinkTotals {
     pub frames: u64,
     pub octets: u64,
     /// Objects that party 2 delivered.
@@ -74,7 +74,7 @@ pub struct Sink {
     /// Its own live prefixes, by the version that has each, and the slots that its rows cover.
     own: BTreeMap<Nlri, u64>,
     width: u32,
-    pub taken: Taken,
+    pub taken: SinkTotals,
 }
 
 fn index(party: PartyNumber) -> usize {
@@ -92,7 +92,7 @@ impl Sink {
     /// The sink in `slot`, whose randomness follows from `seed`; `selects`: whether it takes part in Select-Best.
     #[must_use]
     pub fn new(seed: u64, slot: u32, selects: bool) -> Self {
-        let (links, taken) = ([None, None], Taken::default());
+        let (links, taken) = ([None, None], SinkTotals::default());
         Self {
             slot,
             seed,

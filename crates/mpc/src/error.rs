@@ -32,7 +32,7 @@ pub enum Fault {
     #[error("its OT extension has groups of {0} columns, ours has others")]
     Group(u8),
     /// The two ends disagree about the session.
-    #[error("its session id differs from ours")]
+    #[error("the peer's session id differs from this end's")]
     Session,
     /// A message of another circuit, layer, chunk or place in the pool than ours: the two ends are out of step.
     #[error("its message belongs to another circuit, layer, chunk or pool position than ours (out of step)")]

@@ -16,7 +16,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{self, Registry};
@@ -56,6 +56,7 @@ pub enum Unit {
     Changes,
     Connections,
     Evaluations,
+    Events,
     Files,
     Frames,
     Keys,
@@ -99,6 +100,7 @@ impl Unit {
             Unit::Changes => "changes",
             Unit::Connections => "connections",
             Unit::Evaluations => "evaluations",
+            Unit::Events => "events",
             Unit::Files => "files",
             Unit::Frames => "frames",
             Unit::Keys => "keys",
@@ -134,6 +136,8 @@ pub type Labels = Vec<(&'static str, String)>;
 enum Sample {
     /// Only rises; its name ends in `_total`.
     Counter(u64),
+    /// One count for each set of labels.
+    Counters(Vec<(Labels, u64)>),
     /// Rises and falls.
     Gauge(f64),
     /// One value for each set of labels.
@@ -155,6 +159,12 @@ impl Metric {
     #[must_use]
     pub fn counter(thing: &str, unit: Unit, help: &'static str, value: u64) -> Self {
         Self::new(thing, unit, help, Sample::Counter(value))
+    }
+
+    /// Counts since the start, told apart by labels; without any the metric is not on the page.
+    #[must_use]
+    pub fn counters(thing: &str, unit: Unit, help: &'static str, values: Vec<(Labels, u64)>) -> Self {
+        Self::new(thing, unit, help, Sample::Counters(values))
     }
 
     /// A value of this moment.
@@ -367,6 +377,14 @@ fn open_metrics(role: &str, metrics: &[Metric]) -> String {
             Sample::Counter(value) => registry.register_with_unit(thing, *help, unit, ConstCounter::new(*value)),
             Sample::Gauge(value) => registry.register_with_unit(thing, *help, unit, ConstGauge::new(*value)),
             Sample::Gauges(values) if values.is_empty() => {}
+            Sample::Counters(values) if values.is_empty() => {}
+            Sample::Counters(values) => {
+                let family = Family::<Labels, Counter>::default();
+                for (labels, value) in values {
+                    family.get_or_create(labels).inc_by(*value);
+                }
+                registry.register_with_unit(thing, *help, unit, family);
+            }
             Sample::Gauges(values) => {
                 let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
                 for (labels, value) in values {

@@ -50,6 +50,8 @@ impl LogLimit {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-38: 10,000 lines of one kind: a few lines, and every one that is left out is counted.
+
     use super::*;
 
     #[test]

@@ -1,13 +1,18 @@
 //! Logs: one line per event on standard error, as text or JSON. Whoever reads it may go away, or stop reading: lines are then lost
 //! and counted, and the process goes on.
 
+use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write, stderr};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde_json::json;
+use serde_json::{Value, json};
+use tracing::field::{Field, Visit};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer, debug_fn};
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::clock::unix_now;
 
@@ -15,6 +20,9 @@ use crate::clock::unix_now;
 pub const VARIABLE: &str = "WAYLEAVE_LOG";
 /// How long a line waits for a reader that is slow. Once one has waited in vain, no other waits until the reader reads again.
 const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// The field whose display is fields: ` name=value` for each, or `,"name":value` with `#`. For events whose fields are no constants
+/// of the program, as those of `tracing` are.
+const FIELDS: &str = "fields";
 const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Octets written at a time: a pipe or socket that can be written takes so many without waiting (`PIPE_BUF`).
 const AT_ONCE: usize = 4096;
@@ -53,12 +61,76 @@ pub fn start(format: Format, filter: Option<&str>) -> Result<(), FilterError> {
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false).with_writer(|| BestEffort);
     let started = match format {
-        Format::Text => builder.with_ansi(colour).with_target(false).try_init(),
-        Format::Json => builder.json().flatten_event(true).try_init(),
+        Format::Text => builder.with_ansi(colour).with_target(false).fmt_fields(debug_fn(text_field)).try_init(),
+        Format::Json => builder.event_format(JsonLine).try_init(),
     };
     drop(started); // an error means only that logging was started before
     let _ = FORMAT.set(format); // fails likewise
     Ok(())
+}
+
+/// A field behind the message.
+fn text_field(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    match field.name() {
+        "message" | FIELDS => write!(out, "{value:?}"),
+        name if out.has_ansi_escapes() => write!(out, " \x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{value:?}"),
+        name => write!(out, " {name}={value:?}"),
+    }
+}
+
+/// Lines as JSON objects.
+struct JsonLine;
+
+impl<S, N> FormatEvent<S, N> for JsonLine
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &tracing::Event<'_>) -> fmt::Result {
+        let (of, mut fields) = (event.metadata(), JsonMembers::default());
+        event.record(&mut fields);
+        let (at, level, target) = (json!(timestamp()), json!(of.level().as_str()), json!(of.target()));
+        writeln!(out, "{{\"timestamp\":{at},\"level\":{level}{},\"target\":{target}}}", fields.0)
+    }
+}
+
+/// Members of a JSON object, each with a comma before it.
+#[derive(Default)]
+struct JsonMembers(String);
+
+impl JsonMembers {
+    fn put(&mut self, field: &Field, value: &Value) {
+        self.0 += &format!(",{}:{value}", json!(field.name()));
+    }
+}
+
+impl Visit for JsonMembers {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            FIELDS => self.0 += &format!("{value:#?}"),
+            _ => self.put(field, &json!(format!("{value:?}"))),
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, &json!(value));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, &json!(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, &json!(value));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, &json!(value));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, &json!(value));
+    }
 }
 
 /// A line of the log in the form that [`start`] was given, without its end.

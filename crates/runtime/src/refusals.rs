@@ -61,6 +61,8 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-38: 10,000 certificates of strangers: few lines and no more memory, the rest is counted.
+
     use super::*;
 
     #[test]

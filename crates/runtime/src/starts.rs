@@ -260,6 +260,8 @@ impl Drop for Handling {
 
 #[cfg(test)]
 mod tests {
+    //! OPS, starts: a peer is refused at the third start in a minute if it was the last twice or its input panicked.
+
     use super::*;
 
     fn run(kind: u8, second: u64, peer: &str) -> Entry {

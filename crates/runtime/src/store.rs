@@ -421,6 +421,11 @@ fn typed(path: &Path, error: redb::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    //! OPS, state file, an octet: an octet changed in a file that was closed, and in one that a kill left: refused as
+    //! damaged.
+    //! OPS, state files: copies of a file at any moment while it is made, as after a kill, and two processes that make
+    //! one: it is whole whenever it is there; one has it.
+
     use std::sync::mpsc;
 
     use redb::StorageBackend;

@@ -308,6 +308,9 @@ pub(crate) fn now_secs() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    //! OPS, one role for each key: a peer with our own certificate, or with one of another role: refused, also if it is
+    //! pinned.
+
     use super::*;
     use crate::identity::DEFAULT_VALIDITY;
     use zeroize::Zeroizing;

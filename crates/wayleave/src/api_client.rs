@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::failure::{Failure, Outcome};
 
 /// How long a server may be silent.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Octets of an answer, at most.
 const MAX_OCTETS: u64 = 64 << 20;
 
@@ -81,7 +81,7 @@ impl ApiTarget {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         let mut connected = None;
         for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
+            match TcpStream::connect_timeout(&address, TIMEOUT) {
                 Ok(stream) => {
                     connected = Some(stream);
                     break;
@@ -90,8 +90,8 @@ impl ApiTarget {
             }
         }
         let stream = connected.ok_or(last)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let config = client_config(self.pin).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(&config), name).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, stream);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use wayleave_control::frames::{Body, Frame, MAX_FRAME};
 use wayleave_control::realm::Server;
 use wayleave_runtime::links::{Limits, LinkEvent, Links};
@@ -12,10 +11,10 @@ use wayleave_runtime::node_tls::NodeIdentity;
 use crate::failure::{Failure, Outcome};
 
 /// Asks `server`, as the node with this identity, and waits for so long: for connecting and for the answer together.
-pub fn ask(server: &Server, own: &NodeIdentity, body: Body, patience: Duration) -> Outcome<Body> {
+pub fn ask(server: &Server, own: &NodeIdentity, body: Body, timeout: Duration) -> Outcome<Body> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(format!("cannot start: {error}")))?;
-    let answer = runtime.block_on(async { timeout(patience, exchange(server, own, body)).await });
+    let answer = runtime.block_on(async { tokio::time::timeout(timeout, exchange(server, own, body)).await });
     answer.unwrap_or_else(|_| {
         let failure = Failure::new(format!("no answer from {} at {}", server.identity, server.address));
         Err(failure.help("is the server running, and does another node answer at this address? try again").into())

@@ -45,8 +45,8 @@ fn send(to: SocketAddr, octets: &[u8]) -> std::io::Result<UdpSocket> {
 }
 
 /// A datagram that comes in time.
-fn receive(socket: &UdpSocket, patience: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
-    socket.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
+fn receive(socket: &UdpSocket, timeout: Duration) -> std::io::Result<Option<(SocketAddr, Vec<u8>)>> {
+    socket.set_read_timeout(Some(timeout.max(Duration::from_millis(1))))?;
     let mut answer = vec![0; LONGEST];
     match socket.recv_from(&mut answer) {
         Ok((length, from)) => {
@@ -63,11 +63,11 @@ fn receive(socket: &UdpSocket, patience: Duration) -> std::io::Result<Option<(So
 pub fn by_udp<T>(
     to: SocketAddr,
     octets: &[u8],
-    patience: Duration,
+    timeout: Duration,
     mut read: impl FnMut(&[u8]) -> Option<T>,
 ) -> std::io::Result<Option<T>> {
     let clock = Clock::start();
-    let deadline = clock.now().instant + patience;
+    let deadline = clock.now().instant + timeout;
     let socket = send(to, octets)?;
     for _ in 0..MAX_DATAGRAMS {
         let left = deadline.since(clock.now().instant);
@@ -93,10 +93,10 @@ struct TimedStream {
 }
 
 impl TimedStream {
-    fn connect(to: SocketAddr, patience: Duration) -> std::io::Result<Self> {
+    fn connect(to: SocketAddr, timeout: Duration) -> std::io::Result<Self> {
         let clock = Clock::start();
-        let deadline = clock.now().instant + patience;
-        Ok(Self { stream: TcpStream::connect_timeout(&to, patience)?, clock, deadline })
+        let deadline = clock.now().instant + timeout;
+        Ok(Self { stream: TcpStream::connect_timeout(&to, timeout)?, clock, deadline })
     }
 
     /// The time that is left.
@@ -136,9 +136,9 @@ impl Write for TimedStream {
     }
 }
 
-/// The same by TCP: connection, question and the whole answer take `patience` together.
-pub fn by_tcp(to: SocketAddr, octets: &[u8], patience: Duration) -> std::io::Result<Vec<u8>> {
-    let mut stream = TimedStream::connect(to, patience)?;
+/// The same by TCP: connection, question and the whole answer take `timeout` together.
+pub fn by_tcp(to: SocketAddr, octets: &[u8], timeout: Duration) -> std::io::Result<Vec<u8>> {
+    let mut stream = TimedStream::connect(to, timeout)?;
     let mut whole = (octets.len() as u16).to_be_bytes().to_vec(); // a question is short
     whole.extend_from_slice(octets);
     stream.write_all(&whole)?;
@@ -166,13 +166,13 @@ pub fn look_up(
     // The socket of the question that waits for its answer, and how many datagrams may still come to it.
     let mut waiting: Option<(UdpSocket, usize)> = None;
     loop {
-        let patience = lookup.deadline().map_or(Duration::ZERO, |deadline| deadline.since(clock.now().instant));
+        let timeout = lookup.deadline().map_or(Duration::ZERO, |deadline| deadline.since(clock.now().instant));
         let Some(output) = lookup.poll() else {
             // What is stray does not end the wait: the answer may come behind it.
             let received = match &mut waiting {
-                Some((socket, left)) if *left > 0 && !patience.is_zero() => {
+                Some((socket, left)) if *left > 0 && !timeout.is_zero() => {
                     *left -= 1;
-                    receive(socket, patience).ok()
+                    receive(socket, timeout).ok()
                 }
                 _ => None,
             };
@@ -180,7 +180,7 @@ pub fn look_up(
                 Some(Some((from, octets))) => lookup.handle(LookupInput::Datagram { from, octets }, clock.now()),
                 Some(None) => lookup.handle_timeout(clock.now()),
                 None => {
-                    std::thread::sleep(patience);
+                    std::thread::sleep(timeout);
                     lookup.handle_timeout(clock.now());
                 }
             }
@@ -194,7 +194,7 @@ pub fn look_up(
             }
             LookupOutput::Stream { to, octets } => {
                 waiting = None;
-                let input = match by_tcp(to, &octets, patience) {
+                let input = match by_tcp(to, &octets, timeout) {
                     Ok(octets) => LookupInput::Stream { from: to, octets },
                     Err(_) => LookupInput::StreamFailed(to),
                 };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::{Value, json};
-use wayleave_control::capability::{ChargedAccount, Month, RouterNumber, Tenancies, Usage};
+use wayleave_control::capability::{AccountPeriods, ChargedAccount, Month, RouterNumber, Usage};
 use wayleave_dataplane::platypus::record;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::mint::epoch::epoch_begin;
@@ -16,13 +16,14 @@ pub fn lines(
     totals: &BTreeMap<(ChargedAccount, RouterNumber), Usage>,
     principal: Option<u32>,
     account: &dyn Fn(Principal) -> Option<String>,
-    tenancies: &Tenancies,
+    account_periods: &AccountPeriods,
     routers: &BTreeMap<RouterNumber, String>,
 ) -> Vec<Value> {
     let former = |key: &ChargedAccount, number: u32| {
-        let at = |begins| tenancies.at(number, begins);
-        let tenancy = key.tenancy().or_else(|| key.begins_at().map(at)).unwrap_or_else(|| tenancies.latest(number));
-        tenancies.former(number, tenancy)
+        let at = |begins| account_periods.at(number, begins);
+        let account_period =
+            key.account_period().or_else(|| key.begins_at().map(at)).unwrap_or_else(|| account_periods.latest(number));
+        account_periods.former(number, account_period)
     };
     let owner = |former: Option<u32>, principal: Principal| match former {
         // No account has a name that is not ASCII.
@@ -44,7 +45,7 @@ pub fn lines(
             "delegation": charge.delegation.map(|(id, _)| id.number()),
             "sub_delegation": charge.delegation.and_then(|(_, sub)| sub).map(DelegationId::number),
             "late": late.is_some(),
-            "epoch": key.tenancy().is_none().then_some(charge.epoch),
+            "epoch": key.account_period().is_none().then_some(charge.epoch),
             "begins": late.or_else(|| month.map(Month::begin)).or_else(|| begins(charge.epoch)),
             "ends": month.map(|month| month.next().begin()).or_else(|| charge.epoch.checked_add(1).and_then(begins)),
             "router": router,
@@ -307,7 +308,7 @@ mod tests {
             ((key(7, None, 400_700), 1), usage(2)),
             ((folded(7, Some(9), 400_000), 2), usage(4)),
         ]);
-        let all = lines(&totals, None, &|_| None, &Tenancies::default(), &BTreeMap::new());
+        let all = lines(&totals, None, &|_| None, &AccountPeriods::default(), &BTreeMap::new());
         let month = Month::of(400_000 << 12);
         let (begin, end) = (month.begin(), month.next().begin());
         let of = |from, to| {
@@ -329,9 +330,9 @@ mod tests {
     #[test]
     fn usage_of_a_closed_account_is_on_no_line_of_whoever_has_its_number_now() {
         let usage = |packets: u128| Usage { packets, octets: packets };
-        let mut tenancies = Tenancies::default();
+        let mut account_periods = AccountPeriods::default();
         let at = 400_700_u64 << 12;
-        tenancies.insert(Reopening { principal: 7, at, generation: 3 });
+        account_periods.insert(Reopening { principal: 7, at, generation: 3 });
         let totals = BTreeMap::from([
             ((key(7, None, 400_600), 1), usage(1)),
             ((key(7, None, 400_699), 2), usage(2)),
@@ -342,7 +343,7 @@ mod tests {
             ((key(8, None, 400_600), 1), usage(64)),
         ]);
         let account = |_: Principal| Some("desk".to_owned());
-        let all = lines(&totals, None, &account, &tenancies, &BTreeMap::new());
+        let all = lines(&totals, None, &account, &account_periods, &BTreeMap::new());
         let former = "closed account – keys of generation 3";
         for by in [By::Principal, By::Delegation, By::Router, By::Epoch] {
             let mut sums: BTreeMap<(u64, String, bool), u64> = BTreeMap::new();
@@ -382,7 +383,7 @@ mod tests {
         ]);
         let names = BTreeMap::from([(1, "fra1".to_owned())]);
         let account = |principal: Principal| (principal.number() == 7).then(|| "=1+1,\"x\"".to_owned());
-        lines(&totals, None, &account, &Tenancies::default(), &names)
+        lines(&totals, None, &account, &AccountPeriods::default(), &names)
     }
 
     #[test]
@@ -409,7 +410,7 @@ mod tests {
             let of = if number % 13 == 0 { of.sum(0) } else { of };
             totals.insert((of, (number % 4) as u16), Usage { packets: u128::from(number), octets: 1 });
         }
-        let all = lines(&totals, None, &|_| None, &Tenancies::default(), &BTreeMap::new());
+        let all = lines(&totals, None, &|_| None, &AccountPeriods::default(), &BTreeMap::new());
         for by in [By::Principal, By::Delegation, By::Epoch, By::Router] {
             let whole = statement(all.iter(), by);
             for most in [1, 3, 1_000] {

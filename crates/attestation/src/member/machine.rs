@@ -241,7 +241,7 @@ impl MemberAttestation {
     }
 
     fn on_validated(&mut self, source: usize, validated: ValidationResults, failed: Vec<RouteGroup>) {
-        let clock_news = self.pipeline.watch_clock(&validated.groups);
+        let clock_event = self.pipeline.watch_clock(&validated.groups);
         self.counts.note_work(&validated.work);
         let announcer = source as u32;
         let was_suspect = self.received.queues.is_suspect(announcer);
@@ -251,7 +251,7 @@ impl MemberAttestation {
         }
         ids.into_iter().for_each(|id| self.on_report(id));
         self.on_failed("validating", failed);
-        clock_news.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
+        clock_event.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
     }
 
     fn on_signing_done(&mut self, results: SigningResults) {
@@ -338,8 +338,8 @@ impl MemberAttestation {
             let known = before.and_then(|before| before.get(index)).map(|finding| finding.verdict);
             let Some(Some((class, report))) = route.reports.get(index) else { continue };
             let class = *class;
-            let is_news = known != now.get(index).map(|finding| finding.verdict);
-            if is_news && self.pipeline.config.policy.treatment(class).log {
+            let has_changed = known != now.get(index).map(|finding| finding.verdict);
+            if has_changed && self.pipeline.config.policy.treatment(class).log {
                 let event = RouteEvent::Verdict { nlri: *nlri, class, report: Arc::clone(report) };
                 events.push(MemberAttestationEvent::Route { announcer, event });
             }

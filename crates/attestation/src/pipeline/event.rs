@@ -32,6 +32,23 @@ pub enum RouteEvent {
     Failed { task: &'static str, routes: Vec<Nlri> },
 }
 
+impl RouteEvent {
+    /// The routes concerned.
+    #[must_use]
+    pub fn routes(&self) -> &[Nlri] {
+        match self {
+            Self::Verdict { nlri, .. } => std::slice::from_ref(nlri),
+            Self::Refused { routes, .. }
+            | Self::NotExtended { routes, .. }
+            | Self::TooLong { routes, .. }
+            | Self::Exhausted { routes }
+            | Self::NotAuthorised { routes }
+            | Self::Faulty { routes, .. }
+            | Self::Failed { routes, .. } => routes,
+        }
+    }
+}
+
 /// What concerns the whole process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProcessEvent {

@@ -29,7 +29,7 @@ use self::jobs::{
     ValidationJob, Validator, carried_octets,
 };
 pub use self::keys::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
-use self::keys::{KeyNews, SigningKeys};
+use self::keys::{KeyEvent, SigningKeys};
 use self::policy::Policy;
 use self::queue::{RevalidationSchedule, estimated_units};
 use crate::clock::{stepped, wake};
@@ -231,8 +231,8 @@ impl<K: Ord + Copy> Pipeline<K> {
             self.clock_watch.observe(&validated.report, self.now.unix);
         }
         let doubt = self.clock_watch.doubt(self.now.unix);
-        let is_news = std::mem::replace(&mut self.doubt, doubt) != doubt;
-        is_news.then_some(ProcessEvent::ClockInDoubt(doubt))
+        let has_changed = std::mem::replace(&mut self.doubt, doubt) != doubt;
+        has_changed.then_some(ProcessEvent::ClockInDoubt(doubt))
     }
 
     /// Takes in what the PKI lists now; returns what that changes.
@@ -267,10 +267,10 @@ impl<K: Ord + Copy> Pipeline<K> {
     /// The slots of few-time keys that must be made durable now, and what operators should know of such keys.
     pub(crate) fn reserve(&mut self) -> (Vec<Reserve>, Vec<ProcessEvent>) {
         let (few_time, now) = (&mut self.keys.few_time, self.now.unix);
-        let events = few_time.news(now).into_iter().map(|news| match news {
-            KeyNews::Waits(wait) => ProcessEvent::KeyWaits(wait),
-            KeyNews::Signs(suite) => ProcessEvent::KeySigns(suite),
-            KeyNews::Ends(end) => ProcessEvent::KeyEnds(end),
+        let events = few_time.take_events(now).into_iter().map(|event| match event {
+            KeyEvent::Waits(wait) => ProcessEvent::KeyWaits(wait),
+            KeyEvent::Signs(suite) => ProcessEvent::KeySigns(suite),
+            KeyEvent::Ends(end) => ProcessEvent::KeyEnds(end),
         });
         let events = events.collect();
         (few_time.due(now), events)

@@ -395,6 +395,10 @@ fn family(afi: Afi) -> usize {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-31: endless router keys in any order, keys that share a tag: the same two count, and an AS costs no more
+    //! than its limit.
+    //! KCX-40: a key that two ASes have: counts for both and is named.
+
     use super::*;
 
     fn p(text: &str) -> Prefix {

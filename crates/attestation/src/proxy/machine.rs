@@ -410,10 +410,10 @@ impl Proxy {
                 if self.budget.is_suspect(index) && !was_suspect {
                     self.notify(Event::Suspect(index));
                 }
-                let clock_news = self.pipeline.watch_clock(&validated.groups);
+                let clock_event = self.pipeline.watch_clock(&validated.groups);
                 validated.groups.into_iter().for_each(|validated| self.on_validated(index, validated));
                 self.on_failed(index, Side::Outside, result.failed);
-                clock_news.into_iter().for_each(|event| self.notify(Event::Process(event)));
+                clock_event.into_iter().for_each(|event| self.notify(Event::Process(event)));
             }
             Results::Signed(targets) => {
                 for results in targets {

@@ -63,6 +63,8 @@ impl Sequences {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-34: endless prefixes: no more than the limit, and given back.
+
     use super::*;
 
     #[test]

@@ -286,6 +286,8 @@ fn is_canonical(encoded: &[u8; 32]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-33: batches with one wrong signature and with nothing else: a batch costs four times its length at most.
+
     use super::*;
 
     fn key(byte: u8) -> Box<dyn SuiteKey> {

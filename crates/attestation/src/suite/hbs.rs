@@ -546,6 +546,11 @@ impl SuiteKey for HbsKey {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-04: grinding with 200 signatures of `kc-hbs` in hand: none forged, in 20,000 tries and in as many as
+    //! `WAYLEAVE_GRINDS` says.
+    //! KCX-12: holders of one key, slots and leaves: disjoint parts, and nothing is signed without a slot, in an
+    //! earlier one or after the last.
+
     use std::sync::OnceLock;
 
     use super::*;

@@ -139,6 +139,8 @@ impl CryptoRng for NoRandomness {}
 
 #[cfg(test)]
 mod tests {
+    //! KCX, hybrid objects: key pairs and signatures of the NIST, good and bad: the same verdicts.
+
     use serde_json::Value;
 
     use super::*;

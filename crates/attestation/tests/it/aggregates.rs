@@ -1,4 +1,7 @@
 //! A route with an AS_SET proves nobody, whatever attestation it carries.
+//!
+//! KCX-16: a set in every place of an honest path, with and without the attestation of a part; a strict origin hidden
+//! in a set: unattested with no hop proved, invalid where the prefix is registered.
 
 use crate::common::network::{NOW, Network, p};
 use proptest::prelude::*;

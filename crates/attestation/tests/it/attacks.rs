@@ -1,4 +1,13 @@
 //! The published attacks on keychain attestations, and what the standard chain makes of them.
+//!
+//! KCX-03: a sibling's name, a leaked key, cut and paste, a path cut short on the standard chain: invalid.
+//! KCX-07: the attribute stripped: strict, prefer, unlisted: invalid, a reason of its own, unattested.
+//! KCX-08: a leaf's suites or least strength changed in flight; a suite below it: refused.
+//! KCX-09: expired, not yet valid, clocks 10 minutes and a day off: by rule; doubt is said, and our own clock doubted
+//! when most origins disagree with it.
+//! KCX-14: two ASes both shown as 23456: neither passes for the other.
+//! KCX-40: expired chains of many origins sent again, hops for a minute: our clock is not doubted, and still is when it
+//! is two days fast.
 
 use crate::common::network::{NOW, Network, p, pair};
 use wayleave_attestation::chain::{Attestation, Hop};

@@ -1,4 +1,7 @@
 //! A burst and the cache give each route the report that it has alone.
+//!
+//! KCX-31: thousands of keys for one hop that share a tag: tried twice at most.
+//! KCX-32: what changes around a signature between bursts: no second verification; reports equal those without a cache.
 
 use crate::common::network::{NOW, Network, Random, p};
 use wayleave_attestation::cache::VerifiedSignatures;

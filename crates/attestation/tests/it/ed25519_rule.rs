@@ -1,4 +1,7 @@
-//! The one rule of Ed25519: the published edge cases, and a batch that always agrees with its parts (KCX-13).
+//! The one rule of Ed25519: the published edge cases, and a batch that always agrees with its parts.
+//!
+//! KCX-13: the twelve cases of "Taming the many EdDSAs", the 196 of ZIP-215, torsion in keys and commitments, errors
+//! that cancel: one verdict, alone and in every batch.
 
 use curve25519_dalek::constants::EIGHT_TORSION;
 use curve25519_dalek::edwards::{CompressedEdwardsY, EdwardsPoint};

@@ -1,5 +1,9 @@
 //! Objects that an Ed25519 and an SLH-DSA key sign: what a verifier of both halves takes from an adversary for whom every Ed25519
 //! key is broken.
+//!
+//! KCX, hybrid objects: every Ed25519 key and the folder in the adversary's hands; the second half stripped, replaced,
+//! or of a stranger: refused; no route of an origin that requires post-quantum suites is valid; under one half of the
+//! anchor an honest one is a gap.
 
 use std::sync::LazyLock;
 

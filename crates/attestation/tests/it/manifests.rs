@@ -1,4 +1,8 @@
 //! Manifests: what a folder withholds or has older is seen, and their numbers never go back.
+//!
+//! KCX, manifests: an object withheld, older, not listed; an older manifest; a stale one; none; of another publisher;
+//! cut short: an alarm that names the object; what was known stays; numbers never go back; no outage.
+//! KCX, an anchor's file that changes: what was known goes on to count.
 
 use wayleave_attestation::pki::{
     Addition, Anchor, FolderContents, Manifest, ManifestAlarm, ManifestEntry, Object, ObjectError, ObjectSet, Profile,

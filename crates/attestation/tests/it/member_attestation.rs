@@ -1,4 +1,12 @@
 //! The attestation of a member, driven by hand: what becomes of jobs that are in flight when something changes.
+//!
+//! SIX, set changes: members that change, join and leave while keys are made and signatures wait: everything is signed
+//! for who is there, at a limited rate, and nothing for those that left.
+//! KCX-15: a customer's chain that a member without keys passes on: it is withdrawn when the chain ends.
+//! KCX-19: work on one route panics: only that route is left out, it is told, and tried again ten minutes later.
+//! KCX-36: a few-time key that may not sign yet: End-of-RIB comes behind the routes that wait, and a changed route is
+//! withdrawn.
+//! KCX-38: an announcer that goes on and on: a quarter of the bound and not a route more; others have their room.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,6 +1,9 @@
-//! Whatever is changed in an attested route, it is not accepted (KCX-02).
+//! Whatever is changed in an attested route, it is not accepted.
 //!
 //! `WAYLEAVE_MUTATIONS` sets how many mutants are tried; `scripts/soak` tries ten million.
+//!
+//! KCX-02: octets, hops, paths, prefixes and receivers of honest routes changed at random, parts of two joined: none
+//! accepted.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
 use crate::common::network::{NOW, Network, Random, p};

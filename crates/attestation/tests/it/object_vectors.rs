@@ -1,4 +1,7 @@
 //! Signed objects and manifests, as an independent program makes them (`test-data/attestation/objects.py`).
+//!
+//! KCX, objects, encoding: objects and manifests of both versions, by an independent program with an SLH-DSA of its own
+//! (`test-data/attestation/objects.py`): the same octets; a reader of both halves takes version 2 alone.
 
 use serde_json::Value;
 use wayleave_attestation::pki::{

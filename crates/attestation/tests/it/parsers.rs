@@ -1,8 +1,10 @@
-//! Whatever octets come, the parsers of attestations and of UPDATEs end with an error or a value, and never with a panic
-//! (BGP-13).
+//! Whatever octets come, the parsers of attestations and of UPDATEs end with an error or a value, and never with a panic.
 //!
 //! Honest octets with random changes, and random ones. `WAYLEAVE_PARSES` sets how many; `scripts/soak` tries 200 million of
 //! each. The fuzz targets do the same with a sense of which octets matter.
+//!
+//! BGP-13: any octets, and honest ones with random changes, as UPDATE and attestation: an error or a value with this
+//! encoding; no panic, and no route is valid by them (`WAYLEAVE_PARSES` says how many).
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
 use crate::common::network::{Network, Random, p};

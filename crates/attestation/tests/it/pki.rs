@@ -1,4 +1,6 @@
 //! Signed objects, the set under a trust anchor, and the view of it.
+//!
+//! KCX-31: keys that share a tag, in a profile or an addition: refused.
 
 use std::collections::HashMap;
 

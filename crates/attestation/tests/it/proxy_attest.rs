@@ -1,4 +1,8 @@
 //! Proxies of several ASes back to back: what is proved, what policy does with it, and what bad peers get.
+//!
+//! KCX-16: a router that aggregates behind its proxy: nothing signed, the value as it came.
+//! BGP-12: an attested UPDATE above 4,096 octets to a peer with and without extended messages: sent, or sent with a
+//! smaller suite, or not at all and counted.
 
 use std::time::Duration;
 

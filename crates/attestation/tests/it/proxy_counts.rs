@@ -1,5 +1,8 @@
 //! Few-time keys in the proxy: no signature before its slot of time is durable, and no index twice, whenever the proxy
 //! dies and whatever becomes of its store.
+//!
+//! KCX-12: 300 lives of a proxy in virtual time; a clock that is not synchronised: no index signs twice; routes wait,
+//! are not withdrawn.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,12 @@
 //! What a proxy lets out: nothing that its own policy refuses, nothing that is no longer true, to all neighbours in turn.
+//!
+//! KCX-35: a proxy behind a border without one: a forged route from inside, a record that changes, a hop that expires,
+//! a policy that rejects more: nothing is signed that policy rejects, and what stood before is withdrawn.
+//! KCX-36: a few-time key that may not sign yet or any more; five neighbours and four signatures a slot: End-of-RIB
+//! behind the routes, six minutes late at most; a changed route is withdrawn until the key may sign; no neighbour is
+//! ever more than a slot ahead, and all routes come.
+//! KCX-37: keys registered, questions asked, a policy changed while a job that signs is held: none of it waits for the
+//! job; what it signed with the old keys is signed again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,4 +1,7 @@
 //! Faults of our own in the work of a proxy: they cost the routes that caused them, and nothing else.
+//!
+//! KCX-19: work on one route panics, in its burst and alone: only that route is left out, it is told, and tried again
+//! ten minutes later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

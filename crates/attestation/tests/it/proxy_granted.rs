@@ -1,5 +1,8 @@
 //! Granted keys between proxies: the private half goes down a protected session, in a non-transitive attribute, to the
 //! neighbour that asked for it, and nowhere else.
+//!
+//! KCX-17: granted keys: a neighbour registers later, bad grants without end: the next hop names its own keys and
+//! nothing is handed over; told once in a session, the good pair stays.
 
 use std::time::Duration;
 

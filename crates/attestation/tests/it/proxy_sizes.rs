@@ -1,4 +1,6 @@
 //! How long an attestation may be for a neighbour, and what few-time keys lose to it: nothing.
+//!
+//! KCX-12: a key that nears its end and ends: a warning before, and nothing goes out unsigned after.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! `kc-rsa`: signatures, keys from seeds, and hostile keys refused by bounded work.
+//!
+//! KCX-06: public keys and key pairs with an even modulus, a square, e = 1, p = 0, numbers that disagree, 16 kbit:
+//! refused after at most 64 multiplications, far below a millisecond.
 
 use std::sync::LazyLock;
 

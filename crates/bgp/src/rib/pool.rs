@@ -98,6 +98,8 @@ impl AttributePool {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-34: attributes of routes that went: at most twice what is used without being swept.
+
     use super::*;
     use crate::{AttributeCode, AttributeFlags};
 

@@ -1,4 +1,9 @@
-//! Messages octet for octet, and what a NOTIFICATION says of bad ones (RFC 4271 sections 6.1 and 6.2; BGP-14).
+//! Messages octet for octet, and what a NOTIFICATION says of bad ones (RFC 4271 sections 6.1 and 6.2).
+//!
+//! BGP-02 to 07: messages octet for octet, one by one in a stream: as RFC 4271 draws them.
+//! BGP-12: an UPDATE above 4,096 octets with and without extended messages: only with the capability; nothing too long
+//! goes out.
+//! BGP-14: markers, lengths and types of a header: refused as soon as it is there.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,7 @@
-//! UPDATEs: what is read, what is refused and why, what is sent on (BGP-02 to BGP-07).
+//! UPDATEs: what is read, what is refused and why, what is sent on.
+//!
+//! BGP-02 to 07: duplicates, unknown attributes, attributes seen in the wild, AS paths, prefixes: RFC 7606 and
+//! RFC 4271.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,6 @@
 //! Every bad peer meets its verdict, in one piece and octet by octet, and the next honest peer is served.
+//!
+//! BGP-08: peers with malformed OPENs, repeated capabilities, wrong roles: each answered as listed.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,8 @@
 //! The state machine against RFC 4271 section 8, event by event; each test or row names the event.
+//!
+//! BGP-08: OPEN malformed, hold times, identifiers, in the states of RFC 4271: the right NOTIFICATION.
+//! BGP-09: a peer that takes one octet in ten seconds, or none: no more memory; the session ends by the hold timer.
+//! BGP-14: markers, lengths, types, in every state: the right NOTIFICATION.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Two sessions back to back over wires that cut, delay and interleave octets.
+//!
+//! BGP-10: 10^5 flaps; simultaneous opens: no growth; one session.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use wayleave_control::capability::Change;
 use wayleave_crypto::signed::{Object, Signed};
 
 use super::private::sync_folder;
-use super::records::{Base, HEADER, LENGTH, Layout, Lock, News, is_in_place, record, split_changes};
+use super::records::{Base, HEADER, LENGTH, Layout, Lock, NewChanges, is_in_place, record, split_changes};
 use crate::failure::{Failure, Outcome};
 
 /// How often a file may be replaced while it is being opened.
@@ -66,27 +66,27 @@ impl Changes {
     }
 
     /// What was written since this was last called.
-    pub fn news(&mut self) -> Result<News, Failure> {
+    pub fn read_new(&mut self) -> Result<NewChanges, Failure> {
         let length = self.file.metadata().map_err(|error| self.system(&error))?.len();
         let is_in_place = is_in_place(&self.file, &self.path).map_err(|error| self.system(&error))?;
         if is_in_place && length == self.offset && self.base.is_none() && !self.is_another {
-            return Ok(News::default());
+            return Ok(NewChanges::default());
         }
         let lock = self.lock()?;
-        let news = self.read_on();
+        let unread = self.read_on();
         drop(lock);
-        news
+        unread
     }
 
     /// Appends a change and makes it durable, unless others were appended before: those are returned, and nothing is written.
-    pub fn append(&mut self, change: &Signed<Change>) -> Result<News, Failure> {
+    pub fn append(&mut self, change: &Signed<Change>) -> Result<NewChanges, Failure> {
         let lock = self.lock()?;
         if !self.path.exists() {
             let failure = Failure::new(format!("{} is gone: nothing can be recorded", self.path.display()));
             return Err(failure.help("restore the file from a backup"));
         }
-        let news = self.read_on()?;
-        if news.is_empty() {
+        let unread = self.read_on()?;
+        if unread.is_empty() {
             let record = record(change);
             let at = self.offset;
             let mut write = || -> std::io::Result<()> {
@@ -103,7 +103,7 @@ impl Changes {
             self.last = Some((change.object().number, change.digest()));
         }
         drop(lock);
-        Ok(news)
+        Ok(unread)
     }
 
     fn system(&self, error: &std::io::Error) -> Failure {
@@ -125,7 +125,7 @@ impl Changes {
     }
 
     /// Reads whole changes from the offset on, with the lock held; cuts off what is left of one that a crash interrupted.
-    pub(super) fn read_on(&mut self) -> Result<News, Failure> {
+    pub(super) fn read_on(&mut self) -> Result<NewChanges, Failure> {
         let before = self.offset;
         if self.file.metadata().map_err(|error| self.system(&error))?.len() < before {
             return Err(Failure::new(format!("{} became shorter while it was in use", self.path.display()))
@@ -147,24 +147,24 @@ impl Changes {
             }
         }
         // Whoever asks again is told the same again: nothing is appended to a file that is not what was read before.
-        let news = self.hand_out(changes).inspect_err(|_| self.offset = before)?;
-        let last = news.changes.last().map(|change| (change.object().number, change.digest()));
-        let base = news.base.as_ref().map(|base| (base.number(), base.head.object().last));
+        let unread = self.hand_out(changes).inspect_err(|_| self.offset = before)?;
+        let last = unread.changes.last().map(|change| (change.object().number, change.digest()));
+        let base = unread.base.as_ref().map(|base| (base.number(), base.head.object().last));
         self.last = last.or(base).or(self.last);
-        Ok(news)
+        Ok(unread)
     }
 
     /// What of the file was not handed out yet. A file that replaced another has to continue it.
-    fn hand_out(&mut self, mut changes: Vec<Signed<Change>>) -> Result<News, Failure> {
+    fn hand_out(&mut self, mut changes: Vec<Signed<Change>>) -> Result<NewChanges, Failure> {
         let Some((held, digest)) = self.last.filter(|_| self.is_another) else {
             self.is_another = false;
-            return Ok(News { base: self.base.take(), changes });
+            return Ok(NewChanges { base: self.base.take(), changes });
         };
         let number = self.base.as_ref().map_or(0, Base::number);
         if number > held {
             // Whether the snapshot continues what is held is for whoever takes it over to see.
             self.is_another = false;
-            return Ok(News { base: self.base.take(), changes });
+            return Ok(NewChanges { base: self.base.take(), changes });
         }
         let of_base = self.base.as_ref().filter(|_| number == held).map(|base| base.head.object().last);
         let known = changes.iter().find(|change| change.object().number == held).map(Signed::digest).or(of_base);
@@ -172,7 +172,7 @@ impl Changes {
             Some(known) if known == digest => {
                 (self.base, self.is_another) = (None, false);
                 changes.retain(|change| change.object().number > held);
-                Ok(News { base: None, changes })
+                Ok(NewChanges { base: None, changes })
             }
             _ => Err(Failure::new(format!(
                 "{} was replaced by a file that does not continue change {held}: it is an old copy, or another's",

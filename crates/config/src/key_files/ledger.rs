@@ -62,7 +62,7 @@ impl Ledger {
     }
 
     /// The records that were appended since this was last called.
-    pub fn news(&mut self) -> Result<Vec<Record>, Failure> {
+    pub fn read_new(&mut self) -> Result<Vec<Record>, Failure> {
         let length = self.file.metadata().map_err(|error| self.system(&error))?.len();
         if length <= self.offset {
             return Ok(Vec::new());
@@ -76,7 +76,7 @@ impl Ledger {
     /// Appends a batch, and makes it durable; returns what others appended in between.
     pub fn append(&mut self, records: &[Record]) -> Result<Vec<Record>, Failure> {
         let lock = self.lock()?;
-        let news = self.read_on()?;
+        let unread = self.read_on()?;
         let mut body = Vec::new();
         for record in records {
             let octets = record.encode();
@@ -98,7 +98,7 @@ impl Ledger {
         }
         self.offset = at + batch.len() as u64;
         drop(lock);
-        Ok(news)
+        Ok(unread)
     }
 
     fn system(&self, error: &std::io::Error) -> Failure {
@@ -196,6 +196,8 @@ fn decode(mut body: &[u8]) -> Option<Vec<Record>> {
 
 #[cfg(test)]
 mod tests {
+    //! ICC, join, by process: records cut by a crash or damaged: the cut batch is gone, a changed octet is reported.
+
     use std::fs;
 
     use super::*;
@@ -217,9 +219,9 @@ mod tests {
         let (mut one, mut two) = (Ledger::open(&path).expect("opened"), Ledger::open(&path).expect("opened"));
         assert_eq!(one.append(&[used(1), used(2)]).expect("written"), []);
         assert_eq!(two.append(&[used(3)]).expect("written"), [used(1), used(2)]);
-        assert_eq!(one.news().expect("read"), [used(3)]);
-        assert_eq!(one.news().expect("read"), []);
-        assert_eq!(Ledger::open(&path).expect("opened").news().expect("read"), [used(1), used(2), used(3)]);
+        assert_eq!(one.read_new().expect("read"), [used(3)]);
+        assert_eq!(one.read_new().expect("read"), []);
+        assert_eq!(Ledger::open(&path).expect("opened").read_new().expect("read"), [used(1), used(2), used(3)]);
         assert!(Ledger::create(&path).is_err(), "never overwritten");
         fs::remove_file(&path).expect("removed");
     }
@@ -236,16 +238,16 @@ mod tests {
         for length in whole.len()..longer.len() {
             fs::write(&path, &longer[..length]).expect("written");
             let mut again = Ledger::open(&path).expect("opened");
-            assert_eq!(again.news().expect("read"), [used(1)], "{length}");
+            assert_eq!(again.read_new().expect("read"), [used(1)], "{length}");
             again.append(&[used(9)]).expect("written");
-            assert_eq!(Ledger::open(&path).expect("opened").news().expect("read"), [used(1), used(9)]);
+            assert_eq!(Ledger::open(&path).expect("opened").read_new().expect("read"), [used(1), used(9)]);
         }
         // In a batch before the last, and in the last one.
         for at in [HEADER.len() + 10, whole.len() + 10] {
             let mut damaged = longer.clone();
             damaged[at] ^= 1;
             fs::write(&path, &damaged).expect("written");
-            let failure = Ledger::open(&path).expect("opened").news().expect_err("damaged");
+            let failure = Ledger::open(&path).expect("opened").read_new().expect_err("damaged");
             assert!(failure.to_string().contains("damaged"), "{failure}");
             assert_eq!(fs::read(&path).expect("read"), damaged, "nothing is cut off");
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use wayleave_attestation::suite::SuiteId;
 use wayleave_route_server::directory::{
-    AttestKey, Change, Claim, Directory, MAX_ENCODED, MemberSet, Proposal, Request, Slot, SlotId, Standing, Trust,
+    AttestKey, Change, Claim, Directory, MAX_ENCODED, MemberSet, Proposal, Registration, Request, Slot, SlotId, Trust,
 };
 use wayleave_runtime::identity::{Fingerprint, to_hex};
 
@@ -139,18 +139,18 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
     let attest = |claim: &Claim| claim.attest.iter().map(attest_text).collect::<Vec<_>>();
     let told = |claim: &Claim| digest_text(&claim.digest(&set.exchange));
     match change {
-        Change::Join { claim, standing, max_prefix, .. } => {
+        Change::Join { claim, registration, max_prefix, .. } => {
             let new = *slot;
             *slot += 1;
-            let standing = match standing {
-                Standing::First => "the first slot of its AS".to_owned(),
-                Standing::Endorsed { by, .. } => format!("a further slot; slot {by} of its AS signed for it"),
-                Standing::Held => "HELD: no key of an earlier slot of its AS signed for it".to_owned(),
+            let registration = match registration {
+                Registration::First => "the first slot of its AS".to_owned(),
+                Registration::Endorsed { by, .. } => format!("a further slot; slot {by} of its AS signed for it"),
+                Registration::Held => "HELD: no key of an earlier slot of its AS signed for it".to_owned(),
             };
             json!({
                 "change": "new slot", "slot": new, "name": claim.name, "asn": claim.asn, "addresses": claim.addresses,
                 "max_prefix": max_prefix, "tls": Fingerprint(claim.tls).to_string(), "sign": key_text(&claim.sign),
-                "attest": attest(claim), "claim": told(claim), "standing": standing,
+                "attest": attest(claim), "claim": told(claim), "standing": registration,
             })
         }
         Change::Renew { slot, claim, .. } => {

@@ -130,12 +130,12 @@ impl Base {
 
 /// What others wrote since the last look: perhaps a snapshot to go on from, and then changes.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct NewChanges {
     pub base: Option<Base>,
     pub changes: Vec<Signed<Change>>,
 }
 
-impl News {
+impl NewChanges {
     pub fn is_empty(&self) -> bool {
         self.base.is_none() && self.changes.is_empty()
     }

@@ -12,7 +12,7 @@ const FOLDED: u8 = 16;
 const LATE: u8 = 32;
 /// Those of accounts that routers have.
 const KNOWN: u8 = 7;
-/// Where the flags lie, the exponent of the interval (of a sum: the tenancy), and the epoch (of a sum: the month, or the day
+/// Where the flags lie, the exponent of the interval (of a sum: the account period), and the epoch (of a sum: the month, or the day
 /// on which it came late).
 const FLAGS: usize = 3;
 const EXPONENT: usize = 10;
@@ -113,25 +113,25 @@ impl ChargedAccount {
     }
 
     /// A sum of the same payer.
-    fn sum_of(&self, kind: u8, tenancy: u8, time: u32) -> Self {
+    fn sum_of(&self, kind: u8, account_period: u8, time: u32) -> Self {
         let mut sum = *self;
         sum.0[FLAGS] = self.0[FLAGS] & !INTERVAL | kind;
-        sum.0[EXPONENT] = tenancy;
+        sum.0[EXPONENT] = account_period;
         sum.0[EPOCH..].copy_from_slice(&time.to_be_bytes());
         sum
     }
 
-    /// The account with the sum of the month in which its epoch begins, when the principal's number had its owner of this tenancy;
+    /// The account with the sum of the month in which its epoch begins, when the principal's number had its owner of this account period;
     /// itself if it has no epoch.
     #[must_use]
-    pub fn sum(&self, tenancy: u8) -> Self {
-        self.begins_at().map_or(*self, |begins| self.sum_of(SUM, tenancy, Month::of(begins).0))
+    pub fn sum(&self, account_period: u8) -> Self {
+        self.begins_at().map_or(*self, |begins| self.sum_of(SUM, account_period, Month::of(begins).0))
     }
 
     /// The account with the sum of what was reported late, on the day that began at this Unix second (until the year 2106).
     #[must_use]
-    pub fn late(&self, tenancy: u8, day: u64) -> Self {
-        self.sum_of(SUM | LATE, tenancy, u32::try_from(day).unwrap_or(u32::MAX))
+    pub fn late(&self, account_period: u8, day: u64) -> Self {
+        self.sum_of(SUM | LATE, account_period, u32::try_from(day).unwrap_or(u32::MAX))
     }
 
     /// The account that says how much of this one is in sums.
@@ -164,7 +164,7 @@ impl ChargedAccount {
 
     /// Which of the owners that its number had one after the other, if it is a sum.
     #[must_use]
-    pub fn tenancy(&self) -> Option<u8> {
+    pub fn account_period(&self) -> Option<u8> {
         (self.0[FLAGS] & SUM != 0).then_some(self.0[EXPONENT])
     }
 }
@@ -226,9 +226,9 @@ mod tests {
         let (sum, late, folded) = (plain.sum(2), plain.late(2, 1_800_000_000), plain.folded());
         assert!(!plain.is_own() && [sum, late, folded].iter().all(ChargedAccount::is_own));
         assert!([sum, late, folded].iter().all(|account| account.ended_at().or(account.begins_at()).is_none()));
-        assert_eq!((late.late_since(), late.month(), late.tenancy()), (Some(1_800_000_000), None, Some(2)));
-        assert_eq!((sum.late_since(), sum.month().is_some(), sum.tenancy()), (None, true, Some(2)));
-        assert_eq!((folded.late_since(), folded.month(), folded.tenancy()), (None, None, None));
+        assert_eq!((late.late_since(), late.month(), late.account_period()), (Some(1_800_000_000), None, Some(2)));
+        assert_eq!((sum.late_since(), sum.month().is_some(), sum.account_period()), (None, true, Some(2)));
+        assert_eq!((folded.late_since(), folded.month(), folded.account_period()), (None, None, None));
         assert_eq!([folded, plain, sum, late].map(|account| account.unfolded()), [Some(plain), None, None, None]);
     }
 }

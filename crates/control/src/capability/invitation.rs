@@ -92,7 +92,7 @@ impl Invitation {
 wayleave_core::wire! {
     /// What became of an invitation.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub enum InvitationStanding: "what became of an invitation" {
+    pub enum InvitationStatus: "what became of an invitation" {
         /// It can be redeemed until it expires.
         0 = Open,
         1 = Redeemed {
@@ -130,15 +130,15 @@ pub enum InvitationError {
 
 /// All that are remembered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Invitations(BTreeMap<InvitationId, (Invitation, InvitationStanding)>);
+pub(super) struct Invitations(BTreeMap<InvitationId, (Invitation, InvitationStatus)>);
 
 impl Invitations {
-    pub(super) fn get(&self, id: InvitationId) -> Option<(&Invitation, InvitationStanding)> {
-        self.0.get(&id).map(|(invitation, standing)| (invitation, *standing))
+    pub(super) fn get(&self, id: InvitationId) -> Option<(&Invitation, InvitationStatus)> {
+        self.0.get(&id).map(|(invitation, status)| (invitation, *status))
     }
 
-    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (&Invitation, InvitationStanding)> {
-        self.0.values().map(|(invitation, standing)| (invitation, *standing))
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (&Invitation, InvitationStatus)> {
+        self.0.values().map(|(invitation, status)| (invitation, *status))
     }
 
     /// Whether an invitation can be added in this Unix second.
@@ -158,12 +158,12 @@ impl Invitations {
     pub(super) fn redeemable(&self, id: InvitationId, second: u64) -> Result<&Invitation, InvitationError> {
         match self.0.get(&id) {
             None => Err(InvitationError::Unknown),
-            Some((_, InvitationStanding::Redeemed { .. })) => Err(InvitationError::Used),
-            Some((_, InvitationStanding::Withdrawn)) => Err(InvitationError::Withdrawn),
-            Some((invitation, InvitationStanding::Open)) if invitation.not_after < second => {
+            Some((_, InvitationStatus::Redeemed { .. })) => Err(InvitationError::Used),
+            Some((_, InvitationStatus::Withdrawn)) => Err(InvitationError::Withdrawn),
+            Some((invitation, InvitationStatus::Open)) if invitation.not_after < second => {
                 Err(InvitationError::Expired)
             }
-            Some((invitation, InvitationStanding::Open)) => Ok(invitation),
+            Some((invitation, InvitationStatus::Open)) => Ok(invitation),
         }
     }
 
@@ -171,38 +171,38 @@ impl Invitations {
     pub(super) fn withdrawable(&self, id: InvitationId) -> Result<(), InvitationError> {
         match self.0.get(&id) {
             None => Err(InvitationError::Unknown),
-            Some((_, InvitationStanding::Redeemed { .. })) => Err(InvitationError::Used),
-            Some((_, InvitationStanding::Withdrawn)) => Err(InvitationError::Withdrawn),
-            Some((_, InvitationStanding::Open)) => Ok(()),
+            Some((_, InvitationStatus::Redeemed { .. })) => Err(InvitationError::Used),
+            Some((_, InvitationStatus::Withdrawn)) => Err(InvitationError::Withdrawn),
+            Some((_, InvitationStatus::Open)) => Ok(()),
         }
     }
 
     /// Adds an invitation, and forgets those that expired long ago.
     pub(super) fn insert(&mut self, invitation: &Invitation, second: u64) {
         self.0.retain(|_, (of, _)| is_remembered(of, second));
-        self.0.insert(invitation.id, (invitation.clone(), InvitationStanding::Open));
+        self.0.insert(invitation.id, (invitation.clone(), InvitationStatus::Open));
     }
 
     /// Takes one from a snapshot. `false` if there are too many.
-    pub(super) fn restore(&mut self, invitation: Invitation, standing: InvitationStanding) -> bool {
+    pub(super) fn restore(&mut self, invitation: Invitation, status: InvitationStatus) -> bool {
         let has_room = self.0.len() < MAX_INVITATIONS;
         if has_room {
-            self.0.insert(invitation.id, (invitation, standing));
+            self.0.insert(invitation.id, (invitation, status));
         }
         has_room
     }
 
-    pub(super) fn set(&mut self, id: InvitationId, standing: InvitationStanding) {
+    pub(super) fn set(&mut self, id: InvitationId, status: InvitationStatus) {
         if let Some((_, held)) = self.0.get_mut(&id) {
-            *held = standing;
+            *held = status;
         }
     }
 
     /// Withdraws what is open for a principal.
     pub(super) fn withdraw_of(&mut self, principal: Principal) {
-        for (invitation, standing) in self.0.values_mut() {
-            if invitation.principal() == Some(principal) && *standing == InvitationStanding::Open {
-                *standing = InvitationStanding::Withdrawn;
+        for (invitation, status) in self.0.values_mut() {
+            if invitation.principal() == Some(principal) && *status == InvitationStatus::Open {
+                *status = InvitationStatus::Withdrawn;
             }
         }
     }

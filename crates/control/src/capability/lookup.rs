@@ -187,12 +187,12 @@ impl Lookup {
         };
         let id = u16::from_be_bytes(self.rng.bytes());
         let octets = message::question(id, &self.name);
-        let (patience, output) = match transport {
+        let (timeout, output) = match transport {
             Transport::Udp => (UDP_PATIENCE, LookupOutput::Datagram { to: server, octets }),
             Transport::Tcp => (TCP_PATIENCE, LookupOutput::Stream { to: server, octets }),
         };
         self.note(LookupFailure::Silent);
-        self.pending = Some(Pending { server, transport, id, deadline: now.instant + patience });
+        self.pending = Some(Pending { server, transport, id, deadline: now.instant + timeout });
         self.outputs.push_back(output);
     }
 

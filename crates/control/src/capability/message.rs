@@ -62,7 +62,7 @@ pub enum Reply {
 pub enum ReplyError {
     #[error("malformed DNS message")]
     Malformed,
-    #[error("not a response")]
+    #[error("the DNS message is not a response to a query")]
     NotResponse,
     #[error("the response has another message ID")]
     Id,

@@ -41,7 +41,7 @@ pub use channel::{
 pub use charged::Month;
 pub use credential::{Credential, CredentialError, PREFIX, Terms};
 pub use invitation::{
-    BadInvitationId, Invitation, InvitationError, InvitationId, InvitationStanding, MAX_INVITATIONS, MAX_INVITED,
+    BadInvitationId, Invitation, InvitationError, InvitationId, InvitationStatus, MAX_INVITATIONS, MAX_INVITED,
     REMEMBERED,
 };
 pub use invitation_line::{ApiUrl, BadApiUrl, INVITATION_PREFIX, InvitationLine, InvitationLineError, MAX_URL};
@@ -58,7 +58,7 @@ pub use request::{
 };
 pub use router_client::{RouterClient, RouterClientEvent, ServerFault};
 pub use router_server::{
-    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStanding, UsageBatch,
+    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStatus, UsageBatch,
 };
 pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
@@ -69,7 +69,7 @@ pub use state::{
     SnapshotError, SnapshotHead, State,
 };
 pub use usage::{
-    Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, Reporter, RouterNumber, Taken, Tenancies,
-    Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
+    Accepted, AccountPeriods, Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, Reporter,
+    RouterNumber, Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
 pub use zone::{MAX_ZONE, Zone, ZoneError};

@@ -4,7 +4,7 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 
 use super::credential::Credential;
-use super::invitation::{InvitationError, InvitationId, InvitationStanding};
+use super::invitation::{InvitationError, InvitationId, InvitationStatus};
 use super::request::WINDOW;
 use super::state::{ChangeBody, State};
 use super::zone::Zone;
@@ -86,15 +86,15 @@ impl State {
     /// # Errors
     /// Why not. Nothing has changed.
     pub fn redemption(&self, request: &RedemptionRequest, now: UnixTime) -> Result<Redemption, RedemptionRefusal> {
-        let (invitation, standing) = self.invitation(request.id).ok_or(RedemptionRefusal::Unknown)?;
+        let (invitation, status) = self.invitation(request.id).ok_or(RedemptionRefusal::Unknown)?;
         if !request.is_signed(&invitation.key) {
             return Err(RedemptionRefusal::Unknown);
         }
         if request.time.abs_diff(now.secs()) > WINDOW {
             return Err(RedemptionRefusal::Clock);
         }
-        match standing {
-            InvitationStanding::Redeemed { holder, .. } if holder == request.holder => Ok(Redemption::Repeated),
+        match status {
+            InvitationStatus::Redeemed { holder, .. } if holder == request.holder => Ok(Redemption::Repeated),
             _ => match self.redeemable(request.id, now.secs()) {
                 Ok(()) => Ok(Redemption::New(ChangeBody::Redeem { invitation: request.id, holder: request.holder })),
                 Err(InvitationError::Used) => Err(RedemptionRefusal::Used),
@@ -110,8 +110,8 @@ impl State {
     /// # Errors
     /// If it gave none, or not all of them are granted any more.
     pub fn invited(&self, id: InvitationId, zone: &Zone) -> Result<Vec<(Credential, u64)>, RedemptionRefusal> {
-        let (invitation, standing) = self.invitation(id).ok_or(RedemptionRefusal::Unknown)?;
-        let InvitationStanding::Redeemed { generation, .. } = standing else { return Err(RedemptionRefusal::Gone) };
+        let (invitation, status) = self.invitation(id).ok_or(RedemptionRefusal::Unknown)?;
+        let InvitationStatus::Redeemed { generation, .. } = status else { return Err(RedemptionRefusal::Gone) };
         let held = invitation.principal().and_then(|principal| self.account(principal));
         if held.is_none_or(|(_, held)| held != generation) {
             return Err(RedemptionRefusal::Gone);

@@ -12,7 +12,7 @@ use super::usage::{JournalId, Reporter, Usage, UsageRefusal};
 use crate::leases::{self, Lease};
 
 /// How long a report waits for its answer before the same totals are reported again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is seen what the server may be told to have; and by how much that has to have grown, in seconds.
 const CONFIRM: Duration = Duration::from_secs(1);
 const CONFIRM_STEP: u64 = 60;
@@ -177,7 +177,7 @@ impl RouterClient {
         if !self.is_up || self.is_held || self.refused_until.is_some_and(|until| now < until) {
             return None;
         }
-        let is_overdue = self.reported.is_none_or(|at| now.since(at) >= PATIENCE);
+        let is_overdue = self.reported.is_none_or(|at| now.since(at) >= TIMEOUT);
         let report = match self.reporter.asked() {
             Some(report) if is_overdue => report.clone(),
             _ => self.reporter.report()?,

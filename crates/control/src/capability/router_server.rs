@@ -143,7 +143,7 @@ pub enum RouterEvent {
 
 /// A router as the server sees it.
 #[derive(Clone, Debug, Default)]
-pub struct RouterStanding {
+pub struct RouterStatus {
     /// Its link, if it is connected.
     pub link: Option<u64>,
     /// The number of the list of revocations that it has, as far as it has said so or was sent one.
@@ -177,7 +177,7 @@ struct Link {
 pub struct RouterServer {
     routers: BTreeMap<IdentityKey, RouterNumber>,
     links: BTreeMap<u64, Link>,
-    standing: BTreeMap<RouterNumber, RouterStanding>,
+    status: BTreeMap<RouterNumber, RouterStatus>,
     rates: BTreeMap<RatePayer, u64>,
     lessors: BTreeMap<RatePayer, Lessor>,
     ledger: Ledger<ChargedAccount>,
@@ -201,7 +201,7 @@ impl RouterServer {
         let mut server = Self {
             routers: BTreeMap::new(),
             links: BTreeMap::new(),
-            standing: BTreeMap::new(),
+            status: BTreeMap::new(),
             rates: BTreeMap::new(),
             lessors: BTreeMap::new(),
             ledger: config.ledger,
@@ -227,8 +227,8 @@ impl RouterServer {
 
     /// The routers, by number.
     #[must_use]
-    pub fn standing(&self) -> &BTreeMap<RouterNumber, RouterStanding> {
-        &self.standing
+    pub fn status(&self) -> &BTreeMap<RouterNumber, RouterStatus> {
+        &self.status
     }
 
     /// Answers that wait for the store.
@@ -258,9 +258,9 @@ impl RouterServer {
         for link in gone {
             self.close(link, "this router is no longer configured, or has another number");
         }
-        self.standing.retain(|number, _| routers.values().any(|known| known == number));
+        self.status.retain(|number, _| routers.values().any(|known| known == number));
         for number in routers.values() {
-            self.standing.entry(*number).or_default().is_ahead = self.ahead.contains_key(number);
+            self.status.entry(*number).or_default().is_ahead = self.ahead.contains_key(number);
         }
         self.routers = routers;
     }
@@ -285,9 +285,9 @@ impl RouterServer {
             return;
         };
         self.links.insert(link, Link { peer: *peer, number });
-        let standing = self.standing.entry(number).or_default();
-        let before = standing.link.replace(link);
-        (standing.follows, standing.list) = (false, None);
+        let status = self.status.entry(number).or_default();
+        let before = status.link.replace(link);
+        (status.follows, status.list) = (false, None);
         if let Some(before) = before {
             self.links.remove(&before);
             self.outputs.push_back(RouterServerOutput::Close { link: before, why: "this router has connected again" });
@@ -298,8 +298,8 @@ impl RouterServer {
     fn disconnected(&mut self, link: u64) {
         let Some(Link { number, .. }) = self.links.remove(&link) else { return };
         self.waiting.retain(|waiting| waiting.link != link);
-        if let Some(standing) = self.standing.get_mut(&number).filter(|standing| standing.link == Some(link)) {
-            (standing.link, standing.follows) = (None, false);
+        if let Some(status) = self.status.get_mut(&number).filter(|status| status.link == Some(link)) {
+            (status.link, status.follows) = (None, false);
             self.event(RouterEvent::Disconnected(number));
         }
     }
@@ -317,8 +317,8 @@ impl RouterServer {
             ChannelMessage::Report(report) => self.report(link, router, &report, now),
             ChannelMessage::Confirm { through } => self.confirm(router, through, now),
             ChannelMessage::Follow { list } => {
-                if let Some(standing) = self.standing.get_mut(&router) {
-                    (standing.follows, standing.list) = (true, list);
+                if let Some(status) = self.status.get_mut(&router) {
+                    (status.follows, status.list) = (true, list);
                 }
                 self.hand_out(router, now.unix);
             }
@@ -337,16 +337,16 @@ impl RouterServer {
         let taken = match self.ledger.take(router, report, now.unix.secs()) {
             Ok(taken) => taken,
             Err(why) => {
-                if let Some(standing) = self.standing.get_mut(&router) {
-                    standing.refused += 1;
+                if let Some(status) = self.status.get_mut(&router) {
+                    status.refused += 1;
                 }
                 self.send(link, &ChannelMessage::Refused { number: report.number, why });
                 return self.event(RouterEvent::Refused { router, why });
             }
         };
-        if let Some(standing) = self.standing.get_mut(&router) {
-            standing.reports += 1;
-            standing.too_late += taken.too_late;
+        if let Some(status) = self.status.get_mut(&router) {
+            status.reports += 1;
+            status.too_late += taken.too_late;
         }
         if taken.too_late > 0 {
             self.event(RouterEvent::TooLate(router));
@@ -428,17 +428,17 @@ impl RouterServer {
             return;
         }
         (self.list, self.times) = (Some((number, octets)), times);
-        let all: Vec<RouterNumber> = self.standing.keys().copied().collect();
+        let all: Vec<RouterNumber> = self.status.keys().copied().collect();
         all.into_iter().for_each(|router| self.hand_out(router, now));
     }
 
     /// Sends the list to a router that follows and has an older one.
     fn hand_out(&mut self, router: RouterNumber, now: UnixTime) {
-        let (Some((number, list)), Some(standing)) = (self.list.clone(), self.standing.get(&router)) else {
+        let (Some((number, list)), Some(status)) = (self.list.clone(), self.status.get(&router)) else {
             return;
         };
-        let Some(link) = standing.link.filter(|_| standing.follows) else { return };
-        let has = standing.list;
+        let Some(link) = status.link.filter(|_| status.follows) else { return };
+        let has = status.list;
         // A list of records that were set back lacks revocations, also once its number is higher: the router keeps the one that it has.
         match has.map(|has| if has > number { Some(false) } else { self.times.has_list(has, now) }) {
             Some(Some(false)) => self.set_ahead(router, has),
@@ -455,8 +455,8 @@ impl RouterServer {
         if has == Some(number) {
             return;
         }
-        let Some(standing) = self.standing.get_mut(&router) else { return };
-        standing.list = Some(number);
+        let Some(status) = self.status.get_mut(&router) else { return };
+        status.list = Some(number);
         let length = list.len() as u32; // at most MAX_LIST
         for (piece, octets) in list.chunks(PIECE).enumerate() {
             let offset = (piece * PIECE) as u32; // less than the length
@@ -470,8 +470,8 @@ impl RouterServer {
             Some(has) => self.ahead.insert(router, has),
             None => self.ahead.remove(&router),
         };
-        if let Some(standing) = self.standing.get_mut(&router) {
-            standing.is_ahead = has.is_some();
+        if let Some(status) = self.status.get_mut(&router) {
+            status.is_ahead = has.is_some();
         }
         if before == has {
             return;

@@ -22,7 +22,7 @@ use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Prin
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::credential::Terms;
-use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStanding, Invitations};
+use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations};
 use super::keys::{MasterKey, ProviderKey};
 use super::usage::Reopening;
 
@@ -360,13 +360,13 @@ impl State {
     }
 
     /// The invitations that are remembered, by their IDs.
-    pub fn invitations(&self) -> impl ExactSizeIterator<Item = (&Invitation, InvitationStanding)> {
+    pub fn invitations(&self) -> impl ExactSizeIterator<Item = (&Invitation, InvitationStatus)> {
         self.invitations.iter()
     }
 
     /// An invitation, and what became of it.
     #[must_use]
-    pub fn invitation(&self, id: InvitationId) -> Option<(&Invitation, InvitationStanding)> {
+    pub fn invitation(&self, id: InvitationId) -> Option<(&Invitation, InvitationStatus)> {
         self.invitations.get(id)
     }
 
@@ -706,7 +706,7 @@ impl State {
             }
             ChangeBody::Invite(invitation) => self.invitations.insert(invitation, issued),
             ChangeBody::Redeem { invitation, holder } => self.redeem(*invitation, *holder, change),
-            ChangeBody::Uninvite(invitation) => self.invitations.set(*invitation, InvitationStanding::Withdrawn),
+            ChangeBody::Uninvite(invitation) => self.invitations.set(*invitation, InvitationStatus::Withdrawn),
         }
         // What has expired is harmless where it is; it is swept out when there is twice as much as before.
         if self.revocations.len() >= self.sweep_at {
@@ -777,7 +777,7 @@ impl State {
             let not_after = held.map_or(until, |held| held.not_after.max(until));
             self.insert(&Grant { terms, not_before, not_after });
         }
-        self.invitations.set(id, InvitationStanding::Redeemed { holder, at: change.issued, generation });
+        self.invitations.set(id, InvitationStatus::Redeemed { holder, at: change.issued, generation });
     }
 
     fn insert(&mut self, grant: &Grant) {

@@ -17,11 +17,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+mod account_period;
 mod folding;
-mod tenancy;
 
+pub use account_period::{AccountPeriods, Reopening};
 pub use folding::{Calendar, Fold};
-pub use tenancy::{Reopening, Tenancies};
 
 /// Entries of one report, at most.
 pub const MAX_ENTRIES: usize = 512;
@@ -244,7 +244,7 @@ pub struct UsageRecord<A> {
 
 /// What a report did to the ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Taken<A> {
+pub struct Accepted<A> {
     /// To be durable before the answer goes out, at once with what is removed. Of an account that is here twice, the last counts.
     pub changed: Vec<UsageRecord<A>>,
     /// Totals of closed time that are in sums now.
@@ -257,7 +257,7 @@ pub struct Taken<A> {
     pub too_late: u64,
 }
 
-impl<A> Default for Taken<A> {
+impl<A> Default for Accepted<A> {
     fn default() -> Self {
         Self { changed: Vec::new(), removed: Vec::new(), is_behind: false, is_late: false, too_late: 0 }
     }
@@ -313,7 +313,7 @@ pub struct Ledger<A> {
     closed: u64,
     /// The Unix second up to which a router has reported everything.
     confirmed: BTreeMap<RouterNumber, u64>,
-    tenancies: Tenancies,
+    account_periods: AccountPeriods,
     /// When the latest account ended or ends.
     latest: Option<u64>,
     /// Where folding goes on; `None` if all that is closed is folded.
@@ -334,7 +334,7 @@ impl<A: Copy + Ord> Ledger<A> {
             closed: 0,
             moved: 0,
             confirmed: BTreeMap::new(),
-            tenancies: Tenancies::default(),
+            account_periods: AccountPeriods::default(),
             latest: None,
             folding: None,
         }
@@ -347,13 +347,13 @@ impl<A: Copy + Ord> Ledger<A> {
 
     /// A principal's number has another owner: what began before goes into other sums. Returns what is to be stored, if it is news.
     pub fn reopen(&mut self, reopening: Reopening) -> Option<Reopening> {
-        self.tenancies.insert(reopening)
+        self.account_periods.insert(reopening)
     }
 
     /// Who had a principal's number when.
     #[must_use]
-    pub fn tenancies(&self) -> &Tenancies {
-        &self.tenancies
+    pub fn account_periods(&self) -> &AccountPeriods {
+        &self.account_periods
     }
 
     /// Takes a stored total in, before any report.
@@ -377,7 +377,12 @@ impl<A: Copy + Ord> Ledger<A> {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn take(&mut self, router: RouterNumber, report: &UsageReport<A>, now: u64) -> Result<Taken<A>, UsageRefusal> {
+    pub fn take(
+        &mut self,
+        router: RouterNumber,
+        report: &UsageReport<A>,
+        now: u64,
+    ) -> Result<Accepted<A>, UsageRefusal> {
         if report.entries.len() > MAX_ENTRIES {
             return Err(UsageRefusal::TooLong);
         }
@@ -386,14 +391,14 @@ impl<A: Copy + Ord> Ledger<A> {
         let entries: Vec<(A, Usage)> = report.entries.iter().filter(|entry| !is_final(entry)).copied().collect();
         let is_lost =
             |(account, total): &&(A, Usage)| *total != Usage::default() && self.is_of_stranger(router, account);
-        let mut taken = Taken { too_late: done.iter().filter(is_lost).count() as u64, ..Taken::default() };
+        let mut taken = Accepted { too_late: done.iter().filter(is_lost).count() as u64, ..Accepted::default() };
         if entries.is_empty() {
             return Ok(taken);
         }
         let journals = self.journals.get(&router);
         let known = journals.and_then(|journals| journals.get(&report.journal));
         if known.is_none() && self.is_of_another(router, report.journal) {
-            return Ok(Taken { is_behind: true, ..taken });
+            return Ok(Accepted { is_behind: true, ..taken });
         }
         let count = journals.map_or(0, |journals| journals.keys().filter(|journal| **journal != folding::SUMS).count());
         if known.is_none() && count >= MAX_JOURNALS {
@@ -436,7 +441,7 @@ impl<A: Copy + Ord> Ledger<A> {
         &mut self,
         (router, journal): (RouterNumber, JournalId),
         (account, total): (A, Usage),
-        taken: &mut Taken<A>,
+        taken: &mut Accepted<A>,
     ) {
         let known = self.held(router, journal, &account);
         let greatest = known.unwrap_or_default().greatest(total);

@@ -1,5 +1,22 @@
 //! Capabilities in people's hands: the published values hold (`test-data/wire/capabilities.py`, which shares no code with this),
 //! and a key server and its holders understand each other whatever lies between them.
+//!
+//! PLA-03, 15, look-ups: epochs two and sixteen away, of every interval; 2038 and 2106: the same answer as for a
+//! stranger; the right epoch's secret.
+//! PLA-04, look-ups: a holder delegates, a delegate hands on, within and outside the prefix, twice: by rule; each looks
+//! up its own secret alone, and is revoked alone.
+//! PLA-06, look-ups: revoked by the holder, by a forger, by a late clock, twice: once, durable, in the routers' list,
+//! whose number never falls.
+//! PLA-06, one principal's orders: as many lasting revocations as are allowed, and one more: full; others and epochs go
+//! on.
+//! PLA-07: cached answers of the last epoch, poisoned, truncated, for other names and questions, garbage, changed TTLs,
+//! letters of other case, no EDNS: the right key by TCP or from another server, or a clean failure; counted and shown.
+//! PLA-07, slow and old: a resolver that repeats the denial of a revocation that was lifted, or of a grant that was
+//! renewed: a denial counts once all have been asked.
+//! PLA-07, a denial of earlier: "not now", kept by a resolver and repeated when the secret is given again: the secret
+//! by TCP or from another server.
+//! PLA, key server's flood: one source asks a hundred times: truncated answers and silence, counted; its own cookie
+//! lifts the limit.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,4 +1,13 @@
 //! The consent server as a machine.
+//!
+//! ICD-05: a server's proof is good for its own path, tag and expiry alone.
+//! ICC-01: requests for consent by strangers, forged, stale, from before the start, for other servers, nodes and
+//! realms, with others' memberships and IDs: refused with the reason; each is in the audit log.
+//! ICC-04: policies changed, nodes revoked, proofs used for other paths, tags, expiries: from the next request on; a
+//! proof ends with its expiry.
+//! ICC, older: a consent server without its records: it answers nothing before a path server has sent them.
+//! ICC, IDs: an ID that two identities claim in requests: refused to the second; only the ID's holder reads what is
+//! sealed to it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,8 @@
 //! The client of consent servers: all nodes of a path at once, nothing believed that is not signed, sealed and asked for.
+//!
+//! ICC, servers: consent servers that hang, refuse, lie, answer late, with another's answer or to another request:
+//! named with the reason; paths live until their proofs end.
+//! ICC, counts: 1,000 flows on known paths: one request to each consent server, and packets ask nobody.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,9 @@
 //! What is known never becomes older, and strangers add nothing.
+//!
+//! ICC-05: forged departures, adverts of 10,000 nodes that are no members, old, from the future, too many: refused with
+//! the reason; no room is taken.
+//! ICC, older: memberships, revocations and adverts that are older, also after a restart: refused.
+//! ICC, IDs: a node ID claimed by two identities, in adverts, in either order: the first claim stands.
 
 use wayleave_control::advert::{MAX_AHEAD, Relationship};
 use wayleave_control::database::{Change, Database, Refusal};

@@ -1,6 +1,10 @@
 //! Totals that are folded into sums of months: with crashes at every step, late and repeated reports, routers that forget, old copies
 //! of either side, no packet is ever billed twice; and without losses every packet is billed once, in its month or late, and what is
 //! closed does not change.
+//!
+//! PLA, folded usage: time is closed and totals are folded at random, with crashes, reports lost, late and repeated,
+//! routers and servers that forget or are put back: no packet is on a bill twice; without losses each is once, in its
+//! month.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

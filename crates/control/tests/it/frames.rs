@@ -1,4 +1,6 @@
 //! Frames: one encoding each, bounded, and nothing left over.
+//!
+//! ICC, objects: changed frames, and lists that say more than there is: refused, or another frame.
 
 use proptest::prelude::*;
 use wayleave_control::database::Refusal;

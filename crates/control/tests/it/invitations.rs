@@ -1,4 +1,7 @@
 //! Invitations: redeemed once, by who holds them, in one change; repeated by the same holder; refused to everybody else.
+//!
+//! PLA, invitations: redeemed twice, by two holders; forged, expired, withdrawn, with a wrong clock; the account closed
+//! or its keys replaced: one holder, all or nothing, the same again for that holder alone; refused.
 
 use std::path::Path;
 

@@ -1,4 +1,8 @@
 //! Joining a realm by an invitation.
+//!
+//! ICC, join: a token used twice, by two at once, after a restart, without records; forged, cut, withdrawn, expired
+//! ones: one node is admitted; refused with the reason.
+//! ICC, renewal: a node that was removed, is no member, whose name another has: its renewal is refused with the reason.
 
 use std::str::FromStr;
 

@@ -1,5 +1,8 @@
 //! Leases of a rate over eight routers, with clocks that run apart and a network that loses, delays, repeats and cuts off: steady
 //! demand gets the rate, and no cut gets more than the rate and the bursts.
+//!
+//! PLA, leases: eight routers, clocks that run apart, messages lost, repeated and late, routers cut off: never above
+//! the rate and the bursts; 98 of a hundred under steady demand.
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
 //! A node's side of the control plane: what it publishes, follows, finds and obtains, against real servers as machines.
+//!
+//! ICC, node: a node with its servers, as machines: adverts durable before they are sent, renewed, above what servers
+//! know; leases that outlive adverts; IDs that roll; servers that are silent: by rule.
+//! ICC, renewal: a later membership is published and used for requests; an older one, or another's, is not.
 
 use std::collections::BTreeMap;
 

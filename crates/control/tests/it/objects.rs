@@ -1,4 +1,7 @@
 //! Signed objects: one encoding each, and no octet of it may change; nothing signed as one thing counts as another.
+//!
+//! ICC, objects: every octet of every signed object changed, cut, extended; signatures under other labels; parts of
+//! other objects, realms and nodes: refused.
 
 use proptest::prelude::*;
 use wayleave_control::advert::{Advert, MAX_LINKS, Relationship, TagUse};

@@ -1,4 +1,10 @@
 //! The client of path servers: it believes what nodes signed and nothing else.
+//!
+//! ICC, older: an older advert in an answer: not believed, also after a restart.
+//! ICC, servers: path servers that hang, refuse, lie or cannot be reached: passed over with the reason; nothing is
+//! believed that was not signed.
+//! ICC, counts: flows on known paths, renewals, links that came since: one request to a path server, and one question
+//! more for the links that came; renewed ahead of expiry, only if used.
 
 use wayleave_control::advert::Advert;
 use wayleave_control::database::Refusal;

@@ -1,4 +1,10 @@
 //! The path server as a machine.
+//!
+//! ICC-02: everything that a path server stores and sends, searched for every key of the nodes: none is there.
+//! ICC-03: partial paths without number, loops, a thousand queries at once: refused, or the links looked at stay below
+//! the limit; others do not notice.
+//! ICC, older: a server that lost its store: it asks its peer before it answers.
+//! ICC, a removed node: its subscription ends, and it learns nothing more.
 
 use std::collections::BTreeMap;
 

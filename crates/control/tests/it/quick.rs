@@ -1,4 +1,7 @@
 //! Look-ups that are read without the general decoder: whatever octets come, both ways answer with the same octets and count the same.
+//!
+//! PLA-07, decoders: look-ups with any octet changed, cut, with other options, letters, cookies, payloads; floods: the
+//! decoder in place and the general one give the same octets and counts.
 
 use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;

@@ -1,5 +1,12 @@
 //! The channel between a provider's routers and its key server: usage arrives whatever is cut, lists are pushed, rates are leased,
 //! and whoever errs is named.
+//!
+//! PLA-06, behind and set back: a router with a later list, or one of other records under the same numbers: it is sent
+//! no other list, also by the next process.
+//! PLA, folded usage: a clock that is wrong, usage that comes after its time was closed: a clock alone closes nothing;
+//! it is billed once, as late.
+//! PLA, usage: reports lost, late and repeated, and another router in the place of one: totals are answered once they
+//! are durable, and never counted twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -183,7 +190,7 @@ fn strangers_malformed_messages_and_those_that_routers_do_not_send_are_named_and
     server.connect(4, 1);
     server.connect(5, 1);
     assert_eq!(server.closed.last(), Some(&(4, "this router has connected again")));
-    assert_eq!(server.machine.standing()[&10].link, Some(5));
+    assert_eq!(server.machine.status()[&10].link, Some(5));
 }
 
 #[test]
@@ -260,8 +267,8 @@ fn a_router_with_a_later_list_than_the_server_shows_that_it_was_set_back_and_is_
     server.connect(3, 1);
     server.frame(3, &ChannelMessage::Follow { list: Some(8) }, 0);
     assert!(links(&mut server).is_empty());
-    let standing = |server: &Server| server.machine.standing().values().map(|of| of.is_ahead).collect::<Vec<_>>();
-    assert_eq!(standing(&server), [true, false]);
+    let status = |server: &Server| server.machine.status().values().map(|of| of.is_ahead).collect::<Vec<_>>();
+    assert_eq!(status(&server), [true, false]);
     assert_eq!(server.events.iter().filter(|event| matches!(event, RouterEvent::Ahead { .. })).count(), 1);
     // Its usage and its shares of rates do not depend on lists.
     server.frame(3, &report(1, vec![(account(1), usage(5))]), 0);
@@ -309,7 +316,7 @@ fn a_router_with_a_list_of_other_records_is_told_from_one_that_is_behind_also_af
     };
     let mark = BTreeMap::from([(10, at(100, 4_000))]);
     let mut server = restarted(mark.clone(), ChangeTimes { last: 200, seconds: Arc::from([8_000]) });
-    assert!(server.machine.standing()[&10].is_ahead);
+    assert!(server.machine.status()[&10].is_ahead);
     for _ in 0..2 {
         assert_eq!(follow(&mut server, 1, Some(at(100, 4_000))), 0);
     }
@@ -323,7 +330,7 @@ fn a_router_with_a_list_of_other_records_is_told_from_one_that_is_behind_also_af
     assert_eq!(follow(&mut restored, 1, Some(at(100, 4_000))), 1);
     for server in [&server, &restored] {
         assert_eq!(server.pending.iter().filter_map(|batch| batch.ahead).collect::<Vec<_>>(), [(10, None)]);
-        assert!(!server.machine.standing()[&10].is_ahead);
+        assert!(!server.machine.status()[&10].is_ahead);
     }
 }
 
@@ -345,7 +352,7 @@ fn a_list_whose_second_is_before_a_change_of_a_clock_that_was_ahead_is_not_taken
     server.connect(1, 1);
     server.frame(1, &ChannelMessage::Follow { list: Some(at(15, begin + 50)) }, 0);
     server.list(at(20, begin + 86_400), Arc::from([9_u8; 100]), times.clone());
-    assert_eq!((server.sent().len(), server.machine.standing()[&10].is_ahead), (1, false));
+    assert_eq!((server.sent().len(), server.machine.status()[&10].is_ahead), (1, false));
 }
 
 #[test]
@@ -645,11 +652,11 @@ fn usage_of_closed_time_that_a_router_had_not_confirmed_is_billed_once_as_late()
     server.input(RouterServerInput::Configure { routers, rates: BTreeMap::new() }, 0);
     server.connect(3, 3);
     let copy = UsageReport { journal: JournalId([9; 16]), number: 1, entries: vec![(plain, usage(50))] };
-    assert_eq!(server.machine.standing()[&10].too_late, 0, "it is repeated, by what the router has confirmed");
+    assert_eq!(server.machine.status()[&10].too_late, 0, "it is repeated, by what the router has confirmed");
     server.frame(3, &ChannelMessage::Report(copy), 0);
     server.sync(0);
     // That it is on no statement is said.
-    assert_eq!(server.machine.standing()[&30].too_late, 1);
+    assert_eq!(server.machine.status()[&30].too_late, 1);
     assert_eq!(server.events.last(), Some(&RouterEvent::TooLate(30)));
     server.settle(0, end + 200);
     assert_eq!((server.machine.ledger().sums(), server.restored().sums()), (sums.clone(), sums));

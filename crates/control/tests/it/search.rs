@@ -1,4 +1,9 @@
 //! The search for paths against one by brute force, which restates what a path is.
+//!
+//! ICC-03: 16, 17 and 10,000 partial paths, loops, a dense graph: refused, or the links looked at stay below the limit.
+//! ICC-05: links that one end lists: no path leads over them.
+//! ICC-06: 1,000 random topologies (`WAYLEAVE_TOPOLOGIES`) against a search that tries every path: every path up to the
+//! cap, the shortest first, and none with a valley.
 
 use std::collections::{BTreeMap, BTreeSet};
 

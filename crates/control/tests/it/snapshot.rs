@@ -1,4 +1,10 @@
 //! Snapshots of a key server's state: going on from one changes no answer, and none but the writer's whole one is taken.
+//!
+//! PLA-06, compacted records: any changes with snapshots between; snapshots forged, damaged, cut off, out of order, of
+//! another provider, older, of another history; an account closed and opened again: answers as without compaction;
+//! refused by name; other keys.
+//! PLA-06, behind and set back: a writer restored from a backup, before and after it has gone on: who follows notices
+//! it and never goes back.
 
 use std::convert::Infallible;
 use std::net::IpAddr;

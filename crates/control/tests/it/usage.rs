@@ -1,5 +1,8 @@
 //! Usage from routers to the key server: with crashes of both, links that are cut, lost memories and old backups, the ledger is never
 //! above what was forwarded; and without lost memories it has, in the end, all that was durable.
+//!
+//! PLA, usage: random crashes, cut links, lost memories and old copies at routers and at the key server: sums never
+//! above what was forwarded; without lost memories all that was durable.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;

@@ -129,6 +129,8 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
+    //! ICD-11, gateway: segments in a row become one, and cut again are what they were.
+
     use super::super::inner::tests::tcp;
     use super::super::offload::Segments;
     use super::*;

@@ -340,6 +340,9 @@ pub(super) fn icmp_error(inner: &Inner, octets: &[u8], error: IcmpError) -> Opti
 
 #[cfg(test)]
 pub(super) mod tests {
+    //! ICC-12: SYNs with the option in every place, ICMP errors quoted and answered: clamped, checksums right; errors
+    //! get no errors.
+
     use super::*;
 
     /// A TCP segment with a payload, with right checksums.

@@ -351,6 +351,9 @@ impl Cipher for AesGcm {
 
 #[cfg(test)]
 mod tests {
+    //! ICC, seal: every bit of a sealed message and every octet of a handshake changed; another's key; numbers in every
+    //! order: does not open; each number once (vectors: `test-data/wire/gateway.json`).
+
     use super::*;
 
     fn pair() -> (Session, Session) {

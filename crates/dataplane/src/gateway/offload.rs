@@ -177,6 +177,8 @@ impl<'a> Segments<'a> {
 
 #[cfg(test)]
 mod tests {
+    //! ICD-11, gateway: a large segment and datagrams in one: they become the packets that they stand for.
+
     use super::super::inner::tests::{ip, tcp};
     use super::*;
 

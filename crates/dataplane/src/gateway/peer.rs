@@ -32,7 +32,7 @@ pub const LIVE: Duration = Duration::from_secs(15);
 /// Paths that a peer sends probes on are answered from paths that are kept for this long.
 const KEPT: Duration = Duration::from_secs(5);
 /// A question that nobody answered is put again after this long.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// A refused question is put again after this long.
 const RETRY: Duration = Duration::from_secs(1);
 /// Paths are asked for again after this long.
@@ -92,7 +92,7 @@ pub(super) struct Candidate {
 
 /// How good a path is to send on, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Standing {
+enum CandidateStatus {
     Ready,
     /// Nobody has refused proofs yet.
     Possible,
@@ -134,14 +134,14 @@ impl Candidate {
         !self.is_dead() && self.answered.is_some_and(|answered| now.since(answered) < KNOWN_FOR)
     }
 
-    fn standing(&self, now: Now) -> Standing {
+    fn status(&self, now: Now) -> CandidateStatus {
         let is_probed = self.probed.is_some_and(|probed| now.instant.since(probed) < KNOWN_FOR);
         match (self.is_usable(now), self.is_dead()) {
-            (true, false) => Standing::Ready,
-            (false, _) if self.refused.is_some() || !self.is_listed => Standing::Refused,
-            (_, true) if is_probed => Standing::Dead,
-            (_, true) => Standing::Untried,
-            (false, false) => Standing::Possible,
+            (true, false) => CandidateStatus::Ready,
+            (false, _) if self.refused.is_some() || !self.is_listed => CandidateStatus::Refused,
+            (_, true) if is_probed => CandidateStatus::Dead,
+            (_, true) => CandidateStatus::Untried,
+            (false, false) => CandidateStatus::Possible,
         }
     }
 
@@ -162,7 +162,7 @@ impl Candidate {
             None => true,
             Some(lane) => self.next.is_none() && lane.is_due(now),
         };
-        let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < PATIENCE);
+        let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < TIMEOUT);
         let asks = needs && !waits && self.is_listed && self.is_current(now) && now.instant >= self.retry;
         if asks {
             self.asked = Some(now.instant);
@@ -438,7 +438,7 @@ impl Peer {
     /// Whether paths are to be asked for now; then they are.
     pub(super) fn asks_paths(&mut self, now: Now) -> bool {
         let has_any = self.candidates.iter().any(|candidate| {
-            let is_good = matches!(candidate.standing(now), Standing::Ready | Standing::Possible);
+            let is_good = matches!(candidate.status(now), CandidateStatus::Ready | CandidateStatus::Possible);
             is_good && candidate.is_listed && candidate.is_current(now)
         });
         // Others may be known by now, if nobody consents to these, or if they are dead.
@@ -456,7 +456,7 @@ impl Peer {
         };
         let wait = wait.min(REFRESH);
         let is_due = self.listed.is_none_or(|listed| now.instant.since(listed) >= wait);
-        let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < PATIENCE);
+        let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < TIMEOUT);
         if is_due && !waits {
             self.asked = Some(now.instant);
             self.short_lists = if is_short { self.short_lists.saturating_add(1) } else { 0 };
@@ -555,14 +555,15 @@ impl Peer {
     /// dead one in its place: packets wait.
     pub(super) fn usable(&self, route: usize, now: Now) -> Option<usize> {
         let route = &self.routes[route];
-        let standing = |hash: &Option<PathHash>| {
+        let status = |hash: &Option<PathHash>| {
             let place = self.candidates.iter().position(|candidate| Some(candidate.hash) == *hash)?;
-            Some((self.candidates[place].standing(now), place))
+            Some((self.candidates[place].status(now), place))
         };
-        let (active, spare) = (standing(&route.active), standing(&route.spare));
-        let is_asking = matches!(active, Some((Standing::Possible, _)));
-        let takes =
-            |of: &(Standing, usize)| of.0 == Standing::Ready || !is_asking && self.candidates[of.1].is_usable(now);
+        let (active, spare) = (status(&route.active), status(&route.spare));
+        let is_asking = matches!(active, Some((CandidateStatus::Possible, _)));
+        let takes = |of: &(CandidateStatus, usize)| {
+            of.0 == CandidateStatus::Ready || !is_asking && self.candidates[of.1].is_usable(now)
+        };
         active.filter(takes).or_else(|| spare.filter(takes)).map(|(_, place)| place)
     }
 
@@ -725,8 +726,8 @@ impl Peer {
     }
 
     /// What has waited since before `since`.
-    pub(super) fn take_overdue(&mut self, now: Instant, patience: Duration) -> Vec<Waiting> {
-        let count = self.waiting.iter().take_while(|waiting| now.since(waiting.since) >= patience).count();
+    pub(super) fn take_overdue(&mut self, now: Instant, timeout: Duration) -> Vec<Waiting> {
+        let count = self.waiting.iter().take_while(|waiting| now.since(waiting.since) >= timeout).count();
         let overdue: Vec<Waiting> = self.waiting.drain(..count).collect();
         self.waiting_octets -= overdue.iter().map(|waiting| waiting.octets.len()).sum::<usize>();
         overdue
@@ -805,25 +806,25 @@ fn choose(
     let (before, spare_before, wanted_before) = (find(route.active), find(route.spare), find(route.wanted));
     let had_one = route.active.is_some();
     let is_asking = |candidate: &Candidate| candidate.asked.is_none_or(|asked| now.instant.since(asked) < RETRY);
-    let keeps = |candidate: &&Candidate| match candidate.standing(now) {
-        Standing::Ready => true,
-        Standing::Possible => is_asking(candidate),
-        Standing::Untried | Standing::Dead | Standing::Refused => false,
+    let keeps = |candidate: &&Candidate| match candidate.status(now) {
+        CandidateStatus::Ready => true,
+        CandidateStatus::Possible => is_asking(candidate),
+        CandidateStatus::Untried | CandidateStatus::Dead | CandidateStatus::Refused => false,
     };
     // At first the path that comes first has its time to get proofs, though another may be ready; that one is the spare
     // meanwhile. Later on one that is answered comes before one of which nothing is known, and if all are dead, the one that was
     // answered last is the likeliest to be again.
-    let floor = if had_one { Standing::Ready } else { Standing::Possible };
+    let floor = if had_one { CandidateStatus::Ready } else { CandidateStatus::Possible };
     // What killed a path may be about to show on others: one that answers comes first, and one without the nodes of those that are dead.
-    let dead = allowed.iter().filter(|candidate| candidate.standing(now) == Standing::Dead);
+    let dead = allowed.iter().filter(|candidate| candidate.status(now) == CandidateStatus::Dead);
     let suspects: Vec<&IdentityKey> = dead.flat_map(|candidate| between(&candidate.nodes)).collect();
     let best = || {
-        let standing = |candidate: &Candidate| match candidate.standing(now) {
-            Standing::Untried => Standing::Dead,
-            standing => standing.max(floor),
+        let status = |candidate: &Candidate| match candidate.status(now) {
+            CandidateStatus::Untried => CandidateStatus::Dead,
+            status => status.max(floor),
         };
-        let heard_last = |candidate: &Candidate| match standing(candidate) {
-            Standing::Dead => Reverse(candidate.answered),
+        let heard_last = |candidate: &Candidate| match status(candidate) {
+            CandidateStatus::Dead => Reverse(candidate.answered),
             _ => Reverse((had_one && candidate.is_heard(now.instant)).then_some(now.instant)),
         };
         let doubt = |candidate: &Candidate| {
@@ -832,7 +833,7 @@ fn choose(
             if had_one { (is_in_doubt, suspects) } else { (false, 0) }
         };
         let order =
-            |candidate: &&Candidate| (standing(candidate), doubt(candidate), heard_last(candidate), rank(candidate));
+            |candidate: &&Candidate| (status(candidate), doubt(candidate), heard_last(candidate), rank(candidate));
         allowed.iter().copied().min_by_key(order)
     };
     let mut active = before.filter(keeps).or_else(best);
@@ -855,13 +856,17 @@ fn choose(
     // What kills a node of the active path is to leave the spare one, so few common nodes count more than proofs that are there
     // already; only then does the one of before stay.
     let spare = others.min_by_key(|candidate| {
-        let standing = if keeps(candidate) { Standing::Ready } else { candidate.standing(now).max(Standing::Possible) };
+        let status = if keeps(candidate) {
+            CandidateStatus::Ready
+        } else {
+            candidate.status(now).max(CandidateStatus::Possible)
+        };
         let is_new = spare_before.is_none_or(|before| before.hash != candidate.hash);
-        (standing, shared(candidate), is_new, candidate.standing(now), rank(candidate))
+        (status, shared(candidate), is_new, candidate.status(now), rank(candidate))
     });
     let is_possible = |candidate: &&Candidate| {
         let is_spare = spare.is_some_and(|spare| spare.hash == candidate.hash);
-        !is_spare && candidate.standing(now) != Standing::Refused
+        !is_spare && candidate.status(now) != CandidateStatus::Refused
     };
     let comes_first = |candidate: &Candidate| active.is_some_and(|active| rank(candidate) < rank(active));
     let is_apart = |candidate: &Candidate| {
@@ -878,7 +883,7 @@ fn choose(
         let of_spare = spare.map_or(&[][..], |spare| between(&spare.nodes));
         let with_spare = between(&candidate.nodes).iter().filter(|node| of_spare.contains(node)).count();
         let is_new = route.reserve != Some(candidate.hash);
-        (candidate.standing(now).max(Standing::Possible), shared(candidate) + with_spare, is_new, rank(candidate))
+        (candidate.status(now).max(CandidateStatus::Possible), shared(candidate) + with_spare, is_new, rank(candidate))
     });
     let hash = |candidate: Option<&Candidate>| candidate.map(|candidate| candidate.hash);
     let has_changed = had_one && before.is_some() && hash(active) != route.active;

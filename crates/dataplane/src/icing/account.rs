@@ -221,6 +221,9 @@ impl Account {
 
 #[cfg(test)]
 mod tests {
+    //! ICD-08, starve: an account has its rate at each link, and what is used stays used at a reload.
+    //! ICD, accounts: records of a journal, in any order and twice: each counts once.
+
     use super::*;
 
     const LINK: u16 = 5;

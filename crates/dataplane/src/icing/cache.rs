@@ -114,6 +114,8 @@ impl<K: CacheKey, V> Cache<K, V> {
 
 #[cfg(test)]
 mod tests {
+    //! ICD-08, paths: of a set of four nobody loses a place to one that has as many.
+
     use super::*;
 
     impl CacheKey for u64 {

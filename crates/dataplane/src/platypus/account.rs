@@ -411,6 +411,12 @@ pub fn shares(rate: u64, demands: &[u64]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    //! PLA-09, tokens: repeated packets where they pass: half of what may be sent at once is left.
+    //! PLA, accounts: a principal with delegations without end, up to the lines of the table: others have room.
+    //! PLA, rates: a reload with the same, a greater and no rate: it gives no credit.
+    //! PLA, rates of delegations: a delegation far above its own rate: it draws nothing of its principal's rate to its
+    //! thread; each limit counts what it refuses.
+
     use super::*;
 
     fn charge(principal: u32, delegation: Option<u32>, epoch: u32) -> Charge {

@@ -85,6 +85,9 @@ fn sum(body: &[u8]) -> [u8; SUM] {
 
 #[cfg(test)]
 mod tests {
+    //! PLA, journal: a journal of accounts cut or spoilt at every octet of a second's records: no total over, none more
+    //! than a second under.
+
     use wayleave_core::Instant;
 
     use super::super::account::{Accounts, ChargeOutcome};

@@ -134,6 +134,11 @@ impl WatchedClock {
 
 #[cfg(test)]
 mod tests {
+    //! PLA-09, restart: steps, corrections, threads that read their clocks late: each jump is told once; stamps are
+    //! refused for a window at most.
+    //! PLA, restart and clock: a router that starts again with a clock that went back by up to forty seconds: no stamp
+    //! that may have passed is fresh, and none is refused for longer than a window.
+
     use wayleave_core::Instant;
 
     use super::*;

@@ -73,6 +73,9 @@ impl Rooms {
 
 #[cfg(test)]
 mod tests {
+    //! PLA-09, rooms: filters of any size divided among any rates: never more than the filter together; a quarter for
+    //! payers without a rate; cut in proportion.
+
     use super::*;
 
     #[test]

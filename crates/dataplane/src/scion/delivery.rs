@@ -139,6 +139,8 @@ fn quoted_port(message: &[u8]) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    //! SCI-05, SCMP, quotes: an error goes to the port that sent what it quotes.
+
     use wayleave_packet::scion::{Header, HostAddress, IsdAs, OneHopPath, Packet, Path};
 
     use super::*;

@@ -84,6 +84,8 @@ pub fn original_source(octets: &[u8]) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    //! PLA, stamper on the way: packets that are unsound, expired or from nowhere: they go no further.
+
     use super::*;
 
     fn v4(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {

@@ -1,4 +1,9 @@
 //! BFD sessions in virtual time: states, intervals, polls and detection as RFC 5880 has them.
+//!
+//! BFD-01: every state by every state of the other end; polls, silence, other sessions, demands; links that lose,
+//! double and delay packets: as RFC 5880, sections 6.2 and 6.8.
+//! BFD-01, forged: packets that name no session and say that their sender is down, with endless intervals and polls; an
+//! other end that begins anew: a session that is up does not hear them; noticed within the detection time.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,5 +1,9 @@
 //! Stampers of a client and of a server: what the client grants is used for the client alone, and only what was asked for is
 //! answered.
+//!
+//! PLA, replies: a stranger that names any host as its waypoint, a special-purpose address, key epochs of half a year;
+//! a network of clients, and a table full of them: refused and counted; nobody is kept out, and what leaves is of the
+//! largest network.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -1,5 +1,9 @@
 //! Platypus' stamper: its packets are those of the plain mint, by the rule that fits best; packets that it must not stamp are
 //! left unchanged.
+//!
+//! PLA, stamper: random packets of both families in bursts, by destination, user and mark; name servers; path MTUs;
+//! packets that are stamped already, sealed, passed or full; a clock that goes back: equal to the plain mint, or as it
+//! came and counted.
 
 use std::net::IpAddr;
 

@@ -9,7 +9,7 @@ use wayleave_papers::report::Report;
 use super::exchange::members::Whose;
 use super::exchange::{Exchange, ExchangeError, Plan, Used, now, prefix};
 use crate::sim::{member_address, member_asn};
-use crate::sink::Taken;
+use crate::sink::SinkTotals;
 
 /// Slots of the whole members: one announces, two receive.
 pub const ANNOUNCER: u32 = 0;
@@ -43,7 +43,7 @@ pub struct Join {
     pub join: Duration,
     pub join_used: Used,
     /// What the sinks were delivered while it was announced.
-    pub taken: Taken,
+    pub taken: SinkTotals,
     pub lanes: u64,
     pub party_link: u64,
     pub memory: [u64; 2],
@@ -128,7 +128,7 @@ pub fn run(plan: Plan, size: Size) -> Result<Join, ExchangeError> {
     let (announce, announce_used) = (now().instant.since(begin), exchange.used().since(&used));
     exchange.check_links()?;
     let after = exchange.members.taken();
-    let taken = Taken {
+    let taken = SinkTotals {
         frames: after.frames - taken.frames,
         octets: after.octets - taken.octets,
         deliveries: after.deliveries - taken.deliveries,

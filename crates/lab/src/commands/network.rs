@@ -36,7 +36,7 @@ use wayleave_config::output::{objects, print, print_json, warn};
 /// Interval at which `up` reads what was said, and the first process looks whether it is to end.
 const POLL: Duration = Duration::from_millis(50);
 /// How long `up` waits for the laboratory.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// How long `down` waits until everything has ended by itself.
 const END: Duration = Duration::from_secs(15);
 /// Folders that are the laboratory's own inside, so that nothing there is seen from outside.
@@ -386,8 +386,8 @@ pub fn up(command: &Up) -> Outcome {
             let why = format!("the laboratory has ended:\n{}", folder.log_tail());
             return Err(Failure::new(why).help("`wayleave-lab down` removes what it left").into());
         }
-        if begin.elapsed() > PATIENCE {
-            let why = format!("the laboratory is not up after {} s", PATIENCE.as_secs());
+        if begin.elapsed() > TIMEOUT {
+            let why = format!("the laboratory is not up after {} s", TIMEOUT.as_secs());
             return Err(Failure::new(why)
                 .help("`wayleave-lab status` shows what runs; `wayleave-lab down` ends it")
                 .into());

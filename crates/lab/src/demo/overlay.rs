@@ -1,6 +1,10 @@
 //! The steps of the demonstration that play in an overlay: `ssh` over consent.
 //!
 //! The overlay is the one of `docs/examples/lab/demo.toml`, started as `wayleave-lab up` starts it.
+//!
+//! ICC, by demonstration: bogus consent, skipped node, changed octet, replay on the links of a running overlay; a
+//! killed node; a consent that is not renewed: each dies at its node with its counter; the session goes on; `why` says
+//! who refused.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -28,7 +32,7 @@ type Facts = Vec<String>;
 /// The overlay of the demonstration.
 const DESCRIPTION: &str = include_str!("../../../../docs/examples/lab/demo.toml");
 /// Limit on each wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Copies of each forged packet.
 const COPIES: u64 = 3;
 /// Octets of an ICING header in front of its path; of the sender's ID; of each further node; of a node's proofs.
@@ -155,7 +159,7 @@ pub(super) fn by_name(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
     let (west, east) = (captures(&WEST)?, captures(&EAST)?);
     // Until the nodes know each other there is no path, and no such host can be reached.
     let mut last = String::new();
-    let came = wait_until(PATIENCE, || match demo.run("clean.b.demo", "echo $SSH_CONNECTION") {
+    let came = wait_until(TIMEOUT, || match demo.run("clean.b.demo", "echo $SSH_CONNECTION") {
         Ok(text) => Some(text),
         Err(reason) => {
             last = reason;
@@ -308,7 +312,7 @@ pub(super) fn attacks(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
     let both = captures(&links)?;
     let [to_first, to_second] = &both[..] else { return Err("two links, two captures".to_owned()) };
     demo.run("clean.b.demo", "true")?;
-    let captured = wait_until(PATIENCE, || Some((with_path(to_first)?, with_path(to_second)?)));
+    let captured = wait_until(TIMEOUT, || Some((with_path(to_first)?, with_path(to_second)?)));
     let (at_first, at_second) = captured.ok_or("no packet with its path was captured")?;
     let icing = |packet: &[u8]| first_of(payload(packet).unwrap_or_default()).to_vec();
     let of = |packet: &[u8]| ends(packet).ok_or("no datagram");
@@ -339,7 +343,7 @@ pub(super) fn attacks(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
         let later = all(behind)?;
         let copies = vec![packet; COPIES as usize];
         inject(from, at, &copies).map_err(|error| format!("{what}: {error}"))?;
-        let died = wait_until(PATIENCE, || {
+        let died = wait_until(TIMEOUT, || {
             let count = demo.dropped(at, reason).ok()? - before;
             (count >= COPIES).then_some(count)
         });
@@ -400,7 +404,7 @@ pub(super) fn refused(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
     let begin = Instant::now();
     demo.overlay.process("ends")?.reload()?;
     let state = |demo: &SshDemo| Some(demo.why("clean.b.demo").ok()?).filter(|why| why["state"] == "no-consent");
-    let why = wait_until(PATIENCE, || state(demo)).ok_or_else(|| format!("{:?}", demo.why("clean.b.demo")))?;
+    let why = wait_until(TIMEOUT, || state(demo)).ok_or_else(|| format!("{:?}", demo.why("clean.b.demo")))?;
     let said = why["why"].as_str().unwrap_or_default();
     facts.push(format!(
         "b's consent server refuses: {:.1} s later its last consent has ended",

@@ -25,7 +25,7 @@ use crate::wire::Capture;
 
 type Facts = Vec<String>;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const DESK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 const WAYPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 2)];
@@ -110,7 +110,7 @@ impl PaidTransit {
                 let are_connected = routers.filter(|router| router["connected"] != true).count() == 0;
                 (status["refuses_until"].is_null() && problems == 0 && are_connected).then_some(())
             };
-            wait_until(PATIENCE, is_ready)
+            wait_until(TIMEOUT, is_ready)
                 .ok_or_else(|| format!("a role of the paid transit does not run: {}", role.log_tail()))?;
         }
         Ok(())
@@ -282,7 +282,7 @@ pub(super) fn transit(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
     };
     let bills = || format!("{:?} and {:?}, captured {}", transit.bill(0), transit.bill(1), capture.frames().len());
     let (_, packets, octets) =
-        wait_until(PATIENCE, billed).ok_or_else(|| format!("the bills are wrong: {}", bills()))?;
+        wait_until(TIMEOUT, billed).ok_or_else(|| format!("the bills are wrong: {}", bills()))?;
     facts.push(format!("curl as user {USER}: {packets} packets cross both waypoints; principals {PRINCIPALS:?} pay"));
     facts.push(format!(
         "the key server's statement has {packets} packets, {octets} octets for each waypoint: what was captured in front of the \

@@ -20,7 +20,7 @@ use crate::process::wait_until;
 use crate::routers::Routers;
 
 /// How long nodes may take to find each other, and gateways their paths.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long real routers may take to have their routes.
 const ROUTERS_PATIENCE: Duration = Duration::from_secs(90);
 

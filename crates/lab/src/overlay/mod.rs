@@ -27,7 +27,7 @@ use self::delay::Delay;
 use self::plan::{Gateway, Host, Node, Order, Plan, TagUse};
 use crate::laboratory::processes::Processes;
 pub use crate::laboratory::processes::{Role, page_of};
-use crate::laboratory::{Laboratory, PATIENCE};
+use crate::laboratory::{Laboratory, TIMEOUT};
 use crate::netns::{self, Network, NetworkNamespace};
 use crate::process::{Daemon, wait_until};
 use crate::role_process::RoleProcess;
@@ -476,7 +476,7 @@ impl Laboratory for Overlay {
             return self.settle_routed(say);
         }
         let mut missing = String::new();
-        let found = wait_until(PATIENCE, || match self.without_neighbours() {
+        let found = wait_until(TIMEOUT, || match self.without_neighbours() {
             Ok(None) => Some(Ok(())),
             Ok(Some(what)) => {
                 missing = what;
@@ -484,10 +484,10 @@ impl Laboratory for Overlay {
             }
             Err(ended) => Some(Err(ended)),
         });
-        found.ok_or_else(|| format!("after {} s: {missing}", PATIENCE.as_secs()))??;
+        found.ok_or_else(|| format!("after {} s: {missing}", TIMEOUT.as_secs()))??;
         say("every node knows its neighbours");
         let names = self.names();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let answers =
             at_once(&names, |(from, name)| Ok((from.clone(), name.clone(), self.first_path(from, name, end))))?;
         let (mut ready, all) = (0, answers.len());

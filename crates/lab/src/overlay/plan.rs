@@ -759,6 +759,9 @@ fn check_policy(text: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    //! LAB, mistakes: a mistake in each kind of entry, too many of each, a policy that fails its own test: named with
+    //! line and column.
+
     use super::*;
 
     const GOOD: &str = r#"

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::plan::routed::{From, KeyServer, Router, Stamp, Waypoint};
 use super::plan::{Host, Plan};
 use super::{Addresses, Overlay, Role, at_once, host_lines, links, named, namespace, page, page_of};
-use crate::laboratory::PATIENCE;
+use crate::laboratory::TIMEOUT;
 use crate::netns;
 use crate::overlay::delay::Delay;
 use crate::process::wait_until;
@@ -267,7 +267,7 @@ impl Overlay {
         let at = format!("{}:53", server.address);
         let mut said = Err(String::new());
         // What was granted or ordered a moment ago is known in a moment.
-        wait_until(PATIENCE, || {
+        wait_until(TIMEOUT, || {
             said = self.tool_at(&namespace(&server.name), &[arguments, &["--server", &at]].concat());
             said.is_ok().then_some(())
         });
@@ -311,8 +311,8 @@ impl Overlay {
                         None
                     }
                 };
-            let found = wait_until(PATIENCE, is_ready);
-            Ok(found.is_none().then(|| format!("{place} after {} s: {why}", PATIENCE.as_secs())))
+            let found = wait_until(TIMEOUT, is_ready);
+            Ok(found.is_none().then(|| format!("{place} after {} s: {why}", TIMEOUT.as_secs())))
         })?;
         self.first_ended().map_or(Ok(()), Err)?;
         self.warnings.extend(missing.into_iter().flatten());

@@ -5,7 +5,7 @@ use wayleave_member::Input as MemberInput;
 use wayleave_route_server::party::{LinkId, PartyNumber};
 
 use super::{Node, Sim, member_key};
-use crate::sink::{Sent, Sink, Taken};
+use crate::sink::{Sent, Sink, SinkTotals};
 
 impl Sim {
     pub(super) fn start_sink(&mut self, slot: u32) {
@@ -71,7 +71,7 @@ impl Sim {
 
     /// What the sink in `slot` has taken.
     #[must_use]
-    pub fn taken(&self, slot: u32) -> Taken {
-        self.sinks.get(&slot).map_or_else(Taken::default, |(sink, _)| sink.taken)
+    pub fn taken(&self, slot: u32) -> SinkTotals {
+        self.sinks.get(&slot).map_or_else(SinkTotals::default, |(sink, _)| sink.taken)
     }
 }

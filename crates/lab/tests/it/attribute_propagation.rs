@@ -1,5 +1,9 @@
 //! What routers in the middle do with the attribute of attestations, which they do not know: real routers between two
 //! speakers of ours.
+//!
+//! KCX-10, versions: attributes of 300, 1,500 and 3,500 octets, and a grant, through BIRD and FRR, and in `make soak`
+//! through some twenty versions of four routers: carried octet for octet as the table in
+//! `target/attribute-propagation.md` says; the grant goes no further, no session ends.
 
 #![allow(clippy::disallowed_methods, reason = "a test of the laboratory does I/O")]
 

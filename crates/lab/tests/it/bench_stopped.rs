@@ -1,4 +1,6 @@
 //! A benchmark that measures inside network namespaces and is stopped.
+//!
+//! OPS, benchmarks, stopped: a benchmark in namespaces is stopped: what was measured until then.
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,11 @@
 //! Members and parties that break the rules: each misbehaviour has a name, and a verdict that it must come to.
+//!
+//! SIX-04: an object to one party only, or different ones to the two: not evaluated; the member is named and asked
+//! again.
+//! SIX-06: old headers, other epochs, sets, exchanges: refused and counted.
+//! SIX-07: party 1 shows different members different blobs: an alarm.
+//! SIX-14: the dummy key as key, another's key, forged blobs: they harm their sender only.
+//! SIX-16: the highest version: no wrap; it harms its sender only.
 
 use std::time::Duration;
 

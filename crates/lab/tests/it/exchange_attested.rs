@@ -1,4 +1,8 @@
 //! Members that attest: what they sign for all at once, what becomes of forged and stripped routes, and what shows.
+//!
+//! KCX-15: members' own routes, a customer's chain, a hijack, a stripped and a pasted attestation, a member without
+//! keys, joins, leaves, changed records, late verdicts: valid, gap, unattested, invalid by rule; tables equal the
+//! plaintext reference with the same verdicts; equal messages whoever may have a route.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

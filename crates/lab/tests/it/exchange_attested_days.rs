@@ -1,4 +1,8 @@
 //! Members that attest, over days: what is signed again ahead of expiry, and what lapses when nobody signs it again.
+//!
+//! KCX-15: three days in virtual time with all up, with a signer that stays away, with a customer that does not renew:
+//! all is signed again ahead of expiry; what nobody signs again lapses at its second and not before; a replaced route
+//! stays two minutes at most.
 
 use std::time::Duration;
 

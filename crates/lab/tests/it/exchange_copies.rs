@@ -2,6 +2,9 @@
 //!
 //! Machines are functions of their inputs, so two runs of one seed and one history are a copy of one another. From a
 //! point on they get other entropy, or the same entropy for other secrets.
+//!
+//! SIX, S17: a process is copied, or resumed from an older state, with other entropy, or with the same entropy and
+//! other secrets: no salt, seed, opening, key, share, commitment, session or correlation twice.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

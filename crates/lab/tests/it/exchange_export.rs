@@ -1,5 +1,10 @@
 //! Who multiplies policies and keys: both parties do the same, a change of mode loses and resurrects nothing, and what a party that
 //! deviates can do in each.
+//!
+//! SIX-13: `export = "mpc"`: a change of mode loses no route and brings none back; parties that differ compute nothing
+//! and name both settings; one bit a slot on the wire. The tests with `in_both_modes!` repeat oracle, faults, attacks,
+//! flips, copies and leakage in this mode.
+//! SIX-14: a party changes its share of a policy: noticed in mode `direct`; the policy changes in mode `mpc`.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Flipped bits, on the way or by a party: noticed before delivery or by the receiver's alarm, and no table is wrong.
+//!
+//! SIX-05: bits of shares, blobs and results flipped on their way: noticed; no table wrong.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

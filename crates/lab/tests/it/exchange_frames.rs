@@ -1,4 +1,13 @@
 //! Frames that cannot be, at every state of every kind of link: a clean end, no panic, and nobody else is touched.
+//!
+//! SIX, credit: frames beyond credit, credit for what was not sent, credit that is no more than before, a member that
+//! takes up nothing for a minute: the link is closed, its sender named with the reason; others have everything.
+//! SIX, another's cursor: a hello for another slot, or one that is none, in every state of a link: closed; the event
+//! names the slot that the certificate has.
+//! SIX-09: oversize, truncated, repeated, reordered, random frames in every state: a clear error, others undisturbed.
+//! SIX, lists that err: a tick that lists a prefix without candidates or names a candidate twice: refused.
+//! SIX, who connects again: digests that nobody asked for, of a batch to come, at any time: their sender's link ends,
+//! and nothing breaks for good.
 
 use std::time::Duration;
 
@@ -468,7 +477,7 @@ fn a_member_that_takes_up_nothing_for_a_minute_loses_its_link_and_is_named() {
     let last = (end + credit::STALLED).since(exchange.sim.now().instant) + Duration::from_secs(1);
     exchange.sim.run_for(last);
     assert_eq!(stalled(&exchange), [(PARTIES[0], PartyEvent::Stalled { slot: Some(BAD) })]);
-    let reason = "it takes up nothing of what is sent to it".to_owned();
+    let reason = "it reads nothing of what is sent to it".to_owned();
     assert!(exchange.sim.closed.contains(&(PARTIES[0], Node::Member(BAD), reason)), "{:?}", exchange.sim.closed);
     assert_eq!(exchange.sim.tables[&2].len(), 601, "others have had everything meanwhile");
 }

@@ -1,6 +1,13 @@
 //! One hostile member among twenty honest ones, where work and links cost time: it costs them less than their latency was before,
 //! parties' memory is bounded, and who it is shows in their status. Half of the changes that are measured are of a route that
 //! Select-Best has to choose, and they come at random moments of the tick.
+//!
+//! SIX-08: hostile members in virtual time: who is slow, flaps or announces without end waits for its own rounds, and
+//! others do not.
+//! SIX, who waits for rounds and places: one announcer changes or withdraws more than can be compared: others are
+//! served.
+//! SIX, rounds that follow from what goes: a path of 128 prefixes is withdrawn with each tick, 2,560 contested routes
+//! expire: few rounds open, p99 below twice its quiet value.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -638,7 +645,7 @@ fn places_found_while_sent(lies: bool) -> u32 {
     is_held.set(false);
     (60..120).for_each(|step| find(&mut sim, &mut found, step));
     assert!(sim.party(PARTIES[0]).expect("it runs").counters().delivered > sent + 50, "the rest came");
-    assert!(sim.closed.iter().all(|(_, _, why)| !why.contains("takes up nothing")), "{:?}", sim.closed);
+    assert!(sim.closed.iter().all(|(_, _, why)| !why.contains("reads nothing of what")), "{:?}", sim.closed);
     found
 }
 

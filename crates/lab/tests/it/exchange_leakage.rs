@@ -1,5 +1,12 @@
 //! What the parties see: two runs of equal public shape have the same messages, whatever policies, rankings, routes and
 //! results are.
+//!
+//! SIX-11, 12: equal public shape, different policies, rankings, routes, results: equal messages in equal order at each
+//! party.
+//! SIX-11, reloads: reloads that touch the first, the last, all or no prefixes, or the ranking alone, two in a row with
+//! other events between: equal messages in equal order; every object once, at most fifty in a tenth of a second.
+//! SIX-11, joins during a reload: a slot joins before the objects of an UPDATE that the new rules split have their
+//! turn: equal messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,9 @@
 //! Limits, crowding and absence: who asks for too much or goes away harms itself, and others get their routes.
+//!
+//! SIX-15: routes with a foreign first AS or next hop, of 65 hops, to a special prefix, over the prefix limit: not
+//! announced; the limit's next in line takes a place that is free.
+//! SIX, limits: prefix limits, paths of one member beyond the fourth in any order, 161 paths of 41 members, flapping
+//! after a quiet time: each harms itself, and is told; everybody's first path is looked at.
 
 use std::time::Duration;
 

@@ -1,4 +1,11 @@
 //! Peers that stop, stay away, or break the engine: others get their results, and what was lost comes back.
+//!
+//! SIX-16: epochs and batch numbers at their ends: no wrap.
+//! SIX, absence: members that never rank, stay away, leave, parties that stay away: dropped, stale, gone; back when
+//! they return.
+//! SIX, back in time: a member is back before its going is in a batch, and while its routes expire: one turn; all its
+//! routes are there.
+//! MPC-07: wrong messages between the parties, and a stop in every stage: the link ends, and the next link is right.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

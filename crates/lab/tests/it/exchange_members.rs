@@ -1,4 +1,17 @@
 //! Who is a member, in a running exchange: what each operator, each party and an old backup can do about it, and what not.
+//!
+//! MEM-02: a further slot of an AS: told to every announcer.
+//! MEM-03: an older set, two sets of one number, other operators, at a start, a reload, one member, between the
+//! parties: what was in force stays; nothing is used or computed meanwhile.
+//! MEM-04: removal by either operator alone, then older files, older stores, restarts, a party 1 that does not take
+//! party 2's: the session ends at both parties, nothing brings the member back; party 2 stops.
+//! MEM-05: addresses and keys change in place: routes under the old key stay.
+//! MEM-06: two sets of one number that wait: one takes effect, the other is dropped and its operator told.
+//! MEM-07: party 1 drops a removal of party 2's operator, or makes no batch; a link that comes up while its member is
+//! removed; members that stay connected while the parties' link is down: in force when the link comes up, in two
+//! minutes at most; not served; told.
+//! MEM-09: a set with more steps but without a removal that the member knows; operators' new keys in a configuration,
+//! after what was in force: past, and nothing is used; it starts, and remembers.
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
 //! Announcers choose whether slots that join get their routes, and nobody but the announcer can tell.
+//!
+//! SIX-11, new members: a slot that joins is served, held, released, held by a reload; a further slot for which nobody
+//! signed gets its signature: equal messages in equal order, dummies for everything and routes after the release;
+//! announcers are told once over all restarts, and of a second slot of an AS.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -100,7 +104,7 @@ fn a_further_slot_for_which_nobody_signed_gets_dummies_from_everybody_until_it_i
     let all = PREFIXES as usize;
     let (sim, _, routes) = play_marked(export, policy(""), 1);
     assert_eq!(routes, [0, 0, all]);
-    assert!(news(&sim).contains(&(0, MEMBERS, Some(1), true)));
+    assert!(new_members(&sim).contains(&(0, MEMBERS, Some(1), true)));
     let (_, _, routes) = play_marked(export, holding(&[MEMBERS]), 1);
     assert_eq!(routes, [0, all, all]);
     // Whoever holds new members decides by itself, whatever the AS's other key signed.
@@ -126,7 +130,7 @@ fn every_announcer_is_told_of_new_slots_once_over_all_restarts_and_of_a_second_s
     let mut sim = Sim::new(Setup { members: MEMBERS as usize, seed: 72, ..Setup::default() });
     sim.set_policy(0, holding(&[]));
     rest(&mut sim);
-    assert!(news(&sim).is_empty(), "those that were there are no news");
+    assert!(new_members(&sim).is_empty(), "those that were there are no news");
     sim.join();
     rest(&mut sim);
     sim.join_as(1);
@@ -140,7 +144,7 @@ fn every_announcer_is_told_of_new_slots_once_over_all_restarts_and_of_a_second_s
         (2, 4, Some(1), false),
         (3, 4, Some(1), false),
     ]);
-    assert_eq!(news(&sim), expected);
+    assert_eq!(new_members(&sim), expected);
     assert_eq!(sim.member(0).expect("it runs").status().held, [3, 4]);
     sim.forget_events();
     for slot in 0..3 {
@@ -149,14 +153,14 @@ fn every_announcer_is_told_of_new_slots_once_over_all_restarts_and_of_a_second_s
     }
     sim.pass(Duration::from_secs(1));
     assert_eq!(
-        news(&sim),
+        new_members(&sim),
         BTreeSet::from([(0, 3, None, true), (0, 4, Some(1), true)]),
         "what is held is said at start"
     );
 }
 
 /// Announcer, new slot, earlier slot of its AS, whether it is held.
-fn news(sim: &Sim) -> BTreeSet<(u32, u32, Option<u32>, bool)> {
+fn new_members(sim: &Sim) -> BTreeSet<(u32, u32, Option<u32>, bool)> {
     let of = |(member, event): &(u32, MemberEvent)| match event {
         MemberEvent::NewMember { slot, earlier, held, .. } => Some((*member, *slot, *earlier, *held)),
         _ => None,

@@ -1,4 +1,11 @@
 //! Random changes, joins, leaves and kills against the plaintext route server.
+//!
+//! SIX-01: random announcements, withdrawals, changes of policy, joins and leaves: each router's table equals a
+//! plaintext route server's.
+//! SIX-02: kills, lost links and older stores at random moments of virtual time: nothing is lost, resurrected or
+//! forbidden.
+//! SIX, who connects again: random changes with lost links, kills and older stores: every table is right, nothing comes
+//! back.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read the environment")]
 

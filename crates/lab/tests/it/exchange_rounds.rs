@@ -1,4 +1,7 @@
 //! Rounds beside batches: no update of a route waits for what is evaluated slowly, or again.
+//!
+//! SIX, who waits for rounds and places: large rounds, rankings of a batch that party 2 does not have yet, a link that
+//! is replaced while its round goes on: others are served, the parties keep their link, nothing comes before a welcome.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

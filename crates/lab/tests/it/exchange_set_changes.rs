@@ -1,4 +1,7 @@
 //! What a change of the member set costs: nothing is announced or signed again that it does not concern.
+//!
+//! SIX, set changes: a removal, a further slot of an AS, a new AS, other attestation keys, a limit: only what is
+//! concerned is announced and signed again; routes stay valid, over restarts too.
 
 use crate::common::attested::{announcer, p, rest, setup, started, verdicts};
 use crate::common::{nlri, route};

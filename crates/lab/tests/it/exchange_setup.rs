@@ -1,4 +1,7 @@
 //! The parties' setup goes on beside everything else, and what it makes belongs to one link.
+//!
+//! SIX, setup: live updates during a large refill, with costs; setup that stands still; a link that goes in the middle
+//! of a job: p99 below twice its quiet value; what the pool holds is used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,13 @@
 //! What one member that is slow, silent or gone costs the others.
+//!
+//! SIX, lists that err: objects that come after they were listed, or went and come again: taken as a plain list would;
+//! what was chosen without such an object does not count.
+//! SIX, slow members: one that never ranks, or goes in the middle of a round: two rounds wait, no more; it is named and
+//! not waited for.
+//! SIX, make before break: the installed route goes while Select-Best runs among others: the next best takes its place;
+//! no withdrawal.
+//! SIX, size: a member announces a table: at most two decisions about each route.
+//! SIX, after the ranking: the preferred route comes when Select-Best chooses no more: it is installed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,12 @@
 //! A member that connects again gets what it lacks, and nothing else.
+//!
+//! SIX, older store: a party's store replaced by an older copy: both parties name it; what it brings back is dropped,
+//! nothing is lost for good.
+//! SIX, who connects again: members that missed nothing, some objects or a result, a restarted party, digests that lie,
+//! do not come or flood, a slice that lacks something: what differs is sent and nothing else; the offender is named and
+//! nobody else notices.
+//! SIX, who waits for rounds and places: as many members as are compared at a time leave one party, one without turns
+//! does not answer: places are free again, and no party is kept busy.
 
 use std::time::Duration;
 

@@ -61,6 +61,8 @@ fn sum(node: Below<'_>, total: &mut [u8], columns: &mut [u8], (length, apart): (
 
 #[cfg(test)]
 mod tests {
+    //! MPC-06: columns of a group against plain sums: equal.
+
     use super::*;
 
     #[test]

@@ -269,6 +269,8 @@ fn slice(square: &mut Square, width: Width) -> Square {
 
 #[cfg(test)]
 mod tests {
+    //! MPC-06: the OT extension in groups of 1, 2, 4 and 8 columns and every width: the shares multiply.
+
     use super::*;
     use crate::pool::Pool;
     use crate::rounds::lockstep;

@@ -84,6 +84,8 @@ fn secrets(nodes: &[Zeroizing<[u8; 16]>]) -> Vec<Secret<16>> {
 
 #[cfg(test)]
 mod tests {
+    //! MPC-06: all but one leaf of each tree: the leaf that lacks stays unknown.
+
     use super::*;
 
     /// Pairs of keys of one tree.

@@ -1,4 +1,7 @@
-//! Exact counts, sizes that follow from the public shape alone, and correlations that are used once (MPC-05).
+//! Exact counts, sizes that follow from the public shape alone, and correlations that are used once.
+//!
+//! MPC-05: correlation numbers over many lives; chunks that reach the two pools at other moments: none used twice; the
+//! same at both ends.
 
 use std::collections::HashMap;
 use std::ops::Add;

@@ -1,4 +1,8 @@
-//! MPC-06, MPC-07, MPC-11: peers that send what no honest peer sends. Every case ends in an error that names the peer.
+//! Peers that send what no honest peer sends. Every case ends in an error that names the peer.
+//!
+//! MPC-06: other groups at the two ends: refused.
+//! MPC-07: wrong counts, sizes, extra messages, a stop in mid-layer: an error that names the peer; all freed.
+//! MPC-11: identity, low-order, non-canonical, repeated points: refused.
 
 use crate::common::{self, Pair, Random};
 use proptest::prelude::*;

@@ -1,4 +1,7 @@
 //! A path as a value: each format mints from it what it would mint from its own parts.
+//!
+//! FWD, paths: `packet::Path` of each format: packets by it are those that the format's own parts make, and its nodes
+//! accept them.
 
 use wayleave_core::{Afi, IdentityKey};
 use wayleave_crypto::secret::{Key128, Seed};

@@ -65,6 +65,9 @@ pub fn write_expiring_formula(out: &mut Vec<u8>, expiry: Expiry, path: &[Asn], v
 
 #[cfg(test)]
 mod tests {
+    //! KCX-03, expiry: a route to the last second of its expiry, and clocks beyond 32 bits: valid to that second; no
+    //! wrap.
+
     use super::*;
 
     fn at(secs: u64) -> UnixTime {

@@ -319,6 +319,8 @@ fn high_prime(random: &mut ChaCha20Rng) -> U512 {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-06: hostile key pairs of the paper's RSA: refused.
+
     use super::*;
 
     fn pair(n: u8, moduli: Moduli) -> RawPrivate {

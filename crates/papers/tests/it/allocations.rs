@@ -1,4 +1,7 @@
 //! Forwarding and stamping a burst allocates no memory, in every format.
+//!
+//! PLA, stamper: bursts stamped by rule: no allocation.
+//! FWD, no allocation: bursts of every format, forwarded and stamped, on every kernel: no memory is taken.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

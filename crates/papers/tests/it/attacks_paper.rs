@@ -1,5 +1,7 @@
-//! The published attacks on KC-RSA in the paper's form, where they succeed (KCX-03). The tests of `wayleave-attestation` run
+//! The published attacks on KC-RSA in the paper's form, where they succeed. The tests of `wayleave-attestation` run
 //! the same attacks against the standard chain, where they fail.
+//!
+//! KCX-03: a sibling's name, a leaked key, cut and paste against the paper's KC-RSA: they succeed.
 
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;

@@ -1,4 +1,7 @@
 //! The expiry of the paper's signatures (section III-B), in each of its suites.
+//!
+//! KCX-03, expiry: routes of the paper's suites beyond their expiry; the date made later in flight and by an AS that
+//! signs onward; a hop of an earlier announcement under the origin's new one: refused, and valid when announced again.
 
 use wayleave_attestation::suite::SuiteId;
 use wayleave_core::{Asn, UnixTime};

@@ -1,4 +1,7 @@
 //! Honest chains of the paper suites, baselines and mixes verify, whatever their length.
+//!
+//! KCX-01: honest chains of 1 to 64 hops in the paper's suites, its hybrid at 1:1, 2:1 and KC-MT over KC-RSA, and the
+//! baselines (SPV to its 16): valid. `WAYLEAVE_CHAINS` says how many random ones.
 
 use wayleave_attestation::SuiteId;
 use wayleave_core::Asn;

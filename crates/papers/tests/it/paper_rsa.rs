@@ -1,4 +1,7 @@
 //! KC-RSA with the XOR-ed aggregate: honest chains, sizes, mutations, and the domain problem of the literal equations.
+//!
+//! KCX-05: random chains of KC-RSA: none fails with full-domain hashes and high moduli; one in six by the literal
+//! equations (`WAYLEAVE_KC_RSA_CHAINS` says how many).
 
 use wayleave_core::Asn;
 use wayleave_crypto::secret::Secret;

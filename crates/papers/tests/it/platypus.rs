@@ -1,4 +1,8 @@
-//! PLA-05: version 0 works as published; the attacks that break it fail against version 1.
+//! Version 0 works as published; the attacks that break it fail against version 1.
+//!
+//! PLA-05: the five published breaks: they succeed against the paper's protocol, fail against ours.
+//! PLA-05, in use: packets of the paper's version (UMAC or CMAC, exclusive-or delegation) at a waypoint of ours, under
+//! each policy: refused as malformed.
 
 use std::net::{IpAddr, Ipv4Addr};
 

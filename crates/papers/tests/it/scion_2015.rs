@@ -1,4 +1,7 @@
 //! The switch of the paper of 2015: up to the core and down again, a model that it equals, and its known weaknesses.
+//!
+//! SCI-02: random, mutated and malformed packets and runs of packets at a switch of the paper's format: equal to the
+//! model.
 
 use wayleave_crypto::lanes::{Aes128, CpuKernel};
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};

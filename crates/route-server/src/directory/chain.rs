@@ -38,7 +38,7 @@ const LEAST_CHANGE: usize = 5;
 
 /// How a new slot stands to the earlier slots of its AS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum Registration {
     /// There are none.
     First,
     /// The key of the slot `by` consents ([`Consent::Further`]).
@@ -51,7 +51,7 @@ pub enum Standing {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// A new slot, after all others.
-    Join { claim: Claim, signature: Signature, standing: Standing, max_prefix: u32 },
+    Join { claim: Claim, signature: Signature, registration: Registration, max_prefix: u32 },
     /// New keys, certificate or addresses of a slot; its present key consents ([`Consent::Renewal`]).
     Renew { slot: SlotId, claim: Claim, signature: Signature, consent: Signature },
     /// Other addresses and another limit, which the operators set.
@@ -467,15 +467,15 @@ impl Directory {
                     // It is there, and was held: now a key of the AS that had been lost has signed for it.
                     Some(slot) => Change::Endorse { slot, by, signature: *consent },
                     None => {
-                        let standing = Standing::Endorsed { by, signature: *consent };
-                        Change::Join { claim, signature, standing, max_prefix }
+                        let registration = Registration::Endorsed { by, signature: *consent };
+                        Change::Join { claim, signature, registration, max_prefix }
                     }
                 })
             }
             None => {
                 let is_first = self.state.slots.iter().all(|slot| slot.asn != claim.asn);
-                let standing = if is_first { Standing::First } else { Standing::Held };
-                Ok(Change::Join { claim, signature, standing, max_prefix })
+                let registration = if is_first { Registration::First } else { Registration::Held };
+                Ok(Change::Join { claim, signature, registration, max_prefix })
             }
         }
     }
@@ -633,7 +633,7 @@ impl State {
         operators: &mut [[u8; 32]; 2],
     ) -> Result<(), SetError> {
         match change {
-            Change::Join { claim, signature, standing, max_prefix } => {
+            Change::Join { claim, signature, registration, max_prefix } => {
                 let id = SlotId::try_from(self.slots.len()).unwrap_or(SlotId::MAX);
                 if self.slots.len() >= MAX_SLOTS {
                     return Err(SetError::TooManySlots(self.slots.len() + 1));
@@ -642,14 +642,14 @@ impl State {
                     return Err(SetError::NotClaimed(id));
                 }
                 let is_first = !self.index.of_as.contains_key(&claim.asn);
-                match standing {
-                    Standing::First if !is_first => return Err(SetError::MustBeHeld(id, claim.asn)),
-                    Standing::First => {}
+                match registration {
+                    Registration::First if !is_first => return Err(SetError::MustBeHeld(id, claim.asn)),
+                    Registration::First => {}
                     _ if is_first => return Err(SetError::NeedsNoMark(id, claim.asn)),
-                    Standing::Held => {}
-                    Standing::Endorsed { by, signature } => self.endorsed(exchange, id, claim, *by, signature)?,
+                    Registration::Held => {}
+                    Registration::Endorsed { by, signature } => self.endorsed(exchange, id, claim, *by, signature)?,
                 }
-                let held = *standing == Standing::Held;
+                let held = *registration == Registration::Held;
                 let slot = Slot { active: true, ..slot_of(claim, claim.addresses.clone(), *max_prefix, held) };
                 self.check_keys(id, claim, None)?;
                 self.check_slot(id, &slot)?;
@@ -835,14 +835,14 @@ impl Change {
 
     fn write(&self, out: &mut Writer) {
         match self {
-            Self::Join { claim, signature, standing, max_prefix } => {
+            Self::Join { claim, signature, registration, max_prefix } => {
                 out.u8(1);
                 claim.write(out);
                 out.bytes(signature);
-                match standing {
-                    Standing::First => out.u8(0),
-                    Standing::Endorsed { by, signature } => out.u8(1).u32(*by).bytes(signature),
-                    Standing::Held => out.u8(2),
+                match registration {
+                    Registration::First => out.u8(0),
+                    Registration::Endorsed { by, signature } => out.u8(1).u32(*by).bytes(signature),
+                    Registration::Held => out.u8(2),
                 };
                 out.u32(*max_prefix);
             }
@@ -873,11 +873,11 @@ impl Change {
             1 => Self::Join {
                 claim: Claim::read(reader)?,
                 signature: reader.array()?,
-                standing: match reader.u8()? {
-                    0 => Standing::First,
-                    1 => Standing::Endorsed { by: reader.u32()?, signature: reader.array()? },
-                    2 => Standing::Held,
-                    _ => return Err(Malformed::Value("the standing of a slot")),
+                registration: match reader.u8()? {
+                    0 => Registration::First,
+                    1 => Registration::Endorsed { by: reader.u32()?, signature: reader.array()? },
+                    2 => Registration::Held,
+                    _ => return Err(Malformed::Value("the registration of a slot")),
                 },
                 max_prefix: reader.u32()?,
             },

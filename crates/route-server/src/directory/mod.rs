@@ -14,7 +14,7 @@ mod proposal;
 mod removal;
 mod set;
 
-pub use chain::{ChainError, Change, Directory, SetId, SignedStep, Standing, Step, Succession, Trust};
+pub use chain::{ChainError, Change, Directory, Registration, SetId, SignedStep, Step, Succession, Trust};
 pub use claim::{Claim, Consent, Request};
 pub use proposal::{Proposal, ProposalError};
 pub use removal::Removal;

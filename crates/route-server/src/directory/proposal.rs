@@ -22,7 +22,7 @@ pub struct Proposal {
 pub enum ProposalError {
     #[error(transparent)]
     Chain(#[from] ChainError),
-    #[error("the key is no operator's of this exchange")]
+    #[error("not an operator key of this exchange")]
     NoOperator,
     #[error("the operator of party {0} proposed it; the other operator countersigns")]
     OwnProposal(u8),

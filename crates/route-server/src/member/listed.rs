@@ -393,6 +393,8 @@ impl Hasher for KeyedHasher {
 
 #[cfg(test)]
 mod tests {
+    //! SIX, lists that err: any lists of objects, and objects that go: what is left is what a plain list would have.
+
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;

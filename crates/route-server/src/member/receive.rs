@@ -18,7 +18,7 @@ use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Seq, Slice, 
 use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
-use crate::policy::ranking::{RankInput, Standing, standing};
+use crate::policy::ranking::{Rank, RankInput, rank_alone};
 use crate::policy::validate;
 use crate::schedule;
 
@@ -89,11 +89,11 @@ pub(super) struct Assessment {
     /// Whether the route is valid for the prefix and validation has a result.
     pub usable: bool,
     pub verdict: VerdictKind,
-    /// Its standing, if it is usable and import rules accept it.
-    pub standing: Option<Standing>,
-    /// Its best possible standing and the verdict needed for it, while validation has no result and import rules could
+    /// Its rank, if it is usable and import rules accept it.
+    pub rank: Option<Rank>,
+    /// Its best possible rank and the verdict needed for it, while validation has no result and import rules could
     /// accept the route.
-    pub best_case: Option<(Standing, VerdictKind)>,
+    pub best_case: Option<(Rank, VerdictKind)>,
 }
 
 /// A route that this member may have.
@@ -565,19 +565,18 @@ fn assess(
     let announcer = set.and_then(|set| set.active(open.slot));
     let assess_prefix = |(prefix_index, nlri): (usize, &Nlri)| {
         let verdict = VerdictKind::default();
-        let mut assessment =
-            Assessment { prefix: nlri.prefix, usable: false, verdict, standing: None, best_case: None };
+        let mut assessment = Assessment { prefix: nlri.prefix, usable: false, verdict, rank: None, best_case: None };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
         if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules()).is_err() {
             return assessment;
         }
-        let stands = |verdict| standing(policy, &open.rank_input(nlri, announcer, verdict));
+        let stands = |verdict| rank_alone(policy, &open.rank_input(nlri, announcer, verdict));
         let known =
             if config.validates { validation.of(prefix_index).map(|finding| finding.verdict) } else { Some(verdict) };
         match known {
             Some(verdict) => {
                 let refused = validation.of(prefix_index).is_some_and(|finding| finding.attributes.is_none());
-                assessment.standing = if refused { None } else { stands(verdict) };
+                assessment.rank = if refused { None } else { stands(verdict) };
                 (assessment.usable, assessment.verdict) = (true, verdict);
             }
             None => {

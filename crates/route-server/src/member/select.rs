@@ -14,7 +14,7 @@ use crate::frames::{Candidate, FromMember, Instance, Seq};
 use crate::object::Handle;
 use crate::party::PartyNumber;
 use crate::policy::Imported;
-use crate::policy::ranking::{Standing, rank, rank_standings};
+use crate::policy::ranking::{Rank, rank, rank_all};
 use crate::rng::stream;
 
 /// How long a round may show no progress, at either party, before the member's own ranking decides.
@@ -177,7 +177,7 @@ impl Member {
 
     /// Whether this member may use a candidate: then it has a class, whatever it is compared with.
     pub(super) fn is_accepted(&mut self, candidate: &Candidate) -> bool {
-        self.assessment(candidate).is_some_and(|assessment| assessment.usable && assessment.standing.is_some())
+        self.assessment(candidate).is_some_and(|assessment| assessment.usable && assessment.rank.is_some())
     }
 
     /// The class of each candidate; none for those that this member does not use.
@@ -189,17 +189,16 @@ impl Member {
         if self.policy.ranking().strict {
             return self.strict_classes(candidates, assessments);
         }
-        let standings: Vec<Option<Standing>> =
-            assessments.iter().map(|assessment| assessment.as_ref()?.standing).collect();
-        rank_standings(&self.policy, &standings)
+        let ranks: Vec<Option<Rank>> = assessments.iter().map(|assessment| assessment.as_ref()?.rank).collect();
+        rank_all(&self.policy, &ranks)
     }
 
-    /// Classes by the whole decision process, which looks at more of a route than its standing.
+    /// Classes by the whole decision process, which looks at more of a route than its rank.
     fn strict_classes(&self, candidates: &[Candidate], assessments: &[Option<Assessment>]) -> Vec<Option<u8>> {
         let (mut numbers, mut inputs) = (Vec::new(), Vec::new());
         let both = candidates.iter().zip(assessments).enumerate();
         for (number, ((handle, prefix_index), assessment)) in
-            both.filter(|(_, (_, assessment))| assessment.is_some_and(|j| j.standing.is_some()))
+            both.filter(|(_, (_, assessment))| assessment.is_some_and(|j| j.rank.is_some()))
         {
             let Some(open) = self.routes.get(handle).and_then(|route| route.opened.as_ref()) else { continue };
             let Some(nlri) = open.prefixes.get(usize::from(*prefix_index)) else { continue };

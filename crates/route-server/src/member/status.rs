@@ -772,6 +772,9 @@ fn asns(attributes: &Attributes) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    //! OPS, why: every way to be invalid has a rule and a cure, and no address is proposed that no router there can
+    //! have.
+
     use super::*;
     use wayleave_core::{Afi, Asn};
 

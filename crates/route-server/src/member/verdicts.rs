@@ -112,7 +112,7 @@ impl Member {
         let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
         let of = |candidates: &Instance| candidates.iter().find(|(of, _)| *of == handle).copied();
         let assessment = of(&candidates).and_then(|candidate| self.assessment(&candidate));
-        assessment.is_some_and(|assessment| assessment.standing.is_none() && assessment.best_case.is_none())
+        assessment.is_some_and(|assessment| assessment.rank.is_none() && assessment.best_case.is_none())
     }
 
     /// Whether the installed route was replaced by its announcer, and the new one is being validated: until that is
@@ -147,7 +147,7 @@ impl Member {
 /// The assessment with the best possible result of validation.
 fn with_best_case(assessment: Assessment) -> Assessment {
     match assessment.best_case {
-        Some((standing, verdict)) => Assessment { usable: true, verdict, standing: Some(standing), ..assessment },
+        Some((rank, verdict)) => Assessment { usable: true, verdict, rank: Some(rank), ..assessment },
         None => assessment,
     }
 }

@@ -268,6 +268,9 @@ pub(super) fn from_frame((bits, count): (u32, u64)) -> Result<Chunk, &'static st
 
 #[cfg(test)]
 mod tests {
+    //! SIX, setup: correlations that come at any time, work that can wait: evaluations are right, and only what is
+    //! beyond the reserve is taken.
+
     use super::*;
 
     /// Both ends, and what is on its way to each: messages of setup and of evaluations, and jobs that are out.

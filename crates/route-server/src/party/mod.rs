@@ -11,6 +11,7 @@
 //! What both parties do alike is in `State` (`state`, `batch`, `round`); what only party 1 does in `Sequencer`, what only
 //! party 2 does in `Follower`. Both are called through the trait `Role` (`role`), which is not a role of `wayleave run`.
 
+mod admission;
 mod batch;
 mod budget;
 mod compare;
@@ -30,7 +31,6 @@ mod status;
 mod store;
 mod supply;
 mod sync;
-mod taking;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -146,6 +146,9 @@ impl Punctuality {
 
 #[cfg(test)]
 mod tests {
+    //! SIX, slow members: a member that ranks late, for one party only, or again in time: two misses begin a probation,
+    //! which ends after a while in time.
+
     use super::*;
 
     fn at(secs: u64) -> Instant {

@@ -169,7 +169,7 @@ pub(super) struct Round {
     /// At party 1, the rankings that party 2 holds.
     peer_rows: BTreeMap<u32, [u8; 16]>,
     /// Whether rankings came, or members went, since party 1 last looked whether all are there.
-    pub news: bool,
+    pub has_changed: bool,
     running: Option<Running>,
 }
 
@@ -186,7 +186,18 @@ struct Running {
 impl Round {
     pub(super) fn new(seq: u64, groups: Vec<Group>, begin: Instant, deadline: Instant) -> Self {
         let (rows, peer_rows) = (BTreeMap::new(), BTreeMap::new());
-        Self { seq, groups, begin, deadline, told: begin, progress: 0, rows, peer_rows, news: true, running: None }
+        Self {
+            seq,
+            groups,
+            begin,
+            deadline,
+            told: begin,
+            progress: 0,
+            rows,
+            peer_rows,
+            has_changed: true,
+            running: None,
+        }
     }
 
     /// When it is the turn of its next evaluation, if it has one: the least first. Where rounds are crowded, the first ones end first.
@@ -251,7 +262,7 @@ impl Round {
     /// Party 2 holds this ranking.
     pub(super) fn peer_ranked(&mut self, slot: u32, row: [u8; 16]) {
         self.peer_rows.insert(slot, row);
-        self.news = true;
+        self.has_changed = true;
     }
 
     /// The rankings that both parties hold, by slot, and the participants without one.
@@ -302,7 +313,7 @@ impl Round {
     pub(super) fn leave(&mut self, slot: u32) {
         if self.running.is_none() {
             self.groups.iter_mut().for_each(|group| group.members.retain(|member| *member != slot));
-            self.news = true;
+            self.has_changed = true;
         }
     }
 
@@ -360,7 +371,7 @@ impl State {
             return false;
         }
         round.rows.insert(slot, (row, bytes));
-        round.news = true;
+        round.has_changed = true;
         true
     }
 

@@ -9,6 +9,11 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
 
+use super::admission::{
+    BATCH_BYTES, BatchLoad, LIVE_COMPARATORS, MAX_BATCH, OPEN_COMPARATORS, OPEN_COMPARATORS_GOING, Replaced,
+    blob_octets, comparators, comparators_open, new_prefixes, octets_left, octets_told, prefixes_left, work_left,
+    work_of,
+};
 use super::batch::Applied;
 use super::budget::{Turns, octets_stored, prefixes_allowed};
 use super::compare::{Comparisons, Holding};
@@ -20,10 +25,6 @@ use super::role::{Role, is_in_agreement};
 use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
 use super::state::{Departure, PendingObject, Stage, State};
 use super::sync::{Cursor, Lack};
-use super::taking::{
-    BATCH_BYTES, LIVE_COMPARATORS, MAX_BATCH, OPEN_COMPARATORS, OPEN_COMPARATORS_GOING, Replaced, Taking, blob_octets,
-    comparators, comparators_open, new_prefixes, octets_left, octets_told, prefixes_left, work_left, work_of,
-};
 use super::{PartyEvent, engine, store, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
@@ -513,17 +514,17 @@ impl Sequencer {
         // One member's flood leaves room for the others' objects.
         let share = |of: usize| (of / party.pending.len().max(1)).max(1);
         let quota =
-            Taking { objects: share(MAX_BATCH), octets: share(BATCH_BYTES), comparators: share(LIVE_COMPARATORS) };
+            BatchLoad { objects: share(MAX_BATCH), octets: share(BATCH_BYTES), comparators: share(LIVE_COMPARATORS) };
         let work_left = work_left(party);
         let work_quota = work_left.map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
         let (rankers, has_round, max_blob) = (rankers(party), has_round(party), party.max_blob() as usize);
-        let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), Taking::default());
+        let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), BatchLoad::default());
         let (mut all_work, mut added) = (Duration::ZERO, BTreeMap::new());
         self.held_back.clear();
         self.held_back_at = work_done(party);
         let first = self.first;
         'slots: for (slot, waiting) in party.pending.range(first..).chain(party.pending.range(..first)) {
-            let (mut new, mut new_octets, mut taken) = (0, 0, Taking::default());
+            let (mut new, mut new_octets, mut taken) = (0, 0, BatchLoad::default());
             let mut replaced = Replaced::default();
             let mut work = Duration::ZERO;
             let open = comparators_open(party, *slot);
@@ -533,7 +534,7 @@ impl Sequencer {
                 if is_full || !self.is_matched(*slot, *version, object) {
                     break;
                 }
-                if all.reaches(&Taking::MOST) || work_left.is_some_and(|left| all_work >= left) {
+                if all.reaches(&BatchLoad::MOST) || work_left.is_some_and(|left| all_work >= left) {
                     self.first = *slot;
                     break 'slots;
                 }
@@ -578,8 +579,8 @@ impl Sequencer {
                 }
                 new += more;
                 let octets = blob_octets(object) + octets_told(party, kind);
-                for taking in [&mut taken, &mut all] {
-                    taking.add(octets, comparators);
+                for load in [&mut taken, &mut all] {
+                    load.add(octets, comparators);
                 }
                 let more_work = work_of(party, kind);
                 (work, all_work) = (work + more_work, all_work + more_work);
@@ -833,7 +834,7 @@ impl Sequencer {
         let State { rounds, members, .. } = party;
         for (seq, round) in rounds.iter_mut().filter(|(_, round)| !round.is_running()) {
             let is_due = round.deadline().is_some_and(|at| now.instant >= at);
-            if !is_due && !std::mem::take(&mut round.news) {
+            if !is_due && !std::mem::take(&mut round.has_changed) {
                 continue;
             }
             let begin = round.begin();
@@ -871,7 +872,7 @@ impl Sequencer {
         party.finish_round(seq);
         if !missed.is_empty() {
             // Others that are open may have waited for these alone.
-            party.rounds.values_mut().for_each(|round| round.news = true);
+            party.rounds.values_mut().for_each(|round| round.has_changed = true);
         }
         for (slot, late) in missed {
             self.missed_ranking(party, (seq, slot), &late, now);

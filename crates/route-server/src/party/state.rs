@@ -476,7 +476,7 @@ impl State {
     pub(super) fn close_overrun(&mut self) {
         for slot in std::mem::take(&mut self.overrun) {
             self.event(PartyEvent::Stalled { slot });
-            let reason = "it takes up nothing of what is sent to it";
+            let reason = "it reads nothing of what is sent to it";
             match slot {
                 None => self.close_peer(reason),
                 Some(slot) => {

@@ -157,7 +157,7 @@ impl Cursor {
 }
 
 /// What a slice brings.
-pub(super) struct Taken {
+pub(super) struct SliceContent {
     pub own: Vec<OwnObject>,
     pub own_ends: bool,
     /// Slot and version of each object.
@@ -169,7 +169,7 @@ pub(super) struct Taken {
 }
 
 /// Takes a slice of so many objects, and instances where only what differs is sent, for the member in `slot`.
-pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, lacks: &Lack, objects: u32) -> Taken {
+pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, lacks: &Lack, objects: u32) -> SliceContent {
     let mut left = objects as usize;
     let (mut own, listed_own) = (Vec::new(), cursor.own.is_none());
     if let Some(from) = cursor.own {
@@ -181,17 +181,17 @@ pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, lacks: &L
     let own_ends = !listed_own && cursor.own.is_none();
     if cursor.own.is_some() {
         let prefixes = (!matches!(cursor.next, Next::Place(_))).then(Vec::new);
-        return Taken { own, own_ends, objects: Vec::new(), prefixes, after: Some(cursor) };
+        return SliceContent { own, own_ends, objects: Vec::new(), prefixes, after: Some(cursor) };
     }
     let Next::Place(place) = cursor.next else {
         let (objects, prefixes, next) = take_differing(table, lacks, cursor.next, left);
         let after = next.map(|next| Cursor { own: None, next });
-        return Taken { own, own_ends, objects, prefixes: Some(prefixes), after };
+        return SliceContent { own, own_ends, objects, prefixes: Some(prefixes), after };
     };
     let mut places = table.places_from(place);
     let objects = places.by_ref().take(left).map(|(_, slot, version)| (*slot, *version)).collect();
     let after = places.next().map(|place| Cursor { own: None, next: Next::Place(Some(*place)) });
-    Taken { own, own_ends, objects, prefixes: None, after }
+    SliceContent { own, own_ends, objects, prefixes: None, after }
 }
 
 /// The same of what differs: slots and versions, prefixes, and what comes next.
@@ -285,7 +285,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    pub(super) fn new(is_new: bool, gets_all: bool, before: Option<Cursor>, taken: Option<&Taken>) -> Self {
+    pub(super) fn new(is_new: bool, gets_all: bool, before: Option<Cursor>, taken: Option<&SliceContent>) -> Self {
         let gets_all = gets_all || before.is_none();
         let differing = taken.and_then(|taken| taken.prefixes.clone());
         let taken = taken.filter(|taken| taken.prefixes.is_none());

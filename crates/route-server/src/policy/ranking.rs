@@ -87,8 +87,8 @@ type Groups = BTreeMap<(u8, bool), Vec<(usize, Candidate)>>;
 #[must_use]
 pub fn rank(policy: &Policy, routes: &[RankInput<'_>]) -> Vec<Option<u8>> {
     if !policy.ranking().strict {
-        let standings: Vec<Option<Standing>> = routes.iter().map(|route| standing(policy, route)).collect();
-        return rank_standings(policy, &standings);
+        let ranks: Vec<Option<Rank>> = routes.iter().map(|route| rank_alone(policy, route)).collect();
+        return rank_all(policy, &ranks);
     }
     let mut classes = vec![None; routes.len()];
     let mut class = best_class(policy);
@@ -101,41 +101,41 @@ pub fn rank(policy: &Policy, routes: &[RankInput<'_>]) -> Vec<Option<u8>> {
     classes
 }
 
-/// The standing of one route by itself in the order that is not strict: bigger is better, and equal ones share a class.
+/// The rank of one route by itself in the order that is not strict: bigger is better, and equal ones share a class.
 /// It is computed once per route, whatever the route is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Standing {
+pub struct Rank {
     class: u8,
     by_rule: bool,
     local_pref: u32,
     nearness: Reverse<u32>,
 }
 
-/// The standing of a route; `None` if import rules reject it.
+/// The rank of a route; `None` if import rules reject it.
 #[must_use]
-pub fn standing(policy: &Policy, route: &RankInput<'_>) -> Option<Standing> {
+pub fn rank_alone(policy: &Policy, route: &RankInput<'_>) -> Option<Rank> {
     let Imported::Accepted(changes) = policy.import(&route.route()) else { return None };
     let (class, by_rule) = (changes.class.unwrap_or(DEFAULT_CLASS), changes.class.is_some());
     if by_rule {
-        return Some(Standing { class, by_rule, local_pref: 0, nearness: Reverse(0) });
+        return Some(Rank { class, by_rule, local_pref: 0, nearness: Reverse(0) });
     }
     let local_pref = changes.local_pref.unwrap_or(Options::default().default_local_pref);
     let length = u32::try_from(route.attributes.as_path().length()).unwrap_or(u32::MAX);
-    Some(Standing { class, by_rule, local_pref, nearness: Reverse(length) })
+    Some(Rank { class, by_rule, local_pref, nearness: Reverse(length) })
 }
 
-/// [`rank`] of routes whose standings are known, for a policy that is not strict.
+/// [`rank`] of routes whose ranks are known, for a policy that is not strict.
 #[must_use]
-pub fn rank_standings(policy: &Policy, standings: &[Option<Standing>]) -> Vec<Option<u8>> {
-    let mut levels: Vec<Standing> = standings.iter().flatten().copied().collect();
+pub fn rank_all(policy: &Policy, ranks: &[Option<Rank>]) -> Vec<Option<u8>> {
+    let mut levels: Vec<Rank> = ranks.iter().flatten().copied().collect();
     levels.sort_unstable_by(|a, b| b.cmp(a));
     levels.dedup();
     let best = best_class(policy);
-    let class = |standing: &Standing| {
-        let down = levels.partition_point(|level| level > standing);
+    let class = |rank: &Rank| {
+        let down = levels.partition_point(|level| level > rank);
         best.saturating_sub(u8::try_from(down).unwrap_or(u8::MAX))
     };
-    standings.iter().map(|standing| standing.as_ref().map(class)).collect()
+    ranks.iter().map(|rank| rank.as_ref().map(class)).collect()
 }
 
 fn best_class(policy: &Policy) -> u8 {

@@ -1,12 +1,29 @@
 //! The directory: who can make whom a member, what follows what, and what a decoder refuses.
+//!
+//! MEM-01: each operator alone, a member alone, a member with one operator adds a slot; a slot whose holder never
+//! signed, or signed for another exchange; every octet of a set changed: refused, by who did not sign.
+//! MEM-01, older: a key that was replaced, in a thief's hands: it ends no slot that came after it.
+//! MEM-02: a further slot, a removed AS that returns, with and without a key of the AS; a held slot vouches for
+//! another: held without such a key.
+//! MEM-03: an older set, a set of another exchange, of other operators, two sets of one number: refused.
+//! MEM-04: removal by either operator alone: it outlives older and newer sets.
+//! MEM-05: keys, addresses, limits and operators' keys change in place, with each signature missing or another's: only
+//! with all.
+//! MEM-06: an operator proposes the other's next key: it counts for nothing.
+//! MEM-08: another AS lists a member's attestation key; a held slot lists keys; a replaced attestation key in another
+//! role; a removed slot signs for another: nobody is kept out; not the AS's keys; refused; no say.
+//! MEM-10: names that reorder a line, directories that are full or have more changes than any exchange: refused; room
+//! for removals is left.
+//! MEM, length: a directory of more changes than any exchange has, a count beyond the limit: refused before anything is
+//! read.
 
 use crate::common::{OPERATORS, admit, both, claim, empty, key, lan4, public, request};
 use proptest::prelude::*;
 use wayleave_core::Asn;
 use wayleave_core::wire::Malformed;
 use wayleave_route_server::directory::{
-    AttestKey, ChainError, Change, Claim, Consent, Directory, MAX_ENCODED, Proposal, ProposalError, Request, SetError,
-    SignedStep, Standing, Step, Succession, Trust,
+    AttestKey, ChainError, Change, Claim, Consent, Directory, MAX_ENCODED, Proposal, ProposalError, Registration,
+    Request, SetError, SignedStep, Step, Succession, Trust,
 };
 
 /// Two members, each the first of its AS.
@@ -18,8 +35,8 @@ fn trust() -> Trust {
     Trust { exchange: "test-ix".to_owned(), operators: OPERATORS.map(public) }
 }
 
-fn join(request: &Request, standing: Standing) -> Change {
-    Change::Join { claim: request.claim.clone(), signature: request.signature, standing, max_prefix: 0 }
+fn join(request: &Request, registration: Registration) -> Change {
+    Change::Join { claim: request.claim.clone(), signature: request.signature, registration, max_prefix: 0 }
 }
 
 /// What comes of the changes as the next step, signed by these.
@@ -45,7 +62,7 @@ fn an_operator_alone_makes_nobody_a_member() {
     let before = two();
     let own = request(3, 64497);
     for keys in [[200, 200], [200, 3], [1, 201], [201, 200], [3, 3]] {
-        let result = signed_as(&before, vec![join(&own, Standing::Held)], keys);
+        let result = signed_as(&before, vec![join(&own, Registration::Held)], keys);
         assert!(matches!(result, Err(ChainError::NotSigned { number: 3, .. })), "{keys:?}: {result:?}");
     }
 }
@@ -85,7 +102,7 @@ fn a_slot_whose_holder_never_signed_is_refused() {
     let before = two();
     let mut forged = request(3, 64499);
     forged.signature = request(4, 64499).signature;
-    assert_eq!(refused(&before, join(&forged, Standing::First)), SetError::NotClaimed(2));
+    assert_eq!(refused(&before, join(&forged, Registration::First)), SetError::NotClaimed(2));
     // Every field of the claim is signed.
     let edits: Vec<fn(&mut Request)> = vec![
         |r| r.claim.serial += 1,
@@ -99,7 +116,7 @@ fn a_slot_whose_holder_never_signed_is_refused() {
         let mut changed = request(3, 64499);
         edit(&mut changed);
         assert!(!changed.is_sound());
-        assert_eq!(refused(&before, join(&changed, Standing::First)), SetError::NotClaimed(2));
+        assert_eq!(refused(&before, join(&changed, Registration::First)), SetError::NotClaimed(2));
     }
 }
 
@@ -108,7 +125,7 @@ fn a_claim_for_another_exchange_is_refused() {
     let before = two();
     let of_another = claim(3, 64499).sign("other-ix", &key(3));
     assert_eq!(before.requested(&of_another, 0), Err(ChainError::OtherExchange("other-ix".to_owned())));
-    assert_eq!(refused(&before, join(&of_another, Standing::First)), SetError::NotClaimed(2));
+    assert_eq!(refused(&before, join(&of_another, Registration::First)), SetError::NotClaimed(2));
 }
 
 #[test]
@@ -116,16 +133,16 @@ fn a_further_slot_needs_the_signature_of_the_present_one_or_is_held() {
     let before = two();
     let plain = request(3, 64497);
     let asn = Asn(64497);
-    assert_eq!(refused(&before, join(&plain, Standing::First)), SetError::MustBeHeld(2, asn));
+    assert_eq!(refused(&before, join(&plain, Registration::First)), SetError::MustBeHeld(2, asn));
     for (by, signer) in [(1, 2), (0, 3), (2, 3), (9, 1)] {
         let signature = Consent::Further.sign("test-ix", &plain.claim, &key(signer));
-        let standing = Standing::Endorsed { by, signature };
-        assert_eq!(refused(&before, join(&plain, standing)), SetError::NotEndorsed(2, asn), "{by} {signer}");
+        let registration = Registration::Endorsed { by, signature };
+        assert_eq!(refused(&before, join(&plain, registration)), SetError::NotEndorsed(2, asn), "{by} {signer}");
     }
     // A consent to new keys for the slot is none to a further one.
     let signature = Consent::Renewal.sign("test-ix", &plain.claim, &key(1));
-    let standing = Standing::Endorsed { by: 0, signature };
-    assert_eq!(refused(&before, join(&plain, standing)), SetError::NotEndorsed(2, asn));
+    let registration = Registration::Endorsed { by: 0, signature };
+    assert_eq!(refused(&before, join(&plain, registration)), SetError::NotEndorsed(2, asn));
 
     let held = admit(&before, std::slice::from_ref(&plain));
     assert!(held.set().slots[2].held);
@@ -138,7 +155,7 @@ fn a_further_slot_needs_the_signature_of_the_present_one_or_is_held() {
     let found = admit(&held, &[endorsed]);
     assert!(!found.set().slots[2].held && found.set().slots.len() == 3);
     // The first slot of an AS needs no mark.
-    assert_eq!(refused(&before, join(&request(4, 64500), Standing::Held)), SetError::NeedsNoMark(2, Asn(64500)));
+    assert_eq!(refused(&before, join(&request(4, 64500), Registration::Held)), SetError::NeedsNoMark(2, Asn(64500)));
 }
 
 #[test]
@@ -158,7 +175,7 @@ fn a_removed_as_that_returns_with_new_keys_is_held() {
     let back = admit(&removed, &[request(3, 64497).with_consent(Consent::Further, &key(1))]);
     assert!(!back.set().slots[2].held);
     // Its old keys are spent.
-    assert_eq!(refused(&removed, join(&request(1, 64497), Standing::Held)), SetError::KeyTaken(2));
+    assert_eq!(refused(&removed, join(&request(1, 64497), Registration::Held)), SetError::KeyTaken(2));
 }
 
 #[test]
@@ -269,7 +286,7 @@ fn keys_change_in_place_by_the_present_key_and_both_operators() {
     let stolen = wayleave_route_server::directory::Claim { serial: 3, ..claim(6, 64497) };
     let stolen = stolen.sign("test-ix", &key(6)).with_consent(Consent::Renewal, &key(1));
     assert!(after.requested(&stolen, 0).is_err());
-    assert_eq!(refused(&after, join(&crate::common::request(1, 64500), Standing::First)), SetError::KeyTaken(2));
+    assert_eq!(refused(&after, join(&crate::common::request(1, 64500), Registration::First)), SetError::KeyTaken(2));
 }
 
 #[test]
@@ -365,12 +382,12 @@ fn a_replaced_attestation_key_gets_no_other_role() {
     let first = admit(&empty(), &[of(1, public(9)).sign("test-ix", &key(1))]);
     let renewed = of(2, [91; 32]).sign("test-ix", &key(1)).with_consent(Consent::Renewal, &key(1));
     let before = admit(&first, &[renewed]);
-    assert_eq!(refused(&before, join(&request(9, 64499), Standing::First)), SetError::KeyInTwoRoles);
+    assert_eq!(refused(&before, join(&request(9, 64499), Registration::First)), SetError::KeyInTwoRoles);
     assert_eq!(refused(&before, Change::operator(&before, 1, &key(9))), SetError::KeyInTwoRoles);
     let mut certified = claim(3, 64499);
     certified.tls = public(9);
     let certified = certified.sign("test-ix", &key(3));
-    assert_eq!(refused(&before, join(&certified, Standing::First)), SetError::KeyInTwoRoles);
+    assert_eq!(refused(&before, join(&certified, Registration::First)), SetError::KeyInTwoRoles);
 }
 
 #[test]
@@ -409,12 +426,12 @@ fn a_name_that_reorders_or_hides_what_an_operator_compares_is_none() {
         let mut named = claim(3, 64499);
         named.name.push(character);
         let named = named.sign("test-ix", &key(3));
-        assert_eq!(refused(&two(), join(&named, Standing::First)), SetError::SlotName(2), "{character:?}");
+        assert_eq!(refused(&two(), join(&named, Registration::First)), SetError::SlotName(2), "{character:?}");
         assert!(Directory::new(&format!("test{character}ix"), OPERATORS.map(public)).is_err());
     }
     let mut named = claim(3, 64499);
     named.name = "Zürich-東京".to_owned();
-    assert!(signed_as(&two(), vec![join(&named.sign("test-ix", &key(3)), Standing::First)], OPERATORS).is_ok());
+    assert!(signed_as(&two(), vec![join(&named.sign("test-ix", &key(3)), Registration::First)], OPERATORS).is_ok());
 }
 
 #[test]
@@ -422,7 +439,7 @@ fn a_step_that_no_operator_signed_is_refused_before_its_claims_are_verified() {
     let before = two();
     let mut forged = request(3, 64499);
     forged.signature[0] ^= 1;
-    let result = signed_as(&before, vec![join(&forged, Standing::First)], [3, 4]);
+    let result = signed_as(&before, vec![join(&forged, Registration::First)], [3, 4]);
     assert_eq!(result, Err(ChainError::NotSigned { number: 3, party: 1 }));
 }
 
@@ -504,9 +521,9 @@ fn an_operators_key_rolls_over_by_the_old_one_and_the_other_operator() {
     let after = both(&before, vec![roll.clone()]);
     assert_eq!(after.operators(), [public(210), public(201)]);
     let third = request(3, 64499);
-    let with_the_old = signed_as(&after, vec![join(&third, Standing::First)], OPERATORS);
+    let with_the_old = signed_as(&after, vec![join(&third, Registration::First)], OPERATORS);
     assert_eq!(with_the_old, Err(ChainError::NotSigned { number: 4, party: 1 }));
-    assert!(signed_as(&after, vec![join(&third, Standing::First)], [210, 201]).is_ok());
+    assert!(signed_as(&after, vec![join(&third, Registration::First)], [210, 201]).is_ok());
     // Whoever names the first keys, or the present ones, trusts it; nobody who names others.
     let read = |operators: [u8; 2]| {
         Directory::open(&after.encode(), &Trust { operators: operators.map(public), ..trust() }).map(drop)
@@ -527,13 +544,13 @@ fn an_operators_key_rolls_over_by_the_old_one_and_the_other_operator() {
 #[test]
 fn keys_have_one_role_each() {
     let before = two();
-    let of_operator = |number: u8| join(&request(number, 64499), Standing::First);
+    let of_operator = |number: u8| join(&request(number, 64499), Registration::First);
     assert_eq!(refused(&before, of_operator(200)), SetError::KeyInTwoRoles);
     let mut attests = claim(3, 64499);
     for used in [public(3), public(1), public(201)] {
         attests.attest = vec![AttestKey { suite: 1, key: used }];
         let request = attests.clone().sign("test-ix", &key(3));
-        assert_eq!(refused(&before, join(&request, Standing::First)), SetError::KeyInTwoRoles);
+        assert_eq!(refused(&before, join(&request, Registration::First)), SetError::KeyInTwoRoles);
     }
     let same = Directory::new("test-ix", [public(200); 2]);
     assert_eq!(same, Err(ChainError::Origin(SetError::KeyInTwoRoles)));
@@ -544,17 +561,17 @@ fn names_and_addresses_of_present_members_are_their_own() {
     let before = two();
     let mut taken = claim(3, 64499);
     taken.name = before.set().slots[1].name.clone();
-    let change = join(&taken.sign("test-ix", &key(3)), Standing::First);
+    let change = join(&taken.sign("test-ix", &key(3)), Registration::First);
     assert_eq!(refused(&before, change.clone()), SetError::NameTaken(2));
     // Once it is confirmed that the member has left, its name is free.
     let removed = before.without(1, &key(201)).expect("an operator");
     assert!(signed_as(&removed, vec![change], OPERATORS).is_ok());
     let mut taken = claim(3, 64499);
     taken.addresses = vec![lan4(1)];
-    let change = join(&taken.clone().sign("test-ix", &key(3)), Standing::First);
+    let change = join(&taken.clone().sign("test-ix", &key(3)), Registration::First);
     assert_eq!(refused(&before, change), SetError::AddressTaken(2, lan4(1)));
     taken.asn = Asn(64497);
-    assert!(signed_as(&before, vec![join(&taken.sign("test-ix", &key(3)), Standing::Held)], OPERATORS).is_ok());
+    assert!(signed_as(&before, vec![join(&taken.sign("test-ix", &key(3)), Registration::Held)], OPERATORS).is_ok());
 }
 
 #[test]
@@ -662,15 +679,17 @@ fn any_change() -> impl Strategy<Value = Change> {
             addresses,
         },
     );
-    let standing = prop_oneof![
-        Just(Standing::First),
-        Just(Standing::Held),
-        (any::<u32>(), signature()).prop_map(|(by, signature)| Standing::Endorsed { by, signature }),
+    let registration = prop_oneof![
+        Just(Registration::First),
+        Just(Registration::Held),
+        (any::<u32>(), signature()).prop_map(|(by, signature)| Registration::Endorsed { by, signature }),
     ];
     prop_oneof![
-        (claim.clone(), signature(), standing, any::<u32>()).prop_map(|(claim, signature, standing, max_prefix)| {
-            Change::Join { claim, signature, standing, max_prefix }
-        }),
+        (claim.clone(), signature(), registration, any::<u32>()).prop_map(
+            |(claim, signature, registration, max_prefix)| {
+                Change::Join { claim, signature, registration, max_prefix }
+            }
+        ),
         (any::<u32>(), claim, signature(), signature()).prop_map(|(slot, claim, signature, consent)| Change::Renew {
             slot,
             claim,

@@ -1,4 +1,8 @@
 //! No key has two roles: every pair of roles, at every place where keys meet.
+//!
+//! OPS, one role for each key: every pair of roles in a set, in a claim, at a party's start and with an operator's new
+//! key, at a member: refused; the message names both roles.
+//! MEM-08: another AS lists a member's attestation key: an alarm, and nobody is cut off.
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
 //! Route objects: who can open what, and what one party alone can tell.
+//!
+//! SIX-13: with `export = "mpc"` an announcer shares the policy with one bit a slot (110 octets for 750 slots); a
+//! column gives new slots what the row would have given.
+//! SIX, S17: other entropy, or the same with other secrets: no two columns, and no column and row, have one mask.
 
 use wayleave_bgp::Nlri;
 use wayleave_core::wire;

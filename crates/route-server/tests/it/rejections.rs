@@ -1,4 +1,8 @@
 //! A party that does not take a member's hello says why, and the member waits before it tries again and accuses nobody.
+//!
+//! SIX-13: parties that multiply in different ways: each is named, and nothing is announced.
+//! OPS, mistakes, running: a rejected member closes both links for longer and raises no alarm; other operators in the
+//! configuration accuse no party.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! The encodings of `docs/protocol.md`, as an independent program makes them (`test-data/wire/members.py`).
+//!
+//! MEM, encoding: a directory with every change, a removal, a request, a proposal, by an independent program
+//! (`test-data/wire/members.py`): the same octets, hashes and signatures.
 
 use serde_json::Value;
 use wayleave_core::Asn;

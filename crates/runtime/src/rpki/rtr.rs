@@ -107,7 +107,7 @@ pub enum CacheState {
 pub struct Snapshot {
     /// Counts up with every change of the data.
     pub generation: u64,
-    pub standing: CacheState,
+    pub state: CacheState,
     pub validated: Arc<RpkiData>,
     /// When the data expire without a further update; `None` if there are none.
     pub expires: Option<Instant>,
@@ -316,7 +316,7 @@ struct CacheTable {
 }
 
 impl CacheTable {
-    fn publish(&self, standing: CacheState, validated: Option<RpkiData>) {
+    fn publish(&self, state: CacheState, validated: Option<RpkiData>) {
         self.changes.send_if_modified(|snapshot| {
             let is_new = validated.is_some_and(|validated| {
                 let is_new = *snapshot.validated != validated;
@@ -326,10 +326,10 @@ impl CacheTable {
                 }
                 is_new
             });
-            let has_changed = snapshot.standing != standing;
-            snapshot.standing = standing;
+            let has_changed = snapshot.state != state;
+            snapshot.state = state;
             snapshot.expires = self.expires;
-            if standing == CacheState::Current {
+            if state == CacheState::Current {
                 snapshot.problem = None;
             }
             is_new || has_changed
@@ -383,7 +383,7 @@ impl CacheTable {
         let expire = self.timing.expire.clamp(EXPIRE_LEAST, EXPIRE_MOST);
         self.expires = Some(Instant::now() + Duration::from_secs(u64::from(expire)));
         self.publish(CacheState::Current, Some(update.validated));
-        info!(vrps, router_keys, ignored = update.ignored, "update from the RTR cache in force");
+        info!(vrps, router_keys, ignored = update.ignored, "update received from the RTR cache");
     }
 }
 
@@ -438,6 +438,8 @@ fn change<T: Ord>(set: &mut std::collections::BTreeSet<T>, action: Action, item:
 
 #[cfg(test)]
 mod tests {
+    //! KCX-31: a cache with endless router keys: refused at the limit.
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -451,10 +453,10 @@ mod tests {
         table.disconnected(&SessionError::TimedOut);
         table.wait(Duration::from_secs(899)).await;
         let held = receiver.borrow().clone();
-        assert_eq!((held.standing, held.validated.router_keys.len()), (CacheState::Stale, 1));
+        assert_eq!((held.state, held.validated.router_keys.len()), (CacheState::Stale, 1));
         table.wait(Duration::from_secs(2)).await;
         let gone = receiver.borrow().clone();
-        assert_eq!((gone.standing, gone.validated.router_keys.len()), (CacheState::Expired, 0));
+        assert_eq!((gone.state, gone.validated.router_keys.len()), (CacheState::Expired, 0));
         assert!(gone.generation > held.generation);
     }
 

@@ -1,4 +1,8 @@
 //! Links over loopback: who may connect, what happens to who may not, and what a bad peer can do.
+//!
+//! SIX-10: unknown, expired, revoked certificates, another role's certificate: refused at the handshake.
+//! OPS, mistakes, running: who is refused, and who refuses, is told once and waits before it tries again.
+//! OPS, check --deep: a probe sees the peer's certificate and clock, and without a name disturbs no link.
 #![allow(clippy::disallowed_methods, reason = "a test of drivers")]
 
 use std::net::SocketAddr;

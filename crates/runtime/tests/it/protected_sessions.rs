@@ -1,4 +1,7 @@
 //! Connections of BGP sessions under TCP MD5 (RFC 2385) and TTL security (RFC 5082), by this machine's kernel over loopback.
+//!
+//! BGP-15: sessions with TCP MD5 and TTL security, the same, another and no password, TTLs around the limit, at both
+//! ends, over IPv4, IPv6 and IPv4 to an IPv6 socket, an unknown address: a connection exactly where both ends agree.
 #![allow(clippy::disallowed_methods, reason = "a test opens sockets, waits, and asks how its kernel was built")]
 
 use std::io::Write;
@@ -13,7 +16,7 @@ use tokio::time::timeout;
 use wayleave_runtime::bgp_tcp::{Hops, Password, Protection, Sockets, TcpEvent, TcpOptions};
 
 /// How long a connection may take that shall come up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a connection is watched that shall not come up: the first segment is sent three times.
 const WATCH: Duration = Duration::from_millis(3_500);
 /// Where listeners are and who connects to them: IPv4, IPv6, and IPv4 to a socket of IPv6.
@@ -70,7 +73,7 @@ async fn come_up_as_said<E: Copy + std::fmt::Debug>(cases: &[Case<E>], options: 
         for (server, client, expected) in cases.iter().copied() {
             let name = format!("{place:?}: {server:?} at the listener, {client:?} at the other end");
             let (server, client) = (options(server, place.1), options(client, place.1));
-            let limit = if expected { PATIENCE } else { WATCH };
+            let limit = if expected { TIMEOUT } else { WATCH };
             running.spawn(async move { (name, expected, comes_up(place, server, client, limit).await) });
         }
     }
@@ -135,12 +138,12 @@ async fn octets_from_further_away_are_dropped_also_on_a_connection_that_is_open(
     let mut sockets = Sockets::new(to, options(hops(1), "127.0.0.1"));
     let listening = sockets.listen("127.0.0.1:0".parse().expect("an address")).await.expect("a listener");
     let mut peer = connect_with_ttl(listening, 255);
-    assert!(matches!(timeout(PATIENCE, events.recv()).await, Ok(Some(TcpEvent::Accepted { .. }))));
+    assert!(matches!(timeout(TIMEOUT, events.recv()).await, Ok(Some(TcpEvent::Accepted { .. }))));
     sockopt::set_ip_ttl(&peer, 254).expect("set");
     peer.write_all(b"from afar").expect("queued");
     assert!(timeout(Duration::from_secs(1), events.recv()).await.is_err(), "nothing arrives");
     sockopt::set_ip_ttl(&peer, 255).expect("set");
-    let Ok(Some(TcpEvent::Bytes { bytes, .. })) = timeout(PATIENCE, events.recv()).await else { panic!("octets") };
+    let Ok(Some(TcpEvent::Bytes { bytes, .. })) = timeout(TIMEOUT, events.recv()).await else { panic!("octets") };
     assert_eq!(bytes, b"from afar", "sent again by the kernel");
 }
 
@@ -166,7 +169,7 @@ async fn an_address_that_the_listener_does_not_know_gets_no_session() {
         let listening = sockets.listen("127.0.0.1:0".parse().expect("an address")).await.expect("a listener");
         let mut stranger =
             TcpStream::connect(listening).expect("TCP opens, since the kernel has no key for the stranger");
-        let event = timeout(PATIENCE, events.recv()).await.expect("in time");
+        let event = timeout(TIMEOUT, events.recv()).await.expect("in time");
         assert!(matches!(event, Some(TcpEvent::Refused { address }) if address.is_loopback()), "{event:?}");
         let read = std::io::Read::read(&mut stranger, &mut [0; 1]);
         assert!(matches!(read, Ok(0) | Err(_)), "closed: {read:?}");

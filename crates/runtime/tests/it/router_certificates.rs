@@ -1,4 +1,7 @@
 //! Router certificates of RFC 8209 under a trust anchor and an authority made for the test.
+//!
+//! KCX-18: a certificate or list whose time begins later, rules that a certificate breaks: refused with the date or the
+//! reason.
 
 use std::time::{Duration, UNIX_EPOCH};
 

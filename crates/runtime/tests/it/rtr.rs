@@ -155,7 +155,7 @@ async fn the_data_of_a_cache_and_their_changes_are_received() {
     ]);
     let (address, mut notify, server) = serve(source.clone(), "127.0.0.1:0").await;
     let (mut receiver, client) = follow(plain(address));
-    let first = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    let first = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
     let expected = [vrp("192.0.2.0/24", 25, 64_496), vrp("2001:db8::/32", 48, 64_496)];
     assert_eq!(first.validated.vrps.iter().copied().collect::<Vec<_>>(), expected);
     let learnt = first.validated.router_keys.first().expect("the key");
@@ -194,14 +194,14 @@ async fn the_data_of_a_lost_cache_stay_until_it_is_connected_again() {
     });
     let address = bound.await.expect("bound");
     let (mut receiver, client) = follow(plain(address));
-    until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
     stop.send(()).expect("running");
     thread.join().expect("ended");
-    let stale = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Stale).await;
+    let stale = until(&mut receiver, |snapshot| snapshot.state == CacheState::Stale).await;
     assert_eq!(stale.validated.vrps.len(), 1);
     source.change(vec![(origin("198.51.100.0/24", 24, 64_497), Action::Announce)]);
     let (_, _notify, server) = serve(source, &address.to_string()).await;
-    let again = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    let again = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
     assert_eq!(again.validated.vrps.len(), 2);
     client.abort();
     server.abort();
@@ -254,14 +254,14 @@ async fn a_wrong_answer_ends_the_session_and_changes_no_data() {
             .await
             .unwrap_or_else(|_| panic!("{name}: still connected"))
             .expect(name);
-        assert_eq!(receiver.borrow().standing, CacheState::NoData, "{name}");
+        assert_eq!(receiver.borrow().state, CacheState::NoData, "{name}");
         assert_eq!(receiver.borrow().generation, 0, "{name}");
         client.abort();
     }
     // The same answer without a defect is taken.
     let (address, cache) = answering([&response[..], &ipv4, &end].concat()).await;
     let (mut receiver, client) = follow(plain(address));
-    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    let snapshot = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
     assert_eq!(snapshot.validated.vrps.first(), Some(&vrp("192.0.2.0/24", 24, 64_496)));
     client.abort();
     cache.abort();
@@ -300,9 +300,9 @@ async fn a_cache_behind_tls_is_followed_under_its_own_name_only() {
     assert!(tls("cache.example") == tls("cache.example") && tls("cache.example") != tls("other.example"));
     let (stranger, other) = follow(tls("other.example"));
     let (mut receiver, client) = follow(tls("cache.example"));
-    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    let snapshot = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
     assert_eq!(snapshot.validated.vrps.len(), 1);
-    assert_eq!(stranger.borrow().standing, CacheState::NoData);
+    assert_eq!(stranger.borrow().state, CacheState::NoData);
     for task in [client, other, relay, server] {
         task.abort();
     }
@@ -382,10 +382,10 @@ async fn data_of_another_session_are_never_added_and_everything_of_that_cache_is
         let (address, mut queries, cache) =
             scripted(vec![vec![full(), answer].into_iter().map(|pdus| of_version(2, pdus)).collect()]).await;
         let (mut receiver, client) = follow(plain(address));
-        let first = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+        let first = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
         assert_eq!(first.validated.vrps.len(), 1, "{name}");
         let after = until(&mut receiver, |snapshot| snapshot.generation > first.generation).await;
-        assert_eq!(after.standing, CacheState::Flushed, "{name}");
+        assert_eq!(after.state, CacheState::Flushed, "{name}");
         assert!(after.validated.vrps.is_empty() && after.expires.is_none(), "{name}: {:?}", after.validated.vrps);
         // What it got: both queries, and an Error Report of code 0.
         assert_eq!((next(&mut queries).await[1], next(&mut queries).await[1]), (2, 1), "{name}");
@@ -405,8 +405,8 @@ async fn a_notification_of_another_session_drops_the_data_and_one_that_crosses_a
         scripted(vec![[crossing, changes, last].into_iter().map(|pdus| of_version(2, pdus)).collect()]).await;
     let (mut receiver, client) = follow(plain(address));
     let changed = until(&mut receiver, |snapshot| snapshot.validated.vrps.len() == 2).await;
-    assert_eq!(changed.standing, CacheState::Current);
-    let dropped = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Flushed).await;
+    assert_eq!(changed.state, CacheState::Current);
+    let dropped = until(&mut receiver, |snapshot| snapshot.state == CacheState::Flushed).await;
     assert!(dropped.validated.vrps.is_empty());
     client.abort();
     cache.abort();
@@ -434,7 +434,7 @@ async fn changes_that_lead_back_and_pdus_out_of_order_are_refused_and_the_data_s
         let again = of_version(2, [pdu(3, 8, &[]), foreign(), end_of_data(8, 1)].concat());
         let (address, mut queries, cache) = scripted(vec![vec![of_version(2, full()), answer], vec![again]]).await;
         let (mut receiver, client) = follow(plain(address));
-        let stale = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Stale).await;
+        let stale = until(&mut receiver, |snapshot| snapshot.state == CacheState::Stale).await;
         assert_eq!(stale.validated.vrps.first(), Some(&vrp("192.0.2.0/24", 24, 64_496)), "{name}");
         let after = until(&mut receiver, |snapshot| snapshot.generation > stale.generation).await;
         assert_eq!(after.validated.vrps.first(), Some(&vrp("203.0.113.0/24", 24, 64_666)), "{name}");
@@ -450,7 +450,7 @@ async fn changes_that_lead_back_and_pdus_out_of_order_are_refused_and_the_data_s
 async fn a_cache_that_closes_instead_of_refusing_a_version_is_asked_for_the_one_before() {
     let (address, mut queries, cache) = scripted(vec![vec![], vec![], vec![full()]]).await;
     let (mut receiver, client) = follow(plain(address));
-    let heard = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    let heard = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
     assert_eq!((heard.validated.vrps.len(), heard.problem), (1, None));
     assert_eq!([next(&mut queries).await[0], next(&mut queries).await[0], next(&mut queries).await[0]], [2, 2, 1]);
     client.abort();
@@ -475,7 +475,7 @@ async fn a_cache_that_refuses_a_version_by_repeating_it_or_naming_an_older_one_i
         ])
         .await;
         let (mut receiver, client) = follow(plain(address));
-        let heard = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+        let heard = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
         assert_eq!(heard.validated.vrps.len(), 1);
         assert_eq!([next(&mut queries).await[0], next(&mut queries).await[0]], [2, asked], "offered {offered}");
         client.abort();
@@ -513,7 +513,7 @@ async fn a_withdrawn_aspa_without_providers_is_passed_over() {
     let answer = of_version(2, [pdu(3, 7, &[]), aspa, ipv4, end_of_data(7, 1)].concat());
     let (address, _queries, cache) = scripted(vec![vec![answer]]).await;
     let (mut receiver, client) = follow(plain(address));
-    let snapshot = until(&mut receiver, |snapshot| snapshot.standing == CacheState::Current).await;
+    let snapshot = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
     assert_eq!(snapshot.validated.vrps.len(), 1);
     client.abort();
     cache.abort();

@@ -48,7 +48,7 @@ use crate::roles::usage_store::{closed_by_operator, closing, ledger};
 use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How often, and with which pause, the file of usage is looked at that others open and close.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(250);
@@ -343,9 +343,9 @@ pub fn change(
                 .help("run the command where the writer is")
         })?;
         let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
-        let news = changes.append(&signed)?;
-        let is_written = news.is_empty();
-        news.apply(server)?;
+        let unread = changes.append(&signed)?;
+        let is_written = unread.is_empty();
+        unread.apply(server)?;
         if is_written {
             server.apply(&signed).map_err(|error| Failure::new(error.to_string()))?;
             return Ok(());
@@ -684,7 +684,7 @@ fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
             }
             let account = |principal| server.state().account(principal).map(|(name, _)| name.to_owned());
             let (totals, names) = (ledger.by_router(), file.router_names());
-            usage::lines(&totals, command.principal, &account, ledger.tenancies(), &names)
+            usage::lines(&totals, command.principal, &account, ledger.account_periods(), &names)
         }
         UsageFile::InUse => {
             let target = Target { url: None, config: Some(config.to_owned()) };
@@ -907,8 +907,8 @@ fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Ack
             let id = u16::from_be_bytes(*fresh()?);
             let question = ordering.question(id);
             let answer = match is_tcp {
-                false => by_udp(server, &question, PATIENCE, |octets| ordering.read(octets, id).ok()),
-                true => by_tcp(server, &question, PATIENCE).map(|octets| ordering.read(&octets, id).ok()),
+                false => by_udp(server, &question, TIMEOUT, |octets| ordering.read(octets, id).ok()),
+                true => by_tcp(server, &question, TIMEOUT).map(|octets| ordering.read(&octets, id).ok()),
             };
             match answer {
                 Ok(Some(Some(answer))) if answer.status == Status::Done => return Ok(answer),

@@ -152,8 +152,7 @@ pub fn list(command: &Invitations) -> Outcome {
                 return withdrawn(command, id, &json!(number));
             }
             let now = unix_now().secs();
-            let described =
-                server.state().invitations().map(|(invitation, standing)| describe(invitation, standing, now));
+            let described = server.state().invitations().map(|(invitation, status)| describe(invitation, status, now));
             described.collect()
         }
     };

@@ -33,7 +33,7 @@ use crate::output::{print, print_json};
 use crate::roles::records;
 
 /// How long the operator's side is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Args, Debug)]
 pub struct Join {
@@ -102,7 +102,7 @@ pub fn run(command: &Join) -> Outcome {
     let own = NodeIdentity::from_seed(identity.expose())?;
     let refused = |error: JoinError| Failure::new(format!("{} did not admit this node: {error}", operator.address));
     let request = token.join(&keys).map_err(|error| Failure::new(error.to_string()))?;
-    let answer = match ask(&operator, &own, Body::Join(request), PATIENCE)? {
+    let answer = match ask(&operator, &own, Body::Join(request), TIMEOUT)? {
         Body::Joined(answer) => answer.map_err(refused)?,
         _ => return Err(Failure::new(format!("{} answered something else", operator.address)).into()),
     };

@@ -10,7 +10,7 @@ use wayleave_control::capability::{Credential, InvitationLine};
 use wayleave_control::realm::{Server, Token};
 use wayleave_crypto::hash::sha256;
 use wayleave_packet::icing::mint::TAG_EPOCH;
-use wayleave_route_server::directory::{Consent, Directory, MAX_ENCODED, Proposal, Request, Standing};
+use wayleave_route_server::directory::{Consent, Directory, MAX_ENCODED, Proposal, Registration, Request};
 use wayleave_runtime::api_tls::KeyPin;
 use wayleave_runtime::clock::utc;
 use wayleave_runtime::identity::{Fingerprint, Identity, to_hex};
@@ -242,7 +242,7 @@ fn signed(file: &Path, octets: &[u8]) -> Outcome<Value> {
     }
     if let Ok(proposal) = Proposal::decode(octets) {
         let held = |change: &&wayleave_route_server::directory::Change| {
-            matches!(change, wayleave_route_server::directory::Change::Join { standing: Standing::Held, .. })
+            matches!(change, wayleave_route_server::directory::Change::Join { registration: Registration::Held, .. })
         };
         return Ok(json!({
             "kind": "operator's proposal", "party": proposal.party, "changes": proposal.step.changes.len(),

@@ -520,7 +520,7 @@ fn countersign(wanted: &Countersign) -> Outcome {
     if let Some(missing) = missing.filter(|_| !wanted.confirm.is_empty()) {
         let failure = Failure::new(format!("the proposal has something that you did not confirm: {missing}"));
         return Err(failure
-            .help("compare it with what the member, or the other operator, told you; if it is another, do not sign")
+            .help("compare it with what the member, or the other operator, told you; if it differs, do not sign")
             .into());
     }
     let decides = by.iter().any(|by| matches!(by, Confirmed::ByOperator));

@@ -16,7 +16,7 @@ use crate::fetch::{self, Target};
 use crate::output::{cell, objects, print, print_json};
 
 /// How long a gateway may take to see what was decided.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(50);
 
 #[derive(Subcommand, Debug)]
@@ -133,7 +133,7 @@ impl Running {
                 .into());
         }
         self.choices.save(&self.file)?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let shown = fetch::json(&self.target, "/api/v1/choices")?;
             let pin = |pin: &Value| (cell(&pin["policy"]), cell(&pin["node"]), names(&pin["over"]));

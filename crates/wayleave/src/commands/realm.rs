@@ -32,7 +32,7 @@ use crate::output::{objects, print, print_json};
 use crate::roles::role_names;
 
 /// How long a path server is waited for that is to learn of a removed node; the operator's process tells it later otherwise.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Subcommand, Debug)]
 pub enum Realm {
@@ -337,7 +337,7 @@ fn revoke(command: &Revoke) -> Outcome {
     let mut text =
         format!("removed {identity}, list {} of {} nodes\n", list.object().number, list.object().revoked.len());
     for server in servers {
-        let outcome = match ask(&server, &own, Body::SubmitRevocations(list.clone()), PATIENCE) {
+        let outcome = match ask(&server, &own, Body::SubmitRevocations(list.clone()), TIMEOUT) {
             Ok(Body::Registered { .. }) => Ok(()),
             Ok(Body::Refused(refusal)) => Err(refusal.to_string()),
             Ok(_) => Err("an answer of another kind".to_owned()),

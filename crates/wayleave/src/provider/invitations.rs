@@ -1,9 +1,7 @@
 //! Invitations as the provider makes and lists them.
 
 use serde_json::{Value, json};
-use wayleave_control::capability::{
-    ApiUrl, Invitation, InvitationId, InvitationLine, InvitationStanding, State, Terms,
-};
+use wayleave_control::capability::{ApiUrl, Invitation, InvitationId, InvitationLine, InvitationStatus, State, Terms};
 use wayleave_crypto::secret::Seed;
 use wayleave_runtime::api_tls::KeyPin;
 use wayleave_runtime::clock::utc;
@@ -47,7 +45,7 @@ pub fn shared_with(state: &State, invitation: &Invitation, now: u64) -> Option<S
         Some((name, _)) => format!("principal {number} has an account already, `{name}`"),
         None => {
             let mut others = state.invitations().filter(|(other, _)| other.principal() == Some(principal));
-            let (other, _) = others.find(|(other, standing)| state_name(other, *standing, now) == "open")?;
+            let (other, _) = others.find(|(other, status)| state_name(other, *status, now) == "open")?;
             format!("principal {number} is invited already, as `{}`, by invitation {}", other.name, other.id)
         }
     };
@@ -55,17 +53,17 @@ pub fn shared_with(state: &State, invitation: &Invitation, now: u64) -> Option<S
 }
 
 /// What an invitation can be now.
-pub fn state_name(invitation: &Invitation, standing: InvitationStanding, now: u64) -> &'static str {
-    match standing {
-        InvitationStanding::Redeemed { .. } => "used",
-        InvitationStanding::Withdrawn => "withdrawn",
-        InvitationStanding::Open if invitation.not_after < now => "expired",
-        InvitationStanding::Open => "open",
+pub fn state_name(invitation: &Invitation, status: InvitationStatus, now: u64) -> &'static str {
+    match status {
+        InvitationStatus::Redeemed { .. } => "used",
+        InvitationStatus::Withdrawn => "withdrawn",
+        InvitationStatus::Open if invitation.not_after < now => "expired",
+        InvitationStatus::Open => "open",
     }
 }
 
 /// An invitation in a list.
-pub fn describe(invitation: &Invitation, standing: InvitationStanding, now: u64) -> Value {
+pub fn describe(invitation: &Invitation, status: InvitationStatus, now: u64) -> Value {
     let grant = |terms: &Terms| {
         let delegation = terms.delegation;
         json!({
@@ -76,15 +74,15 @@ pub fn describe(invitation: &Invitation, standing: InvitationStanding, now: u64)
             "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
         })
     };
-    let used = match standing {
-        InvitationStanding::Redeemed { at, .. } => Some(at),
+    let used = match status {
+        InvitationStatus::Redeemed { at, .. } => Some(at),
         _ => None,
     };
     json!({
         "id": invitation.id.to_string(),
         "principal": invitation.principal().map(|principal| principal.number()),
         "name": invitation.name,
-        "state": state_name(invitation, standing, now),
+        "state": state_name(invitation, status, now),
         "expires": invitation.not_after,
         "days": invitation.lasts / super::orders::DAY,
         "used": used,

@@ -26,17 +26,17 @@ impl AccountGrants {
     /// Reads an account; `None` if there is none.
     pub fn read(state: &State, principal: Principal, now: UnixTime) -> Option<Self> {
         let (name, generation) = state.account(principal)?;
-        let standing = |grant: Grant| {
+        let status = |grant: Grant| {
             let current = epoch::epoch_at(grant.terms.interval, now);
-            let standing = match () {
+            let status = match () {
                 () if state.is_revoked(&grant.terms, current) => "revoked",
                 () if grant.not_after < now.secs() => "ended",
                 () if grant.not_before > now.secs() => "later",
                 () => "granted",
             };
-            (grant, standing)
+            (grant, status)
         };
-        let grants = state.capped_grants_of(principal).map(standing).collect();
+        let grants = state.capped_grants_of(principal).map(status).collect();
         Some(Self { principal, name: name.to_owned(), generation, grants })
     }
 
@@ -141,7 +141,7 @@ fn grants(out: &mut String, all: &Value, indent: usize) {
             _ => "capability".to_owned(),
         };
         let narrow = if grant["narrow"] == true { ", narrow" } else { "" };
-        let state = standing(grant);
+        let state = status(grant);
         let (interval, id) = (&grant["interval"], named(&grant["id"]));
         *out += &format!("{:indent$}{what}: {state}, interval {interval}{narrow}, {id}\n", "");
         grants(out, &grant["delegations"], indent + 2);
@@ -149,7 +149,7 @@ fn grants(out: &mut String, all: &Value, indent: usize) {
 }
 
 /// How a grant stands, and the times of what was granted: a revocation has no end.
-fn standing(grant: &Value) -> String {
+fn status(grant: &Value) -> String {
     let time = |of: &str| grant[of].as_u64().map_or_else(String::new, utc);
     match named(&grant["state"]) {
         "revoked" => format!("revoked (was granted until {})", time("until")),

@@ -1,7 +1,7 @@
 //! `run attest`: the attesting proxy between BGP speakers and their neighbours.
 
 mod config;
-mod io;
+pub(super) mod io;
 mod views;
 
 use std::sync::Arc;

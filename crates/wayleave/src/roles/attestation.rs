@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{error, info, warn};
 use wayleave_attestation::member::{self, MemberAttestationConfig, MemberAttestationEvent};
@@ -25,10 +24,9 @@ use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::{Query, ask};
 use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::kernel_clock;
-use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
-use super::events::Events;
+use super::events::{EventLine, event, shown};
 use super::origins::{OriginSources, Origins};
 use crate::config::Source;
 use crate::config::attestation::AttestationSection;
@@ -248,129 +246,62 @@ pub fn key_faulty(suite: SuiteId) -> String {
     )
 }
 
-/// What a line is about that others can cause again and again.
-pub fn kind(event: &RouteEvent) -> &'static str {
+/// What the operator of a member is told.
+pub fn line(event: &MemberAttestationEvent) -> EventLine {
+    use MemberAttestationEvent as Event;
     match event {
-        RouteEvent::Verdict { .. } => "verdict",
-        RouteEvent::Refused { .. } => "not-sent",
-        RouteEvent::NotExtended { .. } => "not-extended",
-        RouteEvent::TooLong { .. } => "too-long",
-        RouteEvent::Exhausted { .. } => "exhausted",
-        RouteEvent::Faulty { .. } => "key-faulty",
-        RouteEvent::NotAuthorised { .. } => "not-authorised",
-        RouteEvent::Failed { .. } => "failed",
+        // Slots begin at 0; what stands for the own router comes before.
+        Event::Route { announcer, event } => {
+            route_line(event, *announcer).by(announcer.map_or(0, |slot| slot as usize + 1))
+        }
+        Event::Suspect(slot) => event!(WARN "wrong-signatures" by *slot, { announcer = slot; slot }
+            "the member in slot {slot}: {SUSPECT}"),
+        Event::OutOfMemory(slot) => event!(ERROR "out-of-memory" by *slot, { announcer = slot; slot }
+            "routes of the member in slot {slot} are not used: they take more than its quarter of `most_memory_mib`, or all members' \
+             more than that"),
+        Event::OtherKeysListed => event!(ERROR "other-keys-listed" {}
+            "the member set lists other attestation keys of this AS than [attestation.keys]; other members cannot validate its routes \
+             until the exchange has the keys that `wayleave keys show` prints"),
+        Event::Process(event) => process_line(event),
     }
 }
 
-/// Logs an event within the limits of `events`, and returns it as `show events` shows it.
-pub fn log(event: &MemberAttestationEvent, events: &Events) -> Option<Value> {
-    let line = match event {
-        // Slots begin at 0; what stands for the own router comes before.
-        MemberAttestationEvent::Route { announcer, event } => {
-            events.admit(kind(event), announcer.map_or(0, |slot| slot as usize + 1))
-        }
-        MemberAttestationEvent::Suspect(slot) => events.admit("wrong-signatures", *slot as usize),
-        MemberAttestationEvent::OutOfMemory(slot) => events.admit("out-of-memory", *slot as usize),
-        MemberAttestationEvent::OtherKeysListed | MemberAttestationEvent::Process(_) => Some(Line::default()),
-    };
-    let Line { suppressed } = line?;
+fn route_line(event: &RouteEvent, announcer: Option<u32>) -> EventLine {
+    let (count, prefixes) = (event.routes().len(), prefixes(event.routes()));
+    let first = first(event.routes());
     match event {
-        MemberAttestationEvent::Route { announcer, event: RouteEvent::Verdict { nlri, class, report } } => {
-            let announcer = announcer.unwrap_or_default();
+        RouteEvent::Verdict { nlri, class, report } => {
+            let (slot, why) = (announcer.unwrap_or_default(), reason(report));
+            event!(WARN "verdict" { announcer = slot, nlri = shown(nlri), class = class.name(); slot, prefix = nlri.prefix, why }
+                "route {nlri} of the member in slot {slot} is {}: {why}", class.name())
+        }
+        RouteEvent::Refused { class, report, .. } => {
             let why = reason(report);
-            warn!(announcer, %nlri, class = class.name(), suppressed, "route {nlri} of the member in slot {announcer} is {}: {why}", class.name());
-            Some(json!({ "event": "verdict", "slot": announcer, "prefix": nlri.prefix, "class": class, "why": why }))
+            event!(WARN "not-announced" { routes = count, first; prefixes, class, why }
+                "routes of the router are not announced to the exchange: {} ({why})", class.name())
         }
-        MemberAttestationEvent::Route { event: RouteEvent::Refused { routes, class, report }, .. } => {
-            let why = reason(report);
-            warn!(
-                routes = routes.len(),
-                first = first(routes),
-                suppressed,
-                "routes of the router are not announced to the exchange: {} ({why})",
-                class.name()
-            );
-            let prefixes: Vec<Prefix> = routes.iter().map(|nlri| nlri.prefix).collect();
-            Some(json!({ "event": "not-announced", "prefixes": prefixes, "class": class, "why": why }))
+        RouteEvent::NotExtended { error, .. } => {
+            event!(WARN "not-extended" { routes = count, first; why = shown(error) }
+            "routes announced without this AS's signature, their chain ends here: {error}")
         }
-        MemberAttestationEvent::Route { event: RouteEvent::NotExtended { routes, error }, .. } => {
-            warn!(
-                routes = routes.len(),
-                first = first(routes),
-                suppressed,
-                "routes announced without this AS's signature, their chain ends here: {error}"
-            );
-            None
+        RouteEvent::TooLong { need, .. } => event!(ERROR "too-long" { need, routes = count, first }
+            "routes not announced: their attestation needs {need} octets; raise most_octets or use a suite with shorter signatures"),
+        RouteEvent::Exhausted { .. } => {
+            event!(ERROR "exhausted" { routes = count } "routes not announced: {KEYS_EXHAUSTED}")
         }
-        MemberAttestationEvent::Route { event: RouteEvent::TooLong { routes, need }, .. } => {
-            error!(
-                need,
-                routes = routes.len(),
-                first = first(routes),
-                suppressed,
-                "routes not announced: their attestation needs {need} octets; raise most_octets or use a suite with shorter signatures"
-            );
-            None
+        RouteEvent::Faulty { suite, .. } => event!(ERROR "key-faulty" { routes = count, suite = suite.name() }
+            "routes not announced: {}", key_faulty(*suite)),
+        RouteEvent::NotAuthorised { .. } => {
+            event!(WARN "not-authorised" { routes = count, first = prefixes.first(); prefixes }
+            "routes not announced: {NOT_AUTHORISED}")
         }
-        MemberAttestationEvent::Route { event: RouteEvent::Exhausted { routes }, .. } => {
-            error!(routes = routes.len(), suppressed, "routes not announced: {KEYS_EXHAUSTED}");
-            None
-        }
-        MemberAttestationEvent::Route { event: RouteEvent::Faulty { routes, suite }, .. } => {
-            error!(
-                routes = routes.len(),
-                suite = suite.name(),
-                suppressed,
-                "routes not announced: {}",
-                key_faulty(*suite)
-            );
-            Some(json!({ "event": "key-faulty", "suite": suite.name(), "routes": routes.len() }))
-        }
-        MemberAttestationEvent::Route { event: RouteEvent::NotAuthorised { routes }, .. } => {
-            warn!(
-                routes = routes.len(),
-                first = routes.first().map(|nlri| display(nlri.prefix)),
-                suppressed,
-                "routes not announced: {NOT_AUTHORISED}"
-            );
-            let prefixes: Vec<Prefix> = routes.iter().map(|nlri| nlri.prefix).collect();
-            Some(json!({ "event": "not-authorised", "prefixes": prefixes }))
-        }
-        MemberAttestationEvent::Process(ProcessEvent::KeyEnds(end)) => Some(log_key_ends(*end)),
-        MemberAttestationEvent::Process(ProcessEvent::KeyWaits(wait)) => Some(log_key_waits(*wait)),
-        MemberAttestationEvent::Process(ProcessEvent::KeySigns(suite)) => Some(log_key_signs(*suite)),
-        MemberAttestationEvent::Route { event: RouteEvent::Failed { task, routes }, .. } => {
-            error!(
-                routes = routes.len(),
-                first = first(routes),
-                suppressed,
-                "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above"
-            );
-            None
-        }
-        MemberAttestationEvent::Suspect(announcer) => {
-            warn!(announcer, suppressed, "the member in slot {announcer}: {SUSPECT}");
-            Some(json!({ "event": "wrong-signatures", "slot": announcer }))
-        }
-        MemberAttestationEvent::OutOfMemory(announcer) => {
-            error!(
-                announcer,
-                suppressed,
-                "routes of the member in slot {announcer} are not used: they take more than its quarter of `most_memory_mib`, or \
-                 all members' more than that"
-            );
-            Some(json!({ "event": "out-of-memory", "slot": announcer }))
-        }
-        MemberAttestationEvent::OtherKeysListed => {
-            error!(
-                "the member set lists other attestation keys of this AS than [attestation.keys]; other members cannot \
-                 validate its routes until the exchange has the keys that `wayleave keys show` prints"
-            );
-            Some(json!({ "event": "other-keys-listed" }))
-        }
-        MemberAttestationEvent::Process(ProcessEvent::ClockInDoubt(doubt)) => Some(log_clock_in_doubt(doubt.is_some())),
-        MemberAttestationEvent::Process(ProcessEvent::ClockStepped(seconds)) => Some(log_clock_stepped(*seconds)),
+        RouteEvent::Failed { task, .. } => event!(ERROR "failed" { routes = count, first; doing = task }
+            "a job failed while {task}, and its routes are left out: a bug, please report it with the lines above"),
     }
+}
+
+pub fn prefixes(routes: &[Nlri]) -> Vec<Prefix> {
+    routes.iter().map(|nlri| nlri.prefix).collect()
 }
 
 /// A peer whose wrong signatures cost too much.
@@ -385,57 +316,38 @@ pub const NOT_AUTHORISED: &str = "what is registered lets others originate them,
 pub const KEYS_EXHAUSTED: &str = "the lives of the signing keys are over; make new keys with \"wayleave keys attest\" and \
                                   publish a new profile";
 
-/// A few-time key's life ends soon; the event for `show events`.
-pub fn log_key_ends(KeyEnd { suite, ends, days }: KeyEnd) -> Value {
-    warn!(
-        days,
-        ends,
-        "the life of key {} ends in {days} days, at {}; make a new key with \"wayleave keys attest\" and publish a new profile",
-        suite.name(),
-        utc(ends)
-    );
-    json!({ "event": "key ends", "suite": suite.name(), "days": days, "ends": ends })
-}
-
-/// Routes wait for a few-time key; the event for `show events`.
-pub fn log_key_waits(KeyWait { suite, reason, until }: KeyWait) -> Value {
-    let name = suite.name();
-    let when = until.map_or(String::new(), |until| format!(" until {}", utc(until)));
-    match reason {
-        WaitReason::FirstSlotAhead | WaitReason::SlotSpent => {
-            info!(until, "key {name} does not sign{when}: {reason}; routes wait");
+/// What the operator of either role is told of its keys and its clock.
+pub fn process_line(event: &ProcessEvent) -> EventLine {
+    match event {
+        ProcessEvent::KeyEnds(KeyEnd { suite, ends, days }) => {
+            event!(WARN "key ends" { days, ends; suite = suite.name() }
+            "the life of key {} ends in {days} days, at {}; make a new key with \"wayleave keys attest\" and publish a new profile",
+            suite.name(), utc(*ends))
         }
-        WaitReason::ClockNotSynchronised => error!(
-            "key {name} does not sign: {reason}; routes wait. Start a time service (`timedatectl`, `chronyc tracking`), or set \
-             `clock_kept_otherwise` in a laboratory"
-        ),
-        _ => error!(until, "key {name} does not sign{when}: {reason}; routes wait. Check the clock (`timedatectl`)"),
+        ProcessEvent::KeyWaits(KeyWait { suite, reason, until }) => {
+            let when = until.map_or(String::new(), |until| format!(" until {}", utc(until)));
+            let what = format!("key {} does not sign{when}: {reason}; routes wait", suite.name());
+            match reason {
+                WaitReason::FirstSlotAhead | WaitReason::SlotSpent => {
+                    event!(INFO "key waits" { until; suite = suite.name(), reason } "{what}")
+                }
+                WaitReason::ClockNotSynchronised => event!(ERROR "key waits" { until; suite = suite.name(), reason }
+                    "{what}. Start a time service (`timedatectl`, `chronyc tracking`), or set `clock_kept_otherwise` in a laboratory"),
+                _ => {
+                    event!(ERROR "key waits" { until; suite = suite.name(), reason } "{what}. Check the clock (`timedatectl`)")
+                }
+            }
+        }
+        ProcessEvent::KeySigns(suite) => {
+            event!(INFO "key signs" {; suite = suite.name() } "key {} signs", suite.name())
+        }
+        ProcessEvent::ClockInDoubt(Some(_)) => event!(ERROR "clock" {; in_doubt = true }
+            "this machine's clock disagrees with most origins; check it (`timedatectl`): expired routes may count as valid"),
+        ProcessEvent::ClockInDoubt(None) => event!(INFO "clock" {; in_doubt = false }
+            "this machine's clock agrees with most origins again"),
+        ProcessEvent::ClockStepped(seconds) => event!(ERROR "clock" { seconds; stepped_secs = seconds }
+            "this machine's clock was set by {seconds} seconds; all routes are validated again"),
     }
-    json!({ "event": "key waits", "suite": name, "reason": reason, "until": until })
-}
-
-/// A few-time key signs again; the event for `show events`.
-pub fn log_key_signs(suite: SuiteId) -> Value {
-    info!("key {} signs", suite.name());
-    json!({ "event": "key signs", "suite": suite.name() })
-}
-
-/// Most origins disagree with the clock, or no longer; the event for `show events`.
-pub fn log_clock_in_doubt(in_doubt: bool) -> Value {
-    if in_doubt {
-        error!(
-            "this machine's clock disagrees with most origins; check it (`timedatectl`): expired routes may count as valid"
-        );
-    } else {
-        info!("this machine's clock agrees with most origins again");
-    }
-    json!({ "event": "clock", "in_doubt": in_doubt })
-}
-
-/// The wall clock was set; the event for `show events`.
-pub fn log_clock_stepped(seconds: i64) -> Value {
-    error!(seconds, "this machine's clock was set by {seconds} seconds; all routes are validated again");
-    json!({ "event": "clock", "stepped_secs": seconds })
 }
 
 /// Metrics of a member's attestation.
@@ -518,6 +430,8 @@ pub fn class_metrics(count: impl Fn(&str) -> u64) -> impl Iterator<Item = Metric
 
 #[cfg(test)]
 mod tests {
+    //! KCX-40: 200 jobs at once: few threads, and all are done.
+
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;

@@ -16,6 +16,7 @@ use wayleave_runtime::links::{Limits, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
+use super::link_driver::Driver;
 use super::overlay::strangers::Ends;
 use super::overlay::{Overlay, records};
 use crate::config::Source;
@@ -94,11 +95,11 @@ impl Role for ConsentRole {
         let ends = Ends::default();
         let io =
             ConsentIo { audit: Arc::clone(&audit), log: log.clone(), last: None, links, events: events.clone(), ends };
-        let running = Running::start(machine, io, *clock, (events.clone(), inbox));
+        let running = Running::start(machine, Driver(io), *clock, (events.clone(), inbox));
         tokio::spawn(async move {
             while let Some((records, complete)) = tapped.recv().await {
                 let input = ConsentServerInput::Records { records, complete };
-                if events.send(Event::Input(Box::new(input))).await.is_err() {
+                if events.send(Event::Input(input)).await.is_err() {
                     return;
                 }
             }
@@ -114,7 +115,7 @@ impl Role for ConsentRole {
         let (policy, nodes) = (config.policy(source)?, config.nodes(source)?);
         self.audit.reopen()?;
         for input in [ConsentServerInput::Nodes(nodes), ConsentServerInput::Policy(policy)] {
-            let _ = self.running.events.send(Event::Input(Box::new(input))).await;
+            let _ = self.running.events.send(Event::Input(input)).await;
         }
         Ok(())
     }

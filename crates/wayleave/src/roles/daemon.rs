@@ -326,15 +326,19 @@ async fn serve<R: Role>(
     let Some(status) = status else { return Ok(None) };
     let address = status.listen.get_ref().0;
     let (view, events) = (role.view(), daemon.events.clone());
-    let of_metrics = view.clone();
+    let of_metrics = (view.clone(), events.clone());
     let pages = Pages::new(R::NAME, is_ready)
         .view("/api/v1/events", move |parameters| {
             let list = check_parameters(&parameters, &[]).map(|()| events.list());
             async move { list }
         })
         .metrics(move || {
-            let view = of_metrics.clone();
-            async move { view.metrics().await }
+            let (view, events) = of_metrics.clone();
+            async move {
+                let mut metrics = view.metrics().await?;
+                metrics.push(events.metric());
+                Some(metrics)
+            }
         });
     let views = Views { pages, view, paths: vec!["/api/v1/events".to_owned()] }
         .page("status", |view: R::View, _| async move { whole_status(&view).await })

@@ -10,7 +10,7 @@ use wayleave_runtime::connection_slots::SlotHandle;
 
 /// Questions on a connection, and how long one may be silent.
 const QUESTIONS: usize = 1_000;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers the questions of one connection, of at most `longest` octets, until `answer` gives none. An error without a failure is
 /// the client's.
@@ -24,7 +24,7 @@ where
     F: Future<Output = Result<Option<Vec<u8>>, E>>,
 {
     for _ in 0..QUESTIONS {
-        let question = timeout(PATIENCE, async {
+        let question = timeout(TIMEOUT, async {
             let length = usize::from(stream.read_u16().await.ok()?);
             let mut question = vec![0; Some(length).filter(|length| *length <= longest)?];
             stream.read_exact(&mut question).await.ok()?;
@@ -36,7 +36,7 @@ where
         slot.end_request(); // while the answer is written the connection waits for its client
         let mut whole = (answer.len() as u16).to_be_bytes().to_vec(); // at most 65,535
         whole.extend_from_slice(&answer);
-        let written = timeout(PATIENCE, stream.write_all(&whole)).await;
+        let written = timeout(TIMEOUT, stream.write_all(&whole)).await;
         written.map_err(|_| None)?.map_err(|_| None)?;
     }
     Ok(())

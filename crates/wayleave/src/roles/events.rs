@@ -1,12 +1,16 @@
-//! The last events of a role, for `show events`, and the limits of what it logs.
+//! Events of a role. Each is written once, by `event!`, as a kind, a level, a text and fields: the line of the log, the limit of
+//! such lines, the entry of `show events` and the count of the metrics all come from it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Display};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
+use tracing::{Level, error, info, warn};
 use wayleave_runtime::clock::{unix_now, utc};
+use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::log_limit::{Line, LogLimit};
 
 /// Events in the list; older ones are dropped.
@@ -17,6 +21,138 @@ const MAX_LIMITS: usize = 4096;
 /// What a line is about, and who caused it: a pair, a slot.
 type Kind = (&'static str, usize);
 
+/// What an operator is told: `event!` makes it.
+#[derive(Clone, Debug)]
+pub struct EventLine {
+    level: Level,
+    kind: &'static str,
+    /// Who has caused it, where others can cause it again and again. Without one it has no limit.
+    cause: Option<usize>,
+    text: String,
+    fields: Vec<(&'static str, Recorded)>,
+    /// For `show events` alone.
+    details: Vec<(&'static str, Recorded)>,
+}
+
+/// The value of a field.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    value: Value,
+    /// Whether a text stands in the log without quotation marks.
+    is_bare: bool,
+}
+
+/// What a field can hold.
+pub trait Record {
+    fn record(&self) -> Recorded;
+}
+
+impl<T: Serialize> Record for T {
+    fn record(&self) -> Recorded {
+        Recorded { value: json!(self), is_bare: false }
+    }
+}
+
+/// A value that is recorded as it is displayed, without quotation marks.
+pub struct Shown(String);
+
+impl Record for Shown {
+    fn record(&self) -> Recorded {
+        Recorded { value: json!(self.0), is_bare: true }
+    }
+}
+
+pub fn shown(value: impl Display) -> Shown {
+    Shown(value.to_string())
+}
+
+/// An [`EventLine`]: a level, the kind, `by` whom if others can cause it again and again, fields, and the text with its arguments. What
+/// follows a semicolon among the fields is for `show events` alone. A field that is null is not logged.
+///
+/// ```ignore
+/// event!(WARN "refused" by *slot, { slot, version; why = reason.to_string() } "object of slot {slot} refused: {reason}")
+/// ```
+macro_rules! event {
+    ($level:ident $kind:literal $(by $cause:expr,)?
+     { $($name:ident $(= $value:expr)?),* $(; $($detail:ident $(= $of:expr)?),*)? } $($text:tt)+) => {
+        $crate::roles::events::EventLine::new(tracing::Level::$level, $kind, format!($($text)+))
+            $(.by($cause))?
+            $(.field(stringify!($name), &$crate::roles::events::value!($name $($value)?)))*
+            $($(.detail(stringify!($detail), &$crate::roles::events::value!($detail $($of)?)))*)?
+    };
+}
+
+/// A field's value: that of the variable with its name, unless another is given.
+macro_rules! value {
+    ($name:ident) => {
+        $name
+    };
+    ($name:ident $value:expr) => {
+        $value
+    };
+}
+
+pub(crate) use {event, value};
+
+impl EventLine {
+    pub fn new(level: Level, kind: &'static str, text: String) -> Self {
+        Self { level, kind, cause: None, text, fields: Vec::new(), details: Vec::new() }
+    }
+
+    pub fn by(self, cause: impl TryInto<usize>) -> Self {
+        Self { cause: Some(cause.try_into().unwrap_or(usize::MAX)), ..self }
+    }
+
+    pub fn field(mut self, name: &'static str, value: &impl Record) -> Self {
+        self.fields.push((name, value.record()));
+        self
+    }
+
+    pub fn detail(mut self, name: &'static str, value: &impl Record) -> Self {
+        self.details.push((name, value.record()));
+        self
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// As `show events` has it.
+    fn what(&self) -> Value {
+        let all = self.fields.iter().chain(&self.details);
+        let fields = all.map(|(name, field)| ((*name).to_owned(), field.value.clone()));
+        [("event".to_owned(), json!(self.kind))].into_iter().chain(fields).collect::<Map<_, _>>().into()
+    }
+}
+
+/// As the log has it, and below it as `show events` does.
+#[cfg(test)]
+impl Display for EventLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = self.cause.map_or(String::new(), |cause| format!(" by {cause}"));
+        writeln!(f, "{} [{}{cause}] {}{}", self.level, self.kind, self.text, Fields(&self.fields))?;
+        writeln!(f, "    {}", self.what())
+    }
+}
+
+/// The fields as they stand in the log: behind the text, or with `#` as members of its JSON object, which the log's formatter puts
+/// beside those of its own.
+struct Fields<'a>(&'a [(&'static str, Recorded)]);
+
+impl Display for Fields<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, Recorded { value, is_bare }) in self.0.iter().filter(|(_, field)| !field.value.is_null()) {
+            match value {
+                value if f.alternate() => write!(f, ",\"{name}\":{value}")?,
+                Value::String(text) if *is_bare => write!(f, " {name}={text}")?,
+                Value::String(text) => write!(f, " {name}={text:?}")?,
+                value => write!(f, " {name}={value}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A bounded list of events, the newest last, and how many lines of each kind may be logged.
 #[derive(Clone, Debug, Default)]
 pub struct Events(Arc<Mutex<Noted>>);
@@ -25,11 +161,37 @@ pub struct Events(Arc<Mutex<Noted>>);
 struct Noted {
     events: VecDeque<Value>,
     limits: BTreeMap<Kind, LogLimit>,
+    /// Events of each kind since the start, those beyond a limit included.
+    counts: BTreeMap<&'static str, u64>,
 }
 
 impl Events {
     fn lock(&self) -> MutexGuard<'_, Noted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Logs an event and keeps it, unless there were too many of its kind by whoever caused it.
+    pub fn report(&self, event: EventLine) {
+        *self.lock().counts.entry(event.kind).or_default() += 1;
+        let line = event.cause.map_or(Some(Line::default()), |cause| self.admit(event.kind, cause));
+        let Some(Line { suppressed }) = line else { return };
+        self.note(&event.what());
+        let mut fields = event.fields;
+        fields.push(("suppressed", suppressed.record()));
+        // The macros of `tracing` know each field when they are compiled, so that these go as one; see `wayleave_runtime::logs`.
+        let (fields, text) = (Fields(&fields), event.text);
+        match event.level {
+            Level::ERROR => error!(fields = %fields, "{text}"),
+            Level::WARN => warn!(fields = %fields, "{text}"),
+            _ => info!(fields = %fields, "{text}"),
+        }
+    }
+
+    /// How many events of each kind there were since the start, those beyond a limit included.
+    pub fn metric(&self) -> Metric {
+        let counts =
+            self.lock().counts.iter().map(|(kind, count)| (vec![("kind", (*kind).to_owned())], *count)).collect();
+        Metric::counters("reported", Unit::Events, "What `show events` and the log tell of, by kind", counts)
     }
 
     /// Adds an event with the time.
@@ -65,6 +227,8 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-38: endless causes of log lines: few limits, and every line that is left out is counted.
+
     use super::*;
 
     #[test]

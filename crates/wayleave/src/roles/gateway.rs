@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -30,8 +29,8 @@ use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::routes::Routes;
 use wayleave_runtime::store::FileStore;
 
-use super::Events;
 use super::daemon::{Daemon, Role, seed};
+use super::events::{EventLine, Events, event};
 use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::gateway::{GatewayFile, PolicySection};
@@ -368,7 +367,7 @@ impl Role for GatewayRole {
                     self.apply().await;
                 }
             }
-            Event::Ask(Ask::Happened(event)) => self.note(&event),
+            Event::Ask(Ask::Happened(event)) => self.log.report(line(&event, &self.shared.known())),
             Event::Ask(Ask::Paths(peer)) => {
                 let (servers, worker) = (self.servers.clone(), self.shared.worker.clone());
                 self.question(async move {
@@ -405,6 +404,20 @@ impl Role for GatewayRole {
     }
 }
 
+/// What the operator is told.
+fn line(event: &Happened, known: &Known) -> EventLine {
+    match event {
+        Happened::SessionBegan { peer } => {
+            event!(INFO "session-began" { peer = known.describe(peer) } "a session has begun")
+        }
+        Happened::PathDied { peer } => event!(WARN "path-died" { peer = known.describe(peer) }
+            "a path is dead: three probes stayed unanswered; flows go by the spare one"),
+        Happened::PathChanged { peer } => {
+            event!(INFO "path-changed" { peer = known.describe(peer) } "flows go by another path")
+        }
+    }
+}
+
 /// What the forwarding thread asks.
 fn asked(ask: Option<Ask>) -> Event {
     ask.map_or_else(
@@ -431,9 +444,8 @@ impl GatewayRole {
         }
         let has_changed = choices != before;
         if has_changed {
-            info!(avoided = choices.avoid.len(), pins = choices.pin.len(), "other paths are avoided or pinned now");
-            self.log
-                .note(&json!({ "event": "paths-decided", "avoided": choices.avoid.len(), "pins": choices.pin.len() }));
+            self.log.report(event!(INFO "paths-decided" { avoided = choices.avoid.len(), pins = choices.pin.len() }
+                "other paths are avoided or pinned now"));
         }
         *self.shared.choices.write().unwrap_or_else(PoisonError::into_inner) = (choices, wrong);
         has_changed
@@ -446,24 +458,6 @@ impl GatewayRole {
             question.await;
             drop(permit);
         });
-    }
-
-    fn note(&self, event: &Happened) {
-        let known = self.shared.known();
-        let (what, peer) = match event {
-            Happened::SessionBegan { peer } => ("session-began", peer),
-            Happened::PathDied { peer } => ("path-died", peer),
-            Happened::PathChanged { peer } => ("path-changed", peer),
-        };
-        let peer = known.describe(peer);
-        match event {
-            Happened::SessionBegan { .. } => info!(peer, "a session has begun"),
-            Happened::PathDied { .. } => {
-                warn!(peer, "a path is dead: three probes stayed unanswered; flows go by the spare one")
-            }
-            Happened::PathChanged { .. } => info!(peer, "flows go by another path"),
-        }
-        self.log.note(&json!({ "event": what, "peer": peer }));
     }
 
     fn set_known(&self, known: Known) {

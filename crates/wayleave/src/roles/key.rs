@@ -23,6 +23,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tracing::info;
+use wayleave_control::capability::RouterServerInput;
 use wayleave_runtime::Clock;
 
 use self::api::RunningApi;
@@ -135,7 +136,7 @@ impl Role for KeyRole {
         lock(&self.core).server.reload(waypoints, config.policy(), config.responses_per_second());
         self.view.configure(&config);
         if let Some(routers) = &self.routers {
-            let _ = routers.running.events.send(routers::Event::Configure(Box::new(config))).await; // fails if it has ended
+            let _ = routers.running.events.send(routers::Event::Own(routers::Own::Configure(Box::new(config)))).await; // fails if it has ended
         }
         Ok(())
     }
@@ -191,7 +192,7 @@ async fn follow_records(
             let WrittenList { list, times, .. } = list.as_ref().map(ListHandle::written).unwrap_or_default();
             if let Some((number, octets)) = list.filter(|(number, _)| *number != sent) {
                 sent = number;
-                let event = routers::Event::List(number, octets, times);
+                let event = routers::Event::Input(RouterServerInput::List { number, octets, times });
                 let _ = listeners.send(event).await; // fails if the role has stopped
             }
             let reopenings = lock(&core).server.state().reopened().to_vec();
@@ -199,9 +200,9 @@ async fn follow_records(
                 if !reopened.insert((reopening.principal, reopening.generation)) {
                     continue;
                 }
-                let _ = listeners.send(routers::Event::Reopened(reopening)).await; // fails if the role has stopped
+                let _ = listeners.send(routers::Event::Input(RouterServerInput::Reopened(reopening))).await; // fails if the role has stopped
             }
-            let _ = listeners.try_send(routers::Event::Sweep); // with a full queue, at the next look
+            let _ = listeners.try_send(routers::Event::Own(routers::Own::Sweep)); // with a full queue, at the next look
         }
         tokio::time::sleep(FOLLOW).await;
     }

@@ -118,7 +118,7 @@ impl LinkFaults {
     }
 
     /// Keeps it; whether it is news.
-    fn keep(&self, about: Fault, words: &str) -> bool {
+    pub fn keep(&self, about: Fault, words: &str) -> bool {
         self.lock().insert(about, words.to_owned()).is_none_or(|before| before != words)
     }
 

@@ -1,7 +1,7 @@
 //! `run member`: a member's proxy between its own router and the two parties.
 
 mod config;
-mod io;
+pub(super) mod io;
 mod views;
 
 use std::collections::HashMap;
@@ -17,6 +17,7 @@ use wayleave_runtime::links::{Connecting, Limits, Links};
 use super::attestation;
 use super::bgp_peer::Peer;
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
+use super::link_driver::Driver;
 use super::link_faults::{LinkEndpoint, LinkFaults};
 use super::origins::Origins;
 use super::state;
@@ -130,7 +131,7 @@ impl Role for MemberRole {
             tokio::spawn(attestation::maintain(events.clone(), MemberProxy::sweep, (store, clock), last_time));
             origins
         });
-        let running = Running::start(machine, io, clock, (events, inbox));
+        let running = Running::start(machine, Driver(io), clock, (events, inbox));
         info!(member = %file.member.name.get_ref(), slot = *file.member.slot.get_ref(), "connecting to both parties");
         Ok(Self { running, view, router, origins, _parties: parties })
     }

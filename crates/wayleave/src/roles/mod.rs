@@ -10,7 +10,10 @@ mod dns_tcp;
 mod events;
 mod gateway;
 pub mod key;
+mod link_driver;
 pub mod link_faults;
+#[cfg(test)]
+mod log_lines;
 mod member;
 mod origins;
 pub mod overlay;

@@ -235,8 +235,8 @@ fn follow_other_cache(cache: &mut Option<FollowedCache>, sources: &OriginSources
     }
 }
 
-fn name(standing: CacheState) -> &'static str {
-    match standing {
+fn name(state: CacheState) -> &'static str {
+    match state {
         CacheState::NoData => "never heard",
         CacheState::Current => "current",
         CacheState::Stale => "stale",
@@ -279,7 +279,7 @@ impl RememberedObjects {
             Some(_) => None,
         };
         if public != anchor.public && what.is_none() {
-            warn!(anchor = anchor.name, "the trust anchor is another one than before");
+            warn!(anchor = anchor.name, "the trust anchor has changed");
         }
         match what {
             Some(what) => Err(Failure::new(format!("the trust anchor {} {what}", anchor.name)).help(
@@ -390,7 +390,7 @@ impl Reader {
         let before = self.cache.take();
         self.cache = answer.map(|answer| CacheSummary {
             address: answer.address.clone(),
-            standing: name(answer.snapshot.standing),
+            standing: name(answer.snapshot.state),
             problem: answer.snapshot.problem.as_deref().map(str::to_owned),
             vrps: self.validated.vrps.len(),
             router_keys: self.validated.router_keys.len(),
@@ -399,7 +399,7 @@ impl Reader {
             && before.as_ref().is_none_or(|before| before.standing != cache.standing || before.address != cache.address)
         {
             let address = cache.address.as_str();
-            match answer.map(|answer| answer.snapshot.standing) {
+            match answer.map(|answer| answer.snapshot.state) {
                 Some(CacheState::Stale) => {
                     warn!(address, "RTR cache unreachable: what it has sent counts until it expires");
                 }
@@ -420,7 +420,7 @@ impl Reader {
                     address,
                     vrps = cache.vrps,
                     router_keys = cache.router_keys,
-                    "the RTR cache's data is in force"
+                    "RTR cache synchronised"
                 ),
             }
         }
@@ -457,12 +457,13 @@ impl Reader {
         if refused.len() > SHOWN_ALARMS {
             warn!("{} more files are ignored, and not listed", refused.len() - SHOWN_ALARMS);
         }
-        let news = kept.iter().filter(|kept| !self.kept.contains(kept)).map(describe_kept);
-        let news = news.chain(alarms.iter().filter(|alarm| !self.alarms.contains(alarm)).map(describe_alarm));
-        let news: Vec<String> = news.collect();
-        news.iter().take(SHOWN_ALARMS).for_each(|alarm| error!("{alarm}"));
-        if news.len() > SHOWN_ALARMS {
-            error!("{} more alarms of the folder of objects are not listed", news.len() - SHOWN_ALARMS);
+        let unreported = kept.iter().filter(|kept| !self.kept.contains(kept)).map(describe_kept);
+        let unreported =
+            unreported.chain(alarms.iter().filter(|alarm| !self.alarms.contains(alarm)).map(describe_alarm));
+        let unreported: Vec<String> = unreported.collect();
+        unreported.iter().take(SHOWN_ALARMS).for_each(|alarm| error!("{alarm}"));
+        if unreported.len() > SHOWN_ALARMS {
+            error!("{} more alarms of the folder of objects are not listed", unreported.len() - SHOWN_ALARMS);
         }
         (self.kept, self.alarms) = (kept, alarms);
         if let Some(set) = &set {
@@ -529,8 +530,8 @@ impl Reader {
     /// Reports ASes with more keys than count, once for each change: no AS has an honest reason for them.
     fn report_surplus(&mut self, view: &View) {
         let surplus: BTreeMap<Asn, usize> = view.surplus_keys().collect();
-        let news = surplus.iter().filter(|(asn, keys)| self.surplus.get(asn) != Some(keys));
-        for (asn, keys) in news.take(LOGGED_REFUSALS) {
+        let unreported = surplus.iter().filter(|(asn, keys)| self.surplus.get(asn) != Some(keys));
+        for (asn, keys) in unreported.take(LOGGED_REFUSALS) {
             error!(
                 keys,
                 "{asn} has {keys} registered keys more than count (two of one suite and tag, {MAX_AS_KEYS} in all); its routes may \
@@ -630,6 +631,10 @@ fn snapshot(sources: &OriginSources) -> files::FileSnapshot {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-18: a certificate whose time begins later: looked at again then.
+    //! KCX-31: endless router keys of an AS: those beyond the limits are counted, and the operator is told once.
+    //! KCX-40: a key that two ASes have: reported.
+
     use super::*;
 
     #[test]

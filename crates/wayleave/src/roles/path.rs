@@ -13,6 +13,7 @@ use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::daemon::{Daemon, QUEUE, Role, Running};
+use super::link_driver::Driver;
 use super::overlay::records;
 use super::overlay::renewal::Renewal;
 use super::overlay::strangers::Ends;
@@ -113,7 +114,7 @@ impl Role for PathRole {
         };
         let view = PathView::new(&config, identity.identity(), &links, &state.file, &events, problem);
         let io = PathIo { links, store: state.file, events: events.clone(), ends: Ends::default(), log: log.clone() };
-        let running = Running::start(machine, io, *clock, (events, inbox));
+        let running = Running::start(machine, Driver(io), *clock, (events, inbox));
         Ok(Self { running, view, _listening: listening, _peers: connecting, renewal })
     }
 

@@ -13,11 +13,12 @@ use wayleave_runtime::links::{Limits, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::daemon::{Daemon, QUEUE, Role, Running};
+use super::link_driver::Driver;
 use crate::config::Source;
 use crate::config::realm::RealmFile;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Outcome};
-use io::{Event, RealmIo};
+use io::{Event, Follow, RealmIo};
 use views::RealmView;
 
 /// Octets of a joining node's frame, and what may wait for a server.
@@ -74,11 +75,11 @@ impl Role for RealmRole {
             is_due: false,
         };
         io.follow(&registrar)?;
-        let running = Running::start(registrar, io, *clock, (events.clone(), inbox));
+        let running = Running::start(registrar, Driver(io), *clock, (events.clone(), inbox));
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(io::FOLLOW).await;
-                if events.send(Event::Follow).await.is_err() {
+                if events.send(Event::Own(Follow)).await.is_err() {
                     return;
                 }
             }

@@ -1,7 +1,7 @@
 //! `run rs`: one party of the route server.
 
 mod config;
-mod io;
+pub(super) mod io;
 mod member_set;
 mod setup;
 mod views;
@@ -18,13 +18,14 @@ use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
 use wayleave_runtime::tls::{PinVerifier, Pins, Role as PeerRole};
 
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
+use super::link_driver::Driver;
 use super::link_faults::LinkFaults;
 use super::state;
 use crate::config::Source;
 use crate::config::rs::{RsConfig, StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 pub use config::peer_endpoint;
-use io::{Event, PartyIo};
+use io::{Event, NoPeer, PartyIo};
 use views::{PartyView, Peer};
 
 /// Accepts the certificate of the peer party alone.
@@ -124,7 +125,7 @@ impl Role for Rs {
             configuration: path.clone(),
             setup: setup::start(events.clone())?,
         };
-        let running = Running::start(machine, io, *clock, (events, inbox));
+        let running = Running::start(machine, Driver(io), *clock, (events, inbox));
         let peer_party = peer_party.pins().clone();
         let config = (config, source.clone());
         Ok(Self { running, view, peer_party, identity, config, _members: listening, _peer_link: peer_link })
@@ -165,7 +166,7 @@ impl Role for Rs {
 /// Says so when the peer party, which connects, has not done so for a while.
 async fn miss_peer(words: String, events: mpsc::Sender<Event>) {
     tokio::time::sleep(PEER_PATIENCE).await;
-    let _ = events.send(Event::NoPeer(words)).await; // fails if the role has ended
+    let _ = events.send(Event::Own(NoPeer(words))).await; // fails if the role has ended
 }
 
 /// Applies the member set, the recommendation and the peer party's pin. The member set counts whatever is wrong with the others.

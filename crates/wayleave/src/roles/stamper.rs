@@ -15,10 +15,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
 use toml::Spanned;
-use tracing::{info, warn};
+use tracing::warn;
 use wayleave_control::capability::Credential;
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
@@ -32,8 +31,8 @@ use wayleave_packet::platypus::mint::Hop;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::packets::ip::Ip;
 
-use super::Events;
 use super::daemon::{Daemon, QUEUE, Role, seed};
+use super::events::{Events, event};
 use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities};
 use crate::config::Source;
 use crate::config::rs::StatusSection;
@@ -131,8 +130,8 @@ impl Plan {
             RouteView::new(section.get_ref(), files, now)
         };
         let interface = |rule: &Rule| {
-            let standing = system.standing.get(&(rule.user, rule.mark));
-            standing.map(|standing| standing.interface.clone()).unwrap_or_default()
+            let interface = system.interfaces.get(&(rule.user, rule.mark));
+            interface.map(|interface| interface.name.clone()).unwrap_or_default()
         };
         let rule = |(rule, section): (&Rule, &Spanned<crate::config::router::stamper::RuleSection>)| RuleView {
             to: rule.to,
@@ -317,7 +316,7 @@ impl Role for StamperRole {
                 self.look_up_registered();
                 self.settle_awaiting(now).await;
                 if let Err(failures) = self.apply(now).await {
-                    warn!("routes of packets stay as they were: {failures}");
+                    warn!("packet routes unchanged: {failures}");
                 }
                 return Ok(());
             }
@@ -345,8 +344,7 @@ impl Role for StamperRole {
         if files != self.files {
             self.files = files;
             if self.plan_again() {
-                info!("files of capabilities have changed and are used from now on");
-                self.log.note(&json!({ "event": "capabilities-changed" }));
+                self.log.report(event!(INFO "capabilities-changed" {} "files of capabilities have changed and are used from now on"));
                 self.stamped.0.clear();
                 self.keep_secrets();
             }
@@ -354,7 +352,7 @@ impl Role for StamperRole {
         if self.epochs(now) != self.stamped
             && let Err(failures) = self.apply(now).await
         {
-            warn!("routes of packets stay as they were: {failures}");
+            warn!("packet routes unchanged: {failures}");
         }
         Ok(())
     }
@@ -417,8 +415,8 @@ impl StamperRole {
         let outcome = self.try_register(number, registration, now).await;
         match &outcome {
             Ok(()) => {
-                info!(user, "a user has registered capabilities for its packets");
-                self.log.note(&json!({ "event": "registered", "user": user }));
+                self.log
+                    .report(event!(INFO "registered" { user } "a user has registered capabilities for its packets"));
             }
             Err(why) => warn!(user, "a registration is refused: {why}"),
         }
@@ -466,14 +464,14 @@ impl StamperRole {
         for registration in self.registered.values() {
             let name = format!("registered by user {}", registration.user);
             shown.routes.push(RouteView::registered(&name, registration, now));
-            let interface = self.system.standing.get(&(Some(registration.user), None));
+            let interface = self.system.interfaces.get(&(Some(registration.user), None));
             let rule = |to: &Prefix| RuleView {
                 to: *to,
                 user: Some(registration.user),
                 mark: None,
                 cgroup: None,
                 route: Some(name.clone()),
-                interface: interface.map(|standing| standing.interface.clone()).unwrap_or_default(),
+                interface: interface.map(|interface| interface.name.clone()).unwrap_or_default(),
             };
             shown.rules.extend(registration.to.iter().map(rule));
         }
@@ -487,10 +485,9 @@ impl StamperRole {
             Registered::Ended(number) => {
                 let Some(ended) = self.registered.remove(&number) else { return };
                 self.keep_secrets();
-                info!(user = ended.user, "a registration has ended");
-                self.log.note(&json!({ "event": "registration-ended", "user": ended.user }));
+                self.log.report(event!(INFO "registration-ended" { user = ended.user } "a registration has ended"));
                 if let Err(failures) = self.apply(now).await {
-                    warn!("routes of packets stay as they were: {failures}");
+                    warn!("packet routes unchanged: {failures}");
                 }
             }
             Registered::Begun(number, registration, answer) => {

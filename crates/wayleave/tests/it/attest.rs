@@ -1,4 +1,12 @@
 //! `run attest` as processes on loopback, with keys and records made on the command line.
+//!
+//! KCX-12: `kill -9` of a real proxy three times (`WAYLEAVE_KILLS`, 100 in `make soak`), with its store deleted and put
+//! back; two hosts with one key; a `part` that contradicts the key file: no index signs twice; refused by `check` and
+//! `run`.
+//! KCX-17: a granted key pair handed from process to process: it signs at the neighbour, and no router sees it.
+//! KCX-40: one key twice in a file: refused.
+//! OPS, objects, replaced: records, profiles and additions that drop what the present one lists, one that is missing,
+//! another publisher's file: refused with what it drops; `--add` keeps it, `--replace` drops it.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,14 @@
 //! The folder of signed objects as an attesting proxy finds it: hybrid, older, with something withheld, after its state is lost.
+//!
+//! KCX, the folder goes back: an older folder put back while the proxy is down, a record withheld and the state file
+//! lost: what was known decides, with an alarm in the log and in `show status`.
+//! KCX, halves of an anchor: made, shown, one removed, stripped from an object, spoilt: both are required; the reader
+//! of one half goes on; refused with the reason.
+//! KCX, an anchor's file that changes: the second key taken out, another one beside the same first one, before a start
+//! and while the proxy runs: refused with the reason, and accepted once with the clear word, with an alarm for
+//! signatures that nobody checks.
+//! KCX, junk in the folder: a pipe, a link to a device, a hundred files of the greatest length: refused; nothing waits
+//! for them, no memory is filled with them; few lines in the log.
 
 use std::fs;
 

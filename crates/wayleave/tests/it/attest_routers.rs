@@ -1,4 +1,11 @@
 //! Attesting proxies between real routers: what BIRD and FRR hold in their own tables.
+//!
+//! KCX-07: the attribute stripped, through real BIRD: refused, set aside by local preference, or used, as the origin's
+//! record says.
+//! KCX-10: a legacy FRR in the middle, with re-anchoring: a gap at that AS, all else proved; no private key is in the
+//! octets on its links.
+//! BGP-12: an attested UPDATE above 4,096 octets to BIRD, which keeps 1,024 for itself: sent with a smaller suite, or
+//! not at all.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! `run attest` with what the RPKI says: an RTR cache, and router certificates in a folder.
+//!
+//! KCX-18: a router's certificate that appears, is replaced, breaks: what lies in the folder counts at once, and what
+//! was known where nothing can be read.
 
 use std::fs;
 use std::io::{Read, Write};

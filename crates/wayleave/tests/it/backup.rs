@@ -1,4 +1,8 @@
 //! Copies of what is lost with a machine, and a drill for each kind of role: the machine goes, the copy is put elsewhere, the role works.
+//!
+//! OPS, backup: parties and a member that lose their machines, a provider's and a realm's records; files in the way; a
+//! copy with other octets, other paths, of a later form, cut: in step again from copies made while they ran; nothing is
+//! overwritten; refused by name before anything is written.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,4 +1,20 @@
 //! The command line as a person meets it: what it prints, and how it ends.
+//!
+//! MEM-01, older: an operator with a backup of the set, two proposals that cross: no second set of one number is signed
+//! unless the operator says so.
+//! MEM-05: a member's keys and addresses change by command: only with both operators' signatures.
+//! MEM-06: a proposal that takes the other operator's key; what rides along with a confirmed member; a claim with a
+//! member's certificate and another signing key; a member with a party's certificate: not signed.
+//! OPS, one role for each key: a key in a configuration that the role knows in another role: no role starts.
+//! ICC, mistakes: key files of nodes in each other's place: `check` names each.
+//! OPS, command line, JSON: mistakes on the command line with `--json`; `--plot` where nothing is drawn; recordings
+//! with unknown records, cut, or with a record longer than any: one JSON object and code 2; an error; skipped and
+//! counted, an error that names the record.
+//! OPS, benchmarks, stopped: Ctrl-C and SIGTERM while a benchmark in memory measures: what was measured until then,
+//! marked as stopped, and exit code 130 or 143.
+//! OPS, a party's configuration in one command: sets, pins and folders that are wrong or missing: refused with the
+//! option that is missing; what is written needs no edit.
+//! OPS, randomness: roles of a system that gives none: a sentence, and exit code 1.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -526,7 +542,7 @@ fn a_set_counts_once_the_second_operator_has_seen_what_changes_and_countersigned
     let said = folder.fails(1, &[&own[..], &["--yes"]].concat());
     assert!(said.contains("the operator of party 1 proposed it"), "{said}");
     own[5] = "alpha.key";
-    assert!(folder.fails(1, &[&own[..], &["--yes"]].concat()).contains("no operator's of this exchange"));
+    assert!(folder.fails(1, &[&own[..], &["--yes"]].concat()).contains("not an operator key of this exchange"));
     assert_eq!(json(&folder.ok(&["members", "show", "m.signed", "--json"]))["number"], 0);
     folder.ok(&[&COUNTERSIGN[..], &["--confirm", &claim]].concat());
     let set = json(&folder.ok(&["members", "show", "m.signed", "--json"]));

@@ -1,5 +1,11 @@
 //! Two gateways over ICING routers, as processes in network namespaces, with what no server would answer: paths and consents come
 //! from a file here. `overlay::applications` and its neighbours have real servers.
+//!
+//! ICC, gateway attacks: a bogus consent between processes: packets die at the node that did not give it.
+//! ICC, gateway killed: packets to members and names with a default route beside: none leaves; a capture of the link
+//! sees nothing in clear.
+//! ICC-11, decided: nodes avoided and paths pinned by commands, over a restart: from the next packet on; `why` says
+//! whose decision it is.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -33,7 +39,7 @@ const EAST: usize = 5;
 /// Paths from a to b.
 const ORDERS: [&[usize]; 3] = [&[0, 2, 3, 4, 1], &[0, 2, 4, 1], &[0, 5, 1]];
 const LINKS: [(usize, usize); 7] = [(0, 2), (2, 3), (3, 4), (2, 4), (4, 1), (0, 5), (5, 1)];
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn identity(node: usize) -> String {
     let key = SigningKey::from_seed(&Seed::new([node as u8 + 1; 32])).verifying_key();
@@ -212,7 +218,7 @@ impl World {
         let mut gateway = Gateway { daemon, page, place: self.places[node].clone() };
         let begin = Instant::now();
         while gateway.status().is_null() {
-            let is_there = gateway.daemon.is_running() && begin.elapsed() < PATIENCE;
+            let is_there = gateway.daemon.is_running() && begin.elapsed() < TIMEOUT;
             assert!(is_there, "{name} did not start: {}", gateway.daemon.log_tail(20));
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -3,6 +3,11 @@
 //!
 //! The honest members are processes of the binary with speaking routers, on loopback. Each hostile one is a process of its own, whose
 //! processor time is capped. What the parties count is asserted exactly; of the latencies only a ratio within one run.
+//!
+//! SIX-08: one of eight hostile members at a time (mute, reads nothing, ranks and reads ever later, asks for
+//! everything, flaps, ranks wrongly, sends 100,000 updates a second, pads) beside twenty honest ones, all of them
+//! processes: honest p99 stays below twice its quiet value, memory is bounded, and status and metrics of a party name
+//! the member (1,000 changes and no floor for noise in `make soak`).
 
 use std::collections::BTreeSet;
 use std::fs;

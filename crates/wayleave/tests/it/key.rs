@@ -1,5 +1,15 @@
 //! A key server as a process: capabilities are granted, looked up, delegated and revoked by their holders, and routers' lists
 //! follow.
+//!
+//! PLA-04, look-ups: a capability granted, looked up, delegated and revoked by who holds it, by commands.
+//! PLA-06, look-ups: the server killed after the acknowledgement of a revocation; an old copy of its records: the
+//! revocation is durable; an old copy does not start.
+//! PLA-06, behind and set back: a server whose list is missing: it does not start.
+//! PLA-07, slow and old: a resolver that drips its answer by TCP in front of an honest one: the next is asked.
+//! PLA-07, by process: a resolver between `cap lookup` and a key server with answers of another epoch, poisoned,
+//! truncated, misdirected, repeated, garbage or none, by UDP alone and by TCP too: the right secret, or none and the
+//! reason.
+//! PLA, key server's flood: a holder beside a source that floods: it is served by TCP.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,12 @@
 //! The records of a key server are compacted: answers stay as they are, whoever is killed, and replicas follow.
+//!
+//! PLA-06, compacted records: compaction killed at any time, replicas that are behind, killed while they fetch, or
+//! begin with nothing, old files put back beside a running server: records are whole; the replica has the writer's file
+//! and never goes back.
+//! PLA-06, behind and set back: a replica too far behind; a writer that was set back: no piece is fetched; both ends
+//! see it with the first answer, say what to do, and keep what they have.
+//! PLA-06, one principal's orders: an order at a file of records that was just replaced by an old copy: nothing is
+//! appended, the server ends and says why.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,10 @@
 //! `wayleave-lab`: whole overlays from the example files, in namespaces.
+//!
+//! LAB, up: the paper's chain rootless, hosts behind a slow link: every process runs; policies choose whether the third
+//! node is passed.
+//! LAB, down: `up` killed under way; the holder of the namespaces killed; its number taken by another process: `down`
+//! ends all that was started, and nothing else.
+//! LAB, mistakes: mistakes in a description are shown where they are, before anything starts.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,9 @@
 //! Applications of capabilities (Platypus, section 2.1) as laboratories: packets take the transit that is paid for, and the bill names
 //! who pays; without a capability they take the default.
+//!
+//! PLA, applications: the paper's five (section 2.1) as laboratories: transit with capabilities of two principals,
+//! resale with a revocation, egress, ingress, multi-homing: packets cross the transit that is paid for, and the default
+//! without a capability.
 
 use serde_json::Value;
 use wayleave_lab::netns;

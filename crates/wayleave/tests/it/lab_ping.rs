@@ -1,4 +1,7 @@
 //! `wayleave-lab ping`: a packet of each format through running routers, its answer, and what a spoiled one meets.
+//!
+//! LAB, ping: pings of each format through running routers, and with a spoiled proof: answered; refused by SCMP, by
+//! ICMP, or silently, with the reason from the router's counters.
 
 use std::process::Output;
 

@@ -1,6 +1,8 @@
 //! Members that attest, as processes: a real exchange of two parties, three members with keys and one without.
 //!
 //! Real processes of the binary, real TLS, real BGP sessions on loopback.
+//!
+//! KCX-15: members as processes sign for all, and refuse a hijack and what a new record forbids.
 
 use std::fs;
 use std::path::{Path, PathBuf};

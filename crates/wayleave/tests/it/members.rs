@@ -1,5 +1,10 @@
 //! Who is a member, through the commands and two running parties: joining, removal by one operator alone, and a start with
 //! another set.
+//!
+//! MEM-03: a party's start with another set: refused with who erred and what to do.
+//! MEM-04: one operator alone removes a member, by command: its session ends, and it learns since when it is none.
+//! OPS, removal, other files: a member removed that the recommendation names; a recommendation or a configuration that
+//! cannot be read: its session ends at both parties; the next start works; the line is named.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,7 @@
 //! Real BIRD and FRR whose sessions have passwords (TCP MD5) and TTL security (GTSM), with a proxy between them that has the same.
+//!
+//! BGP-15: a proxy between BIRD and FRR, which listens or connects, with their protection, with another and with none:
+//! a session where both ends agree; no secret in log or status.
 
 use std::fs;
 use std::io::Write;

@@ -16,7 +16,7 @@ use crate::common::laboratory;
 use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::screen::assert_one_screen;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A member's proxy whose parties are not there.
 struct Proxy {
@@ -51,7 +51,7 @@ impl Proxy {
             .replace("[exchange]", "lab = true\n\n[exchange]");
         fs::write(folder.join("alpha.toml"), config).expect("written");
         let notices = UnixDatagram::bind(folder.join("notify")).expect("a socket");
-        notices.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        notices.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         let child = Command::new(env!("CARGO_BIN_EXE_wayleave"))
             .args(["run", "member", "--config", "alpha.toml", "--log-format", "json"])
             .current_dir(&folder)
@@ -109,7 +109,7 @@ fn text(bytes: &[u8]) -> String {
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        assert!(begin.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -1,5 +1,10 @@
 //! An exchange of one person, for a trial: what `exchange new` makes, how it is marked, and that it carries routes between real routers
 //! which share one machine with their proxies.
+//!
+//! OPS, trial: `exchange new`; a folder that exists, names, addresses and numbers that cannot be; another operator's
+//! key in its configuration, its mark or name taken away; both routers beside their proxies: what it makes passes
+//! `check` and is changed as any set; nothing is left behind; no party runs it, with who and why; BIRD and FRR carry
+//! routes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,9 @@
 //! What only running can tell: a member whose configuration the parties refuse, a router of another AS, links that end. Each is
 //! logged once with its cause and cure, and `show status` has it.
+//!
+//! OPS, mistakes, running: a member with another slot, exchange, key, pin of a party, operators; a router of another
+//! AS; a party that goes: an error or warning with the cause and what to do, once, and in `show status`; few
+//! connections; nothing is left once it is mended.
 
 use std::fs;
 use std::path::{Path, PathBuf};

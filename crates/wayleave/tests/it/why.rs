@@ -1,4 +1,8 @@
 //! `why`: every verdict of a member's proxy carries its reason, its rule and what to do.
+//!
+//! SIX-15: a route that is not announced has its reason in the status.
+//! OPS, why: documentation prefixes, an import rule, a default route, a sealed route, a route that came back: outcome,
+//! rule and cure of each; nobody is accused of a route that came back.
 
 use std::fs;
 use std::path::Path;

@@ -118,7 +118,7 @@ pub struct FewTimeStatus {
 
 /// What became of a few-time key that operators should know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum KeyNews {
+pub(crate) enum KeyEvent {
     Waits(KeyWait),
     Signs(SuiteId),
     Ends(KeyEnd),
@@ -271,7 +271,7 @@ impl FewTimeKeys {
         }
     }
 
-    /// The driver asked the system whether the clock is synchronised. Returns whether that is news.
+    /// The driver asked the system whether the clock is synchronised. Returns whether that has changed.
     pub(crate) fn set_synchronised(&mut self, is_synchronised: bool, now: Now) -> bool {
         if is_synchronised == self.synchronised.is_some() {
             return false;
@@ -378,18 +378,18 @@ impl FewTimeKeys {
     }
 
     /// What operators should know now, each once.
-    pub(crate) fn news(&mut self, now: UnixTime) -> Vec<KeyNews> {
-        let mut news = Vec::new();
+    pub(crate) fn take_events(&mut self, now: UnixTime) -> Vec<KeyEvent> {
+        let mut events = Vec::new();
         for key in &mut self.keys {
-            news.extend(key.wait_news(self.synchronised, self.routes_wait, now));
+            events.extend(key.wait_event(self.synchronised, self.routes_wait, now));
             let days = key.slots.end().saturating_sub(now.secs()) / 86_400;
             let due = WARNINGS.iter().filter(|warning| days < **warning).count();
             if due > key.warned {
-                news.push(KeyNews::Ends(KeyEnd { suite: key.suite, ends: key.slots.end(), days }));
+                events.push(KeyEvent::Ends(KeyEnd { suite: key.suite, ends: key.slots.end(), days }));
             }
             key.warned = due;
         }
-        news
+        events
     }
 
     /// Keys, by their index in the ring, with the slot for which trees are to be made ahead: the next in which each will
@@ -437,20 +437,20 @@ impl FewTimeKeys {
 }
 
 impl FewTimeKey {
-    fn wait_news(&mut self, synchronised: Option<UnixTime>, routes_wait: bool, now: UnixTime) -> Option<KeyNews> {
+    fn wait_event(&mut self, synchronised: Option<UnixTime>, routes_wait: bool, now: UnixTime) -> Option<KeyEvent> {
         match self.admit(synchronised, now) {
-            Ok(_) => self.told.take().map(|_| KeyNews::Signs(self.suite)),
+            Ok(_) => self.told.take().map(|_| KeyEvent::Signs(self.suite)),
             Err(Wait { reason: WaitReason::NotDurable, .. }) => None,
             Err(Wait { reason: WaitReason::SlotSpent, until }) if routes_wait => {
                 // Where slot after slot is spent, once.
-                let is_news = self.spent.is_none_or(|spent| self.slot.is_some_and(|slot| slot > spent + 1));
+                let is_new = self.spent.is_none_or(|spent| self.slot.is_some_and(|slot| slot > spent + 1));
                 self.spent = self.slot;
                 let wait = KeyWait { suite: self.suite, reason: WaitReason::SlotSpent, until };
-                is_news.then_some(KeyNews::Waits(wait))
+                is_new.then_some(KeyEvent::Waits(wait))
             }
             Err(Wait { reason, until }) if routes_wait && self.told != Some(reason) => {
                 self.told = Some(reason);
-                Some(KeyNews::Waits(KeyWait { suite: self.suite, reason, until }))
+                Some(KeyEvent::Waits(KeyWait { suite: self.suite, reason, until }))
             }
             Err(_) => None,
         }

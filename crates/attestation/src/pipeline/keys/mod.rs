@@ -8,7 +8,7 @@ use wayleave_core::{Asn, Now, UnixTime, contained};
 mod few_time;
 
 use few_time::FewTimeKeys;
-pub(crate) use few_time::KeyNews;
+pub(crate) use few_time::KeyEvent;
 pub use few_time::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
 
 use crate::leaf::LeafKey;

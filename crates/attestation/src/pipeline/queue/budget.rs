@@ -139,6 +139,8 @@ impl<P: Ord + Copy> VerificationBudget<P> {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-33: a peer with many wrong signatures: suspect until its allowance is back, and others come first.
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;

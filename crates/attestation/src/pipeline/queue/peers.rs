@@ -186,6 +186,9 @@ impl<K> PeerQueues<K> {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-33: peers with many routes, and suspects: they leave a turn to the others, and have their own when nobody
+    //! waits.
+
     use super::*;
 
     const NOW: Instant = Instant(0);

@@ -206,6 +206,8 @@ impl<T> PendingRoutes<T> {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-34: routes that come and go: no queue is left behind.
+
     use super::*;
     use wayleave_bgp::Origin;
 

@@ -45,8 +45,8 @@ impl Proxy {
             let routes: Vec<Nlri> = self.pairs[index].incoming.iter().map(|(nlri, _)| *nlri).collect();
             routes.into_iter().for_each(|nlri| self.apply_policy(index, nlri));
             let policy = &self.pipeline.config.policy;
-            let is_news = |class: VerdictClass| policy.treatment(class).log && !before.treatment(class).log;
-            self.pairs[index].incoming.queue_where(|_, route| route.result.is_some_and(is_news));
+            let is_newly_logged = |class: VerdictClass| policy.treatment(class).log && !before.treatment(class).log;
+            self.pairs[index].incoming.queue_where(|_, route| route.result.is_some_and(is_newly_logged));
             let is_other = |class: &VerdictClass| policy.treatment(*class).reject != before.treatment(*class).reject;
             if VerdictClass::ALL.iter().any(is_other) {
                 self.pairs[index].outgoing.check_again();

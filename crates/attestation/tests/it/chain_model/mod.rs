@@ -1,6 +1,10 @@
 //! A model of the chain as a bounded search: what an adversary of one or two corrupt ASes can make honest ones believe.
 //!
 //! The model restates the rules by itself and calls nothing of the product. `docs/attestation-security.md` says what it shows.
+//!
+//! KCX, model: a search for all that one or two corrupt ASes can make others accept, among up to five, with fields and
+//! rules left out: in version 1 an opening transplanted, a filtered prefix, nothing else; in version 2 the four
+//! exclusions of `docs/attestation-security.md`; an attack for each field and rule that is needed.
 #![allow(clippy::print_stdout, reason = "what is found is printed for the reader of the test")]
 
 mod claims;

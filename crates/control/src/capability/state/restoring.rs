@@ -7,7 +7,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 
 use super::snapshot::{Kind, PAST, SnapshotError, SnapshotHead, VERSION, has_expired};
 use super::{Account, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, RevocationCodec, State};
-use crate::capability::invitation::{Invitation, InvitationId, InvitationStanding};
+use crate::capability::invitation::{Invitation, InvitationId, InvitationStatus};
 use crate::capability::usage::Reopening;
 
 /// A record by which its successor is placed: its kind, and what must ascend within it.
@@ -147,9 +147,9 @@ impl Restoring {
             }
             Kind::Invitation => {
                 let invitation = Invitation::read(reader).map_err(malformed)?;
-                let standing = InvitationStanding::read(reader).map_err(malformed)?;
+                let status = InvitationStatus::read(reader).map_err(malformed)?;
                 self.place(RecordPlace::Invitation(invitation.id))?;
-                if !self.state.invitations.restore(invitation, standing) {
+                if !self.state.invitations.restore(invitation, status) {
                     return Err(content("too many invitations"));
                 }
             }

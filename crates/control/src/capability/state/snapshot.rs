@@ -207,10 +207,10 @@ impl State {
             })?;
         }
         // Also those that are forgotten with the next one: whoever has all changes still takes that into account.
-        for (invitation, standing) in self.invitations() {
+        for (invitation, status) in self.invitations() {
             each(Kind::Invitation, &|out| {
                 invitation.write(out);
-                standing.write(out);
+                status.write(out);
             })?;
         }
         let mut reopened = self.reopened.clone();

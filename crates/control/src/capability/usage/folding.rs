@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::{JournalId, Ledger, RouterNumber, Taken, Usage, UsageRecord};
+use super::{Accepted, JournalId, Ledger, RouterNumber, Usage, UsageRecord};
 
 /// The journal under which sums are kept; routers' own are random.
 pub(super) const SUMS: JournalId = JournalId([0xff; 16]);
@@ -224,7 +224,7 @@ impl<A: Copy + Ord> Ledger<A> {
             }
         }
         self.folding = next.filter(|_| left == 0);
-        let mut taken = Taken::default();
+        let mut taken = Accepted::default();
         for (record, folding) in found {
             match folding {
                 Folding::Sum { is_owed } => self.move_into_sum(calendar, &record, is_owed, &mut taken),
@@ -235,14 +235,20 @@ impl<A: Copy + Ord> Ledger<A> {
     }
 
     /// Who had the payer's number when the account's key epoch began.
-    fn tenancy(&self, calendar: Calendar<A>, account: &A) -> u8 {
-        self.tenancies.at((calendar.payer)(account), (calendar.begins_at)(account).unwrap_or(0))
+    fn account_period(&self, calendar: Calendar<A>, account: &A) -> u8 {
+        self.account_periods.at((calendar.payer)(account), (calendar.begins_at)(account).unwrap_or(0))
     }
 
-    fn move_into_sum(&mut self, calendar: Calendar<A>, record: &UsageRecord<A>, is_owed: bool, taken: &mut Taken<A>) {
+    fn move_into_sum(
+        &mut self,
+        calendar: Calendar<A>,
+        record: &UsageRecord<A>,
+        is_owed: bool,
+        taken: &mut Accepted<A>,
+    ) {
         let UsageRecord { router, journal, account, total } = *record;
         self.remove(router, journal, &account, taken);
-        let sum = (calendar.sum)(&account, self.tenancy(calendar, &account));
+        let sum = (calendar.sum)(&account, self.account_period(calendar, &account));
         self.add_to_sum(router, sum, total, taken);
         if is_owed {
             self.set(UsageRecord { router, journal, account: (calendar.folded)(&account), total }, taken);
@@ -257,15 +263,15 @@ impl<A: Copy + Ord> Ledger<A> {
         (account, total): (&A, Usage),
         since: u64,
     ) -> Vec<(JournalId, A)> {
-        let (held, tenancy) = (self.held(router, journal, account), self.tenancy(calendar, account));
+        let (held, account_period) = (self.held(router, journal, account), self.account_period(calendar, account));
         let folded = (calendar.folded)(account);
         let before = held.or_else(|| self.held(router, journal, &folded));
         let mut needed = match held {
-            Some(_) => vec![(SUMS, (calendar.sum)(account, tenancy))],
+            Some(_) => vec![(SUMS, (calendar.sum)(account, account_period))],
             None => vec![(journal, folded)],
         };
         if total.above(before.unwrap_or_default()) != Usage::default() {
-            needed.push((SUMS, (calendar.late)(account, tenancy, since)));
+            needed.push((SUMS, (calendar.late)(account, account_period, since)));
         }
         needed
     }
@@ -277,7 +283,7 @@ impl<A: Copy + Ord> Ledger<A> {
         (router, journal): (RouterNumber, JournalId),
         (account, total): (A, Usage),
         since: u64,
-        taken: &mut Taken<A>,
+        taken: &mut Accepted<A>,
     ) {
         if let Some(total) = self.held(router, journal, &account) {
             self.move_into_sum(calendar, &UsageRecord { router, journal, account, total }, true, taken);
@@ -294,24 +300,24 @@ impl<A: Copy + Ord> Ledger<A> {
         let more = greatest.above(before);
         if more != Usage::default() {
             taken.is_late = true;
-            let late = (calendar.late)(&account, self.tenancy(calendar, &account), since);
+            let late = (calendar.late)(&account, self.account_period(calendar, &account), since);
             self.add_to_sum(router, late, more, taken);
         }
     }
 
-    fn add_to_sum(&mut self, router: RouterNumber, account: A, more: Usage, taken: &mut Taken<A>) {
+    fn add_to_sum(&mut self, router: RouterNumber, account: A, more: Usage, taken: &mut Accepted<A>) {
         self.moved += 1;
         let total = self.held(router, SUMS, &account).unwrap_or_default().plus(more);
         self.set(UsageRecord { router, journal: SUMS, account, total }, taken);
     }
 
     /// Sets a total, which is to be stored.
-    pub(super) fn set(&mut self, record: UsageRecord<A>, taken: &mut Taken<A>) {
+    pub(super) fn set(&mut self, record: UsageRecord<A>, taken: &mut Accepted<A>) {
         self.put(&record);
         taken.changed.push(record);
     }
 
-    fn remove(&mut self, router: RouterNumber, journal: JournalId, account: &A, taken: &mut Taken<A>) {
+    fn remove(&mut self, router: RouterNumber, journal: JournalId, account: &A, taken: &mut Accepted<A>) {
         let is_folded = self.is_folded(account);
         let Some(journals) = self.journals.get_mut(&router) else { return };
         if let Some(accounts) = journals.get_mut(&journal) {

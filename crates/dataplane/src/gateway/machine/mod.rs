@@ -37,7 +37,7 @@ pub const LIMIT_PEERS: usize = 1024;
 /// Interval of the machine's own work while anything is in use.
 const TICK: Duration = Duration::from_millis(100);
 /// A packet waits this long for a path, consents and a session.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// A handshake is begun anew after this long.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 /// Handshakes that are answered in a second, by all links together, and at once.
@@ -367,7 +367,7 @@ impl Gateway {
         for peer in self.peers.keys().copied().collect::<Vec<_>>() {
             self.work(&peer, now);
             let Some(known) = self.peers.get_mut(&peer) else { continue };
-            for waiting in known.take_overdue(now.instant, PATIENCE) {
+            for waiting in known.take_overdue(now.instant, TIMEOUT) {
                 self.out.counters.drop(Reason::Waited);
                 if let Some(inner) = Inner::decode(&waiting.octets) {
                     self.answer(&inner, &waiting.octets, IcmpError::Unreachable, now);

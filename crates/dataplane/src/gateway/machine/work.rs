@@ -7,7 +7,7 @@ use wayleave_core::{IdentityKey, Now};
 use super::super::lane::Lane;
 use super::super::message::{Message, opening};
 use super::super::peer::{Class, Known, Peer, RouteState, Starting};
-use super::{Event, Gateway, HANDSHAKE, Output, PATIENCE, Random};
+use super::{Event, Gateway, HANDSHAKE, Output, Random, TIMEOUT};
 
 impl Gateway {
     /// Keeps a path to `node` by the policy at `policy` for a while, as if a packet had been sent there, and probes it at once.
@@ -63,7 +63,7 @@ impl Gateway {
             for place in &places {
                 out.control(&mut peer.candidates[*place], &message, now);
             }
-            if places.is_empty() && now.instant.since(since) < PATIENCE {
+            if places.is_empty() && now.instant.since(since) < TIMEOUT {
                 peer.response = Some((message, class, since));
             }
         }

@@ -1,4 +1,6 @@
-//! How often a forgery succeeds: every bit of a binding is compared (PLA-13).
+//! How often a forgery succeeds: every bit of a binding is compared.
+//!
+//! PLA-13: the same in lanes: one in 65,536; none.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,4 +1,10 @@
 //! What gateways do with packets that nobody should have sent.
+//!
+//! ICC, gateway attacks: replays on the wire and in packets of one's own, changed octets between two nodes, a skipped
+//! node, a bogus consent, strangers, removed members, garbage: dropped at the node and with the counter that the test
+//! names; nothing is answered.
+//! ICC-07: inner sources of others, loopback, martians, others' addresses, a tunnel in a tunnel in a tunnel, fragments:
+//! refused by the receiving gateway; counted.
 
 use std::time::Duration;
 

@@ -1,4 +1,11 @@
 //! What honest gateways carry.
+//!
+//! ICD-11, gateway: large segments of TCP over IPv4 and IPv6, packets of the path's room and one more: cut into equal
+//! packets in one message, gathered again, each verified by itself.
+//! ICC-09: eight and more nodes, 1,280 octets of IPv6, "don't fragment" set and not: packet too big, with the room;
+//! what must not be refused is split.
+//! ICC-11: names choose policies: a flow takes the first path of its own policy.
+//! ICC-12: connections begin with segments that fit: clamped at both ends.
 
 use std::time::Duration;
 

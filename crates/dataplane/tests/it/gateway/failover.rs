@@ -1,4 +1,9 @@
 //! A node on a path in use is killed, at any moment: traffic goes on over another path, in both directions.
+//!
+//! ICC-08, at random: in virtual time a node on the active path of either direction or both is killed at any moment,
+//! also while sessions, lists and consents are renewed, after a pause, and again after it came back
+//! (`WAYLEAVE_FAILOVER_SEEDS`): each flow goes on within three seconds, one that only begins within six; no active path
+//! has the dead node while another lives.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

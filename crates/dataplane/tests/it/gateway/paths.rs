@@ -1,4 +1,15 @@
 //! Paths that die, end, are refused, and are chosen again.
+//!
+//! ICC, gateway limits: more flows, waiting packets, outputs than there is room for: the tables' own limits; counted;
+//! other peers' are untouched.
+//! ICC-08: each forwarder of a path dies and comes back, in virtual time: the flow goes on over the spare path within
+//! two seconds; the policy holds; the first path is used again.
+//! ICC-08, by process: what is sent again when a path dies: the newest segment of each TCP flow, and acknowledgements
+//! push nobody's data out.
+//! ICC-11: policies shortest, longest, avoid, require, pin, in both directions: the forwarders' counters show the path
+//! chosen, and no other.
+//! ICC-11, decided: nodes avoided and paths pinned while a flow is live, none left, and all of it undone: from the next
+//! packet on nothing leaves over another path, probes neither; the flow goes on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

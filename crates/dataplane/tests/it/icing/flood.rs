@@ -1,4 +1,7 @@
 //! Floods: new nodes, and rates.
+//!
+//! ICD-06: a flood of new nodes, consented or not, in virtual time: none without consent, 100 agreements a second with
+//! it; good packets all pass.
 
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Seed;

@@ -1,4 +1,10 @@
 //! Packets that are refused for their form, keys, time or consent.
+//!
+//! ICD-05: consent to another path, tag, index, epoch or time, half of it; expiries around every limit: dropped,
+//! without an agreement.
+//! ICD-07: IDs of small order, in second encodings, on the twist: refused.
+//! ICD-08: replays at every second of the window and beyond, with path and with handle: once; dropped.
+//! ICD-09: counts, indices and lengths that lie, every truncation: refused.
 
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::icing::{Action, Config, ConfigError, Link, Policy, Reason, Router, TagRule};

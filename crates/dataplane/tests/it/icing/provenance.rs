@@ -1,4 +1,10 @@
 //! A packet passes only if it came over all nodes of its path in order, from the sender that it names.
+//!
+//! ICD-02: every set of nodes skipped in front of every node on paths of up to eight, nodes inserted, swapped, doubled,
+//! passed twice, another sender: dropped by the next honest node.
+//! ICD-03: every bit of packets flipped, with path and with handle: dropped by the next node, or by the one whose proof
+//! it was; the bits of `held` excepted.
+//! ICD-04: two nodes around an honest one try every combination of what their keys compute: dropped behind them.
 
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::icing::{Action, Config, Link, Output, Reason, Router};

@@ -1,4 +1,10 @@
 //! One payer against all others: an account at one link takes nothing from the same account at another, nor from anybody else.
+//!
+//! ICD-08, starve: an account far above its rate at one link; ten times its rate beside another link's, and a flood of
+//! the pool; copies; restarts at any moment: other links and accounts pass all, or lose less than a hundredth; no
+//! token, no place; no packet twice.
+//! ICD-08, paths: first packets of 50 paths above their payer's rate, and again; hundreds of new paths of one payer:
+//! only what is admitted makes a path known; the others' paths stay known.
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::CpuKernel;

@@ -1,4 +1,7 @@
 //! Honest packets: accepted everywhere, with paths and with handles, whatever they carry.
+//!
+//! ICD-01: honest packets on paths of 2 to 16 nodes, with path and with handle: accepted everywhere.
+//! ICD-11: payloads of no octets, of 65,507 and of 65,535: accepted.
 
 use wayleave_core::Instant;
 use wayleave_crypto::lanes::CpuKernel;

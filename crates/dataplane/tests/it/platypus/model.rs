@@ -1,5 +1,11 @@
 //! The Platypus router compared with its state in plain code: revocations in a list, packets seen in a map, accounts in
 //! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`.
+//!
+//! PLA, without lanes: a router with the vector path and one without, with revocations, replays, rates, rooms, accounts
+//! and restarts: equal actions, octets, counters and journals.
+//! PLA, state: the order of resources of a router (revocations, repeats, rates, rooms, accounts) over restarts, on
+//! random, mutated and malformed packets in bursts (more by `WAYLEAVE_PLATYPUS_PACKETS`): equal to the same state in
+//! plain code.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,11 @@
 //! ICMP errors of ordinary routers: relayed to the original source if they show that their sender has seen a packet which this
 //! router sent on, and dropped otherwise. Also how much a router answers with, and to whom.
+//!
+//! PLA-12, relayed errors: ICMP errors that quote what was sent, cut at every length; forged ones; whole packets at a
+//! router that has not seen them: relayed if they show what was sent; dropped and counted; bindings checked within a
+//! limit.
+//! FWD, limit of answers: a flood at one link: the others have their answers.
+//! FWD, amplification: random and mutated packets: no answer is longer than its cause.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,4 +1,8 @@
 //! The Platypus router: what was revoked, repeated, unpaid or unanswerable.
+//!
+//! PLA-06: revoked, then one, two, three epochs later; a restart; old lists: never accepted again.
+//! PLA-08: one packet many times, by one router and two: counted once by each.
+//! PLA-12: a flood of invalid packets: 100 ICMP errors a second, none longer than its cause.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -1,5 +1,16 @@
 //! One payer against all others, by packets of every kind: nobody uses up what others need, and no clock or restart makes a
 //! router accept a packet twice or refuse all of them.
+//!
+//! PLA-09, starve: a payer limited to 1,000 octets a second sends 30,000 packets; one of two at ten times its rate;
+//! floods of tiny, huge, unmetered, replayed, revoked, expired, forged packets, endless delegations: the other payer
+//! passes all, or loses less than a hundredth; payers without a rate lose only to those without.
+//! PLA-09, tokens: ten thousand copies of one packet; the same where repeated packets pass: no token of its payer;
+//! within the rate.
+//! PLA-09, restart: random restarts and jumps of the clock, while whoever is on the way sends any packet again: no
+//! packet passes twice; fresh ones pass again within nine seconds.
+//! PLA-09, twice: a path that visits a waypoint twice with one capability: both visits pass, each once; no copy.
+//! PLA, accounts: four principals with delegations without end: every new principal gets its accounts; the memory stays
+//! as it was.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};

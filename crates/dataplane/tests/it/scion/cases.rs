@@ -1,4 +1,8 @@
 //! SCI-01: the classes of cases by which border routers are accepted, each as one packet and what happens to it.
+//!
+//! SCI-07: segments of one hop, pointers that disagree: refused as malformed.
+//! BFD-01, forged: BFD from a host, also behind extension headers; a path of one hop that begins later: dropped; no
+//! second hop field is minted.
 
 use super::fixture::{
     CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, HERE, PARENT_1, PARENT_2, PEER_1, TIME, key, neighbor, now,

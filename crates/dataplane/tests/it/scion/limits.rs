@@ -1,4 +1,15 @@
-//! SCI-05, 06, 07, 09, 11, 12: interfaces, times, pointers, floods, MAC bits and extension headers at their edges.
+//! Interfaces, times, pointers, floods, MAC bits and extension headers at their edges.
+//!
+//! SCI-05: interface zero, foreign ways in and out: dropped; answers under the rate limit.
+//! SCI-06: every expiry to the microsecond, clocks off, a rotation of keys: by rule; no packet lost.
+//! SCI-07: every path meta header, 64 and 65 hops: refused or consistent.
+//! SCI-09: a flood of forged packets among good ones, in memory: all good ones pass, forged ones are counted by
+//! interface.
+//! SCI-09, throttled: a limit on wrong MACs for each interface, and guessing behind one: no more MACs are checked there
+//! than the limit says; other interfaces do not notice; without the limit all are checked.
+//! SCI-11: every bit of the MAC changed: refused.
+//! SCI-12: chains of extension headers, unknown options, padding: walked to their end and no further.
+//! SCI, cost: paths of 3 to 63 hops, the current one near either end or in the middle: one MAC is checked for each.
 
 use super::fixture::{CHILD_1, CHILD_2, HERE, PARENT_1, TIME, at, config, key, now, process, router};
 use super::packets::{inbound, mint, outbound, path, template, transit};

@@ -1,4 +1,9 @@
-//! SCI-03, 04, 08: packets through a network of routers, there and back, and paths spliced from its segments.
+//! Packets through a network of routers, there and back, and paths spliced from its segments.
+//!
+//! SCI-03, 08: hop fields spliced between segments, valleys and turns, over a whole topology: refused where the
+//! segments meet.
+//! SCI-04: replies on reversed paths, shortcuts, peering links: arrive and return.
+//! SCI-05, SCMP: every link of many paths down, one after the other: the sender gets the error, and it names the link.
 
 use std::collections::BTreeMap;
 

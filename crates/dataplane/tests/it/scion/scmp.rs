@@ -1,6 +1,18 @@
 //! SCMP as draft-dekater-scion-controlplane and the SCMP specification have it: every error at every kind of hop, in both
 //! directions, with its code, its pointer and its interfaces; what is quoted; who is answered, and how often. Expected
 //! values are worked out here, from the octets of the packet and a description of the hop.
+//!
+//! SCI-05, SCMP: each error (lengths, extension headers, ways in and out, addresses, expiry, MAC, direction, segments,
+//! links down, services, hosts) at each kind of hop and router, in construction order and against: code, pointer and
+//! interfaces as the specification has them; the error leaves the AS where the packet came in.
+//! SCI-05, SCMP, quotes: packets of 72 to 60,000 octets; paths of 64 hops: the quote is the whole packet, or what 1,232
+//! octets hold.
+//! SCI-05, SCMP, traceroute: requests at every kind of hop: the router of the interface answers; flags leave what goes
+//! on and what comes back.
+//! FWD, limit of answers: every kind of packet that is answered, one by one and in bursts, for two seconds; floods at
+//! one place: the rate to the last answer; the others have theirs.
+//! FWD, amplification: errors, senders that are no one host: no answer; SCMP is as much longer than its cause as its
+//! header.
 
 use super::fixture::{
     CHILD_1, CHILD_2, CHILD_SIBLING, CORE_1, CORE_2, CORE_SIBLING, HERE, INTERFACES, PARENT_1, PARENT_2,

@@ -17,7 +17,7 @@ use wayleave_route_server::policy::{Policy, PolicyConfig};
 
 use super::{BOTH, fresh, now, thread_time};
 use crate::sim::{EXCHANGE, RS_ASN, Setup, directory_of, member_key, operator_keys};
-use crate::sink::{Sink, Taken};
+use crate::sink::{Sink, SinkTotals};
 
 /// What members ask of the links.
 #[derive(Debug)]
@@ -347,8 +347,8 @@ impl Members {
 
     /// What all sinks have taken.
     #[must_use]
-    pub fn taken(&self) -> Taken {
-        self.sinks.values().fold(Taken::default(), |sum, (sink, _)| Taken {
+    pub fn taken(&self) -> SinkTotals {
+        self.sinks.values().fold(SinkTotals::default(), |sum, (sink, _)| SinkTotals {
             frames: sum.frames + sink.taken.frames,
             octets: sum.octets + sink.taken.octets,
             deliveries: sum.deliveries + sink.taken.deliveries,

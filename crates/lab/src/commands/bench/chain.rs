@@ -33,7 +33,7 @@ pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 1);
 /// The inner addresses of the two gateways.
 pub const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 1, 1), Ipv4Addr::new(10, 0, 2, 1)];
 pub const STATUS: &str = "127.0.0.1:8492";
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 pub fn said(error: impl Display) -> String {
     error.to_string()
@@ -195,7 +195,7 @@ impl Realm {
             let status = self.show(place, &["show", "status"]);
             (status["neighbours"].as_u64() >= Some(1) && status["members"].as_u64() >= Some(5)).then_some(())
         };
-        wait_until(PATIENCE, is_ready).ok_or_else(|| self.log(name))
+        wait_until(TIMEOUT, is_ready).ok_or_else(|| self.log(name))
     }
 
     /// Ends a process.
@@ -215,7 +215,7 @@ impl Realm {
         command.args(["run", role, "--config", &format!("{role}.toml")]).current_dir(&dir);
         let mut daemon = Daemon::start(&mut command, &dir.join("log")).map_err(said)?;
         let page = status_of(&fs::read_to_string(dir.join(format!("{role}.toml"))).map_err(said)?);
-        let is_up = wait_until(PATIENCE, || {
+        let is_up = wait_until(TIMEOUT, || {
             let status = show(&self.program, &place, &["show", "status"], &page);
             (!status.is_null() || !daemon.is_running()).then_some(!status.is_null())
         });
@@ -231,7 +231,7 @@ impl Realm {
 
     /// Waits until a name is reached over so many nodes.
     pub fn reach(&self, chain: &Chain, name: &str, nodes: usize) -> Result<()> {
-        let reached = wait_until(PATIENCE, || {
+        let reached = wait_until(TIMEOUT, || {
             let answer = self.show(chain.place("a"), &["ping", name]);
             (answer["nodes"].as_array().map(Vec::len) == Some(nodes)).then_some(())
         });

@@ -57,7 +57,7 @@ const FLOW: usize = 128;
 const WARM: Duration = Duration::from_millis(300);
 const LASTS: Duration = Duration::from_millis(700);
 /// Time that a router may take to start.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The forwarder that a case measures; a router's backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -436,7 +436,7 @@ impl Laboratory {
         let begin = Instant::now();
         while !is_ready(&self.router, &program, &page.to_string()) {
             let ended = running.0.try_wait().map_err(failed)?.is_some();
-            if ended || begin.elapsed() > PATIENCE {
+            if ended || begin.elapsed() > TIMEOUT {
                 let log = fs::read_to_string(folder.join("router.log")).unwrap_or_default();
                 return Err(log.split_whitespace().collect::<Vec<_>>().join(" "));
             }

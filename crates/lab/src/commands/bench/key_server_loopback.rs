@@ -18,7 +18,7 @@ const OUTSTANDING: u64 = 512;
 /// Questions that are sent at once.
 const AT_ONCE: u64 = 64;
 /// After this the questions on their way are lost.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Seconds of a processor for each answer to `count` questions, taken from `questions` in turn.
 pub fn seconds_per_answer(server: &mut KeyServer, questions: &[Vec<u8>], count: u64, now: Now) -> Outcome<f64> {
@@ -32,7 +32,7 @@ pub fn seconds_per_answer(server: &mut KeyServer, questions: &[Vec<u8>], count: 
         let (mut batch, mut sent) = (RequestBatch::default(), 0);
         let begin = processor_time();
         while answered.load(Ordering::Relaxed) < count && !asking.is_finished() {
-            wait(std::iter::once(&port as &dyn Port), PATIENCE).map_err(failed)?;
+            wait(std::iter::once(&port as &dyn Port), TIMEOUT).map_err(failed)?;
             if port.receive(&mut batch.requests).unwrap_or(0) == 0 {
                 continue;
             }
@@ -66,7 +66,7 @@ fn ask(port: &mut Udp, to: SocketAddr, questions: &[Vec<u8>], answered: &AtomicU
             }
             asked += port.send(&burst, &out)? as u64;
         } else {
-            wait(std::iter::once(&*port as &dyn Port), PATIENCE)?;
+            wait(std::iter::once(&*port as &dyn Port), TIMEOUT)?;
         }
         match port.receive(&mut answers)? as u64 {
             0 if waiting + AT_ONCE > OUTSTANDING => lost += waiting,

@@ -32,7 +32,7 @@ use super::chain::{Result, said};
 
 const QUEUE: usize = 256;
 const LINK_QUEUE: usize = 8 << 20;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The only path whose consents are asked for at a time.
 const LEASE: u64 = 1;
 
@@ -112,7 +112,7 @@ impl PaperNode {
             || node.known.receiver.secrets.is_empty()
             || node.machine.status().registered == 0
         {
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 return Err(
                     "no neighbour has published where it is, or no path server has the node's advert".to_owned()
                 );
@@ -156,7 +156,7 @@ impl PaperNode {
     async fn question(&mut self, question: NodeInput) -> Result<Answer> {
         self.answer = None;
         self.input(question);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             self.act()?;
             if let Some(answer) = self.answer.take() {

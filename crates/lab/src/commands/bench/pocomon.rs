@@ -42,7 +42,7 @@ const LOST: Duration = Duration::from_millis(50);
 const TOGETHER: usize = 10;
 /// Seconds for which consents are asked.
 pub const CONSENT_SECS: u32 = 60;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const POLICIES: &str = "[[policy]]\nname = \"long\"\norder = \"longest\"\n";
 
 pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
@@ -191,7 +191,7 @@ fn through_gateways(chain: &Chain, realm: &mut Realm, count: usize) -> Result<Ve
             }
         });
         let (mut window, begin) = (Window::new(), Instant::now());
-        while arrivals.intervals() < count + 1 && begin.elapsed() < PATIENCE * 4 {
+        while arrivals.intervals() < count + 1 && begin.elapsed() < TIMEOUT * 4 {
             if window.take(&arrivals) {
                 let _ = sender.send(&PAYLOAD);
             }
@@ -229,7 +229,7 @@ fn by_library(chain: &Chain, realm: &Realm, count: usize, name: &str) -> Result<
             received.map_err(said)?
         });
         let begin = Instant::now();
-        while !is_ready.load(Ordering::Acquire) && begin.elapsed() < PATIENCE && !receiver.is_finished() {
+        while !is_ready.load(Ordering::Acquire) && begin.elapsed() < TIMEOUT && !receiver.is_finished() {
             thread::sleep(Duration::from_millis(10));
         }
         let config = realm.folder("a").join("gateway.toml");
@@ -310,7 +310,7 @@ fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -
         let mut sender = loop {
             match node.ask(receiver).await {
                 Ok(sender) if sender.count() == 5 => break sender,
-                other if begin.elapsed() > PATIENCE => {
+                other if begin.elapsed() > TIMEOUT => {
                     return Err(other.err().unwrap_or_else(|| "no path over all nodes".to_owned()));
                 }
                 _ => node.serve(Duration::from_millis(100)).await?,
@@ -318,7 +318,7 @@ fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -
         };
         let (clock, mut nonce, mut octets) = (Clock::start(), Nonce(0), Vec::new());
         let (mut window, begin) = (Window::new(), Instant::now());
-        while arrivals.intervals() < count + 1 && begin.elapsed() < PATIENCE * 20 {
+        while arrivals.intervals() < count + 1 && begin.elapsed() < TIMEOUT * 20 {
             if !window.take(arrivals) {
                 // Links go on.
                 node.serve(Duration::ZERO).await?;

@@ -30,7 +30,7 @@ const SMALL: usize = 64;
 const WINDOW: u64 = 256;
 /// A datagram that has not arrived by then is lost.
 const LOST: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Ends<'_> {
     fn reached(&self) -> SocketAddr {
@@ -41,7 +41,7 @@ impl Ends<'_> {
         let listener = self.to.within(|| TcpListener::bind((unspecified(self.address), PORT)));
         let listener = listener.map_err(said)?.map_err(said)?;
         let there = self.reached();
-        let stream = self.from.within(|| TcpStream::connect_timeout(&there, PATIENCE));
+        let stream = self.from.within(|| TcpStream::connect_timeout(&there, TIMEOUT));
         let stream = stream.map_err(said)?.map_err(|error| format!("TCP to {there}: {error}"))?;
         let (received, _) = listener.accept().map_err(said)?;
         Ok((stream, received))
@@ -149,7 +149,7 @@ impl Ends<'_> {
             });
             let (mut times, mut octets) = (Vec::with_capacity(count), [0; SMALL]);
             let mut number = 0u64;
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             // The first ones wake everything up.
             while times.len() < count + 20 && Instant::now() < end {
                 number += 1;
@@ -173,13 +173,13 @@ impl Ends<'_> {
     }
 
     /// Seconds until the first datagram arrives, of those that are sent from now on, one each millisecond.
-    pub fn first(&self, patience: Duration) -> Result<f64> {
+    pub fn first(&self, timeout: Duration) -> Result<f64> {
         let receiver = self.to.within(|| UdpSocket::bind((unspecified(self.address), PORT))).map_err(said)?;
         let receiver = receiver.map_err(said)?;
         receiver.set_read_timeout(Some(Duration::from_micros(1_000))).map_err(said)?;
         let sender = self.sender()?;
         let begin = Instant::now();
-        while begin.elapsed() < patience {
+        while begin.elapsed() < timeout {
             let _ = sender.send(&[0x5a; SMALL]);
             if receiver.recv(&mut [0; SMALL]).is_ok() {
                 return Ok(begin.elapsed().as_secs_f64());

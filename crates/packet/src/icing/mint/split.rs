@@ -11,7 +11,7 @@ pub const LIMIT_JOINED: usize = 64;
 /// Of these, parts of one path.
 const LIMIT_OF_PATH: usize = 8;
 /// How long a part waits.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The two halves of a payload for packets with room for `room` octets; `None` if one packet holds it all, or two do not.
 #[must_use]
@@ -54,7 +54,7 @@ impl Joiner {
             out.extend_from_slice(octets);
             return true;
         }
-        self.waiting.retain(|waiting| now.since(waiting.since) < PATIENCE);
+        self.waiting.retain(|waiting| now.since(waiting.since) < TIMEOUT);
         let is_other = |waiting: &Waiting| waiting.handle == handle && waiting.nonce == nonce && waiting.part != part;
         if let Some(place) = self.waiting.iter().position(is_other) {
             let other = self.waiting.remove(place);
@@ -132,7 +132,7 @@ mod tests {
             assert!(joiner.waiting.len() <= LIMIT_JOINED);
         }
         let last = 2 * (10 * LIMIT_JOINED as u64 - 1) + 1;
-        let later = Instant(0) + PATIENCE;
+        let later = Instant(0) + TIMEOUT;
         assert!(!joiner.join(HANDLE, last.to_be_bytes(), Part::Second, b"second", later, &mut out));
         assert_eq!(joiner.waiting.len(), 1);
     }

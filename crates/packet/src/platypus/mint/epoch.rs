@@ -40,6 +40,9 @@ pub fn to_stamp_with(interval: Interval, held: impl Iterator<Item = u32>, now: U
 
 #[cfg(test)]
 mod tests {
+    //! PLA-03, 15: every epoch against its neighbours and those with equal low bits; all intervals; 2038 and 2106: the
+    //! previous, current and next epoch only.
+
     use super::*;
 
     fn at(secs: u64) -> UnixTime {

@@ -1,4 +1,7 @@
-//! How often a forger is lucky: the whole binding is compared, and not a part of it (PLA-13).
+//! How often a forger is lucky: the whole binding is compared, and not a part of it.
+//!
+//! PLA-13: a million random bindings against 16 compared bits (more by `WAYLEAVE_PLATYPUS_FORGERIES`), and against all:
+//! one in 65,536; none.
 #![allow(clippy::disallowed_methods, reason = "a test reads its count from the environment")]
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -41,6 +41,8 @@ fn is_martian_v6(address: Ipv6Addr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    //! PLA-11: martians of both families.
+
     use super::*;
 
     /// PLA-11.

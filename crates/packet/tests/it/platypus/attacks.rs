@@ -1,4 +1,9 @@
-//! PLA-10 and PLA-11: what no packet may hold, and where no waypoint sends one.
+//! What no packet may hold, and where no waypoint sends one.
+//!
+//! PLA-09, twice: the pointer moved, the capability and its binding copied, a like one appended in the network: no
+//! place but its own.
+//! PLA-10: pointers and lengths that lie, loops, too many capabilities: refused.
+//! PLA-11: final destinations and next waypoints that are martians or our own networks: refused.
 
 use std::net::IpAddr;
 

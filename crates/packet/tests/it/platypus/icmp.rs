@@ -1,4 +1,8 @@
 //! ICMP errors go to the original source, quote what it sent, and are no longer than what provoked them.
+//!
+//! PLA-12: errors about invalid packets: none is longer than its cause, nor sent to a martian.
+//! PLA-14: an error of a router with a smaller MTU behind a waypoint: relayed to the source, with the MTU less the
+//! stamps.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,6 @@
 //! A model of a waypoint: written from `docs/wire/platypus.md` alone, octet by octet, with another CMAC.
+//!
+//! PLA-01: a plain model beside the waypoint on random and mutated packets: equal.
 
 use std::net::IpAddr;
 

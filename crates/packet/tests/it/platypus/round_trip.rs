@@ -1,4 +1,9 @@
-//! PLA-01 and PLA-02: what was stamped passes, what was changed does not.
+//! What was stamped passes, what was changed does not.
+//!
+//! PLA-01: stamp and verify, IPv4 and IPv6, one to eight waypoints, payload lengths up to the largest datagram (in
+//! steps; each with `WAYLEAVE_PLATYPUS_CASES=65536`): a packet comes out as it went in.
+//! PLA-02: every bit of packets flipped, both families, over IP and UDP, plain, delegated, sealed: dropped, unless the
+//! bit is on the list of excluded ones.
 
 use wayleave_core::{Afi, Prefix};
 use wayleave_packet::platypus::header::{Carriage, Delegation, Packet, SubDelegation, Width};

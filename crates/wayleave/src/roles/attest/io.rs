@@ -3,11 +3,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 use wayleave_attestation::pipeline::explain::reason;
-use wayleave_attestation::pipeline::{ProcessEvent, Reserve, RouteEvent};
+use wayleave_attestation::pipeline::{Reserve, RouteEvent};
 use wayleave_attestation::proxy::session_pair::{self, Side};
 use wayleave_attestation::proxy::{Event as ProxyEvent, Input, Output, PairEvent, Proxy};
 use wayleave_bgp::session;
@@ -20,9 +19,9 @@ use wayleave_runtime::store::{FileStore, Store};
 use crate::config::Source;
 use crate::config::attest::{AttestFile, EndSection};
 use crate::failure::{Failure, Outcome};
-use crate::roles::Events;
 use crate::roles::attestation::{self, KEYS_EXHAUSTED, first, key_faulty, slot_record};
 use crate::roles::bgp_peer::malformed_words;
+use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::peer_tcp::{Endpoint, PeerTcp, TcpInput};
 
 /// TCP events of one end that may wait; then its connections wait.
@@ -205,231 +204,104 @@ impl ProxyIo {
         }
     }
 
-    /// Logs an event, and keeps it for `show events`.
     fn report(&mut self, event: ProxyEvent) {
-        if let Some(noted) = self.log_event(event) {
-            self.log.note(&noted);
-        }
-    }
-
-    fn log_event(&mut self, event: ProxyEvent) -> Option<Value> {
-        let Line { suppressed } = match kind(&event) {
-            Some((kind, pair)) => self.log.admit(kind, pair)?,
-            None => Line::default(),
-        };
-        let pair_event = |event: &str, name: &str| json!({ "event": event, "pair": name });
         match event {
-            ProxyEvent::Pair(pair, event) => self.log_pair(pair, event, suppressed),
-            ProxyEvent::Offered(pair, keys) => {
-                info!(pair = self.names[pair], keys = keys.len(), "the outside peer offers its attestation keys");
-                None
-            }
-            ProxyEvent::Route { pair, event: RouteEvent::Verdict { nlri, class, report } } => {
-                let (name, why) = (&self.names[pair], reason(&report));
-                warn!(pair = name, %nlri, class = class.name(), suppressed, "route {nlri} is {}: {why}", class.name());
-                let mut noted = pair_event("verdict", name);
-                noted["prefix"] = json!(nlri.prefix);
-                noted["class"] = json!(class);
-                noted["why"] = json!(why);
-                Some(noted)
-            }
-            ProxyEvent::Route { pair, event: RouteEvent::NotExtended { routes, error } } => {
-                warn!(
-                    pair = self.names[pair],
-                    routes = routes.len(),
-                    first = first(&routes),
-                    suppressed,
-                    "routes sent without this AS's signature, their chain ends here: {error}"
-                );
-                None
-            }
-            ProxyEvent::Route { pair, event: RouteEvent::TooLong { routes, need } } => {
-                error!(
-                    pair = self.names[pair],
-                    need,
-                    routes = routes.len(),
-                    first = first(&routes),
-                    suppressed,
-                    "routes not sent: their attestation needs {need} octets, which this peer does not take; use extended messages or a suite with shorter signatures"
-                );
-                None
-            }
-            ProxyEvent::Route { pair, event: RouteEvent::Exhausted { routes } } => {
-                error!(pair = self.names[pair], routes = routes.len(), suppressed, "routes not sent: {KEYS_EXHAUSTED}");
-                None
-            }
-            ProxyEvent::Route { pair, event: RouteEvent::Faulty { routes, suite } } => {
-                let name = &self.names[pair];
-                error!(
-                    pair = name,
-                    routes = routes.len(),
-                    suite = suite.name(),
-                    suppressed,
-                    "routes not sent: {}",
-                    key_faulty(suite)
-                );
-                let mut noted = pair_event("key-faulty", name);
-                noted["suite"] = json!(suite.name());
-                noted["routes"] = json!(routes.len());
-                Some(noted)
-            }
-            ProxyEvent::Route { pair, event: RouteEvent::NotAuthorised { routes } } => {
-                let name = &self.names[pair];
-                warn!(
-                    pair = name,
-                    routes = routes.len(),
-                    first = routes.first().map(|nlri| display(nlri.prefix)),
-                    suppressed,
-                    "routes from inside not signed and not sent: {}",
-                    attestation::NOT_AUTHORISED
-                );
-                let mut noted = pair_event("not-authorised", name);
-                noted["prefixes"] = json!(routes.iter().map(|nlri| nlri.prefix).collect::<Vec<_>>());
-                Some(noted)
-            }
-            ProxyEvent::NewKeys(ids) => {
-                let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-                info!(
-                    "new keys: routes are signed again, by the first of {} that is registered; no session ends",
-                    ids.join(", ")
-                );
-                Some(json!({ "event": "new-keys", "ids": ids }))
-            }
-            ProxyEvent::Older { pair, nlri, origin, have, newest } => {
-                let name = &self.names[pair];
-                warn!(
-                    pair = name,
-                    have,
-                    newest,
-                    suppressed,
-                    "route {nlri} of {origin}: an older attestation replaced a newer one: a replay, or the origin's other session"
-                );
-                let mut noted = pair_event("older", name);
-                noted["prefix"] = json!(nlri.prefix);
-                noted["origin"] = json!(origin);
-                Some(noted)
-            }
-            ProxyEvent::Suspect(pair) => {
-                let name = &self.names[pair];
-                warn!(pair = name, "{}", attestation::SUSPECT);
-                Some(pair_event("wrong-signatures", name))
-            }
-            ProxyEvent::GrantRefused(pair, error) => {
-                error!(
-                    pair = self.names[pair],
-                    "keys that the neighbour handed over are refused: {error}; its hops name keys that this AS does not have"
-                );
-                None
-            }
-            ProxyEvent::Process(ProcessEvent::KeyEnds(end)) => Some(attestation::log_key_ends(end)),
-            ProxyEvent::Process(ProcessEvent::KeyWaits(wait)) => Some(attestation::log_key_waits(wait)),
-            ProxyEvent::Process(ProcessEvent::KeySigns(suite)) => Some(attestation::log_key_signs(suite)),
-            ProxyEvent::Route { pair, event: RouteEvent::Failed { task, routes } } => {
-                let name = &self.names[pair];
-                error!(
-                    pair = name,
-                    routes = routes.len(),
-                    first = first(&routes),
-                    suppressed,
-                    "a job failed while {task}: a bug, please report it with the lines above; its routes are held back and tried again later"
-                );
-                let mut noted = pair_event("failed", name);
-                noted["doing"] = json!(task);
-                noted["routes"] = json!(routes.len());
-                Some(noted)
-            }
-            ProxyEvent::Route { pair, event: RouteEvent::Refused { routes, class, report } } => {
-                let (name, why) = (&self.names[pair], reason(&report));
-                warn!(
-                    pair = name,
-                    routes = routes.len(),
-                    first = first(&routes),
-                    suppressed,
-                    "routes from inside are not signed and not sent: {} ({why})",
-                    class.name()
-                );
-                let mut noted = pair_event("not-sent", name);
-                noted["routes"] = json!(routes.len());
-                noted["class"] = json!(class);
-                noted["why"] = json!(why);
-                Some(noted)
-            }
-            ProxyEvent::Process(ProcessEvent::ClockInDoubt(doubt)) => {
-                Some(attestation::log_clock_in_doubt(doubt.is_some()))
-            }
-            ProxyEvent::Process(ProcessEvent::ClockStepped(seconds)) => Some(attestation::log_clock_stepped(seconds)),
-        }
-    }
-
-    fn log_pair(&mut self, pair: usize, event: PairEvent, suppressed: Option<u64>) -> Option<Value> {
-        let name = self.names[pair].clone();
-        match event {
-            PairEvent::Up(side, up) => {
-                info!(pair = name, id = %up.peer_id, "BGP session with the {} peer ({}) up", side.name(), up.peer_asn);
-                self.logged_causes.retain(|(of, _)| *of != pair);
-                Some(json!({ "event": "up", "pair": name, "side": side.name(), "peer": up.peer_asn }))
-            }
-            PairEvent::Down(side, ended) => {
-                let cause = ended.cause.to_string();
-                warn!(pair = name, "BGP session with the {} peer down: {cause}", side.name());
-                Some(json!({ "event": "down", "pair": name, "side": side.name(), "cause": cause }))
-            }
-            PairEvent::Failed(side, ended) => {
+            ProxyEvent::Pair(pair, PairEvent::Failed(side, ended)) => {
                 self.log_no_session(pair, format!("{} peer: {}", side.name(), ended.cause));
-                None
             }
-            PairEvent::Malformed(side, problems, routes) => {
-                let problems = malformed_words(&problems, routes.iter());
-                warn!(
-                    pair = name,
-                    suppressed,
-                    "malformed UPDATE from the {} peer: {problems}; the session stays up (RFC 7606)",
-                    side.name()
-                );
-                None
-            }
-            PairEvent::Rejected(side, rejected) => {
-                let routes = rejected.routes.len();
-                warn!(
-                    pair = name,
-                    routes,
-                    suppressed,
-                    "routes not sent to the {} peer: {}",
-                    side.name(),
-                    rejected.error
-                );
-                None
-            }
-            PairEvent::OutOfMemory(side) => {
-                error!(
-                    pair = name,
-                    "the routes of this pair take more than `most_memory_mib`: the session with the {} peer is stopped",
-                    side.name()
-                );
-                Some(json!({ "event": "out-of-memory", "pair": name, "side": side.name() }))
-            }
-            PairEvent::OverLimit(side, nlri) => {
-                warn!(pair = name, %nlri, suppressed, "the {} peer announces more prefixes than `max_prefixes`", side.name());
-                None
+            event => {
+                if let ProxyEvent::Pair(pair, PairEvent::Up(..)) = event {
+                    self.logged_causes.retain(|(of, _)| *of != pair);
+                }
+                self.log.report(line(event, &self.names));
             }
         }
     }
 }
 
-/// What a line is about that the peers of a pair can cause again and again, and the pair.
-fn kind(event: &ProxyEvent) -> Option<(&'static str, usize)> {
-    Some(match event {
-        ProxyEvent::Route { pair, event } => (attestation::kind(event), *pair),
-        ProxyEvent::Older { pair, .. } => ("older", *pair),
-        ProxyEvent::Suspect(pair) => ("wrong-signatures", *pair),
-        ProxyEvent::GrantRefused(pair, _) => ("grant-refused", *pair),
-        ProxyEvent::Pair(pair, PairEvent::Malformed(..)) => ("malformed", *pair),
-        ProxyEvent::Pair(pair, PairEvent::Rejected(..)) => ("rejected", *pair),
-        ProxyEvent::Pair(pair, PairEvent::OverLimit(..)) => ("over-limit", *pair),
-        ProxyEvent::Pair(pair, PairEvent::OutOfMemory(_)) => ("out-of-memory", *pair),
-        ProxyEvent::Pair(_, PairEvent::Up(..) | PairEvent::Down(..) | PairEvent::Failed(..))
-        | ProxyEvent::Offered(..)
-        | ProxyEvent::NewKeys(_)
-        | ProxyEvent::Process(_) => return None,
-    })
+/// What the operator is told.
+pub fn line(event: ProxyEvent, names: &[String]) -> EventLine {
+    match event {
+        ProxyEvent::Pair(pair, event) => pair_line(event, pair, &names[pair]),
+        ProxyEvent::Route { pair, event } => route_line(&event, &names[pair]).by(pair),
+        ProxyEvent::Process(event) => attestation::process_line(&event),
+        ProxyEvent::Offered(pair, keys) => event!(INFO "offered" { pair = names[pair], keys = keys.len() }
+            "the outside peer offers its attestation keys"),
+        ProxyEvent::NewKeys(ids) => {
+            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            event!(INFO "new-keys" {; ids } "new keys: routes are signed again, by the first of {} that is registered; no session ends",
+                ids.join(", "))
+        }
+        ProxyEvent::Older { pair, nlri, origin, have, newest } => {
+            event!(WARN "older" by pair, { pair = names[pair], have, newest; prefix = nlri.prefix, origin }
+                "route {nlri} of {origin}: an older attestation replaced a newer one: a replay, or the origin's other session")
+        }
+        ProxyEvent::Suspect(pair) => {
+            event!(WARN "wrong-signatures" by pair, { pair = names[pair] } "{}", attestation::SUSPECT)
+        }
+        ProxyEvent::GrantRefused(pair, error) => {
+            event!(ERROR "grant-refused" by pair, { pair = names[pair]; why = shown(error) }
+            "keys that the neighbour handed over are refused: {error}; its hops name keys that this AS does not have")
+        }
+    }
+}
+
+fn route_line(event: &RouteEvent, pair: &str) -> EventLine {
+    let (routes, prefixes) = (event.routes().len(), attestation::prefixes(event.routes()));
+    let first = first(event.routes());
+    match event {
+        RouteEvent::Verdict { nlri, class, report } => {
+            let why = reason(report);
+            event!(WARN "verdict" { pair, nlri = shown(nlri), class; prefix = nlri.prefix, why } "route {nlri} is {}: {why}", class.name())
+        }
+        RouteEvent::Refused { class, report, .. } => {
+            let why = reason(report);
+            event!(WARN "not-sent" { pair, routes, first; class, why }
+                "routes from inside are not signed and not sent: {} ({why})", class.name())
+        }
+        RouteEvent::NotExtended { error, .. } => event!(WARN "not-extended" { pair, routes, first; why = shown(error) }
+            "routes sent without this AS's signature, their chain ends here: {error}"),
+        RouteEvent::TooLong { need, .. } => event!(ERROR "too-long" { pair, need, routes, first }
+            "routes not sent: their attestation needs {need} octets, which this peer does not take; use extended messages or a suite with \
+             shorter signatures"),
+        RouteEvent::Exhausted { .. } => event!(ERROR "exhausted" { pair, routes } "routes not sent: {KEYS_EXHAUSTED}"),
+        RouteEvent::Faulty { suite, .. } => event!(ERROR "key-faulty" { pair, routes, suite = suite.name() }
+            "routes not sent: {}", key_faulty(*suite)),
+        RouteEvent::NotAuthorised { .. } => {
+            event!(WARN "not-authorised" { pair, routes, first = prefixes.first(); prefixes }
+            "routes from inside not signed and not sent: {}", attestation::NOT_AUTHORISED)
+        }
+        RouteEvent::Failed { task, .. } => event!(ERROR "failed" { pair, routes, first; doing = task }
+            "a job failed while {task}: a bug, please report it with the lines above; its routes are held back and tried again later"),
+    }
+}
+
+/// Of the sessions of the pair with this number and name.
+fn pair_line(event: PairEvent, number: usize, pair: &str) -> EventLine {
+    match event {
+        PairEvent::Up(side, up) => {
+            event!(INFO "up" { pair, id = shown(up.peer_id); side = side.name(), peer = up.peer_asn }
+            "BGP session with the {} peer ({}) up", side.name(), up.peer_asn)
+        }
+        PairEvent::Down(side, ended) => event!(WARN "down" { pair; side = side.name(), cause = shown(&ended.cause) }
+            "BGP session with the {} peer down: {}", side.name(), ended.cause),
+        // Each cause is told once; see `log_no_session`.
+        PairEvent::Failed(side, ended) => {
+            event!(INFO "failed" by number, { pair; side = side.name(), cause = shown(&ended.cause) }
+            "no BGP session: {} peer: {}", side.name(), ended.cause)
+        }
+        PairEvent::Malformed(side, problems, routes) => event!(WARN "malformed" by number, { pair; side = side.name() }
+            "malformed UPDATE from the {} peer: {}; the session stays up (RFC 7606)",
+            side.name(), malformed_words(&problems, routes.iter())),
+        PairEvent::Rejected(side, rejected) => {
+            event!(WARN "rejected" by number, { pair, routes = rejected.routes.len(); side = side.name() }
+            "routes not sent to the {} peer: {}", side.name(), rejected.error)
+        }
+        PairEvent::OutOfMemory(side) => event!(ERROR "out-of-memory" by number, { pair; side = side.name() }
+            "the routes of this pair take more than `most_memory_mib`: the session with the {} peer is stopped", side.name()),
+        PairEvent::OverLimit(side, nlri) => {
+            event!(WARN "over-limit" by number, { pair, nlri = shown(nlri); side = side.name() }
+            "the {} peer announces more prefixes than `max_prefixes`", side.name())
+        }
+    }
 }

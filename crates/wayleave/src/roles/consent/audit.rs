@@ -102,7 +102,7 @@ impl AuditLog {
     }
 
     /// Decisions written, answers left out, and why nothing can be written.
-    pub fn standing(&self) -> (u64, u64, Option<String>) {
+    pub fn status(&self) -> (u64, u64, Option<String>) {
         let failing = self.state.failing.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (read(&self.state.written), read(&self.state.left_out), failing)

@@ -5,42 +5,22 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tracing::{error, info, warn};
 use wayleave_control::consent::{Audit, ConsentServer, ConsentServerEvent, ConsentServerInput, ConsentServerOutput};
 use wayleave_runtime::clock::unix_now;
-use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
-use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::tls::Role;
 
 use super::audit::{AuditLog, Entry, describe, is_strangers};
 use crate::failure::Failure;
-use crate::roles::Events;
 use crate::roles::daemon::fresh;
-use crate::roles::overlay::strangers::{Ends, surplus};
+use crate::roles::events::{EventLine, Events, event, shown};
+use crate::roles::link_driver::{self, LinkIo};
+use crate::roles::overlay::strangers::{self, Ends, Sweep};
 
 /// What reaches the machine's loop.
-pub enum Event {
-    Link(LinkEvent),
-    Input(Box<ConsentServerInput>),
-    /// Time to close links of strangers.
-    Sweep,
-    Query(Query<ConsentServer>),
-    Stop,
-}
-
-impl From<LinkEvent> for Event {
-    fn from(event: LinkEvent) -> Self {
-        Event::Link(event)
-    }
-}
-
-impl From<Query<ConsentServer>> for Event {
-    fn from(query: Query<ConsentServer>) -> Self {
-        Event::Query(query)
-    }
-}
+pub type Event = link_driver::Event<ConsentServer, Sweep>;
 
 pub struct ConsentIo {
     pub audit: Arc<AuditLog>,
@@ -52,42 +32,30 @@ pub struct ConsentIo {
     pub last: Option<Audit>,
 }
 
-impl Io<ConsentServer> for ConsentIo {
-    type Event = Event;
-    type Error = Failure;
+impl LinkIo<ConsentServer> for ConsentIo {
+    type Own = Sweep;
 
-    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
-        if let Event::Link(event) = event { event.source() } else { None }
+    fn link(&mut self, event: LinkEvent) -> Option<ConsentServerInput> {
+        match event {
+            LinkEvent::Up { link, pin, .. } => {
+                let Role::Node(peer) = pin.role else { return None };
+                if self.ends.up(link, peer) {
+                    let _ = self.events.try_send(Event::Own(Sweep)); // with a full queue, at the next link
+                }
+                Some(ConsentServerInput::Connected { link, peer })
+            }
+            LinkEvent::Frame { link, bytes, .. } => Some(ConsentServerInput::Frame { link, octets: bytes }),
+            LinkEvent::Down { link, .. } => {
+                self.ends.down(link);
+                Some(ConsentServerInput::Disconnected { link })
+            }
+            LinkEvent::Failed { .. } => None,
+        }
     }
 
-    fn step(&mut self, event: Event) -> Step<ConsentServer> {
-        Step::Input(match event {
-            Event::Link(LinkEvent::Up { link, pin, .. }) => {
-                let Role::Node(peer) = pin.role else { return Step::Ignore };
-                if self.ends.up(link, peer) {
-                    let _ = self.events.try_send(Event::Sweep); // with a full queue, at the next link
-                }
-                ConsentServerInput::Connected { link, peer }
-            }
-            Event::Link(LinkEvent::Frame { link, bytes, .. }) => ConsentServerInput::Frame { link, octets: bytes },
-            Event::Link(LinkEvent::Down { link, .. }) => {
-                self.ends.down(link);
-                ConsentServerInput::Disconnected { link }
-            }
-            Event::Sweep => {
-                let (ends, links) = (self.ends.all(), self.links.clone());
-                let close = move |server: &mut ConsentServer| {
-                    let now = unix_now().secs();
-                    for link in surplus(&ends, |end| server.database().membership(end, now).is_ok()) {
-                        links.close(link, "too many nodes that are no members");
-                    }
-                };
-                return Step::Query(Box::new(close));
-            }
-            Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
-            Event::Input(input) => *input,
-            Event::Query(query) => return Step::Query(query),
-            Event::Stop => return Step::Stop,
+    fn own(&mut self, Sweep: Sweep) -> Step<ConsentServer> {
+        strangers::sweep(&self.ends, &self.links, |server: &ConsentServer, end| {
+            server.database().membership(end, unix_now().secs()).is_ok()
         })
     }
 
@@ -109,7 +77,7 @@ impl Io<ConsentServer> for ConsentIo {
             },
             // The node that follows the path servers for us stores the same records.
             ConsentServerOutput::Persist(_) => {}
-            ConsentServerOutput::Event(event) => self.note(&event),
+            ConsentServerOutput::Event(event) => self.log.report(line(&event)),
         }
         Ok(())
     }
@@ -127,29 +95,17 @@ impl ConsentIo {
         }
         Some(line)
     }
+}
 
-    fn note(&self, event: &ConsentServerEvent) {
-        let kind = match event {
-            ConsentServerEvent::Ready => "ready",
-            ConsentServerEvent::RecordRefused(_) => "record-refused",
-            ConsentServerEvent::StoreDamaged => "store-damaged",
-            ConsentServerEvent::NotDelegated(_) => "not-delegated",
-        };
-        let Some(Line { suppressed }) = self.log.admit(kind, 1) else { return };
-        match event {
-            ConsentServerEvent::Ready => info!("requests are answered from now on"),
-            ConsentServerEvent::RecordRefused(refusal) => {
-                warn!(suppressed, "a record of a path server is not taken: {refusal}");
-            }
-            ConsentServerEvent::StoreDamaged => {
-                error!(
-                    "the state has records that this realm did not sign: it counts as lost, and is asked of path servers"
-                );
-            }
-            ConsentServerEvent::NotDelegated(node) => {
-                warn!(%node, suppressed, "a delegated prefix is not taken: the node is not served, or has too many");
-            }
-        }
-        self.log.note(&json!({ "event": kind }));
+/// What the operator is told.
+fn line(event: &ConsentServerEvent) -> EventLine {
+    match event {
+        ConsentServerEvent::Ready => event!(INFO "ready" by 1, {} "requests are answered from now on"),
+        ConsentServerEvent::RecordRefused(refusal) => event!(WARN "record-refused" by 1, {; why = shown(refusal) }
+            "a record of a path server is not taken: {refusal}"),
+        ConsentServerEvent::StoreDamaged => event!(ERROR "store-damaged" by 1, {}
+            "the state has records that this realm did not sign: it counts as lost, and is asked of path servers"),
+        ConsentServerEvent::NotDelegated(node) => event!(WARN "not-delegated" by 1, { node = shown(node) }
+            "a delegated prefix is not taken: the node is not served, or has too many"),
     }
 }

@@ -26,7 +26,7 @@ pub struct ConsentView {
     audit: Arc<AuditLog>,
 }
 
-struct Standing {
+struct MachineStatus {
     is_ready: bool,
     nodes: Vec<IdentityKey>,
     consented: u64,
@@ -40,10 +40,10 @@ impl ConsentView {
         Self { overlay, links, events: events.clone(), audit: Arc::clone(audit) }
     }
 
-    async fn standing(&self) -> Result<Standing, ViewError> {
+    async fn machine_status(&self) -> Result<MachineStatus, ViewError> {
         daemon::query(&self.events, |server: &mut ConsentServer| {
             let (consented, refused) = server.decided();
-            Standing {
+            MachineStatus {
                 is_ready: server.is_ready(),
                 nodes: server.nodes().collect(),
                 consented,
@@ -57,16 +57,16 @@ impl ConsentView {
 
 impl View for ConsentView {
     async fn status(&self) -> Result<Value, ViewError> {
-        let standing = self.standing().await?;
-        let (audited, left_out, failing) = self.audit.standing();
+        let machine = self.machine_status().await?;
+        let (audited, left_out, failing) = self.audit.status();
         let mut value = self.overlay.status().await?;
-        value["consents_for"] = json!(standing.nodes.iter().map(ToString::to_string).collect::<Vec<_>>());
-        value["consented"] = json!(standing.consented);
-        value["refused"] = json!(standing.refused);
+        value["consents_for"] = json!(machine.nodes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        value["consented"] = json!(machine.consented);
+        value["refused"] = json!(machine.refused);
         value["audited"] = json!(audited);
         value["answers_left_out"] = json!(left_out);
         value["audit"] = failing.map_or(json!("good"), |why| json!(why));
-        value["senders"] = json!(standing.links);
+        value["senders"] = json!(machine.links);
         Ok(value)
     }
 
@@ -74,7 +74,7 @@ impl View for ConsentView {
         let title = format!("consent server of the realm {}", cell(&status["realm"]));
         let mut overview = Overview::new(title, &["consents for", "state"]);
         let realm = self.overlay.realm().borrow().clone();
-        for node in self.standing().await?.nodes {
+        for node in self.machine_status().await?.nodes {
             let member = realm.nodes.get(&node);
             let name = member.and_then(|member| member.membership.grants.names.first());
             let state = match member {
@@ -94,18 +94,18 @@ impl View for ConsentView {
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
-        let standing = self.standing().await.ok()?;
-        let (audited, left_out, failing) = self.audit.standing();
+        let machine = self.machine_status().await.ok()?;
+        let (audited, left_out, failing) = self.audit.status();
         let (gauge, counter) = (Metric::gauge, Metric::counter);
         let links = self.links.counters();
         let mut all = self.overlay.metrics().await?;
         all.extend([
-            counter("consented", Unit::Messages, "Requests consented to", standing.consented),
-            counter("refused", Unit::Messages, "Requests refused", standing.refused),
+            counter("consented", Unit::Messages, "Requests consented to", machine.consented),
+            counter("refused", Unit::Messages, "Requests refused", machine.refused),
             counter("audited", Unit::Messages, "Decisions in the audit log", audited),
             counter("left_out", Unit::Messages, "Answers left out because the audit log was too slow", left_out),
             Metric::up("audit", "Whether the audit log can be written", failing.is_none()),
-            gauge("sender", Unit::Links, "Links to senders", standing.links as f64),
+            gauge("sender", Unit::Links, "Links to senders", machine.links as f64),
             counter(
                 "failed",
                 Unit::Connections,
@@ -117,12 +117,12 @@ impl View for ConsentView {
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {
-        let standing = self.standing().await.ok()?;
-        if let (_, _, Some(why)) = self.audit.standing() {
+        let machine = self.machine_status().await.ok()?;
+        if let (_, _, Some(why)) = self.audit.status() {
             return Some(Err(format!("the audit log cannot be written: {why}")));
         }
         let why = "no path server has sent its records yet";
-        Some(if standing.is_ready { Ok(()) } else { Err(why.to_owned()) })
+        Some(if machine.is_ready { Ok(()) } else { Err(why.to_owned()) })
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {

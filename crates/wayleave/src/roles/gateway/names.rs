@@ -150,6 +150,9 @@ pub fn name(policy: &str, node: IdentityKey) -> Name {
 
 #[cfg(test)]
 mod tests {
+    //! ICC-10: names for more pairs than there are addresses; restarts: the last one is the last; no address is given
+    //! twice.
+
     use super::*;
 
     #[test]

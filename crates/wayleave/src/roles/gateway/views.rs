@@ -23,7 +23,7 @@ use crate::overview::Overview;
 use crate::roles::daemon::{View, Views};
 
 /// How long `ping` waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 const STEP: Duration = Duration::from_millis(20);
 /// Removed nodes that an answer names, at most, and how many seconds ago they were removed.
 const NAMED: usize = 4;
@@ -220,7 +220,7 @@ impl GatewayView {
         let (policy, node) = self.target(&parameters)?;
         let known = self.0.known();
         let name = self.0.policies().get(policy).cloned().unwrap_or_default();
-        let end = tokio::time::Instant::now() + PATIENCE;
+        let end = tokio::time::Instant::now() + TIMEOUT;
         let want = self.0.worker.ask(move |worker| {
             let now = worker.clock.now();
             worker.gateway.want(node, policy, now);

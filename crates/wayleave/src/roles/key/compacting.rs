@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-use tracing::{error, info};
+use tracing::error;
 use wayleave_runtime::Clock;
 
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::key_files::compaction::{Compacted, compact, is_due};
-use crate::roles::Events;
+use crate::roles::events::{Events, event};
 
 /// How often the file is looked at, and how soon after a failure.
 const LOOK: Duration = Duration::from_secs(60);
@@ -29,8 +28,7 @@ pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log
         let mut pause = LOOK;
         match work.await {
             Ok(Ok(Some(Compacted { number, before, after }))) => {
-                info!(number, before, after, "records compacted");
-                log.note(&json!({ "event": "compacted", "number": number, "before": before, "after": after }));
+                log.report(event!(INFO "compacted" { number, before, after } "records compacted"));
             }
             Ok(Err(failures)) => {
                 pause = RETRY;

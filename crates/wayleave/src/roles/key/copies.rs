@@ -26,8 +26,8 @@ use crate::key_files::changes::Changes;
 use crate::key_files::changes_reader::{ChangesReader, Next, Portion};
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::records::Base;
-use crate::roles::Events;
 use crate::roles::daemon::QUEUE;
+use crate::roles::events::{Events, event};
 
 /// Octets that may wait for the writer: a few requests.
 const LINK_QUEUE: usize = 1 << 20;
@@ -204,10 +204,10 @@ impl Copier {
 
 /// How a replica stands with the server that it follows, for the status page.
 #[derive(Clone, Default)]
-pub struct Following(Arc<Mutex<Standing>>);
+pub struct Following(Arc<Mutex<Status>>);
 
 #[derive(Default)]
-struct Standing {
+struct Status {
     is_connected: bool,
     /// Why there is no link.
     problem: Option<String>,
@@ -219,14 +219,14 @@ struct Standing {
 
 impl Following {
     pub fn json(&self) -> Value {
-        let standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let problem = standing.refused.as_ref().or(standing.problem.as_ref());
-        json!({ "connected": standing.is_connected, "problem": problem, "pieces": standing.pieces })
+        let status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let problem = status.refused.as_ref().or(status.problem.as_ref());
+        json!({ "connected": status.is_connected, "problem": problem, "pieces": status.pieces })
     }
 
     fn set(&self, is_connected: bool, problem: Option<String>) {
-        let mut standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (standing.is_connected, standing.problem) = (is_connected, problem);
+        let mut status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (status.is_connected, status.problem) = (is_connected, problem);
     }
 
     fn count_piece(&self) {
@@ -368,9 +368,8 @@ impl Follower {
             (core.server.state().number(), fetching.check(&core.server)?)
         };
         let octets = new.finish(Changes::open(&self.records)?)?;
-        info!(number, octets, "the records begin with the writer's snapshot");
+        self.log.report(event!(INFO "snapshot" { number, octets } "the records begin with the writer's snapshot"));
         lock(&self.core).follow(self.clock.now())?;
-        self.log.note(&json!({ "event": "snapshot", "number": number }));
         self.following.set_refused(None);
         // Otherwise it waits for the next change already.
         if held < number {
@@ -413,8 +412,7 @@ impl Follower {
     }
 
     fn refuse(&self, link: u64, why: String) -> Result<(), Failure> {
-        error!("the server whose records are copied erred: {why}");
-        self.log.note(&json!({ "event": "copy-refused", "why": why }));
+        self.log.report(event!(ERROR "copy-refused" {; why } "the server whose records are copied erred: {why}"));
         self.links.close_refused(link, "changes that this replica does not take");
         self.following.set_refused(Some(why));
         Ok(())

@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde_json::json;
 use tracing::{error, info};
 use wayleave_control::capability::{Change, ChangeBody, Client, KeyServer, PendingOrder, Served, Status, Transport};
 use wayleave_core::Now;
@@ -15,8 +14,8 @@ use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::changes::Changes;
-use crate::key_files::records::{Base, News};
-use crate::roles::Events;
+use crate::key_files::records::{Base, NewChanges};
+use crate::roles::events::{Events, event};
 
 /// Handles that are made at a time while questions wait, and at start.
 const HANDLES: u32 = 20_000;
@@ -100,8 +99,8 @@ impl Core {
 
     /// Takes over what others appended to the records, and does what is due.
     pub fn follow(&mut self, now: Now) -> Result<(), Failure> {
-        let news = self.changes.news()?;
-        self.take(news)?;
+        let unread = self.changes.read_new()?;
+        self.take(unread)?;
         self.prepare(now);
         self.announce();
         Ok(())
@@ -136,17 +135,17 @@ impl Core {
         if change.object().number <= self.server.state().number() {
             return Ok(());
         }
-        let news = self.changes.append(change)?;
-        if news.is_empty() {
-            return self.take(News { base: None, changes: vec![change.clone()] });
+        let unread = self.changes.append(change)?;
+        if unread.is_empty() {
+            return self.take(NewChanges { base: None, changes: vec![change.clone()] });
         }
         // Somebody has put a later copy of the file into place.
-        self.take(news)
+        self.take(unread)
     }
 
-    pub(super) fn take(&mut self, news: News) -> Result<(), Failure> {
-        let base = news.base.as_ref().map(Base::number);
-        news.apply(&mut self.server)?;
+    pub(super) fn take(&mut self, unread: NewChanges) -> Result<(), Failure> {
+        let base = unread.base.as_ref().map(Base::number);
+        unread.apply(&mut self.server)?;
         if let Some(number) = base {
             info!(number, "went on from a snapshot of the records");
             // Nobody has a secret until it is done, as at the start.
@@ -169,18 +168,18 @@ impl Core {
             };
             // Done before; perhaps just now.
             let Some(change) = &order.change else { return Ok(self.acknowledge(&order, client, now)) };
-            let news = match self.changes.append(change) {
-                Ok(news) => news,
+            let unread = match self.changes.append(change) {
+                Ok(unread) => unread,
                 Err(failure) => {
                     error!("an order was not carried out: {failure}; check the disk");
                     return Ok(Response::Ready(self.server.acknowledge(&order, Err(Status::Unwritten), now)));
                 }
             };
-            if news.is_empty() {
+            if unread.is_empty() {
                 self.carry_out(change)?;
                 return Ok(self.acknowledge(&order, client, now));
             }
-            self.take(news)?;
+            self.take(unread)?;
         }
         Ok(Response::Nothing)
     }
@@ -189,8 +188,9 @@ impl Core {
         let applied = self.server.apply(change);
         applied.map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
         let object = change.object();
-        info!(number = object.number, "order of a holder carried out: {}", kind(&object.body));
-        self.log.note(&json!({ "event": "order", "number": object.number }));
+        self.log.report(
+            event!(INFO "order" { number = object.number } "order of a holder carried out: {}", kind(&object.body)),
+        );
         self.announce();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Changes that the operator or an invited holder makes through the API: on the disk before they are answered.
 
-use serde_json::json;
-use tracing::{error, info};
+use crate::roles::events::event;
+use tracing::error;
 use wayleave_control::capability::{ChangeBody, State};
 use wayleave_core::Now;
 
@@ -25,11 +25,11 @@ impl Core {
         decide: &mut dyn FnMut(&State) -> Result<Option<ChangeBody>, Problem>,
     ) -> Result<Result<u64, Problem>, Failure> {
         // What others appended counts before it is decided.
-        let news = match self.changes.news() {
-            Ok(news) => news,
+        let unread = match self.changes.read_new() {
+            Ok(unread) => unread,
             Err(failure) => return Ok(Err(disk(&failure))),
         };
-        self.take(news)?;
+        self.take(unread)?;
         for _ in 0..ATTEMPTS {
             let body = match decide(self.server.state()) {
                 Ok(Some(body)) => body,
@@ -41,12 +41,12 @@ impl Core {
                 Some(Err(error)) => return Ok(Err(Problem::new(ProblemKind::Conflict, error.to_string()))),
                 Some(Ok(signed)) => signed,
             };
-            let news = match self.changes.append(&signed) {
-                Ok(news) => news,
+            let unread = match self.changes.append(&signed) {
+                Ok(unread) => unread,
                 Err(failure) => return Ok(Err(disk(&failure))),
             };
-            if !news.is_empty() {
-                self.take(news)?;
+            if !unread.is_empty() {
+                self.take(unread)?;
                 continue;
             }
             self.server
@@ -54,8 +54,7 @@ impl Core {
                 .map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
             let number = signed.object().number;
             let what = summary(&signed.object().body);
-            info!(number, by, "change by the API: {what}");
-            self.log.note(&json!({ "event": "api-change", "number": number, "by": by, "what": what }));
+            self.log.report(event!(INFO "api-change" { number, by; what } "change by the API: {what}"));
             self.prepare(now);
             self.announce();
             return Ok(Ok(number));

@@ -6,18 +6,16 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 use wayleave_control::capability::{
-    ChangeTimes, ChargedAccount, JournalId, Ledger, MAX_MESSAGE, Reopening, RouterEvent, RouterNumber, RouterServer,
+    ChargedAccount, JournalId, Ledger, MAX_MESSAGE, Reopening, RouterEvent, RouterNumber, RouterServer,
     RouterServerConfig, RouterServerInput, RouterServerOutput, Usage, UsageBatch, UsageRecord,
 };
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
-use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{Limits, LinkEvent, Links, Listening};
-use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::node_tls::NodeIdentity;
-use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::{Change, FileStore, Record, Store, StoreError};
 use wayleave_runtime::tls::Role;
 
@@ -27,8 +25,9 @@ use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind};
-use crate::roles::Events;
 use crate::roles::daemon::{QUEUE, Running};
+use crate::roles::events::{EventLine, Events, event, shown};
+use crate::roles::link_driver::{self, Driver, LinkIo, when_durable};
 
 /// Totals that are kept, at most: about 100 octets each.
 const TOTALS: usize = 4 << 20;
@@ -46,29 +45,12 @@ const AHEAD: &str = "routers-ahead";
 const KEY: usize = 2 + 16 + ChargedAccount::LENGTH;
 
 /// What reaches the machine's loop.
-pub enum Event {
-    Link(LinkEvent),
-    Persisted(u64),
-    /// Its number and octets, and when changes of its records were signed.
-    List(u64, Arc<[u8]>, ChangeTimes),
-    Reopened(Reopening),
+pub type Event = link_driver::Event<RouterServer, Own>;
+
+pub enum Own {
     /// Time to see what there is for replicas.
     Sweep,
     Configure(Box<KeyFile>),
-    Query(Query<RouterServer>),
-    Stop,
-}
-
-impl From<LinkEvent> for Event {
-    fn from(event: LinkEvent) -> Self {
-        Event::Link(event)
-    }
-}
-
-impl From<Query<RouterServer>> for Event {
-    fn from(query: Query<RouterServer>) -> Self {
-        Event::Query(query)
-    }
 }
 
 /// The running machine.
@@ -118,7 +100,7 @@ impl Routers {
             names,
             log,
         };
-        let running = Running::start(machine, io, clock, (events, inbox));
+        let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self { running, store, _listening: listening }))
     }
 }
@@ -245,56 +227,45 @@ struct RouterIo {
     log: Events,
 }
 
-impl Io<RouterServer> for RouterIo {
-    type Event = Event;
-    type Error = Failure;
+impl LinkIo<RouterServer> for RouterIo {
+    type Own = Own;
 
-    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
-        if let Event::Link(event) = event { event.source() } else { None }
-    }
-
-    fn step(&mut self, event: Event) -> Step<RouterServer> {
-        Step::Input(match event {
-            Event::Link(LinkEvent::Up { link, pin, .. }) => {
-                let Role::Node(peer) = pin.role else { return Step::Ignore };
-                if self.copies.up(link, &peer) {
-                    return Step::Ignore;
-                }
-                RouterServerInput::Connected { link, peer }
+    fn link(&mut self, event: LinkEvent) -> Option<RouterServerInput> {
+        match event {
+            LinkEvent::Up { link, pin, .. } => {
+                let Role::Node(peer) = pin.role else { return None };
+                (!self.copies.up(link, &peer)).then_some(RouterServerInput::Connected { link, peer })
             }
-            Event::Link(LinkEvent::Frame { link, bytes, .. }) => match self.copies.frame(link, &bytes) {
-                None => RouterServerInput::Frame { link, octets: bytes },
+            LinkEvent::Frame { link, bytes, .. } => match self.copies.frame(link, &bytes) {
+                None => Some(RouterServerInput::Frame { link, octets: bytes }),
                 Some(answer) => {
                     match answer {
                         Ok(octets) => octets.into_iter().for_each(|octets| self.links.send(link, octets)),
                         Err(why) => self.links.close(link, why),
                     }
-                    return Step::Ignore;
+                    None
                 }
             },
-            Event::Link(LinkEvent::Down { link, .. }) => {
-                if self.copies.down(link) {
-                    return Step::Ignore;
-                }
-                RouterServerInput::Disconnected { link }
+            LinkEvent::Down { link, .. } => {
+                (!self.copies.down(link)).then_some(RouterServerInput::Disconnected { link })
             }
-            Event::Sweep => {
+            LinkEvent::Failed { .. } => None,
+        }
+    }
+
+    fn own(&mut self, own: Own) -> Step<RouterServer> {
+        Step::Input(match own {
+            Own::Sweep => {
                 self.copies.sweep().into_iter().for_each(|(link, octets)| self.links.send(link, octets));
                 RouterServerInput::Settle { closed: closed_by_operator(&self.closing) }
             }
-            Event::Link(LinkEvent::Failed { .. }) => return Step::Ignore,
-            Event::Persisted(id) => RouterServerInput::Persisted(id),
-            Event::List(number, octets, times) => RouterServerInput::List { number, octets, times },
-            Event::Reopened(reopening) => RouterServerInput::Reopened(reopening),
-            Event::Configure(config) => {
+            Own::Configure(config) => {
                 self.names = config.router_names();
                 for link in self.copies.configure(config.replicas()) {
                     self.links.close(link, "this replica is no longer configured");
                 }
                 RouterServerInput::Configure { routers: config.routers(), rates: config.rates() }
             }
-            Event::Query(query) => return Step::Query(query),
-            Event::Stop => return Step::Stop,
         })
     }
 
@@ -303,11 +274,10 @@ impl Io<RouterServer> for RouterIo {
             RouterServerOutput::Send { link, octets } => self.links.send(link, octets),
             RouterServerOutput::Close { link, why } => self.links.close(link, why),
             RouterServerOutput::Persist(batch) => {
-                let (events, id) = (self.events.clone(), batch.id);
-                let durable = move || drop(events.blocking_send(Event::Persisted(id)));
-                self.store.submit(changes(&batch), Box::new(durable))?;
+                let durable = when_durable(&self.events, RouterServerInput::Persisted(batch.id));
+                self.store.submit(changes(&batch), durable)?;
             }
-            RouterServerOutput::Event(event) => self.note(&event),
+            RouterServerOutput::Event(event) => self.log.report(self.line(&event)),
         }
         Ok(())
     }
@@ -318,87 +288,53 @@ impl RouterIo {
         self.names.get(&router).cloned().unwrap_or_else(|| format!("router {router}"))
     }
 
-    fn note(&self, event: &RouterEvent) {
-        let (kind, of) = match event {
-            RouterEvent::Connected(router) => ("router-connected", *router),
-            RouterEvent::Disconnected(router) => ("router-disconnected", *router),
-            RouterEvent::Stranger(_) => ("stranger", 0),
-            RouterEvent::Malformed { router, .. } | RouterEvent::Unexpected(router) => ("router-erred", *router),
-            RouterEvent::Refused { router, .. } => ("usage-refused", *router),
-            RouterEvent::Behind(router) => ("router-behind", *router),
-            RouterEvent::Late(router) => ("usage-late", *router),
-            RouterEvent::TooLate(router) => ("usage-too-late", *router),
-            RouterEvent::Differs { router, .. } => ("rate-differs", *router),
-            RouterEvent::Ahead { router, .. } => ("router-ahead", *router),
-            RouterEvent::Closed(_) => ("usage-closed", 0),
-        };
-        let Some(Line { suppressed }) = self.log.admit(kind, of.into()) else { return };
-        let router = self.name(of);
+    /// What the operator is told.
+    fn line(&self, event: &RouterEvent) -> EventLine {
+        let name = |router: &RouterNumber| self.name(*router);
         match event {
-            RouterEvent::Closed(second) => {
-                info!(before = utc(*second), "usage is closed: its key epochs are kept as sums of months");
-                return self.log.note(&json!({ "event": kind, "before": utc(*second) }));
+            RouterEvent::Closed(second) => event!(INFO "usage-closed" by 0, { before = utc(*second) }
+                "usage is closed: its key epochs are kept as sums of months"),
+            RouterEvent::Connected(of) => event!(INFO "router-connected" by *of, { router = name(of) } "connected"),
+            RouterEvent::Disconnected(of) => event!(INFO "router-disconnected" by *of, { router = name(of) }
+                "disconnected: its usage waits with it"),
+            RouterEvent::Stranger(identity) => event!(WARN "stranger" by 0, { identity = shown(identity) }
+                "whoever connected is no router of this configuration"),
+            RouterEvent::Malformed { router: of, error } => {
+                event!(ERROR "router-erred" by *of, { router = name(of); why = shown(error) }
+                    "the router sent a malformed message: {error}")
             }
-            RouterEvent::Connected(_) => info!(router, suppressed, "connected"),
-            RouterEvent::Disconnected(_) => info!(router, suppressed, "disconnected: its usage waits with it"),
-            RouterEvent::Stranger(identity) => {
-                warn!(%identity, suppressed, "whoever connected is no router of this configuration");
-                return self.log.note(&json!({ "event": kind, "identity": identity.to_string() }));
+            RouterEvent::Unexpected(of) => event!(ERROR "router-erred" by *of, { router = name(of) }
+                "the router sent a message that routers do not send"),
+            RouterEvent::Refused { router: of, why } => {
+                event!(ERROR "usage-refused" by *of, { router = name(of); why = shown(why) } "the router's usage is not taken: {why}")
             }
-            RouterEvent::Malformed { error, .. } => {
-                error!(router, suppressed, "the router sent a malformed message: {error}")
-            }
-            RouterEvent::Unexpected(_) => {
-                error!(router, suppressed, "the router sent a message that routers do not send")
-            }
-            RouterEvent::Refused { why, .. } => error!(router, suppressed, "the router's usage is not taken: {why}"),
-            RouterEvent::Behind(_) => warn!(
-                router,
-                suppressed,
+            RouterEvent::Behind(of) => event!(WARN "router-behind" by *of, { router = name(of) }
                 "the router's totals are older than those that it reported, or another router's: its state was put back, or copied; it \
-                 goes on counting from there, and what it forwarded between is on no bill twice"
-            ),
-            RouterEvent::Late(_) => warn!(
-                router,
-                suppressed, "the router reported usage of closed time: it is on the next statement, marked as late"
-            ),
-            RouterEvent::TooLate(_) => error!(
-                router,
-                suppressed,
+                 goes on counting from there, and what it forwarded between is on no bill twice"),
+            RouterEvent::Late(of) => event!(WARN "usage-late" by *of, { router = name(of) }
+                "the router reported usage of closed time: it is on the next statement, marked as late"),
+            RouterEvent::TooLate(of) => event!(ERROR "usage-too-late" by *of, { router = name(of) }
                 "the router reported usage of time that was closed before this server knew it: it is on no statement, since it may be on \
-                 another router's; if the router was never billed, see `wayleave show accounts` there"
-            ),
-            RouterEvent::Ahead { has, own, .. } => error!(
-                router,
-                suppressed,
+                 another router's; if the router was never billed, see `wayleave show accounts` there"),
+            RouterEvent::Ahead { router: of, has, own, .. } => {
+                event!(ERROR "router-ahead" by *of, { router = name(of) }
                 "the router has list {has} of revocations, which was made of change {} of other records than these, and these make list \
                  {own}: they were set back to an old copy; the router keeps its list and is sent none, also after a restart; restore the \
-                 records from the last backup, or from a replica, and start again; or revoke again what is missing here, then \
-                 remove the router's state and start it again",
-                has >> 32
-            ),
-            RouterEvent::Differs { rate, .. } => warn!(
-                router,
-                suppressed,
-                principal = rate.payer.principal.number(),
-                rate = rate.rate,
-                routers = rate.routers,
-                "the router reckons with another rate or number of routers: it keeps to its floor until both configurations say the same"
-            ),
+                 records from the last backup, or from a replica, and start again; or revoke again what is missing here, then remove the \
+                 router's state and start it again", has >> 32)
+            }
+            RouterEvent::Differs { router: of, rate } => {
+                let (principal, routers) = (rate.payer.principal.number(), rate.routers);
+                event!(WARN "rate-differs" by *of, { router = name(of), principal, rate = rate.rate, routers }
+                    "the router has another rate or number of routers configured: it keeps to its floor until both configurations agree")
+            }
         }
-        let mut line = json!({ "event": kind, "router": router });
-        match event {
-            RouterEvent::Refused { why, .. } => line["why"] = json!(why.to_string()),
-            RouterEvent::Malformed { error, .. } => line["why"] = json!(error.to_string()),
-            _ => {}
-        }
-        self.log.note(&line);
     }
 }
 
 /// How routers stand, for the status page.
 pub fn standing(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> Value {
-    let router = |(number, standing): (&RouterNumber, &wayleave_control::capability::RouterStanding)| {
+    let router = |(number, standing): (&RouterNumber, &wayleave_control::capability::RouterStatus)| {
         json!({
             "number": number,
             "name": names.get(number),
@@ -411,5 +347,5 @@ pub fn standing(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -
             "confirmed": server.ledger().confirmed().get(number),
         })
     };
-    server.standing().iter().map(router).collect()
+    server.status().iter().map(router).collect()
 }

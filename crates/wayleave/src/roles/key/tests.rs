@@ -1,4 +1,7 @@
 //! A replica that is behind, at a writer that compacts its records all the time; and a panic with the server in hand.
+//!
+//! PLA-06, behind and set back: a replica far behind at a writer that compacts after each message: one transfer, and
+//! none if it is too far behind.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -86,7 +89,7 @@ impl Replica {
             return Ok(vec![ChannelMessage::Fetch { number, piece }]);
         }
         fetching.check(&self.server)?.finish(Changes::open(&self.of.records())?)?;
-        self.changes.news()?.apply(&mut self.server)?;
+        self.changes.read_new()?.apply(&mut self.server)?;
         Ok(vec![self.ask()])
     }
 }

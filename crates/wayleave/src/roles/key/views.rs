@@ -150,9 +150,9 @@ impl KeyView {
         let begin = bounds.map_or(Bound::Unbounded, |(first, _)| Bound::Included(first));
         let (first, last) = (first.unwrap_or(begin), bounds.map(|(_, last)| last));
         let read = move |server: &mut RouterServer| {
-            (server.ledger().page(first, last, most), server.ledger().tenancies().clone())
+            (server.ledger().page(first, last, most), server.ledger().account_periods().clone())
         };
-        let (UsagePage { totals, next, moved }, tenancies) = daemon::query(events, read).await?;
+        let (UsagePage { totals, next, moved }, account_periods) = daemon::query(events, read).await?;
         let router = self.names();
         // Questions wait while the server is locked: only names are taken there.
         let names: BTreeMap<_, _> = {
@@ -163,7 +163,7 @@ impl KeyView {
         };
         let account = |principal| names.get(&principal).cloned();
         let principal = principal.map(Principal::number);
-        Ok((usage::lines(&totals, principal, &account, &tenancies, &router), next, moved))
+        Ok((usage::lines(&totals, principal, &account, &account_periods, &router), next, moved))
     }
 }
 
@@ -232,9 +232,9 @@ impl View for KeyView {
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
-        let standing = self.routers().await.ok()?;
+        let routers = self.routers().await.ok()?;
         let of_routers = |what: &str| {
-            standing.as_array().into_iter().flatten().map(|router| router[what].clone()).collect::<Vec<_>>()
+            routers.as_array().into_iter().flatten().map(|router| router[what].clone()).collect::<Vec<_>>()
         };
         let connected = of_routers("connected").iter().filter(|up| **up == true).count();
         let sum = |what: &str| of_routers(what).iter().filter_map(Value::as_u64).sum::<u64>();
@@ -330,8 +330,8 @@ impl View for KeyView {
 fn invitations(state: &State) -> Value {
     let now = unix_now().secs();
     let mut counts: BTreeMap<&str, usize> = ["open", "used", "expired", "withdrawn"].map(|name| (name, 0)).into();
-    for (invitation, standing) in state.invitations() {
-        *counts.entry(state_name(invitation, standing, now)).or_default() += 1;
+    for (invitation, status) in state.invitations() {
+        *counts.entry(state_name(invitation, status, now)).or_default() += 1;
     }
     json!(counts)
 }

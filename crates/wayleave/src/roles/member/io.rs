@@ -1,20 +1,19 @@
 //! The I/O of a member's proxy: links to both parties, the own router, the store, jobs, the log.
 
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tracing::{error, info, warn};
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_crypto::secret::Seed;
 use wayleave_member::{Input, MemberProxy, Output};
 use wayleave_route_server::frames::{PROTOCOL, Rejection};
-use wayleave_route_server::member::MemberEvent;
+use wayleave_route_server::member::{Alarm, MemberEvent};
 use wayleave_route_server::party::PartyNumber;
 use wayleave_runtime::clock::{unix_now, utc};
-use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{LinkEvent, Links};
-use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::{FileStore, Store};
 
@@ -22,22 +21,13 @@ use crate::failure::Failure;
 use crate::roles::attestation::{self, slot_record};
 use crate::roles::bgp_peer::RouteQueue;
 use crate::roles::daemon::fresh;
+use crate::roles::events::{EventLine, Events, event, shown};
+use crate::roles::link_driver::{self, LinkIo, when_durable};
 use crate::roles::link_faults::{Fault, LinkEndpoint, LinkFaults};
-use crate::roles::{Events, state};
+use crate::roles::state;
 
 /// What reaches the machine's loop.
-pub enum Event {
-    Link(LinkEvent),
-    Input(Input),
-    Query(Query<MemberProxy>),
-    Stop,
-}
-
-impl From<LinkEvent> for Event {
-    fn from(event: LinkEvent) -> Self {
-        Event::Link(event)
-    }
-}
+pub type Event = link_driver::Event<MemberProxy, Infallible>;
 
 impl From<PeerEvent> for Event {
     fn from(event: PeerEvent) -> Self {
@@ -48,12 +38,6 @@ impl From<PeerEvent> for Event {
 impl From<Input> for Event {
     fn from(input: Input) -> Self {
         Event::Input(input)
-    }
-}
-
-impl From<Query<MemberProxy>> for Event {
-    fn from(query: Query<MemberProxy>) -> Self {
-        Event::Query(query)
     }
 }
 
@@ -82,41 +66,37 @@ pub struct MemberIo {
     pub log: Events,
 }
 
-impl Io<MemberProxy> for MemberIo {
-    type Event = Event;
-    type Error = Failure;
+impl LinkIo<MemberProxy> for MemberIo {
+    type Own = Infallible;
 
-    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
+    fn link(&mut self, event: LinkEvent) -> Option<Input> {
         match event {
-            Event::Link(event) => event.source(),
-            Event::Input(Input::Router(_)) => Some(&self.router),
-            Event::Input(_) | Event::Query(_) | Event::Stop => None,
-        }
-    }
-
-    fn step(&mut self, event: Event) -> Step<MemberProxy> {
-        Step::Input(match event {
-            Event::Link(LinkEvent::Up { link, pin, exporter, peer_clock, .. }) => {
+            LinkEvent::Up { link, pin, exporter, peer_clock, .. } => {
                 self.faults.up(pin.id, self.exchange.party(pin.id), peer_clock);
                 self.up.insert(link, pin.id);
                 let party = if pin.id == 1 { PartyNumber::One } else { PartyNumber::Two };
-                Input::LinkUp { link, party, exporter: Seed::new(*exporter.0) }
+                Some(Input::LinkUp { link, party, exporter: Seed::new(*exporter.0) })
             }
-            Event::Link(LinkEvent::Frame { link, bytes, .. }) => Input::Frame { link, bytes },
-            Event::Link(LinkEvent::Down { link, reason }) => {
+            LinkEvent::Frame { link, bytes, .. } => Some(Input::Frame { link, bytes }),
+            LinkEvent::Down { link, reason } => {
                 if let Some(party) = self.up.remove(&link) {
                     self.ended(party, &reason);
                 }
-                Input::LinkDown { link }
+                Some(Input::LinkDown { link })
             }
-            Event::Link(LinkEvent::Failed { pin, failure }) => {
+            LinkEvent::Failed { pin, failure } => {
                 self.faults.failed(pin.id, self.exchange.party(pin.id), &failure);
-                return Step::Ignore;
+                None
             }
-            Event::Input(input) => input,
-            Event::Query(query) => return Step::Query(query),
-            Event::Stop => return Step::Stop,
-        })
+        }
+    }
+
+    fn own(&mut self, own: Infallible) -> Step<MemberProxy> {
+        match own {}
+    }
+
+    fn source(&self, input: &Input) -> Option<&PeerName> {
+        matches!(input, Input::Router(_)).then_some(&self.router)
     }
 
     fn before(&mut self, machine: &mut MemberProxy) -> Result<(), Failure> {
@@ -134,25 +114,21 @@ impl Io<MemberProxy> for MemberIo {
                 if refused { self.links.close_refused(link, &reason) } else { self.links.close(link, &reason) }
             }
             Output::Persist { id, changes } => {
-                state::submit(&self.store, changes, self.when_durable(Input::Persisted(id)))?;
+                state::submit(&self.store, changes, when_durable(&self.events, Input::Persisted(id)))?;
             }
             Output::Install { prefix, attributes } => self.routes.set(prefix, attributes),
             Output::Event(event) => {
-                if let Some(Line { suppressed }) =
-                    kind(&event).map_or(Some(Line::default()), |kind| self.log.admit(kind, 0))
-                {
-                    self.log(&event, suppressed);
-                    self.log.note(&event);
+                if matches!(event, MemberEvent::Synced { .. }) {
+                    self.faults.well();
                 }
+                self.report(&event);
             }
             Output::Job(job) => attestation::work(move || Input::JobDone(job.run()), &self.events),
             Output::PersistSlot { id, public, slot } => {
-                let durable = self.when_durable(Input::SlotPersisted(id));
+                let durable = when_durable(&self.events, Input::SlotPersisted(id));
                 self.store.submit(vec![slot_record(public, slot)], durable)?;
             }
-            Output::AttestationEvent(event) => {
-                attestation::log(&event, &self.log).iter().for_each(|noted| self.log.note(noted));
-            }
+            Output::AttestationEvent(event) => self.log.report(attestation::line(&event)),
         }
         Ok(())
     }
@@ -202,112 +178,57 @@ impl MemberIo {
         self.last_end = format!("the link to {name} ended: {reason}");
     }
 
-    fn log(&self, event: &MemberEvent, suppressed: Option<u64>) {
-        match event {
-            MemberEvent::SessionDown => {
-                warn!(
-                    "session with the parties down: {}; routes in the router are kept for stale_secs, and both links are \
-                     opened again",
-                    self.last_end
-                );
+    /// Reports an event. What a party says against this member stays in the status until it is mended, and is told once.
+    fn report(&self, event: &MemberEvent) {
+        let line = line(event, &self.exchange, &self.last_end);
+        let fault = match event {
+            MemberEvent::Rejected { party, why: Rejection::Removed { .. } } => Some(Fault::Removal(u32::from(*party))),
+            MemberEvent::Rejected { party, .. } | MemberEvent::SetRefused { party, .. } => {
+                Some(Fault::Refusal(u32::from(*party)))
             }
-            MemberEvent::Rejected { party, why } => {
-                let words = self.exchange.rejection(*party, why);
-                let about = match why {
-                    Rejection::Removed { .. } => Fault::Removal(u32::from(*party)),
-                    _ => Fault::Refusal(u32::from(*party)),
-                };
-                self.faults.report(about, &words, true);
-            }
-            MemberEvent::SetRefused { party, why } => {
-                let words = format!(
-                    "party {party} shows a member set {why}; nothing of it is used: compare `[exchange] operators` with what both \
-                     operators give, and if they are right, tell both operators"
-                );
-                self.faults.report(Fault::Refusal(u32::from(*party)), &words, true);
-            }
-            event => {
-                if matches!(event, MemberEvent::Synced { .. }) {
-                    self.faults.well();
-                }
-                log(event, suppressed);
-            }
+            _ => None,
+        };
+        if fault.is_none_or(|about| self.faults.keep(about, line.text())) {
+            self.log.report(line);
         }
-    }
-
-    /// Sends `input` to the machine once a write of the store is durable.
-    fn when_durable(&self, input: Input) -> Box<dyn FnOnce() + Send> {
-        let events = self.events.clone();
-        Box::new(move || drop(events.blocking_send(Event::Input(input))))
     }
 }
 
-/// What a line is about that others can cause again and again.
-fn kind(event: &MemberEvent) -> Option<&'static str> {
+/// What the operator is told; `last_end` is why the last link to a party ended.
+pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> EventLine {
     match event {
-        MemberEvent::Alarm(_) => Some("alarm"),
-        MemberEvent::Refused { .. } => Some("refused"),
-        MemberEvent::OutcomeOverdue { .. } => Some("outcome-overdue"),
-        MemberEvent::RankingMissed { .. } => Some("ranking-missed"),
-        MemberEvent::SetRefused { .. } => Some("set-refused"),
-        MemberEvent::OlderSet { .. } => Some("older-set"),
-        MemberEvent::SetsDiffer { .. } => Some("sets-differ"),
-        MemberEvent::ExportsDiffer { .. } => Some("exports-differ"),
-        MemberEvent::NotAnnounced { .. } => Some("not-announced"),
-        MemberEvent::Deferred { .. } => Some("deferred"),
-        MemberEvent::OwnOrder { .. } => Some("own-order"),
-        _ => None,
-    }
-}
-
-fn log(event: &MemberEvent, suppressed: Option<u64>) {
-    match event {
-        MemberEvent::Alarm(alarm) => {
-            let suspects: Vec<String> = alarm.suspects.iter().map(ToString::to_string).collect();
-            let suspects = suspects.join(", ");
-            error!(
-                route = alarm.handle,
-                suspects,
-                suppressed,
-                "misbehaviour detected: {}; possible causes: {suspects}; `wayleave show events` keeps it",
-                alarm.what
-            );
+        MemberEvent::Alarm(Alarm { what, handle, suspects }) => {
+            let names: Vec<String> = suspects.iter().map(ToString::to_string).collect();
+            let names = names.join(", ");
+            event!(ERROR "alarm" by 0, { route = handle, suspects = names; what, handle, suspects }
+                "misbehaviour detected: {what}; possible causes: {names}; `wayleave show events` keeps it")
         }
-        // With what the configuration says.
-        MemberEvent::SessionDown | MemberEvent::Rejected { .. } | MemberEvent::SetRefused { .. } => {}
-        MemberEvent::Deferred { seconds } => {
-            warn!(
-                seconds,
-                suppressed,
-                "this member asked for all routes, or connected again, more often than the exchange allows; they come in {seconds} seconds at the earliest"
-            );
-        }
-        MemberEvent::OwnOrder { seconds } => {
-            warn!(
-                seconds,
-                suppressed,
-                "this member asked for all routes, or connected again, more often than the exchange has Select-Best choose among them: its own order decides until routes change; Select-Best chooses among all again in {seconds} seconds"
-            );
-        }
-        MemberEvent::Queued { ahead } => {
-            info!(ahead, "the parties send all routes to {ahead} members before this one");
-        }
-        MemberEvent::Synced { objects, own } => {
-            info!(objects, own, "session with the parties up: all routes received");
-        }
-        MemberEvent::Refused { version, reason } => {
-            warn!(version, suppressed, "a party refused a route of this member: {reason}; the route is not announced");
-        }
-        MemberEvent::Column { from, to, objects } => {
-            info!(from, to, objects, "the exchange has new members: own routes extended to them");
-        }
+        MemberEvent::SessionDown => event!(WARN "session-down" {}
+            "session with the parties down: {last_end}; routes in the router are kept for stale_secs, and both links are opened again"),
+        MemberEvent::Rejected { party, why } => event!(ERROR "rejected" {; party, why = shown(why) }
+            "{}", exchange.rejection(*party, why)),
+        MemberEvent::SetRefused { party, why } => event!(ERROR "set-refused" by 0, {; party, why }
+            "party {party} shows a member set {why}; nothing of it is used: compare `[exchange] operators` with what both operators give, \
+             and if they are right, tell both operators"),
+        MemberEvent::Deferred { seconds } => event!(WARN "deferred" by 0, { seconds }
+            "this member asked for all routes, or connected again, more often than the exchange allows; they come in {seconds} seconds \
+             at the earliest"),
+        MemberEvent::OwnOrder { seconds } => event!(WARN "own-order" by 0, { seconds }
+            "this member asked for all routes, or connected again, more often than the exchange has Select-Best choose among them: its \
+             own order decides until routes change; Select-Best chooses among all again in {seconds} seconds"),
+        MemberEvent::Queued { ahead } => event!(INFO "queued" { ahead }
+            "the parties send all routes to {ahead} members before this one"),
+        MemberEvent::Synced { objects, own } => event!(INFO "synced" { objects, own }
+            "session with the parties up: all routes received"),
+        MemberEvent::Refused { version, reason } => event!(WARN "refused" by 0, { version; reason = shown(reason) }
+            "a party refused a route of this member: {reason}; the route is not announced"),
+        MemberEvent::Column { from, to, objects } => event!(INFO "column" { from, to, objects }
+            "the exchange has new members: own routes extended to them"),
         MemberEvent::NewMember { slot, name, asn, earlier, held } => {
             let what = match (earlier, held) {
-                (Some(first), true) => {
-                    format!(
-                        "its AS has slot {first} already; it is held and gets no routes; if its holder confirms it, add {slot} to `released`"
-                    )
-                }
+                (Some(first), true) => format!(
+                    "its AS has slot {first} already; it is held and gets no routes; if its holder confirms it, add {slot} to `released`"
+                ),
                 (Some(first), false) => {
                     format!("its AS has slot {first} already; ask its holder whether the slot is theirs")
                 }
@@ -315,75 +236,30 @@ fn log(event: &MemberEvent, suppressed: Option<u64>) {
                 (None, false) => "it gets routes as your policy says".to_owned(),
             };
             if earlier.is_some() || *held {
-                warn!(slot, name, asn, "new slot {slot} at the exchange, {name} (AS{asn}): {what}");
+                event!(WARN "new-member" { slot, name, asn; earlier, held } "new slot {slot} at the exchange, {name} (AS{asn}): {what}")
             } else {
-                info!(slot, name, asn, "new slot {slot} at the exchange, {name} (AS{asn}): {what}");
+                event!(INFO "new-member" { slot, name, asn; earlier, held } "new slot {slot} at the exchange, {name} (AS{asn}): {what}")
             }
         }
-        MemberEvent::NotAMember { slot } => {
-            error!(
-                slot,
-                "the member set does not list this member's key in slot {slot}; compare `wayleave keys show` with what the exchange has"
-            );
-        }
-        MemberEvent::OlderSet { party, shown, in_force } => {
-            error!(
-                party,
-                shown,
-                in_force,
-                suppressed,
-                "party {party} shows member set {shown}, which is past or lacks a removal; nothing is used until it shows what was in force (set {in_force}): tell its operator"
-            );
-        }
-        MemberEvent::SetsDiffer { numbers: [one, two] } => {
-            error!(
-                suppressed,
-                "the parties show different member sets (party 1 number {one}, party 2 number {two}); nothing is used until they show one: tell both operators"
-            );
-        }
-        MemberEvent::ExportsDiffer { modes: [one, two] } => {
-            error!(
-                suppressed,
-                "party 1 has `export = \"{one}\"` and party 2 `export = \"{two}\"`; nothing is announced until they have the same: tell both operators"
-            );
-        }
-        MemberEvent::RankingMissed { batch } => {
-            warn!(
-                batch,
-                suppressed,
-                "this member's ranking did not reach both parties in time, and its own order decided; if that happens again, look at the load and the links of this machine"
-            );
-        }
-        MemberEvent::OutcomeOverdue { batch } => {
-            warn!(
-                batch,
-                suppressed, "no result of Select-Best in time; routes are chosen by this member's own ranking"
-            );
-        }
-        MemberEvent::NotAnnounced { prefix, why } => {
-            warn!(
-                prefix,
-                suppressed,
-                "the router's route to {prefix} is not announced: {why}; `wayleave why --announced {prefix}` says what to do"
-            );
-        }
-        MemberEvent::Stale { routes } => {
-            warn!(routes, "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sets_that_one_party_shows_again_and_again_do_not_fill_the_log() {
-        let events = [
-            MemberEvent::SetRefused { party: 1, why: "that does not count".to_owned() },
-            MemberEvent::OlderSet { party: 1, shown: 1, in_force: 2 },
-            MemberEvent::SetsDiffer { numbers: [1, 2] },
-        ];
-        assert!(events.iter().all(|event| kind(event).is_some()));
+        MemberEvent::NotAMember { slot } => event!(ERROR "not-a-member" { slot }
+            "the member set does not list this member's key in slot {slot}; compare `wayleave keys show` with what the exchange has"),
+        MemberEvent::OlderSet { party, shown, in_force } => event!(ERROR "older-set" by 0, { party, shown, in_force }
+            "party {party} shows member set {shown}, which is past or lacks a removal; nothing is used until it shows what was in force \
+             (set {in_force}): tell its operator"),
+        MemberEvent::SetsDiffer { numbers: numbers @ [one, two] } => event!(ERROR "sets-differ" by 0, {; numbers }
+            "the parties show different member sets (party 1 number {one}, party 2 number {two}); nothing is used until they show one: \
+             tell both operators"),
+        MemberEvent::ExportsDiffer { modes: modes @ [one, two] } => event!(ERROR "exports-differ" by 0, {; modes }
+            "party 1 has `export = \"{one}\"` and party 2 `export = \"{two}\"`; nothing is announced until they have the same: tell both \
+             operators"),
+        MemberEvent::RankingMissed { batch } => event!(WARN "ranking-missed" by 0, { batch }
+            "this member's ranking did not reach both parties in time, and its own order decided; if that happens again, look at the \
+             load and the links of this machine"),
+        MemberEvent::OutcomeOverdue { batch } => event!(WARN "outcome-overdue" by 0, { batch }
+            "no result of Select-Best in time; routes are chosen by this member's own ranking"),
+        MemberEvent::NotAnnounced { prefix, why } => event!(WARN "not-announced" by 0, { prefix; why }
+            "the router's route to {prefix} is not announced: {why}; `wayleave why --announced {prefix}` says what to do"),
+        MemberEvent::Stale { routes } => event!(WARN "stale" { routes }
+            "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn"),
     }
 }

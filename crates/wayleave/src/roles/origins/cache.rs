@@ -27,7 +27,7 @@ impl Answer {
     /// What still counts of it once its cache is no longer in use.
     fn remaining(self) -> Option<Self> {
         self.snapshot.expires.filter(|expires| *expires > Instant::now())?;
-        let snapshot = Snapshot { standing: CacheState::Stale, ..self.snapshot };
+        let snapshot = Snapshot { state: CacheState::Stale, ..self.snapshot };
         Some(Self { snapshot, ..self })
     }
 }
@@ -54,7 +54,7 @@ impl FollowedCache {
     /// What counts now; marks it as read.
     pub(super) fn answer(&mut self) -> Answer {
         let snapshot = self.snapshots.borrow_and_update().clone();
-        if snapshot.standing != CacheState::NoData {
+        if snapshot.state != CacheState::NoData {
             self.before = None;
         }
         if let Some(before) = self.before.take() {
@@ -69,7 +69,7 @@ impl FollowedCache {
 
     /// Waits for the cache's first answer. Cancel safe.
     pub(super) async fn answered(&mut self) {
-        let _ = self.snapshots.wait_for(|snapshot| snapshot.standing != CacheState::NoData).await; // fails once it is not followed
+        let _ = self.snapshots.wait_for(|snapshot| snapshot.state != CacheState::NoData).await; // fails once it is not followed
     }
 
     /// Waits until something else counts. Cancel safe.
@@ -96,6 +96,9 @@ impl Drop for FollowedCache {
 
 #[cfg(test)]
 mod tests {
+    //! KCX-18: an RTR cache over TLS at a reload, wanted again or another: the same session, or what was known counts
+    //! until the next cache answers or it expires.
+
     use super::*;
     use std::sync::Arc;
     use std::time::Duration;
@@ -120,13 +123,8 @@ mod tests {
         let vrp = Vrp { prefix: "192.0.2.0/24".parse().expect("a prefix"), max_length: 24, asn: Asn(64_496) };
         let validated = Arc::new(RpkiData { vrps: [vrp].into(), ..RpkiData::default() });
         let expires = Some(Instant::now() + Duration::from_secs(600));
-        let (sender, snapshots) = watch::channel(Snapshot {
-            generation: 1,
-            standing: CacheState::Current,
-            validated,
-            expires,
-            problem: None,
-        });
+        let (sender, snapshots) =
+            watch::channel(Snapshot { generation: 1, state: CacheState::Current, validated, expires, problem: None });
         let task = tokio::spawn(std::future::pending());
         (Some(FollowedCache { cache, snapshots, task, before: None }), sender)
     }
@@ -139,7 +137,7 @@ mod tests {
 
     fn heard(followed: &mut Option<FollowedCache>) -> (String, CacheState, usize) {
         let heard = followed.as_mut().expect("followed").answer();
-        (heard.address, heard.snapshot.standing, heard.snapshot.validated.vrps.len())
+        (heard.address, heard.snapshot.state, heard.snapshot.validated.vrps.len())
     }
 
     #[tokio::test]

@@ -4,30 +4,26 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use tracing::{info, warn};
 use wayleave_control::frames::Host;
 use wayleave_control::node::{Node, NodeEvent, NodeInput, NodeOutput, Profile, Realm};
-use wayleave_control::realm::{Membership, Server};
+use wayleave_control::realm::Server;
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
-use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
-use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{Connecting, LinkEvent, Links};
-use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::node_tls::NodeIdentity;
-use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Role;
 
 use super::{LeaseState, NoConsent, NoPath, OwnIds, records};
 use crate::config::overlay::OverlaySection;
 use crate::failure::Failure;
-use crate::roles::Events;
 use crate::roles::daemon::fresh;
+use crate::roles::events::{EventLine, Events, event, shown};
+use crate::roles::link_driver::{self, LinkIo, when_durable};
 
 /// Servers to which links are kept, at most: beyond, the one that was not asked for longest is left.
 const MAX_SERVERS: usize = 256;
@@ -42,9 +38,9 @@ const MAX_FINDS: usize = 4096;
 type Found = Result<Vec<Path>, NoPath>;
 
 /// What reaches the machine's loop.
-pub enum Event {
-    Link(LinkEvent),
-    Persisted(u64),
+pub type Event = link_driver::Event<Node, Own>;
+
+pub enum Own {
     Find(Host, oneshot::Sender<Found>),
     Obtain {
         path: Path,
@@ -52,26 +48,9 @@ pub enum Event {
         to: oneshot::Sender<(u64, watch::Receiver<LeaseState>)>,
     },
     Release(u64),
-    Profile(Profile),
     Reload(Box<OverlaySection>),
-    /// The operator has renewed the node's membership.
-    Membership(Box<Signed<Membership>>),
     /// Time to see whether this server could be reached.
     Check(IdentityKey),
-    Query(Query<Node>),
-    Stop,
-}
-
-impl From<LinkEvent> for Event {
-    fn from(event: LinkEvent) -> Self {
-        Event::Link(event)
-    }
-}
-
-impl From<Query<Node>> for Event {
-    fn from(query: Query<Node>) -> Self {
-        Event::Query(query)
-    }
 }
 
 /// The link to one server.
@@ -167,12 +146,65 @@ impl OverlayIo {
             let left = UNREACHABLE.saturating_sub(connection.down_since.elapsed());
             tokio::spawn(async move {
                 tokio::time::sleep(left).await;
-                let _ = events.send(Event::Check(identity)).await; // fails if the node has stopped
+                let _ = events.send(Event::Own(Own::Check(identity))).await; // fails if the node has stopped
             });
         }
         connection.waiting.push_back(octets);
         Ok(())
     }
+
+    /// What the configuration says of the node, with those neighbours that are members.
+    pub fn profile(&self, realm: &Realm) -> Profile {
+        self.section.profile(self.identity.identity(), realm)
+    }
+
+    fn note(&self, event: &NodeEvent) {
+        let is_news = self.refusals.send_if_modified(|refusals| match event {
+            NodeEvent::Registered { server, .. } => refusals.remove(server).is_some(),
+            NodeEvent::NotRegistered { server, refusal } => {
+                let said = format!("path server {server} refused this node's advert: {refusal}");
+                refusals.insert(*server, said.clone()) != Some(said)
+            }
+            NodeEvent::Removed { server } => {
+                refusals.insert(*server, REMOVED.to_owned()).is_none_or(|before| before != REMOVED)
+            }
+            _ => false,
+        });
+        if matches!(event, NodeEvent::Removed { .. }) && !is_news {
+            return;
+        }
+        self.log.report(line(event));
+    }
+}
+
+/// What the operator is told.
+fn line(event: &NodeEvent) -> EventLine {
+    match event {
+        NodeEvent::Removed { server } => event!(WARN "removed" by 0, { server = shown(server) } "{REMOVED}"),
+        NodeEvent::Registered { server, sequence } => {
+            event!(INFO "registered" by 0, { server = shown(server), sequence }
+            "path server has this node's advert")
+        }
+        NodeEvent::NotRegistered { server, refusal } => {
+            event!(WARN "not-registered" by 0, { server = shown(server); why = shown(refusal) }
+                "path server refused this node's advert: {refusal}; others find no path over it there")
+        }
+        NodeEvent::Disbelieved { server, failure } => {
+            event!(WARN "disbelieved" by 0, { server = shown(server); why = shown(failure) }
+                "a claim of the path server is not used: {failure}")
+        }
+        NodeEvent::Delayed { reasons, .. } => {
+            let why = NoConsent { reasons: reasons.clone() };
+            event!(WARN "consent-delayed" by 0, {; why = shown(&why) }
+                "consents were not renewed and last until they expire: {why}")
+        }
+        NodeEvent::StoreDamaged => event!(ERROR "store-damaged" by 0, {}
+            "the state has records that this realm did not sign: it counts as lost, and is asked of path servers"),
+    }
+}
+
+impl LinkIo<Node> for OverlayIo {
+    type Own = Own;
 
     fn link(&mut self, event: LinkEvent) -> Option<NodeInput> {
         match event {
@@ -200,78 +232,9 @@ impl OverlayIo {
         }
     }
 
-    /// What the configuration says of the node, with those neighbours that are members.
-    pub fn profile(&self, realm: &Realm) -> Profile {
-        self.section.profile(self.identity.identity(), realm)
-    }
-
-    fn note(&self, event: &NodeEvent) {
-        let kind = match event {
-            NodeEvent::Registered { .. } => "registered",
-            NodeEvent::NotRegistered { .. } => "not-registered",
-            NodeEvent::Removed { .. } => "removed",
-            NodeEvent::Disbelieved { .. } => "disbelieved",
-            NodeEvent::Delayed { .. } => "consent-delayed",
-            NodeEvent::StoreDamaged => "store-damaged",
-        };
-        let is_news = self.refusals.send_if_modified(|refusals| match event {
-            NodeEvent::Registered { server, .. } => refusals.remove(server).is_some(),
-            NodeEvent::NotRegistered { server, refusal } => {
-                let said = format!("path server {server} refused this node's advert: {refusal}");
-                refusals.insert(*server, said.clone()) != Some(said)
-            }
-            NodeEvent::Removed { server } => {
-                refusals.insert(*server, REMOVED.to_owned()).is_none_or(|before| before != REMOVED)
-            }
-            _ => false,
-        });
-        if matches!(event, NodeEvent::Removed { .. }) && !is_news {
-            return;
-        }
-        let Some(Line { suppressed }) = self.log.admit(kind, 0) else { return };
-        match event {
-            NodeEvent::Removed { server } => {
-                warn!(%server, suppressed, "{REMOVED}");
-                self.log.note(&json!({ "event": kind, "server": server.to_string() }));
-            }
-            NodeEvent::Registered { server, sequence } => {
-                info!(%server, sequence, suppressed, "path server has this node's advert");
-                self.log.note(&json!({ "event": kind, "server": server.to_string(), "sequence": sequence }));
-            }
-            NodeEvent::NotRegistered { server, refusal } => {
-                warn!(%server, suppressed, "path server refused this node's advert: {refusal}; others find no path over it there");
-                self.log.note(&json!({ "event": kind, "server": server.to_string(), "why": refusal.to_string() }));
-            }
-            NodeEvent::Disbelieved { server, failure } => {
-                warn!(%server, suppressed, "a claim of the path server is not used: {failure}");
-                self.log.note(&json!({ "event": kind, "server": server.to_string(), "why": failure.to_string() }));
-            }
-            NodeEvent::Delayed { reasons, .. } => {
-                let why = NoConsent { reasons: reasons.clone() };
-                warn!(suppressed, "consents were not renewed and last until they expire: {why}");
-                self.log.note(&json!({ "event": kind, "why": why.to_string() }));
-            }
-            NodeEvent::StoreDamaged => self.log.note(&json!({ "event": kind })),
-        }
-    }
-}
-
-impl Io<Node> for OverlayIo {
-    type Event = Event;
-    type Error = Failure;
-
-    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
-        if let Event::Link(event) = event { event.source() } else { None }
-    }
-
-    fn step(&mut self, event: Event) -> Step<Node> {
-        Step::Input(match event {
-            Event::Link(event) => match self.link(event) {
-                Some(input) => input,
-                None => return Step::Ignore,
-            },
-            Event::Persisted(id) => NodeInput::Persisted(id),
-            Event::Find(host, to) => {
+    fn own(&mut self, own: Own) -> Step<Node> {
+        Step::Input(match own {
+            Own::Find(host, to) => {
                 self.finds.retain(|_, waiting| {
                     waiting.retain(|to| !to.is_closed());
                     !waiting.is_empty()
@@ -282,7 +245,7 @@ impl Io<Node> for OverlayIo {
                 self.finds.entry(host.clone()).or_default().push(to);
                 NodeInput::Find(host)
             }
-            Event::Obtain { path, seconds, to } => {
+            Own::Obtain { path, seconds, to } => {
                 let id = self.next_lease;
                 self.next_lease += 1;
                 let (state_to, state) = watch::channel(LeaseState::Asking);
@@ -292,25 +255,21 @@ impl Io<Node> for OverlayIo {
                 self.leases.insert(id, state_to);
                 NodeInput::Obtain { id, path, seconds }
             }
-            Event::Release(id) => {
+            Own::Release(id) => {
                 self.leases.remove(&id);
                 NodeInput::Release { id }
             }
-            Event::Profile(profile) => NodeInput::Profile(profile),
-            Event::Membership(membership) => NodeInput::Membership(membership),
-            Event::Reload(section) => {
+            Own::Reload(section) => {
                 self.section = *section;
                 NodeInput::Profile(self.profile(&Arc::clone(&self.realm.borrow())))
             }
-            Event::Check(identity) => match self.servers.get_mut(&identity) {
+            Own::Check(identity) => match self.servers.get_mut(&identity) {
                 Some(connection) if connection.link.is_none() && !connection.waiting.is_empty() => {
                     connection.waiting.clear();
                     NodeInput::Unreachable(identity)
                 }
                 _ => return Step::Ignore,
             },
-            Event::Query(query) => return Step::Query(query),
-            Event::Stop => return Step::Stop,
         })
     }
 
@@ -323,9 +282,7 @@ impl Io<Node> for OverlayIo {
         match output {
             NodeOutput::Send { to, octets } => self.send(&to, octets, feedback)?,
             NodeOutput::Persist { id, records } => {
-                let events = self.events.clone();
-                let durable = move || drop(events.blocking_send(Event::Persisted(id)));
-                records::submit(&self.store, &records, Box::new(durable))?;
+                records::submit(&self.store, &records, when_durable(&self.events, NodeInput::Persisted(id)))?;
             }
             NodeOutput::Paths { host, paths } => {
                 for to in self.finds.remove(&host).into_iter().flatten() {

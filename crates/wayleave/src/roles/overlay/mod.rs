@@ -19,7 +19,7 @@ use wayleave_control::consent::HopFailure;
 use wayleave_control::database::MAX_MEMBERS;
 use wayleave_control::frames::{Host, MAX_FRAME};
 pub use wayleave_control::node::Realm;
-use wayleave_control::node::{Node, NodeConfig, OwnId, PublisherConfig};
+use wayleave_control::node::{Node, NodeConfig, NodeInput, OwnId, PublisherConfig};
 use wayleave_control::path::PathFailure;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::IdentityKey;
@@ -31,9 +31,10 @@ use wayleave_runtime::store::FileStore;
 
 use super::Events;
 use super::daemon::{QUEUE, Running, seed};
+use super::link_driver::Driver;
 use crate::config::overlay::{ServerEntry, Settings};
 use crate::failure::{Failure, Outcome};
-use io::{Event, OverlayIo};
+use io::{Event, OverlayIo, Own};
 use renewal::Renewal;
 pub use views::{MEMBER_COLUMNS, describe, member_rows, role_names};
 
@@ -159,7 +160,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         // If the queue is full, the driver finds at the next renewal that nobody listens.
-        let _ = self.events.try_send(Event::Release(self.id));
+        let _ = self.events.try_send(Event::Own(Own::Release(self.id)));
     }
 }
 
@@ -219,7 +220,7 @@ impl Overlay {
         let to = events.clone();
         tokio::spawn(async move {
             while let Some(membership) = later.recv().await {
-                if to.send(Event::Membership(Box::new(membership))).await.is_err() {
+                if to.send(Event::Input(NodeInput::Membership(Box::new(membership)))).await.is_err() {
                     return; // the node has stopped
                 }
             }
@@ -260,8 +261,8 @@ impl Overlay {
         let machine = Node::new(config);
         // What does not depend on others' names is published at once.
         let profile = io.profile(&Realm::default());
-        let running = Running::start(machine, io, clock, (events.clone(), inbox));
-        let _ = events.send(Event::Profile(profile)).await;
+        let running = Running::start(machine, Driver(io), clock, (events.clone(), inbox));
+        let _ = events.send(Event::Input(NodeInput::Profile(profile))).await;
         Ok(Self { running, handle, was_kept, renewal })
     }
 
@@ -307,7 +308,7 @@ impl Handle {
     pub async fn find_paths(&self, host: Host) -> Result<Vec<Path>, NoPath> {
         let (to, answer) = oneshot::channel();
         let stopped = || NoPath { host: host.clone(), reasons: Vec::new() };
-        self.events.send(Event::Find(host.clone(), to)).await.map_err(|_| stopped())?;
+        self.events.send(Event::Own(Own::Find(host.clone(), to))).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 
@@ -318,7 +319,7 @@ impl Handle {
     /// Who did not consent, and why.
     pub async fn consents(&self, path: Path, seconds: u32) -> Result<Lease, NoConsent> {
         let (to, answer) = oneshot::channel();
-        let asked = self.events.send(Event::Obtain { path: path.clone(), seconds, to }).await;
+        let asked = self.events.send(Event::Own(Own::Obtain { path: path.clone(), seconds, to })).await;
         asked.map_err(|_| NoConsent::default())?;
         let (id, state) = answer.await.map_err(|_| NoConsent::default())?;
         let mut lease = Lease { id, state, path, events: self.events.clone() };
@@ -339,7 +340,7 @@ impl Handle {
 
     /// Takes the live keys of another configuration: neighbours, tags, MTU, consent server.
     pub async fn reload(&self, section: crate::config::overlay::OverlaySection) {
-        let _ = self.events.send(Event::Reload(Box::new(section))).await;
+        let _ = self.events.send(Event::Own(Own::Reload(Box::new(section)))).await;
     }
 
     /// What an operator has to see to.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::warn;
 use wayleave_control::frames::{Body, Frame, MAX_FRAME};
 use wayleave_control::realm::{JoinError, Membership, Server};
 use wayleave_crypto::signed::Signed;
@@ -16,10 +16,10 @@ use wayleave_runtime::links::{Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use crate::key_files::membership;
-use crate::roles::Events;
+use crate::roles::events::{Events, event};
 
 /// How long the operator's side is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// A clock may be set meanwhile: it is looked at this often.
 const LOOK: Duration = Duration::from_secs(60);
 /// Seconds between two attempts, at least and at most.
@@ -68,8 +68,9 @@ impl Renewal {
                         let why: Vec<String> = failures.0.iter().map(ToString::to_string).collect();
                         warn!("the renewed membership could not be written: {}", why.join("; "));
                     }
-                    info!(until = utc(ends), "the operator has renewed this node's membership");
-                    self.log.note(&serde_json::json!({ "event": "renewed", "until": ends }));
+                    self.log.report(
+                        event!(INFO "renewed" { until = utc(ends) } "the operator has renewed this node's membership"),
+                    );
                     self.membership = later.clone();
                     problem.send_replace(None);
                     said = false;
@@ -94,8 +95,8 @@ impl Renewal {
                     let is_urgent = matches!(failed, Failed::Refused(_)) || now >= from + (until - from) / 2;
                     if is_urgent && !said {
                         said = true;
-                        warn!("{text}; afterwards others do not know it: ask the realm's operator");
-                        self.log.note(&serde_json::json!({ "event": "not-renewed", "why": text }));
+                        self.log.report(event!(WARN "not-renewed" {; why = text }
+                            "{text}; afterwards others do not know it: ask the realm's operator"));
                     }
                     problem.send_replace(is_urgent.then_some(text));
                 }
@@ -111,7 +112,7 @@ impl Renewal {
             let why = "the configuration names no `operator`; `wayleave join` writes it";
             return Err(Failed::Other(why.to_owned()));
         };
-        let answer = timeout(PATIENCE, self.exchange(operator)).await;
+        let answer = timeout(TIMEOUT, self.exchange(operator)).await;
         let answer = answer.unwrap_or_else(|_| Err("no answer".to_owned()));
         let answer = answer.map_err(|why| Failed::Other(format!("operator at {}: {why}", operator.address)))?;
         let later = answer.map_err(Failed::Refused)?;

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use wayleave_core::IdentityKey;
+use wayleave_core::{IdentityKey, Machine};
+use wayleave_runtime::drive::Step;
+use wayleave_runtime::links::Links;
 
 /// Links of nodes that are no members. Beyond, the oldest are closed: a node that means to join has said so long before.
 const MAX_STRANGERS: usize = 256;
@@ -24,19 +26,38 @@ impl Ends {
     }
 
     /// All links, the oldest first: numbers rise.
-    pub fn all(&self) -> Vec<(u64, IdentityKey)> {
+    fn all(&self) -> Vec<(u64, IdentityKey)> {
         self.0.iter().map(|(link, end)| (*link, *end)).collect()
     }
 }
 
+/// Time to close links of strangers.
+pub struct Sweep;
+
+/// Closes those too many, by what the machine knows of nodes.
+pub fn sweep<M: Machine>(
+    ends: &Ends,
+    links: &Links,
+    is_known: impl Fn(&M, &IdentityKey) -> bool + Send + 'static,
+) -> Step<M> {
+    let (ends, links) = (ends.all(), links.clone());
+    Step::Query(Box::new(move |machine: &mut M| {
+        for link in surplus(&ends, |end| is_known(machine, end)) {
+            links.close(link, "too many nodes that are no members");
+        }
+    }))
+}
+
 /// The links to be closed.
-pub fn surplus(ends: &[(u64, IdentityKey)], is_known: impl Fn(&IdentityKey) -> bool) -> Vec<u64> {
+fn surplus(ends: &[(u64, IdentityKey)], is_known: impl Fn(&IdentityKey) -> bool) -> Vec<u64> {
     let strangers: Vec<u64> = ends.iter().filter(|(_, end)| !is_known(end)).map(|(link, _)| *link).collect();
     strangers[..strangers.len().saturating_sub(MAX_STRANGERS)].to_vec()
 }
 
 #[cfg(test)]
 mod tests {
+    //! ICC, strangers: more links of strangers than are kept: the oldest go, members stay.
+
     use super::*;
 
     #[test]

@@ -30,7 +30,7 @@ pub struct PathView {
     problem: Option<watch::Receiver<Option<String>>>,
 }
 
-struct Standing {
+struct MachineStatus {
     statistics: Statistics,
     links: usize,
     members: usize,
@@ -52,11 +52,11 @@ impl PathView {
         Self { events: events.clone(), links, store, realm: config.realm().to_string(), identity, problem }
     }
 
-    async fn standing(&self) -> Result<Standing, ViewError> {
+    async fn machine_status(&self) -> Result<MachineStatus, ViewError> {
         let now = unix_now().secs();
         daemon::query(&self.events, move |server: &mut PathServer| {
             let database = server.database();
-            Standing {
+            MachineStatus {
                 statistics: server.statistics(),
                 links: server.links(),
                 members: database.len(),
@@ -84,19 +84,19 @@ impl PathView {
 
 impl View for PathView {
     async fn status(&self) -> Result<Value, ViewError> {
-        let standing = self.standing().await?;
+        let machine = self.machine_status().await?;
         let problems: Vec<String> = self.problem.iter().filter_map(|problem| problem.borrow().clone()).collect();
         Ok(json!({
             "realm": self.realm,
             "identity": self.identity.to_string(),
-            "members": standing.members,
-            "adverts": standing.adverts,
-            "revocations": standing.revocations,
-            "links": standing.links,
-            "registrations": standing.statistics.registrations,
-            "queries": standing.statistics.queries,
-            "refused": standing.statistics.refused,
-            "recovering": standing.is_recovering,
+            "members": machine.members,
+            "adverts": machine.adverts,
+            "revocations": machine.revocations,
+            "links": machine.links,
+            "registrations": machine.statistics.registrations,
+            "queries": machine.statistics.queries,
+            "refused": machine.statistics.refused,
+            "recovering": machine.is_recovering,
             "problems": problems,
         }))
     }
@@ -117,14 +117,14 @@ impl View for PathView {
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
-        let standing = self.standing().await.ok()?;
+        let machine = self.machine_status().await.ok()?;
         let (gauge, counter) = (Metric::gauge, Metric::counter);
-        let (statistics, links) = (standing.statistics, self.links.counters());
+        let (statistics, links) = (machine.statistics, self.links.counters());
         Some(vec![
-            gauge("known", Unit::Members, "Members of the realm that are known", standing.members as f64),
-            gauge("advert", Unit::Objects, "Adverts that count", standing.adverts as f64),
-            gauge("revocation", Unit::Number, "Number of the list of removed nodes", standing.revocations as f64),
-            gauge("node", Unit::Links, "Links to nodes and servers", standing.links as f64),
+            gauge("known", Unit::Members, "Members of the realm that are known", machine.members as f64),
+            gauge("advert", Unit::Objects, "Adverts that count", machine.adverts as f64),
+            gauge("revocation", Unit::Number, "Number of the list of removed nodes", machine.revocations as f64),
+            gauge("node", Unit::Links, "Links to nodes and servers", machine.links as f64),
             counter("registered", Unit::Objects, "Adverts that nodes registered", statistics.registrations),
             counter("asked", Unit::Messages, "Searches for paths", statistics.queries),
             counter("refused", Unit::Messages, "Requests refused", statistics.refused),
@@ -145,9 +145,9 @@ impl View for PathView {
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {
-        let standing = self.standing().await.ok()?;
+        let machine = self.machine_status().await.ok()?;
         let why = "the state was lost, and no other path server has sent its records yet";
-        Some(if standing.is_recovering { Err(why.to_owned()) } else { Ok(()) })
+        Some(if machine.is_recovering { Err(why.to_owned()) } else { Ok(()) })
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::mpsc;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 use wayleave_control::budget::Budget;
 use wayleave_control::frames::{Body, Frame};
 use wayleave_control::realm::{JoinError, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Server};
@@ -14,18 +14,17 @@ use wayleave_core::IdentityKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
-use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{Connecting, LinkEvent, Links};
-use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::node_tls::NodeIdentity;
-use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::tls::Role;
 
 use crate::config::Source;
 use crate::config::realm::RealmFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::ledger::Ledger;
-use crate::roles::Events;
+use crate::roles::events::{EventLine, Events, event, shown};
+use crate::roles::link_driver::{self, LinkIo};
 
 /// How often the records are looked at for what commands appended.
 pub const FOLLOW: Duration = Duration::from_millis(500);
@@ -36,25 +35,10 @@ const JOINS: (u32, u32) = (2, 10);
 const MAX_NODES: usize = 256;
 
 /// What reaches the machine's loop.
-pub enum Event {
-    Link(LinkEvent),
-    /// Time to look at the records.
-    Follow,
-    Query(Query<Registrar>),
-    Stop,
-}
+pub type Event = link_driver::Event<Registrar, Follow>;
 
-impl From<LinkEvent> for Event {
-    fn from(event: LinkEvent) -> Self {
-        Event::Link(event)
-    }
-}
-
-impl From<Query<Registrar>> for Event {
-    fn from(query: Query<Registrar>) -> Self {
-        Event::Query(query)
-    }
-}
+/// Time to look at the records.
+pub struct Follow;
 
 /// A path server that is told of removed nodes.
 pub struct PathServerLink {
@@ -85,30 +69,47 @@ pub struct RealmIo {
     pub is_due: bool,
 }
 
-impl Io<Registrar> for RealmIo {
-    type Event = Event;
-    type Error = Failure;
+impl LinkIo<Registrar> for RealmIo {
+    type Own = Follow;
 
-    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
-        if let Event::Link(event) = event { event.source() } else { None }
+    fn link(&mut self, event: LinkEvent) -> Option<RegistrarInput> {
+        match event {
+            LinkEvent::Up { link, pin, .. } => {
+                let Role::Node(identity) = pin.role else { return None };
+                self.nodes.insert(link, (identity, Budget::new(JOINS.0, JOINS.1)));
+                if self.nodes.len() > MAX_NODES
+                    && let Some(oldest) = self.nodes.keys().filter(|link| !self.is_told(**link)).min().copied()
+                {
+                    self.links.close(oldest, "too many nodes want to join");
+                }
+                if let Some(told) = self.servers.get_mut(&identity).filter(|told| told.link.is_none()) {
+                    told.link = Some(link);
+                    told.has = 0;
+                    self.is_due = true;
+                    return Some(RegistrarInput::Records(Vec::new()));
+                }
+            }
+            LinkEvent::Down { link, .. } => {
+                self.nodes.remove(&link);
+                for told in self.servers.values_mut().filter(|told| told.link == Some(link)) {
+                    told.link = None;
+                }
+            }
+            LinkEvent::Frame { link, bytes, .. } => return self.frame(link, &bytes),
+            LinkEvent::Failed { .. } => {}
+        }
+        None
     }
 
-    fn step(&mut self, event: Event) -> Step<Registrar> {
-        match event {
-            Event::Link(event) => self.link(event),
-            Event::Follow => {
-                self.is_due = true;
-                // What commands appended is read in `before`.
-                Step::Input(RegistrarInput::Records(Vec::new()))
-            }
-            Event::Query(query) => Step::Query(query),
-            Event::Stop => Step::Stop,
-        }
+    fn own(&mut self, Follow: Follow) -> Step<Registrar> {
+        self.is_due = true;
+        // What commands appended is read in `before`.
+        Step::Input(RegistrarInput::Records(Vec::new()))
     }
 
     fn before(&mut self, machine: &mut Registrar) -> Result<(), Failure> {
         let mut news = std::mem::take(&mut self.news);
-        news.extend(self.ledger.news()?);
+        news.extend(self.ledger.read_new()?);
         self.is_due |= !news.is_empty();
         news.into_iter().for_each(|record| machine.restore(record));
         if std::mem::take(&mut self.is_due)
@@ -134,7 +135,7 @@ impl Io<Registrar> for RealmIo {
                 let octets = Frame { request, body: Body::Joined(answer) }.encode();
                 self.links.send(link, octets);
             }
-            RegistrarOutput::Event(event) => self.note(&event),
+            RegistrarOutput::Event(event) => line(&event).into_iter().for_each(|line| self.log.report(line)),
         }
         Ok(())
     }
@@ -146,36 +147,7 @@ impl RealmIo {
         self.servers.values().any(|told| told.link == Some(link))
     }
 
-    fn link(&mut self, event: LinkEvent) -> Step<Registrar> {
-        match event {
-            LinkEvent::Up { link, pin, .. } => {
-                let Role::Node(identity) = pin.role else { return Step::Ignore };
-                self.nodes.insert(link, (identity, Budget::new(JOINS.0, JOINS.1)));
-                if self.nodes.len() > MAX_NODES
-                    && let Some(oldest) = self.nodes.keys().filter(|link| !self.is_told(**link)).min().copied()
-                {
-                    self.links.close(oldest, "too many nodes want to join");
-                }
-                if let Some(told) = self.servers.get_mut(&identity).filter(|told| told.link.is_none()) {
-                    told.link = Some(link);
-                    told.has = 0;
-                    self.is_due = true;
-                    return Step::Input(RegistrarInput::Records(Vec::new()));
-                }
-            }
-            LinkEvent::Down { link, .. } => {
-                self.nodes.remove(&link);
-                for told in self.servers.values_mut().filter(|told| told.link == Some(link)) {
-                    told.link = None;
-                }
-            }
-            LinkEvent::Frame { link, bytes, .. } => return self.frame(link, &bytes),
-            LinkEvent::Failed { .. } => {}
-        }
-        Step::Ignore
-    }
-
-    fn frame(&mut self, link: u64, octets: &[u8]) -> Step<Registrar> {
+    fn frame(&mut self, link: u64, octets: &[u8]) -> Option<RegistrarInput> {
         let frame = Frame::decode(octets);
         if let Some((identity, told)) = self.servers.iter_mut().find(|(_, told)| told.link == Some(link)) {
             match frame.as_ref().map(|frame| &frame.body) {
@@ -186,27 +158,27 @@ impl RealmIo {
                 _ => {}
             }
         }
-        let Some((peer, budget)) = self.nodes.get_mut(&link) else { return Step::Ignore };
+        let (peer, budget) = self.nodes.get_mut(&link)?;
         let peer = *peer;
         let refused = |request, error| Frame { request, body: Body::Joined(Err(error)) }.encode();
         match frame {
             Ok(Frame { request, .. }) if !budget.take(self.clock.now().instant) => {
                 self.links.send(link, refused(request, JoinError::Busy));
-                Step::Ignore
+                None
             }
             Ok(Frame { request, body: Body::Join(join) }) => {
                 let octets = join.octets().clone();
-                Step::Input(RegistrarInput::Join { link, request, octets })
+                Some(RegistrarInput::Join { link, request, octets })
             }
             Ok(Frame { request, body: Body::Renew { number } }) => {
-                Step::Input(RegistrarInput::Renewal { link, request, peer, number })
+                Some(RegistrarInput::Renewal { link, request, peer, number })
             }
             _ => {
                 if !self.is_told(link) {
                     self.links
                         .close(link, "a node sends a request to join or for a later membership, and nothing else");
                 }
-                Step::Ignore
+                None
             }
         }
     }
@@ -241,41 +213,31 @@ impl RealmIo {
             }
         }
     }
+}
 
-    fn note(&self, event: &RegistrarEvent) {
-        let kind = match event {
-            RegistrarEvent::Admitted(_) => "admitted",
-            RegistrarEvent::Refused { .. } => "join-refused",
-            RegistrarEvent::Revoked(_) => "revoked",
-            RegistrarEvent::Renewed(_) => "renewed",
-            RegistrarEvent::NotRenewed { .. } => "not-renewed",
-            RegistrarEvent::Failed(_) => "failed",
-        };
-        let Some(Line { suppressed }) = self.log.admit(kind, 0) else { return };
-        match event {
-            RegistrarEvent::Admitted(membership) => {
-                let object = membership.object();
-                let name = object.grants.names.first().map(ToString::to_string).unwrap_or_default();
-                info!(name, identity = %object.identity, suppressed, "node admitted");
-                self.log.note(&json!({ "event": kind, "name": name, "identity": object.identity.to_string() }));
-            }
-            RegistrarEvent::Refused { identity, error } => {
-                let identity = identity.map(|identity| identity.to_string());
-                info!(identity, suppressed, "a node that wants to join was refused: {error}");
-                self.log.note(&json!({ "event": kind, "identity": identity, "why": error.to_string() }));
-            }
-            RegistrarEvent::Renewed(membership) => {
-                let object = membership.object();
-                let (identity, until) = (object.identity.to_string(), object.not_after);
-                info!(identity, until = utc(until), suppressed, "membership renewed");
-                self.log.note(&json!({ "event": kind, "identity": identity, "until": until }));
-            }
-            RegistrarEvent::NotRenewed { identity, error } => {
-                info!(%identity, suppressed, "a node asked for a later membership and was refused: {error}");
-                self.log.note(&json!({ "event": kind, "identity": identity.to_string(), "why": error.to_string() }));
-            }
-            RegistrarEvent::Revoked(_) => {}
-            RegistrarEvent::Failed(why) => error!("the operator's order was not carried out: {why}"),
+/// What the operator is told; `None` of what the list of removed nodes says.
+fn line(event: &RegistrarEvent) -> Option<EventLine> {
+    Some(match event {
+        RegistrarEvent::Admitted(membership) => {
+            let object = membership.object();
+            let name = object.grants.names.first().map(ToString::to_string).unwrap_or_default();
+            event!(INFO "admitted" by 0, { name, identity = shown(object.identity) } "node admitted")
         }
-    }
+        RegistrarEvent::Refused { identity, error } => {
+            let identity = identity.map(|identity| identity.to_string());
+            event!(INFO "join-refused" by 0, { identity; why = shown(error) } "a node that wants to join was refused: {error}")
+        }
+        RegistrarEvent::Renewed(membership) => {
+            let object = membership.object();
+            event!(INFO "renewed" by 0, { identity = shown(object.identity), until = utc(object.not_after) } "membership renewed")
+        }
+        RegistrarEvent::NotRenewed { identity, error } => {
+            event!(INFO "not-renewed" by 0, { identity = shown(identity); why = shown(error) }
+                "a node asked for a later membership and was refused: {error}")
+        }
+        RegistrarEvent::Failed(why) => {
+            event!(ERROR "failed" by 0, {; why } "the operator's order was not carried out: {why}")
+        }
+        RegistrarEvent::Revoked(_) => return None,
+    })
 }

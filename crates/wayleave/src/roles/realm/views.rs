@@ -26,7 +26,7 @@ pub struct RealmView {
     links: Links,
 }
 
-struct Standing {
+struct MachineStatus {
     members: usize,
     used: usize,
     revoked: usize,
@@ -38,11 +38,11 @@ impl RealmView {
         Self { realm: registrar.realm().to_string(), identity, events: events.clone(), links: links.clone() }
     }
 
-    async fn standing(&self) -> Result<Standing, ViewError> {
+    async fn machine_status(&self) -> Result<MachineStatus, ViewError> {
         daemon::query(&self.events, |registrar: &mut Registrar| {
             let list = registrar.revocations().map(|list| list.object().clone());
             let now = unix_now().secs();
-            Standing {
+            MachineStatus {
                 members: registrar.members().filter(|member| member.holds(now)).count(),
                 used: registrar.used().count(),
                 revoked: list.as_ref().map_or(0, |list| list.revoked.len()),
@@ -68,14 +68,14 @@ impl RealmView {
 
 impl View for RealmView {
     async fn status(&self) -> Result<Value, ViewError> {
-        let standing = self.standing().await?;
+        let machine = self.machine_status().await?;
         Ok(json!({
             "realm": self.realm,
             "identity": self.identity.to_string(),
-            "members": standing.members,
-            "tokens_used": standing.used,
-            "revoked": standing.revoked,
-            "revocations": standing.number,
+            "members": machine.members,
+            "tokens_used": machine.used,
+            "revoked": machine.revoked,
+            "revocations": machine.number,
         }))
     }
 
@@ -89,13 +89,13 @@ impl View for RealmView {
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
-        let standing = self.standing().await.ok()?;
+        let machine = self.machine_status().await.ok()?;
         let (gauge, counter) = (Metric::gauge, Metric::counter);
         Some(vec![
-            gauge("admitted", Unit::Members, "Members that were admitted", standing.members as f64),
-            gauge("token_used", Unit::Keys, "Tokens that were used or withdrawn", standing.used as f64),
-            gauge("revoked", Unit::Members, "Nodes that were removed", standing.revoked as f64),
-            gauge("revocation", Unit::Number, "Number of the list of removed nodes", standing.number as f64),
+            gauge("admitted", Unit::Members, "Members that were admitted", machine.members as f64),
+            gauge("token_used", Unit::Keys, "Tokens that were used or withdrawn", machine.used as f64),
+            gauge("revoked", Unit::Members, "Nodes that were removed", machine.revoked as f64),
+            gauge("revocation", Unit::Number, "Number of the list of removed nodes", machine.number as f64),
             counter(
                 "failed",
                 Unit::Connections,
@@ -106,7 +106,7 @@ impl View for RealmView {
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {
-        self.standing().await.ok().map(|_| Ok(()))
+        self.machine_status().await.ok().map(|_| Ok(()))
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {

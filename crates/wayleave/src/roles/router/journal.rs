@@ -187,7 +187,7 @@ pub struct Journal<A> {
     /// What is durable of every account, by the account's key and by thread.
     on_disk: BTreeMap<Vec<u8>, BTreeMap<usize, Total>>,
     /// Accounts of which more has become durable since that was last asked, by their keys.
-    news: BTreeMap<Vec<u8>, A>,
+    newly_durable: BTreeMap<Vec<u8>, A>,
     open: BTreeMap<Vec<u8>, (usize, A)>,
     /// What accounts had sent that were closed and are open again, since the clock went back: their threads began at zero.
     reopened: BTreeMap<Vec<u8>, Total>,
@@ -231,7 +231,7 @@ impl<A: Account> Journal<A> {
             begun: None,
             complete: None,
             on_disk: BTreeMap::new(),
-            news: BTreeMap::new(),
+            newly_durable: BTreeMap::new(),
             open: BTreeMap::new(),
             reopened: BTreeMap::new(),
             submitted: 0,
@@ -396,13 +396,13 @@ impl<A: Account> Journal<A> {
             let of_threads = self.on_disk.get(&key).into_iter().flat_map(BTreeMap::values);
             (account, of_threads.fold(Total::default(), |sum, total| sum.plus(*total)))
         };
-        std::mem::take(&mut self.news).into_iter().map(sum).collect()
+        std::mem::take(&mut self.newly_durable).into_iter().map(sum).collect()
     }
 
     fn note_durable(&mut self, record: &Record<A>) {
         let key = record.account.key();
         self.on_disk.entry(key.clone()).or_default().insert(record.thread, record.total);
-        self.news.insert(key, record.account);
+        self.newly_durable.insert(key, record.account);
     }
 
     /// Writes the last totals, for which a busy store is tried for five seconds.
@@ -446,7 +446,7 @@ impl<A: Account> Journal<A> {
             let is_closed = !of_threads.is_empty() && !open.contains(key) && account.is_over(then);
             let record = |thread: &usize| Record { thread: *thread, account, total: Total::default() }.key();
             let is_settled = || !of_threads.keys().any(|thread| self.is_waiting(&record(thread)));
-            (is_closed && !self.news.contains_key(key) && is_settled()).then_some(account)
+            (is_closed && !self.newly_durable.contains_key(key) && is_settled()).then_some(account)
         };
         self.on_disk.iter().filter_map(account).take(FORGOTTEN_AT_ONCE).collect()
     }
@@ -492,6 +492,11 @@ pub fn is_over<A: Account>(account: &A, now: UnixTime) -> bool {
 
 #[cfg(test)]
 mod tests {
+    //! PLA, folded usage: closed accounts are forgotten forty days after their end, and not while anything waits.
+    //! PLA, tally: kills at random between counting, tally, store and commit, with old copies of the store put back:
+    //! after a kill all that was in it, never more than was counted.
+    //! PLA, restart and clock: the journal says until when packets were counted.
+
     use std::path::PathBuf;
     use std::sync::atomic::AtomicBool;
 

@@ -25,8 +25,8 @@ use crate::config::Source;
 use crate::config::router::RouterFile;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Outcome};
-use crate::roles::Events;
 use crate::roles::daemon::{Daemon, Role};
+use crate::roles::events::{Events, event};
 
 /// How often accounts go to the tally: a kill of the process may lose this, and what a thread takes to answer.
 const TALLY_INTERVAL: Duration = Duration::from_millis(5);
@@ -291,8 +291,8 @@ impl<F: Format> Supervisor<F> {
         } else {
             "packets stamped by clocks that did not jump are refused"
         };
-        error!(secs, "the wall clock jumped: {consequence}; check the time service of this machine and of its senders");
-        self.log.note(&json!({ "event": "clock-jump", "secs": secs, "ahead": jumps.ahead, "back": jumps.back }));
+        self.log.report(event!(ERROR "clock-jump" { secs; ahead = jumps.ahead, back = jumps.back }
+            "the wall clock jumped: {consequence}; check the time service of this machine and of its senders"));
         self.jumps = jumps;
     }
 
@@ -338,8 +338,9 @@ impl<F: Format> Supervisor<F> {
         }
         let live = self.settings.live_times(unix_now(), F::Control::KEYS_AHEAD);
         if live != self.live {
-            info!(from = ?live, "forwarding keys in force, by the second from which each counts");
-            self.log.note(&json!({ "event": "keys", "from": live }));
+            self.log.report(
+                event!(INFO "keys" { from = live } "forwarding keys in force, by the second from which each counts"),
+            );
         }
         self.live = live;
         self.control.planned(&self.settings).await;

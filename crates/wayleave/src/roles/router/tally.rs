@@ -184,6 +184,9 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    //! PLA, tally: a later version, an empty, foreign or unreadable file, a full disk: never fatal; it counts for
+    //! nothing beside another store, or an older copy.
+
     use super::*;
 
     struct Scratch(PathBuf);

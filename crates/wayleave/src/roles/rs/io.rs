@@ -5,48 +5,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
-use tracing::{error, info, warn};
+use tracing::info;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::directory::MemberSet;
-use wayleave_route_server::party::{Party, PartyEvent, PartyInput, PartyOutput, PeerId, SetupJob};
-use wayleave_runtime::drive::{Io, Query, Step};
+use wayleave_route_server::party::{OlderStore, Party, PartyEvent, PartyInput, PartyOutput, PeerId, SetupJob};
+use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{LinkEvent, Links};
-use wayleave_runtime::log_limit::Line;
-use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::{Pins, Role};
 
 use super::member_set;
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
+use crate::roles::events::{EventLine, Events, event, shown};
+use crate::roles::link_driver::{self, LinkIo, when_durable};
 use crate::roles::link_faults::{Fault, LinkEndpoint, LinkFaults};
-use crate::roles::{Events, state};
+use crate::roles::state;
 
 /// What reaches the machine's loop.
-pub enum Event {
-    Link(LinkEvent),
-    Persisted(u64),
-    Input(PartyInput),
-    Query(Query<Party>),
-    /// The peer party should have connected by now; what to say of it.
-    NoPeer(String),
-    Stop,
-}
+pub type Event = link_driver::Event<Party, NoPeer>;
+
+/// The peer party should have connected by now; what to say of it.
+pub struct NoPeer(pub String);
 
 /// The number under which faults with the peer party are kept.
 pub const PEER: u32 = 0;
-
-impl From<LinkEvent> for Event {
-    fn from(event: LinkEvent) -> Self {
-        Event::Link(event)
-    }
-}
-
-impl From<Query<Party>> for Event {
-    fn from(query: Query<Party>) -> Self {
-        Event::Query(query)
-    }
-}
 
 pub struct PartyIo {
     pub links: Links,
@@ -69,17 +52,12 @@ pub struct PartyIo {
     pub setup: std::sync::mpsc::Sender<SetupJob>,
 }
 
-impl Io<Party> for PartyIo {
-    type Event = Event;
-    type Error = Failure;
+impl LinkIo<Party> for PartyIo {
+    type Own = NoPeer;
 
-    fn source<'a>(&'a self, event: &'a Event) -> Option<&'a PeerName> {
-        if let Event::Link(event) = event { event.source() } else { None }
-    }
-
-    fn step(&mut self, event: Event) -> Step<Party> {
-        Step::Input(match event {
-            Event::Link(LinkEvent::Up { link, pin, exporter, peer_clock, .. }) => {
+    fn link(&mut self, event: LinkEvent) -> Option<PartyInput> {
+        match event {
+            LinkEvent::Up { link, pin, exporter, peer_clock, .. } => {
                 let peer = match pin.role {
                     Role::Party => {
                         self.faults.up(PEER, &self.peer, peer_clock);
@@ -88,32 +66,29 @@ impl Io<Party> for PartyIo {
                     }
                     Role::Member => PeerId::Member(pin.id),
                     // No port of a party accepts nodes, or who was removed.
-                    Role::Node(_) | Role::Former => return Step::Ignore,
+                    Role::Node(_) | Role::Former => return None,
                 };
-                PartyInput::LinkUp { link, peer, exporter: Seed::new(*exporter.0) }
+                Some(PartyInput::LinkUp { link, peer, exporter: Seed::new(*exporter.0) })
             }
-            Event::Link(LinkEvent::Frame { link, bytes, .. }) => PartyInput::Frame { link, bytes },
-            Event::Link(LinkEvent::Down { link, reason }) => {
+            LinkEvent::Frame { link, bytes, .. } => Some(PartyInput::Frame { link, bytes }),
+            LinkEvent::Down { link, reason } => {
                 if self.peer_link.take_if(|up| *up == link).is_some() {
                     self.ended(reason);
                 }
-                PartyInput::LinkDown { link }
+                Some(PartyInput::LinkDown { link })
             }
-            Event::Link(LinkEvent::Failed { failure, .. }) => {
+            LinkEvent::Failed { failure, .. } => {
                 self.faults.failed(PEER, &self.peer, &failure);
-                return Step::Ignore;
+                None
             }
-            Event::NoPeer(words) => {
-                if self.peer_link.is_none() {
-                    self.faults.report(Fault::Link(PEER), &words, false);
-                }
-                return Step::Ignore;
-            }
-            Event::Persisted(id) => PartyInput::Persisted(id),
-            Event::Input(input) => input,
-            Event::Query(query) => return Step::Query(query),
-            Event::Stop => return Step::Stop,
-        })
+        }
+    }
+
+    fn own(&mut self, NoPeer(words): NoPeer) -> Step<Party> {
+        if self.peer_link.is_none() {
+            self.faults.report(Fault::Link(PEER), &words, false);
+        }
+        Step::Ignore
     }
 
     fn before(&mut self, machine: &mut Party) -> Result<(), Failure> {
@@ -131,9 +106,7 @@ impl Io<Party> for PartyIo {
                 self.links.close(link, &reason);
             }
             PartyOutput::Persist { id, changes } => {
-                let events = self.events.clone();
-                let durable = move || drop(events.blocking_send(Event::Persisted(id)));
-                state::submit(&self.store, changes, Box::new(durable))?;
+                state::submit(&self.store, changes, when_durable(&self.events, PartyInput::Persisted(id)))?;
             }
             PartyOutput::Setup(job) => {
                 let ended = || Failure::new("the thread that makes correlations has ended; start the party again");
@@ -146,14 +119,10 @@ impl Io<Party> for PartyIo {
                 tokio::spawn(member_set::save(self.events.clone(), self.configuration.clone()));
             }
             PartyOutput::Event(event) => {
-                let line = match kind(&event) {
-                    Some((kind, slot)) => self.log.admit(kind, slot as usize),
-                    None => Some(Line::default()),
-                };
-                if let Some(Line { suppressed }) = line {
-                    self.log(&event, suppressed);
-                    self.log.note(&event);
+                if matches!(event, PartyEvent::Agreed { .. }) {
+                    self.faults.well();
                 }
+                self.log.report(line(&event, &self.last_end));
             }
         }
         Ok(())
@@ -165,150 +134,62 @@ impl PartyIo {
         self.faults.ended(PEER, &self.peer.name, &reason);
         self.last_end = reason;
     }
-
-    fn log(&self, event: &PartyEvent, suppressed: Option<u64>) {
-        match event {
-            PartyEvent::PeerPartyDown => {
-                warn!(
-                    "link to the peer party down: {}; nothing is computed until it is up, and members keep their routes",
-                    self.last_end
-                );
-            }
-            event => {
-                if matches!(event, PartyEvent::Agreed { .. }) {
-                    self.faults.well();
-                }
-                log(event, suppressed);
-            }
-        }
-    }
 }
 
-/// What a line is about that a member can cause again and again, and its slot.
-fn kind(event: &PartyEvent) -> Option<(&'static str, u32)> {
+/// What the operator is told; `last_end` is why the last link to the peer party ended.
+pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
     match event {
-        PartyEvent::BadFrame { slot, .. } => Some(("bad-frame", slot.unwrap_or(u32::MAX))),
-        PartyEvent::Refused { slot, .. } => Some(("refused", *slot)),
-        PartyEvent::Mismatch { slot, .. } => Some(("mismatch", *slot)),
-        PartyEvent::MissedRanking { slot } => Some(("missed-ranking", *slot)),
-        PartyEvent::Probation { slot, .. } => Some(("probation", *slot)),
-        PartyEvent::Behind { slot, .. } => Some(("behind", *slot)),
-        PartyEvent::Deferred { slot, .. } => Some(("deferred", *slot)),
-        PartyEvent::OwnOrder { slot, .. } => Some(("own-order", *slot)),
-        PartyEvent::EpochLater { .. } => Some(("epoch-later", u32::MAX)),
-        PartyEvent::Stalled { slot } => Some(("stalled", slot.unwrap_or(u32::MAX))),
-        PartyEvent::Expired { slot } => Some(("expired", *slot)),
-        PartyEvent::OlderStore(older) => Some(("older-store", u32::from(older.party))),
-        _ => None,
-    }
-}
-
-fn log(event: &PartyEvent, suppressed: Option<u64>) {
-    match event {
-        PartyEvent::Agreed { objects, dropped } => {
-            info!(objects, dropped, "link to the peer party up: both parties store the same objects");
-        }
-        // With what the link said.
-        PartyEvent::PeerPartyDown => {}
-        PartyEvent::BadFrame { slot: Some(slot), what } => {
-            warn!(slot, suppressed, "frame of the member in slot {slot} refused ({what}); link closed");
-        }
-        PartyEvent::BadFrame { slot: None, what } => {
-            warn!(suppressed, "frame of the peer party refused: {what}; link closed")
-        }
+        PartyEvent::Agreed { objects, dropped } => event!(INFO "agreed" { objects, dropped }
+            "link to the peer party up: both parties store the same objects"),
+        PartyEvent::PeerPartyDown => event!(WARN "other-gone" {}
+            "link to the peer party down: {last_end}; nothing is computed until it is up, and members keep their routes"),
+        PartyEvent::BadFrame { slot: Some(slot), what } => event!(WARN "bad-frame" by *slot, { slot; what }
+            "frame of the member in slot {slot} refused ({what}); link closed"),
+        PartyEvent::BadFrame { slot: slot @ None, what } => event!(WARN "bad-frame" by u32::MAX, {; slot, what }
+            "frame of the peer party refused: {what}; link closed"),
         PartyEvent::Refused { slot, version, reason } => {
-            info!(slot, version, suppressed, "route object of the member in slot {slot} refused: {reason}");
+            event!(INFO "refused" by *slot, { slot, version; reason = shown(reason) }
+            "route object of the member in slot {slot} refused: {reason}")
         }
-        PartyEvent::Mismatch { slot, version } => {
-            warn!(
-                slot,
-                version,
-                suppressed,
-                "the parties received different versions of a route object; the member must send it again"
-            );
+        PartyEvent::Mismatch { slot, version } => event!(WARN "mismatch" by *slot, { slot, version }
+            "the parties received different versions of a route object; the member must send it again"),
+        PartyEvent::Behind { slot, begins: begins @ true } => event!(WARN "behind" by *slot, { slot; begins }
+            "the member in slot {slot} reads too slowly: updates to it are paused until it has caught up, and then it is sent everything; \
+             tell its operator to look at its link"),
+        PartyEvent::Behind { slot, begins: begins @ false } => event!(INFO "behind" by *slot, { slot; begins }
+            "the member in slot {slot} has caught up and is sent everything"),
+        PartyEvent::Deferred { slot, seconds } => event!(WARN "deferred" by *slot, { slot, seconds }
+            "the member in slot {slot} asks for all routes, or connects again, too often: it is sent them in {seconds} seconds at the \
+             earliest"),
+        PartyEvent::OwnOrder { slot, seconds } => event!(WARN "own-order" by *slot, { slot, seconds }
+            "the member in slot {slot} is sent all routes too often to have Select-Best choose among them each time: its own order \
+             decides; again in {seconds} seconds"),
+        PartyEvent::EpochLater { seconds } => event!(INFO "epoch-later" by u32::MAX, { seconds }
+            "the new recommendation counts in {seconds} seconds, once the present one has counted for epoch_secs"),
+        PartyEvent::Stalled { slot: Some(slot) } => event!(WARN "stalled" by *slot, { slot }
+            "the member in slot {slot} read nothing of what was sent to it; link closed"),
+        PartyEvent::Stalled { slot: slot @ None } => event!(WARN "stalled" by u32::MAX, {; slot }
+            "the peer party read nothing of what was sent to it; link closed"),
+        PartyEvent::MissedRanking { slot } => event!(INFO "missed-ranking" by *slot, { slot }
+            "no ranking from the member in slot {slot} in time; this round goes on without it"),
+        PartyEvent::Probation { slot, begins: begins @ true } => event!(WARN "probation" by *slot, { slot; begins }
+            "two rankings in a row of the member in slot {slot} did not come in time: nobody waits for it until it has been in time for \
+             a while; its own order decides for it"),
+        PartyEvent::Probation { slot, begins: begins @ false } => event!(INFO "probation" by *slot, { slot; begins }
+            "the member in slot {slot} has been in time again: its rankings are waited for"),
+        PartyEvent::Expired { slot } => event!(INFO "expired" by *slot, { slot }
+            "the member in slot {slot} has been away for longer than stale_secs: its routes are withdrawn"),
+        PartyEvent::OtherExport { objects } => event!(WARN "other-export" { objects }
+            "`export` has changed: {objects} stored route objects were secret-shared in the other mode and are removed; their members \
+             send them again"),
+        PartyEvent::OlderStore(OlderStore { party, holds, agreed }) => {
+            event!(WARN "older-store" by *party, { party, holds, agreed }
+            "the store of party {party} holds less than the parties had agreed on, as when it was replaced by an older copy: what it \
+             lacks is dropped at both, and members send it again; find out who put it there")
         }
-        PartyEvent::Behind { slot, begins: true } => {
-            warn!(
-                slot,
-                suppressed,
-                "the member in slot {slot} takes up what is sent to it too slowly: it gets nothing until it has caught up, and then everything; tell its operator to look at its link"
-            );
-        }
-        PartyEvent::Behind { slot, begins: false } => {
-            info!(slot, suppressed, "the member in slot {slot} has caught up and is sent everything");
-        }
-        PartyEvent::Deferred { slot, seconds } => {
-            warn!(
-                slot,
-                seconds,
-                suppressed,
-                "the member in slot {slot} asks for all routes, or connects again, too often: it is sent them in {seconds} seconds at the earliest"
-            );
-        }
-        PartyEvent::OwnOrder { slot, seconds } => {
-            warn!(
-                slot,
-                seconds,
-                suppressed,
-                "the member in slot {slot} is sent all routes too often to have Select-Best choose among them each time: its own order decides; again in {seconds} seconds"
-            );
-        }
-        PartyEvent::EpochLater { seconds } => {
-            info!(
-                seconds,
-                suppressed,
-                "the new recommendation counts in {seconds} seconds, once the present one has counted for epoch_secs"
-            );
-        }
-        PartyEvent::Stalled { slot: Some(slot) } => {
-            warn!(slot, suppressed, "the member in slot {slot} took up nothing of what was sent to it; link closed");
-        }
-        PartyEvent::Stalled { slot: None } => {
-            warn!(suppressed, "the peer party took up nothing of what was sent to it; link closed");
-        }
-        PartyEvent::MissedRanking { slot } => {
-            info!(slot, suppressed, "no ranking from the member in slot {slot} in time; this round goes on without it");
-        }
-        PartyEvent::Probation { slot, begins: true } => {
-            warn!(
-                slot,
-                suppressed,
-                "two rankings in a row of the member in slot {slot} did not come in time: nobody waits for it until it has been in time for a while; its own order decides for it"
-            );
-        }
-        PartyEvent::Probation { slot, begins: false } => {
-            info!(slot, suppressed, "the member in slot {slot} has been in time again: its rankings are waited for");
-        }
-        PartyEvent::Expired { slot } => {
-            info!(
-                slot,
-                suppressed,
-                "the member in slot {slot} has been away for longer than stale_secs: its routes are withdrawn"
-            );
-        }
-        PartyEvent::OtherExport { objects } => {
-            warn!(
-                objects,
-                "`export` has changed: {objects} stored route objects were shared for the other mode and are removed; their members send them again"
-            );
-        }
-        PartyEvent::OlderStore(older) => {
-            warn!(
-                party = older.party,
-                holds = older.holds,
-                agreed = older.agreed,
-                suppressed,
-                "the store of party {} holds less than the parties had agreed on, as when it was replaced by an older copy: what it lacks is dropped at both, and members send it again; find out who put it there",
-                older.party
-            );
-        }
-        PartyEvent::MembersRefused { why } => {
-            error!(
-                "the member set's file is not taken: {why}; the set in force stays, and `wayleave members show` prints the file's"
-            );
-        }
-        PartyEvent::Engine { what } => {
-            error!("computation with the peer party failed: {what}; it starts again when both parties are ready");
-        }
+        PartyEvent::MembersRefused { why } => event!(ERROR "members-refused" {; why }
+            "the member set's file is refused: {why}; the set in force stays, and `wayleave members show` prints the file's"),
+        PartyEvent::Engine { what } => event!(ERROR "engine" {; what }
+            "computation with the peer party failed: {what}; it starts again when both parties are ready"),
     }
 }

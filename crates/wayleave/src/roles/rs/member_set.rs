@@ -27,7 +27,7 @@ pub fn read(config: &RsConfig, source: &Source) -> Outcome<(Vec<u8>, Directory)>
 pub fn recommendation(config: &RsConfig, source: &Source, set: &MemberSet) -> Outcome<BTreeMap<u32, u8>> {
     let Some(file) = &config.party.recommendation else { return Ok(BTreeMap::new()) };
     let (by_slot, unknown) = Recommendation::read(&source.resolve(file.get_ref()), Some(set))?;
-    unknown.iter().for_each(|failure| warn!("recommendation: {}", failure.in_one_line()));
+    unknown.iter().for_each(|failure| warn!("an entry of the recommendation is ignored: {}", failure.in_one_line()));
     Ok(by_slot)
 }
 

@@ -266,7 +266,7 @@ const REPORTED: [Reported; 5] = [
     Reported {
         why: "behind",
         slots: |status| &status.behind,
-        words: "takes up what is sent to it too slowly, and gets nothing until it has caught up",
+        words: "reads too slowly: updates to it are paused until it has caught up",
     },
     Reported {
         why: "over-budget",

@@ -34,7 +34,7 @@ pub const MAX_OF_USER: usize = 16;
 /// Registrations of all users at a time, those that wait for secrets included.
 pub const MAX_REGISTRATIONS: usize = MAX_CONNECTIONS;
 /// How long a connection may take for its request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a user asks for.
 #[derive(Serialize, Deserialize)]
@@ -177,7 +177,7 @@ async fn serve(stream: UnixStream, number: u64, users: &[u32], events: &mpsc::Se
         Err(format!("user {user} may not register: `users` in [host] names those who may"))
     } else {
         let mut limited = (&mut reading).take(MAX_REQUEST);
-        tokio::time::timeout(PATIENCE, limited.read_until(b'\n', &mut line)).await??;
+        tokio::time::timeout(TIMEOUT, limited.read_until(b'\n', &mut line)).await??;
         match Registration::read(&line, user) {
             Ok(registration) => {
                 let (to, answer) = oneshot::channel();
@@ -201,7 +201,7 @@ async fn serve(stream: UnixStream, number: u64, users: &[u32], events: &mpsc::Se
     } else {
         // What a refused user still sends is read and forgotten: closing over it would take the reason from it.
         let mut rest = reading.take(MAX_REQUEST);
-        let _ = tokio::time::timeout(PATIENCE, tokio::io::copy_buf(&mut rest, &mut tokio::io::sink())).await;
+        let _ = tokio::time::timeout(TIMEOUT, tokio::io::copy_buf(&mut rest, &mut tokio::io::sink())).await;
     }
     Ok(())
 }

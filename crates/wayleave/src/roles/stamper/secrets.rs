@@ -2,9 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::json;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::warn;
 use wayleave_control::capability::{Credential, LookupEvent, LookupFailure, Obtained, Renewal};
 use wayleave_core::UnixTime;
 
@@ -12,8 +11,8 @@ use super::registration::Registration;
 use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
 use crate::look_up::{DNS_PORT, look_up, resolvers};
-use crate::roles::Events;
 use crate::roles::daemon::{QUEUE, seed};
+use crate::roles::events::{Events, event, shown};
 use crate::roles::stamping::{Known, Lines};
 
 /// A look-up that has ended.
@@ -128,15 +127,14 @@ impl Secrets {
             Ok(obtained) => {
                 self.counters.found += 1;
                 let epoch = obtained.secret.capability.epoch;
-                info!(%terms, zone, epoch, "a secret was looked up");
-                self.log.note(&json!({ "event": "secret-found", "terms": terms.to_string(), "epoch": epoch }));
+                self.log
+                    .report(event!(INFO "secret-found" { terms = shown(terms), zone, epoch } "a secret was looked up"));
             }
             Err(failure) => {
                 self.counters.failed += 1;
                 if renewal.failure() != Some(*failure) {
-                    warn!(%terms, zone, "no secret: {failure}; it is asked for again");
-                    let why = failure.to_string();
-                    self.log.note(&json!({ "event": "secret-missing", "terms": terms.to_string(), "why": why }));
+                    self.log.report(event!(WARN "secret-missing" { terms = shown(terms), zone; why = shown(failure) }
+                        "no secret: {failure}; it is asked for again"));
                 }
             }
         }

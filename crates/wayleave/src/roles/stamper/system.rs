@@ -27,9 +27,9 @@ type Sender = (Option<u32>, Option<u32>);
 
 /// An interface in use.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct Interface {
     pub number: u32,
-    pub interface: String,
+    pub name: String,
     pub index: u32,
     pub to: Vec<Prefix>,
     mtu: u32,
@@ -43,7 +43,7 @@ pub struct System {
     table: u32,
     address: Option<IpAddr>,
     sources: Vec<Prefix>,
-    pub standing: BTreeMap<Sender, Standing>,
+    pub interfaces: BTreeMap<Sender, Interface>,
     priorities: Vec<u32>,
     has_nftables: bool,
 }
@@ -74,7 +74,7 @@ impl System {
             table: host.table(),
             address: host.address.as_ref().map(|address| IpAddr::V4(address.0)),
             sources: host.sources.iter().map(|prefix| *prefix.get_ref()).collect(),
-            standing: BTreeMap::new(),
+            interfaces: BTreeMap::new(),
             priorities,
             has_nftables: false,
         })
@@ -82,11 +82,12 @@ impl System {
 
     /// Hands the packets of these classes to the worker, each class by an interface of its own with this MTU, and no others.
     pub async fn set(&mut self, classes: &[(SenderClass, u32)], worker: &Handle) -> Outcome {
-        let is_kept = |sender: &Sender, standing: &Standing| {
-            let same = |(class, mtu): &&(SenderClass, u32)| (class.user, class.mark) == *sender && *mtu == standing.mtu;
+        let is_kept = |sender: &Sender, interface: &Interface| {
+            let same =
+                |(class, mtu): &&(SenderClass, u32)| (class.user, class.mark) == *sender && *mtu == interface.mtu;
             classes.iter().any(|class| same(&class))
         };
-        let ended = self.standing.iter().filter(|(sender, standing)| !is_kept(sender, standing));
+        let ended = self.interfaces.iter().filter(|(sender, interface)| !is_kept(sender, interface));
         let ended: Vec<Sender> = ended.map(|(sender, _)| *sender).collect();
         for sender in ended {
             self.remove(sender, worker).await;
@@ -99,33 +100,33 @@ impl System {
 
     fn set_class(&mut self, class: &SenderClass, mtu: u32, worker: &Handle) -> Outcome {
         let sender = (class.user, class.mark);
-        if !self.standing.contains_key(&sender) {
+        if !self.interfaces.contains_key(&sender) {
             self.add(class, mtu, worker)?;
         }
-        let Self { routes, standing, table, address, .. } = self;
-        let Some(standing) = standing.get_mut(&sender) else { return Ok(()) };
-        let of_class = *table + standing.number;
-        for prefix in standing.to.iter().filter(|prefix| !class.to.contains(prefix)) {
-            if let Err(error) = routes.remove_from_table(of_class, prefix, standing.index) {
+        let Self { routes, interfaces, table, address, .. } = self;
+        let Some(interface) = interfaces.get_mut(&sender) else { return Ok(()) };
+        let of_class = *table + interface.number;
+        for prefix in interface.to.iter().filter(|prefix| !class.to.contains(prefix)) {
+            if let Err(error) = routes.remove_from_table(of_class, prefix, interface.index) {
                 warn!(%prefix, "cannot remove a route to the stamper: {error}");
             }
         }
-        let before = std::mem::take(&mut standing.to);
+        let before = std::mem::take(&mut interface.to);
         for prefix in &class.to {
             if !before.contains(prefix) {
-                routes.add_to_table(of_class, prefix, standing.index, *address).map_err(|error| {
+                routes.add_to_table(of_class, prefix, interface.index, *address).map_err(|error| {
                     Failure::system(format!("cannot lead packets to {prefix} to the stamper"), &error)
                         .help("`address` in [host] must be one of this machine's")
                 })?;
             }
-            standing.to.push(*prefix);
+            interface.to.push(*prefix);
         }
         Ok(())
     }
 
     /// Makes the interface of a class, and the rules that look in its table.
     fn add(&mut self, class: &SenderClass, mtu: u32, worker: &Handle) -> Outcome {
-        let taken: Vec<u32> = self.standing.values().map(|standing| standing.number).collect();
+        let taken: Vec<u32> = self.interfaces.values().map(|interface| interface.number).collect();
         let free = (0..MAX_SENDERS as u32).find(|number| !taken.contains(number));
         let number = free.ok_or_else(|| Failure::new(format!("more than {MAX_SENDERS} senders are told apart")))?;
         let name = format!("{}{number}", self.prefix);
@@ -152,23 +153,23 @@ impl System {
             let added = self.routes.add_rule(rule);
             added.map_err(|error| Failure::system("cannot set a routing rule", &error))?;
         }
-        let standing =
-            Standing { number, interface: tun.name().to_owned(), index: tun.index(), to: Vec::new(), mtu, rules };
-        self.standing.insert((class.user, class.mark), standing);
+        let interface =
+            Interface { number, name: tun.name().to_owned(), index: tun.index(), to: Vec::new(), mtu, rules };
+        self.interfaces.insert((class.user, class.mark), interface);
         let end = End { number, user: class.user, mark: class.mark, tun };
         worker.send(move |worker| worker.ends.push(end));
         Ok(())
     }
 
     async fn remove(&mut self, sender: Sender, worker: &Handle) {
-        let Some(standing) = self.standing.remove(&sender) else { return };
-        for rule in &standing.rules {
+        let Some(interface) = self.interfaces.remove(&sender) else { return };
+        for rule in &interface.rules {
             if let Err(error) = self.routes.remove_rule(rule) {
                 warn!("cannot remove a routing rule: {error}");
             }
         }
         // The interface ends with its descriptor; another of that name may follow at once.
-        let _ = worker.ask(move |worker| worker.ends.retain(|end| end.number != standing.number)).await;
+        let _ = worker.ask(move |worker| worker.ends.retain(|end| end.number != interface.number)).await;
     }
 
     /// Lets nftables mark the packets of control groups.

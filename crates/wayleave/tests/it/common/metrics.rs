@@ -6,7 +6,7 @@ use wayleave_lab::demo::http::get;
 use wayleave_lab::netns::NetworkNamespace;
 
 /// Units that end a name. A new one belongs to `wayleave_runtime::http::Unit` and here.
-const UNITS: [&str; 32] = [
+const UNITS: [&str; 33] = [
     "alarms",
     "attestations",
     "batches",
@@ -16,6 +16,7 @@ const UNITS: [&str; 32] = [
     "changes",
     "connections",
     "evaluations",
+    "events",
     "files",
     "frames",
     "keys",
@@ -57,7 +58,11 @@ pub fn assert_named_by_the_rule(role: &str, place: &NetworkNamespace, address: S
         assert!(UNITS.contains(&unit), "{name}: {unit} is not a unit");
         assert!(page.contains(&format!("\n# UNIT {name} {unit}\n")), "{name}: its unit is not stated");
         match kind {
-            "counter" => assert!(page.contains(&format!("\n{name}_total ")), "{name}: a counter without _total"),
+            "counter" => {
+                let is_total =
+                    page.contains(&format!("\n{name}_total ")) || page.contains(&format!("\n{name}_total{{"));
+                assert!(is_total, "{name}: a counter without _total");
+            }
             "gauge" => {
                 let is_there = [' ', '{'].iter().any(|next| page.contains(&format!("\n{name}{next}")));
                 assert!(is_there, "{name}: a gauge under another name");

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use wayleave_lab::ports::free_address;
 
 /// How long a test waits for something.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder that is gone when the test ends well.
 pub struct Folder(pub PathBuf);
@@ -103,7 +103,7 @@ pub fn free() -> String {
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        assert!(begin.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use wayleave_lab::netns::NetworkNamespace;
 use wayleave_lab::process::wait_until;
 
-use super::{PATIENCE, text};
+use super::{TIMEOUT, text};
 
 /// Lines of a terminal.
 const LINES: usize = 24;
@@ -40,7 +40,7 @@ pub fn assert_one_screen(place: &NetworkNamespace, at: SocketAddr) {
         let is_one = screen.contains("\nproblem: ") == answer.contains("<h2>Problems</h2>");
         is_one.then_some((screen, answer))
     };
-    let (screen, answer) = wait_until(PATIENCE, both).expect("the page has the problems that the screen has");
+    let (screen, answer) = wait_until(TIMEOUT, both).expect("the page has the problems that the screen has");
     assert!(screen.lines().count() <= LINES, "{screen}");
     let first = screen.lines().next().unwrap_or_default();
     assert!(first.ends_with(": ready") || first.ends_with(": not ready"), "{screen}");

@@ -1,4 +1,7 @@
 //! Whoever reads a role's log may go away, or stop reading: the role goes on.
+//!
+//! OPS, log: the reader of standard error goes away (pipe, socket) or stops reading, at each role: it reloads, serves
+//! and stops; what was lost is counted.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,7 @@
 //! A role that starts for the third time within a minute, after runs that did not end in order, refuses the peer whose input came last.
+//!
+//! OPS, starts: runs that end by `kill -9` or by a panic in a peer's input, three starts in a minute: the third names
+//! the peer and refuses it for a minute; others are served; an orderly end counts for nothing.
 
 use super::world::{Configured, Process};
 use crate::common::attesting::speaker_at;

@@ -1,4 +1,7 @@
 //! The units of systemd: one for every role, alike but in what a role needs.
+//!
+//! OPS, units: each role's unit of systemd: there is one; all are alike but in the rights that a role needs; systemd
+//! takes them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

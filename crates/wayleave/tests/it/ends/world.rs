@@ -18,7 +18,7 @@ use crate::router::icing::{hex, secret};
 pub(super) const ROLES: [&str; 10] =
     ["rs", "member", "attest", "router", "realm", "path", "consent", "gateway", "stamper", "key"];
 /// How long a test waits for something.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A role with its files.
 pub(super) struct Configured {
@@ -93,7 +93,7 @@ impl Configured {
         let socket = self.folder.0.join("notify");
         let _ = fs::remove_file(&socket);
         let notices = UnixDatagram::bind(&socket).expect("a socket");
-        notices.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        notices.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         let mut command = match self.is_apart {
             false => Command::new(env!("CARGO_BIN_EXE_wayleave")),
             true => {
@@ -154,7 +154,7 @@ impl Process {
     }
 
     pub(super) fn expect(&self, notice: &str) {
-        let received = self.notice(PATIENCE);
+        let received = self.notice(TIMEOUT);
         assert!(
             received.as_ref().is_some_and(|text| text.starts_with(notice)),
             "{}: {notice}: {received:?}",

@@ -1,4 +1,6 @@
 //! `applications.md`.
+//!
+//! PLA, applications: the guide's page of the paper's applications: each is run, and billed to who pays.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -1,4 +1,7 @@
 //! `lab.md`.
+//!
+//! LAB, up: the example laboratories are described and used as the guide says; a killed node shows in status and
+//! picture.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

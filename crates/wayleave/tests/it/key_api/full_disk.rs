@@ -1,4 +1,7 @@
 //! The disk of the writer's records is full.
+//!
+//! PLA-06, disk: the writer's disk is full while orders come by the API, by DNS, by an invitation and by commands:
+//! refused by each as the disk's fault, nothing changes, also after a restart, and all go on with space.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};

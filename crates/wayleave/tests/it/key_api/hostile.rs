@@ -1,4 +1,7 @@
 //! Strangers at the API: they take little, learn nothing, and do not keep the operator out.
+//!
+//! PLA, API: strangers without end, silent connections, garbage, long and deep bodies, tokens that are almost one:
+//! limited, closed, refused; the operator beside them is served.
 
 use std::fs;
 use std::io::{Read, Write};

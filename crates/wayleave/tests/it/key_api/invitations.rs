@@ -1,4 +1,7 @@
 //! Invitations between a provider and its customers, and everybody else who gets hold of one.
+//!
+//! PLA, invitations: redeemed by eight at once, cut, at another server, with `kill -9` in the middle, with records put
+//! back behind a redemption: one holder, all or nothing; refused and counted; an old copy does not start.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,7 @@
 //! The list of revocations is written while the server does its work.
+//!
+//! PLA-06, disk: a list whose writing takes for ever: questions are answered, and orders that came meanwhile are in one
+//! list.
 
 use std::process::Command;
 use std::sync::mpsc::{TryRecvError, channel};

@@ -1,4 +1,7 @@
 //! A statement in pages, of a key server that adds usage of closed time up while they are read.
+//!
+//! PLA, usage by pages: usage of closed time is added up while a statement is read in pages: pages of one time, or
+//! refused; the command begins again.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,8 @@
 //! Mistakes in the configurations of a party and of a member, which have both run: their states know a member set.
+//!
+//! OPS, mistakes: those of a party and a member that have run: each is named with line, cause and cure.
+//! OPS, check --deep: a member and a party that run or not; another pin, another key, a party that is away; clocks:
+//! reached as `run` would; no link is disturbed; each fault with its cure.
 
 use std::fs;
 use std::path::Path;

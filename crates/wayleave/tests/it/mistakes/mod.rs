@@ -1,5 +1,9 @@
 //! Mistakes that operators make in configurations and the files that they name: `check` names each with its line, its cause and
 //! its cure. So do commands of `cap` with mistakes on their command lines.
+//!
+//! OPS, mistakes: more than 170 mistakes in configurations, files, keys, addresses and permissions, here of an
+//! attesting proxy and a router: each is named with line, cause and cure, for people and in JSON.
+//! BGP-15: a password file that is not there, that others may read, that has none or too long a one: `check` names it.
 
 mod capabilities;
 mod exchange;

@@ -1,4 +1,15 @@
 //! Bad input over the wire: strangers, liars, servers that hang, adverts that cannot be.
+//!
+//! ICC-01, by process: strangers, forged, stale and replayed requests, others' IDs and servers, over TLS: refused with
+//! the reason; each is in the audit log.
+//! ICC-03, by process: 16 partial paths of 16 nodes with loops, of nobody, of others, and a count of 10,000, over TLS:
+//! refused, or at most 16 paths; another node's question is answered at once.
+//! ICC-05, by process: adverts of strangers, of other nodes, from the future, old, with another's ID, too many, over
+//! TLS: refused with the reason.
+//! ICC, strangers: 320 nodes that are no members connect to a path server and stay: the latest 256 are kept; a member's
+//! link is not touched.
+//! ICC, liars: path servers that hang, babble, lie; another server at the right address: the next one is asked within
+//! two seconds; the impostor is not spoken to.
 
 use std::fs;
 use std::path::Path;

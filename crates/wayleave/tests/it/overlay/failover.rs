@@ -2,6 +2,11 @@
 //!
 //! The overlay is the demonstration's: two clean paths in the west, a shorter one through the east that b does not answer by. What is
 //! measured is the longest time in which the application got nothing.
+//!
+//! ICC-08, by process: `kill -9` of a node on the path of both directions or of either alone, under `ssh` and `iperf3`
+//! both ways, 20 times, and 200 once (`WAYLEAVE_FAILOVER_KILLS`; the longest gap of the 200 was 1.60 s, beside builds
+//! on both cores): nothing is missing for three seconds, less what a thread that only sleeps was not run; no active
+//! path has the dead node.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -29,7 +34,7 @@ const KILLS: usize = 20;
 /// No application waits so long.
 const BOUND: Duration = Duration::from_secs(3);
 /// Limit on each wait for what has no bound.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// What is sent in each of these; `iperf3` reports no shorter ones.
 const STEP: Duration = Duration::from_millis(50);
 /// So much is watched after the longest gap.
@@ -249,7 +254,7 @@ impl Place {
         let is_well = |path: &Value| {
             path["listed"] == true && path["proven_until"].is_u64() && path["dead"] == false && path["held"] == true
         };
-        let settled = wait_until(PATIENCE, || {
+        let settled = wait_until(TIMEOUT, || {
             let why = self.page("a", &format!("why?name={name}"));
             // Of the paths that a uses b's own policy leaves two in the west, and none through the east.
             let rest = ["a", "b"].iter().all(|gateway| {
@@ -279,7 +284,7 @@ impl Place {
             if wait_until(Duration::from_secs(10), || (flow.count() > 10).then_some(())).is_some() {
                 return flow;
             }
-            assert!(begin.elapsed() < PATIENCE, "{application:?} to {name} does not begin: {}", self.shown());
+            assert!(begin.elapsed() < TIMEOUT, "{application:?} to {name} does not begin: {}", self.shown());
         }
     }
 
@@ -390,7 +395,7 @@ fn kill(place: &mut Place, stalls: &Stalls, number: usize) -> (String, Duration,
     let at = Instant::now();
     place.overlay.process(&victim).expect("a node").kill();
     let (mut story, mut before) = (String::new(), String::new());
-    while at.elapsed() < AFTER || flow.longest(at).0 + AFTER > at.elapsed() && at.elapsed() < PATIENCE / 3 {
+    while at.elapsed() < AFTER || flow.longest(at).0 + AFTER > at.elapsed() && at.elapsed() < TIMEOUT / 3 {
         let seen = place.seen();
         if seen != before {
             let _ = writeln!(story, "{:.2} s {seen}", at.elapsed().as_secs_f64());

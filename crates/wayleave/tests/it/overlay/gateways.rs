@@ -1,4 +1,10 @@
 //! A realm from nothing with two gateways: every path and every consent comes from servers.
+//!
+//! ICC, realm and gateways: a realm from nothing, three routers of customers and providers, two gateways; a page by
+//! name in both families; consents of six seconds renewed; the provider's policy changes: the first byte within
+//! seconds; then nothing passes, and `why` says who refused.
+//! ICC, a removed node: the realm's operator revokes a gateway; the only node on a path stops: both say so in `show
+//! status` and the log, and no longer once the path is back.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

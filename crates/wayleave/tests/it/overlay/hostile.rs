@@ -1,5 +1,17 @@
 //! A member that turns hostile, and somebody on the links between nodes. Each attack dies at a node, and with a counter, that the
 //! test names.
+//!
+//! ICC, gateway attacks: replays, skipped nodes, changed octets and garbage between running nodes: each dies at the
+//! node, and by the reason, that the test names.
+//! ICD-02, 03, 05, by process: bogus, ended, another sender's and another path's consents; another's name; nodes
+//! skipped in front of, and behind, a node that proved itself; swapped nodes; octets changed: each dies at the node,
+//! and by the reason, that the test names.
+//! ICD-04, by process: two nodes around an honest one, with their real keys, pass a captured packet around it: the
+//! receiving gateway refuses it (`verifier`).
+//! ICD-08, by process: packets captured on three links and sent again, at once and after the window; stamps from the
+//! future: `replayed` or `stale` at the node where they come in.
+//! ICC-07, by process: a gateway whose tables lie about its own addresses and the other's: `inner-source`,
+//! `inner-martian`, `inner-destination`, `inner-nested` at the receiving gateway; nothing comes out.
 
 use std::cell::Cell;
 use std::fs;

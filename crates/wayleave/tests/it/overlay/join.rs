@@ -1,4 +1,13 @@
 //! Tokens, and what a node has once it joined.
+//!
+//! ICC, join, by process: a token used twice, after a kill of the operator's side, withdrawn beside its running
+//! process, cut, of another realm: one node is admitted; refused with the reason.
+//! ICC, renewal: memberships of ten seconds of a path server, consent servers and routers; a node that was removed,
+//! whose operator renews by hand: each has a later one in time, without a restart; refused with the reason, in the log
+//! and under `problems`.
+//! ICC, removed: a member is removed while it forwards, or while a path server is down: it is on no path, and its
+//! adverts are refused; the server learns it when it is back.
+//! ICC, mistakes: configurations of nodes and servers with one mistake each: `check` names each.
 
 use std::fs;
 

@@ -1,4 +1,9 @@
 //! `kill -9` of random processes under traffic, with somebody on the links who repeats and changes what passes.
+//!
+//! ICC, gateways and kills: `kill -9` of random processes of a realm with two gateways 30 times, 1,000 in `make soak`
+//! (`WAYLEAVE_GATEWAY_KILLS`), under TCP and UDP, with repeated and changed packets on all links, memberships of a
+//! minute, and a provider that consents to nothing: no stream corrupted, no datagram changed or twice, no packet over
+//! that provider; traffic goes on.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,10 +23,10 @@ const KILLS: u32 = 30;
 const ANSWER: usize = 200_000;
 const DATAGRAM: usize = 200;
 /// A connection that makes no progress for so long is given up by the application.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long traffic may take until it begins, and until it goes on after everything was there again. Whatever is stuck stays so, and a
-/// machine on which ten others compile takes half a minute: connections that failed are given up after [`PATIENCE`], and the attacker goes on.
+/// machine on which ten others compile takes half a minute: connections that failed are given up after [`TIMEOUT`], and the attacker goes on.
 const RECOVERY: Duration = Duration::from_secs(180);
 
 /// Traffic, or somebody who disturbs it, until it is to end.
@@ -68,9 +73,9 @@ fn serve(place: &NetworkNamespace) {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
-                let _ = stream.set_write_timeout(Some(PATIENCE));
+                let _ = stream.set_write_timeout(Some(TIMEOUT));
                 let mut request = [0; 4];
-                let read = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.read_exact(&mut request));
+                let read = stream.set_read_timeout(Some(TIMEOUT)).and_then(|()| stream.read_exact(&mut request));
                 if read.is_ok() {
                     let _ = stream.write_all(&content(u32::from_be_bytes(request)));
                 }
@@ -85,8 +90,8 @@ fn fetch(place: &NetworkNamespace, to: SocketAddr, tally: &Tally, ends: &AtomicB
     while !ends.load(Ordering::Relaxed) {
         number += 1;
         let fetched = place.within(|| -> std::io::Result<Vec<u8>> {
-            let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.write_all(&number.to_be_bytes())?;
             let mut octets = vec![0; ANSWER];
             let mut have = 0;

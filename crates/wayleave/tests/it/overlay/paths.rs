@@ -1,4 +1,20 @@
 //! Paths and consents, and what happens to them when servers die, hang or come back.
+//!
+//! ICC, processes: a realm from nothing: operator, path server, consent servers, routers join by tokens; a path is
+//! found and consented to: `show paths` has it; each server wrote its decision down.
+//! ICC-05, by process: links that one end lists: no path leads over them.
+//! ICC, older, by process: `kill -9` of path and consent servers; a node that comes back with an older state: nothing
+//! older is taken; the node goes on above what others know.
+//! ICC, kills: `kill -9` of random processes of an overlay eight times, 300 in `make soak` (`WAYLEAVE_OVERLAY_KILLS`):
+//! every node consents again; no sequence goes back.
+//! ICC, moves: a neighbour's address, relationship or node ID changes under way: followed without a restart; a link on
+//! which the ends disagree leads nowhere; consents by each ID.
+//! ICC, policy: rules change at a reload; a policy that fails its own tests; a delegated prefix of tags: decided by the
+//! new rules; refused by `check` and by the reload; consent under the prefix alone.
+//! ICC, audit: the audit log's disk is full: nobody gets an answer, the status says why, and the server stops at once
+//! when told to.
+//! ICC, lost state: a path server's state is deleted, and another one runs: it answers once the other has told it
+//! everything.
 
 use std::fs;
 use std::time::{Duration, Instant};

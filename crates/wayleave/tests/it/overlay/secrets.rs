@@ -1,4 +1,7 @@
 //! Whose memory and disk has which keys.
+//!
+//! ICC-02, by process: memory and disk of a running path server and of running consent servers, searched for every key
+//! of the realm: the path server has its identity alone; a consent server no other provider's keys.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};

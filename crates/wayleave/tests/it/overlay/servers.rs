@@ -1,4 +1,15 @@
 //! What gateways do while servers are slow, hang or are gone, and what they ask of them; and hosts on which a gateway cannot run.
+//!
+//! ICC, gateways and slow servers: 150 ms to and from every server; a new flow, then 20,000 packets, a million in `make
+//! soak` (`WAYLEAVE_FLOW_PACKETS`): one round trip to the path server and one to all consent servers for each
+//! direction; then no request more.
+//! ICC, gateways without servers: all path and consent servers killed, and stopped without a word, under a flow:
+//! packets pass until the consents end; then ICMP (administratively prohibited), and `why` says which server is
+//! missing; all is well when they are back.
+//! ICC, gateways, mistakes: no right to make interfaces, no `/dev/net/tun`, another resolver at the address, an address
+//! of another machine, names that do not exist: the error says what is missing and what to do; nothing is left behind.
+//! ICC-10, by process: 4,000 names that do not exist, of policies and of nodes: none has an address; the one in use
+//! keeps its own.
 
 use std::fs;
 use std::net::UdpSocket;

@@ -1,4 +1,10 @@
 //! BFD between SCION routers: links of a dead router go down, senders get SCMP errors, and the links come up again.
+//!
+//! BFD-02: three ASes of which the last one's router, and one of the middle's two, are killed and started again:
+//! neighbours notice, senders are told by SCMP which link it was, packets pass again; a reload changes nothing.
+//! BFD-03: a neighbour played by hand, octets that are no BFD; its silence: one-hop paths under the AS's key; counted;
+//! `/readyz` is not ready while the only session is down.
+//! OPS, status pages: parameters that a page does not have: refused by name.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroU32;

@@ -1,4 +1,8 @@
 //! BFD with BIRD, whose packets a relay moves between UDP and SCION.
+//!
+//! BFD-04: BIRD (2.0 or later), whose packets a relay puts into SCION and takes out of it; a changed interval, BIRD
+//! killed, the router killed: a session with the slower of both intervals; the poll is answered; each notices the
+//! other's end, and the session comes back.
 
 use std::fs;
 use std::net::UdpSocket;

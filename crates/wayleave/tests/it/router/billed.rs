@@ -1,5 +1,13 @@
 //! Routers and their provider's key server as processes: what routers forward is on the statement, whoever is killed; revocations are
 //! pushed; a shared rate is kept by all routers together.
+//!
+//! PLA, usage by process: routers and key server killed while packets are sent and each is repeated (100 kills by
+//! `WAYLEAVE_BILLED_KILLS`): the statement is never above what arrived, and below it by a second of each payer's
+//! packets at most, over all kills of routers together; what was counted just before a kill is on it.
+//! PLA-06, pushed: a revocation at the key server; the server gone, and the routers restarted: refused by each router,
+//! then too.
+//! PLA, leases: a shared rate between running routers: it goes where the packets are, and falls to a floor without the
+//! key server.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -16,7 +16,7 @@ use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::program;
 use crate::common::screen::assert_one_screen;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder that is removed when the test passes.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -67,7 +67,7 @@ pub(crate) fn free() -> String {
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        assert!(begin.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -117,7 +117,7 @@ impl Router {
         let is_ready = |status: &Value| !status.is_null() && status["refuses_until"].is_null();
         while !is_ready(&self.status()) {
             let ended = self.child.as_mut().expect("started").try_wait().expect("a child");
-            assert!(ended.is_none() && begin.elapsed() < PATIENCE, "{} did not start: {}", self.name, self.log());
+            assert!(ended.is_none() && begin.elapsed() < TIMEOUT, "{} did not start: {}", self.name, self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_named_by_the_rule(self.role, &self.place, self.page.parse().expect("an address"));

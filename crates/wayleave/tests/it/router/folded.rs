@@ -1,5 +1,8 @@
 //! Usage of long ago is folded into months at the key server and forgotten at routers: the statement stays what it was, whoever is
 //! killed, and whatever is reported again is on no bill.
+//!
+//! PLA, folded usage: a router that was away when time was closed: its usage is on the next statement once; old usage
+//! is folded and stays on the bill once.
 
 use std::time::Duration;
 

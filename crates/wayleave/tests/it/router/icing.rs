@@ -1,4 +1,6 @@
 //! ICING packets over three nodes: on the path that all consented to, and off it.
+//!
+//! ICD-06: the same flood at running nodes: few agreements, and no good packet is lost.
 
 use std::net::UdpSocket;
 use std::time::Duration;

@@ -1,4 +1,12 @@
 //! One ICING node as a process: accounts by tag, signed reports, links over Ethernet, many packets in one message.
+//!
+//! ICD-11: 500 packets in ten messages that the system cuts and joins, every seventh forged; the least and the greatest
+//! payload that a datagram carries: each packet is verified by itself.
+//! ICD, Ethernet: packets over two nodes by frames; from another station, to another station, longer than the link
+//! carries: the same as over UDP; none comes in, or leaves.
+//! ICD, accounts: a node killed while it counts, twice: never over, and nothing lost that is older than a second.
+//! ICD, reports: reports of three nodes of which one lost packets, one under another's key, one changed: the place is
+//! told; refused (a window of a running node: in `make soak`).
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;

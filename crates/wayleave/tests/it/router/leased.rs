@@ -1,5 +1,8 @@
 //! Eight routers of a provider that share a principal's rate by leases of their key server, all as processes: the sum is the rate,
 //! however demand is spread, and never more than the rate and the bursts, whoever is cut off or killed.
+//!
+//! PLA, leases by process: eight routers and their key server, demand even and uneven, links cut, the server killed or
+//! standing still: the rate within a fiftieth under steady demand; never above it and the bursts; the floors.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};

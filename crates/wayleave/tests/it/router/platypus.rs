@@ -1,4 +1,11 @@
 //! Platypus packets by IP, from a host through two waypoints to another, in a namespace that has all their addresses.
+//!
+//! PLA-12, by process: a thousand wrong bindings by raw sockets: answers within the limit, none longer than its cause;
+//! the others counted as unanswered.
+//! PLA-12, relayed errors: an error about what was sent is relayed by a running router, forged ones are counted.
+//! PLA, revocations at a restart: a restart beside an older list, with state and without: refused by its number;
+//! refused as too old, and nothing passes until a recent list is there; `show status` says so.
+//! PLA, crash: `kill -9` under traffic: accounts never over; what is older than a second is kept.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;

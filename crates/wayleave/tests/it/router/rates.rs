@@ -1,4 +1,7 @@
 //! Rates of principals by IP, in a namespace.
+//!
+//! PLA, rates: a principal above its rate; reloads with the same, a greater and no rate: exactly the burst passes; a
+//! reload gives no credit.
 
 use wayleave_lab::netns;
 

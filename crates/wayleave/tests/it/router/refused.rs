@@ -1,4 +1,7 @@
 //! What a router refuses at its start, each with the reason.
+//!
+//! FWD, misconfiguration: sixteen wrong interfaces; key files of other formats and roles, damaged, readable by others:
+//! refused at start with the reason; no key is shown.
 
 use std::fs;
 use std::net::UdpSocket;

@@ -1,4 +1,8 @@
 //! Lists of revocations as `cap revoke-list` makes them, by themselves and read by a router.
+//!
+//! PLA, revocations: lists by `cap revoke-list`: added to, lifted, 20,000 entries (1,400,000 by
+//! `WAYLEAVE_REVOCATIONS`); damaged, of another signer, while another writes: the router takes over each; what cannot
+//! be continued stays.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,13 @@
 //! SCION packets between hosts, neighbours and routers.
+//!
+//! SCI-05, SCMP, quotes: an error for a host of the AS reaches the port that it quotes, at a running router.
+//! SCI-05, by process: 20,000 traceroute requests as fast as they go; a service that the AS does not have: answers
+//! within the limit, each of them arrives, all others are counted; destination unreachable.
+//! SCI-09, by process: eight forged packets for each good one, from the neighbour's address: every good packet arrives;
+//! each forgery is counted, at its interface; answers quote the whole packet.
+//! SCI-09, throttled: 200 forgeries against a limit of 20; a reload without a limit: no more are checked than the limit
+//! and one run; good packets pass again.
+//! SCI, reload and rotation: nine reloads and a change of keys under traffic: no packet lost.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};

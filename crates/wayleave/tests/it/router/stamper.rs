@@ -1,5 +1,11 @@
 //! A stamper in the network: packets that come by its link get capabilities of a file that was handed on twice, and pass a
 //! waypoint.
+//!
+//! PLA, stamper on the way: plain and stamped packets over a link to a stamper, by way of one waypoint or two: stamped
+//! with a capability handed on twice, and charged to it; DNS, other rules, other sources, too long, old, spoilt: left
+//! as they were, or dropped, each counted.
+//! PLA, capabilities: minted, delegated, handed on, made narrower; outside the bounds; files that others may read:
+//! stamp as the waypoint verifies; refused.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};

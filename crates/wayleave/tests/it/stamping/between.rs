@@ -1,5 +1,9 @@
 //! What may lie between a stamper and its waypoints, or reach a stamper: address translation, links with a smaller MTU, fragments, IP
 //! options. What becomes of such packets is in the guide.
+//!
+//! PLA-14: address translation in front of a stamper, and between it and a waypoint; links with a smaller MTU in front
+//! of the first waypoint and behind it; fragments; IP options: passes; refused and charged to nobody; the sender learns
+//! the MTU less the stamps; left as they came and counted.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! A stamper on the client's own machine: by control group, with the system's own groups and nftables.
+//!
+//! PLA, stamper by process: stamping by control group (of version 2, with nftables): only packets of it and of groups
+//! below.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
 //! A stamper on the client's own machine: by user and by mark.
+//!
+//! PLA, stamper by process: stamping by user and by mark: only what was chosen; all else as ever.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

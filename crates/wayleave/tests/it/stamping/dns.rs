@@ -1,5 +1,9 @@
 //! DNS is never stamped, at the host itself: neither the stamper's own look-ups nor anybody else's, by UDP or by TCP, although the
 //! resolver lies where a capability is for. Otherwise a host whose secrets have run out could never ask for others.
+//!
+//! PLA-07, DNS at a stamping host: a host whose capability covers every destination, its resolver too: questions of the
+//! stamper's and of other programs, by UDP and TCP, leave without a stamp; all else is stamped; secrets are renewed
+//! over the ends of epochs.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};

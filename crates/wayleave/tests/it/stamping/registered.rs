@@ -1,4 +1,6 @@
 //! Users bring their own capabilities over the stamper's socket.
+//!
+//! PLA, stamper by process: stamping by registration: while the user is registered; the bill is what was captured.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,6 @@
 //! An ordinary client behind a stamper in the network, an ordinary server behind the last waypoint.
+//!
+//! PLA, stamper by process: hosts behind a machine that forwards: stamped, and they see nothing of it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;

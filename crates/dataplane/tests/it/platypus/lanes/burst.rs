@@ -1,4 +1,8 @@
 //! The vector path compared with `verify` on bursts of random packets.
+//!
+//! PLA, longest: IPv6 packets of 65,535 to 65,575 octets in a burst: as for the packet alone.
+//! PLA, lanes: bursts of random and mutated packets, every flipped bit next to its original: for each packet what
+//! `verify` decides for it alone.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,8 @@
 //! Bursts of simple packets with payloads of equal numbers of blocks: sixteen at a time are decided at once, each as if it
 //! were alone.
+//!
+//! PLA, lanes: bursts of simple packets of up to eight flow classes, one of them spoiled in each of eleven ways at each
+//! index: for each packet what `verify` decides for it alone.
 
 use std::net::IpAddr;
 

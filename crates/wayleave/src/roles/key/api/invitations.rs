@@ -60,7 +60,7 @@ pub fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
     let core = lock(&api.core);
     let behind = core.server.state().invitations().filter(|(invitation, _)| Some(invitation.id) > after);
     let mut page: Vec<Value> =
-        behind.take(most + 1).map(|(invitation, standing)| describe(invitation, standing, now)).collect();
+        behind.take(most + 1).map(|(invitation, status)| describe(invitation, status, now)).collect();
     drop(core);
     let more = page.len() > most;
     page.truncate(most);

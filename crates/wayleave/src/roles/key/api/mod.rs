@@ -164,7 +164,7 @@ impl RunningApi {
         let key = section.key(source)?;
         let before = self.api.shown.pin();
         if key.pin() != before {
-            warn!(%before, after = %key.pin(), "the API's key is another: invitations that were made before cannot be redeemed any more");
+            warn!(%before, after = %key.pin(), "the API key has changed: invitations made before cannot be redeemed any more");
         }
         self.api.shown.replace(key);
         *self.api.settings() = settings(config);

@@ -565,7 +565,7 @@ impl Control<Platypus> for PlatypusControl {
             Ok(section) => {
                 Rates::new(section, threads.count() as u64, self.capacity(section)).divide(threads).await;
             }
-            Err(failure) => error!("{failure}"),
+            Err(failure) => error!("rates stay divided among the threads as before: {failure}"),
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use toml::Spanned;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 use wayleave_control::capability::{
     ChargedAccount, JournalId, MAX_MESSAGE, RatePayer, RouterClient, RouterClientEvent, SharedRate, Usage,
 };
@@ -37,8 +37,8 @@ use crate::config::router::platypus::PlatypusSection;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::revocation::{self, SIGNATURE};
-use crate::roles::Events;
 use crate::roles::daemon::QUEUE;
+use crate::roles::events::{Events, event, shown};
 use crate::roles::router::journal::Total;
 use crate::roles::router::settings::{Settings, random};
 use crate::roles::router::threads::Threads;
@@ -185,7 +185,7 @@ impl Provider {
     /// Other rates are configured.
     pub fn share(&self, rates: Vec<SharedRate>) {
         let Ok(session) = random() else {
-            return error!("shared rates stay as they were: the system gave no randomness");
+            return error!("shared rates unchanged: the system gave no randomness");
         };
         let mut state = lock(&self.state);
         state.client.share(&rates, u64::from_be_bytes(session));
@@ -310,8 +310,7 @@ impl Task {
         match event {
             LinkEvent::Up { link, .. } => {
                 self.link = Some(link);
-                info!("the key server is connected");
-                self.log.note(&json!({ "event": "provider-connected" }));
+                self.log.report(event!(INFO "provider-connected" {} "the key server is connected"));
                 let hello = {
                     let mut state = lock(&self.state);
                     state.problems.clear();
@@ -327,11 +326,9 @@ impl Task {
             LinkEvent::Down { link, reason } if self.link == Some(link) => {
                 self.link = None;
                 lock(&self.state).client.disconnected();
-                warn!(
-                    "the link to the key server is down: {reason}; usage waits, and shared rates fall to this router's floors"
-                );
+                self.log.report(event!(WARN "provider-disconnected" {; why = reason }
+                    "the link to the key server is down: {reason}; usage waits, and shared rates fall to this router's floors"));
                 self.note("link", Some(format!("no link to the key server: {reason}")));
-                self.log.note(&json!({ "event": "provider-disconnected", "why": reason }));
             }
             LinkEvent::Failed { failure, .. } => {
                 warn!("the key server cannot be reached: {failure}");
@@ -359,9 +356,9 @@ impl Task {
                 RouterClientEvent::List(octets) => self.keep(octets).await,
                 RouterClientEvent::Behind => self.begin(),
                 RouterClientEvent::Refused(why) => {
-                    error!("the key server does not take this router's usage: {why}");
+                    self.log.report(event!(ERROR "usage-refused" {; why = shown(why) }
+                        "the key server does not take this router's usage: {why}"));
                     self.note("usage", Some(format!("the key server does not take usage: {why}")));
-                    self.log.note(&json!({ "event": "usage-refused", "why": why.to_string() }));
                     continue;
                 }
                 RouterClientEvent::Differs(rate) => self.differs(&rate),
@@ -392,11 +389,9 @@ impl Task {
     /// The server has greater totals than this router: it goes on under another identity.
     fn begin(&self) {
         let Ok(id) = random() else { return error!("usage is not reported: the system gave no randomness") };
-        warn!(
+        self.log.report(event!(WARN "usage-behind" {}
             "the key server has greater totals than this router's state: it was put back; usage is counted from here on, and what was \
-             forwarded since the copy was made is billed no second time"
-        );
-        self.log.note(&json!({ "event": "usage-behind" }));
+             forwarded since the copy was made is billed no second time"));
         let mut state = lock(&self.state);
         let base = state.client.begin(JournalId(id)).clone();
         state.unwritten = Some((JournalId(id), base));

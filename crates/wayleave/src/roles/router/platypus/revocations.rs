@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 use wayleave_crypto::sign::{Signature, VerifyingKey};
 use wayleave_dataplane::platypus::revocation::{RevocationList, RevocationTable};
 use wayleave_runtime::clock::unix_now;
@@ -20,7 +20,7 @@ use wayleave_runtime::store::{Change, FileStore, Store};
 use super::Platypus;
 use crate::failure::Outcome;
 use crate::key_files::revocation::{self, SIGNATURE};
-use crate::roles::Events;
+use crate::roles::events::{Events, event};
 use crate::roles::router::settings::Settings;
 use crate::roles::router::threads::Threads;
 
@@ -132,9 +132,9 @@ impl RevocationFile {
         let applied = read.and_then(|octets| self.apply(&octets, &key));
         self.stamp = stamp;
         if let Err(why) = applied {
-            error!("list of revocations {} refused: {why}; the list in force stays", path.display());
             self.note(|status| status.refused = Some(why.clone()));
-            return log.note(&json!({ "event": "revocations", "refused": why }));
+            return log.report(event!(ERROR "revocations" {; refused = why }
+                "list of revocations {} refused: {why}; the list in force stays", path.display()));
         }
         for thread in 0..threads.count() {
             let new = self.list.clone();
@@ -144,8 +144,7 @@ impl RevocationFile {
             drop(replaced.await);
         }
         self.note(|status| status.refused = None);
-        info!(entries = self.list.len(), sequence = self.sequence, "list of revocations taken over");
-        log.note(&json!({ "event": "revocations", "entries": self.list.len(), "sequence": self.sequence }));
+        log.report(event!(INFO "revocations" { entries = self.list.len(), sequence = self.sequence } "list of revocations taken over"));
     }
 
     fn apply(&mut self, octets: &[u8], key: &VerifyingKey) -> Result<(), String> {

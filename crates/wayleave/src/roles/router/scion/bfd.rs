@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use toml::Spanned;
-use tracing::{info, warn};
+use tracing::warn;
 use wayleave_core::{Instant, Now};
 use wayleave_dataplane::bfd::{Config, ControlPacket, Output, Session, State};
 use wayleave_dataplane::frame::Ingress;
@@ -19,7 +19,7 @@ use wayleave_runtime::Clock;
 use super::Scion;
 use crate::config::Text;
 use crate::config::router::scion::{InterfaceSection, ScionSection};
-use crate::roles::Events;
+use crate::roles::events::{Events, event};
 use crate::roles::router::format::Context;
 use crate::roles::router::output;
 use crate::roles::router::ports::PortKind;
@@ -314,10 +314,9 @@ impl Driver {
                     Output::Send(packet) => packets.push((live.peer.clone(), packet)),
                     Output::Changed(state, diagnostic) => {
                         let (peer, diagnostic) = (live.peer.name(), diagnostic.number());
-                        info!(peer, state = state.name(), diagnostic, "BFD session changed state");
-                        let event =
-                            json!({ "event": "bfd", "peer": peer, "state": state.name(), "diagnostic": diagnostic });
-                        self.log.note(&event);
+                        self.log.report(
+                            event!(INFO "bfd" { peer, state = state.name(), diagnostic } "BFD session changed state"),
+                        );
                         links.extend(live.peer.interfaces.iter().map(|id| (*id, state == State::Up)));
                         has_changed = true;
                     }

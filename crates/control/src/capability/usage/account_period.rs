@@ -15,9 +15,9 @@ pub struct Reopening {
 
 /// All reopenings, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tenancies(BTreeMap<u32, Vec<Reopening>>);
+pub struct AccountPeriods(BTreeMap<u32, Vec<Reopening>>);
 
-impl Tenancies {
+impl AccountPeriods {
     /// Takes a reopening over, unless it is known. A clock that went back moves it to the one before: the order is that of generations.
     /// Returns it as it is kept, if it is news.
     pub fn insert(&mut self, reopening: Reopening) -> Option<Reopening> {
@@ -46,8 +46,8 @@ impl Tenancies {
 
     /// The generation of the keys that a former owner had last; `None` for the owner of today.
     #[must_use]
-    pub fn former(&self, principal: u32, tenancy: u8) -> Option<u32> {
-        self.0.get(&principal)?.get(usize::from(tenancy)).map(|one| one.generation)
+    pub fn former(&self, principal: u32, account_period: u8) -> Option<u32> {
+        self.0.get(&principal)?.get(usize::from(account_period)).map(|one| one.generation)
     }
 }
 
@@ -57,14 +57,17 @@ mod tests {
 
     #[test]
     fn key_epochs_belong_to_whoever_had_the_number_when_they_began() {
-        let mut all = Tenancies::default();
+        let mut all = AccountPeriods::default();
         let reopening = |at, generation| Reopening { principal: 7, at, generation };
         assert_eq!(all.insert(reopening(100, 5)), Some(reopening(100, 5)));
         assert_eq!(all.insert(reopening(150, 5)), None, "it is reported again after a restart");
         assert_eq!(all.insert(reopening(90, 9)), Some(reopening(100, 9)), "the clock went back");
         assert_eq!(all.insert(reopening(200, 12)), Some(reopening(200, 12)));
         assert_eq!([99, 100, 199, 200].map(|second| all.at(7, second)), [0, 2, 2, 3]);
-        assert_eq!([0, 1, 2, 3].map(|tenancy| all.former(7, tenancy)), [Some(5), Some(9), Some(12), None]);
+        assert_eq!(
+            [0, 1, 2, 3].map(|account_period| all.former(7, account_period)),
+            [Some(5), Some(9), Some(12), None]
+        );
         assert_eq!((all.at(8, 500), all.former(8, 0), all.latest(7)), (0, None, 3));
     }
 }

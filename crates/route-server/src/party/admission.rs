@@ -36,14 +36,14 @@ pub(super) fn comparators_open(party: &State, slot: u32) -> usize {
 
 /// What objects that a batch takes come to.
 #[derive(Default)]
-pub(super) struct Taking {
+pub(super) struct BatchLoad {
     pub(super) objects: usize,
     /// Octets that they bring to each member that is up to date, about.
     pub(super) octets: usize,
     pub(super) comparators: usize,
 }
 
-impl Taking {
+impl BatchLoad {
     /// What one batch takes; the last object may exceed it.
     pub(super) const MOST: Self = Self { objects: MAX_BATCH, octets: BATCH_BYTES, comparators: LIVE_COMPARATORS };
 
