@@ -293,8 +293,8 @@ impl Database {
         if let Some(owner) = names.chain(prefixes).find(is_other) {
             return Err(Refusal::Taken(owner));
         }
-        let has_room = known.is_some() || self.members.len() < self.capacity || self.first_to_go(now).is_some();
-        if has_room { Ok(Change::New) } else { Err(Refusal::Full) }
+        let has_capacity = known.is_some() || self.members.len() < self.capacity || self.first_to_go(now).is_some();
+        if has_capacity { Ok(Change::New) } else { Err(Refusal::Full) }
     }
 
     fn verify_membership(&self, signed: &Signed<Membership>) -> Result<(), Refusal> {

@@ -242,7 +242,7 @@ impl Writer {
 
     /// Nothing yet, with room for about so many octets.
     #[must_use]
-    pub fn with_room(octets: usize) -> Self {
+    pub fn with_capacity(octets: usize) -> Self {
         Self(Vec::with_capacity(octets))
     }
 

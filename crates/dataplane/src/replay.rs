@@ -7,14 +7,14 @@
 //! All bits of a packet, for all turns, lie in one cache line, next to the turn up to which the line is cleared: no turn begins
 //! with a walk over the whole filter.
 //!
-//! What a packet takes is counted in the room of its payer ([`Room`]): who sends more than its share finds its own room full,
+//! What a packet takes is counted in the partition of its payer ([`Partition`]): who sends more than its share finds its own partition full,
 //! and nobody else's.
 //!
 //! Threads share a filter: each has a [`ReplayFilter`] of its own, and all of them one memory. Of copies of a packet that
 //! several threads insert at the same time, at most one is fresh. A filter with one thread takes no locks.
 
 mod clock;
-mod rooms;
+mod partitions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -29,7 +29,7 @@ use wayleave_packet::{icing, platypus};
 
 use clock::WatchedClock;
 pub use clock::{ClockJumps, begins};
-pub use rooms::{MOST_ROOMS, Room, Rooms, packets_of};
+pub use partitions::{MOST_PARTITIONS, Partition, Partitions, packets_of};
 
 /// Turns that are remembered.
 const TURNS: u64 = 3;
@@ -58,9 +58,9 @@ const LOCKED: u64 = 1 << 63;
 /// How often a thread tries to lock a line, and how often it looks at the line between two tries. A lock is held for some
 /// tens of instructions, so that a longer wait means that its holder has lost its core.
 const TRIES: usize = 64;
-/// Packets that a thread may insert before it goes back to a room's shared counter, at most.
+/// Packets that a thread may insert before it goes back to a partition's shared counter, at most.
 const QUOTA: u64 = 64;
-/// A room is divided into at least so many quotas: what threads have taken and do not use is lost for the turn.
+/// A partition is divided into at least so many quotas: what threads have taken and do not use is lost for the turn.
 const QUOTAS: u64 = 1 << 12;
 
 /// One cache line, in which a packet has one position in each word of `positions`: one fetch tests all turns.
@@ -81,7 +81,7 @@ pub enum ReplayOutcome {
     Repeated,
     /// The packet is new, and its payer may not send it now. It was not inserted.
     Unpaid,
-    /// The packet is new, and its payer's room is used up in this turn.
+    /// The packet is new, and its payer's partition is used up in this turn.
     Full,
 }
 
@@ -90,17 +90,17 @@ pub struct ReplayFilter {
     shared: Arc<SharedFilter>,
     /// The latest turn that this thread has seen.
     turn: u64,
-    /// For each room, what this thread may insert without going back to the shared counter.
+    /// For each partition, what this thread may insert without going back to the shared counter.
     quotas: Box<[Quota]>,
 }
 
-/// What a thread holds of a room.
+/// What a thread holds of a partition.
 #[derive(Clone, Copy, Default)]
 struct Quota {
     /// The lower half of the turn that the rest is for.
     turn: u32,
     left: u16,
-    /// Whether the room is used up in this turn.
+    /// Whether the partition is used up in this turn.
     is_full: bool,
 }
 
@@ -134,7 +134,7 @@ impl Shifts {
 struct SharedFilter {
     cipher: Aes128,
     lines: Box<[CacheLine]>,
-    /// For each room the latest turn in the upper half, and in the lower half how many packets of it have been handed out.
+    /// For each partition the latest turn in the upper half, and in the lower half how many packets of it have been handed out.
     taken: Box<[AtomicU64]>,
     capacity: usize,
     clock: WatchedClock,
@@ -157,7 +157,7 @@ impl ReplayFilter {
         let capacity = capacity.clamp(1, u32::MAX as usize);
         let lines = (0..lines_of(capacity)).map(|_| CacheLine::default()).collect();
         let cipher = Aes128::new(key.expose());
-        let taken = (0..=MOST_ROOMS).map(|_| AtomicU64::new(0)).collect();
+        let taken = (0..=MOST_PARTITIONS).map(|_| AtomicU64::new(0)).collect();
         let clock = WatchedClock::new(started);
         Self::of(Arc::new(SharedFilter { cipher, lines, taken, capacity, clock }))
     }
@@ -169,7 +169,7 @@ impl ReplayFilter {
     }
 
     fn of(shared: Arc<SharedFilter>) -> Self {
-        Self { shared, turn: 0, quotas: vec![Quota::default(); MOST_ROOMS + 1].into_boxed_slice() }
+        Self { shared, turn: 0, quotas: vec![Quota::default(); MOST_PARTITIONS + 1].into_boxed_slice() }
     }
 
     /// Packets that the filter is made for in a turn.
@@ -205,10 +205,10 @@ impl ReplayFilter {
         turns & ((1 << TURNS) - 1) != 0
     }
 
-    /// Looks a packet up by its hash from [`ReplayFilter::look_up`]. If it is new, `claim` is asked for its payer's room, which
-    /// is none if the payer may not send it now; then the packet is inserted, if that room has place.
+    /// Looks a packet up by its hash from [`ReplayFilter::look_up`]. If it is new, `claim` is asked for its payer's partition, which
+    /// is none if the payer may not send it now; then the packet is inserted, if that partition has place.
     #[inline(always)]
-    pub fn admit(&mut self, hash: [u8; 16], now: Instant, claim: impl FnOnce() -> Option<Room>) -> ReplayOutcome {
+    pub fn admit(&mut self, hash: [u8; 16], now: Instant, claim: impl FnOnce() -> Option<Partition>) -> ReplayOutcome {
         self.turn = self.turn.max(now.0 / TURN_NANOS);
         let hash = u128::from_be_bytes(hash);
         let line = self.shared.line(hash);
@@ -225,8 +225,8 @@ impl ReplayFilter {
         if turns & ((1 << TURNS) - 1) != 0 {
             return ReplayOutcome::Repeated;
         }
-        let Some(room) = claim() else { return ReplayOutcome::Unpaid };
-        if !take_place(&mut self.quotas, &self.shared, room, self.turn) {
+        let Some(partition) = claim() else { return ReplayOutcome::Unpaid };
+        if !take_place(&mut self.quotas, &self.shared, partition, self.turn) {
             return ReplayOutcome::Full;
         }
         let bit = 1 << (guard.turn % TURNS);
@@ -273,13 +273,13 @@ impl ReplayFilter {
         self.shared.clock.jumps()
     }
 
-    /// Packets that all threads have taken of a room in this turn.
+    /// Packets that all threads have taken of a partition in this turn.
     #[must_use]
-    pub fn taken(&self, room: Room, now: Instant) -> u64 {
-        self.shared.taken[room.slot()].load(Ordering::Relaxed).of_turn(now)
+    pub fn taken(&self, partition: Partition, now: Instant) -> u64 {
+        self.shared.taken[partition.slot()].load(Ordering::Relaxed).of_turn(now)
     }
 
-    /// The part of the filter that is taken in this turn, in all rooms together.
+    /// The part of the filter that is taken in this turn, in all partitions together.
     #[must_use]
     pub fn load(&self, now: Instant) -> f64 {
         let taken: u64 = self.shared.taken.iter().map(|taken| taken.load(Ordering::Relaxed).of_turn(now)).sum();
@@ -294,7 +294,7 @@ impl ReplayFilter {
 
     /// Admits `count` packets that are nobody's, whose numbers begin with `first`: what a benchmark has come between two passes.
     pub(crate) fn fill(&mut self, first: u64, count: u64, now: Instant) {
-        let room = Room::pool(u32::MAX);
+        let partition = Partition::pool(u32::MAX);
         let mut number = u128::from(first) << 64;
         let mut left = count as usize;
         while left > 0 {
@@ -306,7 +306,7 @@ impl ReplayFilter {
             }
             self.look_up(hashes);
             for hash in hashes.iter() {
-                self.admit(*hash, now, || Some(room));
+                self.admit(*hash, now, || Some(partition));
             }
             left -= hashes.len();
         }
@@ -320,15 +320,15 @@ fn lines_of(capacity: usize) -> usize {
 /// Octets of a filter for `capacity` packets a turn, all its threads together.
 #[must_use]
 pub fn memory_of(capacity: usize) -> usize {
-    lines_of(capacity) * size_of::<CacheLine>() + (MOST_ROOMS + 1) * size_of::<AtomicU64>()
+    lines_of(capacity) * size_of::<CacheLine>() + (MOST_PARTITIONS + 1) * size_of::<AtomicU64>()
 }
 
-/// Takes one place of a room for this turn; `false` if the room is full.
+/// Takes one place of a partition for this turn; `false` if the partition is full.
 #[inline(always)]
-fn take_place(quotas: &mut [Quota], shared: &SharedFilter, room: Room, turn: u64) -> bool {
-    let quota = &mut quotas[room.slot()];
+fn take_place(quotas: &mut [Quota], shared: &SharedFilter, partition: Partition, turn: u64) -> bool {
+    let quota = &mut quotas[partition.slot()];
     if quota.turn != turn as u32 || quota.left == 0 && !quota.is_full {
-        let left = shared.take_quota(room, turn);
+        let left = shared.take_quota(partition, turn);
         *quota = Quota { turn: turn as u32, left: left as u16, is_full: left == 0 };
     }
     let has_place = quota.left > 0;
@@ -337,11 +337,11 @@ fn take_place(quotas: &mut [Quota], shared: &SharedFilter, room: Room, turn: u64
 }
 
 /// Reads an entry of [`SharedFilter::taken`].
-trait Taken {
+trait TurnCount {
     fn of_turn(self, now: Instant) -> u64;
 }
 
-impl Taken for u64 {
+impl TurnCount for u64 {
     fn of_turn(self, now: Instant) -> u64 {
         if self >> COUNT_BITS >= now.0 / TURN_NANOS { self & ((1 << COUNT_BITS) - 1) } else { 0 }
     }
@@ -353,18 +353,18 @@ impl SharedFilter {
         &self.lines[(((hash >> 96) as u64 * self.lines.len() as u64) >> 32) as usize]
     }
 
-    /// Takes a quota of `turn`, or of the latest turn if that one is over; zero if the room is used up.
+    /// Takes a quota of `turn`, or of the latest turn if that one is over; zero if the partition is used up.
     #[cold]
-    fn take_quota(&self, room: Room, turn: u64) -> u64 {
-        let limit = u64::from(room.limit());
+    fn take_quota(&self, partition: Partition, turn: u64) -> u64 {
+        let limit = u64::from(partition.limit());
         let quota = |taken: u64| {
             let (of, count) = (taken >> COUNT_BITS, taken & ((1 << COUNT_BITS) - 1));
             let count = if turn > of { 0 } else { count };
-            // A room may have become smaller within a turn.
+            // A partition may have become smaller within a turn.
             let quota = (limit / QUOTAS).clamp(1, QUOTA).min(limit.saturating_sub(count));
             (quota, turn.max(of) << COUNT_BITS | (count + quota))
         };
-        let shared = &self.taken[room.slot()];
+        let shared = &self.taken[partition.slot()];
         let mut taken = shared.load(Ordering::Relaxed);
         loop {
             let (quota, after) = quota(taken);
@@ -438,8 +438,8 @@ impl Drop for LineGuard<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! PLA-09: replay filters full; one payer's room full, by one thread and four: one false positive in a thousand at
-    //! most; beyond, closed; all other rooms as they are.
+    //! PLA-09: replay filters full; one payer's partition full, by one thread and four: one false positive in a thousand at
+    //! most; beyond, closed; all other partitions as they are.
 
     use super::*;
 
@@ -451,15 +451,15 @@ mod tests {
         ReplayFilter::new(&Key128::new([5; 16]), capacity, UnixTime(0))
     }
 
-    fn insert_into(filter: &mut ReplayFilter, room: Room, number: u64, now: Instant) -> ReplayOutcome {
+    fn insert_into(filter: &mut ReplayFilter, partition: Partition, number: u64, now: Instant) -> ReplayOutcome {
         let mut hash = [u128::from(number).to_be_bytes()];
         filter.look_up(&mut hash);
-        filter.admit(hash[0], now, || Some(room))
+        filter.admit(hash[0], now, || Some(partition))
     }
 
     fn insert(filter: &mut ReplayFilter, number: u64, now: Instant) -> ReplayOutcome {
-        let room = Room::pool(filter.capacity() as u32);
-        insert_into(filter, room, number, now)
+        let partition = Partition::pool(filter.capacity() as u32);
+        insert_into(filter, partition, number, now)
     }
 
     #[test]
@@ -504,32 +504,32 @@ mod tests {
     #[test]
     fn a_full_room_leaves_all_other_rooms_as_they_are() {
         for threads in [1, 4] {
-            let rooms = Rooms::divide(10_000, &[100, 2_000]);
+            let partitions = Partitions::divide(10_000, &[100, 2_000]);
             let mut filters = vec![filter(10_000)];
             (1..threads).for_each(|_| filters.push(filters[0].share()));
-            let mut fresh = |room: Room, numbers: std::ops::Range<u64>| {
-                let mut one = |n: &u64| insert_into(&mut filters[*n as usize % threads], room, *n, at(3_200));
+            let mut fresh = |partition: Partition, numbers: std::ops::Range<u64>| {
+                let mut one = |n: &u64| insert_into(&mut filters[*n as usize % threads], partition, *n, at(3_200));
                 numbers.filter(|n| one(n) == ReplayOutcome::Fresh).count() as u64
             };
-            assert_eq!(fresh(rooms.each[0], 0..5_000), 100);
-            assert!(fresh(rooms.pool, 5_000..40_000) >= u64::from(rooms.pool.limit()) * 99 / 100);
-            assert!(fresh(rooms.each[1], 40_000..42_000) >= 1_998);
-            assert_eq!(filters[0].taken(rooms.each[0], at(3_200)), 100);
-            assert_eq!(filters[0].taken(rooms.each[0], at(3_204)), 0);
+            assert_eq!(fresh(partitions.each[0], 0..5_000), 100);
+            assert!(fresh(partitions.pool, 5_000..40_000) >= u64::from(partitions.pool.limit()) * 99 / 100);
+            assert!(fresh(partitions.each[1], 40_000..42_000) >= 1_998);
+            assert_eq!(filters[0].taken(partitions.each[0], at(3_200)), 100);
+            assert_eq!(filters[0].taken(partitions.each[0], at(3_204)), 0);
         }
     }
 
     #[test]
     fn what_is_repeated_or_not_paid_for_takes_no_place() {
         let mut filter = filter(1_000);
-        let rooms = Rooms::divide(1_000, &[2]);
+        let partitions = Partitions::divide(1_000, &[2]);
         let mut admit = |number: u64, is_paid: bool| {
             let mut hash = [u128::from(number).to_be_bytes()];
             filter.look_up(&mut hash);
             let mut is_asked = false;
             let claim = || {
                 is_asked = true;
-                is_paid.then_some(rooms.each[0])
+                is_paid.then_some(partitions.each[0])
             };
             (filter.admit(hash[0], at(7), claim), is_asked)
         };

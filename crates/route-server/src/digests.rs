@@ -68,7 +68,7 @@ where
 /// The hash of an instance.
 #[must_use]
 pub fn instance(candidates: &[Candidate]) -> InstanceHash {
-    let mut w = Writer::with_room(candidates.len() * 34);
+    let mut w = Writer::with_capacity(candidates.len() * 34);
     for (handle, index) in candidates {
         w.bytes(&handle.0).u16(*index);
     }
@@ -95,7 +95,7 @@ std::thread_local! {
 pub(crate) fn root(buckets: &[(u16, Digest)]) -> Digest {
     #[cfg(test)]
     ROOTS_HASHED.set(ROOTS_HASHED.get() + 1);
-    let mut w = Writer::with_room(buckets.len() * 18);
+    let mut w = Writer::with_capacity(buckets.len() * 18);
     for (bucket, digest) in buckets {
         w.u16(*bucket).bytes(digest);
     }

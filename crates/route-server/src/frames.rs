@@ -609,8 +609,8 @@ impl ToMember {
     /// The frame's octets.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let room = if let Self::Tick(tick) = self { tick.octets() } else { 0 };
-        let mut out = Writer::with_room(room);
+        let capacity = if let Self::Tick(tick) = self { tick.octets() } else { 0 };
+        let mut out = Writer::with_capacity(capacity);
         self.write(&mut out);
         out.finish()
     }

@@ -118,7 +118,7 @@ impl ObjectEntry {
 
     /// Its place in the order of synchronisation; every announcement has a prefix.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<Position> {
         let Description { slot, version, .. } = self.header.description;
         let first = self.header.description.prefixes().iter().map(|nlri| nlri.prefix).min()?;
         Some((first, slot, version))
@@ -206,7 +206,7 @@ impl Effects {
 
 /// The place of an object in the order in which a member that is synchronised gets everything: its first prefix (dead or alive),
 /// slot, version. So whoever has all objects below a place has each candidate of every prefix below the place's.
-pub type Place = (Prefix, u32, u64);
+pub type Position = (Prefix, u32, u64);
 
 /// The live routes of a prefix in number order: by (slot, path identifier) the object's version and the prefix's index.
 type Routes = BTreeMap<(u32, u32), (u64, u16)>;
@@ -228,7 +228,7 @@ pub struct ObjectTable {
     objects: BTreeMap<(u32, u64), ObjectEntry>,
     by_handle: BTreeMap<Handle, (u32, u64)>,
     by_prefix: BTreeMap<Prefix, Routes>,
-    places: BTreeSet<Place>,
+    places: BTreeSet<Position>,
     prefixes_of: BTreeMap<u32, usize>,
     /// At party 1: octets of the blobs of each slot.
     octets_of: BTreeMap<u32, u64>,
@@ -347,7 +347,7 @@ impl ObjectTable {
     }
 
     /// The places of all objects from `from` on, in order.
-    pub fn places_from(&self, from: Option<Place>) -> impl Iterator<Item = &Place> {
+    pub fn places_from(&self, from: Option<Position>) -> impl Iterator<Item = &Position> {
         self.places.range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
     }
 

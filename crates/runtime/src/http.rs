@@ -195,6 +195,66 @@ impl Metric {
     }
 }
 
+/// What a row of [`metrics!`](crate::metrics) may have as its value, as the metric of its kind has it.
+pub trait Reading<T> {
+    fn reading(self) -> T;
+}
+
+impl<T> Reading<T> for T {
+    fn reading(self) -> T {
+        self
+    }
+}
+
+impl Reading<f64> for bool {
+    fn reading(self) -> f64 {
+        f64::from(self)
+    }
+}
+
+impl Reading<f64> for u32 {
+    fn reading(self) -> f64 {
+        f64::from(self)
+    }
+}
+
+impl Reading<f64> for u64 {
+    fn reading(self) -> f64 {
+        self as f64
+    }
+}
+
+impl Reading<f64> for usize {
+    fn reading(self) -> f64 {
+        self as f64
+    }
+}
+
+/// Metrics as rows: kind, thing, unit, help and value of each. The kind is a function of [`Metric`](crate::http::Metric):
+/// `gauge`, `counter`, `gauges` or `counters`; the last two have labels. A gauge takes any number, and with the unit `Up` a
+/// `bool`. The rows are a `Vec<Metric>`; those under a condition are a `metrics!` of their own that extends it.
+///
+/// ```
+/// use wayleave_runtime::metrics;
+///
+/// let (connected, received, cache) = (vec!["alpha", "beta"], 7_u64, Some(3_usize));
+/// let mut all = metrics! {
+///     gauge "connected" Members "Members connected to both parties" = connected.len();
+///     gauge "audit" Up "Whether the audit log can be written" = true;
+///     counter "link_received" Bytes "Received in frames" = received;
+/// };
+/// if let Some(prefixes) = cache {
+///     all.extend(metrics! { gauge "cache" Prefixes "Prefixes that the cache knows" = prefixes; });
+/// }
+/// assert_eq!(all.len(), 4);
+/// ```
+#[macro_export]
+macro_rules! metrics {
+    ($($kind:ident $thing:literal $unit:ident $help:literal = $value:expr;)*) => {
+        vec![$($crate::http::Metric::$kind($thing, $crate::http::Unit::$unit, $help, $crate::http::Reading::reading($value))),*]
+    };
+}
+
 /// The pages of a process. Build them, then [`Pages::serve`] them.
 pub struct Pages {
     role: &'static str,
@@ -430,6 +490,30 @@ mod tests {
         assert!(!page.lines().any(|line| line.starts_with("wayleave_rs_connected")), "{page}");
         let none = open_metrics("rs", &[Metric::gauges("reported", Unit::Members, "Members", Vec::new())]);
         assert_eq!(none, "# EOF\n");
+    }
+
+    #[test]
+    fn rows_are_the_calls_that_they_stand_for() {
+        let labelled = || vec![(vec![("slot", "7".to_owned())], 1.0)];
+        let rows = metrics! {
+            gauge "connected" Members "Members" = [1, 2, 3].len();
+            gauge "stored" Objects "Objects" = 4_u64;
+            gauge "allowed" Prefixes "Prefixes" = 5_u32;
+            gauge "left" Ratio "Share" = 0.5;
+            gauge "router" Up "Whether it is up" = true;
+            counter "sent" Bytes "Sent" = 6;
+            gauges "reported" Members "Members" = labelled();
+        };
+        let calls = [
+            Metric::gauge("connected", Unit::Members, "Members", 3.0),
+            Metric::gauge("stored", Unit::Objects, "Objects", 4.0),
+            Metric::gauge("allowed", Unit::Prefixes, "Prefixes", 5.0),
+            Metric::gauge("left", Unit::Ratio, "Share", 0.5),
+            Metric::up("router", "Whether it is up", true),
+            Metric::counter("sent", Unit::Bytes, "Sent", 6),
+            Metric::gauges("reported", Unit::Members, "Members", labelled()),
+        ];
+        assert_eq!(rows, calls);
     }
 
     #[tokio::test]

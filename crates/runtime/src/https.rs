@@ -155,7 +155,7 @@ async fn accept(
         tokio::spawn(async move {
             tokio::select! {
                 () = sleep(wait) => {}
-                _ = &mut eviction => return pace.give_back(from_ip, limits.new_per_second),
+                _ = &mut eviction => return pace.return_budget(from_ip, limits.new_per_second),
             }
             let handshake = timeout(limits.handshake, acceptor.accept(stream));
             let stream = tokio::select! {
@@ -192,7 +192,7 @@ impl Pace {
     }
 
     /// Takes back a handshake that was not begun, so that those that are waiting bound how long the next one waits.
-    fn give_back(&self, from: IpAddr, per_second: u32) {
+    fn return_budget(&self, from: IpAddr, per_second: u32) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(source_prefix(from)).and_modify(|full_at| *full_at -= step(per_second));
     }
@@ -347,7 +347,7 @@ mod tests {
         for _ in 0..1_000 {
             last = pace.take(address("192.0.2.1"), RATE, now);
             if !last.is_zero() {
-                pace.give_back(address("192.0.2.1"), RATE);
+                pace.return_budget(address("192.0.2.1"), RATE);
             }
         }
         assert_eq!(last, Duration::from_secs(1) / RATE, "as long as the first that had to wait");

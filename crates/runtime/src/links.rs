@@ -412,9 +412,10 @@ impl Links {
         let table = self.table();
         let Some(handle) = table.links.get(&link) else { return };
         let (cost, octets) = (frame.len() + FRAME_COST, frame.len() as u64);
-        let has_room = handle.queued.fetch_add(cost, Ordering::Relaxed) + cost <= self.0.limits.queue;
+        // Counted before it is queued: whoever writes it takes it off the count at once, which would fall below zero.
+        let has_capacity = handle.queued.fetch_add(cost, Ordering::Relaxed) + cost <= self.0.limits.queue;
         // The queue has room for as many frames as the octets allow, so it is full only when they are used up too.
-        if !has_room || matches!(handle.queue.try_send(frame), Err(TrySendError::Full(_))) {
+        if !has_capacity || matches!(handle.queue.try_send(frame), Err(TrySendError::Full(_))) {
             count(&self.0.counters.too_slow, 1);
             let reason = format!("the peer reads too slowly: more than {} octets wait for it", self.0.limits.queue);
             handle.close.send_replace(Some(Ending::of(reason)));

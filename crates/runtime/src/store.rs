@@ -302,6 +302,7 @@ fn open_file(path: &Path) -> Result<Opened, StoreError> {
     file.set_len(0).map_err(denied)?;
     let copy = file.try_clone().map_err(denied)?;
     let made = database(path, file)?;
+    // The content is on the disk before the name refers to it, and the name when this returns: after a power cut there is a whole file or none.
     copy.sync_all().map_err(denied)?;
     fs::rename(&fresh, path).map_err(denied)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

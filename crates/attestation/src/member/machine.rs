@@ -266,7 +266,7 @@ impl MemberAttestation {
         self.reserve();
         if self.announced.routes.waiting() == 0 {
             // More of the routes that wait for a key are tried where no other is queued.
-            self.queue_unreserved(self.pipeline.keys.few_time.more_room(self.pipeline.now.unix));
+            self.queue_unreserved(self.pipeline.keys.few_time.more_capacity(self.pipeline.now.unix));
         }
         if self.announced.routes.waiting() == 0 {
             // What few-time keys need next is made in the background, where no route waits to be signed.
@@ -428,7 +428,7 @@ impl MemberAttestation {
 
     fn on_persisted(&mut self, id: u64) {
         if self.pipeline.keys.few_time.persisted(id, self.pipeline.now.unix) {
-            self.queue_unreserved(self.pipeline.keys.few_time.room(self.pipeline.now.unix));
+            self.queue_unreserved(self.pipeline.keys.few_time.capacity(self.pipeline.now.unix));
         }
     }
 
@@ -440,16 +440,16 @@ impl MemberAttestation {
 
     /// Tries routes again that waited until a key may sign, where one may now.
     fn on_slot(&mut self) {
-        let room = self.pipeline.keys.few_time.take_retry(self.pipeline.now.unix);
-        self.queue_unreserved(room);
+        let capacity = self.pipeline.keys.few_time.take_retry(self.pipeline.now.unix);
+        self.queue_unreserved(capacity);
         self.reserve();
     }
 
     /// Queues as many routes that wait until a key may sign as one can sign for.
-    fn queue_unreserved(&mut self, room: Option<usize>) {
-        let Some(room) = room else { return };
-        let room = room.saturating_sub(self.announced.tried());
-        self.announced.queue_unreserved(room);
+    fn queue_unreserved(&mut self, capacity: Option<usize>) {
+        let Some(capacity) = capacity else { return };
+        let capacity = capacity.saturating_sub(self.announced.tried());
+        self.announced.queue_unreserved(capacity);
         self.pipeline.keys.few_time.retried(self.announced.has_unreserved());
     }
 

@@ -93,6 +93,7 @@ impl Ledger {
             self.file.sync_data()
         };
         if let Err(error) = write() {
+            // Also what was written in full and could not be made durable is cut off: its records were refused, and would count later.
             let _ = self.file.set_len(at);
             return Err(self.system(&error));
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_dataplane::icing::{MAX_FRESHNESS, MIN_FRESHNESS};
-use wayleave_dataplane::replay::MOST_ROOMS;
+use wayleave_dataplane::replay::MOST_PARTITIONS;
 use wayleave_packet::icing::header::NodeId;
 use wayleave_runtime::identity::Identity;
 
@@ -232,9 +232,10 @@ impl IcingSection {
         }
         let payers = self.accounts.iter().filter(|account| account.rate > 0).count() * file.link.len();
         if let Some(first) = self.accounts.iter().find(|account| account.rate > 0)
-            && payers > MOST_ROOMS
+            && payers > MOST_PARTITIONS
         {
-            let message = format!("{payers} payers (accounts with a rate, times links), expected {MOST_ROOMS} at most");
+            let message =
+                format!("{payers} payers (accounts with a rate, times links), expected {MOST_PARTITIONS} at most");
             faults.push(Fault::at(first.id.span(), message));
         }
         for tag in &self.tags {

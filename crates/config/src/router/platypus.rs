@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::leases::MAX_ROUTERS;
 use wayleave_core::Prefix;
-use wayleave_dataplane::replay::{MOST_ROOMS, Rooms, packets_of};
+use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
 use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
 
 use super::{FormatSection, RouterFile, SocketAddresses, default_answers, default_replay, default_true, unplaced};
@@ -20,8 +20,8 @@ use crate::rs::range;
 /// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
 const LONGEST: u64 = 65_535;
 const COMMON: u64 = 1_500;
-/// Rates, at most: they are compared one by one at a reload, and each has a room in the replay filter.
-const MOST_RATES: usize = MOST_ROOMS;
+/// Rates, at most: they are compared one by one at a reload, and each has a partition in the replay filter.
+const MOST_RATES: usize = MOST_PARTITIONS;
 /// Octets of the shortest packet: IPv4, header, one capability with a binding of 64 bits.
 const SHORTEST: usize = 60;
 /// Octets a second, or at once, at most.
@@ -174,7 +174,8 @@ impl FormatSection for PlatypusSection {
             warnings.push(Fault::at(provider.span(), message).help(help));
         }
         let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
-        if self.repeated == RepeatedName::Pass || !self.rooms(capacity, *file.forwarding.workers.get_ref()).are_cut {
+        if self.repeated == RepeatedName::Pass || !self.partitions(capacity, *file.forwarding.workers.get_ref()).are_cut
+        {
             return warnings;
         }
         let message =
@@ -194,10 +195,10 @@ impl FormatSection for PlatypusSection {
 }
 
 impl PlatypusSection {
-    /// For each rate, in their order, its room in a replay filter of `capacity` packets a turn. The delegation of a principal
+    /// For each rate, in their order, its partition in a replay filter of `capacity` packets a turn. The delegation of a principal
     /// that has a rate itself needs none, since its packets go to the principal's.
-    pub fn rooms(&self, capacity: usize, threads: u64) -> Rooms {
-        Rooms::divide(capacity, &self.needs(threads))
+    pub fn partitions(&self, capacity: usize, threads: u64) -> Partitions {
+        Partitions::divide(capacity, &self.needs(threads))
     }
 
     fn needs(&self, threads: u64) -> Vec<u64> {
@@ -313,7 +314,7 @@ mod tests {
         let section = section(rates);
         assert_eq!(section.needs(1), [1_000_050, 0, 300_050]);
         let enough: u64 = section.needs(1).iter().sum::<u64>() * 4 / 3 + 2;
-        assert!(!section.rooms(enough as usize, 1).are_cut);
-        assert!(section.rooms(enough as usize - 4, 1).are_cut);
+        assert!(!section.partitions(enough as usize, 1).are_cut);
+        assert!(section.partitions(enough as usize - 4, 1).are_cut);
     }
 }

@@ -185,11 +185,11 @@ impl Invitations {
 
     /// Takes one from a snapshot. `false` if there are too many.
     pub(super) fn restore(&mut self, invitation: Invitation, status: InvitationStatus) -> bool {
-        let has_room = self.0.len() < MAX_INVITATIONS;
-        if has_room {
+        let has_capacity = self.0.len() < MAX_INVITATIONS;
+        if has_capacity {
             self.0.insert(invitation.id, (invitation, status));
         }
-        has_room
+        has_capacity
     }
 
     pub(super) fn set(&mut self, id: InvitationId, status: InvitationStatus) {

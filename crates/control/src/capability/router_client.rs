@@ -191,7 +191,7 @@ impl RouterClient {
         self.counted_until = Some(second);
     }
 
-    /// Tells the server up to when it has everything, if that is news. What is not there yet and has ended holds it back.
+    /// Tells the server up to when it has everything, if that is new. What is not there yet and has ended holds it back.
     pub fn confirm(&mut self, now: Instant) -> Option<Vec<u8>> {
         if !self.is_up || self.is_held || self.looked.is_some_and(|at| now.since(at) < CONFIRM) {
             return None;

@@ -298,6 +298,7 @@ impl RouterServer {
     fn disconnected(&mut self, link: u64) {
         let Some(Link { number, .. }) = self.links.remove(&link) else { return };
         self.waiting.retain(|waiting| waiting.link != link);
+        // A router that has connected again meanwhile has a newer link, which stays.
         if let Some(status) = self.status.get_mut(&number).filter(|status| status.link == Some(link)) {
             (status.link, status.follows) = (None, false);
             self.event(RouterEvent::Disconnected(number));
@@ -456,6 +457,7 @@ impl RouterServer {
             return;
         }
         let Some(status) = self.status.get_mut(&router) else { return };
+        // Ahead of the last piece: if the link ends before that, the router says with its next one what it has.
         status.list = Some(number);
         let length = list.len() as u32; // at most MAX_LIST
         for (piece, octets) in list.chunks(PIECE).enumerate() {

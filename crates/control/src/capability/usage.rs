@@ -345,7 +345,7 @@ impl<A: Copy + Ord> Ledger<A> {
         self.confirmed.insert(router, second);
     }
 
-    /// A principal's number has another owner: what began before goes into other sums. Returns what is to be stored, if it is news.
+    /// A principal's number has another owner: what began before goes into other sums. Returns what is to be stored, if it is new.
     pub fn reopen(&mut self, reopening: Reopening) -> Option<Reopening> {
         self.account_periods.insert(reopening)
     }

@@ -26,11 +26,11 @@ impl TagKeys {
     /// room.
     pub fn delegate(&mut self, branch: TagBranch, current: u32) -> bool {
         self.branches.retain(|known| known.scope().0 >= current);
-        let has_room = self.branches.len() < MAX_BRANCHES;
-        if has_room {
+        let has_capacity = self.branches.len() < MAX_BRANCHES;
+        if has_capacity {
             self.branches.push(branch);
         }
-        has_room
+        has_capacity
     }
 
     /// The consent of the node at `index` of the path whose hash is `path`, until `expiry` or until an earlier second for which

@@ -290,6 +290,7 @@ impl Registrar {
                     .values()
                     .any(|pending| matches!(pending, Pending::Admission { key, .. } if *key == invitation.key));
                 return match member {
+                    // It is not stored yet: after a crash the token would count as unused, and could admit another node as well.
                     _ if is_pending => Err(JoinError::Busy),
                     Some(member) => Ok(Some(member.clone())),
                     None => Err(JoinError::Used),
@@ -345,6 +346,7 @@ impl Registrar {
         let number = before.map_or(0, |list| list.number + 1).max(now.secs());
         let list = RevocationList { realm: self.realm, number, issued: now.secs(), revoked };
         let list = Signed::sign(&list, &self.key).map_err(|_| "the list of revoked nodes is full")?;
+        // In force before it is stored, so that the node gets no later membership meanwhile.
         self.revocations = Some(list.clone());
         self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list));
         Ok(())
@@ -462,6 +464,7 @@ impl Machine for Registrar {
             RegistrarInput::Renew(identity, lasts) => self.renew(&identity, lasts, now.unix),
             RegistrarInput::Withdraw(key) if self.used.contains_key(&key) => Err("the token was used already"),
             RegistrarInput::Withdraw(key) => {
+                // Used from here on, not from when it is stored: somebody may join with it in between.
                 self.used.insert(key, None);
                 self.persist(vec![Record::Used { key, by: None }], Pending::Withdrawal);
                 Ok(())

@@ -208,9 +208,9 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`, which is not zero.
+    /// Below `bound`; zero if that is zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.next() % bound.max(1)
     }
 }
 

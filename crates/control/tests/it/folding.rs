@@ -12,6 +12,8 @@ use std::ops::Bound;
 
 use wayleave_control::capability::*;
 
+use crate::common::Random;
+
 /// A payer in an epoch; the sum of a payer's month of ten epochs has the month instead, and a thousand more; that of what came late,
 /// when time was closed, and two thousand; what says how much of an account is in sums, three thousand.
 type Account = (u32, u64);
@@ -38,20 +40,8 @@ thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    fn journal(&mut self) -> JournalId {
-        JournalId((u128::from(self.below(u64::MAX)) << 64 | 1).to_be_bytes())
-    }
+fn journal(random: &mut Random) -> JournalId {
+    JournalId((u128::from(random.below(u64::MAX)) << 64 | 1).to_be_bytes())
 }
 
 fn usage(packets: u128) -> Usage {
@@ -80,7 +70,7 @@ struct Router {
 
 impl Router {
     fn new(random: &mut Random) -> Self {
-        let disk = Disk { journal: random.journal(), base: BTreeMap::new(), totals: BTreeMap::new() };
+        let disk = Disk { journal: journal(random), base: BTreeMap::new(), totals: BTreeMap::new() };
         let reporter = Reporter::new(disk.journal, BTreeMap::new());
         let (reports, old_reports, answers) = (VecDeque::new(), Vec::new(), VecDeque::new());
         let (totals, durable) = (BTreeMap::new(), BTreeMap::new());
@@ -195,7 +185,7 @@ impl World {
 
     fn hear(&mut self, place: usize) {
         let Some(answer) = self.routers[place].answers.pop_front() else { return };
-        let journal = self.random.journal();
+        let journal = journal(&mut self.random);
         let router = &mut self.routers[place];
         if router.reporter.answered(answer) {
             let base = router.reporter.begin(journal).clone();
@@ -309,7 +299,7 @@ impl World {
                 self.closed_bill = self.bill_of_closed();
             }
             121 => {
-                let fresh = Disk { journal: self.random.journal(), base: BTreeMap::new(), totals: BTreeMap::new() };
+                let fresh = Disk { journal: journal(&mut self.random), base: BTreeMap::new(), totals: BTreeMap::new() };
                 self.routers[place].start(fresh);
             }
             _ => {}

@@ -9,27 +9,13 @@ use std::time::Duration;
 use wayleave_control::leases::{INTERVAL, LEASE, Lease, LeaseAnswer, LeaseRequest, Lessor, floor};
 use wayleave_core::Instant;
 
+use crate::common::Random;
+
 const ROUTERS: usize = 8;
 const RATE: u64 = 10_000_000;
 const BURST: u64 = 65_535;
 /// One step of the world, in nanoseconds.
 const STEP: u64 = 5_000_000;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-}
 
 /// A clock that began some time ago and runs fast or slow.
 #[derive(Clone, Copy)]

@@ -11,27 +11,13 @@ use wayleave_control::capability::{
     JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, Usage, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
 };
 
+use crate::common::Random;
+
 /// Accounts are numbers here.
 type Account = u32;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn journal(&mut self) -> JournalId {
-        JournalId((u128::from(self.next()) << 64 | u128::from(self.next())).to_be_bytes())
-    }
+fn journal(random: &mut Random) -> JournalId {
+    JournalId((u128::from(random.next()) << 64 | u128::from(random.next())).to_be_bytes())
 }
 
 fn usage(packets: u128) -> Usage {
@@ -48,7 +34,7 @@ struct Disk {
 
 impl Disk {
     fn empty(random: &mut Random) -> Self {
-        Self { journal: random.journal(), base: BTreeMap::new(), totals: BTreeMap::new() }
+        Self { journal: journal(random), base: BTreeMap::new(), totals: BTreeMap::new() }
     }
 
     fn reporter(&self) -> Reporter<Account> {
@@ -136,7 +122,7 @@ impl World {
 
     fn hear(&mut self, place: usize) {
         let Some(answer) = self.routers[place].answers.pop_front() else { return };
-        let journal = self.random.journal();
+        let journal = journal(&mut self.random);
         let router = &mut self.routers[place];
         if router.reporter.answered(answer) {
             let base = router.reporter.begin(journal).clone();
@@ -259,7 +245,7 @@ fn a_memory_that_another_router_has_reported_is_on_no_bill_twice() {
     assert_eq!((taken.changed.len(), taken.is_behind), (0, true));
     assert!(copy.answered(UsageAnswer { number: report.number, is_behind: true }));
     // It counts on under an identity of its own.
-    copy.begin(random.journal());
+    copy.begin(journal(&mut random));
     assert_eq!(copy.report(), None);
     copy.durable(7, usage(530));
     ledger.take(1, &copy.report().expect("more"), 0).expect("taken");

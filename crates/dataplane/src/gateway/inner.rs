@@ -210,14 +210,14 @@ pub(super) fn takes_sequence_space(inner: &Inner, octets: &[u8]) -> bool {
     has_flag || inner.tcp_headers(octets).is_some_and(|end| end < octets.len())
 }
 
-/// Lowers the greatest segment that a SYN names to what fits into packets of `room` octets; returns whether it did.
-pub(super) fn clamp_mss(inner: &Inner, octets: &mut [u8], room: usize) -> bool {
+/// Lowers the greatest segment that a SYN names to what fits into packets of `headroom` octets; returns whether it did.
+pub(super) fn clamp_mss(inner: &Inner, octets: &mut [u8], headroom: usize) -> bool {
     let Some(end) = inner.tcp_headers(octets) else { return false };
     let begin = inner.header();
     if octets[begin + 13] & SYN == 0 {
         return false;
     }
-    let most = u16::try_from(room.saturating_sub(begin + 20)).unwrap_or(u16::MAX);
+    let most = u16::try_from(headroom.saturating_sub(begin + 20)).unwrap_or(u16::MAX);
     let mut at = begin + 20;
     while at < end {
         match octets[at] {
@@ -302,9 +302,10 @@ pub(super) fn icmp_error(inner: &Inner, octets: &[u8], error: IcmpError) -> Opti
         (false, IcmpError::Prohibited) => [1, 1, 0, 0, 0, 0, 0, 0],
         (false, IcmpError::Unreachable) => [1, 3, 0, 0, 0, 0, 0, 0],
     };
-    if let IcmpError::TooBig(room) = error {
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        head[4..].copy_from_slice(&if is_v4 { room.min(0xffff) } else { room.max(IPV6_LEAST as u32) }.to_be_bytes());
+    if let IcmpError::TooBig(headroom) = error {
+        let headroom = u32::try_from(headroom).unwrap_or(u32::MAX);
+        head[4..]
+            .copy_from_slice(&if is_v4 { headroom.min(0xffff) } else { headroom.max(IPV6_LEAST as u32) }.to_be_bytes());
     }
     let (header, longest) = if is_v4 { (IPV4_HEADER, LONGEST_V4) } else { (IPV6_HEADER, IPV6_LEAST) };
     let quoted = &octets[..octets.len().min(longest - header - head.len())];

@@ -568,7 +568,7 @@ impl Peer {
     }
 
     /// Octets of the longest inner packet on any path in use.
-    pub(super) fn least_room(&self, now: Now) -> Option<usize> {
+    pub(super) fn least_headroom(&self, now: Now) -> Option<usize> {
         let in_use = self.candidates.iter().filter(|candidate| candidate.is_usable(now));
         in_use
             .filter_map(|candidate| Some(candidate.lane.as_ref()?.inner_mtu(candidate.path.mtu().into(), Form::Handle)))
@@ -686,12 +686,13 @@ impl Peer {
 
     /// Lets a packet wait; returns whether there was room.
     pub(super) fn wait(&mut self, octets: &[u8], offload: Offload, since: Instant) -> bool {
-        let has_room = self.waiting.len() < LIMIT_WAITING && self.waiting_octets + octets.len() <= LIMIT_WAITING_OCTETS;
-        if has_room {
+        let has_capacity =
+            self.waiting.len() < LIMIT_WAITING && self.waiting_octets + octets.len() <= LIMIT_WAITING_OCTETS;
+        if has_capacity {
             self.waiting_octets += octets.len();
             self.waiting.push_back(Waiting { octets: octets.to_vec(), offload, since });
         }
-        has_room
+        has_capacity
     }
 
     /// Remembers a packet that leaves by a path in doubt, in the place of its flow's one of the kind before.
@@ -757,7 +758,7 @@ impl Peer {
     }
 
     /// Makes room for a flow; returns whether there is any.
-    pub(super) fn has_room_for_flow(&mut self, now: Instant) -> bool {
+    pub(super) fn has_capacity_for_flow(&mut self, now: Instant) -> bool {
         if self.flows.len() < LIMIT_FLOWS {
             return true;
         }

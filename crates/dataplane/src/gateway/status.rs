@@ -18,7 +18,7 @@ pub struct PathStatus {
     /// The Unix second at which its proofs end, if there are any.
     pub proven_until: Option<u64>,
     /// Octets of the longest inner packet, if there are proofs.
-    pub room: Option<usize>,
+    pub headroom: Option<usize>,
     /// Between a probe and its answer.
     pub round_trip: Option<Duration>,
     /// When a probe was last answered.
@@ -91,7 +91,7 @@ fn path(candidate: &Candidate) -> PathStatus {
         nodes: candidate.nodes.to_vec(),
         is_listed: candidate.is_listed,
         proven_until: lane.map(|lane| lane.expiry),
-        room: lane.map(|lane| lane.inner_mtu(candidate.path.mtu().into(), Form::Handle)),
+        headroom: lane.map(|lane| lane.inner_mtu(candidate.path.mtu().into(), Form::Handle)),
         round_trip: lane.and_then(|lane| lane.round_trip),
         answered: candidate.answered,
         dead_since: candidate.dead_since,

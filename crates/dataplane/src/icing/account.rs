@@ -9,7 +9,7 @@ use wayleave_core::Instant;
 use wayleave_packet::icing::header::header_length;
 
 use super::config::Account;
-use crate::replay::{Room, Rooms, packets_of};
+use crate::replay::{Partition, Partitions, packets_of};
 
 const NANOS: u128 = 1_000_000_000;
 /// Nodes of the shortest path.
@@ -28,16 +28,16 @@ pub struct Total {
 pub struct Refused {
     /// It sent more than its rate.
     pub rate: u64,
-    /// Its room in the replay filter was full.
-    pub room: u64,
+    /// Its partition in the replay filter was full.
+    pub partition: u64,
 }
 
-/// A payer's room, and what it was refused.
+/// A payer's partition, and what it was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PayerState {
-    /// Link and account; `None` stands for all payers without a room of their own.
+    /// Link and account; `None` stands for all payers without a partition of their own.
     pub payer: Option<(u16, u16)>,
-    pub room: Room,
+    pub partition: Partition,
     pub refused: Refused,
 }
 
@@ -61,7 +61,7 @@ struct Payer {
     full: u128,
     credit: u128,
     last: Instant,
-    room: Room,
+    partition: Partition,
     refused: Refused,
 }
 
@@ -73,14 +73,14 @@ pub(super) struct Accounts {
     /// The numbers of the policy's links.
     links: Vec<u16>,
     payers: Vec<Payer>,
-    pool: Room,
+    pool: Partition,
     pool_refused: Refused,
 }
 
 impl Default for Accounts {
     fn default() -> Self {
         let (accounts, links, payers) = (Vec::new(), Vec::new(), Vec::new());
-        Self { accounts, links, payers, pool: Room::pool(u32::MAX), pool_refused: Refused::default() }
+        Self { accounts, links, payers, pool: Partition::pool(u32::MAX), pool_refused: Refused::default() }
     }
 }
 
@@ -109,9 +109,9 @@ impl Accounts {
         self.links = links;
         let least = header_length(FEWEST, false);
         let need = |payer: &Payer| packets_of(payer.rate, (payer.full / NANOS) as u64, least);
-        let rooms = Rooms::divide(capacity, &self.payers.iter().map(need).collect::<Vec<_>>());
-        self.pool = rooms.pool;
-        self.payers.iter_mut().zip(rooms.each).for_each(|(payer, room)| payer.room = room);
+        let partitions = Partitions::divide(capacity, &self.payers.iter().map(need).collect::<Vec<_>>());
+        self.pool = partitions.pool;
+        self.payers.iter_mut().zip(partitions.each).for_each(|(payer, partition)| payer.partition = partition);
     }
 
     /// Takes over a record of the journal, unless the account's total is greater already.
@@ -147,10 +147,10 @@ impl Accounts {
         self.payers.get_mut(first + link)
     }
 
-    /// Takes a packet from its payer's rate, and returns the room in the replay filter that it may have; `None` if the rate
+    /// Takes a packet from its payer's rate, and returns the partition in the replay filter that it may have; `None` if the rate
     /// forbids it, and then nothing is taken.
     #[inline(always)]
-    pub(super) fn claim(&mut self, link: u16, account: Option<u16>, octets: usize, now: Instant) -> Option<Room> {
+    pub(super) fn claim(&mut self, link: u16, account: Option<u16>, octets: usize, now: Instant) -> Option<Partition> {
         let pool = self.pool;
         let Some(payer) = self.payer(link, account) else { return Some(pool) };
         let elapsed = u128::from(now.0.saturating_sub(payer.last.0));
@@ -159,7 +159,7 @@ impl Accounts {
         match payer.credit.checked_sub(octets as u128 * NANOS) {
             Some(credit) => {
                 payer.credit = credit;
-                Some(payer.room)
+                Some(payer.partition)
             }
             None => {
                 payer.refused.rate += 1;
@@ -168,12 +168,12 @@ impl Accounts {
         }
     }
 
-    /// Notes that the room of a packet's payer in the replay filter was full.
+    /// Notes that the partition of a packet's payer in the replay filter was full.
     #[cold]
     pub(super) fn note_full(&mut self, link: u16, account: Option<u16>) {
         match self.payer(link, account) {
-            Some(payer) => payer.refused.room += 1,
-            None => self.pool_refused.room += 1,
+            Some(payer) => payer.refused.partition += 1,
+            None => self.pool_refused.partition += 1,
         }
     }
 
@@ -192,8 +192,9 @@ impl Accounts {
 
     /// The pool first, then every payer with a rate.
     pub(super) fn payers(&self) -> impl Iterator<Item = PayerState> {
-        let of = |payer: &Payer| PayerState { payer: Some(payer.name), room: payer.room, refused: payer.refused };
-        let pool = PayerState { payer: None, room: self.pool, refused: self.pool_refused };
+        let of =
+            |payer: &Payer| PayerState { payer: Some(payer.name), partition: payer.partition, refused: payer.refused };
+        let pool = PayerState { payer: None, partition: self.pool, refused: self.pool_refused };
         std::iter::once(pool).chain(self.payers.iter().map(of))
     }
 }
@@ -208,8 +209,8 @@ impl Payer {
     /// A payer that may send its depth at once.
     fn new(name: (u16, u16), limit: &Account) -> Self {
         let full = limit.full();
-        let (room, refused) = (Room::pool(0), Refused::default());
-        Self { name, rate: limit.rate, full, credit: full, last: Instant(0), room, refused }
+        let (partition, refused) = (Partition::pool(0), Refused::default());
+        Self { name, rate: limit.rate, full, credit: full, last: Instant(0), partition, refused }
     }
 }
 
@@ -269,7 +270,7 @@ mod tests {
             states.iter().map(|state| state.payer).collect::<Vec<_>>()[1..3],
             [Some((LINK, 8)), Some((LINK + 1, 8))]
         );
-        assert_eq!((states[1].room.limit(), states[1].refused.rate), (27, 90));
+        assert_eq!((states[1].partition.limit(), states[1].refused.rate), (27, 90));
     }
 
     #[test]

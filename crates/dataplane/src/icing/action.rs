@@ -72,7 +72,7 @@ pub enum Reason {
     BeforeStart,
     /// It came before.
     Replayed,
-    /// Its payer's room in the replay filter is full until the next turn.
+    /// Its payer's partition in the replay filter is full until the next turn.
     ReplayFull,
     /// Its account is charged more by this link than it may.
     Rate,

@@ -5,7 +5,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_packet::icing::header::{NodeId, Tag, Version};
 use wayleave_packet::icing::mint::{MAX_DEPTH, NodeSecret, TagMaster};
 
-use crate::replay::MOST_ROOMS;
+use crate::replay::MOST_PARTITIONS;
 
 /// Keys of a node that are in use at a time: of the previous, current and next epoch.
 pub const MAX_KEYS: usize = 3;
@@ -129,7 +129,7 @@ pub enum ConfigError {
     #[error("account {0} is configured twice")]
     Account(u16),
     /// Accounts with a rate, at every link.
-    #[error("{0} payers (accounts with a rate, times links), more than {MOST_ROOMS}")]
+    #[error("{0} payers (accounts with a rate, times links), more than {MOST_PARTITIONS}")]
     Payers(usize),
 }
 
@@ -156,7 +156,7 @@ impl Policy {
             }
         }
         let payers = self.accounts.iter().filter(|account| account.rate > 0).count() * self.links.len();
-        if payers > MOST_ROOMS {
+        if payers > MOST_PARTITIONS {
             return Err(ConfigError::Payers(payers));
         }
         for (index, rule) in self.rules.iter().enumerate() {

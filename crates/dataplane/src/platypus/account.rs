@@ -16,7 +16,7 @@ use wayleave_packet::platypus::verify::Charge;
 
 use super::revocation::pack_fields;
 use super::totals::Totals;
-use crate::replay::Room;
+use crate::replay::Partition;
 
 /// What one account has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,7 +65,7 @@ struct Bucket {
     /// Octets that arrived since the shares were last computed, whether they passed or not.
     demand: u64,
     /// The payer's place in the replay filter, if it has one of its own.
-    room: Option<Room>,
+    partition: Option<Partition>,
     refused: Refused,
 }
 
@@ -74,16 +74,16 @@ struct Bucket {
 pub struct Refused {
     /// It sent more than its rate.
     pub rate: u64,
-    /// Its room in the replay filter was full.
-    pub room: u64,
+    /// Its partition in the replay filter was full.
+    pub partition: u64,
 }
 
-/// A payer's rate and room here, and what it was refused.
+/// A payer's rate and partition here, and what it was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PayerState {
-    /// `None` stands for all payers without a room of their own.
+    /// `None` stands for all payers without a partition of their own.
     pub payer: Option<Payer>,
-    pub room: Room,
+    pub partition: Partition,
     pub refused: Refused,
 }
 
@@ -135,7 +135,7 @@ pub struct Accounts {
     changed: Vec<Charge>,
     buckets: HashMap<Payer, Bucket>,
     /// The place in the replay filter of all payers without one of their own, and what they were refused.
-    pool: Room,
+    pool: Partition,
     pool_refused: Refused,
     /// How many accounts each principal has here.
     per_principal: HashMap<Principal, usize>,
@@ -150,7 +150,7 @@ impl Accounts {
             totals: Totals::new(most, seed),
             changed: Vec::with_capacity(most),
             buckets: HashMap::new(),
-            pool: Room::pool(u32::MAX),
+            pool: Partition::pool(u32::MAX),
             pool_refused: Refused::default(),
             per_principal: HashMap::with_capacity(most),
             most,
@@ -171,24 +171,24 @@ impl Accounts {
             + self.per_principal.capacity() * size_of::<(Principal, usize)>()
     }
 
-    /// Sets the room in the replay filter of all payers without a room of their own.
-    pub fn set_pool(&mut self, pool: Room) {
+    /// Sets the partition in the replay filter of all payers without a partition of their own.
+    pub fn set_pool(&mut self, pool: Partition) {
         self.pool = pool;
     }
 
-    /// Gives a payer that has a rate its room in the replay filter.
-    pub fn set_room(&mut self, payer: &Payer, room: Room) {
-        self.buckets.entry(*payer).and_modify(|bucket| bucket.room = Some(room));
+    /// Gives a payer that has a rate its partition in the replay filter.
+    pub fn set_partition(&mut self, payer: &Payer, partition: Partition) {
+        self.buckets.entry(*payer).and_modify(|bucket| bucket.partition = Some(partition));
     }
 
     /// The pool first, then all payers with a rate, in no order.
     pub fn payers(&self) -> impl Iterator<Item = PayerState> {
         let of = |(payer, bucket): (&Payer, &Bucket)| PayerState {
             payer: Some(*payer),
-            room: bucket.room.unwrap_or(self.pool),
+            partition: bucket.partition.unwrap_or(self.pool),
             refused: bucket.refused,
         };
-        let pool = PayerState { payer: None, room: self.pool, refused: self.pool_refused };
+        let pool = PayerState { payer: None, partition: self.pool, refused: self.pool_refused };
         std::iter::once(pool).chain(self.buckets.iter().map(of))
     }
 
@@ -201,7 +201,7 @@ impl Accounts {
             credit: u128::from(depth) * NANOS,
             last: now,
             demand: 0,
-            room: None,
+            partition: None,
             refused: Refused::default(),
         });
         bucket.refill(now);
@@ -243,16 +243,16 @@ impl Accounts {
         }
     }
 
-    /// Takes a packet of `octets` octets from the rates of its payers, and returns the room in the replay filter that it may
+    /// Takes a packet of `octets` octets from the rates of its payers, and returns the partition in the replay filter that it may
     /// have; `None` if a rate forbids it, and then nothing is taken.
     #[inline(always)]
-    pub(super) fn claim(&mut self, charge: impl Fn() -> Charge, octets: u64, now: Instant) -> Option<Room> {
+    pub(super) fn claim(&mut self, charge: impl Fn() -> Charge, octets: u64, now: Instant) -> Option<Partition> {
         if self.buckets.is_empty() { Some(self.pool) } else { self.claim_from(&charge(), octets, now) }
     }
 
     #[inline(never)]
-    fn claim_from(&mut self, charge: &Charge, octets: u64, now: Instant) -> Option<Room> {
-        let mut room = None;
+    fn claim_from(&mut self, charge: &Charge, octets: u64, now: Instant) -> Option<Partition> {
+        let mut partition = None;
         let mut is_within = true;
         // The delegation first: what its own rate forbids is no demand on its principal's, or else a delegation's flood at one
         // thread would draw its principal's rate there, away from all its other packets.
@@ -260,12 +260,12 @@ impl Accounts {
             let Some(bucket) = self.buckets.get_mut(&bucket).filter(|_| is_within) else { continue };
             is_within = bucket.has(octets, now);
             bucket.refused.rate += u64::from(!is_within);
-            // The principal's own room, or that of its delegation if only this has a rate.
-            room = bucket.room.or(room);
+            // The principal's own partition, or that of its delegation if only this has a rate.
+            partition = bucket.partition.or(partition);
         }
         is_within.then(|| {
             self.take(charge, octets);
-            room.unwrap_or(self.pool)
+            partition.unwrap_or(self.pool)
         })
     }
 
@@ -292,16 +292,16 @@ impl Accounts {
         }
     }
 
-    /// Notes that the room of a packet's payer in the replay filter was full.
+    /// Notes that the partition of a packet's payer in the replay filter was full.
     #[cold]
     pub(super) fn note_full(&mut self, charge: &Charge) {
         let own = payers(charge)
             .into_iter()
             .flatten()
-            .find(|payer| self.buckets.get(payer).is_some_and(|bucket| bucket.room.is_some()));
+            .find(|payer| self.buckets.get(payer).is_some_and(|bucket| bucket.partition.is_some()));
         match own.and_then(|payer| self.buckets.get_mut(&payer)) {
-            Some(bucket) => bucket.refused.room += 1,
-            None => self.pool_refused.room += 1,
+            Some(bucket) => bucket.refused.partition += 1,
+            None => self.pool_refused.partition += 1,
         }
     }
 
@@ -587,12 +587,12 @@ mod tests {
                     "{other} of {most}"
                 );
             }
-            let (open, room) = accounts.open();
-            assert!(open <= room && accounts.memory() <= 256 * most.next_power_of_two(), "{}", accounts.memory());
+            let (open, capacity) = accounts.open();
+            assert!(open <= capacity && accounts.memory() <= 256 * most.next_power_of_two(), "{}", accounts.memory());
         }
     }
 
-    /// Payers' rooms are those of their rates; a delegation with a rate has a room of its own if its principal has none.
+    /// Payers' partitions are those of their rates; a delegation with a rate has a partition of its own if its principal has none.
     #[test]
     fn a_packet_goes_to_the_room_of_its_principal_then_of_its_delegation_then_to_the_pool() {
         let mut accounts = Accounts::new(16, 1);
@@ -600,18 +600,20 @@ mod tests {
             principal: Principal::new(principal).expect("24 bits"),
             delegation: id.map(|id| DelegationId::new(id).expect("24 bits")),
         };
-        let rooms = crate::replay::Rooms::divide(1_000, &[10, 20, 30]);
-        accounts.set_pool(rooms.pool);
-        for (payer, room) in [payer(1, None), payer(1, Some(5)), payer(2, Some(5))].into_iter().zip(&rooms.each) {
+        let partitions = crate::replay::Partitions::divide(1_000, &[10, 20, 30]);
+        accounts.set_pool(partitions.pool);
+        for (payer, partition) in
+            [payer(1, None), payer(1, Some(5)), payer(2, Some(5))].into_iter().zip(&partitions.each)
+        {
             accounts.set_rate(payer, 1_000, 1_000, Instant(0));
-            accounts.set_room(&payer, *room);
+            accounts.set_partition(&payer, *partition);
         }
-        let mut room = |principal, delegation| accounts.claim(|| charge(principal, delegation, 0), 1, Instant(0));
-        assert_eq!(room(1, None), Some(rooms.each[0]));
-        assert_eq!(room(1, Some(5)), Some(rooms.each[0]));
-        assert_eq!(room(2, Some(5)), Some(rooms.each[2]));
-        assert_eq!(room(2, Some(6)), Some(rooms.pool));
-        assert_eq!(room(3, None), Some(rooms.pool));
+        let mut partition = |principal, delegation| accounts.claim(|| charge(principal, delegation, 0), 1, Instant(0));
+        assert_eq!(partition(1, None), Some(partitions.each[0]));
+        assert_eq!(partition(1, Some(5)), Some(partitions.each[0]));
+        assert_eq!(partition(2, Some(5)), Some(partitions.each[2]));
+        assert_eq!(partition(2, Some(6)), Some(partitions.pool));
+        assert_eq!(partition(3, None), Some(partitions.pool));
         assert_eq!(accounts.payers().count(), 4);
     }
 

@@ -1,7 +1,7 @@
 //! The Platypus router: what becomes of verified packets.
 //!
 //! The order is such that a packet takes nothing before all is checked that comes for free: revocation, the replay filter's
-//! look-up, the payer's rate, a place in the payer's room of the filter, and the account. Who repeats packets, or sends more
+//! look-up, the payer's rate, a place in the payer's partition of the filter, and the account. Who repeats packets, or sends more
 //! than it may, takes nothing from anybody else; and nothing is counted twice.
 
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
 use super::revocation::RevocationTable;
 use crate::answers::AnswerLimit;
 use crate::frame::{BURST, Frame, Ingress};
-use crate::replay::{ClockJumps, ReplayFilter, ReplayOutcome, Room};
+use crate::replay::{ClockJumps, Partition, ReplayFilter, ReplayOutcome};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +48,7 @@ pub enum Reason {
     BeforeStart,
     /// The replay filter knows it.
     Replayed,
-    /// Its payer's room in the replay filter is full until the next turn.
+    /// Its payer's partition in the replay filter is full until the next turn.
     ReplayFull,
     /// Its principal or delegation exceeds its rate.
     Rate,
@@ -233,7 +233,7 @@ impl Router {
     pub fn without_lanes(config: Config) -> Self {
         let mut accounts = Accounts::new(config.accounts, config.account_seed);
         // All of the filter, until rates are set.
-        accounts.set_pool(Room::pool(u32::try_from(config.replay.capacity()).unwrap_or(u32::MAX)));
+        accounts.set_pool(Partition::pool(u32::try_from(config.replay.capacity()).unwrap_or(u32::MAX)));
         Self {
             waypoints: config.waypoints,
             ordinary: Vec::new(),
@@ -550,7 +550,7 @@ impl Router {
         &self.accounts
     }
 
-    /// Accounts, to set rates and rooms and to write the journal.
+    /// Accounts, to set rates and partitions and to write the journal.
     pub fn accounts(&mut self) -> &mut Accounts {
         &mut self.accounts
     }
@@ -561,9 +561,9 @@ impl Router {
         self.replay.fill(first, count, now);
     }
 
-    /// Every payer's room and what it was refused, with the packets that all threads have taken of the room in this turn.
-    pub fn rooms(&self, now: Now) -> impl Iterator<Item = (PayerState, u64)> {
-        self.accounts.payers().map(move |state| (state, self.replay.taken(state.room, now.instant)))
+    /// Every payer's partition and what it was refused, with the packets that all threads have taken of the partition in this turn.
+    pub fn partitions(&self, now: Now) -> impl Iterator<Item = (PayerState, u64)> {
+        self.accounts.payers().map(move |state| (state, self.replay.taken(state.partition, now.instant)))
     }
 
     /// Compares the clocks where no packets come, and returns how the wall clock jumped since the start.

@@ -126,7 +126,7 @@ impl Totals {
     }
 
     /// Whether another key fits.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         self.count < self.most
     }
 
@@ -150,7 +150,7 @@ impl Totals {
     }
 
     /// Adds one packet, and returns whether it is the first one since the last record. The caller has checked
-    /// [`Totals::has_room`].
+    /// [`Totals::has_capacity`].
     #[inline(always)]
     pub(super) fn add(&mut self, key: u128, octets: u64) -> bool {
         self.open(key).add(octets)
@@ -170,7 +170,7 @@ impl Totals {
 
     /// Sets a key's recorded total unless a larger one is known; returns whether it fits.
     pub(super) fn restore(&mut self, key: u128, total: Total) -> bool {
-        if !self.has_room() && !self.contains(key) {
+        if !self.has_capacity() && !self.contains(key) {
             return false;
         }
         let line = self.open(key);
@@ -255,7 +255,7 @@ mod tests {
                     map.remove(&key);
                 }
                 1 => assert_eq!(table.record(key), map.get(&key).copied(), "{step}"),
-                _ if table.has_room() || table.contains(key) => {
+                _ if table.has_capacity() || table.contains(key) => {
                     table.add(key, step);
                     let total = map.entry(key).or_default();
                     *total = Total { packets: total.packets + 1, octets: total.octets + u128::from(step) };

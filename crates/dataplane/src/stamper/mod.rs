@@ -234,8 +234,8 @@ impl Stamper {
     /// The greatest number of octets that a packet may have before it is stamped, so that it fits its route whatever route it
     /// takes; `None` without routes.
     #[must_use]
-    pub fn least_room(routes: &[Route]) -> Option<usize> {
-        let room = |route: &Route| {
+    pub fn least_headroom(routes: &[Route]) -> Option<usize> {
+        let headroom = |route: &Route| {
             let (is_v4, list) = route.hops.iter().fold((true, 0), |(is_v4, list), hop| {
                 (is_v4 && hop.capability.waypoint.is_ipv4(), list + hop.capability.wire_length())
             });
@@ -243,7 +243,7 @@ impl Stamper {
             let udp = if route.carriage == Carriage::Udp { UDP_HEADER } else { 0 };
             route.mtu.saturating_sub(udp + header + list)
         };
-        routes.iter().map(room).min()
+        routes.iter().map(headroom).min()
     }
 
     /// A stamper of `config`.

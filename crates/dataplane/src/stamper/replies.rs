@@ -48,7 +48,7 @@ const ACCEPTS: u32 = 200;
 #[derive(Debug)]
 enum Request {
     /// Hellos were sent with this key; the next one is due then.
-    Asked { client: Box<ReplyClient>, tries: u32, due: Instant },
+    Requested { client: Box<ReplyClient>, tries: u32, due: Instant },
     /// It was sent a capability of this epoch, so many times.
     Granted { epoch: u32, client: Box<ReplyClient>, grants: u32 },
 }
@@ -71,7 +71,7 @@ impl ReplyRequests {
     ) -> Option<Vec<u8>> {
         match self.servers.get_mut(&server) {
             Some(Request::Granted { epoch: of, .. }) if *of == epoch => None,
-            Some(Request::Asked { client, tries, due }) => {
+            Some(Request::Requested { client, tries, due }) => {
                 if now < *due {
                     return None;
                 }
@@ -88,7 +88,7 @@ impl ReplyRequests {
                 let client = Box::new(ReplyClient::new(&seed()?));
                 let hello = client.hello();
                 let due = now + Duration::from_secs(RETRY);
-                self.servers.insert(server, Request::Asked { client, tries: 1, due });
+                self.servers.insert(server, Request::Requested { client, tries: 1, due });
                 Some(hello)
             }
         }
@@ -96,7 +96,7 @@ impl ReplyRequests {
 
     /// Makes room: servers whose answer is overdue go, or else any one.
     fn forget(&mut self, now: Instant) {
-        self.servers.retain(|_, request| !matches!(request, Request::Asked { due, .. } if *due <= now));
+        self.servers.retain(|_, request| !matches!(request, Request::Requested { due, .. } if *due <= now));
         if self.servers.len() >= MAX_SERVERS
             && let Some(any) = self.servers.keys().next().copied()
         {
@@ -115,7 +115,7 @@ impl ReplyRequests {
         // Only a server that was asked. An offer that somebody else sent in its name does not keep the server's own from being
         // answered, unless there are too many.
         let (ours, grants) = match self.servers.get(&server)? {
-            Request::Asked { client, .. } => (client, 0),
+            Request::Requested { client, .. } => (client, 0),
             Request::Granted { client, grants, .. } if *grants < MAX_GRANTS => (client, *grants),
             Request::Granted { .. } => return None,
         };

@@ -648,20 +648,20 @@ impl Member {
                 clean.push(*nlri);
             }
         }
-        let room = WINDOW.saturating_sub(a.in_flight.len() + withdrawn.len().div_ceil(MAX_PREFIXES));
+        let window_left = WINDOW.saturating_sub(a.in_flight.len() + withdrawn.len().div_ceil(MAX_PREFIXES));
         let mut groups: HashMap<(u64, ExportSet), usize> = HashMap::new();
         let mut announced: Vec<((Attributes, ExportSet), Vec<Nlri>)> = Vec::new();
         let mut last_update = None;
         let limit = own.map_or(0, |own| own.max_prefix);
         // What is withdrawn goes first, and makes room.
-        let mut room_left = match limit {
+        let mut prefixes_left = match limit {
             0 => usize::MAX,
             most => (most as usize + withdrawn.len()).saturating_sub(a.at_parties()),
         };
         for (number, (update, nlri)) in a.dirty.routes().enumerate() {
             // An UPDATE is never cut, since its prefixes share objects.
             let is_another = last_update.replace(update) != Some(update);
-            if is_another && (announced.len() >= room || number >= MAX_SCAN) {
+            if is_another && (announced.len() >= window_left || number >= MAX_SCAN) {
                 break;
             }
             let Some(RouterRoute { attributes, .. }) = a.router.get(nlri) else { continue };
@@ -669,10 +669,11 @@ impl Member {
             let is_known = last.is_some() || a.leftover.contains(nlri);
             // What no receiver would use, or the parties would refuse, is not announced; what they have of it goes.
             let checked = own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, self.config.rules()));
+            // The limit last: what is barred for another reason takes no place under it.
             let bar = match checked {
                 Err(invalid) => Some(Bar::Invalid(invalid)),
                 Ok(()) if a.is_surplus(nlri) => Some(Bar::SurplusPath),
-                Ok(()) if !is_known && room_left == 0 => Some(Bar::OverLimit(limit)),
+                Ok(()) if !is_known && prefixes_left == 0 => Some(Bar::OverLimit(limit)),
                 Ok(()) => None,
             };
             if let Some(bar) = bar {
@@ -684,7 +685,8 @@ impl Member {
                 barred.push((*nlri, bar));
                 continue;
             }
-            room_left -= usize::from(!is_known);
+            // Before the checks below, though they leave prefixes out: only such as the parties know, which take no place.
+            prefixes_left -= usize::from(!is_known);
             // Only its policy may have changed: it is announced again, whether that has or not. In its turn, if that is still to come:
             // another UPDATE that ended with the same attributes has taken it from there.
             let is_same = last.is_some_and(|last| last.attributes == *attributes);
@@ -737,6 +739,7 @@ impl Member {
 
     fn submit_withdrawal(&mut self, prefixes: &[Nlri]) -> bool {
         let kind = Kind::Withdraw { prefixes: prefixes.to_vec() };
+        // Before anything is forgotten: with a full window, or without credit, the prefixes stay dirty.
         let Some((description, _)) = self.describe(kind, &[]) else { return false };
         let version = description.version;
         let header = Box::new(object::withdraw(&self.config.exchange, description, &self.signing));

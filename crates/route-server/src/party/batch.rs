@@ -53,6 +53,7 @@ impl Party {
                 self.state.store.stored = seq;
                 self.role.batch_persisted(&mut self.state, seq, applied, now);
             }
+            // The peer's link went while the batch was written, and it is not delivered; or something else was written than a batch.
             stage => self.state.stage = stage,
         }
     }
@@ -73,6 +74,7 @@ impl State {
         for step in steps {
             self.apply_step(role, step, &mut applied, now)?;
         }
+        // Before `settle`, which puts the new hashes in place of these.
         if self.active.values().filter_map(|active| active.cursor).any(|cursor| cursor.is_of_differing()) {
             let before = |prefix: &Prefix| Some((*prefix, self.table.instance_of(prefix)?));
             applied.before = applied.effects.touched.iter().filter_map(before).collect();
@@ -180,6 +182,7 @@ impl State {
             self.pending.remove(&slot);
             if let Some(link) = self.members.get(&slot).map(|m| m.link) {
                 let by = next.removals().find(|removal| removal.slot == slot).map_or(0, |removal| removal.party);
+                // Before its link is closed, with which the member is forgotten and can be sent nothing.
                 self.send_to_member(
                     slot,
                     &ToMember::Rejected { why: Rejection::Removed { slot, set: set.number, by } },
@@ -199,6 +202,7 @@ impl State {
             self.replaced.retain(|_, at| now.since(*at) < wait);
             self.replaced.insert(self.set.number, now);
         }
+        // Only now: what is above compares certificates and numbers with the set before.
         self.widths.insert(set.number, width(&set));
         self.keys = crate::directory::keys(&set);
         self.set = set;
@@ -240,6 +244,7 @@ impl State {
     /// Sends every active member its tick and starts the round.
     pub(super) fn deliver(&mut self, seq: u64, applied: &Applied, now: Now) {
         self.counters.batches += 1;
+        // Before the ticks: a member for which there is no credit to be told owes the set, and then gets no tick that refers to it.
         if applied.renewed {
             self.tell_members();
         }
@@ -299,6 +304,8 @@ impl State {
             if cursor.is_none() && active.cursor.is_none() {
                 self.chosen.remove(&slot);
             }
+            // Whether its tick can be sent or not: the peer party moves the same cursor without knowing that. A member without its tick is
+            // paused, and sent what it lacks later.
             if let Some(active) = self.active.get_mut(&slot) {
                 active.was_sent(cursor);
             }
@@ -319,10 +326,13 @@ impl State {
                 };
                 tick.unranked = stays.iter().filter_map(|prefix| group.leave_out(prefix, slot)).collect();
                 tick.unranked.sort_unstable();
+                // By the batch alone, so that both parties have the same groups. Who gets no tick leaves the round afterwards.
                 group.members.push(slot);
             }
             match self.config.export {
                 ExportMode::Direct => {
+                    // Party 1 decides for whose rankings the round waits. Party 2 reports a member that it could not send its tick as held, and
+                    // party 1 has it leave the round then.
                     if !self.send_tick(slot, tick) && self.config.number == PartyNumber::One {
                         without_tick.insert(slot);
                     }

@@ -46,7 +46,7 @@ enum Comparison {
     Due,
     Said(Box<Holding>),
     /// It was asked, at this time.
-    Asked(Instant),
+    Requested(Instant),
     /// It wants everything.
     Everything,
 }
@@ -80,7 +80,7 @@ impl Comparisons {
 
     /// The member wants everything.
     pub(super) fn request_everything(&mut self, slot: u32) {
-        if let Some(Comparison::Asked(_)) = self.of.insert(slot, Comparison::Everything) {
+        if let Some(Comparison::Requested(_)) = self.of.insert(slot, Comparison::Everything) {
             self.overdue.insert(slot);
         }
     }
@@ -99,7 +99,7 @@ impl Comparisons {
     /// The link between the parties failed: nobody is sent anything until it is up, and what was said is too old then.
     pub(super) fn begin_anew(&mut self) {
         for (slot, comparison) in &mut self.of {
-            if matches!(comparison, Comparison::Asked(_)) {
+            if matches!(comparison, Comparison::Requested(_)) {
                 self.overdue.insert(*slot);
             }
             if !matches!(comparison, Comparison::Everything) {
@@ -128,11 +128,11 @@ impl Comparisons {
             return Err("it says that it has everything through a batch that it did not take");
         }
         match (self.of.get(&slot), &holding.held) {
-            (Some(Comparison::Asked(_)), HeldDigests::Buckets { .. }) => {}
+            (Some(Comparison::Requested(_)), HeldDigests::Buckets { .. }) => {}
             (_, HeldDigests::Buckets { .. }) if self.overdue.remove(&slot) => return Ok(()),
             (_, HeldDigests::Buckets { .. }) => return Err("digests of buckets that nobody asked for"),
             // It gets everything, or has been asked for more.
-            (Some(Comparison::Everything | Comparison::Asked(_)), HeldDigests::Roots(_)) => return Ok(()),
+            (Some(Comparison::Everything | Comparison::Requested(_)), HeldDigests::Roots(_)) => return Ok(()),
             (_, HeldDigests::Roots(_)) => {}
         }
         self.of.insert(slot, Comparison::Said(Box::new(holding)));
@@ -147,7 +147,7 @@ impl Comparisons {
     /// Members whose buckets are awaited, and until when.
     pub(super) fn awaited(&self) -> impl Iterator<Item = (u32, Instant)> {
         self.of.iter().filter_map(|(slot, comparison)| match comparison {
-            Comparison::Asked(at) => Some((*slot, *at + COMPARE_WAIT)),
+            Comparison::Requested(at) => Some((*slot, *at + COMPARE_WAIT)),
             _ => None,
         })
     }
@@ -155,15 +155,15 @@ impl Comparisons {
     /// Whether something can be done for the member now.
     pub(super) fn can_go_on(&self, slot: u32, now: Instant) -> bool {
         match self.of.get(&slot) {
-            Some(Comparison::Asked(at)) => now >= *at + COMPARE_WAIT,
-            Some(Comparison::Due) | None => self.has_room(),
+            Some(Comparison::Requested(at)) => now >= *at + COMPARE_WAIT,
+            Some(Comparison::Due) | None => self.has_capacity(),
             Some(Comparison::Said(_) | Comparison::Everything) => true,
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         let is_large = |comparison: &&Comparison| match comparison {
-            Comparison::Asked(_) => true,
+            Comparison::Requested(_) => true,
             Comparison::Said(holding) => matches!(holding.held, HeldDigests::Buckets { .. }),
             Comparison::Due | Comparison::Everything => false,
         };
@@ -175,20 +175,20 @@ impl Comparisons {
         match self.of.get(&slot) {
             Some(Comparison::Everything) => return Some(Differs::EVERYTHING),
             // Whoever does not answer gets all the same what it is to have.
-            Some(Comparison::Asked(at)) if now >= *at + COMPARE_WAIT => {
+            Some(Comparison::Requested(at)) if now >= *at + COMPARE_WAIT => {
                 self.request_everything(slot);
                 return Some(Differs::EVERYTHING);
             }
-            Some(Comparison::Asked(_)) => return None,
+            Some(Comparison::Requested(_)) => return None,
             Some(Comparison::Said(holding)) => match self.of_holding(party, slot, holding) {
                 Some(differs) => return Some(differs),
                 None => self.of.insert(slot, Comparison::Due),
             },
             Some(Comparison::Due) | None => None,
         };
-        if self.has_room() {
+        if self.has_capacity() {
             party.offer_to_member(slot, &ToMember::Compare);
-            self.of.insert(slot, Comparison::Asked(now));
+            self.of.insert(slot, Comparison::Requested(now));
         } else {
             self.request(slot);
         }

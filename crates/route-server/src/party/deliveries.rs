@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::sync::Listing;
 use crate::frames::Deliver;
 use crate::object::ExportMode;
-use crate::object_table::{Effects, ObjectEntry, ObjectTable, Place};
+use crate::object_table::{Effects, ObjectEntry, ObjectTable, Position};
 
 /// Objects that a batch brings, each once. In both maps they are in the order of synchronisation, so that what a member has been
 /// sent so far is a prefix of each.
 #[derive(Default)]
 pub(super) struct Deliveries {
     /// New ones, which are for every slot.
-    added: BTreeMap<Place, Outgoing>,
+    added: BTreeMap<Position, Outgoing>,
     /// Others that columns opened, by the slots that have them from now on: the first one, and the one behind the last.
-    widened: BTreeMap<(u32, u32), BTreeSet<Place>>,
+    widened: BTreeMap<(u32, u32), BTreeSet<Position>>,
 }
 
 /// What a batch brings to one slot.
@@ -65,8 +65,8 @@ impl Deliveries {
     pub(super) fn of(table: &ObjectTable, effects: &Effects) -> Self {
         let placed = |slot, version| table.entry(slot, version).and_then(|entry| Some((entry.place()?, entry)));
         let added = effects.added.iter().filter_map(|(slot, version)| placed(*slot, *version));
-        let added: BTreeMap<Place, Outgoing> = added.map(|(place, entry)| (place, Outgoing::of(entry))).collect();
-        let mut widened: BTreeMap<(u32, u32), BTreeSet<Place>> = BTreeMap::new();
+        let added: BTreeMap<Position, Outgoing> = added.map(|(place, entry)| (place, Outgoing::of(entry))).collect();
+        let mut widened: BTreeMap<(u32, u32), BTreeSet<Position>> = BTreeMap::new();
         for (slot, version, from, to) in &effects.widened {
             // One that is also new goes to every slot as it is.
             if let Some((place, _)) = placed(*slot, *version).filter(|(place, _)| !added.contains_key(place)) {
@@ -106,7 +106,7 @@ impl Deliveries {
     }
 
     /// Slots outside a column touch nothing of it: only columns that begin at or below the slot are looked at.
-    fn widened_for(&self, slot: u32) -> impl Iterator<Item = &BTreeSet<Place>> {
+    fn widened_for(&self, slot: u32) -> impl Iterator<Item = &BTreeSet<Position>> {
         self.widened.range(..=(slot, u32::MAX)).filter(move |((_, to), _)| slot < *to).map(|(_, places)| places)
     }
 }

@@ -312,6 +312,7 @@ impl Party {
             Some(PeerId::Member(slot)) => {
                 let slot = *slot;
                 match FromMember::decode(bytes) {
+                    // A grant is not counted, here as at its sender: otherwise two ends without credit could never grant any.
                     Ok(FromMember::Credit { limit }) => self.state.member_granted(slot, link, limit, now),
                     frame => {
                         if let Err(what) = self.state.count_from_member(slot, bytes, now) {
@@ -552,13 +553,17 @@ impl Party {
 
     /// Does what can be done now.
     fn advance(&mut self, now: Now) {
+        // First, since `departed` queues what the batch that is proposed now says of members that left (`Step::Gone`): otherwise its ticks
+        // would be made for members that are not there.
         self.settle_departures();
         self.role.propose(&mut self.state, now);
         self.run_round(now);
         self.settle_departures();
         // A round that ended makes room for the next batch.
         self.role.propose(&mut self.state, now);
+        // After everything above that sends: party 2 reports of each member once, by what the whole step came to.
         self.role.flow_changed(&mut self.state);
+        // Sending only notes who has no credit left. Their links go once all else is done, which leaves departures of its own.
         if !self.state.overrun.is_empty() {
             self.state.close_overrun();
             self.settle_departures();
@@ -568,6 +573,8 @@ impl Party {
 
     /// Takes the round as far as it can go, and setup beside it.
     fn run_round(&mut self, now: Now) {
+        // Only this runs the engine and setup: a round that started after `run_engine`, or a chunk that was ordered after `run_setup`, would
+        // wait for the next input with nothing to do meanwhile.
         self.role.start_evaluation(&mut self.state, now);
         self.state.run_engine(now);
         self.role.supply(&mut self.state, now);

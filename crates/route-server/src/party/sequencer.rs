@@ -175,7 +175,7 @@ impl Sequencer {
     fn has_background_work(&self, party: &State) -> bool {
         party.peer_ready()
             && has_round(party)
-            && has_background_room(party)
+            && has_background_capacity(party)
             && (party.relist.is_some() || self.has_turn(party))
     }
 
@@ -207,7 +207,7 @@ impl Sequencer {
     }
 
     /// Whether a batch may be proposed when the tick has come.
-    fn has_room(party: &State) -> bool {
+    fn may_propose(party: &State) -> bool {
         matches!(party.stage, Stage::Idle)
     }
 
@@ -346,11 +346,12 @@ impl Sequencer {
                 waiting.push(slot);
                 continue;
             }
+            // Also if no step comes of it: what is bounded is the work of comparing.
             compared += 1;
             let differs = self.comparisons.differs(party, slot, now);
             let is_equal = differs.as_ref().is_some_and(Differs::is_nothing);
-            let has_room = if is_equal { equal < MAX_EQUAL } else { steps.len() - equal < MAX_SLICES };
-            let Some(differs) = differs.filter(|_| has_room) else {
+            let has_place = if is_equal { equal < MAX_EQUAL } else { steps.len() - equal < MAX_SLICES };
+            let Some(differs) = differs.filter(|_| has_place) else {
                 waiting.push(slot);
                 continue;
             };
@@ -382,6 +383,7 @@ impl Sequencer {
     fn take_turn(&mut self, party: &mut State, slot: u32, asks: bool) -> bool {
         let is_excused = self.excused.remove(&slot);
         let (turns, choices) = (self.turns.get(&slot).copied(), self.choices.get(&slot).copied());
+        // Before anything is spent: `return_budget` puts these copies back.
         self.paid.insert(slot, Paid { is_excused, turns, choices });
         if is_excused {
             return true;
@@ -469,8 +471,8 @@ impl Sequencer {
         let away = away.filter(|slot| {
             !party.active.contains_key(slot) && !party.table.has_ended(*slot) && !self.waits_for_turn(party, *slot)
         });
-        let room = |slot| (slot, OPEN_COMPARATORS_GOING.saturating_sub(comparators_open(party, slot)));
-        party.table.ending().chain(away).map(room).filter(|(_, room)| *room > 0)
+        let capacity = |slot| (slot, OPEN_COMPARATORS_GOING.saturating_sub(comparators_open(party, slot)));
+        party.table.ending().chain(away).map(capacity).filter(|(_, capacity)| *capacity > 0)
     }
 
     /// The steps that remove routes of slots that were removed, and of members that have been away for too long: of one after the
@@ -480,11 +482,11 @@ impl Sequencer {
         let rankers = rankers(party);
         let (mut octets, mut comparators) = (sync::SLICE_BYTES, LIVE_COMPARATORS);
         let mut steps = Vec::new();
-        for (slot, room) in self.expirable(party) {
+        for (slot, capacity) in self.expirable(party) {
             if octets == 0 || comparators == 0 {
                 break;
             }
-            let of_slot = comparators.min(room);
+            let of_slot = comparators.min(capacity);
             let mut left = of_slot;
             let objects = sync::objects_to_expire(&party.table, slot, rankers, &mut octets, &mut left);
             comparators -= of_slot - left;
@@ -535,6 +537,7 @@ impl Sequencer {
                     break;
                 }
                 if all.reaches(&BatchLoad::MOST) || work_left.is_some_and(|left| all_work >= left) {
+                    // The next batch begins with this slot: with a fixed order the last ones would find every batch full.
                     self.first = *slot;
                     break 'slots;
                 }
@@ -683,6 +686,8 @@ impl Sequencer {
                 unmatched.insert((*slot, *version));
             }
         }
+        // While a batch is proposed its objects are no longer `pending`, and `peer_holds` has them until it is applied: they would pass for
+        // objects that only party 2 has.
         if matches!(party.stage, Stage::Idle) {
             for (slot, version) in &unmatched {
                 party.event(PartyEvent::Mismatch { slot: *slot, version: *version });
@@ -727,6 +732,7 @@ impl Sequencer {
         self.queued = again.chain(std::mem::take(&mut self.queued)).collect();
         self.take_back_proposed(party);
         self.take_back_recommendation();
+        // Otherwise they would count as matched, and the next batch would be proposed with them and rejected again.
         for (slot, version) in missing {
             self.peer_holds.remove(&(*slot, *version));
         }
@@ -739,7 +745,9 @@ impl Sequencer {
             NotProposed::Nothing => "an acceptance of nothing",
             NotProposed::Another => "an acceptance of another batch",
         })?;
+        // Party 2 has applied it: from here on it comes to nothing only with the link, after which everybody is excused.
         self.paid.clear();
+        // Before `apply`, which stores it together with what the batch changed.
         // It was durable there before it was accepted.
         party.store.agreed = seq;
         party.apply(self, seq, &steps, now)?;
@@ -855,6 +863,7 @@ impl Sequencer {
         let (begin, deadline) = (round.begin(), round.due());
         let late = |slot: u32| (slot, Late { begin, deadline, is_at: round.is_at(slot) });
         let missed: Vec<(u32, Late)> = missed.into_iter().map(late).collect();
+        // Before party 2 is told to evaluate: with rankings that do not fit nothing is evaluated anywhere.
         if let Err(what) = round.start(&rows) {
             party.close_peer(what);
             return;
@@ -885,6 +894,7 @@ impl Sequencer {
         if member.missed >= MAX_MISSED {
             let link = member.link;
             party.close(link, "three rankings in a row did not come in time");
+            // At once, and not at the end of the step: `start_evaluation` goes on with other rounds, which this member must have left.
             for departure in std::mem::take(&mut party.departures) {
                 self.departed(party, departure);
             }
@@ -1010,6 +1020,7 @@ impl Role for Sequencer {
                 self.expiring.clear();
                 self.paid.clear();
                 self.excused = party.set.iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
+                // Last, since the steps of the batch that was proposed are among them now.
                 // What comes from the operator stays to be done; everything else is reported again after the next hello.
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
             }
@@ -1132,7 +1143,7 @@ impl Role for Sequencer {
 
     /// Proposes the next batch, if the last one is delivered and the tick has come. Rounds of earlier ones go on.
     fn propose(&mut self, party: &mut State, now: Now) {
-        if !Self::has_room(party) {
+        if !Self::may_propose(party) {
             return;
         }
         let is_live = now.instant >= self.next_tick && self.has_work(party);
@@ -1143,7 +1154,9 @@ impl Role for Sequencer {
         let mut steps = Vec::new();
         let mut begins = None;
         if is_live {
+            // Also if there turn out to be no steps: otherwise `deadline` would name the same past instant for ever.
             self.next_tick = now.instant + party.tick;
+            // Before what is queued is taken: one batch has one step to a new member set.
             self.merge_member_sets(party);
             (steps, begins) = self.queued_steps(party, now);
             steps.extend(self.pauses(party));
@@ -1220,10 +1233,10 @@ impl Role for Sequencer {
 
     fn deadline(&self, party: &State) -> Option<Instant> {
         let round = party.rounds.values().filter_map(Round::deadline).min();
-        let has_room = Self::has_room(party);
-        let tick = (has_room && self.has_work(party)).then_some(self.next_tick);
+        let may_propose = Self::may_propose(party);
+        let tick = (may_propose && self.has_work(party)).then_some(self.next_tick);
         let is_epoch = |step: &Step| matches!(step, Step::Epoch { .. });
-        let begins_epoch = has_room && party.peer_ready() && self.queued.iter().any(is_epoch);
+        let begins_epoch = may_propose && party.peer_ready() && self.queued.iter().any(is_epoch);
         let epoch = begins_epoch.then(|| self.next_epoch.max(self.next_tick));
         let unmatched = !(party.pending.is_empty() && self.peer_holds.is_empty());
         // Nothing is to be swept for an absent member before its routes die: that may be hours.
@@ -1231,10 +1244,10 @@ impl Role for Sequencer {
         let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.config.stale)).min();
         let sweep = if unmatched { Some(self.next_sweep) } else { dies };
         let sweep = sweep.filter(|_| party.peer_ready());
-        let has_room = has_room && has_round(party) && has_background_room(party);
-        let turn = self.next_turn(party).filter(|_| has_room && party.peer_ready());
+        let may_propose = may_propose && has_round(party) && has_background_capacity(party);
+        let turn = self.next_turn(party).filter(|_| may_propose && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_background));
-        let has_background_work = Self::has_room(party) && self.has_background_work(party);
+        let has_background_work = Self::may_propose(party) && self.has_background_work(party);
         let background = has_background_work.then_some(self.next_background);
         let is_idle = matches!(party.stage, Stage::Idle) && party.peer_ready();
         let compared = is_idle.then(|| self.compared_at(party)).flatten();
@@ -1281,7 +1294,7 @@ fn is_begun(party: &State, slot: u32) -> bool {
 }
 
 /// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
-fn has_background_room(party: &State) -> bool {
+fn has_background_capacity(party: &State) -> bool {
     party.rounds.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
 }
 

@@ -306,6 +306,7 @@ impl State {
         let is_tick = matches!(frame, ToMember::Tick(_));
         let frames = in_parts(frame.encode());
         if !matches!(frame, ToMember::Credit { .. }) {
+            // Of all parts together: one for which there is credit only in part would keep the member waiting for the rest of it.
             let cost = frames.iter().map(|frame| credit::cost(frame.len())).sum();
             if is_tick && cost > MAX_TICK {
                 self.counters.oversized_ticks += 1;
@@ -514,6 +515,7 @@ impl State {
         self.links.insert(link, peer);
         match peer {
             PeerId::Member(slot) => {
+                // Before the new link takes its place: `unlink` knows the member by its link, and would queue no departure.
                 if let Some(old) = self.members.get(&slot).map(|m| m.link) {
                     self.close(old, "the member connected again");
                 }
@@ -567,6 +569,7 @@ impl State {
     pub(super) fn unlink(&mut self, link: LinkId) {
         match self.links.remove(&link) {
             Some(PeerId::Member(slot)) if self.members.get(&slot).is_some_and(|m| m.link == link) => {
+                // These go with the departure: party 1 may propose what party 2 reported of them before it hears that the link is gone.
                 let pending = self.pending.remove(&slot).unwrap_or_default();
                 let session = self.members.remove(&slot).and_then(|member| member.session);
                 self.unserved.remove(&slot);

@@ -5,7 +5,7 @@
 //! what was new and what was listed since. Whoever holds nothing, or little, is sent everything.
 //!
 //! What a member has had of everything so far is a [`Cursor`], the same at both parties: first its own objects by version, then all objects by
-//! [`Place`]. What changes below the cursor comes with the batch that changed it; what is above it comes with its slice. So a
+//! [`Position`]. What changes below the cursor comes with the batch that changed it; what is above it comes with its slice. So a
 //! slow member costs one cursor, and a batch brings it a bounded amount. Party 1 says how many objects a slice has: it knows
 //! how large their blobs are.
 
@@ -20,7 +20,7 @@ use super::state::State;
 use crate::digests::{self, Differs, InstanceHash};
 use crate::frames::{MAX_SLICE, OwnObject};
 use crate::object::Handle;
-use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Place};
+use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Position};
 
 /// Octets of a slice, about: our own limit.
 pub(super) const SLICE_BYTES: usize = 512 << 10;
@@ -41,7 +41,7 @@ pub(super) struct Cursor {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Next {
     /// Of everything: the first place that the member has not had; `None` before the first.
-    Place(Option<Place>),
+    Position(Option<Position>),
     /// Of what differs: the lowest handle that it has not had.
     Object(Handle),
     /// After these, of what has changed since the batch that the member names: which object.
@@ -68,7 +68,7 @@ impl Lack {
     /// Whether what is still to be sent from a cursor on lists a prefix whose instance has this hash, where what differs is sent.
     pub(super) fn awaits(&self, cursor: Cursor, prefix: &Prefix, hash: &InstanceHash) -> bool {
         let from = match cursor.next {
-            Next::Place(_) => return false,
+            Next::Position(_) => return false,
             Next::Object(_) | Next::Added(_) => Some([0; 32]),
             Next::Instance(from) => Some(from),
             Next::Listed(_) => None,
@@ -90,7 +90,7 @@ impl Lack {
             Next::Added(from) => (added, hash) = (Some(from), Some([0; 32])),
             Next::Instance(from) => hash = Some(from),
             Next::Listed(from) => listed = from,
-            Next::Place(_) => listed = usize::MAX,
+            Next::Position(_) => listed = usize::MAX,
         }
         let in_buckets = handle.into_iter().flat_map(|from| table.objects_in(objects, from));
         let in_buckets =
@@ -122,7 +122,7 @@ enum Lacking {
 
 impl Cursor {
     /// Before everything.
-    const START: Self = Self { own: Some(0), next: Next::Place(None) };
+    const START: Self = Self { own: Some(0), next: Next::Position(None) };
 
     /// Before what differs.
     pub(super) fn before(differs: &Differs) -> Self {
@@ -134,19 +134,19 @@ impl Cursor {
 
     /// Whether only what differs is sent.
     pub(super) fn is_of_differing(&self) -> bool {
-        !matches!(self.next, Next::Place(_))
+        !matches!(self.next, Next::Position(_))
     }
 
     /// The place, if everything is sent.
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<Position> {
         match self.next {
-            Next::Place(place) => place,
+            Next::Position(place) => place,
             Next::Object(_) | Next::Added(_) | Next::Instance(_) | Next::Listed(_) => None,
         }
     }
 
     /// Whether the object in this place was sent.
-    fn has(&self, place: &Place) -> bool {
+    fn has(&self, place: &Position) -> bool {
         self.place().is_some_and(|next| *place < next)
     }
 
@@ -180,17 +180,17 @@ pub(super) fn take(table: &ObjectTable, slot: u32, mut cursor: Cursor, lacks: &L
     }
     let own_ends = !listed_own && cursor.own.is_none();
     if cursor.own.is_some() {
-        let prefixes = (!matches!(cursor.next, Next::Place(_))).then(Vec::new);
+        let prefixes = (!matches!(cursor.next, Next::Position(_))).then(Vec::new);
         return SliceContent { own, own_ends, objects: Vec::new(), prefixes, after: Some(cursor) };
     }
-    let Next::Place(place) = cursor.next else {
+    let Next::Position(place) = cursor.next else {
         let (objects, prefixes, next) = take_differing(table, lacks, cursor.next, left);
         let after = next.map(|next| Cursor { own: None, next });
         return SliceContent { own, own_ends, objects, prefixes: Some(prefixes), after };
     };
     let mut places = table.places_from(place);
     let objects = places.by_ref().take(left).map(|(_, slot, version)| (*slot, *version)).collect();
-    let after = places.next().map(|place| Cursor { own: None, next: Next::Place(Some(*place)) });
+    let after = places.next().map(|place| Cursor { own: None, next: Next::Position(Some(*place)) });
     SliceContent { own, own_ends, objects, prefixes: None, after }
 }
 
@@ -218,7 +218,7 @@ pub(super) fn objects_of_slice(table: &ObjectTable, slot: u32, cursor: Cursor, l
     let own = cursor.own.into_iter().flat_map(|from| table.objects_of(slot, from));
     let own = own.map(|entry| 16 + 22 * entry.live().count());
     let blob = |entry: &ObjectEntry| if let Part::One { blob, .. } = &entry.part { blob.len() } else { 0 };
-    let Next::Place(place) = cursor.next else {
+    let Next::Position(place) = cursor.next else {
         let all = lacks.from(table, cursor.next).map(|(_, lacking)| match lacking {
             Lacking::Object(slot, version) => table.entry(slot, version).map_or(0, blob) + OBJECT,
             Lacking::Instance(prefix) => 4 + CANDIDATE * table.routes_of(&prefix),
@@ -296,7 +296,7 @@ impl Listing {
     }
 
     /// Whether the member gets an object that is new: all, or those below some place.
-    pub(super) fn has(&self, place: &Place) -> bool {
+    pub(super) fn has(&self, place: &Position) -> bool {
         self.gets_all || self.before.is_some_and(|before| before.has(place))
     }
 

@@ -102,8 +102,8 @@ impl Burst {
 
     /// Appends a copy of a packet, if there is room.
     pub fn push(&mut self, octets: &[u8], from: SocketAddr) -> bool {
-        let Some(room) = self.room(octets.len()) else { return false };
-        room.copy_from_slice(octets);
+        let Some(tail) = self.tail(octets.len()) else { return false };
+        tail.copy_from_slice(octets);
         self.claim(octets.len(), from);
         true
     }
@@ -111,7 +111,7 @@ impl Burst {
     /// Appends a copy of a packet with headroom, into which it may grow, if there is memory for both. Headroom and packet are
     /// one packet until [`Self::trim`]; the headroom's content is arbitrary.
     pub fn push_behind(&mut self, headroom: usize, octets: &[u8], from: SocketAddr) -> bool {
-        let Some(memory) = self.room(headroom + octets.len()) else { return false };
+        let Some(memory) = self.tail(headroom + octets.len()) else { return false };
         memory[headroom..].copy_from_slice(octets);
         self.claim(headroom + octets.len(), from);
         true
@@ -126,12 +126,12 @@ impl Burst {
     }
 
     /// `length` bytes of memory behind the last packet, if there is room for one more packet.
-    pub(super) fn room(&mut self, length: usize) -> Option<&mut [u8]> {
+    pub(super) fn tail(&mut self, length: usize) -> Option<&mut [u8]> {
         let end = self.end();
         if self.packets.len() == MAX_PACKETS { None } else { self.octets.get_mut(end..end + length) }
     }
 
-    /// Makes a packet of the memory that [`Self::room`] gave.
+    /// Makes a packet of the memory that [`Self::tail`] gave.
     pub(super) fn claim(&mut self, length: usize, from: SocketAddr) {
         let at = self.end() as u32; // the memory is far below 4 GiB
         let from = self.sender(from);

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use super::system::link::{self, LinkAddress};
 use super::system::messages::{Receiver, Sender};
 use super::system::{interfaces, options};
-use super::udp::has_no_room;
+use super::udp::is_out_of_buffers;
 use super::{Burst, Outgoing, Port};
 
 /// Bytes that the system may queue on a socket.
@@ -109,7 +109,7 @@ impl Port for Ethernet {
         while first < out.len() {
             match self.sender.send(self.socket.as_fd(), burst.all(), first) {
                 Ok(count) => (first, sent) = (first + count, sent + count),
-                Err(error) if has_no_room(&error) => break,
+                Err(error) if is_out_of_buffers(&error) => break,
                 // This one cannot be sent; perhaps it is longer than the link's MTU. The others may.
                 Err(error) => {
                     failed.get_or_insert(error);

@@ -211,7 +211,7 @@ impl Batcher {
                     progress.sent += self.counts[first..first + count].iter().sum::<usize>();
                     count
                 }
-                Err(error) if has_no_room(&error) => return Halt::NoRoom,
+                Err(error) if is_out_of_buffers(&error) => return Halt::NoRoom,
                 Err(error) if self.counts[first] > 1 && refuses_segments(&error) => {
                     return Halt::Refused(self.counts[first]);
                 }
@@ -273,7 +273,7 @@ impl Batcher {
                 if next.to != first.to
                     || octets.len() > length
                     || octets.is_empty() && count > 0
-                    || !self.has_room(count)
+                    || !self.has_capacity(count)
                 {
                     break;
                 }
@@ -291,8 +291,8 @@ impl Batcher {
         }
     }
 
-    fn has_room(&self, count: usize) -> bool {
-        count == 0 || self.sender.has_room()
+    fn has_capacity(&self, count: usize) -> bool {
+        count == 0 || self.sender.has_capacity()
     }
 }
 
@@ -318,7 +318,7 @@ fn refuses_segments(error: &io::Error) -> bool {
 }
 
 /// Whether the system refused a message because its queue is full.
-pub(super) fn has_no_room(error: &io::Error) -> bool {
+pub(super) fn is_out_of_buffers(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
 

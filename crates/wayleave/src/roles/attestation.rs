@@ -24,6 +24,7 @@ use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::{Query, ask};
 use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::kernel_clock;
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
 use super::events::{EventLine, event, shown};
@@ -353,33 +354,18 @@ pub fn process_line(event: &ProcessEvent) -> EventLine {
 /// Metrics of a member's attestation.
 pub fn metrics(status: &member::Status) -> Vec<Metric> {
     let (gauge, counter, counts) = (Metric::gauge, Metric::counter, &status.counts);
-    let mut metrics = vec![
-        gauge("attesting", Unit::Networks, "ASes of the member set with attestation keys", status.members[0] as f64),
-        counter("originated", Unit::Routes, "Routes signed as their origin", counts.originated),
-        counter("extended", Unit::Routes, "Routes whose chain was extended", counts.extended),
-        counter("renewed", Unit::Routes, "Routes signed again ahead of expiry", counts.renewed),
-        counter(
-            "not_extended",
-            Unit::Routes,
-            "Routes announced with a chain that could not be extended",
-            counts.not_extended,
-        ),
-        counter("too_long", Unit::Routes, "Routes not announced because no attestation fits", counts.too_long),
-        counter("exhausted", Unit::Routes, "Routes not announced because keys are spent", counts.exhausted),
-        counter("faulty", Unit::Routes, "Routes not announced because what was signed did not verify", counts.faulty),
-        counter(
-            "not_authorised",
-            Unit::Routes,
-            "Own routes not announced that this AS may not originate",
-            counts.not_authorised,
-        ),
-        counter(
-            "out_of_memory",
-            Unit::Routes,
-            "Routes of other members not used for want of memory",
-            counts.out_of_memory,
-        ),
-    ];
+    let mut metrics = metrics! {
+        gauge "attesting" Networks "ASes of the member set with attestation keys" = status.members[0];
+        counter "originated" Routes "Routes signed as their origin" = counts.originated;
+        counter "extended" Routes "Routes whose chain was extended" = counts.extended;
+        counter "renewed" Routes "Routes signed again ahead of expiry" = counts.renewed;
+        counter "not_extended" Routes "Routes announced with a chain that could not be extended" = counts.not_extended;
+        counter "too_long" Routes "Routes not announced because no attestation fits" = counts.too_long;
+        counter "exhausted" Routes "Routes not announced because keys are spent" = counts.exhausted;
+        counter "faulty" Routes "Routes not announced because what was signed did not verify" = counts.faulty;
+        counter "not_authorised" Routes "Own routes not announced that this AS may not originate" = counts.not_authorised;
+        counter "out_of_memory" Routes "Routes of other members not used for want of memory" = counts.out_of_memory;
+    };
     metrics.push(counter("verified", Unit::Signatures, "Signatures verified", counts.signatures));
     metrics.push(gauge("suspect", Unit::Members, "Members that send many wrong signatures", status.suspects as f64));
     metrics.extend(memory_metrics(&status.memory));
@@ -392,20 +378,20 @@ pub fn metrics(status: &member::Status) -> Vec<Metric> {
 pub fn few_time_metrics(keys: &[FewTimeStatus]) -> Vec<Metric> {
     let Some(left) = keys.iter().map(|key| key.life_left).reduce(f64::min) else { return Vec::new() };
     let waiting = keys.iter().filter(|key| key.waits.is_some()).count();
-    vec![
-        Metric::gauge("few_time_key_left", Unit::Ratio, "Least share of a few-time key's life that is left", left),
-        Metric::gauge("few_time_waiting", Unit::Keys, "Few-time keys that cannot sign now", waiting as f64),
-    ]
+    metrics! {
+        gauge "few_time_key_left" Ratio "Least share of a few-time key's life that is left" = left;
+        gauge "few_time_waiting" Keys "Few-time keys that cannot sign now" = waiting;
+    }
 }
 
 /// Memory of the tables, and its bound.
-pub fn memory_metrics(memory: &Memory) -> [Metric; 2] {
+pub fn memory_metrics(memory: &Memory) -> Vec<Metric> {
     let octets: usize = memory.values().map(|table| table.octets).sum();
     let most: usize = memory.values().map(|table| table.most_octets).fold(0, usize::saturating_add);
-    [
-        Metric::gauge("memory", Unit::Bytes, "Memory of routes, caches and queues", octets as f64),
-        Metric::gauge("memory_limit", Unit::Bytes, "Bound of that memory", most as f64),
-    ]
+    metrics! {
+        gauge "memory" Bytes "Memory of routes, caches and queues" = octets;
+        gauge "memory_limit" Bytes "Bound of that memory" = most;
+    }
 }
 
 /// The first of some routes, for the log.

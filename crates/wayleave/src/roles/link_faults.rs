@@ -117,12 +117,12 @@ impl LinkFaults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps it; whether it is news.
+    /// Keeps it; whether it is new.
     pub fn keep(&self, about: Fault, words: &str) -> bool {
         self.lock().insert(about, words.to_owned()).is_none_or(|before| before != words)
     }
 
-    /// Keeps it and logs it, if it is news: as an error where only an operator can help.
+    /// Keeps it and logs it, if it is new: as an error where only an operator can help.
     pub fn report(&self, about: Fault, words: &str, is_error: bool) {
         if !self.keep(about, words) {
             return;

@@ -17,6 +17,7 @@ use wayleave_attestation::suite::ed25519::KEY_LEN;
 use wayleave_core::{Asn, UnixTime};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Unit};
+use wayleave_runtime::metrics;
 use wayleave_runtime::rpki::RpkiData;
 use wayleave_runtime::rpki::certificates::CertifiedKey;
 use wayleave_runtime::rpki::rtr::CacheState;
@@ -97,30 +98,15 @@ impl Summary {
     /// The metrics of a role.
     pub fn metrics(&self) -> Vec<Metric> {
         let gauge = |thing, unit, help, value: usize| Metric::gauge(thing, unit, help, value as f64);
-        let mut metrics = vec![
-            gauge("signed", Unit::Objects, "Signed objects that count", self.objects),
-            gauge("kept", Unit::Objects, "Signed objects in force that the folder lost or has older", self.kept),
-            gauge(
-                "withheld",
-                Unit::Objects,
-                "Signed objects that a manifest lists and the folder withholds",
-                self.withheld,
-            ),
-            gauge(
-                "manifest",
-                Unit::Alarms,
-                "Manifests stale or missing, objects that none lists",
-                self.manifest_alarms,
-            ),
-            gauge("refused", Unit::Files, "Files of objects and certificates that do not count", self.refused),
-            gauge(
-                "surplus",
-                Unit::Keys,
-                "Registered keys that do not count, beyond the limits of an AS",
-                self.surplus_keys,
-            ),
-            gauge("origin", Unit::Prefixes, "Prefixes with the ASes that may originate them", self.vrps),
-        ];
+        let mut metrics = metrics! {
+            gauge "signed" Objects "Signed objects that count" = self.objects;
+            gauge "kept" Objects "Signed objects in force that the folder lost or has older" = self.kept;
+            gauge "withheld" Objects "Signed objects that a manifest lists and the folder withholds" = self.withheld;
+            gauge "manifest" Alarms "Manifests stale or missing, objects that none lists" = self.manifest_alarms;
+            gauge "refused" Files "Files of objects and certificates that do not count" = self.refused;
+            gauge "surplus" Keys "Registered keys that do not count, beyond the limits of an AS" = self.surplus_keys;
+            gauge "origin" Prefixes "Prefixes with the ASes that may originate them" = self.vrps;
+        };
         if let Some(cache) = &self.cache {
             let is_current = cache.standing == "current";
             metrics.push(Metric::up("rtr_cache", "Whether the RTR cache is connected and in force", is_current));
@@ -416,12 +402,7 @@ impl Reader {
                     );
                 }
                 Some(CacheState::NoData) => info!(address, "the RTR cache has not answered yet"),
-                _ => info!(
-                    address,
-                    vrps = cache.vrps,
-                    router_keys = cache.router_keys,
-                    "RTR cache synchronised"
-                ),
+                _ => info!(address, vrps = cache.vrps, router_keys = cache.router_keys, "RTR cache synchronised"),
             }
         }
         if self.cache != before {

@@ -71,7 +71,7 @@ impl Role for RealmRole {
             handed: 0,
             log: log.clone(),
             clock: *clock,
-            news: Vec::new(),
+            unread: Vec::new(),
             is_due: false,
         };
         io.follow(&registrar)?;

@@ -562,11 +562,11 @@ impl StamperRole {
             RuleAction::Take(route) => routes.get(usize::from(route)).cloned(),
             RuleAction::Pass => None,
         });
-        let room = Stamper::least_room(&of_class.collect::<Vec<_>>());
-        let room = room.and_then(|room| u32::try_from(room).ok()).unwrap_or(DEFAULT_MTU);
+        let headroom = Stamper::least_headroom(&of_class.collect::<Vec<_>>());
+        let headroom = headroom.and_then(|headroom| u32::try_from(headroom).ok()).unwrap_or(DEFAULT_MTU);
         // Clients come and go; the interface stays.
         let takes_replies = self.plan.takes_replies() && (class.user, class.mark) == (None, None);
-        if takes_replies { room.min(DEFAULT_MTU - REPLY_GROWTH) } else { room }
+        if takes_replies { headroom.min(DEFAULT_MTU - REPLY_GROWTH) } else { headroom }
     }
 
     /// Stamps by the plan from now on, and leads packets to the stamper.

@@ -325,22 +325,22 @@ impl FewTimeKeys {
     /// How many routes that wait are to be tried now; `None`: none yet.
     pub(crate) fn take_retry(&mut self, now: UnixTime) -> Option<usize> {
         self.retry.take_if(|at| *at <= now.secs())?;
-        let room = self.room(now);
-        if room.is_none() {
+        let capacity = self.capacity(now);
+        if capacity.is_none() {
             self.plan(now);
         }
-        room
+        capacity
     }
 
     /// How many signatures some key can make now, if routes wait; `None`: none can.
-    pub(crate) fn room(&self, now: UnixTime) -> Option<usize> {
+    pub(crate) fn capacity(&self, now: UnixTime) -> Option<usize> {
         let ready = self.keys.iter().filter(|key| self.routes_wait && key.admit(self.synchronised, now).is_ok());
         ready.map(|key| usize::try_from(key.left_at(now)).unwrap_or(usize::MAX)).max()
     }
 
     /// Likewise, once those that were tried again have all been signed.
-    pub(crate) fn more_room(&self, now: UnixTime) -> Option<usize> {
-        if self.in_vain { None } else { self.room(now) }
+    pub(crate) fn more_capacity(&self, now: UnixTime) -> Option<usize> {
+        if self.in_vain { None } else { self.capacity(now) }
     }
 
     /// Routes that waited are queued again; `more`: not all.

@@ -56,7 +56,7 @@ impl Proxy {
 
     pub(super) fn on_persisted(&mut self, id: u64) {
         if self.pipeline.keys.few_time.persisted(id, self.pipeline.now.unix) {
-            self.queue_unreserved(self.pipeline.keys.few_time.room(self.pipeline.now.unix));
+            self.queue_unreserved(self.pipeline.keys.few_time.capacity(self.pipeline.now.unix));
         }
     }
 
@@ -68,31 +68,31 @@ impl Proxy {
 
     /// Tries routes again that waited until a key may sign, where one may now.
     pub(super) fn on_slot(&mut self) {
-        let room = self.pipeline.keys.few_time.take_retry(self.pipeline.now.unix);
-        self.queue_unreserved(room);
+        let capacity = self.pipeline.keys.few_time.take_retry(self.pipeline.now.unix);
+        self.queue_unreserved(capacity);
         self.reserve();
     }
 
     /// Queues as many routes that wait until a key may sign as one can sign for: of each pair as many, in turn, so that scarce
     /// signatures serve all neighbours.
-    fn queue_unreserved(&mut self, room: Option<usize>) {
-        let Some(room) = room else { return };
+    fn queue_unreserved(&mut self, capacity: Option<usize>) {
+        let Some(capacity) = capacity else { return };
         let tried: usize = self.pairs.iter().map(|pair| pair.outgoing.tried()).sum();
-        let mut room = room.saturating_sub(tried);
+        let mut capacity = capacity.saturating_sub(tried);
         let count = self.pairs.len();
         loop {
             let first = self.unreserved_turn.min(count);
             let has_some = |index: &usize| self.pairs[*index].outgoing.has_unreserved();
             let waiting: Vec<usize> = (first..count).chain(0..first).filter(has_some).collect();
-            if room == 0 || waiting.is_empty() {
+            if capacity == 0 || waiting.is_empty() {
                 self.pipeline.keys.few_time.retried(!waiting.is_empty());
                 return;
             }
             for (served, index) in waiting.iter().enumerate() {
                 // Equal shares of what is left; the pair behind the last one that got some is the next to be first.
-                let share = room.div_ceil(waiting.len() - served);
+                let share = capacity.div_ceil(waiting.len() - served);
                 let queued = self.pairs[*index].outgoing.queue_unreserved(share);
-                room -= queued;
+                capacity -= queued;
                 if queued > 0 {
                     self.unreserved_turn = (index + 1) % count;
                 }
@@ -104,7 +104,7 @@ impl Proxy {
     /// background, where no route waits to be signed.
     pub(super) fn make_keys_ahead(&mut self, index: usize) {
         if self.pairs.iter().all(|pair| pair.outgoing.routes.waiting() == 0) {
-            self.queue_unreserved(self.pipeline.keys.few_time.more_room(self.pipeline.now.unix));
+            self.queue_unreserved(self.pipeline.keys.few_time.more_capacity(self.pipeline.now.unix));
         }
         if self.pairs.iter().all(|pair| pair.outgoing.routes.waiting() == 0) {
             self.outputs.extend(self.pipeline.keys_ahead_job(index).map(Output::Job));

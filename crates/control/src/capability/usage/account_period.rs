@@ -19,7 +19,7 @@ pub struct AccountPeriods(BTreeMap<u32, Vec<Reopening>>);
 
 impl AccountPeriods {
     /// Takes a reopening over, unless it is known. A clock that went back moves it to the one before: the order is that of generations.
-    /// Returns it as it is kept, if it is news.
+    /// Returns it as it is kept, if it is new.
     pub fn insert(&mut self, reopening: Reopening) -> Option<Reopening> {
         let all = self.0.entry(reopening.principal).or_default();
         let last = all.last().copied();

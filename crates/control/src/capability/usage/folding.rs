@@ -106,7 +106,7 @@ impl<A: Copy + Ord> Ledger<A> {
         &self.confirmed
     }
 
-    /// Takes a router's confirmation over; never back. Returns whether it is news, which has to be durable.
+    /// Takes a router's confirmation over; never back. Returns whether it is new, which has to be durable.
     pub fn confirm(&mut self, router: RouterNumber, second: u64) -> bool {
         let before = self.settled(router);
         if self.confirmed.get(&router).is_some_and(|confirmed| second <= *confirmed) {
@@ -155,7 +155,7 @@ impl<A: Copy + Ord> Ledger<A> {
     }
 
     /// Closes the time up to this Unix second; never back. `routers` are those that there are: what they have not confirmed, they may
-    /// report late. Returns whether that is news, which has to be durable, with [`Self::confirmed`], before anything that
+    /// report late. Returns whether that is new, which has to be durable, with [`Self::confirmed`], before anything that
     /// [`Self::fold`] returns.
     pub fn close(&mut self, second: u64, routers: impl IntoIterator<Item = RouterNumber>) -> bool {
         if self.calendar.is_none() || second <= self.closed {

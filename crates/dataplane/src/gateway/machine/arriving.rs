@@ -276,7 +276,7 @@ impl Gateway {
             }
             None => {
                 let class = Class { policy: 0, mirror };
-                if known.is_some() || peer.has_room_for_flow(now.instant) {
+                if known.is_some() || peer.has_capacity_for_flow(now.instant) {
                     let flow = Flow { class, name: None, is_own: false, handle, last: now.instant };
                     peer.flows.insert(key, flow);
                 }
@@ -288,9 +288,9 @@ impl Gateway {
             inner::rewrite(&mut inner, octets, End::Source, name);
         }
         if inner::is_syn(&inner, octets)
-            && let Some(room) = peer.least_room(now)
+            && let Some(headroom) = peer.least_headroom(now)
         {
-            self.out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, room));
+            self.out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, headroom));
         }
         self.out.counters.received += 1;
         self.out.counters.received_octets += length;

@@ -54,9 +54,9 @@ impl Gateway {
             RouteState::NoPath(_) => Reason::NoPath,
             RouteState::NoConsent(_) => Reason::NoConsent,
             RouteState::Ready | RouteState::Asking => {
-                let has_room =
+                let has_capacity =
                     self.peers.get_mut(&destination.peer).is_some_and(|peer| peer.wait(octets, *offload, now.instant));
-                if !has_room {
+                if !has_capacity {
                     self.out.counters.drop(Reason::QueueFull);
                 }
                 return self.work(&destination.peer, now);
@@ -97,7 +97,7 @@ impl Gateway {
             return Ok(Destination { peer: identity, class: flow.class.clone(), real });
         }
         let class = Class { policy, mirror: None };
-        if peer.has_room_for_flow(now.instant) {
+        if peer.has_capacity_for_flow(now.instant) {
             let flow = Flow { class: class.clone(), name, is_own: true, handle: Handle([0; 16]), last: now.instant };
             peer.flows.insert(key, flow);
         } else if real.is_some() {
@@ -127,12 +127,12 @@ impl Gateway {
             offload: *offload,
             since: now.instant,
         });
-        let room = lane.inner_mtu(mtu, Form::Handle);
+        let headroom = lane.inner_mtu(mtu, Form::Handle);
         let lengths = Segments::new(octets, inner, offload).map(|segments| segments.lengths());
         let Some((length, _)) = lengths else { return out.counters.drop(Reason::NotIp) };
-        if length > room && !(inner::must_pass(&inner, octets) && length <= 2 * room) {
+        if length > headroom && !(inner::must_pass(&inner, octets) && length <= 2 * headroom) {
             out.counters.drop(Reason::TooBig);
-            return self.answer(&inner, octets, IcmpError::TooBig(room), now);
+            return self.answer(&inner, octets, IcmpError::TooBig(headroom), now);
         }
         if let Some(packet) = in_doubt {
             // The oldest segment is what TCP repeats while nothing is answered. Sent again by the next path, it saves the
@@ -149,7 +149,7 @@ impl Gateway {
         if let Some(real) = destination.real {
             inner::rewrite(&mut inner, octets, End::Destination, real);
         }
-        out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, room));
+        out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, headroom));
         let Some(segments) = Segments::new(octets, inner, offload) else { return };
         let Peer { sessions, candidates, .. } = peer;
         let Some(known) = current(sessions, now) else { return };

@@ -136,12 +136,12 @@ impl Out {
 
     /// Sends one message in one packet, or in two if it does not fit.
     pub(super) fn message(&mut self, lane: &mut Lane, link: u16, mtu: usize, (form, message): (Form, &[u8]), now: Now) {
-        let room = mtu.saturating_sub(lane.sender.header_length(form));
-        if message.len() <= room {
+        let headroom = mtu.saturating_sub(lane.sender.header_length(form));
+        if message.len() <= headroom {
             let nonce = lane.nonce(now);
             return self.packet(lane, link, Front { form, part: Part::Whole, protocol: SEALED, nonce }, message);
         }
-        let Some((first, second)) = cut(message, room) else { return self.counters.drop(Reason::NotSent) };
+        let Some((first, second)) = cut(message, headroom) else { return self.counters.drop(Reason::NotSent) };
         self.counters.split += 1;
         let (nonce, next) = lane.two_nonces(now);
         self.packet(lane, link, Front { form, part: Part::First, protocol: SEALED, nonce }, first);

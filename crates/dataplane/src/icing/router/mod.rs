@@ -1,5 +1,5 @@
 //! One core's ICING router: consent and provenance of a burst; then the replay filter's look-up, the payer's rate, a place in
-//! the payer's room of the filter, and the account, in that order: a packet that is dropped takes nothing that others need.
+//! the payer's partition of the filter, and the account, in that order: a packet that is dropped takes nothing that others need.
 //!
 //! Packets on known paths are verified in lanes. All others are taken one by one (`learn`): the first packet of a path may
 //! cost agreements, and it makes the path known.
@@ -157,7 +157,7 @@ impl Router {
     }
 
     /// Verifies the packets on known paths in lanes, and then admits them and takes the others one by one, all in their order:
-    /// what one packet leaves of a rate or a room is the next one's, whichever way each was verified.
+    /// what one packet leaves of a rate or a partition is the next one's, whichever way each was verified.
     ///
     /// Packets that pass a step are moved together before the next one, so that lanes stay full: `indices` has the index in
     /// the burst of each candidate, `slots` that of its path in the cache.
@@ -304,9 +304,10 @@ impl Router {
         self.admission.replay.iter_mut().for_each(|filter| filter.fill(first, count, now));
     }
 
-    /// Every payer's room and what it was refused, with the packets that are taken of the room in this turn.
-    pub fn rooms(&self, now: Now) -> impl Iterator<Item = (PayerState, u64)> {
-        let taken = move |state: &PayerState| self.replay().map_or(0, |filter| filter.taken(state.room, now.instant));
+    /// Every payer's partition and what it was refused, with the packets that are taken of the partition in this turn.
+    pub fn partitions(&self, now: Now) -> impl Iterator<Item = (PayerState, u64)> {
+        let taken =
+            move |state: &PayerState| self.replay().map_or(0, |filter| filter.taken(state.partition, now.instant));
         self.admission.accounts.payers().map(move |state| (state, taken(&state)))
     }
 
@@ -403,7 +404,7 @@ impl Admission {
     }
 
     /// Admits a verified packet and rewrites it for the next node. A repeated packet takes nothing of its payer's rate and
-    /// room, and costs its account nothing.
+    /// partition, and costs its account nothing.
     #[inline(always)]
     fn admit(
         &mut self,

@@ -139,8 +139,8 @@ pub struct Model {
     seen: HashSet<[u8; 32]>,
     /// Octets times 10^6 that a link may still charge to an account, and when that was so in microseconds.
     credits: HashMap<(u16, usize), (u128, u64)>,
-    /// Packets that are in a payer's room, or in the pool (`None`), in a turn of four seconds.
-    rooms: HashMap<(Option<(u16, usize)>, u64), u64>,
+    /// Packets that are in a payer's partition, or in the pool (`None`), in a turn of four seconds.
+    partitions: HashMap<(Option<(u16, usize)>, u64), u64>,
     /// Packets and octets of each account.
     pub totals: Vec<(u64, u64)>,
     pairs: HashMap<[u8; 32], Option<Block>>,
@@ -150,9 +150,9 @@ pub struct Model {
 impl Model {
     /// A node that starts in second `started`.
     pub fn new(node: usize, nodes: usize, version: u8, (accounts, filter): (Vec<Limit>, u64), started: u32) -> Self {
-        let (kept, seen, credits, rooms, pairs, consents) = Default::default();
+        let (kept, seen, credits, partitions, pairs, consents) = Default::default();
         let (from, totals) = (started + 2, vec![(0, 0); accounts.len()]);
-        Self { node, nodes, version, from, accounts, filter, kept, seen, credits, rooms, totals, pairs, consents }
+        Self { node, nodes, version, from, accounts, filter, kept, seen, credits, partitions, totals, pairs, consents }
     }
 
     /// The order of resources, as the design states it: look-up, rate, insertion, account. `now` in microseconds.
@@ -184,9 +184,9 @@ impl Model {
             }
         }
         if has_filter {
-            let room = limit.and(payer.1).map(|account| (payer.0, account));
-            let most = self.room(limit);
-            let taken = self.rooms.entry((room, now / 4_000_000)).or_default();
+            let partition = limit.and(payer.1).map(|account| (payer.0, account));
+            let most = self.partition(limit);
+            let taken = self.partitions.entry((partition, now / 4_000_000)).or_default();
             if *taken >= most {
                 return Err(Reason::ReplayFull);
             }
@@ -200,21 +200,22 @@ impl Model {
         Ok(())
     }
 
-    /// The packets that a payer's room has place for in a turn: five seconds at its rate and what it may send at once, in
-    /// packets of 56 octets; cut in proportion if the rooms of all payers together need more than three quarters of the filter.
+    /// The packets that a payer's partition has place for in a turn: five seconds at its rate and what it may send at once, in
+    /// packets of 56 octets; cut in proportion if the partitions of all payers together need more than three quarters of the filter.
     /// The rest is the pool.
-    fn room(&self, limit: Limit) -> u64 {
+    fn partition(&self, limit: Limit) -> u64 {
         let need = |(rate, depth): (u64, u64)| (5 * rate + depth).div_ceil(56);
         // Each of the other nodes has a link, and the open one is another.
         let all: u64 = self.accounts.iter().flatten().map(|limit| need(*limit)).sum::<u64>() * self.nodes as u64;
         let most = self.filter - self.filter.div_ceil(4);
-        let room = |limit| {
+        let partition = |limit| {
             if all > most { (u128::from(need(limit)) * u128::from(most) / u128::from(all)) as u64 } else { need(limit) }
         };
         match limit {
-            Some(limit) => room(limit),
+            Some(limit) => partition(limit),
             None => {
-                self.filter - self.nodes as u64 * self.accounts.iter().flatten().map(|limit| room(*limit)).sum::<u64>()
+                self.filter
+                    - self.nodes as u64 * self.accounts.iter().flatten().map(|limit| partition(*limit)).sum::<u64>()
             }
         }
     }

@@ -91,8 +91,8 @@ fn of_two_links_one_at_ten_times_its_rate_the_other_loses_less_than_a_hundredth_
     }
     assert!(counts[1] * 100 > counts[0] * 99, "{counts:?} {:?}", router.counters());
     assert!(router.counters().of(Reason::ReplayFull) > 1_000, "the pool was full");
-    let own = router.rooms(at_micros(u64::from(TIME) * 1_000_000)).filter(|(state, _)| state.payer.is_some());
-    assert!(own.map(|(state, _)| state.refused.room).sum::<u64>() == 0);
+    let own = router.partitions(at_micros(u64::from(TIME) * 1_000_000)).filter(|(state, _)| state.payer.is_some());
+    assert!(own.map(|(state, _)| state.refused.partition).sum::<u64>() == 0);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_replayed_packet_takes_no_token_and_no_place() {
     let expected = (2_000 - first[0].len()) / more[0].len();
     assert_eq!(passed(&mut router, 0, more, 0), expected);
     assert_eq!(router.counters().of(Reason::Replayed), 9_999);
-    let taken: u64 = router.rooms(at_micros(u64::from(TIME) * 1_000_000)).map(|(_, taken)| taken).sum();
+    let taken: u64 = router.partitions(at_micros(u64::from(TIME) * 1_000_000)).map(|(_, taken)| taken).sum();
     assert_eq!(taken, 1 + expected as u64);
 }
 

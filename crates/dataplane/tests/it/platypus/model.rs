@@ -1,9 +1,9 @@
 //! The Platypus router compared with its state in plain code: revocations in a list, packets seen in a map, accounts in
 //! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`.
 //!
-//! PLA, without lanes: a router with the vector path and one without, with revocations, replays, rates, rooms, accounts
+//! PLA, without lanes: a router with the vector path and one without, with revocations, replays, rates, partitions, accounts
 //! and restarts: equal actions, octets, counters and journals.
-//! PLA, state: the order of resources of a router (revocations, repeats, rates, rooms, accounts) over restarts, on
+//! PLA, state: the order of resources of a router (revocations, repeats, rates, partitions, accounts) over restarts, on
 //! random, mutated and malformed packets in bursts (more by `WAYLEAVE_PLATYPUS_PACKETS`): equal to the same state in
 //! plain code.
 
@@ -18,7 +18,7 @@ use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::{Payer, Total};
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
-use wayleave_dataplane::replay::{ReplayFilter, Rooms};
+use wayleave_dataplane::replay::{Partitions, ReplayFilter};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Charge, Policy, Verdict, Waypoint, icmp};
@@ -161,7 +161,7 @@ fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
 /// Packets in a turn for which the pool has place, and the filter.
 const POOL: u64 = (1 << 21) - 12 - 3;
 
-/// A payer's rate and room.
+/// A payer's rate and partition.
 struct Rate {
     payer: Payer,
     /// Octets a second, and at once.
@@ -169,8 +169,8 @@ struct Rate {
     /// Octets times 10^9 that it may still send, and when that was so.
     credit: u128,
     then: u64,
-    /// Packets in a turn for which its room has place.
-    room: u64,
+    /// Packets in a turn for which its partition has place.
+    partition: u64,
 }
 
 /// The state of a router, in plain code.
@@ -182,8 +182,8 @@ struct Model {
     revoked: Vec<Revocation>,
     /// What was seen, and in which turn of four seconds.
     seen: HashMap<[u8; 16], u64>,
-    /// Packets that are in a room in a turn. The pool is the last one.
-    rooms: HashMap<(usize, u64), u64>,
+    /// Packets that are in a partition in a turn. The pool is the last one.
+    partitions: HashMap<(usize, u64), u64>,
     totals: BTreeMap<String, (Charge, Total)>,
     rates: Vec<Rate>,
     /// Nanoseconds of credit for answers, and when that was so.
@@ -267,10 +267,10 @@ impl Model {
             return Ok(());
         }
         if has_filter {
-            // The principal's room before the delegation's, which stands behind it.
-            let room = self.rates.iter().position(|rate| is_paid_by(&rate.payer)).unwrap_or(self.rates.len());
-            let most = self.rates.get(room).map_or(POOL, |rate| rate.room);
-            let taken = self.rooms.entry((room, turn)).or_default();
+            // The principal's partition before the delegation's, which stands behind it.
+            let partition = self.rates.iter().position(|rate| is_paid_by(&rate.payer)).unwrap_or(self.rates.len());
+            let most = self.rates.get(partition).map_or(POOL, |rate| rate.partition);
+            let taken = self.partitions.entry((partition, turn)).or_default();
             if *taken >= most {
                 return Err(Reason::ReplayFull);
             }
@@ -385,7 +385,7 @@ fn close(router: &mut Router, model: &mut Model, now: Now) {
     });
     let this = now.instant.0 / 4_000_000_000;
     model.seen.retain(|_, turn| this - *turn < 4);
-    model.rooms.retain(|(_, turn), _| this - *turn < 2);
+    model.partitions.retain(|(_, turn), _| this - *turn < 2);
 }
 
 fn config(repeated: ReplayPolicy, accounts: usize, started: UnixTime) -> Config {
@@ -402,7 +402,7 @@ fn config(repeated: ReplayPolicy, accounts: usize, started: UnixTime) -> Config 
     }
 }
 
-/// A router that starts at `now`, and its model. Rates and rooms are those of a principal and of another one's delegation.
+/// A router that starts at `now`, and its model. Rates and partitions are those of a principal and of another one's delegation.
 fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
     let mut router = Router::new(config(repeated, ACCOUNTS, now.unix), CpuKernel::best());
     let mut rates = Vec::new();
@@ -411,18 +411,18 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
         (Payer { principal: principal(2), delegation: Some(id(5)) }, 900, 3),
     ];
     if is_rated {
-        let divided = Rooms::divide(1 << 21, &limits.map(|(.., room)| room));
+        let divided = Partitions::divide(1 << 21, &limits.map(|(.., partition)| partition));
         router.accounts().set_pool(divided.pool);
-        for ((payer, octets, room), own) in limits.into_iter().zip(divided.each) {
+        for ((payer, octets, partition), own) in limits.into_iter().zip(divided.each) {
             router.accounts().set_rate(payer, octets, octets, now.instant);
-            router.accounts().set_room(&payer, own);
-            rates.push(Rate { payer, octets, credit: u128::from(octets) * NANOS, then: now.instant.0, room });
+            router.accounts().set_partition(&payer, own);
+            rates.push(Rate { payer, octets, credit: u128::from(octets) * NANOS, then: now.instant.0, partition });
         }
     }
     let answers = (NANOS as u64, now.instant.0);
-    let (revoked, seen, rooms, totals) = (Vec::new(), HashMap::new(), HashMap::new(), BTreeMap::new());
+    let (revoked, seen, partitions, totals) = (Vec::new(), HashMap::new(), HashMap::new(), BTreeMap::new());
     let from = now.unix.secs() + 2;
-    (router, Model { waypoints: waypoints(), repeated, from, revoked, seen, rooms, totals, rates, answers })
+    (router, Model { waypoints: waypoints(), repeated, from, revoked, seen, partitions, totals, rates, answers })
 }
 
 /// Both begin anew, with the totals that a journal has kept and the revocations of a list.
@@ -534,13 +534,13 @@ fn the_router_does_the_same_with_and_without_lanes() {
             let config = || config(repeated, accounts, now.unix);
             let mut both = [Router::new(config(), CpuKernel::best()), Router::without_lanes(config())];
             let payers = [(1, None), (2, Some(id(5))), (3, None)];
-            let rooms = Rooms::divide(1 << 21, &[400, 5, 50]);
+            let partitions = Partitions::divide(1 << 21, &[400, 5, 50]);
             for router in &mut both {
-                router.accounts().set_pool(rooms.pool);
-                for ((number, delegation), room) in payers.into_iter().zip(&rooms.each) {
+                router.accounts().set_pool(partitions.pool);
+                for ((number, delegation), partition) in payers.into_iter().zip(&partitions.each) {
                     let payer = Payer { principal: principal(number), delegation };
                     router.accounts().set_rate(payer, 40_000, 40_000, now.instant);
-                    router.accounts().set_room(&payer, *room);
+                    router.accounts().set_partition(&payer, *partition);
                 }
             }
             both

@@ -23,7 +23,7 @@ use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::Payer;
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
-use wayleave_dataplane::replay::{ReplayFilter, Rooms, packets_of};
+use wayleave_dataplane::replay::{Partitions, ReplayFilter, packets_of};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
@@ -64,17 +64,17 @@ fn router(repeated: ReplayPolicy, capacity: usize, started: UnixTime) -> Router 
     Router::new(config, CpuKernel::best())
 }
 
-/// Gives principals rates in octets a second, and their rooms in a filter of `capacity` packets a turn. Each may send a tenth of
+/// Gives principals rates in octets a second, and their partitions in a filter of `capacity` packets a turn. Each may send a tenth of
 /// a second's octets at once, and one of the longest packets.
 fn set_rates(router: &mut Router, capacity: usize, rates: &[(u32, u64)]) {
     let depth = |rate: u64| (rate / 10).max(1_500);
     let needs: Vec<u64> = rates.iter().map(|(_, rate)| packets_of(*rate, depth(*rate), SHORTEST)).collect();
-    let rooms = Rooms::divide(capacity, &needs);
-    router.accounts().set_pool(rooms.pool);
-    for ((number, rate), room) in rates.iter().zip(rooms.each) {
+    let partitions = Partitions::divide(capacity, &needs);
+    router.accounts().set_pool(partitions.pool);
+    for ((number, rate), partition) in rates.iter().zip(partitions.each) {
         let payer = Payer { principal: principal(*number), delegation: None };
         router.accounts().set_rate(payer, *rate, depth(*rate), Instant(0));
-        router.accounts().set_room(&payer, room);
+        router.accounts().set_partition(&payer, partition);
     }
 }
 
@@ -141,10 +141,11 @@ fn a_payer_far_above_its_rate_takes_no_place_that_another_needs() {
     let passed = routed(&mut router, (0..1_000).map(|n| packet(2, n, BEGIN, 0)).collect(), now);
     assert_eq!(passed, 1_000, "{:?}", router.counters());
     assert_eq!(router.counters().of(Reason::ReplayFull), 0);
-    let rooms: Vec<(u64, u64)> = router.rooms(now).map(|(state, taken)| (taken, state.refused.rate)).collect();
+    let partitions: Vec<(u64, u64)> =
+        router.partitions(now).map(|(state, taken)| (taken, state.refused.rate)).collect();
     // Quotas are taken by two in the pool.
-    assert!((1_000..=1_002).contains(&rooms[0].0), "{rooms:?}");
-    assert_eq!(rooms[1], (25, 29_975));
+    assert!((1_000..=1_002).contains(&partitions[0].0), "{partitions:?}");
+    assert_eq!(partitions[1], (25, 29_975));
 }
 
 /// In a filter that has just room for both, with and without a third one that floods the pool.
@@ -174,8 +175,8 @@ fn of_two_payers_one_at_ten_times_its_rate_the_other_loses_less_than_a_hundredth
         }
         assert!(passed[1] * 100 > sent[1] * 99, "{passed:?} of {sent:?}, {:?}", router.counters());
         // Of the replay filter the other has taken nothing that it needed.
-        let (other, taken) = router.rooms(after(11_990_000)).nth(2).expect("the other's room");
-        assert!(other.refused.room == 0 && taken > 0, "{other:?}, {taken} places");
+        let (other, taken) = router.partitions(after(11_990_000)).nth(2).expect("the other's room");
+        assert!(other.refused.partition == 0 && taken > 0, "{other:?}, {taken} places");
         // Its own rate, and what it may send at once.
         assert!(passed[0] <= 12 * 1_000 + 100 && passed[0] > 11_900, "{passed:?}");
     }
@@ -207,8 +208,8 @@ fn at_ten_times_the_filters_load_what_is_counted_has_passed_and_a_payer_with_a_r
     // Who looks at the router sees it: the pool is full, and what it refused is counted.
     let full = router.counters().of(Reason::ReplayFull);
     assert!(full * 1_000 >= refused * 999, "{full} of {refused}");
-    let (pool, taken) = router.rooms(after(3_900_000)).next().expect("the pool");
-    assert!(pool.refused.room >= full && taken >= passed[0], "{pool:?}, {taken}");
+    let (pool, taken) = router.partitions(after(3_900_000)).next().expect("the pool");
+    assert!(pool.refused.partition >= full && taken >= passed[0], "{pool:?}, {taken}");
     // No account has more than what passed.
     let journal = router.accounts().journal();
     let counted = |number| {
@@ -265,8 +266,8 @@ fn packets_of_no_kind_take_what_other_payers_need() {
                 }
             }
         }
-        let (_, pool) = router.rooms(after(2_900_000)).next().expect("the pool");
-        let all: u64 = router.rooms(after(2_900_000)).map(|(_, taken)| taken).sum();
+        let (_, pool) = router.partitions(after(2_900_000)).next().expect("the pool");
+        let all: u64 = router.partitions(after(2_900_000)).map(|(_, taken)| taken).sum();
         assert_eq!(passed[0], 750, "{kind}: the payer with a rate; {:?}", router.counters());
         // Payers without a rate share the pool, and only with each other.
         let is_pool_flooded = kind == "unmetered";

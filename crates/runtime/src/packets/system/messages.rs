@@ -213,7 +213,7 @@ impl Sender {
     }
 
     /// Whether the message may have another piece (UIO_MAXIOV).
-    pub(in super::super) fn has_room(&self) -> bool {
+    pub(in super::super) fn has_capacity(&self) -> bool {
         self.messages.last().is_some_and(|message| message.count < 1024)
     }
 

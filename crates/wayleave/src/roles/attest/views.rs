@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 use wayleave_attestation::proxy::{Proxy, Status};
 use wayleave_core::Prefix;
 use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
@@ -155,42 +156,27 @@ fn metrics(status: &Status) -> Vec<Metric> {
     let (gauge, counter) = (Metric::gauge, Metric::counter);
     let (pairs, counts) = (&status.pairs, &status.counts);
     let established = pairs.iter().filter(|pair| pair.inside.up && pair.outside.up).count();
-    let mut metrics = vec![
-        gauge("configured", Unit::Pairs, "Pairs configured", pairs.len() as f64),
-        gauge("established", Unit::Pairs, "Pairs with both sessions up", established as f64),
-        counter("validated", Unit::Routes, "Routes validated", counts.validated),
-        counter("rejected", Unit::Routes, "Routes rejected by policy", counts.rejected),
-        counter("looped", Unit::Routes, "Routes with our own AS on their path", counts.loops),
-        counter("originated", Unit::Routes, "Routes signed as their origin", counts.originated),
-        counter("extended", Unit::Routes, "Routes whose chain was extended", counts.extended),
-        counter("renewed", Unit::Routes, "Routes signed again ahead of expiry", counts.renewed),
-        counter("sent_unattested", Unit::Routes, "Routes sent without an attestation", counts.unattested),
-        counter(
-            "not_extended",
-            Unit::Routes,
-            "Routes sent with a chain that could not be extended",
-            counts.not_extended,
-        ),
-        counter("smaller_suite", Unit::Routes, "Routes signed with a smaller suite to fit", counts.smaller),
-        counter("too_long", Unit::Routes, "Routes not sent because no attestation fits", counts.too_long),
-        counter("oversize", Unit::Routes, "Routes that a session's message size did not take", counts.oversize),
-        counter("exhausted", Unit::Routes, "Routes not sent because keys are spent", counts.exhausted),
-        counter("faulty", Unit::Routes, "Routes not sent because what was signed did not verify", counts.faulty),
-        counter(
-            "not_authorised",
-            Unit::Routes,
-            "Own routes not sent that this AS may not originate",
-            counts.not_authorised,
-        ),
-        counter(
-            "older",
-            Unit::Attestations,
-            "Attestations older than one that the origin had sent the same way",
-            counts.older,
-        ),
-        counter("failed", Unit::Routes, "Routes whose job failed (a bug)", counts.failed),
-        counter("malformed", Unit::Updates, "Malformed UPDATEs (RFC 7606)", counts.malformed_updates),
-    ];
+    let mut metrics = metrics! {
+        gauge "configured" Pairs "Pairs configured" = pairs.len();
+        gauge "established" Pairs "Pairs with both sessions up" = established;
+        counter "validated" Routes "Routes validated" = counts.validated;
+        counter "rejected" Routes "Routes rejected by policy" = counts.rejected;
+        counter "looped" Routes "Routes with our own AS on their path" = counts.loops;
+        counter "originated" Routes "Routes signed as their origin" = counts.originated;
+        counter "extended" Routes "Routes whose chain was extended" = counts.extended;
+        counter "renewed" Routes "Routes signed again ahead of expiry" = counts.renewed;
+        counter "sent_unattested" Routes "Routes sent without an attestation" = counts.unattested;
+        counter "not_extended" Routes "Routes sent with a chain that could not be extended" = counts.not_extended;
+        counter "smaller_suite" Routes "Routes signed with a smaller suite to fit" = counts.smaller;
+        counter "too_long" Routes "Routes not sent because no attestation fits" = counts.too_long;
+        counter "oversize" Routes "Routes that a session's message size did not take" = counts.oversize;
+        counter "exhausted" Routes "Routes not sent because keys are spent" = counts.exhausted;
+        counter "faulty" Routes "Routes not sent because what was signed did not verify" = counts.faulty;
+        counter "not_authorised" Routes "Own routes not sent that this AS may not originate" = counts.not_authorised;
+        counter "older" Attestations "Attestations older than one that the origin had sent the same way" = counts.older;
+        counter "failed" Routes "Routes whose job failed (a bug)" = counts.failed;
+        counter "malformed" Updates "Malformed UPDATEs (RFC 7606)" = counts.malformed_updates;
+    };
     let suspect = pairs.iter().filter(|pair| pair.suspect).count();
     metrics.push(gauge("suspect", Unit::Pairs, "Pairs whose neighbour sends many wrong signatures", suspect as f64));
     metrics.push(counter("verified", Unit::Signatures, "Signatures verified", counts.signatures));

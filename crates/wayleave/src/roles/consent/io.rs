@@ -102,10 +102,10 @@ fn line(event: &ConsentServerEvent) -> EventLine {
     match event {
         ConsentServerEvent::Ready => event!(INFO "ready" by 1, {} "requests are answered from now on"),
         ConsentServerEvent::RecordRefused(refusal) => event!(WARN "record-refused" by 1, {; why = shown(refusal) }
-            "a record of a path server is not taken: {refusal}"),
+            "record of a path server refused: {refusal}"),
         ConsentServerEvent::StoreDamaged => event!(ERROR "store-damaged" by 1, {}
             "the state has records that this realm did not sign: it counts as lost, and is asked of path servers"),
         ConsentServerEvent::NotDelegated(node) => event!(WARN "not-delegated" by 1, { node = shown(node) }
-            "a delegated prefix is not taken: the node is not served, or has too many"),
+            "delegated prefix ignored: the node is not served, or has too many"),
     }
 }

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use wayleave_control::consent::ConsentServer;
 use wayleave_core::IdentityKey;
-use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::links::Links;
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::audit::AuditLog;
@@ -96,23 +97,17 @@ impl View for ConsentView {
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let machine = self.machine_status().await.ok()?;
         let (audited, left_out, failing) = self.audit.status();
-        let (gauge, counter) = (Metric::gauge, Metric::counter);
         let links = self.links.counters();
         let mut all = self.overlay.metrics().await?;
-        all.extend([
-            counter("consented", Unit::Messages, "Requests consented to", machine.consented),
-            counter("refused", Unit::Messages, "Requests refused", machine.refused),
-            counter("audited", Unit::Messages, "Decisions in the audit log", audited),
-            counter("left_out", Unit::Messages, "Answers left out because the audit log was too slow", left_out),
-            Metric::up("audit", "Whether the audit log can be written", failing.is_none()),
-            gauge("sender", Unit::Links, "Links to senders", machine.links as f64),
-            counter(
-                "failed",
-                Unit::Connections,
-                "Connections that failed before the sender was known",
-                links.failed.load(Ordering::Relaxed),
-            ),
-        ]);
+        all.extend(metrics! {
+            counter "consented" Messages "Requests consented to" = machine.consented;
+            counter "refused" Messages "Requests refused" = machine.refused;
+            counter "audited" Messages "Decisions in the audit log" = audited;
+            counter "left_out" Messages "Answers left out because the audit log was too slow" = left_out;
+            gauge "audit" Up "Whether the audit log can be written" = failing.is_none();
+            gauge "sender" Links "Links to senders" = machine.links;
+            counter "failed" Connections "Connections that failed before the sender was known" = links.failed.load(Ordering::Relaxed);
+        });
         Some(all)
     }
 

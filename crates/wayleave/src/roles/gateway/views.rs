@@ -10,6 +10,7 @@ use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, Rout
 use wayleave_dataplane::icing;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::Shared;
@@ -310,7 +311,7 @@ fn describe(path: &PathStatus, known: &Known) -> Value {
         "nodes": path.nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>(),
         "listed": path.is_listed,
         "proven_until": path.proven_until,
-        "room": path.room,
+        "room": path.headroom,
         "round_trip_micros": path.round_trip.map(|span| span.as_micros() as u64),
         "dead": path.dead_since.is_some(),
         "dead_since": path.dead_since,
@@ -405,32 +406,27 @@ impl View for GatewayView {
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let (counters, io) = self.counters().await.ok()?;
         let peers = self.peers().await.ok()?;
-        let (gauge, counter) = (Metric::gauge, Metric::counter);
+        let counter = Metric::counter;
         let sessions: usize = peers.iter().map(|peer| peer.sessions).sum();
-        let mut all = vec![
-            gauge("open", Unit::Sessions, "Sessions with other gateways", sessions as f64),
-            counter("inner_sent", Unit::Packets, "Inner packets sent, sealed", counters.sent),
-            counter("inner_sent", Unit::Bytes, "Octets of inner packets sent", counters.sent_octets),
-            counter("inner_received", Unit::Packets, "Inner packets received and let out", counters.received),
-            counter("inner_received", Unit::Bytes, "Octets of inner packets received", counters.received_octets),
-            counter("split", Unit::Packets, "Messages that left in two packets", counters.split),
-            counter("probed", Unit::Packets, "Probes sent", counters.probes),
-            counter("answered", Unit::Packets, "Probes answered", counters.answers),
-            counter("begun", Unit::Sessions, "Sessions begun", counters.sessions),
-            counter("dead_path", Unit::Alarms, "Paths found dead", counters.dead),
-            counter("path", Unit::Changes, "Changes of flows to another path", counters.failovers),
-            counter(
-                "inner_resent",
-                Unit::Packets,
-                "TCP segments sent again because their path was dead",
-                counters.resent,
-            ),
-            counter("path_asked", Unit::Calls, "Questions for paths", counters.path_requests),
-            counter("proof_asked", Unit::Calls, "Questions for consents", counters.proof_requests),
-            counter("strange", Unit::Packets, "Packets from addresses of no neighbour", io.strangers),
-            counter("unsent", Unit::Packets, "Packets for which the system had no room", io.unsent),
-            counter("failed", Unit::Calls, "System calls that failed", io.failures),
-        ];
+        let mut all = metrics! {
+            gauge "open" Sessions "Sessions with other gateways" = sessions;
+            counter "inner_sent" Packets "Inner packets sent, sealed" = counters.sent;
+            counter "inner_sent" Bytes "Octets of inner packets sent" = counters.sent_octets;
+            counter "inner_received" Packets "Inner packets received and let out" = counters.received;
+            counter "inner_received" Bytes "Octets of inner packets received" = counters.received_octets;
+            counter "split" Packets "Messages that left in two packets" = counters.split;
+            counter "probed" Packets "Probes sent" = counters.probes;
+            counter "answered" Packets "Probes answered" = counters.answers;
+            counter "begun" Sessions "Sessions begun" = counters.sessions;
+            counter "dead_path" Alarms "Paths found dead" = counters.dead;
+            counter "path" Changes "Changes of flows to another path" = counters.failovers;
+            counter "inner_resent" Packets "TCP segments sent again because their path was dead" = counters.resent;
+            counter "path_asked" Calls "Questions for paths" = counters.path_requests;
+            counter "proof_asked" Calls "Questions for consents" = counters.proof_requests;
+            counter "strange" Packets "Packets from addresses of no neighbour" = io.strangers;
+            counter "unsent" Packets "Packets for which the system had no room" = io.unsent;
+            counter "failed" Calls "System calls that failed" = io.failures;
+        };
         for reason in Reason::ALL {
             let thing = format!("dropped_{}", reason.name().replace('-', "_"));
             all.push(counter(&thing, Unit::Packets, "Packets dropped for this reason", counters.dropped(reason)));

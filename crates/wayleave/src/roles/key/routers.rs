@@ -296,9 +296,9 @@ impl RouterIo {
                 "usage is closed: its key epochs are kept as sums of months"),
             RouterEvent::Connected(of) => event!(INFO "router-connected" by *of, { router = name(of) } "connected"),
             RouterEvent::Disconnected(of) => event!(INFO "router-disconnected" by *of, { router = name(of) }
-                "disconnected: its usage waits with it"),
+                "disconnected: it keeps its usage until it connects again"),
             RouterEvent::Stranger(identity) => event!(WARN "stranger" by 0, { identity = shown(identity) }
-                "whoever connected is no router of this configuration"),
+                "connection refused: its key is not that of a configured router"),
             RouterEvent::Malformed { router: of, error } => {
                 event!(ERROR "router-erred" by *of, { router = name(of); why = shown(error) }
                     "the router sent a malformed message: {error}")
@@ -306,7 +306,7 @@ impl RouterIo {
             RouterEvent::Unexpected(of) => event!(ERROR "router-erred" by *of, { router = name(of) }
                 "the router sent a message that routers do not send"),
             RouterEvent::Refused { router: of, why } => {
-                event!(ERROR "usage-refused" by *of, { router = name(of); why = shown(why) } "the router's usage is not taken: {why}")
+                event!(ERROR "usage-refused" by *of, { router = name(of); why = shown(why) } "usage report of the router refused: {why}")
             }
             RouterEvent::Behind(of) => event!(WARN "router-behind" by *of, { router = name(of) }
                 "the router's totals are older than those that it reported, or another router's: its state was put back, or copied; it \

@@ -10,8 +10,9 @@ use wayleave_control::capability::{ChargedAccount, RouterNumber, RouterServer, S
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::connection_slots::ConnectionSlots;
-use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
+use wayleave_runtime::http::{Metric, Parameters, ViewError};
 use wayleave_runtime::identity::to_hex;
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::api::counts::ApiCounts;
@@ -43,35 +44,16 @@ impl Connections {
 
     fn metrics(&self) -> Vec<Metric> {
         let api = |of: fn(&ConnectionSlots) -> u64| self.api.as_ref().map_or(0, of);
-        let (gauge, counter) = (Metric::gauge, Metric::counter);
-        vec![
-            gauge("dns_open", Unit::Connections, "Connections by which questions come", self.dns.len() as f64),
-            counter(
-                "dns_evicted",
-                Unit::Connections,
-                "Idle connections of DNS that were closed for newer ones",
-                self.dns.evicted(),
-            ),
-            counter(
-                "dns_refused",
-                Unit::Connections,
-                "Connections of DNS that were refused because all others are in use",
-                self.dns.refused(),
-            ),
-            gauge("api_open", Unit::Connections, "Connections to the API", api(|slots| slots.len() as u64) as f64),
-            counter(
-                "api_evicted",
-                Unit::Connections,
-                "Connections to the API without a valid token that were closed for newer ones",
-                api(ConnectionSlots::evicted),
-            ),
-            counter(
-                "api_refused",
-                Unit::Connections,
-                "Connections to the API that were refused because all others are in use",
-                api(ConnectionSlots::refused),
-            ),
-        ]
+        metrics! {
+            gauge "dns_open" Connections "Connections by which questions come" = self.dns.len();
+            counter "dns_evicted" Connections "Idle connections of DNS that were closed for newer ones" = self.dns.evicted();
+            counter "dns_refused" Connections "Connections of DNS that were refused because all others are in use" = self.dns.refused();
+            gauge "api_open" Connections "Connections to the API" = api(|slots| slots.len() as u64) as f64;
+            counter "api_evicted" Connections "Connections to the API without a valid token that were closed for newer ones" =
+                api(ConnectionSlots::evicted);
+            counter "api_refused" Connections "Connections to the API that were refused because all others are in use" =
+                api(ConnectionSlots::refused);
+        }
     }
 }
 
@@ -240,7 +222,6 @@ impl View for KeyView {
         let sum = |what: &str| of_routers(what).iter().filter_map(Value::as_u64).sum::<u64>();
         let core = lock(&self.core);
         let (server, state, of) = (&core.server, core.server.state(), core.server.counters());
-        let (gauge, counter) = (Metric::gauge, Metric::counter);
         let denied = of.not_now + of.revoked + of.ended;
         let unknown = of.unknown + of.wrong_epoch;
         let refused = of.orders_forged + of.orders_clock + of.orders_refused + of.orders_elsewhere + of.orders_busy;
@@ -250,59 +231,36 @@ impl View for KeyView {
             ["forged", "used", "withdrawn", "expired", "clock", "gone"].map(|name| format!("redemptions_{name}"));
         let forged: Vec<&str> = forged.iter().map(String::as_str).collect();
         let mut metrics = self.connections.metrics();
-        metrics.extend([
-            gauge("account", Unit::Members, "Accounts of principals", state.accounts() as f64),
-            gauge("grant", Unit::Keys, "Capabilities that are granted", state.grants() as f64),
-            gauge("revoked", Unit::Keys, "Revocations in force", state.revocations().len() as f64),
-            gauge(
-                "change",
-                Unit::Number,
-                "Number of the last change of accounts and revocations",
-                state.number() as f64,
-            ),
-            gauge("state", Unit::Bytes, "Memory of accounts and handles", server.memory() as f64),
-            counter("secret", Unit::Messages, "Secrets that were answered", of.secrets),
-            counter("denied", Unit::Messages, "Holders that were denied a secret", denied),
-            counter("unknown", Unit::Messages, "Look-ups that no capability fits", unknown),
-            counter("unanswerable", Unit::Messages, "Look-ups for which the waypoint's key is missing", of.no_key),
-            counter("static", Unit::Messages, "Questions about the zone itself", of.static_records + of.nothing),
-            counter("foreign", Unit::Messages, "Questions about other zones", of.foreign),
-            counter("malformed", Unit::Messages, "Messages that are no question", of.malformed),
-            counter("truncated", Unit::Messages, "Answers that were cut, so that TCP follows", of.truncated),
-            counter(
-                "rate_slipped",
-                Unit::Messages,
-                "Answers beyond the limit of their source prefix that were truncated",
-                of.rate_slipped,
-            ),
-            counter(
-                "rate_dropped",
-                Unit::Messages,
-                "Answers beyond the limit of their source prefix that were not sent",
-                of.rate_dropped,
-            ),
-            counter("order", Unit::Messages, "Orders of holders that were carried out", of.orders),
-            counter("order_refused", Unit::Messages, "Orders that were refused", refused),
-            counter("api_request", Unit::Messages, "Requests to the API", of_api(&["requests"])),
-            counter(
-                "api_stranger",
-                Unit::Messages,
-                "Requests to the API without a valid token, or beyond the limit of strangers",
-                of_api(&["unauthenticated", "limited"]),
-            ),
-            counter("api_change", Unit::Changes, "Changes by the API", of_api(&["changes"])),
-            counter("redemption", Unit::Messages, "Invitations that were redeemed", of_api(&["redeemed"])),
-            counter("redemption_refused", Unit::Messages, "Redemptions that were refused", of_api(&forged)),
-            gauge("router", Unit::Links, "Routers that are connected", connected as f64),
-            counter("usage", Unit::Messages, "Reports of usage that were taken", sum("reports")),
-            counter("usage_refused", Unit::Messages, "Reports of usage that were refused", sum("refused")),
-            counter(
-                "usage_too_late",
-                Unit::Messages,
-                "Totals of time that was closed before their router was configured, which are on no statement",
-                sum("too_late"),
-            ),
-        ]);
+        metrics.extend(metrics! {
+            gauge "account" Members "Accounts of principals" = state.accounts();
+            gauge "grant" Keys "Capabilities that are granted" = state.grants();
+            gauge "revoked" Keys "Revocations in force" = state.revocations().len();
+            gauge "change" Number "Number of the last change of accounts and revocations" = state.number();
+            gauge "state" Bytes "Memory of accounts and handles" = server.memory();
+            counter "secret" Messages "Secrets that were answered" = of.secrets;
+            counter "denied" Messages "Holders that were denied a secret" = denied;
+            counter "unknown" Messages "Look-ups that no capability fits" = unknown;
+            counter "unanswerable" Messages "Look-ups for which the waypoint's key is missing" = of.no_key;
+            counter "static" Messages "Questions about the zone itself" = of.static_records + of.nothing;
+            counter "foreign" Messages "Questions about other zones" = of.foreign;
+            counter "malformed" Messages "Messages that are no question" = of.malformed;
+            counter "truncated" Messages "Answers that were cut, so that TCP follows" = of.truncated;
+            counter "rate_slipped" Messages "Answers beyond the limit of their source prefix that were truncated" = of.rate_slipped;
+            counter "rate_dropped" Messages "Answers beyond the limit of their source prefix that were not sent" = of.rate_dropped;
+            counter "order" Messages "Orders of holders that were carried out" = of.orders;
+            counter "order_refused" Messages "Orders that were refused" = refused;
+            counter "api_request" Messages "Requests to the API" = of_api(&["requests"]);
+            counter "api_stranger" Messages "Requests to the API without a valid token, or beyond the limit of strangers" =
+                of_api(&["unauthenticated", "limited"]);
+            counter "api_change" Changes "Changes by the API" = of_api(&["changes"]);
+            counter "redemption" Messages "Invitations that were redeemed" = of_api(&["redeemed"]);
+            counter "redemption_refused" Messages "Redemptions that were refused" = of_api(&forged);
+            gauge "router" Links "Routers that are connected" = connected;
+            counter "usage" Messages "Reports of usage that were taken" = sum("reports");
+            counter "usage_refused" Messages "Reports of usage that were refused" = sum("refused");
+            counter "usage_too_late" Messages "Totals of time that was closed before their router was configured, which are on no statement" =
+                sum("too_late");
+        });
         Some(metrics)
     }
 

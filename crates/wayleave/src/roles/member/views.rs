@@ -9,9 +9,10 @@ use wayleave_attestation::member;
 use wayleave_core::Prefix;
 use wayleave_member::MemberProxy;
 use wayleave_route_server::member::{MemberStatus, OwnBudget};
-use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::Links;
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
@@ -260,70 +261,45 @@ fn too_large(status: &MemberStatus) -> Option<String> {
 }
 
 /// What this member may cost the exchange, and what it has spent.
-fn of_budget(budget: &OwnBudget) -> [Metric; 6] {
-    let gauge = |thing: &str, unit, help, value: f64| Metric::gauge(thing, unit, help, value);
-    [
-        gauge("announced", Unit::Prefixes, "Prefixes that this member announces", budget.prefixes as f64),
-        gauge("allowed", Unit::Prefixes, "Prefixes that this member may announce", f64::from(budget.max_prefixes)),
-        gauge(
-            "stored",
-            Unit::Bytes,
-            "This member's sealed routes at party 1, as it said at the last connection",
-            budget.stored as f64,
-        ),
-        gauge("storable", Unit::Bytes, "What party 1 stores of them at most", budget.max_stored as f64),
-        gauge(
-            "resyncs_left",
-            Unit::Number,
-            "How often this member could be sent all routes at once, as party 1 said at the last connection",
-            f64::from(budget.resyncs_left),
-        ),
-        gauge(
-            "choices_left",
-            Unit::Number,
-            "How often Select-Best could choose among those, as party 1 said at the last connection",
-            f64::from(budget.choices_left),
-        ),
-    ]
+fn of_budget(budget: &OwnBudget) -> Vec<Metric> {
+    metrics! {
+        gauge "announced" Prefixes "Prefixes that this member announces" = budget.prefixes;
+        gauge "allowed" Prefixes "Prefixes that this member may announce" = budget.max_prefixes;
+        gauge "stored" Bytes "This member's sealed routes at party 1, as it said at the last connection" = budget.stored;
+        gauge "storable" Bytes "What party 1 stores of them at most" = budget.max_stored;
+        gauge "resyncs_left" Number "How often this member could be sent all routes at once, as party 1 said at the last connection" =
+            budget.resyncs_left;
+        gauge "choices_left" Number "How often Select-Best could choose among those, as party 1 said at the last connection" =
+            budget.choices_left;
+    }
 }
 
 fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> {
     let counters = &status.counters;
-    let (gauge, counter) = (Metric::gauge, Metric::counter);
     let of_router = |name: &str| router["counters"][name].as_u64().unwrap_or(0);
     let refused = links.counters().refused.load(Ordering::Relaxed);
-    vec![
-        Metric::up("party1", "Whether the link to party 1 is up", status.parties[0]),
-        Metric::up("party2", "Whether the link to party 2 is up", status.parties[1]),
-        Metric::up("router", "Whether the session with the router is up", router["up"] == json!(true)),
-        gauge("router", Unit::Routes, "Routes that the router announces", status.router_routes as f64),
-        gauge("known", Unit::Objects, "Route objects known, sealed ones included", status.objects as f64),
-        gauge("installed", Unit::Prefixes, "Prefixes installed in the router", status.installed as f64),
-        gauge("unconfirmed", Unit::Changes, "Changes that the parties have not applied yet", status.unconfirmed as f64),
-        counter("announced", Unit::Objects, "Route objects announced", counters.announcements),
-        counter("withdrawn", Unit::Objects, "Route objects withdrawn", counters.withdrawals),
-        counter("refused", Unit::Objects, "Own objects that a party refused", counters.refused),
-        counter("delivered", Unit::Objects, "Route objects delivered", counters.delivered),
-        counter("opened", Unit::Objects, "Route objects opened", counters.opened),
-        counter("sealed", Unit::Objects, "Route objects not exported to this member", counters.sealed),
-        counter("sent", Unit::Rankings, "Rankings sent", counters.rankings),
-        counter("select_best", Unit::Outcomes, "Results of Select-Best combined", counters.outcomes),
-        counter("misbehaviour", Unit::Alarms, "Alarms about misbehaviour", counters.alarms),
-        counter("invalid", Unit::Frames, "Invalid frames received", counters.bad_frames),
-        counter("link_received", Unit::Bytes, "Received in frames", counters.bytes_received),
-        counter("link_sent", Unit::Bytes, "Sent in frames", counters.bytes_sent),
-        counter("certificate_refused", Unit::Connections, "Connections refused for the party's certificate", refused),
-        counter(
-            "router_malformed",
-            Unit::Updates,
-            "Malformed UPDATEs of the router (RFC 7606)",
-            of_router("malformed_updates"),
-        ),
-        counter(
-            "router_established",
-            Unit::Sessions,
-            "Times that the session with the router came up",
-            of_router("established"),
-        ),
-    ]
+    metrics! {
+        gauge "party1" Up "Whether the link to party 1 is up" = status.parties[0];
+        gauge "party2" Up "Whether the link to party 2 is up" = status.parties[1];
+        gauge "router" Up "Whether the session with the router is up" = router["up"] == json!(true);
+        gauge "router" Routes "Routes that the router announces" = status.router_routes;
+        gauge "known" Objects "Route objects known, sealed ones included" = status.objects;
+        gauge "installed" Prefixes "Prefixes installed in the router" = status.installed;
+        gauge "unconfirmed" Changes "Changes that the parties have not applied yet" = status.unconfirmed;
+        counter "announced" Objects "Route objects announced" = counters.announcements;
+        counter "withdrawn" Objects "Route objects withdrawn" = counters.withdrawals;
+        counter "refused" Objects "Own objects that a party refused" = counters.refused;
+        counter "delivered" Objects "Route objects delivered" = counters.delivered;
+        counter "opened" Objects "Route objects opened" = counters.opened;
+        counter "sealed" Objects "Route objects not exported to this member" = counters.sealed;
+        counter "sent" Rankings "Rankings sent" = counters.rankings;
+        counter "select_best" Outcomes "Results of Select-Best combined" = counters.outcomes;
+        counter "misbehaviour" Alarms "Alarms about misbehaviour" = counters.alarms;
+        counter "invalid" Frames "Invalid frames received" = counters.bad_frames;
+        counter "link_received" Bytes "Received in frames" = counters.bytes_received;
+        counter "link_sent" Bytes "Sent in frames" = counters.bytes_sent;
+        counter "certificate_refused" Connections "Connections refused for the party's certificate" = refused;
+        counter "router_malformed" Updates "Malformed UPDATEs of the router (RFC 7606)" = of_router("malformed_updates");
+        counter "router_established" Sessions "Times that the session with the router came up" = of_router("established");
+    }
 }

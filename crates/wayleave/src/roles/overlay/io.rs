@@ -159,7 +159,7 @@ impl OverlayIo {
     }
 
     fn note(&self, event: &NodeEvent) {
-        let is_news = self.refusals.send_if_modified(|refusals| match event {
+        let has_changed = self.refusals.send_if_modified(|refusals| match event {
             NodeEvent::Registered { server, .. } => refusals.remove(server).is_some(),
             NodeEvent::NotRegistered { server, refusal } => {
                 let said = format!("path server {server} refused this node's advert: {refusal}");
@@ -170,7 +170,7 @@ impl OverlayIo {
             }
             _ => false,
         });
-        if matches!(event, NodeEvent::Removed { .. }) && !is_news {
+        if matches!(event, NodeEvent::Removed { .. }) && !has_changed {
             return;
         }
         self.log.report(line(event));

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use wayleave_control::advert::{Advert, Relationship};
 use wayleave_control::node::{Node, NodeStatus};
 use wayleave_runtime::clock::{unix_now, utc};
-use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::http::{Metric, ViewError};
+use wayleave_runtime::metrics;
 
 use super::Handle;
 use crate::output::cell;
@@ -61,23 +62,17 @@ impl Handle {
     /// The node's part of a role's metrics.
     pub async fn metrics(&self) -> Option<Vec<Metric>> {
         let status = self.node_status().await.ok()?;
-        let (gauge, counter) = (Metric::gauge, Metric::counter);
         let links = self.links.counters();
-        Some(vec![
-            gauge("overlay_advert", Unit::Number, "Sequence of the advert that is durable", status.sequence as f64),
-            gauge("overlay_registered", Unit::Links, "Path servers that have the advert", status.registered as f64),
-            gauge("overlay_path_server", Unit::Links, "Links to path servers", status.connected as f64),
-            gauge("overlay_known", Unit::Members, "Members of the realm that are known", status.members as f64),
-            gauge("overlay_paths_in_use", Unit::Routes, "Paths kept in consent", status.leases as f64),
-            counter("overlay_path_asked", Unit::Messages, "Requests to path servers", status.path_requests),
-            counter("overlay_consent_asked", Unit::Messages, "Requests to consent servers", status.consent_requests),
-            counter(
-                "overlay_refused",
-                Unit::Connections,
-                "Connections to servers that were somebody else",
-                links.refused.load(Ordering::Relaxed),
-            ),
-        ])
+        Some(metrics! {
+            gauge "overlay_advert" Number "Sequence of the advert that is durable" = status.sequence;
+            gauge "overlay_registered" Links "Path servers that have the advert" = status.registered;
+            gauge "overlay_path_server" Links "Links to path servers" = status.connected;
+            gauge "overlay_known" Members "Members of the realm that are known" = status.members;
+            gauge "overlay_paths_in_use" Routes "Paths kept in consent" = status.leases;
+            counter "overlay_path_asked" Messages "Requests to path servers" = status.path_requests;
+            counter "overlay_consent_asked" Messages "Requests to consent servers" = status.consent_requests;
+            counter "overlay_refused" Connections "Connections to servers that were somebody else" = links.refused.load(Ordering::Relaxed);
+        })
     }
 
     /// The members of the realm, for `show members`.

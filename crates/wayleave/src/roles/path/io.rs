@@ -70,7 +70,7 @@ impl LinkIo<PathServer> for PathIo {
 fn line(event: &PathServerEvent) -> EventLine {
     match event {
         PathServerEvent::Registered(node, sequence) => {
-            event!(INFO "registered" by 0, { node = shown(node), sequence } "advert taken")
+            event!(INFO "registered" by 0, { node = shown(node), sequence } "advert accepted")
         }
         PathServerEvent::Refused { peer, refusal } => {
             event!(INFO "refused" by 0, { node = shown(peer); why = shown(refusal) }

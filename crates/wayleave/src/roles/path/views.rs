@@ -8,8 +8,9 @@ use tokio::sync::{mpsc, watch};
 use wayleave_control::path::{PathServer, Statistics};
 use wayleave_core::IdentityKey;
 use wayleave_runtime::clock::unix_now;
-use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::links::Links;
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
@@ -118,30 +119,19 @@ impl View for PathView {
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let machine = self.machine_status().await.ok()?;
-        let (gauge, counter) = (Metric::gauge, Metric::counter);
         let (statistics, links) = (machine.statistics, self.links.counters());
-        Some(vec![
-            gauge("known", Unit::Members, "Members of the realm that are known", machine.members as f64),
-            gauge("advert", Unit::Objects, "Adverts that count", machine.adverts as f64),
-            gauge("revocation", Unit::Number, "Number of the list of removed nodes", machine.revocations as f64),
-            gauge("node", Unit::Links, "Links to nodes and servers", machine.links as f64),
-            counter("registered", Unit::Objects, "Adverts that nodes registered", statistics.registrations),
-            counter("asked", Unit::Messages, "Searches for paths", statistics.queries),
-            counter("refused", Unit::Messages, "Requests refused", statistics.refused),
-            counter("searched", Unit::Calls, "Links that searches looked at", statistics.search_steps),
-            counter(
-                "failed",
-                Unit::Connections,
-                "Connections that failed before the node was known",
-                links.failed.load(Ordering::Relaxed),
-            ),
-            counter(
-                "too_slow",
-                Unit::Links,
-                "Links closed because the node read too slowly",
-                links.too_slow.load(Ordering::Relaxed),
-            ),
-        ])
+        Some(metrics! {
+            gauge "known" Members "Members of the realm that are known" = machine.members;
+            gauge "advert" Objects "Adverts that count" = machine.adverts;
+            gauge "revocation" Number "Number of the list of removed nodes" = machine.revocations;
+            gauge "node" Links "Links to nodes and servers" = machine.links;
+            counter "registered" Objects "Adverts that nodes registered" = statistics.registrations;
+            counter "asked" Messages "Searches for paths" = statistics.queries;
+            counter "refused" Messages "Requests refused" = statistics.refused;
+            counter "searched" Calls "Links that searches looked at" = statistics.search_steps;
+            counter "failed" Connections "Connections that failed before the node was known" = links.failed.load(Ordering::Relaxed);
+            counter "too_slow" Links "Links closed because the node read too slowly" = links.too_slow.load(Ordering::Relaxed);
+        })
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {

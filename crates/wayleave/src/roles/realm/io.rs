@@ -64,7 +64,7 @@ pub struct RealmIo {
     pub log: Events,
     pub clock: Clock,
     /// What others appended to the records, and the machine does not have yet.
-    pub news: Vec<Record>,
+    pub unread: Vec<Record>,
     /// Whether the path servers are to be looked at.
     pub is_due: bool,
 }
@@ -108,16 +108,16 @@ impl LinkIo<Registrar> for RealmIo {
     }
 
     fn before(&mut self, machine: &mut Registrar) -> Result<(), Failure> {
-        let mut news = std::mem::take(&mut self.news);
-        news.extend(self.ledger.read_new()?);
-        self.is_due |= !news.is_empty();
-        news.into_iter().for_each(|record| machine.restore(record));
+        let mut unread = std::mem::take(&mut self.unread);
+        unread.extend(self.ledger.read_new()?);
+        self.is_due |= !unread.is_empty();
+        unread.into_iter().for_each(|record| machine.restore(record));
         if std::mem::take(&mut self.is_due)
             && let Err(failures) = self.follow(machine)
         {
             for failure in failures.0 {
                 if self.log.admit("servers", 0).is_some() {
-                    error!("path servers are not told of removed nodes: {failure}");
+                    error!("list of removed nodes not sent to path servers: {failure}");
                 }
             }
         }
@@ -128,7 +128,7 @@ impl LinkIo<Registrar> for RealmIo {
         match output {
             RegistrarOutput::Persist { id, records } => {
                 // The answer leaves once the records are durable.
-                self.news.extend(self.ledger.append(&records)?);
+                self.unread.extend(self.ledger.append(&records)?);
                 feedback.push_back(RegistrarInput::Persisted(id));
             }
             RegistrarOutput::Reply { link, request, answer } => {

@@ -8,8 +8,9 @@ use tokio::sync::mpsc;
 use wayleave_control::realm::Registrar;
 use wayleave_core::IdentityKey;
 use wayleave_runtime::clock::unix_now;
-use wayleave_runtime::http::{Metric, Unit, ViewError};
+use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::links::Links;
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
@@ -90,19 +91,14 @@ impl View for RealmView {
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let machine = self.machine_status().await.ok()?;
-        let (gauge, counter) = (Metric::gauge, Metric::counter);
-        Some(vec![
-            gauge("admitted", Unit::Members, "Members that were admitted", machine.members as f64),
-            gauge("token_used", Unit::Keys, "Tokens that were used or withdrawn", machine.used as f64),
-            gauge("revoked", Unit::Members, "Nodes that were removed", machine.revoked as f64),
-            gauge("revocation", Unit::Number, "Number of the list of removed nodes", machine.number as f64),
-            counter(
-                "failed",
-                Unit::Connections,
-                "Connections that failed before the node was known",
-                self.links.counters().failed.load(Ordering::Relaxed),
-            ),
-        ])
+        Some(metrics! {
+            gauge "admitted" Members "Members that were admitted" = machine.members;
+            gauge "token_used" Keys "Tokens that were used or withdrawn" = machine.used;
+            gauge "revoked" Members "Nodes that were removed" = machine.revoked;
+            gauge "revocation" Number "Number of the list of removed nodes" = machine.number;
+            counter "failed" Connections "Connections that failed before the node was known" =
+                self.links.counters().failed.load(Ordering::Relaxed);
+        })
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {

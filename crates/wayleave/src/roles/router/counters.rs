@@ -74,23 +74,23 @@ pub struct ReplayCounters {
     /// The Unix second from which on stamps are accepted.
     pub accepts_from: u64,
     pub clock: ClockJumps,
-    pub rooms: Vec<RoomCounters>,
+    pub partitions: Vec<PartitionCounters>,
 }
 
-/// The room of a payer in the replay filter. The first one is the pool of all payers without one.
+/// The partition of a payer in the replay filter. The first one is the pool of all payers without one.
 #[derive(Clone, PartialEq, Debug)]
-pub struct RoomCounters {
+pub struct PartitionCounters {
     /// Who it is, as JSON; null for the pool.
     pub payer: Value,
     /// Packets that it has place for in a turn, and that are there.
     pub packets: u64,
     pub taken: u64,
-    /// Packets that were dropped because the payer sent more than its rate, or because the room was full.
+    /// Packets that were dropped because the payer sent more than its rate, or because the partition was full.
     pub over_rate: u64,
     pub no_room: u64,
 }
 
-impl RoomCounters {
+impl PartitionCounters {
     pub fn is_full(&self) -> bool {
         self.taken >= self.packets
     }
@@ -106,13 +106,13 @@ impl RoomCounters {
 impl ReplayCounters {
     /// Adds what another thread refused; all else is the same for all threads.
     fn add(&mut self, other: &Self) {
-        for more in &other.rooms {
-            match self.rooms.iter_mut().find(|room| room.payer == more.payer) {
-                Some(room) => {
-                    room.over_rate += more.over_rate;
-                    room.no_room += more.no_room;
+        for more in &other.partitions {
+            match self.partitions.iter_mut().find(|partition| partition.payer == more.payer) {
+                Some(partition) => {
+                    partition.over_rate += more.over_rate;
+                    partition.no_room += more.no_room;
                 }
-                None => self.rooms.push(more.clone()),
+                None => self.partitions.push(more.clone()),
             }
         }
     }

@@ -356,7 +356,7 @@ impl<A: Account> Journal<A> {
         }
     }
 
-    /// Gives the store a batch together with what `more` says, and until when everything in it was counted, if that is news.
+    /// Gives the store a batch together with what `more` says, and until when everything in it was counted, if that is new.
     fn write(&mut self, counted: Option<UnixTime>, more: Option<Change>) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         let change = |(key, record): (&Vec<u8>, &Record<A>)| Change {
@@ -508,13 +508,13 @@ mod tests {
     /// Has room when it is given some, and is durable when the test says so.
     #[derive(Default)]
     struct Reluctant {
-        has_room: AtomicBool,
+        has_capacity: AtomicBool,
         batches: Mutex<Vec<(Vec<Change>, Durable)>>,
     }
 
     impl Store for Reluctant {
         fn submit(&self, changes: Vec<Change>, durable: Durable) -> Result<(), StoreError> {
-            if !self.has_room.load(Ordering::Relaxed) {
+            if !self.has_capacity.load(Ordering::Relaxed) {
                 return Err(StoreError::Busy(PathBuf::new()));
             }
             self.batches.lock().expect("no panic").push((changes, durable));
@@ -562,7 +562,7 @@ mod tests {
             journal.add(0, [(Until(until), Total { packets, octets: 9 })]);
         }
         assert!(!journal.submit(second(7)));
-        store.has_room.store(true, Ordering::Relaxed);
+        store.has_capacity.store(true, Ordering::Relaxed);
         assert!(journal.submit(second(7)));
         let (changes, durable) = store.batches.lock().expect("no panic").pop().expect("a batch");
         let record = Record { thread: 0, account: Until(100), total: Total { packets: 2, octets: 9 } };
@@ -601,7 +601,7 @@ mod tests {
         let store = Arc::new(Reluctant::default());
         let (mut journal, _) =
             Journal::restore(Some(store.clone() as Arc<dyn Store>), None, UnixTime(0)).expect("empty");
-        store.has_room.store(true, Ordering::Relaxed);
+        store.has_capacity.store(true, Ordering::Relaxed);
         let second = |second: u64| UnixTime(second * 1_000_000);
         for thread in 0..2 {
             journal.add(thread, [(Until(100), Total { packets: 1, octets: 9 })]);
@@ -618,10 +618,10 @@ mod tests {
         assert!(journal.forgettable(second(then - 1)).is_empty());
         let old = journal.forgettable(second(then));
         assert_eq!(old, [Until(100)]);
-        store.has_room.store(false, Ordering::Relaxed);
+        store.has_capacity.store(false, Ordering::Relaxed);
         assert!(!journal.forget(&old, Vec::new()), "the store is busy");
         assert_eq!(journal.totals.by_account().len(), 2);
-        store.has_room.store(true, Ordering::Relaxed);
+        store.has_capacity.store(true, Ordering::Relaxed);
         let more = Change { table: "other", key: vec![7], value: None };
         assert!(journal.forget(&old, vec![more.clone()]));
         let (changes, _) = store.batches.lock().expect("no panic").pop().expect("a batch");
@@ -638,7 +638,7 @@ mod tests {
     #[test]
     fn an_account_that_was_closed_goes_on_from_its_total_when_the_clock_goes_back() {
         let store = Arc::new(Reluctant::default());
-        store.has_room.store(true, Ordering::Relaxed);
+        store.has_capacity.store(true, Ordering::Relaxed);
         let second = |second: u64| UnixTime(second * 1_000_000);
         let (mut journal, _) = Journal::restore(Some(store.clone() as Arc<dyn Store>), None, second(7)).expect("empty");
         let total = |packets| Total { packets, octets: packets * 9 };
@@ -942,7 +942,7 @@ mod tests {
     #[test]
     fn an_account_closes_and_is_forgotten_while_others_are_counted_all_the_time() {
         let store = Arc::new(Reluctant::default());
-        store.has_room.store(true, Ordering::Relaxed);
+        store.has_capacity.store(true, Ordering::Relaxed);
         let (mut journal, _) =
             Journal::restore(Some(store.clone() as Arc<dyn Store>), None, UnixTime(0)).expect("empty");
         journal.add(0, [(Until(100), packets(1)), (Until(u32::MAX), packets(1))]);

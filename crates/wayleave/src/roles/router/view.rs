@@ -9,7 +9,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
-use super::counters::{AccountTable, Counters, Named, ReplayCounters, RoomCounters, ThreadCounters};
+use super::counters::{AccountTable, Counters, Named, PartitionCounters, ReplayCounters, ThreadCounters};
 use super::format::{Control, Format};
 use super::journal::{Account, Total, Totals};
 use super::settings::Settings;
@@ -268,7 +268,7 @@ fn replay_filter(replay: &ReplayCounters) -> Value {
     json!({
         "taken": replay.taken,
         "octets": replay.octets,
-        "rooms": replay.rooms.iter().map(RoomCounters::json).collect::<Value>(),
+        "rooms": replay.partitions.iter().map(PartitionCounters::json).collect::<Value>(),
     })
 }
 
@@ -298,10 +298,10 @@ fn metrics(counters: &Counters) -> Vec<Metric> {
     if let Some(replay) = &format.replay {
         all.push(Metric::gauge("replay_filter_taken", Unit::Ratio, help, replay.taken));
         let help = "Share of the replay filter's pool, for payers without a rate, that is taken";
-        let share = |pool: &RoomCounters| pool.taken as f64 / pool.packets.max(1) as f64;
-        let pool = replay.rooms.first().map_or(0.0, share);
+        let share = |pool: &PartitionCounters| pool.taken as f64 / pool.packets.max(1) as f64;
+        let pool = replay.partitions.first().map_or(0.0, share);
         all.push(Metric::gauge("replay_pool_taken", Unit::Ratio, help, pool));
-        let full = replay.rooms.iter().filter(|room| room.is_full()).count();
+        let full = replay.partitions.iter().filter(|partition| partition.is_full()).count();
         let help = "Payers whose room in the replay filter is full, and the pool";
         all.push(Metric::gauge("replay_full", Unit::Rooms, help, full as f64));
         let help = "Jumps of the wall clock, ahead or back";

@@ -11,6 +11,7 @@ use wayleave_route_server::party::{OlderStore, Party, PartyStatus};
 use wayleave_runtime::http::{Labels, Metric, Unit, ViewError};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{LastRefusal, Links};
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Pins;
 
@@ -320,80 +321,35 @@ fn read(counter: &AtomicU64) -> u64 {
 /// Totals that follow from public shape alone: no count by exporter and importer, no time.
 fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
     let (counters, link) = (&status.counters, links.counters());
-    let (gauge, counter) = (Metric::gauge, Metric::counter);
-    vec![
-        Metric::up("peer_party", "Whether the peer party is connected and agrees", status.other_party),
-        gauge("connected", Unit::Members, "Members connected to both parties", status.members.len() as f64),
-        gauge(
-            "on_probation",
-            Unit::Members,
-            "Members for whose rankings nobody waits",
-            status.on_probation.len() as f64,
-        ),
-        gauge(
-            "synchronising",
-            Unit::Members,
-            "Members that are being sent everything",
-            status.synchronising.len() as f64,
-        ),
-        gauge("waiting", Unit::Members, "Members that wait to be sent everything", status.waiting.len() as f64),
-        gauge(
-            "behind",
-            Unit::Members,
-            "Members that get nothing until they have taken up what is on the way",
-            status.behind.len() as f64,
-        ),
-        gauge(
-            "over_budget",
-            Unit::Members,
-            "Members that spent more than their budgets in the last minute",
-            status.over_budget.len() as f64,
-        ),
-        gauge(
-            "misbehaving",
-            Unit::Members,
-            "Members that sent frames that break the protocol in the last minute",
-            status.misbehaving.len() as f64,
-        ),
-        gauge(
-            "deferred",
-            Unit::Members,
-            "Members that asked for everything too often, and get it later",
-            status.deferred.len() as f64,
-        ),
-        gauge("stored", Unit::Objects, "Route objects stored", status.objects as f64),
-        gauge("live", Unit::Prefixes, "Prefixes with a live route", status.prefixes as f64),
-        gauge("member_set", Unit::Number, "Number of the member set in force", status.member_set as f64),
-        counter("accepted", Unit::Objects, "Route objects accepted", counters.objects),
-        counter("refused", Unit::Objects, "Route objects refused", counters.refused),
-        counter("invalid", Unit::Frames, "Invalid frames received", counters.bad_frames),
-        counter("delivered", Unit::Batches, "Batches delivered", counters.batches),
-        counter("select_best", Unit::Rounds, "Rounds of Select-Best finished", counters.rounds),
-        counter("select_best", Unit::Evaluations, "Members times prefixes evaluated", counters.lanes),
-        counter("export_all", Unit::Evaluations, "Objects times receivers multiplied by the parties", counters.exports),
-        counter("missed", Unit::Rankings, "Rankings that came too late", counters.missed_rankings),
-        counter(
-            "older_store",
-            Unit::Sessions,
-            "Sessions with the peer party in which one of the two came with an older store",
-            counters.older_stores,
-        ),
-        counter("engine_sent", Unit::Messages, "Messages of the computation sent", counters.engine_messages),
-        counter("engine_sent", Unit::Bytes, "Sent by the computation", counters.engine_bytes),
-        counter("link_received", Unit::Bytes, "Received in frames", counters.bytes_received),
-        counter("link_sent", Unit::Bytes, "Sent in frames", counters.bytes_sent),
-        counter(
-            "certificate_refused",
-            Unit::Connections,
-            "Connections refused for their certificate",
-            read(&link.refused),
-        ),
-        counter(
-            "failed",
-            Unit::Connections,
-            "Connections that failed before a certificate was checked",
-            read(&link.failed),
-        ),
-        counter("too_slow", Unit::Links, "Links closed because the peer read too slowly", read(&link.too_slow)),
-    ]
+    metrics! {
+        gauge "peer_party" Up "Whether the peer party is connected and agrees" = status.other_party;
+        gauge "connected" Members "Members connected to both parties" = status.members.len();
+        gauge "on_probation" Members "Members for whose rankings nobody waits" = status.on_probation.len();
+        gauge "synchronising" Members "Members that are being sent everything" = status.synchronising.len();
+        gauge "waiting" Members "Members that wait to be sent everything" = status.waiting.len();
+        gauge "behind" Members "Members that get nothing until they have taken up what is on the way" = status.behind.len();
+        gauge "over_budget" Members "Members that spent more than their budgets in the last minute" = status.over_budget.len();
+        gauge "misbehaving" Members "Members that sent frames that break the protocol in the last minute" = status.misbehaving.len();
+        gauge "deferred" Members "Members that asked for everything too often, and get it later" = status.deferred.len();
+        gauge "stored" Objects "Route objects stored" = status.objects;
+        gauge "live" Prefixes "Prefixes with a live route" = status.prefixes;
+        gauge "member_set" Number "Number of the member set in force" = status.member_set;
+        counter "accepted" Objects "Route objects accepted" = counters.objects;
+        counter "refused" Objects "Route objects refused" = counters.refused;
+        counter "invalid" Frames "Invalid frames received" = counters.bad_frames;
+        counter "delivered" Batches "Batches delivered" = counters.batches;
+        counter "select_best" Rounds "Rounds of Select-Best finished" = counters.rounds;
+        counter "select_best" Evaluations "Members times prefixes evaluated" = counters.lanes;
+        counter "export_all" Evaluations "Objects times receivers multiplied by the parties" = counters.exports;
+        counter "missed" Rankings "Rankings that came too late" = counters.missed_rankings;
+        counter "older_store" Sessions "Sessions with the peer party in which one of the two came with an older store" =
+            counters.older_stores;
+        counter "engine_sent" Messages "Messages of the computation sent" = counters.engine_messages;
+        counter "engine_sent" Bytes "Sent by the computation" = counters.engine_bytes;
+        counter "link_received" Bytes "Received in frames" = counters.bytes_received;
+        counter "link_sent" Bytes "Sent in frames" = counters.bytes_sent;
+        counter "certificate_refused" Connections "Connections refused for their certificate" = read(&link.refused);
+        counter "failed" Connections "Connections that failed before a certificate was checked" = read(&link.failed);
+        counter "too_slow" Links "Links closed because the peer read too slowly" = read(&link.too_slow);
+    }
 }

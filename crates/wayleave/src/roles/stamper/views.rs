@@ -10,6 +10,7 @@ use wayleave_core::{Prefix, UnixTime};
 use wayleave_dataplane::stamper::{Counters, LeaveReason, RuleAction, Rules};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
+use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::registration::Registration;
@@ -293,46 +294,26 @@ impl View for StamperView {
         let (gauge, counter) = (Metric::gauge, Metric::counter);
         let lookups = self.with(|shown| shown.lookups);
         let (rules, end) = self.with(|shown| (shown.rules.len(), shown.routes.iter().map(|route| route.ends).min()));
-        let mut all = vec![
-            gauge("configured", Unit::Routes, "Rules in force", rules as f64),
-            counter("stamped", Unit::Packets, "Packets stamped first here", counters.stamped),
-            counter("appended", Unit::Packets, "Packets stamped before, and again here", counters.appended),
-            counter("read", Unit::Packets, "Packets that the system handed over", io.read),
-            counter("sent", Unit::Packets, "Packets sent, stamped or not", io.sent),
-            counter("unsent", Unit::Packets, "Packets for which there was no room or no route", io.unsent),
-            counter("refused", Unit::Packets, "Packets that contradict what the system says of them", io.refused),
-            counter("arrived", Unit::Packets, "Stamped packets that arrived for this host", io.arrived),
-            counter("delivered", Unit::Packets, "Arrived packets handed over without their header", io.delivered),
-            gauge(
-                "reply_server",
-                Unit::Number,
-                "Servers that were handed a capability for replies",
-                replies.servers as f64,
-            ),
-            gauge(
-                "reply_client",
-                Unit::Number,
-                "Clients whose capabilities replies are stamped with",
-                replies.clients as f64,
-            ),
-            counter("reply_refused", Unit::Messages, "Reply options that were refused", replies.refused),
-            counter(
-                "reply_other_waypoint",
-                Unit::Messages,
-                "Grants for waypoints that the configuration does not name",
-                replies.other_waypoint,
-            ),
-            counter("reply_option", Unit::Packets, "Reply options sent", io.options),
-            counter("lookup_found", Unit::Messages, "Secrets that were looked up", lookups.found),
-            counter("lookup_failed", Unit::Messages, "Look-ups that gave no secret", lookups.failed),
-            counter(
-                "lookup_event",
-                Unit::Messages,
-                "Answers that were forged, stray, or changed on their way",
-                lookups.events,
-            ),
-            counter("failed", Unit::Calls, "System calls that failed", io.failures),
-        ];
+        let mut all = metrics! {
+            gauge "configured" Routes "Rules in force" = rules;
+            counter "stamped" Packets "Packets stamped first here" = counters.stamped;
+            counter "appended" Packets "Packets stamped before, and again here" = counters.appended;
+            counter "read" Packets "Packets that the system handed over" = io.read;
+            counter "sent" Packets "Packets sent, stamped or not" = io.sent;
+            counter "unsent" Packets "Packets for which there was no room or no route" = io.unsent;
+            counter "refused" Packets "Packets that contradict what the system says of them" = io.refused;
+            counter "arrived" Packets "Stamped packets that arrived for this host" = io.arrived;
+            counter "delivered" Packets "Arrived packets handed over without their header" = io.delivered;
+            gauge "reply_server" Number "Servers that were handed a capability for replies" = replies.servers;
+            gauge "reply_client" Number "Clients whose capabilities replies are stamped with" = replies.clients;
+            counter "reply_refused" Messages "Reply options that were refused" = replies.refused;
+            counter "reply_other_waypoint" Messages "Grants for waypoints that the configuration does not name" = replies.other_waypoint;
+            counter "reply_option" Packets "Reply options sent" = io.options;
+            counter "lookup_found" Messages "Secrets that were looked up" = lookups.found;
+            counter "lookup_failed" Messages "Look-ups that gave no secret" = lookups.failed;
+            counter "lookup_event" Messages "Answers that were forged, stray, or changed on their way" = lookups.events;
+            counter "failed" Calls "System calls that failed" = io.failures;
+        };
         if let Some(end) = end {
             let left = end.saturating_sub(unix_now().secs()) as f64;
             all.push(gauge("capability_left", Unit::Seconds, "Seconds until the first route's capabilities end", left));

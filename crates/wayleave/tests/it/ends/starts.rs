@@ -106,7 +106,7 @@ fn a_node_that_was_the_last_before_two_kills_is_refused_and_another_is_served() 
     for _ in 0..2 {
         let before = role.log().len();
         let process = role.start(role.log_file(), &[]);
-        role.says(before, "advert taken");
+        role.says(before, "advert accepted");
         kill(process);
     }
     let before = role.log().len();
@@ -114,7 +114,7 @@ fn a_node_that_was_the_last_before_two_kills_is_refused_and_another_is_served() 
     role.says(before, &format!("the last input was that of {name}; this peer is refused for a minute"));
     role.says(before, REFUSED);
     let _b = realm.start("b", "router", &b);
-    role.says(before, "advert taken");
+    role.says(before, "advert accepted");
     let of_b = format!("node {}", realm.identity("b").trim_start_matches("node:"));
     let log = role.log()[before..].to_owned();
     // The realm's operator connects too.

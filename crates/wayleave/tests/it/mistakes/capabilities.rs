@@ -72,13 +72,15 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
     let faults: Vec<String> = MISTAKES
         .iter()
         .filter_map(|(arguments, code, words)| {
-            let said = folder.fails(*code, &[&["cap"], *arguments].concat());
-            let said = said.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+            let output = folder.run(&[&["cap"], *arguments].concat());
+            let said = text(&output.stderr).replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
             let missing: Vec<_> = words.iter().filter(|word| !said.contains(**word)).collect();
-            (!missing.is_empty()).then(|| format!("{arguments:?}: {missing:?} is not in: {said}"))
+            let ended = output.status.code();
+            (ended != Some(*code) || !missing.is_empty())
+                .then(|| format!("{arguments:?}: {ended:?}, expected {code}; {missing:?} is not in: {said}"))
         })
         .collect();
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(faults.is_empty(), "{} of {} mistakes:\n{}", faults.len(), MISTAKES.len(), faults.join("\n"));
     assert_eq!(list(), before);
     let nobody = folder.ok(&["cap", "list", "--principal", "55", "--config", CONFIG]);
     assert!(nobody.contains("principal 55 has no account"), "{nobody}");

@@ -111,11 +111,11 @@ impl Process {
         self.persists.extend(self.keys.few_time.due(now.unix));
     }
 
-    fn queue(&mut self, room: Option<usize>) {
-        let Some(room) = room else { return };
-        let queued = room.min(self.waiting);
+    fn queue(&mut self, capacity: Option<usize>) {
+        let Some(capacity) = capacity else { return };
+        let queued = capacity.min(self.waiting);
         (self.queued, self.waiting) = (self.queued + queued, self.waiting - queued);
-        self.keys.few_time.retried(queued == room);
+        self.keys.few_time.retried(queued == capacity);
     }
 
     /// What a machine does with what is queued; returns what was signed.
@@ -133,7 +133,7 @@ impl Process {
             }
             self.keys.signed(self.waiting > before, now.unix);
             self.reserve(now);
-            self.queue(self.keys.few_time.more_room(now.unix));
+            self.queue(self.keys.few_time.more_capacity(now.unix));
         }
         signed
     }
@@ -142,8 +142,8 @@ impl Process {
         self.keys.few_time.on_now(now);
         self.ready = self.ready.filter(|_| self.keys.few_time.synchronised.is_some());
         if self.keys.few_time.retry().is_some_and(|at| at <= now.unix.secs()) {
-            let room = self.keys.few_time.take_retry(now.unix);
-            self.queue(room);
+            let capacity = self.keys.few_time.take_retry(now.unix);
+            self.queue(capacity);
             self.reserve(now);
         }
     }
@@ -161,7 +161,7 @@ impl Process {
         *durable = (*durable).max(Some(reserve.slot));
         drop(durable);
         if self.keys.few_time.persisted(reserve.id, now.unix) {
-            self.queue(self.keys.few_time.room(now.unix));
+            self.queue(self.keys.few_time.capacity(now.unix));
         }
     }
 }

@@ -26,7 +26,7 @@ use wayleave_runtime::packets::ethernet::NEIGHBOR;
 use wayleave_runtime::store::FileStore;
 
 use super::batch::Batch;
-use super::counters::{FormatCounters, ReplayCounters, RoomCounters};
+use super::counters::{FormatCounters, PartitionCounters, ReplayCounters};
 use super::format::{Control, Format};
 use super::journal::{Account, Total};
 use super::output::OutputQueues;
@@ -186,19 +186,19 @@ impl Icing {
     }
 
     fn replay_counters(&self, filter: &ReplayFilter, now: Now) -> ReplayCounters {
-        let room = |(state, taken): (icing::PayerState, u64)| RoomCounters {
+        let partition = |(state, taken): (icing::PayerState, u64)| PartitionCounters {
             payer: state.payer.map_or(Value::Null, |(link, account)| json!({ "link": link, "account": account })),
-            packets: state.room.limit().into(),
+            packets: state.partition.limit().into(),
             taken,
             over_rate: state.refused.rate,
-            no_room: state.refused.room,
+            no_room: state.refused.partition,
         };
         ReplayCounters {
             taken: filter.load(now.instant),
             octets: filter.memory(),
             accepts_from: filter.accepts_from(),
             clock: filter.clock_jumps(),
-            rooms: self.router.rooms(now).map(room).collect(),
+            partitions: self.router.partitions(now).map(partition).collect(),
         }
     }
 

@@ -28,7 +28,7 @@ use wayleave_runtime::packets::steering::Steering;
 use wayleave_runtime::store::{Change, FileStore};
 
 use super::batch::Batch;
-use super::counters::{AccountTable, FormatCounters, ReplayCounters, RoomCounters};
+use super::counters::{AccountTable, FormatCounters, PartitionCounters, ReplayCounters};
 use super::format::{Context, Control, Format};
 use super::journal::{Account, Total};
 use super::output::OutputQueues;
@@ -151,19 +151,19 @@ fn replay(section: &PlatypusSection, started: UnixTime) -> Outcome<ReplayFilter>
 impl Platypus {
     fn replay_counters(&self, filter: &ReplayFilter, now: Now) -> ReplayCounters {
         let payer = |payer: account::Payer| json!({ "principal": payer.principal.number(), "delegation": payer.delegation.map(|id| id.number()) });
-        let room = |(state, taken): (account::PayerState, u64)| RoomCounters {
+        let partition = |(state, taken): (account::PayerState, u64)| PartitionCounters {
             payer: state.payer.map_or(Value::Null, payer),
-            packets: state.room.limit().into(),
+            packets: state.partition.limit().into(),
             taken,
             over_rate: state.refused.rate,
-            no_room: state.refused.room,
+            no_room: state.refused.partition,
         };
         ReplayCounters {
             taken: filter.load(now.instant),
             octets: filter.memory(),
             accepts_from: filter.accepts_from(),
             clock: filter.clock_jumps(),
-            rooms: self.router.rooms(now).map(room).collect(),
+            partitions: self.router.partitions(now).map(partition).collect(),
         }
     }
 

@@ -4,7 +4,7 @@ use toml::Spanned;
 use wayleave_control::leases::floor;
 use wayleave_core::Instant;
 use wayleave_dataplane::platypus::account::{Accounts, Payer, shares};
-use wayleave_dataplane::replay::Room;
+use wayleave_dataplane::replay::Partition;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
 use super::Platypus;
@@ -21,7 +21,7 @@ struct Rate {
     /// Octets at once.
     burst: u64,
     /// In the replay filter, which all threads share.
-    room: Room,
+    partition: Partition,
     /// Other routers have a part of it: what this one has beyond its floor, the key server leases to it.
     is_shared: bool,
 }
@@ -30,16 +30,16 @@ struct Rate {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rates {
     all: Vec<Rate>,
-    /// The room of all other payers.
-    pool: Room,
+    /// The partition of all other payers.
+    pool: Partition,
     threads: u64,
 }
 
 impl Rates {
     /// `capacity` is the replay filter's, in packets a turn.
     pub fn new(section: &PlatypusSection, threads: u64, capacity: usize) -> Self {
-        let rooms = section.rooms(capacity, threads);
-        let rate = |(section, room): (&RateSection, &Room)| {
+        let partitions = section.partitions(capacity, threads);
+        let rate = |(section, partition): (&RateSection, &Partition)| {
             let number = |number: u64| u32::try_from(number).ok();
             Some(Rate {
                 payer: Payer {
@@ -55,12 +55,12 @@ impl Rates {
                 },
                 is_shared: section.routers.is_some(),
                 burst: section.burst(threads),
-                room: *room,
+                partition: *partition,
             })
         };
         // The configuration was checked: no number has more than 24 bits.
-        let all = section.rates.iter().map(Spanned::get_ref).zip(&rooms.each).filter_map(rate).collect();
-        Self { all, pool: rooms.pool, threads }
+        let all = section.rates.iter().map(Spanned::get_ref).zip(&partitions.each).filter_map(rate).collect();
+        Self { all, pool: partitions.pool, threads }
     }
 
     /// Sets all rates, evenly divided; what is left in each bucket stays.
@@ -69,7 +69,7 @@ impl Rates {
         accounts.set_pool(self.pool);
         for rate in &self.all {
             self.set_one(rate, rate.rate / self.threads, accounts, now);
-            accounts.set_room(&rate.payer, rate.room);
+            accounts.set_partition(&rate.payer, rate.partition);
         }
     }
 
@@ -126,10 +126,10 @@ mod tests {
             payer: Payer { principal: Principal::new(principal).expect("24 bits"), delegation: None },
             rate,
             burst: 1,
-            room: Room::pool(1),
+            partition: Partition::pool(1),
             is_shared: false,
         };
-        let rates = Rates { all: vec![rate(1, 100), rate(2, 1_000)], pool: Room::pool(1), threads: 2 };
+        let rates = Rates { all: vec![rate(1, 100), rate(2, 1_000)], pool: Partition::pool(1), threads: 2 };
         assert_eq!(rates.shares(&[vec![500, 0], vec![30, 0]]), [[70, 500], [30, 500]]);
         // A thread that has ended answers nothing.
         assert_eq!(rates.shares(&[vec![500, 7], Vec::new()]), [[100, 503], [0, 496]]);
