@@ -72,9 +72,28 @@ pub fn start(format: Format, filter: Option<&str>) -> Result<(), FilterError> {
 /// A field behind the message.
 fn text_field(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     match field.name() {
-        "message" | FIELDS => write!(out, "{value:?}"),
+        // What peers sent may be in it: a control character would move the cursor of whoever reads it, or begin a line of its own.
+        "message" | FIELDS => fmt::Write::write_fmt(&mut Printable(out), format_args!("{value:?}")),
         name if out.has_ansi_escapes() => write!(out, " \x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{value:?}"),
         name => write!(out, " {name}={value:?}"),
+    }
+}
+
+/// Writes control characters as their escapes.
+struct Printable<'a, W>(&'a mut W);
+
+impl<W: fmt::Write> fmt::Write for Printable<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.split_inclusive(char::is_control) {
+            match piece.chars().next_back().filter(|last| last.is_control()) {
+                Some(last) => {
+                    self.0.write_str(piece.strip_suffix(last).unwrap_or(piece))?;
+                    self.0.write_fmt(format_args!("{}", last.escape_default()))?;
+                }
+                None => self.0.write_str(piece)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -208,6 +227,13 @@ fn write_bounded(mut octets: &[u8], wait: &Timespec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_moves_no_cursor_and_begins_no_line() {
+        let mut out = String::new();
+        fmt::Write::write_str(&mut Printable(&mut out), "of \u{1b}[2J\nERROR é\u{9b}").expect("text");
+        assert_eq!(out, "of \\u{1b}[2J\\nERROR é\\u{9b}");
+    }
 
     #[test]
     fn a_line_of_our_own_looks_as_those_of_tracing() {

@@ -251,9 +251,9 @@ pub fn key_faulty(suite: SuiteId) -> String {
 pub fn line(event: &MemberAttestationEvent) -> EventLine {
     use MemberAttestationEvent as Event;
     match event {
-        // Slots begin at 0; what stands for the own router comes before.
+        // Slots begin at 0; what stands for the own router comes after all, where no other event of a member has its limit.
         Event::Route { announcer, event } => {
-            route_line(event, *announcer).by(announcer.map_or(0, |slot| slot as usize + 1))
+            route_line(event, *announcer).by(announcer.map_or(usize::MAX, |slot| slot as usize))
         }
         Event::Suspect(slot) => event!(WARN "wrong-signatures" by *slot, { announcer = slot; slot }
             "the member in slot {slot}: {SUSPECT}"),

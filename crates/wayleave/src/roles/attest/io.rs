@@ -225,7 +225,7 @@ pub fn line(event: ProxyEvent, names: &[String]) -> EventLine {
         ProxyEvent::Pair(pair, event) => pair_line(event, pair, &names[pair]),
         ProxyEvent::Route { pair, event } => route_line(&event, &names[pair]).by(pair),
         ProxyEvent::Process(event) => attestation::process_line(&event),
-        ProxyEvent::Offered(pair, keys) => event!(INFO "offered" { pair = names[pair], keys = keys.len() }
+        ProxyEvent::Offered(pair, keys) => event!(INFO "offered" by pair, { pair = names[pair], keys = keys.len() }
             "the outside peer offers its attestation keys"),
         ProxyEvent::NewKeys(ids) => {
             let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();

@@ -205,9 +205,9 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
         }
         MemberEvent::SessionDown => event!(WARN "session-down" {}
             "session with the parties down: {last_end}; routes in the router are kept for stale_secs, and both links are opened again"),
-        MemberEvent::Rejected { party, why } => event!(ERROR "rejected" {; party, why = shown(why) }
+        MemberEvent::Rejected { party, why } => event!(ERROR "rejected" by *party, {; party, why = shown(why) }
             "{}", exchange.rejection(*party, why)),
-        MemberEvent::SetRefused { party, why } => event!(ERROR "set-refused" by 0, {; party, why }
+        MemberEvent::SetRefused { party, why } => event!(ERROR "set-refused" by *party, {; party, why }
             "party {party} shows a member set {why}; nothing of it is used: compare `[exchange] operators` with what both operators give, \
              and if they are right, tell both operators"),
         MemberEvent::Deferred { seconds } => event!(WARN "deferred" by 0, { seconds }

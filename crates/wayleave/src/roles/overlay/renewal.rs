@@ -69,7 +69,7 @@ impl Renewal {
                         warn!("the renewed membership could not be written: {}", why.join("; "));
                     }
                     self.log.report(
-                        event!(INFO "renewed" { until = utc(ends) } "the operator has renewed this node's membership"),
+                        event!(INFO "renewed" { until = utc(ends); until = ends } "the operator has renewed this node's membership"),
                     );
                     self.membership = later.clone();
                     problem.send_replace(None);

@@ -229,7 +229,7 @@ fn line(event: &RegistrarEvent) -> Option<EventLine> {
         }
         RegistrarEvent::Renewed(membership) => {
             let object = membership.object();
-            event!(INFO "renewed" by 0, { identity = shown(object.identity), until = utc(object.not_after) } "membership renewed")
+            event!(INFO "renewed" by 0, { identity = shown(object.identity), until = utc(object.not_after); until = object.not_after } "membership renewed")
         }
         RegistrarEvent::NotRenewed { identity, error } => {
             event!(INFO "not-renewed" by 0, { identity = shown(identity); why = shown(error) }
