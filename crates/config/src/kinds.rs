@@ -106,7 +106,7 @@ impl TextKind {
             Self::Noise => "no setting: the membership has it",
             Self::Ed25519 => "wherever an Ed25519 key is expected; what it is for does not show",
             Self::Suite => "`members request --attest`; what it is for does not show",
-            Self::IcingNode => "`node` of `[[icing.neighbour]]`",
+            Self::IcingNode => "`nodes` of `[[link]]`",
             Self::Token => "a file of its own, which `--token` of `wayleave cap` names",
             Self::Capability => "a file of its own, which `--line` and `capability` of a stamper name",
             Self::Invitation => "`wayleave cap accept`, once",
