@@ -151,8 +151,12 @@ impl BudgetSection {
 pub struct StatusSection {
     pub listen: Spanned<Text<SocketAddr>>,
     /// Show this party's shares; for a laboratory only, since both parties' shares together reveal the policies.
-    #[serde(default)]
-    pub shares: bool,
+    #[serde(default = "no_shares")]
+    pub shares: Spanned<bool>,
+}
+
+fn no_shares() -> Spanned<bool> {
+    Spanned::new(0..0, false)
 }
 
 /// A key that two have.
@@ -260,6 +264,11 @@ impl RsConfig {
         let listening: Vec<SocketAddr> =
             std::iter::once(members).chain(link.listen.iter().map(|listen| listen.get_ref().0)).collect();
         faults.extend(taken_by_status(self.status.as_ref(), &listening));
+        let shares = self.status.iter().map(|status| &status.shares).find(|shares| *shares.get_ref() && !party.lab);
+        faults.extend(shares.map(|shares| {
+            let message = "shows shares from which, with those of the other party, all policies follow, expected false";
+            Fault::at(shares.span(), message).help("a laboratory may, with `[party] lab = true`")
+        }));
         faults
     }
 

@@ -271,7 +271,7 @@ impl Files {
                 "listen",
                 &self.pins[1],
                 format!(
-                    "recommendation = \"{}\"\nlab = true\nepoch_secs = 0\n",
+                    "recommendation = \"{}\"\nepoch_secs = 0\n",
                     self.named(&owner, "recommendation.toml")
                 ),
             ),
@@ -287,6 +287,7 @@ state = \"{state}\"
 members = \"{members}\"
 operators = [\"{operator1}\", \"{operator2}\"]
 export = \"{export}\"
+lab = true
 {recommendation}
 [link]
 {direction} = \"{link}\"

@@ -10,6 +10,7 @@ mod backup;
 mod cli;
 mod common;
 mod ends;
+mod full_disk;
 mod gateway;
 mod guide;
 mod hostile;

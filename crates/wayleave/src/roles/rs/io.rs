@@ -11,7 +11,7 @@ use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::party::{OlderStore, Party, PartyEvent, PartyInput, PartyOutput, PeerId, SetupJob};
 use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{LinkEvent, Links};
-use wayleave_runtime::store::FileStore;
+use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::tls::{Pins, Role};
 
 use super::member_set;
@@ -27,6 +27,10 @@ pub type Event = link_driver::Event<Party, NoPeer>;
 
 /// The peer party should have connected by now; what to say of it.
 pub struct NoPeer(pub String);
+
+/// Why the peer party is refused while the store fails.
+const STORE_FAILS: &str =
+    "the peer party's link is refused while the state file cannot be written: members keep the routes that they have, and nothing changes";
 
 /// The number under which faults with the peer party are kept.
 pub const PEER: u32 = 0;
@@ -59,6 +63,13 @@ impl LinkIo<Party> for PartyIo {
         match event {
             LinkEvent::Up { link, pin, exporter, peer_clock, .. } => {
                 let peer = match pin.role {
+                    // Each session begins with a write. While none succeeds, sessions would begin and end without end, and with each a write
+                    // more would wait, until no more can: that ends the process, though all that it lacks is space.
+                    Role::Party if matches!(&*self.store.health().borrow(), Health::Failing(_)) => {
+                        self.links.close(link, "this party cannot write its state file");
+                        self.faults.report(Fault::Link(PEER), STORE_FAILS, false);
+                        return None;
+                    }
                     Role::Party => {
                         self.faults.up(PEER, &self.peer, peer_clock);
                         self.peer_link = Some(link);
@@ -85,7 +96,8 @@ impl LinkIo<Party> for PartyIo {
     }
 
     fn own(&mut self, NoPeer(words): NoPeer) -> Step<Party> {
-        if self.peer_link.is_none() {
+        // If it has connected, its link ended or was refused, and that is the fault.
+        if self.peer_link.is_none() && self.faults.of(PEER).is_none() {
             self.faults.report(Fault::Link(PEER), &words, false);
         }
         Step::Ignore

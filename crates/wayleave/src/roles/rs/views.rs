@@ -92,7 +92,7 @@ impl PartyView {
             peer_party: peer_party.clone(),
             keys: Arc::new(keys),
             peer: Arc::new(peer),
-            shares: config.status.as_ref().is_some_and(|status| status.shares),
+            shares: config.status.as_ref().is_some_and(|status| *status.shares.get_ref()),
         }
     }
 

@@ -75,7 +75,9 @@ fn with_words<'a>(mistakes: &'a [Mistake], words: &'a [(&'static str, &'a str)])
 fn check_names_each_mistake_at_a_party() {
     let (exchange, folder) = exchange("mistakes-party");
     // As outside a laboratory.
-    let good = text(&exchange, &folder, "party1.toml").replace("lab = true\nepoch_secs = 0\n", "");
+    let good = ["lab = true\n", "epoch_secs = 0\n", "shares = true\n"]
+        .iter()
+        .fold(text(&exchange, &folder, "party1.toml"), |text, line| text.replace(line, ""));
     let (status, members, link) = (
         exchange.parties[0].at.process.status.to_string(),
         exchange.parties[0].at.listen.to_string(),
@@ -171,6 +173,7 @@ fn check_names_each_mistake_at_a_party() {
         mistake("[link]", "tick_ms = 70000\n[link]", "70000 is out of range", "0 to 60000 milliseconds"),
         mistake("[link]", "stale_secs = 0\n[link]", "0 is out of range", "1 to 86400 seconds"),
         mistake("[link]", "epoch_secs = 60\n[link]", "60 is out of range", "900 to 31536000 seconds"),
+        mistake("[status]", "[status]\nshares = true", "shows shares from which", "a laboratory may"),
         mistake("[link]", "rank_wait_ms = 0\n[link]", "0 is out of range", "1 to 60000 milliseconds"),
         mistake("[link]", "rank_wait_ms = 599\n[link]", "may rank later than 599 ms", "600 or more"),
         mistake(
