@@ -35,8 +35,8 @@ fuzz_target!(|data: &[u8]| {
                 break;
             }
             Err(MessageError::Peer(notification)) => {
-                let told = Message::Notification(notification).encode(&params).expect("it is cut to fit");
-                assert!(Message::decode(&told, &params).is_ok());
+                let encoded = Message::Notification(notification).encode(&params).expect("it is cut to fit");
+                assert!(Message::decode(&encoded, &params).is_ok());
                 break;
             }
         }

@@ -181,8 +181,8 @@ impl Message {
         match self {
             Message::Open(open) => open.encode_body(&mut out),
             Message::Notification(notification) => {
-                let room = params.max_message_len() - HEADER_LEN - 2;
-                let data = &notification.data[..notification.data.len().min(room)];
+                let capacity = params.max_message_len() - HEADER_LEN - 2;
+                let data = &notification.data[..notification.data.len().min(capacity)];
                 out.extend_from_slice(&[notification.code, notification.subcode]);
                 out.extend_from_slice(data);
             }

@@ -8,6 +8,7 @@ use wayleave_attestation::member::MOST_MEMORY;
 use wayleave_attestation::pipeline::policy::{Policy, Treatment, VerdictClass};
 use wayleave_attestation::pki::{Object, ObjectSet, Role};
 use wayleave_attestation::proxy::handover::HANDOVER;
+use wayleave_attestation::sign::KeyRing;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 use wayleave_runtime::clock::unix_now;
@@ -17,7 +18,8 @@ use super::parse::{Text, TextValue};
 use super::rpki::RpkiSection;
 use super::rs::{FileFault, range};
 use super::{Fault, Source};
-use crate::key_files::attestation::{Keys, set};
+use crate::failure::{Failure, Outcome};
+use crate::key_files::attestation::{self as files, FileSnapshot, Keys, Objects, set};
 
 /// `[attestation]` of a member: the terms of an attesting proxy, with its keys and its policy within.
 #[derive(Clone, Debug, Deserialize)]
@@ -243,6 +245,40 @@ impl KeysSection {
     /// Whether few-time keys sign whatever the kernel says of the clock.
     pub fn is_clock_kept_otherwise(&self) -> bool {
         self.clock_kept_otherwise.as_ref().is_some_and(|otherwise| *otherwise.get_ref())
+    }
+
+    /// The files that it names, and `more`, as they are now; nothing is read.
+    pub fn snapshot(&self, source: &Source, more: Vec<PathBuf>) -> FileSnapshot {
+        let path = |named: &Spanned<PathBuf>| source.resolve(named.get_ref());
+        files::snapshot(self.anchor.as_ref().map(path), self.objects.as_ref().map(path).as_deref(), more)
+    }
+
+    /// The objects that the anchor has signed, and what was refused; `Ok(None)` without an anchor.
+    pub fn objects<'o>(
+        &self,
+        source: &Source,
+        remembered: impl Iterator<Item = &'o [u8]>,
+    ) -> Result<Option<Objects>, Failure> {
+        let (Some(anchor), Some(folder)) = (&self.anchor, &self.objects) else { return Ok(None) };
+        let (path, folder) = (source.resolve(anchor.get_ref()), source.resolve(folder.get_ref()));
+        let known = files::read_objects(&path, &folder, remembered, unix_now().secs());
+        known.map(Some).map_err(|failure| source.failure(Fault::of(anchor.span(), &failure)))
+    }
+
+    /// The keys that a proxy signs with; empty without a file.
+    pub fn ring(&self, asn: Asn, source: &Source) -> Outcome<KeyRing> {
+        let Some(file) = &self.signing else { return Ok(KeyRing::default()) };
+        let loaded = Keys::load("attest", &source.resolve(file.get_ref()));
+        let loaded = loaded.map_err(|failure| source.failure(Fault::of(file.span(), &failure)))?;
+        if loaded.asn != Some(asn) {
+            let whose = loaded.asn.map_or("no AS".to_owned(), |asn| asn.to_string());
+            let message = format!("these are keys of {whose}, expected keys of {asn}");
+            return Err(source.failure(Fault::at(file.span(), message)).into());
+        }
+        let part = loaded.part(self.part.as_ref().map(|part| *part.get_ref()));
+        let span = self.part.as_ref().map_or(file.span(), Spanned::span);
+        let part = part.map_err(|message| source.failure(Fault::at(span, message)))?;
+        Ok(loaded.ring(part))
     }
 
     /// Faults of the files that it names, at a proxy of AS `own`.

@@ -107,8 +107,7 @@ mod tests {
     use super::*;
 
     fn messages(text: &str) -> Vec<String> {
-        let path = std::path::PathBuf::from("x.toml");
-        faults(&Source { path, text: text.to_owned() }).into_iter().map(|fault| fault.message).collect()
+        faults(&Source::of_text("x.toml", text)).into_iter().map(|fault| fault.message).collect()
     }
 
     #[test]

@@ -11,7 +11,7 @@ use wayleave_control::capability::{
     Zone,
 };
 use wayleave_control::leases::MAX_ROUTERS;
-use wayleave_core::IdentityKey;
+use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
@@ -27,6 +27,7 @@ use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::changes::Changes;
+use crate::key_files::compaction::{Compacted, compact};
 use crate::key_files::forwarding::ForwardingKeys;
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::records::Base;
@@ -395,6 +396,33 @@ impl KeyFile {
         })?;
         changes.read_new().and_then(|unread| unread.apply(&mut server)).map_err(fault)?;
         Ok((server, changes))
+    }
+
+    /// Compacts the records, if this is the writer's configuration.
+    pub fn compact(&self, source: &Source, now: UnixTime) -> Outcome<Compacted> {
+        let signer = self.signer(source)?.ok_or_else(|| {
+            Failure::new("this is a replica's configuration: it has no `writer_key`")
+                .help("run the command where the writer is: replicas take its snapshot over")
+        })?;
+        let (server, changes) = self.server(source)?;
+        compact(&source.resolve(self.key.records.get_ref()), server.state(), changes, &signer, now)
+    }
+
+    /// Begins the list of revocations. Returns how many entries it has.
+    ///
+    /// # Errors
+    /// If there is one, or the configuration is a replica's or names none.
+    pub fn begin_list(&self, source: &Source, now: UnixTime) -> Outcome<usize> {
+        let (Some(named), Some(signer)) = (&self.key.revocations, self.signer(source)?) else {
+            let message =
+                "this configuration has no `revocations`, or no `writer_key`: routers get lists from the writer";
+            return Err(Failure::new(message).help("run the command where the writer is").into());
+        };
+        let path = source.resolve(named.get_ref());
+        // Before the records: a server that runs writes them first, so its list is then of no later ones than are read here.
+        let last = revocation::last_number(&path, &signer.verifying_key());
+        let (server, _) = self.server(source)?;
+        revocation::begin(&path, &last, server.state(), &signer, now)
     }
 
     pub(super) fn checked(source: &Source) -> Checked {

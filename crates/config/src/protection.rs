@@ -123,7 +123,7 @@ mod tests {
             "[attest]\nasn = 64497\nstate = \"x\"\n[keys]\n[[pair]]\nname = \"a\"\ninside = {{ {inside} }}\n\
              outside = {{ connect = \"192.0.2.2:179\" }}\n"
         );
-        let source = Source { path: "attest.toml".into(), text: text.clone() };
+        let source = Source::of_text("attest.toml", &text);
         let Err(failures) = AttestFile::parse(&source) else { return Vec::new() };
         let fault = |failure: &crate::failure::Failure| {
             let (line, column) = failure.line_column().expect("a place");

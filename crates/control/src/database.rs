@@ -185,6 +185,7 @@ impl Database {
     /// # Errors
     /// If a record is not of this realm or not signed: the store is damaged, and counts as lost.
     pub fn restore(&mut self, records: &[Record]) -> Result<(), Refusal> {
+        // Memberships first, wherever the store has them: an advert is kept with its member alone, and would be dropped in silence.
         for record in records {
             if let Record::Membership(membership) = record {
                 self.verify_membership(membership)?;
@@ -546,7 +547,8 @@ impl Database {
         (advert.expires() >= now && !advert.is_departure()).then_some(advert)
     }
 
-    /// Membership and advert as they were signed, for others.
+    /// Membership and advert as they were signed, for others. The membership comes first: who takes them in one by one refuses an advert
+    /// of a node that is no member.
     pub fn records(&self, identity: &IdentityKey) -> impl Iterator<Item = Record> {
         let member = self.members.get(identity);
         let membership = member.map(|member| Record::Membership(member.membership.clone()));

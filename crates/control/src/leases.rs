@@ -142,7 +142,8 @@ impl Lessor {
             return None;
         }
         (lessee.session, lessee.number) = (request.session, request.number);
-        // Nobody can use more than the pool: a router that claims more draws no more of it.
+        // Before its share is computed, which is by all demands, this one included. Nobody can use more than the pool: a router that claims
+        // more draws no more of it.
         (lessee.demand, lessee.heard) = (request.demand.min(self.pool), Some(now));
         let share = if now < self.quiet_until { 0 } else { self.share(router, request.session, now) };
         let given = Given { session: request.session, number: request.number, share, ends: now + RECKONED };
@@ -175,7 +176,7 @@ pub struct Lease {
     session: u64,
     number: u64,
     /// When requests were sent whose answers may still come: the number, and the time.
-    asked: Vec<(u64, Instant)>,
+    requests: Vec<(u64, Instant)>,
     /// Number, share and end of the lease in use.
     held: Option<(u64, u64, Instant)>,
 }
@@ -185,14 +186,14 @@ impl Lease {
     #[must_use]
     pub fn new(rate: u64, routers: usize, session: u64) -> Self {
         let floor = floor(rate, routers.clamp(1, MAX_ROUTERS));
-        Self { floor, session, number: 0, asked: Vec::new(), held: None }
+        Self { floor, session, number: 0, requests: Vec::new(), held: None }
     }
 
     /// The request to send at `now`, every [`INTERVAL`].
     pub fn request(&mut self, demand: u64, now: Instant) -> LeaseRequest {
         self.number += 1;
-        self.asked.retain(|(_, asked)| now.since(*asked) < LEASE);
-        self.asked.push((self.number, now));
+        self.requests.retain(|(_, sent)| now.since(*sent) < LEASE);
+        self.requests.push((self.number, now));
         let uses = self.held.filter(|(_, _, ends)| *ends > now).map_or(0, |(number, ..)| number);
         LeaseRequest { session: self.session, number: self.number, uses, demand }
     }
@@ -202,8 +203,8 @@ impl Lease {
         if answer.session != self.session || self.held.is_some_and(|(number, ..)| answer.number <= number) {
             return;
         }
-        let Some((_, asked)) = self.asked.iter().find(|(number, _)| *number == answer.number) else { return };
-        let ends = *asked + LEASE;
+        let Some((_, sent)) = self.requests.iter().find(|(number, _)| *number == answer.number) else { return };
+        let ends = *sent + LEASE;
         if ends > now {
             self.held = Some((answer.number, answer.share, ends));
         }

@@ -6,6 +6,7 @@
 
 mod asn;
 mod contain;
+mod declared;
 mod identity;
 mod machine;
 mod prefix;

@@ -526,12 +526,12 @@ mod tests {
         let mut admit = |number: u64, is_paid: bool| {
             let mut hash = [u128::from(number).to_be_bytes()];
             filter.look_up(&mut hash);
-            let mut is_asked = false;
+            let mut is_claimed = false;
             let claim = || {
-                is_asked = true;
+                is_claimed = true;
                 is_paid.then_some(partitions.each[0])
             };
-            (filter.admit(hash[0], at(7), claim), is_asked)
+            (filter.admit(hash[0], at(7), claim), is_claimed)
         };
         for number in 10..100 {
             assert_eq!(admit(number, false), (ReplayOutcome::Unpaid, true));

@@ -56,8 +56,8 @@ impl Daemon {
 
     /// Sends SIGTERM, waits up to `timeout`, then kills the process. Returns whether it exited by itself.
     pub fn stop(&mut self, timeout: Duration) -> bool {
-        let asked = self.signal(Signal::TERM).is_ok();
-        let ended = asked && wait_until(timeout, || (!self.is_running()).then_some(())).is_some();
+        let is_signalled = self.signal(Signal::TERM).is_ok();
+        let ended = is_signalled && wait_until(timeout, || (!self.is_running()).then_some(())).is_some();
         self.kill();
         ended
     }

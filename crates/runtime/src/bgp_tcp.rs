@@ -215,12 +215,15 @@ impl<E: From<TcpEvent> + Send + 'static> Sockets<E> {
     pub fn send(&self, connection: u64, bytes: Vec<u8>) -> bool {
         let table = self.shared.lock();
         let Some(open) = table.open.get(&connection) else { return true };
+        // Counted before it is queued: the writer takes it off the count at once, which would fall below zero.
         let waiting = open.waiting.fetch_add(bytes.len(), Ordering::AcqRel) + bytes.len();
-        let _ = open.queue.send(bytes); // fails only if the connection is ending
-        if waiting > HIGH_WATER {
+        let is_blocked = waiting > HIGH_WATER;
+        if is_blocked {
+            // Before they are queued: a writer that sent all of it in between would find nobody blocked, and say nothing of it.
             open.blocked.store(true, Ordering::Release);
         }
-        waiting <= HIGH_WATER
+        let _ = open.queue.send(bytes); // fails only if the connection is ending
+        !is_blocked
     }
 
     /// Closes a connection once the peer has read what is queued, or has stopped reading: [`Connections::gone`] waits for that.

@@ -187,6 +187,7 @@ impl Drop for ConnectionSlot {
 
 impl SlotHandle {
     fn update<T>(&self, update: impl FnOnce(&mut Slots, &mut u64) -> T) -> T {
+        // The age is locked before the slots, as where a slot is dropped: the other way round two threads could wait for each other.
         let mut age = self.age.lock().unwrap_or_else(PoisonError::into_inner);
         update(&mut self.slots.slots(), &mut age)
     }

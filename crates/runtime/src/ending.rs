@@ -38,6 +38,7 @@ pub fn end_on_panic() {
         }
         let is_contained = is_contained();
         if !is_contained {
+            // The alarm first: what follows allocates and writes, which may never end after a panic within an allocation.
             end_by_alarm();
             starts::panicking();
         }

@@ -43,88 +43,48 @@ pub enum ViewError {
     Unavailable,
 }
 
-/// What a metric counts or measures, always in base units. The list is closed, so that names follow one rule:
-/// `wayleave_<role>_<thing>_<unit>`, with `_total` for counters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unit {
-    Alarms,
-    Attestations,
-    Batches,
-    Bursts,
-    Bytes,
-    Calls,
-    Changes,
-    Connections,
-    Evaluations,
-    Events,
-    Files,
-    Frames,
-    Keys,
-    Links,
-    Members,
-    Messages,
-    Networks,
-    /// A sequence number or an identifier.
-    Number,
-    Objects,
-    Outcomes,
-    Packets,
-    Pairs,
-    Prefixes,
-    Rankings,
-    /// A share between 0 and 1.
-    Ratio,
-    /// Shares of a table or filter, each for one payer.
-    Rooms,
-    Rounds,
-    Routes,
-    Seconds,
-    Sessions,
-    Signatures,
-    /// 1 if the thing is up, otherwise 0.
-    Up,
-    Updates,
-}
-
-impl Unit {
-    /// As it stands in a metric's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Unit::Alarms => "alarms",
-            Unit::Attestations => "attestations",
-            Unit::Batches => "batches",
-            Unit::Bursts => "bursts",
-            Unit::Bytes => "bytes",
-            Unit::Calls => "calls",
-            Unit::Changes => "changes",
-            Unit::Connections => "connections",
-            Unit::Evaluations => "evaluations",
-            Unit::Events => "events",
-            Unit::Files => "files",
-            Unit::Frames => "frames",
-            Unit::Keys => "keys",
-            Unit::Links => "links",
-            Unit::Members => "members",
-            Unit::Messages => "messages",
-            Unit::Networks => "networks",
-            Unit::Number => "number",
-            Unit::Objects => "objects",
-            Unit::Outcomes => "outcomes",
-            Unit::Packets => "packets",
-            Unit::Pairs => "pairs",
-            Unit::Prefixes => "prefixes",
-            Unit::Rankings => "rankings",
-            Unit::Ratio => "ratio",
-            Unit::Rooms => "rooms",
-            Unit::Rounds => "rounds",
-            Unit::Routes => "routes",
-            Unit::Seconds => "seconds",
-            Unit::Sessions => "sessions",
-            Unit::Signatures => "signatures",
-            Unit::Up => "up",
-            Unit::Updates => "updates",
-        }
+wayleave_core::named! {
+    /// What a metric counts or measures, always in base units. The list is closed, so that names follow one rule:
+    /// `wayleave_<role>_<thing>_<unit>`, with `_total` for counters.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Unit {
+        Alarms = "alarms",
+        Attestations = "attestations",
+        Batches = "batches",
+        Bursts = "bursts",
+        Bytes = "bytes",
+        Calls = "calls",
+        Changes = "changes",
+        Connections = "connections",
+        Evaluations = "evaluations",
+        Events = "events",
+        Files = "files",
+        Frames = "frames",
+        Keys = "keys",
+        Links = "links",
+        Members = "members",
+        Messages = "messages",
+        Networks = "networks",
+        /// A sequence number or an identifier.
+        Number = "number",
+        Objects = "objects",
+        Outcomes = "outcomes",
+        Packets = "packets",
+        Pairs = "pairs",
+        Prefixes = "prefixes",
+        Rankings = "rankings",
+        /// A share between 0 and 1.
+        Ratio = "ratio",
+        /// Shares of a table or filter, each for one payer.
+        Rooms = "rooms",
+        Rounds = "rounds",
+        Routes = "routes",
+        Seconds = "seconds",
+        Sessions = "sessions",
+        Signatures = "signatures",
+        /// 1 if the thing is up, otherwise 0.
+        Up = "up",
+        Updates = "updates",
     }
 }
 

@@ -645,6 +645,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let mut tasks = JoinSet::new();
         loop {
             while tasks.try_join_next().is_some() {}
+            // Before the connection is accepted: while all are in use, more wait in the kernel and take no descriptor here.
             let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else { return };
             let (tcp, address) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -709,12 +710,12 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
 
     async fn keep_connected(self, address: String, connector: TlsConnector) {
         let mut pause = BACKOFF_LEAST;
-        let mut told = None;
+        let mut reported = None;
         loop {
             let opened = timeout(HANDSHAKE, self.open_connected(&address, &connector)).await;
             let is_refused = match opened.unwrap_or(Err(ConnectFailure::Timeout)) {
                 Ok((stream, peer, address, peer_clock)) => {
-                    told = None;
+                    reported = None;
                     let began = tokio::time::Instant::now();
                     self.run(stream, peer, address, Some(peer_clock)).await;
                     if began.elapsed() >= STABLE {
@@ -728,10 +729,10 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                     let is_refusal = failure.is_refusal();
                     if let Some(pin) = self.peers.only_pin() {
                         self.count_failure(&failure);
-                        // Told once, not with every attempt.
-                        if told.as_ref() != Some(&failure) {
+                        // Reported once, not with every attempt.
+                        if reported.as_ref() != Some(&failure) {
                             debug!(%address, reason = %failure, "no link: cannot connect");
-                            told = Some(failure.clone());
+                            reported = Some(failure.clone());
                             let _ = self.events.send(LinkEvent::Failed { pin, failure }.into()).await;
                         }
                     } else {
@@ -822,6 +823,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         count(&self.links.0.counters.up, 1);
         info!(link, peer = %pin.name, %address, "link up");
         let name = pin.name.clone();
+        // Before `Up` is sent: whoever gets that may refuse the peer at once, and `close_refused` looks the link up here.
         if peer_clock.is_some() {
             self.links.table().connectors.insert(self.id, (link, false));
         }
@@ -975,6 +977,7 @@ where
             }
             Err(error) => return error.to_string(),
         }
+        // Only now, written and flushed if nothing waits behind it: `closing` takes a count of zero for "all was sent".
         if let Some(frame) = frame {
             queued.fetch_sub(frame.len() + FRAME_COST, Ordering::Relaxed);
         }

@@ -194,9 +194,9 @@ fn put(octets: &[u8]) {
     let _turn = stderr().lock(); // one line after the other
     let lost = LOST.load(Ordering::Relaxed);
     let wait = if IS_STALLED.load(Ordering::Relaxed) { &NO_WAIT } else { &WAIT };
-    let is_told = lost == 0 || write_bounded(lost_lines(lost).as_bytes(), wait);
-    let is_written = is_told && write_bounded(octets, wait);
-    LOST.store(if is_told { 0 } else { lost } + u64::from(!is_written), Ordering::Relaxed);
+    let is_reported = lost == 0 || write_bounded(lost_lines(lost).as_bytes(), wait);
+    let is_written = is_reported && write_bounded(octets, wait);
+    LOST.store(if is_reported { 0 } else { lost } + u64::from(!is_written), Ordering::Relaxed);
     IS_STALLED.store(!is_written, Ordering::Relaxed);
 }
 

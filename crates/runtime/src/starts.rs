@@ -134,6 +134,7 @@ pub fn begin(path: &Path, refuses: bool) {
 
 fn try_begin(path: &Path, refuses: bool) -> io::Result<Option<Record>> {
     let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    // Locked before it is read, and for as long as the process runs: a run that goes on is no run that did not end in order.
     if file.try_lock().is_err() {
         return Ok(None);
     }

@@ -150,6 +150,8 @@ impl FileStore {
     }
 
     fn finish(&mut self) {
+        // The queue ends before the writer is joined, which ends once nothing waits and nobody can submit. The flag is for one that retries
+        // in vain; it is set before that is woken, or it would sleep on.
         drop(self.queue.take());
         self.closing.store(true, Ordering::Release);
         if let Some(writer) = self.writer.take() {
@@ -221,6 +223,7 @@ impl Writer {
                 info!(path = %self.path.display(), "the state file can be written again");
                 self.health.send_replace(Health::Good);
             }
+            // After the commit alone, and in the order of submission: what a callback lets out relies on its batch and on all before.
             for batch in group.drain(..) {
                 (batch.durable)();
             }
@@ -384,6 +387,7 @@ fn read_all(database: &impl ReadableDatabase, table: &'static str) -> Result<Vec
 
 fn write_all<'a>(database: &Database, changes: impl Iterator<Item = &'a Change>) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?; // durable on commit, by redb's default
+    // In the order of submission, not sorted by table: of two changes of one key the later one counts.
     let mut changes = changes.peekable();
     while let Some(first) = changes.peek() {
         let name = first.table;

@@ -25,10 +25,10 @@ async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Bo
     let (to, mut events) = mpsc::channel::<LinkEvent>(64);
     let links = Links::new(Limits { frame: MAX_FRAME as u32, ..Limits::default() });
     let _connecting = links.connect_node(server.address.clone(), own, server.identity, to)?;
-    let asked = Frame { request: 1, body }.encode();
+    let request = Frame { request: 1, body }.encode();
     while let Some(event) = events.recv().await {
         match event {
-            LinkEvent::Up { link, .. } => links.send(link, asked.clone()),
+            LinkEvent::Up { link, .. } => links.send(link, request.clone()),
             LinkEvent::Frame { bytes, .. } => match Frame::decode(&bytes) {
                 Ok(Frame { request: 1, body }) => return Ok(body),
                 Ok(_) => {}

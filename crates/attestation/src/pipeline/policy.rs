@@ -8,41 +8,31 @@ use wayleave_core::{Prefix, VerdictKind};
 
 use crate::report::{Lack, Problem, Report};
 
-/// The classes of verdicts that policy distinguishes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum VerdictClass {
-    /// Every hop is proved, and the origin may announce the prefix.
-    Valid,
-    /// Proved with gaps.
-    Gap,
-    /// Nothing is claimed, and nothing had to be.
-    Unattested,
-    /// Nothing is claimed, and nothing can be: the path has an AS_SET.
-    Aggregate,
-    /// Nothing is claimed, though the origin's record says that it usually does.
-    Missing,
-    /// What was claimed has expired.
-    Expired,
-    /// Something is false, or missing where it must be.
-    Invalid,
-    /// The attribute cannot be read.
-    Malformed,
+wayleave_core::named! {
+    /// The classes of verdicts that policy distinguishes.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum VerdictClass {
+        /// Every hop is proved, and the origin may announce the prefix.
+        Valid = "valid",
+        /// Proved with gaps.
+        Gap = "gap",
+        /// Nothing is claimed, and nothing had to be.
+        Unattested = "unattested",
+        /// Nothing is claimed, and nothing can be: the path has an AS_SET.
+        Aggregate = "aggregate",
+        /// Nothing is claimed, though the origin's record says that it usually does.
+        Missing = "missing",
+        /// What was claimed has expired.
+        Expired = "expired",
+        /// Something is false, or missing where it must be.
+        Invalid = "invalid",
+        /// The attribute cannot be read.
+        Malformed = "malformed",
+    }
 }
 
 impl VerdictClass {
-    /// All, the best first.
-    pub const ALL: [VerdictClass; 8] = [
-        VerdictClass::Valid,
-        VerdictClass::Gap,
-        VerdictClass::Unattested,
-        VerdictClass::Aggregate,
-        VerdictClass::Missing,
-        VerdictClass::Expired,
-        VerdictClass::Invalid,
-        VerdictClass::Malformed,
-    ];
-
     /// The class of `prefix` in a report.
     #[must_use]
     pub fn of(report: &Report, prefix: &Prefix) -> VerdictClass {
@@ -67,21 +57,6 @@ impl VerdictClass {
             VerdictKind::Unattested => VerdictClass::Unattested,
             VerdictKind::Expired => VerdictClass::Expired,
             VerdictKind::Invalid => VerdictClass::Invalid,
-        }
-    }
-
-    /// Its name in configuration and metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            VerdictClass::Valid => "valid",
-            VerdictClass::Gap => "gap",
-            VerdictClass::Unattested => "unattested",
-            VerdictClass::Aggregate => "aggregate",
-            VerdictClass::Missing => "missing",
-            VerdictClass::Expired => "expired",
-            VerdictClass::Invalid => "invalid",
-            VerdictClass::Malformed => "malformed",
         }
     }
 }

@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn who_asks_for_a_pair_still_offers_keys() {
-        let asked = ask(240, &[key(1)]);
-        assert!(asks(240, std::slice::from_ref(&asked)) && !asks(240, &[offer(240, &[key(1)])]));
-        assert_eq!(offered(240, &[asked]), [key(1)]);
+        let request = ask(240, &[key(1)]);
+        assert!(asks(240, std::slice::from_ref(&request)) && !asks(240, &[offer(240, &[key(1)])]));
+        assert_eq!(offered(240, &[request]), [key(1)]);
         assert!(asks(240, &[ask(240, &[])]) && !asks(241, &[ask(240, &[])]));
     }
 

@@ -395,8 +395,8 @@ fn an_announcer_of_many_wrong_signatures_is_suspect_and_still_served() {
         driven.give(received(id, &[CUSTOMER], garble));
     }
     driven.finish_all();
-    let is_told = |event: &&MemberAttestationEvent| matches!(event, MemberAttestationEvent::Suspect(5));
-    assert_eq!(driven.events.iter().filter(is_told).count(), 1);
+    let is_suspect = |event: &&MemberAttestationEvent| matches!(event, MemberAttestationEvent::Suspect(5));
+    assert_eq!(driven.events.iter().filter(is_suspect).count(), 1);
     let status = driven.member.status();
     assert_eq!((status.suspects, status.classes["invalid"], status.waiting[0]), (1, 100, 0));
     // Each table has an account, and what is received goes when it has gone.

@@ -140,8 +140,9 @@ fn a_neighbour_whose_routes_take_more_than_its_pair_may_is_stopped() {
         assert!(announced < 1_000, "it is never stopped");
     }
     assert!(announced > 200, "stopped after {announced}");
-    let is_told = |event: &(usize, Event)| matches!(event.1, Event::Pair(0, PairEvent::OutOfMemory(Side::Outside)));
-    assert_eq!(net.events.iter().filter(|event| is_told(event)).count(), 1);
+    let is_out_of_memory =
+        |event: &(usize, Event)| matches!(event.1, Event::Pair(0, PairEvent::OutOfMemory(Side::Outside)));
+    assert_eq!(net.events.iter().filter(|event| is_out_of_memory(event)).count(), 1);
     assert_eq!(net.proxies[0].status().pairs[0].outside.received, 0);
     net.proxies[0].sweep();
     assert!(octets(&mut net) < 1 << 20);

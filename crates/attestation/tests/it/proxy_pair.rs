@@ -194,10 +194,10 @@ fn a_refresh_goes_to_the_other_end_and_is_answered_at_once() {
     net.give(At::Speaker(1, 0), refresh);
     net.settle();
     assert_eq!(net.speakers[1].updates.len(), before + 1);
-    let asked = net.seen[&At::Proxy(0, 0, Side::Inside)]
+    let is_requested = net.seen[&At::Proxy(0, 0, Side::Inside)]
         .windows(23)
         .any(|octets| octets[..16] == [0xff; 16] && octets[18] == MessageType::RouteRefresh.octet());
-    assert!(asked, "the inside was not asked");
+    assert!(is_requested, "the inside was not asked");
     assert!(net.has(1, "192.0.2.0/24").is_some());
 }
 

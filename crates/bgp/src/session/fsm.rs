@@ -57,8 +57,8 @@ impl Session {
         if self.connections.iter().any(|connection| connection.id == id) {
             return;
         }
-        let asked_for = !outgoing || self.connecting.take().is_some();
-        if !self.running || !asked_for {
+        let is_expected = !outgoing || self.connecting.take().is_some();
+        if !self.running || !is_expected {
             return self.refuse(id, None);
         }
         let Some(replaced) = self.make_room(outgoing) else {

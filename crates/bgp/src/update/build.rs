@@ -247,20 +247,20 @@ impl<'a> Parts<'a> {
         }
         let most = self.params.max_message_len();
         let mut runs: Vec<Vec<Nlri>> = Vec::new();
-        let mut room = 0;
+        let mut capacity = 0;
         for nlri in nlri {
             let len = nlri.wire_len(self.add_path());
             if used + len > most {
                 return Err(EncodeError::TooLong { need: used + len, most });
             }
-            match runs.last_mut().filter(|_| len <= room) {
+            match runs.last_mut().filter(|_| len <= capacity) {
                 Some(run) => run.push(*nlri),
                 None => {
                     runs.push(vec![*nlri]);
-                    room = most - used;
+                    capacity = most - used;
                 }
             }
-            room -= len;
+            capacity -= len;
         }
         Ok(runs)
     }

@@ -276,8 +276,8 @@ fn an_unreachable_peer_is_retried_until_it_is_reachable() {
 #[test]
 fn a_hundred_thousand_flaps_leave_nothing_behind() {
     let [a, b] = configs();
-    let quick = |config| Config { idle_hold: Duration::ZERO, connect_retry: Duration::from_millis(1), ..config };
-    let mut pair = Pair::new([quick(a), quick(b)], 6);
+    let impatient = |config| Config { idle_hold: Duration::ZERO, connect_retry: Duration::from_millis(1), ..config };
+    let mut pair = Pair::new([impatient(a), impatient(b)], 6);
     pair.start();
     let mut flaps = 0;
     let mut most = 0;

@@ -22,9 +22,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{from_hex, to_hex};
 use zeroize::Zeroizing;
 
-use crate::attest::KeysSection;
 use crate::failure::{Failure, Outcome};
-use crate::{Fault, Source};
 
 /// Largest file that is read, in octets.
 const MAX_OCTETS: u64 = 8 << 20;
@@ -183,6 +181,12 @@ impl Keys {
         self.seeds.iter().filter_map(make).collect()
     }
 
+    /// What a proxy signs with that has only this part of a few-time key's signatures.
+    pub fn ring(&self, part: u16) -> KeyRing {
+        let pairs = self.pairs_of(part).into_iter().map(|(suite, key)| KeyPair { suite, key, registered: false });
+        KeyRing { pairs: pairs.collect() }
+    }
+
     /// The part that `configured` says this host has, or what is wrong with it.
     pub fn part(&self, configured: Option<u16>) -> Result<u16, String> {
         let parts = self.seeds.iter().find_map(|key| key.division).map(|division| division.parts);
@@ -285,11 +289,11 @@ pub fn load_anchor(path: &Path) -> Result<Anchor, Failure> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FileSnapshot(Vec<(PathBuf, u64, i64, i64)>);
 
-/// The files that the section names, and `more`; nothing is read.
-pub fn snapshot(keys: &KeysSection, source: &Source, more: Vec<PathBuf>) -> FileSnapshot {
-    let mut files: Vec<PathBuf> = keys.anchor.iter().map(|anchor| source.resolve(anchor.get_ref())).collect();
-    if let Some(folder) = &keys.objects {
-        files.extend(object_files(&source.resolve(folder.get_ref())).unwrap_or_default());
+/// The files of an anchor and of a folder's objects, and `more`; nothing is read.
+pub fn snapshot(anchor: Option<PathBuf>, folder: Option<&Path>, more: Vec<PathBuf>) -> FileSnapshot {
+    let mut files: Vec<PathBuf> = anchor.into_iter().collect();
+    if let Some(folder) = folder {
+        files.extend(object_files(folder).unwrap_or_default());
     }
     files.extend(more);
     let snapshot = files.into_iter().map(|file| match fs::metadata(&file) {
@@ -297,18 +301,6 @@ pub fn snapshot(keys: &KeysSection, source: &Source, more: Vec<PathBuf>) -> File
         Err(_) => (file, 0, 0, 0),
     });
     FileSnapshot(snapshot.collect())
-}
-
-/// The objects that the anchor has signed, and what was refused; `Ok(None)` without an anchor.
-pub fn objects<'o>(
-    keys: &KeysSection,
-    source: &Source,
-    remembered: impl Iterator<Item = &'o [u8]>,
-) -> Result<Option<Objects>, Failure> {
-    let (Some(anchor), Some(folder)) = (&keys.anchor, &keys.objects) else { return Ok(None) };
-    let (path, folder) = (source.resolve(anchor.get_ref()), source.resolve(folder.get_ref()));
-    let known = read_objects(&path, &folder, remembered, unix_now().secs());
-    known.map(Some).map_err(|failure| source.failure(Fault::of(anchor.span(), &failure)))
 }
 
 /// What a folder of objects and those that were remembered come to.
@@ -327,7 +319,8 @@ pub fn set(anchor: &Path, folder: &Path, now: u64) -> Result<Objects, Failure> {
     read_objects(anchor, folder, std::iter::empty(), now)
 }
 
-fn read_objects<'o>(
+/// The same, with those that are `remembered` from an earlier reading.
+pub fn read_objects<'o>(
     anchor: &Path,
     folder: &Path,
     remembered: impl Iterator<Item = &'o [u8]>,
@@ -457,21 +450,4 @@ pub fn role(path: &Path) -> Option<&'static str> {
     ["attest", "identity", "anchor"]
         .into_iter()
         .find(|role| octets.starts_with(format!("role = \"{role}\"").as_bytes()))
-}
-
-/// The keys that a proxy signs with; empty without a file.
-pub fn ring(keys: &KeysSection, asn: Asn, source: &Source) -> Outcome<KeyRing> {
-    let Some(file) = &keys.signing else { return Ok(KeyRing::default()) };
-    let loaded = Keys::load("attest", &source.resolve(file.get_ref()));
-    let loaded = loaded.map_err(|failure| source.failure(Fault::of(file.span(), &failure)))?;
-    if loaded.asn != Some(asn) {
-        let whose = loaded.asn.map_or("no AS".to_owned(), |asn| asn.to_string());
-        let message = format!("these are keys of {whose}, expected keys of {asn}");
-        return Err(source.failure(Fault::at(file.span(), message)).into());
-    }
-    let part = loaded.part(keys.part.as_ref().map(|part| *part.get_ref()));
-    let span = keys.part.as_ref().map_or(file.span(), toml::Spanned::span);
-    let part = part.map_err(|message| source.failure(Fault::at(span, message)))?;
-    let pairs = loaded.pairs_of(part).into_iter().map(|(suite, key)| KeyPair { suite, key, registered: false });
-    Ok(KeyRing { pairs: pairs.collect() })
 }

@@ -276,7 +276,7 @@ mod tests {
     use wayleave_packet::platypus::mint::WaypointKeys;
 
     use super::*;
-    use crate::router::FormatName;
+    use crate::key_files::forwarding::FormatName;
 
     const SECOND: u64 = 1_800_000_000;
 

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use wayleave_control::capability::SnapshotHead;
+use wayleave_control::capability::{SnapshotHead, State};
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
@@ -16,9 +16,7 @@ use wayleave_crypto::signed::Signed;
 use super::changes::Changes;
 use super::private::{sync_folder, temporary};
 use super::records::{COMPACTED, Layout, Lock, is_in_place, record, split_changes};
-use crate::Source;
 use crate::failure::{Failure, Outcome};
-use crate::key::KeyFile;
 
 /// A file is compacted once its changes have this many octets at least, and so many times those of its snapshot.
 const LEAST: u64 = 256 << 10;
@@ -34,21 +32,14 @@ pub struct Compacted {
     pub after: u64,
 }
 
-/// Compacts the records of this configuration, which must be the writer's.
-pub fn compact(config: &KeyFile, source: &Source, now: UnixTime) -> Outcome<Compacted> {
-    let signer = config.signer(source)?.ok_or_else(|| {
-        Failure::new("this is a replica's configuration: it has no `writer_key`")
-            .help("run the command where the writer is: replicas take its snapshot over")
-    })?;
-    let path = source.resolve(config.key.records.get_ref());
-    // Every change is verified: a snapshot is as good as what it was made of.
-    let (server, changes) = config.server(source)?;
-    let state = server.state();
+/// Compacts the records in `path`, whose state is `state` after all of `changes`: each of them was verified, since a snapshot is as
+/// good as what it was made of.
+pub fn compact(path: &Path, state: &State, changes: Changes, signer: &SigningKey, now: UnixTime) -> Outcome<Compacted> {
     let system = |error: io::Error| Failure::system(path.display(), &error);
-    let before = fs::metadata(&path).map_err(system)?.len();
-    let head = head_of(state, &signer, now)?;
-    let mut new = NewRecords::begin(&path, &head)?;
-    let written = state.snapshot(&signer, now, |piece| new.piece(piece))?;
+    let before = fs::metadata(path).map_err(system)?.len();
+    let head = head_of(state, signer, now)?;
+    let mut new = NewRecords::begin(path, &head)?;
+    let written = state.snapshot(signer, now, |piece| new.piece(piece))?;
     if written.as_ref() != Some(&head) {
         return Err(Failure::new("the state changed while its snapshot was made: a bug, please report it").into());
     }
@@ -56,11 +47,7 @@ pub fn compact(config: &KeyFile, source: &Source, now: UnixTime) -> Outcome<Comp
     Ok(Compacted { number: state.number(), before, after })
 }
 
-fn head_of(
-    state: &wayleave_control::capability::State,
-    signer: &SigningKey,
-    now: UnixTime,
-) -> Result<Signed<SnapshotHead>, Failure> {
+fn head_of(state: &State, signer: &SigningKey, now: UnixTime) -> Result<Signed<SnapshotHead>, Failure> {
     let Ok(head) = state.snapshot(signer, now, |_| Ok::<(), std::convert::Infallible>(()));
     head.ok_or_else(|| Failure::new("there are more accounts than a snapshot can hold"))
 }
@@ -262,8 +249,8 @@ impl Copied {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NOW, Provider};
     use super::*;
+    use crate::testing::{NOW, Provider};
 
     /// A compaction of the records as they are, up to where it would lock them.
     fn begun(provider: &Provider) -> (NewRecords, Changes) {
@@ -326,7 +313,7 @@ mod tests {
         fs::rename(&new.new, provider.folder.join("held")).expect("moved");
         provider.append();
         let (config, source) = provider.config();
-        assert_eq!(compact(&config, &source, NOW).expect("compacted").number, 23);
+        assert_eq!(config.compact(&source, NOW).expect("compacted").number, 23);
         let failure = new.finish(changes).expect_err("overtaken");
         assert!(failure.to_string().contains("was compacted up to change 23 meanwhile"), "{failure}");
         assert_eq!(number(&provider), 23);

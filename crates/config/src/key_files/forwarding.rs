@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
@@ -11,12 +12,34 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
-use crate::router::FormatName;
 
 /// Largest number of keys in a file: the previous, the current and the next one.
 const MOST: usize = 3;
 /// The role in a file's header.
 const ROLE: &str = "router";
+
+/// The packet format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum FormatName {
+    /// SCION.
+    Scion,
+    /// Platypus.
+    Platypus,
+    /// ICING.
+    Icing,
+}
+
+impl FormatName {
+    /// Its name in configurations and key files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scion => "scion",
+            Self::Platypus => "platypus",
+            Self::Icing => "icing",
+        }
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -11,8 +11,8 @@ use wayleave_route_server::directory::{
 };
 use wayleave_runtime::identity::{Fingerprint, to_hex};
 
-use crate::PublicKey;
 use crate::failure::{Failure, Outcome};
+use crate::parse::PublicKey;
 
 /// Whom a configuration trusts.
 pub fn trust(exchange: &str, operators: &[PublicKey; 2]) -> Trust {
@@ -137,7 +137,7 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
     let set = directory.set();
     let name = |id: SlotId| set.slot(id).map(|slot| slot.name.clone());
     let attest = |claim: &Claim| claim.attest.iter().map(attest_text).collect::<Vec<_>>();
-    let told = |claim: &Claim| digest_text(&claim.digest(&set.exchange));
+    let claim_digest = |claim: &Claim| digest_text(&claim.digest(&set.exchange));
     match change {
         Change::Join { claim, registration, max_prefix, .. } => {
             let new = *slot;
@@ -150,7 +150,7 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
             json!({
                 "change": "new slot", "slot": new, "name": claim.name, "asn": claim.asn, "addresses": claim.addresses,
                 "max_prefix": max_prefix, "tls": Fingerprint(claim.tls).to_string(), "sign": key_text(&claim.sign),
-                "attest": attest(claim), "claim": told(claim), "standing": registration,
+                "attest": attest(claim), "claim": claim_digest(claim), "standing": registration,
             })
         }
         Change::Renew { slot, claim, .. } => {
@@ -158,7 +158,7 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
             json!({
                 "change": "new keys or addresses", "slot": slot, "name": claim.name, "asn": claim.asn,
                 "addresses": claim.addresses, "tls": Fingerprint(claim.tls).to_string(), "sign": key_text(&claim.sign),
-                "attest": attest(claim), "claim": told(claim), "signed_by": present,
+                "attest": attest(claim), "claim": claim_digest(claim), "signed_by": present,
             })
         }
         Change::Amend { slot, addresses, max_prefix } => json!({

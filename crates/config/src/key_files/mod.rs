@@ -16,9 +16,6 @@ pub mod records;
 pub mod revocation;
 pub mod router_keys;
 pub mod signed_steps;
-// Not for tests of this crate alone: roles are tested with it too. No program links what it does not call.
-#[doc(hidden)]
-pub mod testing;
 
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;

@@ -6,14 +6,13 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use wayleave_control::capability::State;
 use wayleave_core::UnixTime;
-use wayleave_crypto::sign::VerifyingKey;
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_dataplane::platypus::revocation::{ListKind, MAX_ENTRIES, Revocation, RevocationList, sign_list};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 
-use crate::Source;
 use crate::failure::{Failure, Outcome};
-use crate::key::KeyFile;
 use crate::key_files::private;
 
 /// What is done where the records and the last list do not go together; then another list is begun.
@@ -141,22 +140,20 @@ pub fn put(path: &Path, parts: &[&[u8]]) -> Outcome {
     private::sync_folder(path)
 }
 
-/// Begins the list of a provider's key server, whose number is that of its records: empty records have an empty list. Later the server
-/// writes it. Returns how many entries it has.
+/// Begins the list in `path` of a provider's key server, whose number is that of its records: empty records have an empty list. Later
+/// the server writes it. `last` is what [`last_number`] said before the records were read. Returns how many entries it has.
 ///
 /// # Errors
-/// If there is one, or the configuration is a replica's or names none.
-pub fn begin(config: &KeyFile, source: &Source, now: UnixTime) -> Outcome<usize> {
-    let (Some(named), Some(signer)) = (&config.key.revocations, config.signer(source)?) else {
-        let message = "this configuration has no `revocations`, or no `writer_key`: routers get lists from the writer";
-        return Err(Failure::new(message).help("run the command where the writer is").into());
-    };
-    let path = source.resolve(named.get_ref());
-    let last = last_number(&path, &signer.verifying_key());
-    let (server, _) = config.server(source)?;
-    let state = server.state();
+/// If there is one.
+pub fn begin(
+    path: &Path,
+    last: &Outcome<Option<u64>>,
+    state: &State,
+    signer: &SigningKey,
+    now: UnixTime,
+) -> Outcome<usize> {
     if !matches!(last, Ok(None)) {
-        let is_usable = last.is_ok_and(|last| goes_with(last, &path, state.number()).is_ok());
+        let is_usable = last.as_ref().is_ok_and(|last| goes_with(*last, path, state.number()).is_ok());
         let (what, help) = if is_usable {
             ("exists: the server goes on from it", "nothing is to be done; start the server".to_owned())
         } else {
@@ -165,8 +162,8 @@ pub fn begin(config: &KeyFile, source: &Source, now: UnixTime) -> Outcome<usize>
         return Err(Failure::new(format!("{} {what}", path.display())).help(help).into());
     }
     let entries: Vec<Revocation> = state.listed(now.secs()).copied().collect();
-    let (list, signature) = sign_list(&signer, state.times().list_number(0, now), now, ListKind::Whole, &entries);
-    put(&path, &[&signature, &list])?;
+    let (list, signature) = sign_list(signer, state.times().list_number(0, now), now, ListKind::Whole, &entries);
+    put(path, &[&signature, &list])?;
     Ok(entries.len())
 }
 

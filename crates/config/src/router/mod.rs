@@ -10,7 +10,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::Prefix;
@@ -24,6 +23,7 @@ use super::parse::{EthernetAddress, Text};
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::Failures;
+pub use crate::key_files::forwarding::FormatName;
 use crate::key_files::forwarding::ForwardingKeys;
 use icing::IcingSection;
 use platypus::PlatypusSection;
@@ -71,29 +71,6 @@ pub struct ForwardingSection {
     pub workers: Spanned<u64>,
     /// The core of each thread. Default: the system chooses.
     pub cores: Option<Spanned<Vec<usize>>>,
-}
-
-/// The packet format.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum FormatName {
-    /// SCION.
-    Scion,
-    /// Platypus.
-    Platypus,
-    /// ICING.
-    Icing,
-}
-
-impl FormatName {
-    /// Its name in configurations and key files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Scion => "scion",
-            Self::Platypus => "platypus",
-            Self::Icing => "icing",
-        }
-    }
 }
 
 impl RouterFile {

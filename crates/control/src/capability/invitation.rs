@@ -11,9 +11,10 @@ use std::str::FromStr;
 use wayleave_core::wire::{Ascii, List16, Malformed, is_text};
 use wayleave_packet::platypus::header::Principal;
 
-use super::credential::Terms;
-use super::state::MAX_NAME;
+use super::terms::Terms;
 
+/// Characters of an account's name, which an invitation may bring.
+pub const MAX_NAME: usize = 64;
 /// Grants of one invitation.
 pub const MAX_INVITED: usize = 16;
 /// Invitations that are remembered, used and withdrawn ones included.

@@ -14,7 +14,7 @@ use wayleave_crypto::lanes::{Block, CpuKernel, Parts, cmac_each};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_packet::platypus::header::{Capability, Delegation, Principal};
 
-use super::credential::Terms;
+use super::terms::Terms;
 use super::zone::Zone;
 
 const MASTER: &Block = b"wl-cap-master-v1";

@@ -5,20 +5,17 @@ use hickory_proto::rr::rdata::opt::EdnsOption;
 use hickory_proto::rr::{DNSClass, Name, RData, RecordType};
 
 use super::answer::SEALED;
+use super::dns::{OPTION, PADDING};
 use super::zone::Zone;
 
 /// Octets of a datagram that we send and receive.
 pub const MAX_UDP: u16 = 1232;
 /// What is asked for.
 pub(super) const QUESTION_TYPE: RecordType = RecordType::TXT;
-/// Number of the padding option (RFC 7830).
-pub(super) const PADDING: u16 = 12;
 /// Questions are padded to multiples of this (RFC 8467 section 4.1).
 const BLOCK: usize = 128;
 /// Octets of a TXT record with an answer in one string, its name compressed.
 pub(super) const ANSWER_RECORD: usize = 2 + 10 + 1 + SEALED;
-/// Octets of an option without data.
-const OPTION: usize = 4;
 /// Records of an answer that are looked at.
 const MAX_RECORDS: usize = 8;
 

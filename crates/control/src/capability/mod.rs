@@ -12,6 +12,7 @@ mod channel;
 mod charged;
 mod cookie;
 mod credential;
+mod dns;
 mod index;
 mod invitation;
 mod invitation_line;
@@ -20,8 +21,8 @@ mod lookup;
 mod message;
 mod name;
 mod order_limits;
+mod plain_question;
 mod policy;
-mod quick;
 mod rate_limit;
 mod redemption;
 mod renewal;
@@ -31,6 +32,7 @@ mod router_server;
 mod sealed;
 mod server;
 mod state;
+mod terms;
 mod usage;
 mod zone;
 
@@ -39,10 +41,10 @@ pub use channel::{
     CHANGES, ChannelMessage, ChargedAccount, MAX_CHANGES, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, SharedRate,
 };
 pub use charged::Month;
-pub use credential::{Credential, CredentialError, PREFIX, Terms};
+pub use credential::{Credential, CredentialError, PREFIX};
 pub use invitation::{
     BadInvitationId, Invitation, InvitationError, InvitationId, InvitationStatus, MAX_INVITATIONS, MAX_INVITED,
-    REMEMBERED,
+    MAX_NAME, REMEMBERED,
 };
 pub use invitation_line::{ApiUrl, BadApiUrl, INVITATION_PREFIX, InvitationLine, InvitationLineError, MAX_URL};
 pub use keys::{AccountKey, Handle, MasterKey, ProviderKey};
@@ -64,10 +66,11 @@ pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
 };
 pub use state::{
-    Change, ChangeBody, ChangeError, ChangeTimes, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS, MAX_NAME,
-    MAX_PIECE, MAX_PIECES, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PAST, Restoring,
-    SnapshotError, SnapshotHead, State,
+    Change, ChangeBody, ChangeError, ChangeTimes, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS, MAX_PIECE,
+    MAX_PIECES, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PAST, Restoring, SnapshotError,
+    SnapshotHead, State,
 };
+pub use terms::Terms;
 pub use usage::{
     Accepted, AccountPeriods, Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, Reporter,
     RouterNumber, Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,

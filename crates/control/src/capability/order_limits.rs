@@ -7,8 +7,8 @@ use std::time::Duration;
 use wayleave_core::Instant;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Principal};
 
-use super::credential::Terms;
 use super::request::{Status, WINDOW};
+use super::terms::Terms;
 use crate::budget::Budget;
 
 /// Orders in a second, and at once: each is written to the disk.

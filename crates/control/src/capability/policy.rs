@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use super::credential::Terms;
+use super::terms::Terms;
 
 /// Rules, at most.
 pub const MAX_RULES: usize = 1_024;

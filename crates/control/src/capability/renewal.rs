@@ -113,9 +113,9 @@ impl Renewal {
 
     /// A look-up has ended.
     pub fn done(&mut self, result: Result<Obtained, LookupFailure>, now: UnixTime) {
-        let Some(asked) = self.asking.take() else { return };
+        let Some(requested) = self.asking.take() else { return };
         (self.ended, self.confirms) = (Some(now), false);
-        let result = result.and_then(|obtained| match obtained.secret.capability.epoch == asked {
+        let result = result.and_then(|obtained| match obtained.secret.capability.epoch == requested {
             true => Ok(obtained),
             // The driver's mistake.
             false => Err(LookupFailure::Forged),
@@ -123,8 +123,8 @@ impl Renewal {
         match result {
             Ok(obtained) => {
                 let current = epoch::epoch_at(self.credential.terms.interval, now);
-                self.secrets.retain(|(of, _)| *of != asked && of.saturating_add(1) >= current);
-                self.secrets.push((asked, obtained.secret.key().clone()));
+                self.secrets.retain(|(of, _)| *of != requested && of.saturating_add(1) >= current);
+                self.secrets.push((requested, obtained.secret.key().clone()));
                 self.secrets.sort_unstable_by_key(|(of, _)| *of);
                 (self.failure, self.failures, self.pause) = (None, 0, None);
                 self.share = u16::from_be_bytes(self.rng.bytes());
@@ -132,7 +132,7 @@ impl Renewal {
             Err(failure) => {
                 if let LookupFailure::Denied(Denial::Revoked) = failure {
                     // The provider's word, under a MAC: waypoints refuse what is stamped with it.
-                    self.secrets.retain(|(of, _)| *of != asked);
+                    self.secrets.retain(|(of, _)| *of != requested);
                 }
                 let pause = self.pause_after(failure);
                 self.failures = self.failures.saturating_add(1);
@@ -182,8 +182,8 @@ mod tests {
     use wayleave_packet::platypus::header::{Interval, Principal, Width};
 
     use super::super::answer::EpochSecret;
-    use super::super::credential::Terms;
     use super::super::keys::MasterKey;
+    use super::super::terms::Terms;
     use super::*;
 
     const INTERVAL: u64 = 12;
@@ -213,12 +213,12 @@ mod tests {
     }
 
     /// A holder that is looked at each second for `epochs` key epochs, and what it asked for: second and epoch.
-    fn asked(renewal: &mut Renewal, epochs: u64) -> Vec<(u64, u32)> {
-        let mut asked = Vec::new();
+    fn requests(renewal: &mut Renewal, epochs: u64) -> Vec<(u64, u32)> {
+        let mut requests = Vec::new();
         for now in BEGIN..BEGIN + (epochs << INTERVAL) {
             if let Some(epoch) = renewal.due(second(now)) {
                 assert_eq!(renewal.due(second(now)), None, "one at a time");
-                asked.push((now, epoch));
+                requests.push((now, epoch));
                 let found = found(renewal, epoch);
                 renewal.done(found, second(now));
             }
@@ -226,17 +226,17 @@ mod tests {
             assert!(renewal.secrets().iter().any(|(of, _)| *of == current), "{now}");
             assert!(renewal.secrets().len() <= 3);
         }
-        asked
+        requests
     }
 
     #[test]
     fn each_epoch_is_asked_for_once_and_ahead_at_an_instant_of_each_holders_own() {
         let mut instants = Vec::new();
         for seed in 0..32 {
-            let asked = asked(&mut renewal(seed), 10);
-            let epochs: Vec<u32> = asked.iter().map(|(_, epoch)| *epoch).collect();
+            let requests = requests(&mut renewal(seed), 10);
+            let epochs: Vec<u32> = requests.iter().map(|(_, epoch)| *epoch).collect();
             assert_eq!(epochs, (400_000..400_011).collect::<Vec<u32>>());
-            for (now, epoch) in &asked[1..] {
+            for (now, epoch) in &requests[1..] {
                 let left = (u64::from(*epoch) << INTERVAL) - now;
                 assert!((256..=1_024).contains(&left), "{left}");
                 instants.push(left);

@@ -12,10 +12,11 @@ use wayleave_crypto::hash::hash;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
-use super::credential::{Credential, Terms};
+use super::credential::Credential;
 use super::keys::{Handle, MasterKey};
 use super::message::{self, Reply, ReplyError};
 use super::name::signed_labels;
+use super::terms::Terms;
 
 /// Seconds by which the clocks of holder and server may differ: a request is good for as long.
 pub const WINDOW: u64 = 300;

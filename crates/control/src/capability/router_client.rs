@@ -178,7 +178,7 @@ impl RouterClient {
             return None;
         }
         let is_overdue = self.reported.is_none_or(|at| now.since(at) >= TIMEOUT);
-        let report = match self.reporter.asked() {
+        let report = match self.reporter.pending() {
             Some(report) if is_overdue => report.clone(),
             _ => self.reporter.report()?,
         };
@@ -228,7 +228,7 @@ impl RouterClient {
             ChannelMessage::Answer(answer) => {
                 let is_behind = self.reporter.answered(answer);
                 // An answer to another report leaves the time of the one that waits, or that one would never be repeated.
-                self.reported = self.reported.filter(|_| self.reporter.asked().is_some());
+                self.reported = self.reported.filter(|_| self.reporter.pending().is_some());
                 Ok(if is_behind { vec![RouterClientEvent::Behind] } else { Vec::new() })
             }
             ChannelMessage::Refused { why, .. } => {

@@ -184,9 +184,9 @@ pub struct RouterServer {
     list: Option<(u64, Arc<[u8]>)>,
     /// When changes of the list's records were signed.
     times: ChangeTimes,
-    /// Routers that have a list of other records, and those of which the operator was told since the start.
+    /// Routers that have a list of other records, and those that were reported to the operator since the start.
     ahead: BTreeMap<RouterNumber, u64>,
-    told: BTreeSet<RouterNumber>,
+    reported: BTreeSet<RouterNumber>,
     waiting: VecDeque<Waiting>,
     submitted: u64,
     persisted: u64,
@@ -208,7 +208,7 @@ impl RouterServer {
             list: None,
             times: ChangeTimes::default(),
             ahead: config.ahead,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             waiting: VecDeque::new(),
             submitted: 0,
             persisted: 0,
@@ -407,6 +407,8 @@ impl RouterServer {
         if self.is_store_behind() {
             return;
         }
+        // After the closing, also in the store, where batches become durable in this order: totals that were folded by a closing that is
+        // not there would come again.
         if let Some(Fold { changed, removed }) = self.ledger.fold(FOLDED).filter(|fold| !fold.removed.is_empty()) {
             self.persist(UsageBatch { records: changed, removed, ..UsageBatch::default() });
         }
@@ -448,7 +450,7 @@ impl RouterServer {
             Some(Some(true)) | None => self.set_ahead(router, None),
         }
         if let Some(has) = self.ahead.get(&router).copied() {
-            if self.told.insert(router) {
+            if self.reported.insert(router) {
                 self.event(RouterEvent::Ahead { router, has, own: number });
             }
             return;
@@ -479,7 +481,7 @@ impl RouterServer {
             return;
         }
         if has.is_none() {
-            self.told.remove(&router);
+            self.reported.remove(&router);
         }
         self.persist(UsageBatch { ahead: Some((router, has)), ..UsageBatch::default() });
     }

@@ -21,13 +21,14 @@ use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
 
 use super::answer::{Answer, Denial, EpochSecret, SEALED};
 use super::cookie::{CookieKey, Presented};
+use super::dns::{COOKIE, COOKIE_OPTION, HEADER, IN_CLASS, OPT, OPT_TYPE, PLAIN_UDP, TXT_TYPE};
 use super::index::EpochIndex;
 use super::keys::{MasterKey, ProviderKey};
 use super::message::{ANSWER_RECORD, MAX_UDP};
 use super::name::{LookupName, NameError, RequestName};
 use super::order_limits::{OrderBudgets, PastOrders};
+use super::plain_question::PlainQuestion;
 use super::policy::LookupPolicy;
-use super::quick::PlainQuestion;
 use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
 use super::sealed::SealedSecrets;
@@ -39,20 +40,6 @@ const STATIC_TTL: u32 = 3_600;
 const NEGATIVE_TTL: u32 = 5;
 /// Seconds that a denial may be cached, at most.
 const DENIAL_TTL: u32 = 60;
-/// Octets of a datagram to who does not say more (RFC 1035 section 4.2.1).
-const PLAIN_UDP: usize = 512;
-/// Number of the cookie option.
-pub(super) const COOKIE: u16 = 10;
-/// Octets of a header.
-pub(super) const HEADER: usize = 12;
-/// Octets of an OPT record without options (RFC 6891 section 6.1.2).
-pub(super) const OPT: usize = 11;
-/// Octets of a cookie option: code, length, both parts.
-const COOKIE_OPTION: usize = 2 + 2 + 8 + 16;
-/// Numbers of types and of the class.
-const TXT_TYPE: u8 = 16;
-pub(super) const OPT_TYPE: u8 = 41;
-pub(super) const IN_CLASS: u8 = 1;
 /// A sealed answer is one character-string (RFC 1035 section 3.3), and its record has a length of one octet.
 const _: () = assert!(SEALED < 255);
 /// What the zone's apex has as a static record.
@@ -353,6 +340,7 @@ impl KeyServer {
         self.state.is_continued_by(&state)?;
         state.keep_times(&self.state);
         self.state = state;
+        // Both name grants by their slots in the state before.
         self.indexes.clear();
         self.sealed.clear();
         Ok(())
@@ -431,23 +419,23 @@ impl KeyServer {
     /// Handles one message.
     pub fn serve(&mut self, octets: &[u8], client: Client, now: Now) -> Served {
         match PlainQuestion::read(octets, &self.zone) {
-            Some(quick) => self.serve_lookup(&quick, octets.len(), client, now),
+            Some(plain) => self.serve_lookup(&plain, octets.len(), client, now),
             None => self.serve_any(octets, client, now),
         }
     }
 
     /// Handles a look-up as [`Self::serve_any`] does, without making more of the message than its answer needs.
-    fn serve_lookup(&mut self, quick: &PlainQuestion<'_>, length: usize, client: Client, now: Now) -> Served {
+    fn serve_lookup(&mut self, plain: &PlainQuestion<'_>, length: usize, client: Client, now: Now) -> Served {
         let question = Question {
-            id: quick.id,
-            recursion_desired: quick.recursion_desired,
-            is_extended: quick.payload.is_some(),
-            ..self.question(quick.payload, quick.cookie, length, client, now)
+            id: plain.id,
+            recursion_desired: plain.recursion_desired,
+            is_extended: plain.payload.is_some(),
+            ..self.question(plain.payload, plain.cookie, length, client, now)
         };
         let content = match self.rate(&question, now) {
             Verdict::Answer => {
                 self.count(now);
-                match self.answer_lookup(&question, quick.wire, &quick.name, now) {
+                match self.answer_lookup(&question, plain.wire, &plain.name, now) {
                     Ok(octets) => return Served::Reply(octets),
                     Err(content) => content,
                 }
@@ -461,7 +449,7 @@ impl KeyServer {
                 return Served::Nothing;
             }
         };
-        let name = Name::read(&mut BinDecoder::new(quick.wire)).unwrap_or_else(|_| self.apex.clone()); // it was read once
+        let name = Name::read(&mut BinDecoder::new(plain.wire)).unwrap_or_else(|_| self.apex.clone()); // it was read once
         Served::Reply(self.respond(&question, Query::query(name, RecordType::TXT), content, now))
     }
 
@@ -595,6 +583,7 @@ impl KeyServer {
             }
             Ok(()) => {
                 self.counters.orders += 1;
+                // Not before it is durable: an order that could not be written may be given again.
                 self.past_orders.insert(&order.digest, Status::Done, now.instant);
                 Status::Done
             }
@@ -668,10 +657,10 @@ impl KeyServer {
     }
 
     /// Whether the holder of a grant with these times has the secret of the epoch that was asked for.
-    fn decide(&self, grant: &Grant, asked: u32, now: UnixTime) -> Result<(), Denial> {
-        let begin = epoch::epoch_begin(grant.terms.interval, asked);
-        let end = epoch::epoch_begin(grant.terms.interval, asked.saturating_add(1));
-        if self.state.is_revoked(&grant.terms, asked) {
+    fn decide(&self, grant: &Grant, requested: u32, now: UnixTime) -> Result<(), Denial> {
+        let begin = epoch::epoch_begin(grant.terms.interval, requested);
+        let end = epoch::epoch_begin(grant.terms.interval, requested.saturating_add(1));
+        if self.state.is_revoked(&grant.terms, requested) {
             return Err(Denial::Revoked);
         }
         // A secret holds for a whole epoch: it is given if the grant holds in a part of it, and now or ahead of its beginning.
@@ -708,6 +697,7 @@ impl KeyServer {
             self.counters.orders_forged += 1;
             return Err(self.no_name());
         };
+        // Before the past orders are looked at: these are forgotten after a few windows, and an older order would be carried out again.
         if request.time.abs_diff(now.unix.secs()) > WINDOW {
             self.counters.orders_clock += 1;
             return Ok((signed, key, Err(Status::Clock)));
@@ -755,7 +745,7 @@ impl KeyServer {
             let terms = terms.ok_or(Status::NotAllowed)?;
             return match self.state.find(&terms) {
                 Some(_) => Ok(None),
-                None if !self.state.has_room_to_delegate(&grant.terms) => Err(Status::Full),
+                None if !self.state.is_within_delegation_quota(&grant.terms) => Err(Status::Full),
                 None => Ok(Some(ChangeBody::Grant(Grant { terms, ..*grant }))),
             };
         }
@@ -763,7 +753,7 @@ impl KeyServer {
         if self.state.is_listed(&entry) {
             return Ok(None);
         }
-        if entry.epoch.is_none() && !self.state.has_room_to_revoke(&grant.terms, &entry) {
+        if entry.epoch.is_none() && !self.state.is_within_revocation_quota(&grant.terms, &entry) {
             return Err(Status::Full);
         }
         Ok(Some(ChangeBody::Revoke(entry)))

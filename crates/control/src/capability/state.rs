@@ -4,8 +4,8 @@
 //! Each change names the one before by its digest, so that a writer that was set back to an old copy of its records cannot go on
 //! without every replica noticing. Accounts are compact: see [`State::memory`].
 
+mod quota;
 mod restoring;
-mod room;
 mod snapshot;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -21,17 +21,15 @@ use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 
-use super::credential::Terms;
-use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations};
+use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
 use super::keys::{MasterKey, ProviderKey};
+use super::terms::Terms;
 use super::usage::Reopening;
 
+pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
 pub use restoring::Restoring;
-pub use room::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
 pub use snapshot::{MAX_PIECE, MAX_PIECES, PAST, SnapshotError, SnapshotHead};
 
-/// Characters of an account's name.
-pub const MAX_NAME: usize = 64;
 /// Grants of one account, delegations included.
 pub const MAX_GRANTS: usize = 4_096;
 /// Waypoints of one provider.
@@ -625,7 +623,7 @@ impl State {
                 if not_before > not_after {
                     return Err(ChangeError::Times);
                 }
-                self.check_room(std::slice::from_ref(terms))
+                self.check_capacity(std::slice::from_ref(terms))
             }
             ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
                 self.find(terms).map(|_| ()).ok_or(ChangeError::NoGrant)
@@ -638,17 +636,17 @@ impl State {
             ChangeBody::Revoke(_) | ChangeBody::Lift(_) => Ok(()),
             ChangeBody::Invite(invitation) => {
                 self.invitations.check(invitation, issued)?;
-                self.check_room(&invitation.terms)
+                self.check_capacity(&invitation.terms)
             }
             ChangeBody::Redeem { invitation, .. } => {
-                self.check_room(&self.invitations.redeemable(*invitation, issued)?.terms)
+                self.check_capacity(&self.invitations.redeemable(*invitation, issued)?.terms)
             }
             ChangeBody::Uninvite(invitation) => Ok(self.invitations.withdrawable(*invitation)?),
         }
     }
 
-    /// Whether there is room for grants of one principal.
-    fn check_room(&self, all: &[Terms]) -> Result<(), ChangeError> {
+    /// Whether the limits leave space for these grants of one principal.
+    fn check_capacity(&self, all: &[Terms]) -> Result<(), ChangeError> {
         let Some(principal) = all.first().map(|terms| terms.principal) else { return Ok(()) };
         let new_waypoints = all.iter().enumerate().filter(|(at, terms)| {
             !self.waypoints.contains(&terms.waypoint) && all[..*at].iter().all(|other| other.waypoint != terms.waypoint)

@@ -97,7 +97,7 @@ pub struct Reporter<A> {
     /// Accounts whose total the server has not acknowledged.
     unknown: BTreeSet<A>,
     /// The report that waits for its answer.
-    asked: Option<UsageReport<A>>,
+    pending: Option<UsageReport<A>>,
     number: u64,
 }
 
@@ -105,7 +105,7 @@ impl<A: Copy + Ord> Reporter<A> {
     /// Reports what `journal` holds above `base`; both are kept together with the totals.
     #[must_use]
     pub fn new(journal: JournalId, base: BTreeMap<A, Usage>) -> Self {
-        Self { journal, base, totals: BTreeMap::new(), unknown: BTreeSet::new(), asked: None, number: 0 }
+        Self { journal, base, totals: BTreeMap::new(), unknown: BTreeSet::new(), pending: None, number: 0 }
     }
 
     /// The journal that is reported.
@@ -124,25 +124,25 @@ impl<A: Copy + Ord> Reporter<A> {
 
     /// A link to the server is up: all totals are reported again, since the server may have been put back too.
     pub fn connected(&mut self) {
-        (self.asked, self.number) = (None, 0);
+        (self.pending, self.number) = (None, 0);
         self.unknown.extend(self.totals.keys());
     }
 
     /// The report that waits for its answer. Repeated as it is, an answer to any copy of it counts: where answers are always late,
     /// one to a report of another number would never be the one that is waited for.
     #[must_use]
-    pub fn asked(&self) -> Option<&UsageReport<A>> {
-        self.asked.as_ref()
+    pub fn pending(&self) -> Option<&UsageReport<A>> {
+        self.pending.as_ref()
     }
 
     /// The last report was refused: the same totals may be reported again, under another number.
     pub fn refused(&mut self) {
-        self.asked = None;
+        self.pending = None;
     }
 
     /// The next report, unless one waits for its answer or there is nothing to say.
     pub fn report(&mut self) -> Option<UsageReport<A>> {
-        if self.asked.is_some() || self.unknown.is_empty() {
+        if self.pending.is_some() || self.unknown.is_empty() {
             return None;
         }
         self.number += 1;
@@ -152,20 +152,20 @@ impl<A: Copy + Ord> Reporter<A> {
         };
         let entries = self.unknown.iter().take(MAX_ENTRIES).map(entry).collect();
         let report = UsageReport { journal: self.journal, number: self.number, entries };
-        self.asked = Some(report.clone());
+        self.pending = Some(report.clone());
         Some(report)
     }
 
     /// Takes an answer over. Returns whether the router must go on under a new identity: [`Self::begin`].
     pub fn answered(&mut self, answer: UsageAnswer) -> bool {
-        let Some(report) = self.asked.take_if(|asked| asked.number == answer.number) else { return false };
+        let Some(report) = self.pending.take_if(|pending| pending.number == answer.number) else { return false };
         if answer.is_behind {
             return true;
         }
-        for (account, told) in report.entries {
+        for (account, reported) in report.entries {
             let base = self.base.get(&account).copied().unwrap_or_default();
             let total = self.totals.get(&account).copied().unwrap_or_default();
-            if total.above(base) == told {
+            if total.above(base) == reported {
                 self.unknown.remove(&account);
             }
         }
@@ -177,16 +177,16 @@ impl<A: Copy + Ord> Reporter<A> {
         self.journal = journal;
         self.base = self.totals.clone();
         self.unknown.clear();
-        self.asked = None;
+        self.pending = None;
         &self.base
     }
 
     /// Whether an account to which nothing more is charged may leave: the server has its total, and no answer is awaited about it.
     #[must_use]
     pub fn is_forgettable(&self, account: &A) -> bool {
-        let is_asked =
-            self.asked.as_ref().is_some_and(|report| report.entries.iter().any(|(other, _)| other == account));
-        !is_asked && self.totals.contains_key(account) && self.is_known(account)
+        let is_pending =
+            self.pending.as_ref().is_some_and(|report| report.entries.iter().any(|(other, _)| other == account));
+        !is_pending && self.totals.contains_key(account) && self.is_known(account)
     }
 
     /// Forgets such an account, once the store has taken the removal of its total and of its base. Before, the account has to stay:
@@ -229,7 +229,7 @@ wayleave_core::wire! {
         #[error("more than {MAX_JOURNALS} journals: the router has lost its memory too often")]
         2 = TooManyJournals,
         #[error("more accounts than the server keeps")]
-        3 = NoRoom,
+        3 = LedgerFull,
     }
 }
 
@@ -406,11 +406,12 @@ impl<A: Copy + Ord> Ledger<A> {
         }
         let since = self.late_since(now);
         let of = (router, report.journal);
+        // Counted before anything changes: a report is taken as a whole or not at all.
         let fresh: BTreeSet<(JournalId, A)> =
             entries.iter().flat_map(|(account, total)| self.fresh(of, account, *total, since)).collect();
         // What needs no room is taken from whoever has some already, also when sums have filled the ledger.
         if !fresh.is_empty() && self.count + fresh.len() > self.limit {
-            return Err(UsageRefusal::NoRoom);
+            return Err(UsageRefusal::LedgerFull);
         }
         for (account, total) in &entries {
             self.note(account);

@@ -68,11 +68,11 @@ mod tests {
         let branch = master.root(epoch).descend(Tag(0x4000_0000), 2).expect("under the root");
         assert!(keys.delegate(branch, epoch));
         let now = begin + 4_000;
-        let asked = begin + 4_600;
-        let (expiry, consent) = keys.consent(&PATH, 3, Tag(0x4000_0001), asked, now).expect("under the prefix");
+        let requested = begin + 4_600;
+        let (expiry, consent) = keys.consent(&PATH, 3, Tag(0x4000_0001), requested, now).expect("under the prefix");
         assert_eq!(expiry, begin + 4_095);
         assert_eq!(consent, master.consent(&PATH, 3, Tag(0x4000_0001), expiry));
-        assert_eq!(keys.consent(&PATH, 3, Tag(0x8000_0001), asked, now), None);
+        assert_eq!(keys.consent(&PATH, 3, Tag(0x8000_0001), requested, now), None);
         // Neither before the epoch nor after it.
         assert_eq!(keys.consent(&PATH, 3, Tag(0x4000_0001), begin - 1, begin - 100), None);
         assert_eq!(keys.consent(&PATH, 3, Tag(0x4000_0001), begin + 5_000, begin + 4_100), None);

@@ -273,8 +273,8 @@ impl ConsentServer {
         let has_budget = state.budget.take(now.instant);
         let (request, answer) = match Frame::decode(octets) {
             Ok(Frame { request, .. }) if !has_budget => (request, Err(Refusal::TooOften)),
-            Ok(Frame { request, body: Body::Consent { membership, request: asked } }) => {
-                (request, self.consent(peer, &membership, &asked, &mut audit, now))
+            Ok(Frame { request, body: Body::Consent { membership, request: signed } }) => {
+                (request, self.consent(peer, &membership, &signed, &mut audit, now))
             }
             Ok(Frame { request, .. }) => (request, Err(Refusal::Malformed)),
             Err(_) => (0, Err(Refusal::Malformed)),
@@ -304,14 +304,14 @@ impl ConsentServer {
         &mut self,
         peer: IdentityKey,
         membership: &Signed<Membership>,
-        asked: &Signed<ConsentRequest>,
+        signed: &Signed<ConsentRequest>,
         audit: &mut Audit,
         now: Now,
     ) -> Result<Signed<ConsentAnswer>, Refusal> {
         if !self.is_ready {
             return Err(Refusal::Recovering);
         }
-        let request = asked.object();
+        let request = signed.object();
         let unix = now.unix.secs();
         let realm = self.database.realm();
         if request.realm != realm || membership.object().realm != realm {
@@ -338,8 +338,9 @@ impl ConsentServer {
         if !membership.object().holds(unix) || self.database.is_revoked(&peer) {
             return Err(if self.database.is_revoked(&peer) { Refusal::Revoked } else { Refusal::Expired });
         }
-        let (_, key) = ConsentRequest::verify(asked, now.unix).map_err(|_| Refusal::Signature)?;
+        let (_, key) = ConsentRequest::verify(signed, now.unix).map_err(|_| Refusal::Signature)?;
         self.check_claim(&request.path.sender, peer, key.not_after.into(), unix)?;
+        // Before the decision: each request is decided once, whatever comes of it.
         self.remember_nonce(request, unix);
         let hash = request.path.hash().map_err(|_| Refusal::Malformed)?;
         audit.path = Some(hash);
@@ -357,7 +358,7 @@ impl ConsentServer {
         let answer = ConsentAnswer {
             realm,
             server: self.own,
-            request: asked.digest(),
+            request: signed.digest(),
             expiry,
             ephemeral: DhSecret::from_seed(&seed).public(),
             sealed: [0; 64],
@@ -426,8 +427,8 @@ impl ConsentServer {
     /// The ID is nobody else's: neither by an advert nor by a request. The claim is noted.
     fn check_claim(&mut self, id: &NodeId, by: IdentityKey, until: u64, unix: u64) -> Result<(), Refusal> {
         let advertised = self.database.claimant(id, unix);
-        let asked = self.claims.get(id).filter(|(_, until)| *until >= unix).map(|(by, _)| *by);
-        if let Some(other) = advertised.or(asked).filter(|other| *other != by) {
+        let requested = self.claims.get(id).filter(|(_, until)| *until >= unix).map(|(by, _)| *by);
+        if let Some(other) = advertised.or(requested).filter(|other| *other != by) {
             return Err(Refusal::IdClaimed(other));
         }
         if self.claimed.len() >= MAX_SENDERS {
@@ -439,7 +440,8 @@ impl ConsentServer {
             self.claims.retain(|_, (by, _)| claimed.contains_key(by));
         }
         if self.claims.get(id).is_some_and(|(other, _)| *other != by) {
-            // That claim has ended, or the ID's advert has come meanwhile.
+            // That claim has ended, or the ID's advert has come meanwhile. It leaves the list of who made it too, whose oldest entry takes its
+            // claim along when the list is full: by then that would be this one.
             self.forget_claim(id);
         }
         let ids = self.claimed.entry(by).or_default();

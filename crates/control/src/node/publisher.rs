@@ -264,6 +264,7 @@ impl Publisher {
     pub(super) fn work(&mut self, now: Now) -> Vec<Wish> {
         let mut wishes = Vec::new();
         let unix = now.unix.secs();
+        // Before the advert, which is made of these IDs; and the wish for them first, so that the node knows their secrets by then.
         let ids = self.ids_at(unix);
         if ids.iter().map(|id| id.key).ne(self.ids.iter().map(|id| id.key)) {
             wishes.push(Wish::Ids(ids.clone()));

@@ -395,14 +395,14 @@ impl Machine for PathClient {
             PathClientInput::Frame { from, octets } => self.frame(from, &octets, now),
             PathClientInput::Unreachable(identity) => {
                 let servers = &self.servers;
-                let is_asked = |entry: &Entry| {
+                let is_waiting = |entry: &Entry| {
                     let flight = entry.flight.as_ref();
                     flight
                         .and_then(|flight| servers.get(flight.server))
                         .is_some_and(|server| server.identity == identity)
                 };
                 let hosts: Vec<Host> =
-                    self.hosts.iter().filter(|(_, entry)| is_asked(entry)).map(|(host, _)| host.clone()).collect();
+                    self.hosts.iter().filter(|(_, entry)| is_waiting(entry)).map(|(host, _)| host.clone()).collect();
                 hosts.iter().for_each(|host| self.fail(host, PathFailure::Unreachable, now));
             }
             PathClientInput::Partials(partials) => self.partials = partials,

@@ -104,7 +104,7 @@ enum Pending {
     /// Who asked for it, unless the operator ordered it.
     Renewal {
         membership: Signed<Membership>,
-        asked: Option<(u64, u32)>,
+        requester: Option<(u64, u32)>,
     },
     Withdrawal,
 }
@@ -280,6 +280,7 @@ impl Registrar {
         if self.is_revoked(&join.identity) {
             return Err(JoinError::Revoked);
         }
+        // Before the invitation's end is looked at: who joined by it in time gets the membership again also later, if the answer was lost.
         match self.used.get(&invitation.key) {
             Some(None) => return Err(JoinError::Withdrawn),
             Some(Some(by)) if *by != join.identity => return Err(JoinError::Used),
@@ -363,17 +364,17 @@ impl Registrar {
         Ok(())
     }
 
-    fn give(&mut self, membership: Signed<Membership>, asked: Option<(u64, u32)>) {
+    fn give(&mut self, membership: Signed<Membership>, requester: Option<(u64, u32)>) {
         self.insert(membership.clone());
         let records = vec![Record::Membership(membership.clone())];
-        self.persist(records, Pending::Renewal { membership, asked });
+        self.persist(records, Pending::Renewal { membership, requester });
     }
 
     /// The membership for a node that asks for a later one than `number`: what it was granted before, for as long as before.
     /// Nothing is signed anew before half of the last one is over, however often it asks.
     fn renewal(
         &mut self,
-        asked: (u64, u32),
+        requester: (u64, u32),
         peer: &IdentityKey,
         number: u64,
         now: UnixTime,
@@ -387,6 +388,7 @@ impl Registrar {
         let signed = self.members.get(peer).ok_or(JoinError::NotMember)?;
         let before = signed.object();
         let is_of_peer = |pending: &Pending| matches!(pending, Pending::Renewal { membership, .. } if membership.object().identity == *peer);
+        // Before the membership is compared: one that waits to be stored is the member's already, and would be handed out undurable.
         if self.pending.values().any(is_of_peer) {
             return Err(JoinError::Busy);
         }
@@ -403,7 +405,7 @@ impl Registrar {
             return Err(JoinError::Taken);
         }
         let membership = Signed::sign(&later(before, lasts, now), &self.key).map_err(JoinError::Malformed)?;
-        self.give(membership, Some(asked));
+        self.give(membership, Some(requester));
         Ok(None)
     }
 
@@ -415,8 +417,8 @@ impl Registrar {
                 RegistrarEvent::Admitted(membership)
             }
             Some(Pending::Revocation(list)) => RegistrarEvent::Revoked(list),
-            Some(Pending::Renewal { membership, asked }) => {
-                if let Some((link, request)) = asked {
+            Some(Pending::Renewal { membership, requester }) => {
+                if let Some((link, request)) = requester {
                     let answer = Ok(membership.clone());
                     self.outputs.push_back(RegistrarOutput::Reply { link, request, answer });
                 }

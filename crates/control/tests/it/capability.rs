@@ -258,16 +258,16 @@ fn a_secret_that_is_looked_up_is_the_waypoints_own_and_takes_one_question() {
     let now = at(0);
     let keys = WaypointKeys::new(waypoint_key());
     for epoch in [epoch_at(now), epoch_at(now) + 1, epoch_at(now) - 1] {
-        let mut asked = 0;
+        let mut questions = 0;
         let (outcome, events) = run(&credential, epoch, now, vec![resolver(1)], |_, transport, octets| {
-            asked += 1;
+            questions += 1;
             assert_eq!(transport, Transport::Udp);
             let answer = reply(&mut server, octets, transport, now);
             assert!(answer.len() <= octets.len(), "{} for {}", answer.len(), octets.len());
             vec![answer]
         });
         let obtained = outcome.expect("a secret");
-        assert_eq!((asked, events), (1, vec![]));
+        assert_eq!((questions, events), (1, vec![]));
         let hop = obtained.secret.hop();
         assert_eq!(keys.stamp_key(&hop.capability), Some(hop.key));
         assert_eq!(obtained.until, u64::from(epoch + 1) << 12);
@@ -693,8 +693,8 @@ fn forged_late_and_foreign_orders_change_nothing() {
         let ordering =
             Ordering::new(credential.clone(), Order::RevokeEpoch, [3; 4], epoch_at(at(0)), UnixTime(wrong * 1_000_000));
         let answer = reply(&mut server, &ordering.question(3), Transport::Udp, at(0));
-        let told = ordering.read(&answer, 3).expect("an answer").expect("acknowledged");
-        assert_eq!((told.status, told.time), (Status::Clock, NOW));
+        let acknowledged = ordering.read(&answer, 3).expect("an answer").expect("acknowledged");
+        assert_eq!((acknowledged.status, acknowledged.time), (Status::Clock, NOW));
         assert_eq!(ordering.read(&answer, 4), Err(ReplyError::Id));
     }
     assert_eq!(server.state().number(), number);
@@ -959,11 +959,11 @@ fn an_order_that_is_repeated_later_brings_nothing_back_that_was_taken_away_meanw
     ];
     // Each by a holder whose clock is ahead as far as may be, so that it is good for longest, and each with a second one that found it done.
     let ahead = UnixTime((NOW + WINDOW) * 1_000_000);
-    let asked = |order, nonce: u8| {
+    let signed = |order, nonce: u8| {
         let ordering = Ordering::new(whole.clone(), order, [nonce; 4], epoch_at(at(0)), ahead);
         (ordering.question(7), ordering)
     };
-    let questions: Vec<_> = orders.iter().flat_map(|(order, n)| [asked(*order, *n), asked(*order, 10 + n)]).collect();
+    let questions: Vec<_> = orders.iter().flat_map(|(order, n)| [signed(*order, *n), signed(*order, 10 + n)]).collect();
     let status = |server: &mut KeyServer, (question, ordering): &(Vec<u8>, Ordering), now| {
         let answer = reply(server, question, Transport::Tcp, now);
         ordering.read(&answer, 7).expect("an answer").expect("acknowledged").status
@@ -1014,14 +1014,18 @@ fn neither_copies_of_an_order_nor_one_holders_own_keep_others_from_revoking() {
     let captured = Ordering::new(stranger.clone(), foreign, [2; 4], epoch_at(now), now.unix);
     for _ in 0..1_000 {
         let answer = reply(&mut server, &captured.question(2), Transport::Tcp, now);
-        let told = captured.read(&answer, 2).expect("an answer").expect("acknowledged");
-        assert_eq!(told.status, Status::NotAllowed);
+        let acknowledged = captured.read(&answer, 2).expect("an answer").expect("acknowledged");
+        assert_eq!(acknowledged.status, Status::NotAllowed);
     }
     let own = order(&mut server, &stranger, Order::RevokeDelegation { id: id(1), sub: None }, 3, now);
-    assert_eq!((own.map(|told| told.status), server.counters().orders_refused), (Some(Status::Done), 1));
+    assert_eq!(
+        (own.map(|acknowledged| acknowledged.status), server.counters().orders_refused),
+        (Some(Status::Done), 1)
+    );
     // A delegate orders as fast as it can.
     let sub = |number: u32| Order::RevokeDelegation { id: id(7), sub: Some(id(number)) };
-    let statuses = (0..250).map(|n| order(&mut server, &first, sub(n), n as u8, now).map(|told| told.status));
+    let statuses =
+        (0..250).map(|n| order(&mut server, &first, sub(n), n as u8, now).map(|acknowledged| acknowledged.status));
     let statuses: Vec<_> = statuses.collect();
     let done = statuses.iter().filter(|status| **status == Some(Status::Done)).count();
     assert_eq!(done, 20);
@@ -1029,12 +1033,16 @@ fn neither_copies_of_an_order_nor_one_holders_own_keep_others_from_revoking() {
     assert_eq!(server.counters().orders_busy, 230);
     // Another delegate, and the principal itself.
     let of_second = Order::RevokeDelegation { id: id(8), sub: Some(id(1)) };
-    assert_eq!(order(&mut server, &second, of_second, 1, now).map(|told| told.status), Some(Status::Done));
+    assert_eq!(
+        order(&mut server, &second, of_second, 1, now).map(|acknowledged| acknowledged.status),
+        Some(Status::Done)
+    );
     let own = Order::RevokeDelegation { id: id(7), sub: None };
-    assert_eq!(order(&mut server, &whole, own, 2, now).map(|told| told.status), Some(Status::Done));
+    assert_eq!(order(&mut server, &whole, own, 2, now).map(|acknowledged| acknowledged.status), Some(Status::Done));
     // A second later there are two more.
     let later = (0..9).filter(|n| {
-        order(&mut server, &first, sub(1_000 + n), *n as u8, at(1)).is_some_and(|told| told.status == Status::Done)
+        order(&mut server, &first, sub(1_000 + n), *n as u8, at(1))
+            .is_some_and(|acknowledged| acknowledged.status == Status::Done)
     });
     assert_eq!(later.count(), 2);
 }

@@ -48,7 +48,7 @@ fn messages() -> Vec<ChannelMessage> {
         ChannelMessage::SnapshotPiece { number: 12, piece: 1, octets: vec![4, 5] },
         ChannelMessage::End { number: 13, last: [14; 32] },
     ];
-    let refusals = [UsageRefusal::TooLong, UsageRefusal::TooManyJournals, UsageRefusal::NoRoom];
+    let refusals = [UsageRefusal::TooLong, UsageRefusal::TooManyJournals, UsageRefusal::LedgerFull];
     all.extend(refusals.map(|why| ChannelMessage::Refused { number: 2, why }));
     all
 }

@@ -395,11 +395,11 @@ fn a_delegate_of_a_prefix_of_tags_consents_under_it_for_that_epoch_and_has_no_ot
     let epoch = tag_epoch(NOW as u32 + 601);
     let branch = master(1).root(epoch).descend(TRANSIT, 2).expect("under the root");
     server.handle(ConsentServerInput::Delegate { node: identity(1), branch: branch.clone() }, at(1));
-    let asked = request(2);
-    let (answer, _) = ask(&mut server, 1, body(&asked), at(1));
+    let signed = request(2);
+    let (answer, _) = ask(&mut server, 1, body(&signed), at(1));
     let object = answer.expect("consented").object().clone();
     let consent = open(&object, &secret(0, 20_000)).expect("sealed to the sender's ID");
-    assert!(is_accepted(&asked.path, object.expiry, &consent));
+    assert!(is_accepted(&signed.path, object.expiry, &consent));
     let mut beside = request(3);
     beside.path.hops[0].1 = DELIVER;
     assert_eq!(refusal(&mut server, &beside), Some(Refusal::NoKey));

@@ -91,10 +91,10 @@ fn give(client: &mut ConsentClient, from: IdentityKey, octets: Vec<u8>, now: Now
 #[test]
 fn a_path_is_ready_after_one_round_trip_to_all_servers_at_once_and_packets_on_it_ask_nobody() {
     let ((mut client, path, hops), mut servers) = (client(), servers());
-    let asked = obtain(&mut client, &path, &hops, at(2));
-    assert_eq!(asked.sent.len(), 3);
+    let requests = obtain(&mut client, &path, &hops, at(2));
+    assert_eq!(requests.sent.len(), 3);
     let mut last = Outcome::default();
-    for (to, octets) in &asked.sent {
+    for (to, octets) in &requests.sent {
         assert!(last.ready.is_none());
         let answer = answer(servers.get_mut(to).expect("one of the three"), octets, at(2));
         last = give(&mut client, *to, answer, at(2));
@@ -123,20 +123,20 @@ fn a_path_is_ready_after_one_round_trip_to_all_servers_at_once_and_packets_on_it
 #[test]
 fn servers_that_hang_refuse_or_cannot_be_reached_are_named_with_the_node_and_the_reason() {
     let ((mut client, path, hops), mut servers) = (client(), servers());
-    let asked = obtain(&mut client, &path, &hops, at(2));
-    let (to, octets) = &asked.sent[0];
+    let requests = obtain(&mut client, &path, &hops, at(2));
+    let (to, octets) = &requests.sent[0];
     let answer = answer(servers.get_mut(to).expect("there"), octets, at(2));
     give(&mut client, *to, answer, at(2));
-    let number = Frame::decode(&asked.sent[1].1).expect("its own").request;
+    let number = Frame::decode(&requests.sent[1].1).expect("its own").request;
     let refused = Frame { request: number, body: Body::Refused(Refusal::Policy) }.encode();
-    assert!(give(&mut client, asked.sent[1].0, refused, at(2)).failed.is_none());
+    assert!(give(&mut client, requests.sent[1].0, refused, at(2)).failed.is_none());
     client.handle_timeout(at(4));
     let failed = outcome(&mut client).failed.expect("two are missing");
     let failure = |index, server, fault| HopFailure { index, server: identity(server), fault };
     assert_eq!(failed, [failure(2, 1_003, HopFault::Refused(Refusal::Policy)), failure(3, 1_004, HopFault::Silent)]);
     // At once, if every server that is missing cannot be reached.
-    let asked = obtain(&mut client, &path, &hops, at(5));
-    assert_eq!(asked.sent.len(), 3);
+    let requests = obtain(&mut client, &path, &hops, at(5));
+    assert_eq!(requests.sent.len(), 3);
     [1_001, 1_003].iter().for_each(|n| client.handle(ConsentClientInput::Unreachable(identity(*n)), at(5)));
     assert!(outcome(&mut client).failed.is_none());
     let failed = give(&mut client, identity(1_004), vec![9, 9], at(5)).failed.expect("none is left");
@@ -148,8 +148,8 @@ fn servers_that_hang_refuse_or_cannot_be_reached_are_named_with_the_node_and_the
 fn lies_and_anothers_answers_are_not_taken_and_late_ones_change_nothing() {
     let lie = |change: &dyn Fn(&mut wayleave_control::consent::ConsentAnswer), key: u32| {
         let ((mut client, path, hops), mut servers) = (client(), servers());
-        let asked = obtain(&mut client, &path, &hops, at(2));
-        for (to, octets) in &asked.sent {
+        let requests = obtain(&mut client, &path, &hops, at(2));
+        for (to, octets) in &requests.sent {
             let honest = answer(servers.get_mut(to).expect("there"), octets, at(2));
             let mut frame = Frame::decode(&honest).expect("its own");
             if *to == identity(1_003)

@@ -472,8 +472,8 @@ fn what_a_full_ledger_has_already_may_be_reported_again_and_again() {
     assert_eq!((taken.changed, taken.is_behind), (Vec::new(), false));
     // More of a total that is not closed needs no room either; more of a closed one needs a sum of what came late.
     assert_eq!(ledger.take(0, &report(&[((0, 8), 7)]), 0).expect("it has that one").changed.len(), 1);
-    assert_eq!(ledger.take(0, &report(&[((0, 3), 7)]), 0), Err(UsageRefusal::NoRoom));
-    assert_eq!(ledger.take(0, &report(&[((0, 10), 1)]), 0), Err(UsageRefusal::NoRoom));
+    assert_eq!(ledger.take(0, &report(&[((0, 3), 7)]), 0), Err(UsageRefusal::LedgerFull));
+    assert_eq!(ledger.take(0, &report(&[((0, 10), 1)]), 0), Err(UsageRefusal::LedgerFull));
     assert_eq!(ledger.len(), 11, "a refused report leaves nothing behind");
     let mut ledger = owed(12, 10, 10);
     for total in [7, 7, 9] {

@@ -124,8 +124,8 @@ fn what_has_expired_was_withdrawn_or_has_a_wrong_clock_is_refused() {
     for line in [&first, &second] {
         change(&mut server, ChangeBody::Invite(invitation(line, vec![terms(7)])), at(0));
     }
-    let refused = |server: &mut KeyServer, line: &InvitationLine, asked: u64, now: u64| {
-        redeem(server, &line.redeem(&holder(1), at(asked).unix), at(now)).expect_err("refused")
+    let refused = |server: &mut KeyServer, line: &InvitationLine, requested: u64, now: u64| {
+        redeem(server, &line.redeem(&holder(1), at(requested).unix), at(now)).expect_err("refused")
     };
     assert_eq!(refused(&mut server, &first, 0, WINDOW + 1), RedemptionRefusal::Clock);
     assert_eq!(refused(&mut server, &first, WINDOW + 1, 0), RedemptionRefusal::Clock);

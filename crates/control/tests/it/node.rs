@@ -292,9 +292,9 @@ fn a_path_is_asked_for_once_and_consents_are_renewed_without_another_search() {
     assert!(last >= first + 290, "{first} {last}");
     assert_eq!(world.nodes[&1].status().path_requests, searched, "nobody waited for a search");
     world.give(1, NodeInput::Release { id: 5 });
-    let asked = world.nodes[&1].status().consent_requests;
+    let requests = world.nodes[&1].status().consent_requests;
     world.pass(120);
-    assert_eq!(world.nodes[&1].status().consent_requests, asked, "a path that was released is not renewed");
+    assert_eq!(world.nodes[&1].status().consent_requests, requests, "a path that was released is not renewed");
 }
 
 #[test]

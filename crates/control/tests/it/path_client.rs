@@ -65,9 +65,9 @@ fn give(client: &mut PathClient, from: u32, octets: Vec<u8>, now: Now) -> Outcom
 fn honest(octets: &[u8], now: Now) -> Frame {
     let mut server: PathServer = server_of_six();
     server.handle(PathServerInput::Connected { link: 1, peer: identity(0) }, now);
-    let asked = Frame::decode(octets).expect("its own frame");
-    let (_, mut frame) = ask(&mut server, 1, asked.body, now).remove(0);
-    frame.request = asked.request;
+    let request = Frame::decode(octets).expect("its own frame");
+    let (_, mut frame) = ask(&mut server, 1, request.body, now).remove(0);
+    frame.request = request.request;
     frame
 }
 
@@ -82,11 +82,11 @@ fn answer(octets: &[u8], change: impl Fn(&mut Vec<Path>, &mut Vec<Record>)) -> V
 #[test]
 fn a_flow_takes_one_round_trip_and_the_next_ones_take_none() {
     let mut client = client();
-    let asked = find(&mut client, at(0));
-    assert!(matches!(asked.sent[..], [(to, _)] if to == identity(900)));
+    let query = find(&mut client, at(0));
+    assert!(matches!(query.sent[..], [(to, _)] if to == identity(900)));
     // Another flow to the same host while the first one waits.
     assert!(find(&mut client, at_ms(5)).sent.is_empty());
-    let got = give(&mut client, 900, honest(&asked.sent[0].1, at(0)).encode(), at_ms(10));
+    let got = give(&mut client, 900, honest(&query.sent[0].1, at(0)).encode(), at_ms(10));
     assert_eq!(got.paths.expect("three paths").len(), 3);
     assert!(got.disbelieved.is_empty());
     for n in 0..1_000 {
@@ -105,11 +105,11 @@ fn a_flow_takes_one_round_trip_and_the_next_ones_take_none() {
 fn what_is_forgotten_is_asked_for_again() {
     let mut client = client();
     for round in 0..3 {
-        let asked = find(&mut client, at(round));
-        assert_eq!((asked.sent.len(), asked.paths.is_none()), (1, true), "round {round}");
+        let query = find(&mut client, at(round));
+        assert_eq!((query.sent.len(), query.paths.is_none()), (1, true), "round {round}");
         // Whoever waits already is answered all the same.
         client.handle(PathClientInput::Forget(host()), at(round));
-        let got = give(&mut client, 900, honest(&asked.sent[0].1, at(0)).encode(), at(round));
+        let got = give(&mut client, 900, honest(&query.sent[0].1, at(0)).encode(), at(round));
         assert_eq!(got.paths.expect("three paths").len(), 3);
         assert!(find(&mut client, at(round)).sent.is_empty());
         client.handle(PathClientInput::Forget(host()), at(round));
@@ -121,8 +121,8 @@ fn what_is_forgotten_is_asked_for_again() {
 #[test]
 fn paths_that_came_since_are_asked_for_beside_and_only_once() {
     let mut client = client();
-    let asked = find(&mut client, at(0));
-    let few = answer(&asked.sent[0].1, |paths, _| paths.truncate(1));
+    let query = find(&mut client, at(0));
+    let few = answer(&query.sent[0].1, |paths, _| paths.truncate(1));
     assert_eq!(give(&mut client, 900, few, at(0)).paths.expect("one path").len(), 1);
     assert_eq!(find(&mut client, at(5)).sent.len(), 0, "nothing is new");
     // An advert that was renewed brings nothing; one with another link does.
@@ -153,8 +153,8 @@ fn paths_that_came_since_are_asked_for_beside_and_only_once() {
 fn paths_in_use_are_renewed_ahead_of_expiry_and_others_are_not() {
     for is_used in [true, false] {
         let mut client = client();
-        let asked = find(&mut client, at(0));
-        give(&mut client, 900, honest(&asked.sent[0].1, at(0)).encode(), at(0));
+        let query = find(&mut client, at(0));
+        give(&mut client, 900, honest(&query.sent[0].1, at(0)).encode(), at(0));
         if is_used {
             find(&mut client, at(1_000));
         }
@@ -198,23 +198,23 @@ fn servers_that_hang_refuse_or_cannot_be_reached_are_passed_over_with_the_reason
     let again = find(&mut client, at_ms(2_900));
     assert_eq!((again.sent.len(), again.failed), (0, Some(reasons.to_vec())));
     // The one that was silent is asked last for a while: nobody waits for it a second time.
-    let asked = find(&mut client, at(4));
-    assert!(matches!(asked.sent[..], [(to, _)] if to == identity(901)));
+    let query = find(&mut client, at(4));
+    assert!(matches!(query.sent[..], [(to, _)] if to == identity(901)));
     client.handle(PathClientInput::Unreachable(identity(901)), at(4));
     assert!(matches!(outcome(&mut client).sent[..], [(to, _)] if to == identity(900)));
     let failed = give(&mut client, 900, vec![1, 2, 3], at(4)).failed.expect("no server is left");
     assert_eq!(failed[1].1, PathFailure::Malformed);
     // Then it is asked first again.
-    let asked = find(&mut client, at(40));
-    assert!(matches!(asked.sent[..], [(to, _)] if to == identity(900)));
+    let query = find(&mut client, at(40));
+    assert!(matches!(query.sent[..], [(to, _)] if to == identity(900)));
 }
 
 #[test]
 fn a_lying_server_gets_nothing_believed_that_nodes_did_not_sign() {
     let lie = |change: &dyn Fn(&mut Vec<Path>, &mut Vec<Record>)| {
         let mut client = client();
-        let asked = find(&mut client, at(0));
-        give(&mut client, 900, answer(&asked.sent[0].1, change), at(0))
+        let query = find(&mut client, at(0));
+        give(&mut client, 900, answer(&query.sent[0].1, change), at(0))
     };
     let rebuilt = |path: &Path, change: &dyn Fn(usize, &mut HopId)| {
         let hops = path.hops().iter().enumerate().map(|(at, hop)| {
@@ -296,9 +296,9 @@ fn an_older_advert_is_not_believed_also_after_a_restart() {
     );
     let mut client =
         PathClient::new(PathClientConfig { own: identity(0), realm: realm(0), capacity: 100, servers, store });
-    let asked = find(&mut client, at(0));
+    let query = find(&mut client, at(0));
     // The server's records have sequence 1.
-    let got = give(&mut client, 900, honest(&asked.sent[0].1, at(0)).encode(), at(0));
+    let got = give(&mut client, 900, honest(&query.sent[0].1, at(0)).encode(), at(0));
     assert_eq!(got.paths.expect("the links are the same").len(), 3);
     assert_eq!(client.database().advert(&identity(3), NOW).map(|advert| advert.sequence), Some(9));
 }

@@ -321,8 +321,8 @@ fn a_server_that_lost_its_store_asks_its_peer_before_it_answers() {
         assert_eq!(refusal(&ask(&mut server, 1, body, at(0))), Some(Refusal::Recovering));
         // Its peer is asked as soon as the link is up, and what it sends is believed as far as it is signed.
         connect(&mut server, 2, 800);
-        let (asked, _) = answers(&mut server, at(0));
-        assert!(matches!(asked[..], [(2, Frame { body: Body::Subscribe { .. }, .. })]));
+        let (frames, _) = answers(&mut server, at(0));
+        assert!(matches!(frames[..], [(2, Frame { body: Body::Subscribe { .. }, .. })]));
         let newer = Advert { sequence: 9, ..advert(0, &[(1, Relationship::Provider)]) };
         let mut all = records(6, &small());
         all.push(Record::Advert(signed_advert(&newer, 0)));

@@ -396,8 +396,8 @@ fn routers_share_a_rate_and_whoever_reckons_with_another_keeps_to_its_floor() {
         server.input(RouterServerInput::Frame { link: 0, octets }, 5_000);
         assert_eq!(server.events.last(), Some(&RouterEvent::Differs { router: 10, rate: other }));
         let (_, octets) = server.sent.pop().expect("it is told");
-        let told = clients[0].frame(&octets, now(5_000).instant);
-        assert_eq!(told, Ok(vec![RouterClientEvent::Differs(shared(RATE, 2))]));
+        let events = clients[0].frame(&octets, now(5_000).instant);
+        assert_eq!(events, Ok(vec![RouterClientEvent::Differs(shared(RATE, 2))]));
         assert!(clients[0].rates(now(5_000).instant).all(|(_, rate)| rate <= floor));
     }
 }
@@ -741,7 +741,7 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
     let answers = (payers, any::<[u64; 3]>())
         .prop_map(|(payer, [session, number, share])| (payer, LeaseAnswer { session, number, share }));
     let refusals =
-        prop_oneof![Just(UsageRefusal::TooLong), Just(UsageRefusal::TooManyJournals), Just(UsageRefusal::NoRoom)];
+        prop_oneof![Just(UsageRefusal::TooLong), Just(UsageRefusal::TooManyJournals), Just(UsageRefusal::LedgerFull)];
     prop_oneof![
         (any::<[u8; 16]>(), any::<u64>(), entries).prop_map(|(journal, number, entries)| ChannelMessage::Report(
             UsageReport { journal: JournalId(journal), number, entries }

@@ -293,7 +293,7 @@ fn a_refused_report_leaves_nothing_behind() {
     };
     let before = ledger.take(0, &report(0, 0..2), 0).expect("room for three").changed;
     assert_eq!(before.len(), 2);
-    assert_eq!(ledger.take(0, &report(0, 0..4), 0), Err(UsageRefusal::NoRoom));
+    assert_eq!(ledger.take(0, &report(0, 0..4), 0), Err(UsageRefusal::LedgerFull));
     assert_eq!(ledger.take(0, &report(0, 0..MAX_ENTRIES as Account + 1), 0), Err(UsageRefusal::TooLong));
     assert_eq!(ledger.sums().len(), 2);
     ledger.take(0, &report(0, 0..3), 0).expect("room for three");

@@ -21,31 +21,18 @@ const AUTHENTICATED: u8 = 0x04;
 const DEMAND: u8 = 0x02;
 const MULTIPOINT: u8 = 0x01;
 
-/// A session's state (RFC 5880, section 4.1).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum State {
-    /// Held down by its administrator.
-    AdminDown,
-    /// No packets arrive, or the other end receives none.
-    Down,
-    /// Packets of the other end arrive, and it is down.
-    Init,
-    /// Each end receives the packets of the other.
-    Up,
-}
-
-impl State {
-    const ALL: [Self; 4] = [Self::AdminDown, Self::Down, Self::Init, Self::Up];
-
-    /// The name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AdminDown => "admin-down",
-            Self::Down => "down",
-            Self::Init => "init",
-            Self::Up => "up",
-        }
+wayleave_core::named! {
+    /// A session's state (RFC 5880, section 4.1).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum State {
+        /// Held down by its administrator.
+        AdminDown = "admin-down",
+        /// No packets arrive, or the other end receives none.
+        Down = "down",
+        /// Packets of the other end arrive, and it is down.
+        Init = "init",
+        /// Each end receives the packets of the other.
+        Up = "up",
     }
 }
 

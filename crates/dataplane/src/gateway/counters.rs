@@ -2,130 +2,65 @@
 
 use crate::icing;
 
-/// Why an inner packet, on its way out or in, or a message is dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Reason {
-    /// Out: no plain IP packet of its length.
-    NotIp,
-    /// Out: an IPv4 fragment; its source was told.
-    Fragment,
-    /// Out: an IPv4 packet with options; its source was told.
-    IpOptions,
-    /// Out: its destination is not that of a host.
-    Martian,
-    /// Out: its source is none of this gateway's prefixes.
-    OwnSource,
-    /// Out: no member has the destination.
-    NoMember,
-    /// Out: no path is known that the policy allows.
-    NoPath,
-    /// Out: no node in use consents, or consent was not renewed.
-    NoConsent,
-    /// Out: it waited too long for a path, consents or a session.
-    Waited,
-    /// Out: too much waits already.
-    QueueFull,
-    /// Out: it is longer than the path takes; its source was told.
-    TooBig,
-    /// Out: two names of one node at one pair of ports.
-    FlowConflict,
-    /// Out: the table of flows is full.
-    FlowsFull,
-    /// Out: it could not be sealed or stamped.
-    NotSent,
-    /// In: not a sealed message to this gateway.
-    NotSealed,
-    /// In: it is for another node, and this is no forwarder.
-    NotForwarder,
-    /// In: no message of this format.
-    Malformed,
-    /// In: too many handshakes by this link.
-    Busy,
-    /// In: a handshake by no member, or an old one.
-    Stranger,
-    /// In: no such session.
-    UnknownSession,
-    /// In: it does not open.
-    Seal,
-    /// In: it came before.
-    Replayed,
-    /// In: the inner packet is not a plain IP packet.
-    InnerNotIp,
-    /// In: the inner source is none of the sender's.
-    InnerSource,
-    /// In: the inner destination is a martian or loopback.
-    InnerMartian,
-    /// In: the inner destination is none of this gateway's.
-    InnerDestination,
-    /// In: tunnels in tunnels deeper than two.
-    InnerNested,
-}
-
-impl Reason {
-    /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 27] = [
-        Self::NotIp,
-        Self::Fragment,
-        Self::IpOptions,
-        Self::Martian,
-        Self::OwnSource,
-        Self::NoMember,
-        Self::NoPath,
-        Self::NoConsent,
-        Self::Waited,
-        Self::QueueFull,
-        Self::TooBig,
-        Self::FlowConflict,
-        Self::FlowsFull,
-        Self::NotSent,
-        Self::NotSealed,
-        Self::NotForwarder,
-        Self::Malformed,
-        Self::Busy,
-        Self::Stranger,
-        Self::UnknownSession,
-        Self::Seal,
-        Self::Replayed,
-        Self::InnerNotIp,
-        Self::InnerSource,
-        Self::InnerMartian,
-        Self::InnerDestination,
-        Self::InnerNested,
-    ];
-
-    /// The name in metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NotIp => "not-ip",
-            Self::Fragment => "fragment",
-            Self::IpOptions => "ip-options",
-            Self::Martian => "martian",
-            Self::OwnSource => "own-source",
-            Self::NoMember => "no-member",
-            Self::NoPath => "no-path",
-            Self::NoConsent => "no-consent",
-            Self::Waited => "waited",
-            Self::QueueFull => "queue-full",
-            Self::TooBig => "too-big",
-            Self::FlowConflict => "flow-conflict",
-            Self::FlowsFull => "flows-full",
-            Self::NotSent => "not-sent",
-            Self::NotSealed => "not-sealed",
-            Self::NotForwarder => "not-forwarder",
-            Self::Malformed => "malformed",
-            Self::Busy => "busy",
-            Self::Stranger => "stranger",
-            Self::UnknownSession => "unknown-session",
-            Self::Seal => "seal",
-            Self::Replayed => "replayed",
-            Self::InnerNotIp => "inner-not-ip",
-            Self::InnerSource => "inner-source",
-            Self::InnerMartian => "inner-martian",
-            Self::InnerDestination => "inner-destination",
-            Self::InnerNested => "inner-nested",
-        }
+wayleave_core::named! {
+    /// Why an inner packet, on its way out or in, or a message is dropped.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[repr(u8)]
+    pub enum Reason {
+        /// Out: no plain IP packet of its length.
+        NotIp = "not-ip",
+        /// Out: an IPv4 fragment; its source was told.
+        Fragment = "fragment",
+        /// Out: an IPv4 packet with options; its source was told.
+        IpOptions = "ip-options",
+        /// Out: its destination is not that of a host.
+        Martian = "martian",
+        /// Out: its source is none of this gateway's prefixes.
+        OwnSource = "own-source",
+        /// Out: no member has the destination.
+        NoMember = "no-member",
+        /// Out: no path is known that the policy allows.
+        NoPath = "no-path",
+        /// Out: no node in use consents, or consent was not renewed.
+        NoConsent = "no-consent",
+        /// Out: it waited too long for a path, consents or a session.
+        Waited = "waited",
+        /// Out: too much waits already.
+        QueueFull = "queue-full",
+        /// Out: it is longer than the path takes; its source was told.
+        TooBig = "too-big",
+        /// Out: two names of one node at one pair of ports.
+        FlowConflict = "flow-conflict",
+        /// Out: the table of flows is full.
+        FlowsFull = "flows-full",
+        /// Out: it could not be sealed or stamped.
+        NotSent = "not-sent",
+        /// In: not a sealed message to this gateway.
+        NotSealed = "not-sealed",
+        /// In: it is for another node, and this is no forwarder.
+        NotForwarder = "not-forwarder",
+        /// In: no message of this format.
+        Malformed = "malformed",
+        /// In: too many handshakes by this link.
+        Busy = "busy",
+        /// In: a handshake by no member, or an old one.
+        Stranger = "stranger",
+        /// In: no such session.
+        UnknownSession = "unknown-session",
+        /// In: it does not open.
+        Seal = "seal",
+        /// In: it came before.
+        Replayed = "replayed",
+        /// In: the inner packet is not a plain IP packet.
+        InnerNotIp = "inner-not-ip",
+        /// In: the inner source is none of the sender's.
+        InnerSource = "inner-source",
+        /// In: the inner destination is a martian or loopback.
+        InnerMartian = "inner-martian",
+        /// In: the inner destination is none of this gateway's.
+        InnerDestination = "inner-destination",
+        /// In: tunnels in tunnels deeper than two.
+        InnerNested = "inner-nested",
     }
 }
 

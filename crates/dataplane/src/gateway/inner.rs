@@ -419,7 +419,7 @@ pub(super) mod tests {
         };
         let mut options = plain.clone();
         options[0] = 0x46;
-        for (octets, reason, is_told) in [
+        for (octets, reason, is_reported) in [
             (fragment(0x2000, UDP), Reason::Fragment, true),
             (fragment(0x2008, UDP), Reason::Fragment, false),
             (fragment(0x0008, UDP), Reason::Fragment, false),
@@ -431,7 +431,7 @@ pub(super) mod tests {
         ] {
             assert_eq!(Inner::decode(&octets), None);
             let (found, about) = refused_form(&octets);
-            assert_eq!((found, about.is_some()), (reason, is_told));
+            assert_eq!((found, about.is_some()), (reason, is_reported));
             if let Some(inner) = about {
                 let answer = icmp_error(&inner, &octets, IcmpError::Prohibited).unwrap();
                 assert_eq!(answer[20..22], [3, 13], "administratively prohibited");

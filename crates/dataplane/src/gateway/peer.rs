@@ -79,7 +79,7 @@ pub(super) struct Candidate {
     pub(super) lane: Option<Lane>,
     /// The same path with later proofs, until every node on it holds it.
     pub(super) next: Option<Lane>,
-    asked: Option<Instant>,
+    requested: Option<Instant>,
     retry: Instant,
     /// Why there are no proofs, or no later ones.
     pub(super) refused: Option<String>,
@@ -112,7 +112,7 @@ impl Candidate {
             is_listed: true,
             lane: None,
             next: None,
-            asked: None,
+            requested: None,
             retry: Instant(0),
             refused: None,
             dead_since: None,
@@ -162,23 +162,23 @@ impl Candidate {
             None => true,
             Some(lane) => self.next.is_none() && lane.is_due(now),
         };
-        let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < TIMEOUT);
+        let waits = self.requested.is_some_and(|requested| now.instant.since(requested) < TIMEOUT);
         let asks = needs && !waits && self.is_listed && self.is_current(now) && now.instant >= self.retry;
         if asks {
-            self.asked = Some(now.instant);
+            self.requested = Some(now.instant);
         }
         asks
     }
 
     pub(super) fn refuse(&mut self, why: String, now: Now) {
-        self.asked = None;
+        self.requested = None;
         self.retry = now.instant + RETRY;
         self.refused = Some(why);
     }
 
     /// Takes proofs; the lane that is in use stays until every node holds the new one, or its own proofs end.
     pub(super) fn prove(&mut self, lane: Lane, now: Now) {
-        (self.asked, self.refused) = (None, None);
+        (self.requested, self.refused) = (None, None);
         if !lane.is_usable(now) {
             return self.refuse("the consents that were given are over already".to_owned(), now);
         }
@@ -382,7 +382,7 @@ pub(super) struct Peer {
     /// A response that waits for a path.
     pub(super) response: Option<(Vec<u8>, Class, Instant)>,
     pub(super) candidates: Vec<Candidate>,
-    asked: Option<Instant>,
+    requested: Option<Instant>,
     listed: Option<Instant>,
     /// The same in Unix seconds.
     listed_at: u64,
@@ -408,7 +408,7 @@ impl Peer {
             opened: 0,
             response: None,
             candidates: Vec::new(),
-            asked: None,
+            requested: None,
             listed: None,
             listed_at: 0,
             short_lists: 0,
@@ -456,9 +456,9 @@ impl Peer {
         };
         let wait = wait.min(REFRESH);
         let is_due = self.listed.is_none_or(|listed| now.instant.since(listed) >= wait);
-        let waits = self.asked.is_some_and(|asked| now.instant.since(asked) < TIMEOUT);
+        let waits = self.requested.is_some_and(|requested| now.instant.since(requested) < TIMEOUT);
         if is_due && !waits {
-            self.asked = Some(now.instant);
+            self.requested = Some(now.instant);
             self.short_lists = if is_short { self.short_lists.saturating_add(1) } else { 0 };
         }
         is_due && !waits
@@ -494,7 +494,7 @@ impl Peer {
 
     /// Takes the list of paths; those that are no longer there are used until their proofs end.
     pub(super) fn set_paths(&mut self, fresh: Vec<Candidate>, now: Now) {
-        (self.asked, self.listed, self.failure) = (None, Some(now.instant), None);
+        (self.requested, self.listed, self.failure) = (None, Some(now.instant), None);
         self.listed_at = now.unix.secs();
         self.candidates.iter_mut().for_each(|candidate| candidate.is_listed = false);
         for candidate in fresh {
@@ -512,7 +512,7 @@ impl Peer {
     }
 
     pub(super) fn fail_paths(&mut self, why: String, now: Now) {
-        (self.asked, self.listed, self.failure) = (None, Some(now.instant), Some(why));
+        (self.requested, self.listed, self.failure) = (None, Some(now.instant), Some(why));
     }
 
     pub(super) fn candidate(&self, hash: &PathHash) -> Option<&Candidate> {
@@ -806,7 +806,8 @@ fn choose(
     let find = |hash: Option<PathHash>| allowed.iter().copied().find(|candidate| Some(candidate.hash) == hash);
     let (before, spare_before, wanted_before) = (find(route.active), find(route.spare), find(route.wanted));
     let had_one = route.active.is_some();
-    let is_asking = |candidate: &Candidate| candidate.asked.is_none_or(|asked| now.instant.since(asked) < RETRY);
+    let is_asking =
+        |candidate: &Candidate| candidate.requested.is_none_or(|requested| now.instant.since(requested) < RETRY);
     let keeps = |candidate: &&Candidate| match candidate.status(now) {
         CandidateStatus::Ready => true,
         CandidateStatus::Possible => is_asking(candidate),

@@ -34,98 +34,49 @@ impl Default for Action {
     }
 }
 
-/// Why a packet is dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Reason {
-    /// The packet was not processed: the default.
-    Unprocessed,
-    /// Lengths, version, flags, count, index or nodes.
-    Malformed,
-    /// A handle without its path, which this node does not know.
-    UnknownHandle,
-    /// The handle is not that of the path, or of a path with as many nodes.
-    Handle,
-    /// The node at the packet's index is not this one, under any of its keys.
-    NotForUs,
-    /// It did not come in by the link to the node in front.
-    Ingress,
-    /// The tag has no meaning here.
-    UnknownTag,
-    /// No link leads to the next node.
-    NoRoute,
-    /// The consent has ended.
-    Expired,
-    /// The consent ends later than any may.
-    Future,
-    /// The packet's time is too far off.
-    Stale,
-    /// The pre-check is wrong: this node, or its delegate, did not consent.
-    Consent,
-    /// A node of the path has an ID that is not a key of the curve.
-    Node,
-    /// The path has new nodes, and the link's rate of agreements is used up.
-    Busy,
-    /// The verifier is wrong: no consent, or the packet did not come the way that its path says.
-    Verifier,
-    /// It was made before this router started, or before its clock went back: nobody remembers what came then.
-    BeforeStart,
-    /// It came before.
-    Replayed,
-    /// Its payer's partition in the replay filter is full until the next turn.
-    ReplayFull,
-    /// Its account is charged more by this link than it may.
-    Rate,
-}
-
-impl Reason {
-    /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 19] = [
-        Self::Unprocessed,
-        Self::Malformed,
-        Self::UnknownHandle,
-        Self::Handle,
-        Self::NotForUs,
-        Self::Ingress,
-        Self::UnknownTag,
-        Self::NoRoute,
-        Self::Expired,
-        Self::Future,
-        Self::Stale,
-        Self::Consent,
-        Self::Node,
-        Self::Busy,
-        Self::Verifier,
-        Self::BeforeStart,
-        Self::Replayed,
-        Self::ReplayFull,
-        Self::Rate,
-    ];
-
-    /// The name in metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unprocessed => "unprocessed",
-            Self::Malformed => "malformed",
-            Self::UnknownHandle => "unknown-handle",
-            Self::Handle => "handle",
-            Self::NotForUs => "not-for-us",
-            Self::Ingress => "ingress",
-            Self::UnknownTag => "unknown-tag",
-            Self::NoRoute => "no-route",
-            Self::Expired => "expired",
-            Self::Future => "future",
-            Self::Stale => "stale",
-            Self::Consent => "consent",
-            Self::Node => "node",
-            Self::Busy => "busy",
-            Self::Verifier => "verifier",
-            Self::BeforeStart => "before-start",
-            Self::Replayed => "replayed",
-            Self::ReplayFull => "replay-full",
-            Self::Rate => "rate",
-        }
+wayleave_core::named! {
+    /// Why a packet is dropped.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[repr(u8)]
+    pub enum Reason {
+        /// The packet was not processed: the default.
+        Unprocessed = "unprocessed",
+        /// Lengths, version, flags, count, index or nodes.
+        Malformed = "malformed",
+        /// A handle without its path, which this node does not know.
+        UnknownHandle = "unknown-handle",
+        /// The handle is not that of the path, or of a path with as many nodes.
+        Handle = "handle",
+        /// The node at the packet's index is not this one, under any of its keys.
+        NotForUs = "not-for-us",
+        /// It did not come in by the link to the node in front.
+        Ingress = "ingress",
+        /// The tag has no meaning here.
+        UnknownTag = "unknown-tag",
+        /// No link leads to the next node.
+        NoRoute = "no-route",
+        /// The consent has ended.
+        Expired = "expired",
+        /// The consent ends later than any may.
+        Future = "future",
+        /// The packet's time is too far off.
+        Stale = "stale",
+        /// The pre-check is wrong: this node, or its delegate, did not consent.
+        Consent = "consent",
+        /// A node of the path has an ID that is not a key of the curve.
+        Node = "node",
+        /// The path has new nodes, and the link's rate of agreements is used up.
+        Busy = "busy",
+        /// The verifier is wrong: no consent, or the packet did not come the way that its path says.
+        Verifier = "verifier",
+        /// It was made before this router started, or before its clock went back: nobody remembers what came then.
+        BeforeStart = "before-start",
+        /// It came before.
+        Replayed = "replayed",
+        /// Its payer's partition in the replay filter is full until the next turn.
+        ReplayFull = "replay-full",
+        /// Its account is charged more by this link than it may.
+        Rate = "rate",
     }
 }
 

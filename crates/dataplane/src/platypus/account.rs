@@ -15,16 +15,9 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
 
 use super::revocation::pack_fields;
+pub use super::totals::Total;
 use super::totals::Totals;
 use crate::replay::Partition;
-
-/// What one account has sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Total {
-    pub packets: u128,
-    /// Octets of IP packets, headers included.
-    pub octets: u128,
-}
 
 /// Whether a packet was charged to its account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

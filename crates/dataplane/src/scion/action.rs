@@ -26,114 +26,57 @@ impl Default for Action {
     }
 }
 
-/// Why a packet was not forwarded.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Reason {
-    /// The packet was not processed: the default.
-    Unprocessed,
-    /// Lengths, version or counts of the header.
-    Malformed,
-    /// The payload's length is not what the header says.
-    PacketSize,
-    /// Pointers, segment lengths or flags of the path do not fit together.
-    MalformedPath,
-    /// An extension header is malformed.
-    Extension,
-    /// A path type that is not routed.
-    PathType,
-    /// The packet came in by another interface than its hop field names.
-    WrongIngress,
-    /// A packet in transit that does not come from the router by which it entered the AS.
-    TransitSource,
-    /// A packet with this source AS cannot be here.
-    SourceAddress,
-    /// A packet with this destination AS cannot be here.
-    DestinationAddress,
-    /// The hop field has expired.
-    Expired,
-    /// The segment's timestamp lies in the future.
-    Future,
-    /// The MAC is wrong.
-    BadMac,
-    /// The egress interface does not exist, or this packet may not use it.
-    UnknownEgress,
-    /// These two links may not be used one after the other within a segment.
-    Direction,
-    /// These two segments may not be joined here.
-    SegmentChange,
-    /// The path ends before its destination.
-    PathEnd,
-    /// The link at the egress interface is down.
-    LinkDown,
-    /// A one-hop path that does not fit its link.
-    OneHop,
-    /// A traceroute request for this router. It is answered within the limit, and goes no further in any case.
-    Traceroute,
-    /// The interface brought so many wrong MACs that its packets are dropped unchecked for now.
-    Throttled,
-    /// The packet ends in this AS, at a service that it does not have.
-    UnknownService,
-    /// The packet ends in this AS, at an address that is no host of it.
-    HostAddress,
-}
-
-impl Reason {
-    /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 23] = [
-        Self::Unprocessed,
-        Self::Malformed,
-        Self::PacketSize,
-        Self::MalformedPath,
-        Self::Extension,
-        Self::PathType,
-        Self::WrongIngress,
-        Self::TransitSource,
-        Self::SourceAddress,
-        Self::DestinationAddress,
-        Self::Expired,
-        Self::Future,
-        Self::BadMac,
-        Self::UnknownEgress,
-        Self::Direction,
-        Self::SegmentChange,
-        Self::PathEnd,
-        Self::LinkDown,
-        Self::OneHop,
-        Self::Traceroute,
-        Self::Throttled,
-        Self::UnknownService,
-        Self::HostAddress,
-    ];
-
-    /// The name in metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unprocessed => "unprocessed",
-            Self::Malformed => "malformed",
-            Self::PacketSize => "packet_size",
-            Self::MalformedPath => "malformed_path",
-            Self::Extension => "extension",
-            Self::PathType => "path_type",
-            Self::WrongIngress => "wrong_ingress",
-            Self::TransitSource => "transit_source",
-            Self::SourceAddress => "source_address",
-            Self::DestinationAddress => "destination_address",
-            Self::Expired => "expired",
-            Self::Future => "future",
-            Self::BadMac => "bad_mac",
-            Self::UnknownEgress => "unknown_egress",
-            Self::Direction => "direction",
-            Self::SegmentChange => "segment_change",
-            Self::PathEnd => "path_end",
-            Self::LinkDown => "link_down",
-            Self::OneHop => "one_hop",
-            Self::Traceroute => "traceroute",
-            Self::Throttled => "throttled",
-            Self::UnknownService => "unknown_service",
-            Self::HostAddress => "host_address",
-        }
+wayleave_core::named! {
+    /// Why a packet was not forwarded.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[repr(u8)]
+    pub enum Reason {
+        /// The packet was not processed: the default.
+        Unprocessed = "unprocessed",
+        /// Lengths, version or counts of the header.
+        Malformed = "malformed",
+        /// The payload's length is not what the header says.
+        PacketSize = "packet_size",
+        /// Pointers, segment lengths or flags of the path do not fit together.
+        MalformedPath = "malformed_path",
+        /// An extension header is malformed.
+        Extension = "extension",
+        /// A path type that is not routed.
+        PathType = "path_type",
+        /// The packet came in by another interface than its hop field names.
+        WrongIngress = "wrong_ingress",
+        /// A packet in transit that does not come from the router by which it entered the AS.
+        TransitSource = "transit_source",
+        /// A packet with this source AS cannot be here.
+        SourceAddress = "source_address",
+        /// A packet with this destination AS cannot be here.
+        DestinationAddress = "destination_address",
+        /// The hop field has expired.
+        Expired = "expired",
+        /// The segment's timestamp lies in the future.
+        Future = "future",
+        /// The MAC is wrong.
+        BadMac = "bad_mac",
+        /// The egress interface does not exist, or this packet may not use it.
+        UnknownEgress = "unknown_egress",
+        /// These two links may not be used one after the other within a segment.
+        Direction = "direction",
+        /// These two segments may not be joined here.
+        SegmentChange = "segment_change",
+        /// The path ends before its destination.
+        PathEnd = "path_end",
+        /// The link at the egress interface is down.
+        LinkDown = "link_down",
+        /// A one-hop path that does not fit its link.
+        OneHop = "one_hop",
+        /// A traceroute request for this router. It is answered within the limit, and goes no further in any case.
+        Traceroute = "traceroute",
+        /// The interface brought so many wrong MACs that its packets are dropped unchecked for now.
+        Throttled = "throttled",
+        /// The packet ends in this AS, at a service that it does not have.
+        UnknownService = "unknown_service",
+        /// The packet ends in this AS, at an address that is no host of it.
+        HostAddress = "host_address",
     }
 }
 

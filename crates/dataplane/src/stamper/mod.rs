@@ -87,66 +87,33 @@ pub enum ConfigError {
     Share(u32, u32),
 }
 
-/// Why a packet is left unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum LeaveReason {
-    /// No rule, or one that says so.
-    Rule,
-    /// To or from a name server, which must work before there are capabilities.
-    Dns,
-    /// Not an IP packet that can be stamped: options, a fragment, lengths that lie.
-    Malformed,
-    /// From or to an address that no waypoint serves.
-    Martian,
-    /// Stamped already, and this is a host.
-    Stamped,
-    /// Stamped already, and nobody may add to it.
-    Sealed,
-    /// Stamped already, and all its waypoints are passed.
-    NothingLeft,
-    /// More than eight capabilities, or one waypoint more than twice.
-    TooMany,
-    /// It would be longer than the path takes; see [`Outcome::Unchanged`] for what it may be at most.
-    TooLong,
-    /// There is not enough headroom in its buffer.
-    NoHeadroom,
-    /// The route's capabilities are of an epoch that no waypoint accepts now.
-    Epoch,
-}
-
-impl LeaveReason {
-    /// All reasons in the order of their numbers.
-    pub const ALL: [Self; 11] = [
-        Self::Rule,
-        Self::Dns,
-        Self::Malformed,
-        Self::Martian,
-        Self::Stamped,
-        Self::Sealed,
-        Self::NothingLeft,
-        Self::TooMany,
-        Self::TooLong,
-        Self::NoHeadroom,
-        Self::Epoch,
-    ];
-
-    /// Its name in metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rule => "rule",
-            Self::Dns => "dns",
-            Self::Malformed => "malformed",
-            Self::Martian => "martian",
-            Self::Stamped => "stamped",
-            Self::Sealed => "sealed",
-            Self::NothingLeft => "nothing_left",
-            Self::TooMany => "too_many",
-            Self::TooLong => "too_long",
-            Self::NoHeadroom => "no_room",
-            Self::Epoch => "epoch",
-        }
+wayleave_core::named! {
+    /// Why a packet is left unchanged.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[repr(u8)]
+    pub enum LeaveReason {
+        /// No rule, or one that says so.
+        Rule = "rule",
+        /// To or from a name server, which must work before there are capabilities.
+        Dns = "dns",
+        /// Not an IP packet that can be stamped: options, a fragment, lengths that lie.
+        Malformed = "malformed",
+        /// From or to an address that no waypoint serves.
+        Martian = "martian",
+        /// Stamped already, and this is a host.
+        Stamped = "stamped",
+        /// Stamped already, and nobody may add to it.
+        Sealed = "sealed",
+        /// Stamped already, and all its waypoints are passed.
+        NothingLeft = "nothing_left",
+        /// More than eight capabilities, or one waypoint more than twice.
+        TooMany = "too_many",
+        /// It would be longer than the path takes; see [`Outcome::Unchanged`] for what it may be at most.
+        TooLong = "too_long",
+        /// There is not enough headroom in its buffer.
+        NoHeadroom = "no_room",
+        /// The route's capabilities are of an epoch that no waypoint accepts now.
+        Epoch = "epoch",
     }
 }
 

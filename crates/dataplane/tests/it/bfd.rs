@@ -192,8 +192,8 @@ fn every_state_follows_from_the_other_ends_as_the_rfc_draws_it() {
             session.receive(&heard(said, Some(1)), at(1));
             assert_eq!(session.state(), to, "{from:?} hears {said:?}");
             if to == Down && from != Down {
-                let told = Output::Changed(Down, Diagnostic::NEIGHBOR_DOWN);
-                assert!(drain(&mut session).contains(&told), "{from:?} hears {said:?}");
+                let change = Output::Changed(Down, Diagnostic::NEIGHBOR_DOWN);
+                assert!(drain(&mut session).contains(&change), "{from:?} hears {said:?}");
             }
         }
     }

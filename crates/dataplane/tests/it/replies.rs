@@ -131,14 +131,14 @@ fn what_is_granted_stamps_packets_to_the_client_and_to_nobody_else() {
 #[test]
 fn a_server_that_does_not_answer_is_asked_three_times_and_then_once_a_minute() {
     let (mut requests, _) = new();
-    let mut asked = Vec::new();
+    let mut tenths = Vec::new();
     for tenth in 0..2_000u64 {
         let instant = Instant(tenth * 100_000_000);
         if requests.leaves(SERVER.into(), 1, instant, seed(1)).is_some() {
-            asked.push(tenth);
+            tenths.push(tenth);
         }
     }
-    assert_eq!(asked, [0, 10, 20, 620, 630, 640, 1_240, 1_250, 1_260, 1_860, 1_870, 1_880]);
+    assert_eq!(tenths, [0, 10, 20, 620, 630, 640, 1_240, 1_250, 1_260, 1_860, 1_870, 1_880]);
     assert_eq!(requests.granted(), 0);
 }
 

@@ -359,10 +359,10 @@ fn what_cannot_be_stamped_goes_as_it_came() {
 fn without_room_in_front_a_packet_is_left_alone() {
     let mut stamper = stamper(config(Location::Host, vec![route(true, [1]), route(true, [1, 2])]));
     for (mark, grows) in [(0, 48), (1, 76)] {
-        for (room, fits) in [(grows, true), (grows - 1, false)] {
-            let mut buffer = [&vec![0; room][..], &web(V4)].concat();
+        for (headroom, fits) in [(grows, true), (grows - 1, false)] {
+            let mut buffer = [&vec![0; headroom][..], &web(V4)].concat();
             let mut outcomes = [Outcome::from(LeaveReason::Rule)];
-            let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: room, user: None, mark }];
+            let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: headroom, user: None, mark }];
             stamper.stamp(&mut packets, now(), &mut outcomes);
             let whole = 0..grows + web(V4).len();
             let expected = if fits { Outcome::Stamped(whole) } else { Outcome::from(LeaveReason::NoHeadroom) };

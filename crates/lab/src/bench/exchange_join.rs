@@ -47,8 +47,8 @@ pub struct Join {
     pub lanes: u64,
     pub party_link: u64,
     pub memory: [u64; 2],
-    /// How often the parties told their operators what: members that were `Behind`, on `Probation`, and the like.
-    pub told: BTreeMap<String, u64>,
+    /// How often the parties reported what to their operators: members that were `Behind`, on `Probation`, and the like.
+    pub event_counts: BTreeMap<String, u64>,
 }
 
 /// A route as the router of the member in `slot` announces it; `length` is that of its path.
@@ -147,8 +147,8 @@ pub fn run(plan: Plan, size: Size) -> Result<Join, ExchangeError> {
     exchange.rest()?;
     let (join, join_used) = (now().instant.since(begin), exchange.used().since(&used));
     exchange.check_links()?;
-    let (memory, told) = (exchange.memory(), exchange.told);
-    Ok(Join { announce, announce_used, join, join_used, taken, lanes, party_link, memory, told })
+    let (memory, event_counts) = (exchange.memory(), exchange.event_counts);
+    Ok(Join { announce, announce_used, join, join_used, taken, lanes, party_link, memory, event_counts })
 }
 
 /// Adds the processor time of each part, as `NAME.PART`.
@@ -178,7 +178,7 @@ impl Join {
             "tick_ms": plan.tick.as_millis() as u64, "links": "pipes, without TLS",
             "processes": "party 1, party 2, all members in one thread",
             "cores": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            "events": self.told,
+            "events": self.event_counts,
             "announce_bound_by": binding(&self.announce_used, self.announce),
             "join_bound_by": binding(&self.join_used, self.join),
         });

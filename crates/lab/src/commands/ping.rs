@@ -207,9 +207,9 @@ pub fn ping(command: &Ping) -> Outcome {
         say(&format!("arrivals are shown, and no answers: {why}"));
     }
     let mut tally = Tally::default();
-    let mut asked = Vec::new();
+    let mut sent_at = Vec::new();
     for number in 0..command.count {
-        asked.push(Instant::now());
+        sent_at.push(Instant::now());
         ends.ask(&marked(MARKS[0], number, command.size.into()), command.spoil)?;
         tally.sent += 1;
         let is_last = number + 1 == command.count;
@@ -217,10 +217,10 @@ pub fn ping(command: &Ping) -> Outcome {
         let end = Instant::now() + pause;
         loop {
             for seen in ends.look().map_err(|error| Failure::system("cannot receive", &error))? {
-                note(seen, &asked, &mut tally, one_way.is_some(), &say);
+                note(seen, &sent_at, &mut tally, one_way.is_some(), &say);
             }
             let done = if one_way.is_some() { tally.arrived.len() } else { tally.answered.len() };
-            let is_done = is_last && done + tally.errors.len() >= asked.len();
+            let is_done = is_last && done + tally.errors.len() >= sent_at.len();
             if is_done || Instant::now() >= end {
                 break;
             }
@@ -229,7 +229,7 @@ pub fn ping(command: &Ping) -> Outcome {
     }
     let done = if one_way.is_some() { tally.arrived.len() } else { tally.answered.len() };
     let mut dropped = Vec::new();
-    if done < asked.len() {
+    if done < sent_at.len() {
         // Counters are read where they are; what was dropped just now is there a moment later.
         std::thread::sleep(LATE);
         for (via, before) in via.iter().zip(before) {
@@ -251,8 +251,8 @@ pub fn ping(command: &Ping) -> Outcome {
         .into())
 }
 
-fn note(seen: Seen, asked: &[Instant], tally: &mut Tally, is_one_way: bool, say: &dyn Fn(&str)) {
-    let since = |number: u32| asked.get(number as usize).map(Instant::elapsed);
+fn note(seen: Seen, sent_at: &[Instant], tally: &mut Tally, is_one_way: bool, say: &dyn Fn(&str)) {
+    let since = |number: u32| sent_at.get(number as usize).map(Instant::elapsed);
     match seen {
         Seen::Arrived(number) => {
             let Some(span) = since(number) else { return };
@@ -303,8 +303,8 @@ mod tests {
     #[test]
     fn an_answer_has_the_questions_number_and_length() {
         let question = marked(MARKS[0], 7, 40);
-        let (asked, answer) = answer_to(&question).expect("a question");
-        assert_eq!((asked, answer.len(), number(MARKS[1], &answer)), (7, 40, Some(7)));
+        let (sequence, answer) = answer_to(&question).expect("a question");
+        assert_eq!((sequence, answer.len(), number(MARKS[1], &answer)), (7, 40, Some(7)));
         assert!(answer_to(&answer).is_none(), "an answer is not answered");
         assert!((0..LEAST).all(|length| answer_to(&question[..length]).is_none()));
     }

@@ -16,52 +16,24 @@ const START: Duration = Duration::from_secs(30);
 /// How long processes have to end by themselves, all together.
 const END: Duration = Duration::from_secs(5);
 
-/// What a process of a laboratory is for; also `wayleave run ROLE`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    Realm,
-    Path,
-    Consent,
-    Router,
-    Gateway,
-    Key,
-    Stamper,
-    Party,
-    Member,
-    Attest,
+wayleave_core::named! {
+    /// What a process of a laboratory is for; also `wayleave run ROLE`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Role {
+        Realm = "realm",
+        Path = "path",
+        Consent = "consent",
+        Router = "router",
+        Gateway = "gateway",
+        Key = "key",
+        Stamper = "stamper",
+        Party = "rs",
+        Member = "member",
+        Attest = "attest",
+    }
 }
 
 impl Role {
-    /// Every role that a laboratory runs.
-    pub const ALL: [Self; 10] = [
-        Self::Realm,
-        Self::Path,
-        Self::Consent,
-        Self::Router,
-        Self::Gateway,
-        Self::Key,
-        Self::Stamper,
-        Self::Party,
-        Self::Member,
-        Self::Attest,
-    ];
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Realm => "realm",
-            Self::Path => "path",
-            Self::Consent => "consent",
-            Self::Router => "router",
-            Self::Gateway => "gateway",
-            Self::Key => "key",
-            Self::Stamper => "stamper",
-            Self::Party => "rs",
-            Self::Member => "member",
-            Self::Attest => "attest",
-        }
-    }
-
     /// Its configuration in its place's folder: what `wayleave join` and `wayleave cap init` write, else the name that commands
     /// look for by themselves.
     #[must_use]

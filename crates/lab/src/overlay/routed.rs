@@ -154,8 +154,9 @@ impl Overlay {
         for capability in &plan.capabilities {
             if let From::Delegation { of, prefix, id } = &capability.from {
                 let (of, prefix, id) = (format!("{of}.line"), prefix.to_string(), id.to_string());
-                let asked = ["--line", &of, "--prefix", &prefix, "--id", &id];
-                let line = self.at_key_server(&plan, &capability.name, &[&["cap", "delegate"], &asked[..]].concat())?;
+                let arguments = ["--line", &of, "--prefix", &prefix, "--id", &id];
+                let line =
+                    self.at_key_server(&plan, &capability.name, &[&["cap", "delegate"], &arguments[..]].concat())?;
                 self.keep_line(&capability.name, &line)?;
             }
         }

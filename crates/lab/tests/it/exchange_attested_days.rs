@@ -96,14 +96,14 @@ fn what_a_member_signed_that_stays_away_lapses_at_its_time_and_not_before() {
     });
     assert_eq!(verdicts(&mut sim, 3, &own(1))[&1], Some(VerdictKind::Expired));
     assert_eq!(announcer(&sim, LEGACY, &own(1)), Some(member_asn(1)), "it looks at nothing");
-    let told = sim.attestation_events.iter();
-    let told = told.filter(|(_, event)| {
+    let suspects = sim.attestation_events.iter();
+    let suspects = suspects.filter(|(_, event)| {
         matches!(
             event,
             MemberAttestationEvent::Route { event: RouteEvent::Verdict { class: VerdictClass::Expired, .. }, .. }
         )
     });
-    assert_eq!(told.count(), 3, "each member that validates is told once");
+    assert_eq!(suspects.count(), 3, "each member that validates is told once");
     sim.start(Node::Member(1));
     rest(&mut sim);
     assert_eq!(verdicts(&mut sim, 3, &own(1))[&1], Some(VerdictKind::Valid), "it is back");

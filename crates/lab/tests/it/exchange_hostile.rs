@@ -589,7 +589,7 @@ fn places_found_while_sent(lies: bool) -> u32 {
     }
     assert!(sim.settle(LIMIT));
     let is_held = Rc::new(Cell::new(true));
-    let (holds, mut asked) = (Rc::clone(&is_held), BTreeSet::new());
+    let (holds, mut requested) = (Rc::clone(&is_held), BTreeSet::new());
     sim.tamper = Some(Box::new(move |from, to, bytes| {
         if from != Node::Member(0) {
             return FrameAction::Pass;
@@ -598,7 +598,7 @@ fn places_found_while_sent(lies: bool) -> u32 {
         match FromMember::decode(bytes) {
             Ok(FromMember::Credit { .. }) if holds.get() => FrameAction::Drop,
             // Its own reloads ask, too.
-            Ok(FromMember::Resync) if lies || !asked.insert(to) => FrameAction::Drop,
+            Ok(FromMember::Resync) if lies || !requested.insert(to) => FrameAction::Drop,
             Ok(FromMember::Holds { seq, epoch, mut roots, own, .. }) if lies => {
                 other(&mut roots.objects);
                 let through = Through { objects: 0, results: 0 };

@@ -276,10 +276,10 @@ fn a_further_slot_of_an_as_is_an_event_at_every_announcer() {
     exchange.sim.publish(PARTIES[0], next);
     run(&mut exchange.sim, 10);
     for slot in 0..MEMBERS {
-        let told = |event: &&MemberEvent| {
+        let is_expected = |event: &&MemberEvent| {
             matches!(event, MemberEvent::NewMember { slot: 4, earlier: Some(1), held: true, .. })
         };
-        assert!(events(&exchange.sim, slot).iter().any(told), "{slot}");
+        assert!(events(&exchange.sim, slot).iter().any(is_expected), "{slot}");
         let status = exchange.sim.member(slot).expect("runs").status();
         assert!(status.further_slots.iter().any(|further| further.slot == 4 && further.held));
     }

@@ -174,14 +174,14 @@ fn a_member_that_sends_larger_blobs_all_the_same_is_refused_by_name(export: Expo
         matches!(event, (_, PartyEvent::Refused { slot: 0, reason: Refusal::BlobSize, .. }))
     };
     assert_eq!(exchange.sim.party_events.iter().filter(too_large).count(), 2, "{:?}", exchange.sim.party_events);
-    assert_eq!(told_of_mismatches(&exchange.sim), 0, "party 1 said what was wrong: {:?}", exchange.sim.party_events);
+    assert_eq!(reported_mismatches(&exchange.sim), 0, "party 1 said what was wrong: {:?}", exchange.sim.party_events);
     let held = exchange.sim.party(PARTIES[0]).expect("it runs").routes(100, false);
     assert!(held.iter().any(|route| route.slot == 0), "what fits is taken");
     assert!(held.iter().all(|route| route.blob_bytes <= Some(8192)));
 }
 
 /// How often a party said that the parties have different halves of an object, to its operator or to the member.
-fn told_of_mismatches(sim: &Sim) -> usize {
+fn reported_mismatches(sim: &Sim) -> usize {
     let is_mismatch = |event: &&(Node, PartyEvent)| {
         matches!(event.1, PartyEvent::Mismatch { .. } | PartyEvent::Refused { reason: Refusal::Mismatch, .. })
     };
@@ -210,7 +210,7 @@ fn what_party_1_refuses_by_name_is_no_mismatch(export: ExportMode) {
             _ => None,
         });
         assert_eq!(refused.collect::<Vec<_>>(), wanted.into_iter().collect::<Vec<_>>(), "{number}");
-        assert_eq!(told_of_mismatches(&exchange.sim), 0, "{number}: {:?}", exchange.sim.party_events);
+        assert_eq!(reported_mismatches(&exchange.sim), 0, "{number}: {:?}", exchange.sim.party_events);
         let waits = PARTIES.map(|party| exchange.sim.party(party).expect("it runs").status().octets_waiting);
         assert_eq!(waits, [0, 0], "{number}");
     }
@@ -346,14 +346,14 @@ fn few_members_are_sent_everything_at_a_time_and_the_others_are_told_to_wait(exp
     exchange.check();
     // Eight with each batch; while some of them have not taken up their slice, others begin.
     assert!((1..=12).contains(&most), "{most} at a time");
-    let told: BTreeSet<u32> = exchange
+    let notified: BTreeSet<u32> = exchange
         .sim
         .member_events
         .iter()
         .filter(|(_, event)| matches!(event, MemberEvent::Queued { .. }))
         .map(|(slot, _)| *slot)
         .collect();
-    assert!(told.len() >= 20, "{told:?}");
+    assert!(notified.len() >= 20, "{notified:?}");
 }
 
 in_both_modes!(a_join_costs_what_it_delivers);

@@ -294,9 +294,10 @@ fn members_that_left_one_party_keep_no_place_from_those_that_come_back() {
         exchange.sim.inject(member, PARTIES[0], &holds.encode());
     }
     exchange.sim.run_for(Duration::from_millis(100));
-    let asked = |frame: &wayleave_lab::sim::Recorded| matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Compare));
+    let is_comparison =
+        |frame: &wayleave_lab::sim::Recorded| matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Compare));
     let frames = exchange.sim.recording.take().expect("it records");
-    assert_eq!(frames.iter().filter(|frame| asked(frame)).count(), 16);
+    assert_eq!(frames.iter().filter(|frame| is_comparison(frame)).count(), 16);
     (4..20).for_each(|slot| exchange.sim.cut_between(Node::Member(slot), PARTIES[1]));
     exchange.sim.cut_member(AWAY);
     announce(&mut exchange, 1, 64501);

@@ -42,9 +42,9 @@ impl Slots {
     #[must_use]
     pub fn new(length: usize, headroom: Headroom) -> Self {
         let length = length.min(SLOT);
-        let room = ((SLOT - length) / LINE + 1).min(TURNS);
+        let offsets = ((SLOT - length) / LINE + 1).min(TURNS);
         // A power of two divides the burst size, so that every burst begins at the same offset.
-        let turns = if headroom == Headroom::None { 1 } else { 1 << room.ilog2() };
+        let turns = if headroom == Headroom::None { 1 } else { 1 << offsets.ilog2() };
         Self { arena: vec![Slot([0; SLOT]); PACKETS], length, turns }
     }
 

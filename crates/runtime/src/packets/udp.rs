@@ -68,6 +68,7 @@ pub fn open(address: SocketAddr, threads: usize, intake: Intake, steering: Optio
     // Sockets of a group share their address, and another process could join and receive a share of the packets. A socket
     // that does not share it shows whether one is there.
     drop(UdpSocket::bind(address)?);
+    // The data sockets first, then the one for control traffic: the program names sockets by the order in which they were bound.
     let mut data: Vec<Udp> = Vec::new();
     for _ in 0..threads {
         data.push(Udp::open(address, intake)?);
@@ -192,7 +193,7 @@ impl Batcher {
                 Halt::Refused(count) => self.send_in_pieces(socket, burst, count, &mut progress),
                 halt => halt,
             };
-            if matches!(halt, Halt::NoRoom) {
+            if matches!(halt, Halt::QueueFull) {
                 break;
             }
         }
@@ -211,7 +212,7 @@ impl Batcher {
                     progress.sent += self.counts[first..first + count].iter().sum::<usize>();
                     count
                 }
-                Err(error) if is_out_of_buffers(&error) => return Halt::NoRoom,
+                Err(error) if is_out_of_buffers(&error) => return Halt::QueueFull,
                 Err(error) if self.counts[first] > 1 && refuses_segments(&error) => {
                     return Halt::Refused(self.counts[first]);
                 }
@@ -251,7 +252,7 @@ impl Batcher {
             self.gather(burst, progress.rest, 1);
             halt = self.flush(socket, burst, progress);
         }
-        if !matches!(halt, Halt::NoRoom) {
+        if !matches!(halt, Halt::QueueFull) {
             progress.rest = after;
         }
         halt
@@ -307,7 +308,7 @@ struct Progress<'a> {
 enum Halt {
     End,
     /// The system's queue is full.
-    NoRoom,
+    QueueFull,
     /// The system refused a message of so many packets, which may go in pieces.
     Refused(usize),
 }

@@ -171,8 +171,8 @@ impl Versions {
     fn failed(&mut self, error: &SessionError) -> bool {
         match *error {
             // A cache at fault repeats the version of the query; the one before it is meant then.
-            SessionError::Version { asked, offered } if asked > OLDEST_VERSION => {
-                self.next = offered.min(asked - 1);
+            SessionError::Version { requested, offered } if requested > OLDEST_VERSION => {
+                self.next = offered.min(requested - 1);
                 self.silent = 0;
                 true
             }
@@ -215,7 +215,7 @@ impl Following {
                 None if had_base => self.versions.begin_anew(),
                 None => {}
             }
-            let asked = self.versions.next;
+            let requested = self.versions.next;
             let error = self.connection().await;
             let at_once = self.versions.failed(&error);
             if !error.keeps_base() {
@@ -224,7 +224,7 @@ impl Following {
             if error.flushes() {
                 self.table.flush();
             }
-            self.report(&error, asked);
+            self.report(&error, requested);
             self.table.disconnected(&error);
             if at_once {
                 continue;
@@ -275,14 +275,14 @@ impl Following {
     }
 
     /// Logs why there is no connection, what counts meanwhile, and what to do.
-    fn report(&self, error: &SessionError, asked: u8) {
+    fn report(&self, error: &SessionError, requested: u8) {
         let counts = match (self.table.expires, error.flushes()) {
             (_, true) => "its data were dropped, and are read anew",
             (Some(_), _) => "its data stay in force until they expire",
             (None, _) => "nothing of it is in force",
         };
         let next = match error {
-            _ if self.versions.next != asked => format!("version {} is tried", self.versions.next),
+            _ if self.versions.next != requested => format!("version {} is tried", self.versions.next),
             SessionError::NoAnswer(_) => {
                 "see whether it serves this address, and set the `version` that it knows in [rpki]".to_owned()
             }

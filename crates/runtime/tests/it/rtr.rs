@@ -460,24 +460,24 @@ async fn a_cache_that_closes_instead_of_refusing_a_version_is_asked_for_the_one_
 #[tokio::test]
 async fn a_cache_that_refuses_a_version_by_repeating_it_or_naming_an_older_one_is_asked_for_that() {
     let refusal = |version| of_version(version, pdu(10, 4, &[0; 8]));
-    for (offered, asked) in [(2, 1), (1, 1), (0, 0)] {
+    for (offered, requested) in [(2, 1), (1, 1), (0, 0)] {
         let (address, mut queries, cache) = scripted(vec![
             vec![refusal(offered)],
             vec![{
                 let mut answer = full();
-                if asked == 0 {
+                if requested == 0 {
                     // Version 0 has no intervals.
                     let ipv4 = pdu(4, 0, &[1, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
                     answer = [pdu(3, 7, &[]), ipv4, pdu(7, 7, &[0, 0, 0, 1])].concat();
                 }
-                of_version(asked, answer)
+                of_version(requested, answer)
             }],
         ])
         .await;
         let (mut receiver, client) = follow(plain(address));
         let heard = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
         assert_eq!(heard.validated.vrps.len(), 1);
-        assert_eq!([next(&mut queries).await[0], next(&mut queries).await[0]], [2, asked], "offered {offered}");
+        assert_eq!([next(&mut queries).await[0], next(&mut queries).await[0]], [2, requested], "offered {offered}");
         client.abort();
         cache.abort();
     }

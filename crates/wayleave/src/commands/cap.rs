@@ -36,10 +36,10 @@ use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
-use crate::key_files::compaction::{self, Compacted};
+use crate::key_files::compaction::Compacted;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::private::replace;
-use crate::key_files::revocation::{self, RevocationEntry};
+use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::provider::orders::{DAY, GrantOrder, beyond, check_name, delegation_id, open_or_rename, principal_of};
@@ -54,7 +54,7 @@ const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 /// How long a running key server may take to have what a command recorded, and how often it is asked.
 const FOLLOWED: Duration = Duration::from_secs(2);
-const ASKED: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Octets of a file with a line, at most.
 const LINE: u64 = 4_096;
 
@@ -315,7 +315,7 @@ fn init(command: &Init) -> Outcome {
     write_new(&file, &text, 0o644)?;
     // An empty list: where one is missing later, it was lost.
     let source = Source::read(&file)?;
-    revocation::begin(&KeyFile::parse(&source)?, &source, unix_now())?;
+    KeyFile::parse(&source)?.begin_list(&source, unix_now())?;
     if command.json {
         print_json(json!({ "zone": command.zone.as_str(), "writer": writer, "configuration": file }));
     } else {
@@ -366,7 +366,7 @@ pub fn wait_until_followed(config: &Path, number: u64) {
         if status["number"].as_u64().is_none_or(|held| held >= number) {
             return;
         }
-        std::thread::sleep(ASKED);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -475,14 +475,14 @@ fn list_here(config: &Path, principal: Option<u32>) -> Outcome<Listed> {
     let file = KeyFile::parse(&source)?;
     let (server, _) = file.server(&source)?;
     let state = server.state();
-    let asked = principal.map(principal_of).transpose()?;
+    let requested = principal.map(principal_of).transpose()?;
     let principals = state.list().into_iter().map(|(principal, ..)| principal);
-    let principals = principals.filter(|principal| asked.is_none_or(|asked| asked == *principal));
+    let principals = principals.filter(|principal| requested.is_none_or(|requested| requested == *principal));
     let labels = file.waypoint_labels();
     let read = |principal| AccountGrants::read(state, principal, unix_now());
     let trees = principals.filter_map(read).map(|account| account.tree(&labels)).collect();
-    let is_asked = |entry: &&Revocation| asked.is_none_or(|asked| asked == entry.principal);
-    let revoked = state.revocations().filter(is_asked).map(|entry| RevocationEntry(*entry).to_string()).collect();
+    let is_requested = |entry: &&Revocation| requested.is_none_or(|requested| requested == entry.principal);
+    let revoked = state.revocations().filter(is_requested).map(|entry| RevocationEntry(*entry).to_string()).collect();
     Ok((state.number(), trees, revoked))
 }
 
@@ -495,7 +495,7 @@ fn list_at(at: &ApiTarget, principal: Option<u32>) -> Outcome<Listed> {
     let revoked = cap_remote::all(at, "/v1/revocations", "revocations")?;
     let revoked = revoked.iter().filter_map(Value::as_str).map(str::to_owned);
     let of = |entry: &String| entry.split(['/', '@']).next().and_then(|number| number.parse().ok());
-    let revoked = revoked.filter(|entry| principal.is_none_or(|asked| of(entry) == Some(asked)));
+    let revoked = revoked.filter(|entry| principal.is_none_or(|requested| of(entry) == Some(requested)));
     Ok((number, trees, revoked.collect()))
 }
 
@@ -616,14 +616,14 @@ fn look_up(command: &LookUp) -> Outcome {
 
 fn compact(command: &Compact) -> Outcome {
     let source = Source::read(&command.config)?;
-    let Compacted { number, before, after } = compaction::compact(&KeyFile::parse(&source)?, &source, unix_now())?;
+    let Compacted { number, before, after } = KeyFile::parse(&source)?.compact(&source, unix_now())?;
     report(json!({ "number": number, "octets_before": before, "octets_after": after }), command.json);
     Ok(())
 }
 
 fn new_list(command: &NewList) -> Outcome {
     let source = Source::read(&command.config)?;
-    let entries = revocation::begin(&KeyFile::parse(&source)?, &source, unix_now())?;
+    let entries = KeyFile::parse(&source)?.begin_list(&source, unix_now())?;
     report(json!({ "entries": entries }), command.json);
     Ok(())
 }

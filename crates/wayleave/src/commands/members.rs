@@ -514,7 +514,7 @@ fn countersign(wanted: &Countersign) -> Outcome {
     refuse_limits(&directory, &proposal.step, wanted.max_prefix_limit)?;
     let by: Vec<Confirmed> = proposal.step.changes.iter().map(|change| confirmed_by(&directory, change)).collect();
     let missing = by.iter().find_map(|by| match by {
-        Confirmed::By(told) if !wanted.confirm.contains(told) => Some(told),
+        Confirmed::By(claim) if !wanted.confirm.contains(claim) => Some(claim),
         _ => None,
     });
     if let Some(missing) = missing.filter(|_| !wanted.confirm.is_empty()) {
@@ -524,7 +524,7 @@ fn countersign(wanted: &Countersign) -> Outcome {
             .into());
     }
     let decides = by.iter().any(|by| matches!(by, Confirmed::ByOperator));
-    if (missing.is_some() || decides) && !wanted.yes && !asked()? {
+    if (missing.is_some() || decides) && !wanted.yes && !is_confirmed_at_terminal()? {
         let failure = Failure::new("not signed: nobody confirmed what the proposal changes");
         let help = if missing.is_some() {
             "compare each `claim:...` with what its member told you over a channel of your own, then repeat with --confirm DIGEST for each, or with --yes"
@@ -554,7 +554,7 @@ fn countersign(wanted: &Countersign) -> Outcome {
 }
 
 /// Whether the person at the terminal says yes; without a terminal nobody does.
-fn asked() -> Outcome<bool> {
+fn is_confirmed_at_terminal() -> Outcome<bool> {
     if !stdin().is_terminal() {
         return Ok(false);
     }

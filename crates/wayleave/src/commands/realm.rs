@@ -333,7 +333,7 @@ fn revoke(command: &Revoke) -> Outcome {
     };
     // Anybody may hand the list in: the realm signed it. A key of this moment serves.
     let own = NodeIdentity::from_seed(&*fresh::<32>()?)?;
-    let mut told: Vec<Value> = Vec::new();
+    let mut outcomes: Vec<Value> = Vec::new();
     let mut text =
         format!("removed {identity}, list {} of {} nodes\n", list.object().number, list.object().revoked.len());
     for server in servers {
@@ -350,10 +350,11 @@ fn revoke(command: &Revoke) -> Outcome {
                 server.identity, server.address
             ),
         };
-        told.push(json!({ "server": server.identity.to_string(), "address": server.address, "error": outcome.err() }));
+        outcomes
+            .push(json!({ "server": server.identity.to_string(), "address": server.address, "error": outcome.err() }));
     }
     if command.json {
-        print_json(json!({ "identity": identity.to_string(), "number": list.object().number, "servers": told }));
+        print_json(json!({ "identity": identity.to_string(), "number": list.object().number, "servers": outcomes }));
     } else {
         print(&text);
     }

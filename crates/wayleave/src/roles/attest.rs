@@ -22,7 +22,6 @@ use crate::config::Source;
 use crate::config::attest::AttestFile;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Outcome};
-use crate::key_files::attestation as files;
 use io::{Event, ProxyIo};
 use views::ProxyView;
 
@@ -60,7 +59,7 @@ impl Role for Attest {
         let last_time = attestation::check_clock(&store, clock)?;
         // An anchor that has expired, or files that cannot be read, end the start here.
         let origins = Origins::follow(origin_sources(&file, source), Arc::clone(&store)).await?;
-        let ring = files::ring(&file.keys, asn, source)?;
+        let ring = file.keys.ring(asn, source)?;
         let seen = attestation::slots_seen(&store)?;
         let has_few_time_keys = attestation::has_few_time_keys(&ring);
         let mut random = [0u8; 8];
@@ -98,7 +97,7 @@ impl Role for Attest {
 
     /// Applies the policy, new signing keys, and what is known of origins.
     async fn reload(&mut self, file: AttestFile, source: &Source) -> Outcome {
-        let ring = files::ring(&file.keys, *file.attest.asn.get_ref(), source)?;
+        let ring = file.keys.ring(*file.attest.asn.get_ref(), source)?;
         if attestation::has_few_time_keys(&ring) && !self.watches_clock {
             let events = self.running.events.clone();
             attestation::watch_clock(file.keys.is_clock_kept_otherwise(), events, Input::ClockSynchronised);

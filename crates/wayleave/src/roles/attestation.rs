@@ -32,7 +32,6 @@ use super::origins::{OriginSources, Origins};
 use crate::config::Source;
 use crate::config::attestation::AttestationSection;
 use crate::failure::{Failure, Outcome};
-use crate::key_files::attestation as files;
 
 /// How often unused records are freed, and the time recorded.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -69,7 +68,7 @@ pub async fn start(
     let origins = Origins::follow(origin_sources(section, source), Arc::clone(store)).await?;
     let attestation = AttestationConfig {
         settings: settings(section, asn),
-        key_ring: files::ring(&section.keys, asn, source)?,
+        key_ring: section.keys.ring(asn, source)?,
         slots_seen: slots_seen(store)?,
         view: Arc::clone(&origins.views.borrow()),
     };

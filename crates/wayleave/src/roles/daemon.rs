@@ -122,7 +122,7 @@ impl<V: View> Views<V> {
         let of_page = view.clone();
         let known = known_parameters(name);
         let path = format!("/api/v1/{name}");
-        if !ASKED.contains(&name) {
+        if !WITH_PARAMETER.contains(&name) {
             paths.push(path.clone());
         }
         let pages = pages.view(&path, move |parameters| {
@@ -423,7 +423,7 @@ where
 }
 
 /// The pages that need a parameter.
-const ASKED: [&str; 3] = ["why", "ping", "paths"];
+const WITH_PARAMETER: [&str; 3] = ["why", "ping", "paths"];
 
 /// The parameters of the page `name`.
 fn known_parameters(name: &str) -> &'static [&'static str] {

@@ -342,11 +342,11 @@ impl Role for GatewayRole {
     async fn next(&mut self) -> Event {
         match &mut self.control {
             Control::Laboratory => tokio::select! {
-                ask = self.asks.recv() => asked(ask),
+                ask = self.asks.recv() => question(ask),
                 _ = self.look.tick() => Event::Look,
             },
             Control::Overlay { overlay, realm, ids, .. } => tokio::select! {
-                ask = self.asks.recv() => asked(ask),
+                ask = self.asks.recv() => question(ask),
                 _ = self.look.tick() => Event::Look,
                 Ok(()) = realm.changed() => Event::Changed,
                 Ok(()) = ids.changed() => Event::Changed,
@@ -419,7 +419,7 @@ fn line(event: &Happened, known: &Known) -> EventLine {
 }
 
 /// What the forwarding thread asks.
-fn asked(ask: Option<Ask>) -> Event {
+fn question(ask: Option<Ask>) -> Event {
     ask.map_or_else(
         || Event::Failed(Failure::new("the forwarding thread has stopped: a bug, please report it")),
         Event::Ask,

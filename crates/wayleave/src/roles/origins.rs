@@ -415,7 +415,7 @@ impl Reader {
     fn read(&mut self, sources: &OriginSources, now: UnixTime) -> Result<(), Failure> {
         let snapshot = snapshot(sources);
         let remembered = self.remembered.objects.values().map(Vec::as_slice);
-        let (mut refused, set, kept, alarms) = match files::objects(&sources.keys, &sources.source, remembered)? {
+        let (mut refused, set, kept, alarms) = match sources.keys.objects(&sources.source, remembered)? {
             Some(Objects { refused, set, kept, alarms }) => (refused, Some(set), kept, alarms),
             None => (Vec::new(), None, Vec::new(), Vec::new()),
         };
@@ -607,7 +607,7 @@ fn snapshot(sources: &OriginSources) -> files::FileSnapshot {
             more.extend(router_keys::files(&folder, ending).unwrap_or_default());
         }
     }
-    files::snapshot(&sources.keys, &sources.source, more)
+    sources.keys.snapshot(&sources.source, more)
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ pub struct StamperRole {
     clients: Vec<(IpAddr, Hop)>,
     granted: Arc<Notify>,
     /// See [`Event::Confirm`].
-    asked: Arc<Notify>,
+    confirm: Arc<Notify>,
     /// What users have registered, by the number of their connection.
     registered: BTreeMap<u64, Registration>,
     /// Users that wait for the secrets of their lines, and whom to tell what became of it.
@@ -263,7 +263,7 @@ impl Role for StamperRole {
             look: tokio::time::interval(LOOK),
             clients: Vec::new(),
             granted,
-            asked: Arc::default(),
+            confirm: Arc::default(),
             registered: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             registering,
@@ -280,8 +280,9 @@ impl Role for StamperRole {
     }
 
     fn view(&self) -> StamperView {
-        let (worker, shown, asked) = (self.running.handle.clone(), Arc::clone(&self.shown), Arc::clone(&self.asked));
-        StamperView { worker, shown, asked }
+        let (worker, shown, confirm) =
+            (self.running.handle.clone(), Arc::clone(&self.shown), Arc::clone(&self.confirm));
+        StamperView { worker, shown, confirm }
     }
 
     async fn reload(&mut self, config: HostFile, source: &Source) -> Outcome {
@@ -299,7 +300,7 @@ impl Role for StamperRole {
             () = self.granted.notified() => Event::Granted,
             Some(registered) = self.registering.recv() => Event::Registered(registered),
             ended = self.secrets.next() => Event::LookedUp(ended),
-            () = self.asked.notified() => Event::Confirm,
+            () = self.confirm.notified() => Event::Confirm,
         }
     }
 

@@ -443,8 +443,8 @@ fn commands_that_change_files_answer_in_json() {
     let said = json(&folder.ok(&[&again[..], &["--operator2", &operators[1], "--json"]].concat()));
     assert_eq!(said["operators"], serde_json::json!(operators));
     folder.ok(&["keys", "new", "alpha.key"]);
-    let asked = ["members", "request", "a.request", "--key", "alpha.key", "--exchange", "test-ix", "--asn", "64497"];
-    let said = json(&folder.ok(&[&asked[..], &["--name", "alpha", "--address", "192.0.2.1", "--json"]].concat()));
+    let request = ["members", "request", "a.request", "--key", "alpha.key", "--exchange", "test-ix", "--asn", "64497"];
+    let said = json(&folder.ok(&[&request[..], &["--name", "alpha", "--address", "192.0.2.1", "--json"]].concat()));
     let claim = said["claim"].as_str().expect("a digest").to_owned();
     let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", "a.request"];
     let said = json(&folder.ok(&[&propose[..], &["--max-prefix", "alpha=9", "--json"]].concat()));
@@ -735,13 +735,13 @@ fn what_rides_along_with_a_confirmed_member_is_not_signed_unseen() {
 fn a_claim_with_a_members_certificate_and_another_signing_key_is_not_what_the_member_told() {
     let folder = Folder::new("cli-other-claim");
     begin(&folder, "test-ix");
-    let (alpha, told) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let (alpha, digest) = requested(&folder, "alpha", "64497", "192.0.2.1", &[]);
     folder.ok(&["keys", "new", "evil.key"]);
     let evil = signing(&folder, "evil.key");
     let claim = Claim { sign: evil.verifying_key().to_bytes(), ..request_in(&folder, &alpha).claim };
     let join = member_set(&folder).requested(&claim.sign("test-ix", &evil), 10).expect("sound by itself");
     proposed_by_hand(&folder, vec![join]);
-    let said = refused_to_countersign(&folder, &["--confirm", &told]);
+    let said = refused_to_countersign(&folder, &["--confirm", &digest]);
     assert!(said.contains("you did not confirm: claim:"), "{said}");
     // Attestation keys are there to be compared, not counted.
     let key = to_hex(&evil.verifying_key().to_bytes());

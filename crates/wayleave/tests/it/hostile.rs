@@ -82,7 +82,7 @@ const LEAST_UPDATES: u64 = 100_000;
 /// for a ranking, so that it is late on a machine on which little changes in a second, too.
 const SLOW_OCTETS: usize = 5_000;
 const SLOW_STEP: Duration = Duration::from_millis(2_500);
-const QUICK_RANKINGS: u64 = 3;
+const FAST_RANKINGS: u64 = 3;
 /// Whoever sends nothing for some times this long is taken to be gone.
 const KEEPALIVE: Duration = Duration::from_secs(4);
 
@@ -481,7 +481,7 @@ fn rank_and_read_slowly(hostile: &Hostile) -> io::Result<()> {
     // Batches of which one party's tick was read.
     let mut half = BTreeSet::new();
     loop {
-        let is_slow = hostile.counts.rankings.load(Ordering::Relaxed) >= QUICK_RANKINGS;
+        let is_slow = hostile.counts.rankings.load(Ordering::Relaxed) >= FAST_RANKINGS;
         for party in [0, 1] {
             wires[party].read(if is_slow { SLOW_OCTETS } else { 1 << 16 })?;
             while let Some(tick) = wires[party].tick()? {
@@ -794,7 +794,7 @@ fn no_hostile_member_sets_the_others_latency_or_memory() {
             assert!(after < before + GROWTH_KIB, "{name}: from {before} to {after} KiB");
         }
         match name {
-            "slow reader" => assert!(rankings > QUICK_RANKINGS, "it ranks when it reads slowly too: {rankings}"),
+            "slow reader" => assert!(rankings > FAST_RANKINGS, "it ranks when it reads slowly too: {rankings}"),
             "updates" => assert!(sent >= LEAST_UPDATES, "{sent} of {UPDATES} a second in {millis} ms"),
             _ => {}
         }

@@ -97,7 +97,7 @@ impl Server {
         self.folder.run(&[command, &["--server", &self.listen]].concat())
     }
 
-    pub(super) fn asked(&self, command: &[&str]) -> String {
+    pub(super) fn answered(&self, command: &[&str]) -> String {
         let output = self.ask(command);
         assert!(output.status.success(), "{command:?}: {}{}", text(&output.stderr), self.running.log());
         text(&output.stdout)
@@ -129,7 +129,7 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     let mut server = Server::new("life");
     server.grant("own.line", &["--principal", "7", "--name", "customer"]);
     eventually("the server follows the records", || server.running.count("grants") == 1);
-    server.asked(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
+    server.answered(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
     let shown = server.folder.ok(&["keys", "show", "own.cap"]);
     assert!(shown.contains("principal       7") && shown.contains(WAYPOINT), "{shown}");
     assert_eq!(server.answers("secrets"), 2, "this epoch's and the next");
@@ -140,11 +140,12 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     assert_eq!(read("own.cap"), read("minted.cap"));
     // A delegation, and one of it, by their holders alone.
     let delegation = ["--prefix", "203.0.0.0/8", "--id", "3"];
-    let line = server.asked(&[&["cap", "delegate", "--line", "own.line"], &delegation[..]].concat());
+    let line = server.answered(&[&["cap", "delegate", "--line", "own.line"], &delegation[..]].concat());
     server.keep("branch.line", &line);
-    let line = server.asked(&["cap", "delegate", "--line", "branch.line", "--prefix", "203.0.113.0/24", "--id", "9"]);
+    let line =
+        server.answered(&["cap", "delegate", "--line", "branch.line", "--prefix", "203.0.113.0/24", "--id", "9"]);
     server.keep("desk.line", &line);
-    server.asked(&["cap", "lookup", "--line", "desk.line", "--out", "desk.cap"]);
+    server.answered(&["cap", "lookup", "--line", "desk.line", "--out", "desk.cap"]);
     let shown = server.folder.ok(&["keys", "show", "desk.cap"]);
     assert!(shown.contains("203.0.113.0/24") && shown.contains("sub-delegation  9"), "{shown}");
     server.folder.ok(&[
@@ -165,7 +166,7 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     let (before, entries) = server.list();
     assert!(entries.is_empty());
     server.refused(&["cap", "revoke", "--line", "desk.line", "--delegation", "4"], "refuses");
-    server.asked(&["cap", "revoke", "--line", "branch.line", "--delegation", "3"]);
+    server.answered(&["cap", "revoke", "--line", "branch.line", "--delegation", "3"]);
     server.running.kill();
     let (after, entries) = server.list();
     assert_eq!(entries, ["7/3"]);
@@ -174,7 +175,7 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     ["revoked.new", "revoked.part"].iter().for_each(|file| server.folder.write(&format!("server/{file}"), "part"));
     server.running.resume();
     server.refused(&["cap", "lookup", "--line", "desk.line"], "revoked");
-    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
     let (again, entries) = server.list();
     assert_eq!(entries, ["7/3"]);
     assert!(again > after, "a list never has a lower number after a restart");
@@ -183,7 +184,7 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
     // The provider takes it back.
     server.folder.ok(&["cap", "revoke", "7/3", "--lift", "--config", &server.config]);
     eventually("the list follows", || server.list().1.is_empty());
-    server.asked(&["cap", "lookup", "--line", "desk.line"]);
+    server.answered(&["cap", "lookup", "--line", "desk.line"]);
     let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
     assert!(listed.contains("customer") && listed.contains("3/9"), "{listed}");
     let page: SocketAddr = server.running.page.parse().expect("an address");
@@ -230,7 +231,7 @@ fn a_server_whose_list_is_missing_does_not_start_until_the_operator_begins_anoth
     assert!(!list.exists(), "nothing is written over what may be restored");
     server.folder.ok(&begin);
     server.running.resume();
-    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
     assert_eq!(server.list().0 >> 32, 2);
 }
 
@@ -258,7 +259,7 @@ fn strangers_garbage_and_lines_that_were_cut_get_nothing() {
             eventually("all is counted", || server.answers("malformed") == 2 * (length as u64 + 1));
         }
     }
-    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
 }
 
 /// An installation of a program that speaks DNS; where it cannot be had the test says so.
@@ -400,16 +401,16 @@ fn a_rule_for_this_hour_denies_keys_to_whom_it_names_until_a_reload_takes_it_bac
     );
     let denied = server.answers("not_now");
     assert!(denied > 0 && server.answers("secrets") == 0, "{denied}");
-    server.asked(&["cap", "lookup", "--line", "other.line"]);
+    server.answered(&["cap", "lookup", "--line", "other.line"]);
     assert_eq!(server.answers("not_now"), denied);
     // The same rule at another time of day.
     reload(&first.replace("[status]", &rule(4, 6)));
-    server.asked(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
+    server.answered(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
     reload(&first.replace("[status]", &rule(0, 2)));
     server.refused(&["cap", "lookup", "--line", "own.line"], "ask again in 540 s");
     assert!(server.answers("not_now") > denied);
     reload(&first);
-    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
 }
 
 /// How a question came to a resolver.
@@ -788,7 +789,7 @@ fn a_flood_of_one_source_is_truncated_and_dropped_and_the_holder_beside_it_is_se
         cookie = answer.edns.and_then(|edns| edns.option(10.into()).cloned()).or(cookie);
     }
     // A holder of the same prefix has its secrets, and who shows its cookie has answers by UDP.
-    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
     assert_eq!(server.answers("secrets"), 2);
     if let Some(edns) = &mut question.edns {
         edns.options_mut().remove(10.into());

@@ -56,16 +56,16 @@ fn compacted_records_answer_as_before_also_after_a_restart_and_an_old_copy_is_st
     // The running server goes on in the new file, and so do commands and orders.
     eventually("the server sees it", || server.running.count("snapshot") == 305);
     assert_eq!(server.list().1, ["8"]);
-    server.asked(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
+    server.answered(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
     server.refused(&["cap", "lookup", "--line", "other.line"], "revoked");
-    server.asked(&["cap", "revoke", "--line", "own.line"]);
+    server.answered(&["cap", "revoke", "--line", "own.line"]);
     server.grant("third.line", &["--principal", "9"]);
     eventually("the server follows", || server.running.count("number") == 308);
     for _ in 0..2 {
         server.running.kill();
         server.running.resume();
         assert_eq!(server.running.count("number"), 308, "{}", server.running.log());
-        server.asked(&["cap", "lookup", "--line", "third.line"]);
+        server.answered(&["cap", "lookup", "--line", "third.line"]);
         server.refused(&["cap", "lookup", "--line", "own.line"], "revoked");
         // Again, with changes behind it.
         compact(&server);
@@ -164,7 +164,7 @@ fn a_compaction_that_is_killed_at_any_time_leaves_records_that_are_whole() {
     server.running.kill();
     server.running.resume();
     assert_eq!((server.running.count("number"), server.running.count("snapshot")), (482, 482));
-    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_running_writer_compacts_its_records_by_itself() {
     eventually("the writer compacts", || server.running.count("snapshot") == 2_402);
     let events = server.running.show("events", &[]).to_string();
     assert!(events.contains("compacted"), "{events}");
-    server.asked(&["cap", "lookup", "--line", "own.line"]);
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
     server.folder.ok(&["cap", "revoke", "7", "--config", &server.config]);
     eventually("the server follows", || server.running.count("number") == 2_403);
 }

@@ -176,8 +176,9 @@ fn proxied(lan: &Lan, [left, right]: [Software; 2], listens: bool) {
     drops(&lan.proxy, "TCPMinTTLDrop", before.1, || lan.log());
     assert!(!wrong_left.is_established().expect("an answer") && !wrong_right.is_established().expect("an answer"));
     if !listens {
-        let told = wait_until(TIMEOUT, || lan.log().contains("this session is protected (TCP MD5").then_some(()));
-        told.unwrap_or_else(|| panic!("{}", lan.log()));
+        let is_protected =
+            wait_until(TIMEOUT, || lan.log().contains("this session is protected (TCP MD5").then_some(()));
+        is_protected.unwrap_or_else(|| panic!("{}", lan.log()));
     }
     wrong_left.kill();
     wrong_right.kill();

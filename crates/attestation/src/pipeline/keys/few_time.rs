@@ -149,8 +149,8 @@ struct FewTimeKey {
     left: u64,
     /// The last slot in which a route needed it.
     needed: Option<u64>,
-    /// The reason that the operator was told last, while it holds.
-    told: Option<WaitReason>,
+    /// The reason that was reported to the operator last, while it holds.
+    reported: Option<WaitReason>,
     /// The last slot whose signatures were all made.
     spent: Option<u64>,
     /// How many of the warnings before its end have been given.
@@ -220,7 +220,7 @@ fn few_time(pairs: &[KeyPair], seen: &HashMap<Vec<u8>, u64>) -> Vec<FewTimeKey> 
             slot: None,
             left: slots.signatures,
             needed: None,
-            told: None,
+            reported: None,
             spent: None,
             warned: 0,
         })
@@ -369,8 +369,8 @@ impl FewTimeKeys {
 
     /// What `id` named is durable. Returns whether there is such a reserve.
     pub(crate) fn persisted(&mut self, id: u64, now: UnixTime) -> bool {
-        let asked = |key: &&mut FewTimeKey| key.pending.is_some_and(|(of, _)| of == id);
-        let Some(key) = self.keys.iter_mut().find(asked) else { return false };
+        let is_pending = |key: &&mut FewTimeKey| key.pending.is_some_and(|(of, _)| of == id);
+        let Some(key) = self.keys.iter_mut().find(is_pending) else { return false };
         let Some((_, slot)) = key.pending.take() else { return false };
         key.durable = Some(slot);
         self.plan(now);
@@ -439,7 +439,7 @@ impl FewTimeKeys {
 impl FewTimeKey {
     fn wait_event(&mut self, synchronised: Option<UnixTime>, routes_wait: bool, now: UnixTime) -> Option<KeyEvent> {
         match self.admit(synchronised, now) {
-            Ok(_) => self.told.take().map(|_| KeyEvent::Signs(self.suite)),
+            Ok(_) => self.reported.take().map(|_| KeyEvent::Signs(self.suite)),
             Err(Wait { reason: WaitReason::NotDurable, .. }) => None,
             Err(Wait { reason: WaitReason::SlotSpent, until }) if routes_wait => {
                 // Where slot after slot is spent, once.
@@ -448,8 +448,8 @@ impl FewTimeKey {
                 let wait = KeyWait { suite: self.suite, reason: WaitReason::SlotSpent, until };
                 is_new.then_some(KeyEvent::Waits(wait))
             }
-            Err(Wait { reason, until }) if routes_wait && self.told != Some(reason) => {
-                self.told = Some(reason);
+            Err(Wait { reason, until }) if routes_wait && self.reported != Some(reason) => {
+                self.reported = Some(reason);
                 Some(KeyEvent::Waits(KeyWait { suite: self.suite, reason, until }))
             }
             Err(_) => None,

@@ -6,8 +6,8 @@ use wayleave_packet::platypus::header::Principal;
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::snapshot::{Kind, PAST, SnapshotError, SnapshotHead, VERSION, has_expired};
-use super::{Account, Grant, MAX_GRANTS, MAX_NAME, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, RevocationCodec, State};
-use crate::capability::invitation::{Invitation, InvitationId, InvitationStatus};
+use super::{Account, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, RevocationCodec, State};
+use crate::capability::invitation::{Invitation, InvitationId, InvitationStatus, MAX_NAME};
 use crate::capability::usage::Reopening;
 
 /// A record by which its successor is placed: its kind, and what must ascend within it.

@@ -183,8 +183,8 @@ fn what_is_too_long_is_told_to_its_source_and_what_must_pass_is_split() {
     world.send_plain(A, &udp(V6.0, V6.1, (1000, 53), b"begin"));
     world.run(Duration::from_millis(600));
     // 4 nodes: 104 octets of header, 16 of message, 16 of tag.
-    let room = 1_400 - 104 - 32;
-    let fits = udp(V6.0, V6.1, (1000, 53), &vec![7; room - 48]);
+    let capacity = 1_400 - 104 - 32;
+    let fits = udp(V6.0, V6.1, (1000, 53), &vec![7; capacity - 48]);
     let least = udp(V6.0, V6.1, (1000, 53), &[8; 1_280 - 48]);
     let too_long = udp(V6.0, V6.1, (1000, 53), &[9; 1_281 - 48]);
     world.received(B);
@@ -209,10 +209,10 @@ fn what_is_too_long_is_told_to_its_source_and_what_must_pass_is_split() {
     assert_eq!((errors[0][40], &errors[0][44..48]), (2, &1_280u32.to_be_bytes()[..]));
     assert!(too_long.starts_with(&errors[0][48..]));
     // IPv4 with "don't fragment" is told the room; without it, it is split.
-    let v4 = udp(V4.0, V4.1, (1000, 53), &vec![9; room - 27]);
+    let v4 = udp(V4.0, V4.1, (1000, 53), &vec![9; capacity - 27]);
     world.send_plain(A, &v4);
     let errors = world.received(A);
-    assert_eq!((errors[0][20], errors[0][21], &errors[0][26..28]), (3, 4, &(room as u16).to_be_bytes()[..]));
+    assert_eq!((errors[0][20], errors[0][21], &errors[0][26..28]), (3, 4, &(capacity as u16).to_be_bytes()[..]));
     let mut may_be_cut = v4;
     may_be_cut[6] = 0;
     let sum = !super::world::checksum(&[&may_be_cut[..10], &may_be_cut[12..20]]);

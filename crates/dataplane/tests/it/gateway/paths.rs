@@ -39,9 +39,9 @@ fn answer() -> Vec<u8> {
 /// One question and its answer, and how many of the two arrived.
 fn exchange(world: &mut World) -> usize {
     world.send_plain(A, &question());
-    let asked = world.received(B).len();
+    let requests = world.received(B).len();
     world.send_plain(B, &answer());
-    asked + world.received(A).len()
+    requests + world.received(A).len()
 }
 
 #[test]

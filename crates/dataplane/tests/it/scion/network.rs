@@ -281,9 +281,9 @@ fn an_error_returns_to_the_sender_and_names_the_link_that_is_down() {
         }
         for (of, out) in way {
             network.ases[of].router.set_link(out, false);
-            let (told, error) = network.send_into_trouble(from, &sent, at(1));
+            let (receiver, error) = network.send_into_trouble(from, &sent, at(1));
             network.ases[of].router.set_link(out, true);
-            assert_eq!(told, from, "{sent:?}");
+            assert_eq!(receiver, from, "{sent:?}");
             let error = Packet::decode(&error).expect("sound");
             assert_eq!((error.header.dst, error.header.dst_host), (name(from), sent.header.src_host));
             let (message, quote) = Message::decode(&error.payload).expect("an error");

@@ -718,20 +718,20 @@ fn a_flood_at_one_interface_leaves_the_others_their_answers() {
     let mut quiet = transit(CHILD_1, PARENT_1, false, Ingress::External(CHILD_1));
     path(&mut quiet).hops[1].mac[0] ^= 1;
     let quiet = quiet.encode();
-    let (mut asked, mut told) = (0, 0);
+    let (mut bad_macs, mut errors) = (0, 0);
     for step in 0..100_000i64 {
         let time = at(60_000_000 + step * 100);
         process(&mut router, &flood.0, flood.1, time);
         // Four packets a second of another interface.
         if step % 2_500 == 0 {
-            asked += 1;
+            bad_macs += 1;
             let (action, _) = process(&mut router, &quiet, Ingress::External(CHILD_1), time);
-            told += u64::from(action == Action::Answer(Reason::BadMac));
+            errors += u64::from(action == Action::Answer(Reason::BadMac));
         }
     }
-    assert_eq!((asked, told), (40, 40));
+    assert_eq!((bad_macs, errors), (40, 40));
     // What the flood's own part and the shared half allow in ten seconds.
-    assert!(router.counters().answered - told <= 6 + 10 * 55);
+    assert!(router.counters().answered - errors <= 6 + 10 * 55);
     // All places together get no more than the rate, and one each beyond the burst.
     let mut router = limited();
     let mut together = 0;

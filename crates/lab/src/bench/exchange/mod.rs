@@ -36,7 +36,7 @@ const BUFFER: usize = 1 << 18;
 /// The link between the parties.
 const PEER_LINKS: LinkId = 1 << 60;
 /// How often it is asked whether the parties are at rest.
-const ASKED: Duration = Duration::from_millis(20);
+const QUERY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long links stay down before they are connected again.
 const RECONNECT: Duration = Duration::from_millis(100);
 
@@ -161,16 +161,16 @@ pub struct Exchange {
     records: Receiver<FromParty>,
     peer_link: Option<LinkId>,
     next_peer_link: LinkId,
-    asked: u64,
+    queries: u64,
     answers: [Option<(u64, Answer)>; 2],
     /// When links may be connected.
     connect_at: Instant,
     /// Octets between the parties.
     pub party_link: u64,
-    /// What parties told their operators; the first hundred.
+    /// What parties reported to their operators; the first hundred.
     pub events: Vec<String>,
-    /// How often they told what.
-    pub told: BTreeMap<String, u64>,
+    /// How often they reported what.
+    pub event_counts: BTreeMap<String, u64>,
 }
 
 impl Exchange {
@@ -189,12 +189,12 @@ impl Exchange {
             records,
             peer_link: None,
             next_peer_link: PEER_LINKS,
-            asked: 0,
+            queries: 0,
             answers: [None, None],
             connect_at: now().instant,
             party_link: 0,
             events: Vec::new(),
-            told: BTreeMap::new(),
+            event_counts: BTreeMap::new(),
         };
         for party in BOTH {
             exchange.start_party(party)?;
@@ -324,7 +324,7 @@ impl Exchange {
             Say::Event => {
                 let text = String::from_utf8_lossy(&octets);
                 let kind = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
-                *self.told.entry(kind).or_default() += 1;
+                *self.event_counts.entry(kind).or_default() += 1;
                 if self.events.len() < 100 {
                     self.events.push(format!("party {}: {text}", index(party) + 1));
                 }
@@ -367,16 +367,16 @@ impl Exchange {
     /// # Errors
     /// If a party ends.
     pub fn ask(&mut self) -> Result<[Answer; 2], ExchangeError> {
-        self.asked += 1;
-        let asked = self.asked;
+        self.queries += 1;
+        let query = self.queries;
         for party in BOTH {
-            self.write(party, Say::Ask, asked, &[]);
+            self.write(party, Say::Ask, query, &[]);
         }
         let begin = now().instant;
         loop {
             self.step(Duration::from_millis(5))?;
             if let [Some((one, first)), Some((two, second))] = self.answers
-                && (one, two) == (asked, asked)
+                && (one, two) == (query, query)
             {
                 return Ok([first, second]);
             }
@@ -421,7 +421,7 @@ impl Exchange {
                 return Ok(answers);
             }
             self.check_time(begin, "the parties have not come to rest")?;
-            self.step(ASKED)?;
+            self.step(QUERY_INTERVAL)?;
         }
     }
 
@@ -437,7 +437,7 @@ impl Exchange {
                 return Ok(());
             }
             self.check_time(begin, "the parties have not filled their pools")?;
-            self.step(ASKED)?;
+            self.step(QUERY_INTERVAL)?;
         }
     }
 

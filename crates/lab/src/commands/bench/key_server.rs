@@ -91,8 +91,8 @@ pub fn run(bench: &Bench) -> Outcome<Report> {
     }
     let counted = server.counters();
     let loopback = over_loopback(&mut server, &kinds, answers as u64, repetitions, now)?;
-    let asked = (answers * repetitions) as u64;
-    if (counted.static_records, counted.secrets, counted.unknown) != (asked, 2 * asked, asked) {
+    let questions = (answers * repetitions) as u64;
+    if (counted.static_records, counted.secrets, counted.unknown) != (questions, 2 * questions, questions) {
         return Err(bug().into());
     }
     for ((name, _), seconds) in kinds.iter().zip(&samples) {

@@ -54,9 +54,9 @@ pub fn seconds_per_answer(server: &mut KeyServer, questions: &[Vec<u8>], count: 
 fn ask(port: &mut Udp, to: SocketAddr, questions: &[Vec<u8>], answered: &AtomicU64, count: u64) -> std::io::Result<()> {
     let (mut answers, mut burst, mut out) = (Burst::default(), Burst::default(), Vec::new());
     let mut next = questions.iter().cycle();
-    let (mut asked, mut lost) = (0, 0);
+    let (mut sent, mut lost) = (0, 0);
     while answered.load(Ordering::Relaxed) < count {
-        let waiting = asked - lost - answered.load(Ordering::Relaxed);
+        let waiting = sent - lost - answered.load(Ordering::Relaxed);
         if waiting + AT_ONCE <= OUTSTANDING {
             burst.clear();
             out.clear();
@@ -64,7 +64,7 @@ fn ask(port: &mut Udp, to: SocketAddr, questions: &[Vec<u8>], answered: &AtomicU
                 burst.push(question, to);
                 out.push(Outgoing { packet, to });
             }
-            asked += port.send(&burst, &out)? as u64;
+            sent += port.send(&burst, &out)? as u64;
         } else {
             wait(std::iter::once(&*port as &dyn Port), TIMEOUT)?;
         }

@@ -163,8 +163,8 @@ impl Ends for IcingEnds {
     fn look(&mut self) -> io::Result<Vec<Seen>> {
         let mut seen = Vec::new();
         for payload in waiting(&self.receiver)? {
-            let Some((asked, answer)) = answer_to(&payload) else { continue };
-            seen.push(Seen::Arrived(asked));
+            let Some((sequence, answer)) = answer_to(&payload) else { continue };
+            seen.push(Seen::Arrived(sequence));
             if let Some((line, _)) = &mut self.back
                 && let Err(failures) = line.send(&answer, false)
             {

@@ -154,8 +154,8 @@ impl Ends for PlatypusEnds {
     fn look(&mut self) -> io::Result<Vec<Seen>> {
         let mut seen = Vec::new();
         for payload in self.waiting(1)? {
-            let Some((asked, answer)) = answer_to(&payload) else { continue };
-            seen.push(Seen::Arrived(asked));
+            let Some((sequence, answer)) = answer_to(&payload) else { continue };
+            seen.push(Seen::Arrived(sequence));
             if let Err(failures) = self.send(1, &answer, false) {
                 seen.push(Seen::Error(format!("no answer: {failures}")));
             }

@@ -207,8 +207,8 @@ impl Ends for ScionEnds {
     fn look(&mut self) -> io::Result<Vec<Seen>> {
         let mut seen = Vec::new();
         for packet in self.waiting(1)? {
-            let Some((asked, answer)) = packet.payload.get(UDP..).and_then(answer_to) else { continue };
-            seen.push(Seen::Arrived(asked));
+            let Some((sequence, answer)) = packet.payload.get(UDP..).and_then(answer_to) else { continue };
+            seen.push(Seen::Arrived(sequence));
             // Back along the path that the packet came with.
             let back = self.packet(1, packet.header.path.reversed(), &answer);
             self.hosts[1].1.send_to(&back, self.routers[1])?;

@@ -13,10 +13,10 @@ const LIMIT_OF_PATH: usize = 8;
 /// How long a part waits.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The two halves of a payload for packets with room for `room` octets; `None` if one packet holds it all, or two do not.
+/// The two halves of a payload for packets with space for `capacity` octets; `None` if one packet holds it all, or two do not.
 #[must_use]
-pub fn cut(payload: &[u8], room: usize) -> Option<(&[u8], &[u8])> {
-    let is_cut = payload.len() > room && payload.len() <= 2 * room;
+pub fn cut(payload: &[u8], capacity: usize) -> Option<(&[u8], &[u8])> {
+    let is_cut = payload.len() > capacity && payload.len() <= 2 * capacity;
     is_cut.then(|| payload.split_at(payload.len().div_ceil(2)))
 }
 
@@ -87,8 +87,8 @@ mod tests {
     fn two_halves_make_the_payload_in_either_order_and_others_never() {
         let payload: Vec<u8> = (0..=255).collect();
         assert!(cut(&payload, 256).is_none() && cut(&payload, 127).is_none());
-        for room in [128, 200, 255] {
-            let (first, second) = cut(&payload, room).unwrap();
+        for capacity in [128, 200, 255] {
+            let (first, second) = cut(&payload, capacity).unwrap();
             let mut joiner = Joiner::default();
             let mut out = Vec::new();
             let nonce = |n: u64| n.to_be_bytes();

@@ -197,8 +197,8 @@ fn write(here: IpAddr, icmp: [u8; ICMP_HEADER], quote: &Quote<'_>, most: usize) 
     let afi = family(here);
     let ip = ip_header(afi);
     let most = most.min(LONGEST[usize::from(afi == Afi::Ipv6)]);
-    let room = most.checked_sub(2 * ip + ICMP_HEADER)?;
-    let payload = &quote.payload[..quote.payload.len().min(room)];
+    let capacity = most.checked_sub(2 * ip + ICMP_HEADER)?;
+    let payload = &quote.payload[..quote.payload.len().min(capacity)];
     if payload.len() < QUOTED_PAYLOAD.min(quote.payload_length) {
         return None;
     }

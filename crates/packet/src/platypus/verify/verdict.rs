@@ -3,79 +3,42 @@
 use super::super::header::Malformed;
 use super::Forward;
 
-/// Why a packet does not pass. The sender erred, or the waypoint's policy forbids it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum Reason {
-    /// It could not be decoded.
-    Malformed,
-    /// Its outer destination or its current capability is not this waypoint's.
-    NotForUs,
-    /// No capability is left.
-    NothingLeft,
-    /// Its outer source is neither the original source nor the waypoint before.
-    Source,
-    /// The original source is a martian.
-    MartianSource,
-    /// The final destination or the next waypoint is a martian.
-    MartianDestination,
-    /// The final destination or the next waypoint lies in a network of our own.
-    OwnNetwork,
-    /// The final destination lies outside the delegated prefix.
-    OutsidePrefix,
-    /// The binding is of 64 bits, and the policy asks for 128.
-    NarrowBinding,
-    TtlExceeded,
-    /// The key epoch is neither the previous, current nor next one.
-    KeyEpoch,
-    /// The key version of this epoch was removed.
-    KeyGone,
-    /// The nonce's time is too far off.
-    Stale,
-    /// The binding is not the packet's MAC.
-    Binding,
+wayleave_core::named! {
+    /// Why a packet does not pass. The sender erred, or the waypoint's policy forbids it.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+    #[repr(u8)]
+    pub enum Reason {
+        /// It could not be decoded.
+        Malformed = "malformed",
+        /// Its outer destination or its current capability is not this waypoint's.
+        NotForUs = "not-for-us",
+        /// No capability is left.
+        NothingLeft = "nothing-left",
+        /// Its outer source is neither the original source nor the waypoint before.
+        Source = "source",
+        /// The original source is a martian.
+        MartianSource = "martian-source",
+        /// The final destination or the next waypoint is a martian.
+        MartianDestination = "martian-destination",
+        /// The final destination or the next waypoint lies in a network of our own.
+        OwnNetwork = "own-network",
+        /// The final destination lies outside the delegated prefix.
+        OutsidePrefix = "outside-prefix",
+        /// The binding is of 64 bits, and the policy asks for 128.
+        NarrowBinding = "narrow-binding",
+        TtlExceeded = "ttl-exceeded",
+        /// The key epoch is neither the previous, current nor next one.
+        KeyEpoch = "key-epoch",
+        /// The key version of this epoch was removed.
+        KeyGone = "key-gone",
+        /// The nonce's time is too far off.
+        Stale = "stale",
+        /// The binding is not the packet's MAC.
+        Binding = "binding",
+    }
 }
 
 impl Reason {
-    /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
-        Self::Malformed,
-        Self::NotForUs,
-        Self::NothingLeft,
-        Self::Source,
-        Self::MartianSource,
-        Self::MartianDestination,
-        Self::OwnNetwork,
-        Self::OutsidePrefix,
-        Self::NarrowBinding,
-        Self::TtlExceeded,
-        Self::KeyEpoch,
-        Self::KeyGone,
-        Self::Stale,
-        Self::Binding,
-    ];
-
-    /// Its name in metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::NotForUs => "not-for-us",
-            Self::NothingLeft => "nothing-left",
-            Self::Source => "source",
-            Self::MartianSource => "martian-source",
-            Self::MartianDestination => "martian-destination",
-            Self::OwnNetwork => "own-network",
-            Self::OutsidePrefix => "outside-prefix",
-            Self::NarrowBinding => "narrow-binding",
-            Self::TtlExceeded => "ttl-exceeded",
-            Self::KeyEpoch => "key-epoch",
-            Self::KeyGone => "key-gone",
-            Self::Stale => "stale",
-            Self::Binding => "binding",
-        }
-    }
-
     /// The ICMP error that may be sent to the original source, under the router's rate limit. Reasons that say that the
     /// source address itself is doubtful get none.
     fn answer(self) -> Option<IcmpError> {

@@ -123,8 +123,8 @@ fn an_ordinary_routers_error_is_relayed_to_the_original_source() {
                 let (to, code, quote) = parts(&relayed, afi);
                 assert_eq!((to, code), (octets(world::source_address(afi)), kind.into()));
                 let at = header_length(afi) + 4;
-                let told = u32::from_be_bytes(relayed[at..at + 4].try_into().expect("four octets"));
-                assert_eq!(told, mtu - added);
+                let reported = u32::from_be_bytes(relayed[at..at + 4].try_into().expect("four octets"));
+                assert_eq!(reported, mtu - added);
                 if quoted >= 400 {
                     // But for the hops that it had to live, it is what the source sent.
                     let mut expected = inner.clone();

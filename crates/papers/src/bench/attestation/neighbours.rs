@@ -43,7 +43,7 @@ const KNOWN: usize = 1 << 20;
 pub(super) fn add(report: &mut Report, options: &Options, repetitions: usize) {
     let wanted = |id: &SuiteId| match options.suites.as_slice() {
         [] => SUITES.contains(id),
-        asked => asked.contains(id),
+        names => names.contains(id),
     };
     let count = if options.short { BURST / 4 } else { BURST };
     for id in SuiteId::ALL.into_iter().filter(wanted) {

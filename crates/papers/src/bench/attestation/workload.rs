@@ -15,15 +15,17 @@ pub struct Route {
     pub prefixes: Vec<Prefix>,
 }
 
-/// A workload of the paper.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Workload {
-    /// AS 3277 on 2005-06-01.
-    Normal,
-    /// AS 7911 on 2003-01-24.
-    Pathological,
-    /// AS 2914 on 2008-12-25.
-    Heavy,
+wayleave_core::named! {
+    /// A workload of the paper.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Workload {
+        /// AS 3277 on 2005-06-01.
+        Normal = "normal",
+        /// AS 7911 on 2003-01-24.
+        Pathological = "pathological",
+        /// AS 2914 on 2008-12-25.
+        Heavy = "heavy",
+    }
 }
 
 /// A row of table IV.
@@ -38,19 +40,6 @@ pub struct Totals {
 }
 
 impl Workload {
-    /// All three.
-    pub const ALL: [Self; 3] = [Self::Normal, Self::Pathological, Self::Heavy];
-
-    /// The name in the benchmarks.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Normal => "normal",
-            Self::Pathological => "pathological",
-            Self::Heavy => "heavy",
-        }
-    }
-
     /// Table IV.
     #[must_use]
     pub fn totals(self) -> Totals {

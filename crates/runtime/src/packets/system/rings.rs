@@ -194,6 +194,7 @@ impl Rings {
     /// `None` if no frame waits. A frame that is not taken is lost.
     pub(in super::super) fn receive(&mut self, take: impl FnOnce(&[u8]) -> bool) -> Option<bool> {
         let descriptor = self.receive.consume()?;
+        // This gives back the descriptor's slot. The frame stays ours until it is in the fill ring, and `take` has read it by then.
         self.receive.release();
         let taken = self.frame(descriptor.addr, descriptor.len as usize).is_some_and(|frame| take(frame));
         // Where in a frame the packet begins does not matter to the kernel when it fills the frame again.

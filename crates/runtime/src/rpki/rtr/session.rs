@@ -38,8 +38,8 @@ pub(super) enum SessionError {
     NoAnswer(u8),
     #[error("it did not answer in time")]
     TimedOut,
-    #[error("it refuses version {asked} (Error Report code 4, of version {offered})")]
-    Version { asked: u8, offered: u8 },
+    #[error("it refuses version {requested} (Error Report code 4, of version {offered})")]
+    Version { requested: u8, offered: u8 },
     #[error("it reports error {code} ({}){text}", code_name(*.code))]
     Reported {
         code: u16,
@@ -218,6 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         if let Some(Base { state, .. }) = base {
             check_session("Cache Response", state.session(), session)?;
         }
+        // Nothing of it is in force before its End of Data has come and was checked: the caller gets all of it or nothing.
         let mut update = start(base.is_none());
         let end = self.items(&mut update).await?;
         check_session("End of Data", session, end.session())?;
@@ -339,9 +340,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// The error that an Error Report reports.
     async fn report(&mut self, header: pdu::Header) -> SessionError {
-        let (code, asked, offered) = (header.session(), self.version, header.version());
+        let (code, requested, offered) = (header.session(), self.version, header.version());
         if code == pdu::ErrorCode::UNSUPPORTED_PROTOCOL_VERSION.0 && !self.is_agreed {
-            return SessionError::Version { asked, offered };
+            return SessionError::Version { requested, offered };
         }
         let rest = header.length().clamp(8, MAX_PDU) as usize - 8;
         let mut octets = vec![0; rest];

@@ -92,10 +92,10 @@ pub async fn answer(octets: &[u8], transport: Transport, directory: &impl Direct
     let mut answer = Message::response(question.metadata.id, question.metadata.op_code);
     answer.metadata.recursion_desired = question.metadata.recursion_desired;
     let mut limit = PLAIN_UDP;
-    if let Some(asked) = &question.edns {
-        limit = asked.max_payload().clamp(PLAIN_UDP, MAX_UDP);
+    if let Some(requested) = &question.edns {
+        limit = requested.max_payload().clamp(PLAIN_UDP, MAX_UDP);
         let mut edns = Edns::new();
-        edns.set_max_payload(MAX_UDP).set_version(0).set_dnssec_ok(asked.flags().dnssec_ok); // RFC 3225 section 3
+        edns.set_max_payload(MAX_UDP).set_version(0).set_dnssec_ok(requested.flags().dnssec_ok); // RFC 3225 section 3
         answer.set_edns(edns);
     }
     let has_other_version = question.edns.as_ref().is_some_and(|edns| edns.version() != 0);
@@ -374,11 +374,11 @@ mod tests {
         let client = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
         let mut buffer = [0; 2_000];
         let slow = question("clean.slow.demo.", RecordType::A).to_vec().expect("encoded");
-        let quick = question("clean.b.demo.", RecordType::A).to_vec().expect("encoded");
+        let other = question("clean.b.demo.", RecordType::A).to_vec().expect("encoded");
         client.send_to(&slow, at).await.expect("sent");
-        client.send_to(&quick, at).await.expect("sent");
+        client.send_to(&other, at).await.expect("sent");
         let length = client.recv(&mut buffer).await.expect("an answer");
-        assert_eq!(buffer[..2], quick[..2], "the second question's: the first one waits");
+        assert_eq!(buffer[..2], other[..2], "the second question's: the first one waits");
         assert_eq!(Message::from_vec(&buffer[..length]).expect("decodes").answers.len(), 1);
         known.1.notify_one();
         client.recv(&mut buffer).await.expect("an answer");
@@ -386,7 +386,7 @@ mod tests {
 
         // Two questions at once on one connection (RFC 7766 section 6.2.1.1).
         let mut stream = tokio::net::TcpStream::connect(at).await.expect("connected");
-        let framed = [&(quick.len() as u16).to_be_bytes()[..], &quick].concat();
+        let framed = [&(other.len() as u16).to_be_bytes()[..], &other].concat();
         stream.write_all(&framed.repeat(2)).await.expect("sent");
         for _ in 0..2 {
             let length = usize::from(stream.read_u16().await.expect("a length"));

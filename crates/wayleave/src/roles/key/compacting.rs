@@ -7,7 +7,7 @@ use wayleave_runtime::Clock;
 
 use crate::config::Source;
 use crate::config::key::KeyFile;
-use crate::key_files::compaction::{Compacted, compact, is_due};
+use crate::key_files::compaction::{Compacted, is_due};
 use crate::roles::events::{Events, event};
 
 /// How often the file is looked at, and how soon after a failure.
@@ -21,7 +21,7 @@ pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log
         let (config, source, path) = (config.clone(), source.clone(), path.clone());
         // Beside the server, which answers meanwhile: it reads the file itself, and locks it at the end alone.
         let work = tokio::task::spawn_blocking(move || match is_due(&path) {
-            Ok(true) => compact(&config, &source, clock.now().unix).map(Some),
+            Ok(true) => config.compact(&source, clock.now().unix).map(Some),
             Ok(false) => Ok(None),
             Err(failure) => Err(failure.into()),
         });

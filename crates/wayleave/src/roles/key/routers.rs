@@ -332,18 +332,18 @@ impl RouterIo {
     }
 }
 
-/// How routers stand, for the status page.
-pub fn standing(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> Value {
-    let router = |(number, standing): (&RouterNumber, &wayleave_control::capability::RouterStatus)| {
+/// The status of each router, for the status page.
+pub fn status(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> Value {
+    let router = |(number, status): (&RouterNumber, &wayleave_control::capability::RouterStatus)| {
         json!({
             "number": number,
             "name": names.get(number),
-            "connected": standing.link.is_some(),
-            "list": standing.list,
-            "ahead": standing.is_ahead,
-            "reports": standing.reports,
-            "refused": standing.refused,
-            "too_late": standing.too_late,
+            "connected": status.link.is_some(),
+            "list": status.list,
+            "ahead": status.is_ahead,
+            "reports": status.reports,
+            "refused": status.refused,
+            "too_late": status.too_late,
             "confirmed": server.ledger().confirmed().get(number),
         })
     };

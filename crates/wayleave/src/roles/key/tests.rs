@@ -16,9 +16,8 @@ use super::copies::Copies;
 use super::core::{Core, lock};
 use super::fetching::{Fault, Fetching};
 use super::follow_records;
+use crate::config::testing::{NOW, Provider};
 use crate::key_files::changes::Changes;
-use crate::key_files::compaction::compact;
-use crate::key_files::testing::{NOW, Provider};
 use crate::roles::Events;
 
 const LINK: u64 = 1;
@@ -110,7 +109,7 @@ fn copies_of(writer: &Provider) -> Copies {
 
 fn compacted(writer: &Provider) {
     let (config, source) = writer.config();
-    compact(&config, &source, NOW).expect("compacted");
+    config.compact(&source, NOW).expect("compacted");
 }
 
 fn sent(copies: &mut Copies, message: &ChannelMessage) -> Vec<Vec<u8>> {
@@ -190,9 +189,9 @@ fn a_change_that_is_not_durable_is_not_sent() {
     let answers = sent(&mut copies, &replica.ask());
     let changes =
         answers.iter().find(|octets| matches!(ChannelMessage::decode(octets), Ok(ChannelMessage::Changes(_))));
-    let asked = replica.take(changes.expect("one")).unwrap_or_else(|_| panic!("refused"));
+    let requests = replica.take(changes.expect("one")).unwrap_or_else(|_| panic!("refused"));
     assert_eq!(replica.number(), 6);
-    assert!(sent(&mut copies, &asked[0]).is_empty());
+    assert!(sent(&mut copies, &requests[0]).is_empty());
     assert!(copies.sweep().is_empty());
 }
 

@@ -93,11 +93,11 @@ impl KeyView {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How routers stand; null without any.
+    /// The status of each router; null without any.
     async fn routers(&self) -> Result<Value, ViewError> {
         let Some((events, _)) = &self.routers else { return Ok(Value::Null) };
         let names = self.names();
-        daemon::query(events, move |server: &mut RouterServer| routers::standing(server, &names)).await
+        daemon::query(events, move |server: &mut RouterServer| routers::status(server, &names)).await
     }
 
     /// A page of what principals sent, by account and router: `after` is where the page before ended.

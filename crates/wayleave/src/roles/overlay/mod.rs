@@ -319,8 +319,8 @@ impl Handle {
     /// Who did not consent, and why.
     pub async fn consents(&self, path: Path, seconds: u32) -> Result<Lease, NoConsent> {
         let (to, answer) = oneshot::channel();
-        let asked = self.events.send(Event::Own(Own::Obtain { path: path.clone(), seconds, to })).await;
-        asked.map_err(|_| NoConsent::default())?;
+        let sent = self.events.send(Event::Own(Own::Obtain { path: path.clone(), seconds, to })).await;
+        sent.map_err(|_| NoConsent::default())?;
         let (id, state) = answer.await.map_err(|_| NoConsent::default())?;
         let mut lease = Lease { id, state, path, events: self.events.clone() };
         let gone = match &*lease.state.borrow_and_update() {

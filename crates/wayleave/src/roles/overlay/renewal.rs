@@ -133,10 +133,10 @@ impl Renewal {
         let links = Links::new(Limits { frame: MAX_FRAME as u32, ..Limits::default() });
         let connecting = links.connect_node(operator.address.clone(), &self.identity, operator.identity, to);
         let _connecting = connecting.map_err(|error| error.to_string())?;
-        let asked = Frame { request: 1, body: Body::Renew { number: self.membership.object().number } }.encode();
+        let request = Frame { request: 1, body: Body::Renew { number: self.membership.object().number } }.encode();
         while let Some(event) = events.recv().await {
             match event {
-                LinkEvent::Up { link, .. } => links.send(link, asked.clone()),
+                LinkEvent::Up { link, .. } => links.send(link, request.clone()),
                 // A path server is told of removed nodes by the same link.
                 LinkEvent::Frame { bytes, .. } => match Frame::decode(&bytes) {
                     Ok(Frame { request: 1, body: Body::Joined(answer) }) => return Ok(answer),

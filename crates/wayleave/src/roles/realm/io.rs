@@ -78,21 +78,23 @@ impl LinkIo<Registrar> for RealmIo {
                 let Role::Node(identity) = pin.role else { return None };
                 self.nodes.insert(link, (identity, Budget::new(JOINS.0, JOINS.1)));
                 if self.nodes.len() > MAX_NODES
-                    && let Some(oldest) = self.nodes.keys().filter(|link| !self.is_told(**link)).min().copied()
+                    && let Some(oldest) = self.nodes.keys().filter(|link| !self.is_path_server(**link)).min().copied()
                 {
                     self.links.close(oldest, "too many nodes want to join");
                 }
-                if let Some(told) = self.servers.get_mut(&identity).filter(|told| told.link.is_none()) {
-                    told.link = Some(link);
-                    told.has = 0;
+                if let Some(path_server) =
+                    self.servers.get_mut(&identity).filter(|path_server| path_server.link.is_none())
+                {
+                    path_server.link = Some(link);
+                    path_server.has = 0;
                     self.is_due = true;
                     return Some(RegistrarInput::Records(Vec::new()));
                 }
             }
             LinkEvent::Down { link, .. } => {
                 self.nodes.remove(&link);
-                for told in self.servers.values_mut().filter(|told| told.link == Some(link)) {
-                    told.link = None;
+                for path_server in self.servers.values_mut().filter(|path_server| path_server.link == Some(link)) {
+                    path_server.link = None;
                 }
             }
             LinkEvent::Frame { link, bytes, .. } => return self.frame(link, &bytes),
@@ -143,15 +145,17 @@ impl LinkIo<Registrar> for RealmIo {
 
 impl RealmIo {
     /// Whether it is the link to a path server.
-    fn is_told(&self, link: u64) -> bool {
-        self.servers.values().any(|told| told.link == Some(link))
+    fn is_path_server(&self, link: u64) -> bool {
+        self.servers.values().any(|path_server| path_server.link == Some(link))
     }
 
     fn frame(&mut self, link: u64, octets: &[u8]) -> Option<RegistrarInput> {
         let frame = Frame::decode(octets);
-        if let Some((identity, told)) = self.servers.iter_mut().find(|(_, told)| told.link == Some(link)) {
+        if let Some((identity, path_server)) =
+            self.servers.iter_mut().find(|(_, path_server)| path_server.link == Some(link))
+        {
             match frame.as_ref().map(|frame| &frame.body) {
-                Ok(Body::Registered { number }) => told.has = told.has.max(*number),
+                Ok(Body::Registered { number }) => path_server.has = path_server.has.max(*number),
                 Ok(Body::Refused(refusal)) => {
                     warn!(server = %identity, "path server refused the list of removed nodes: {refusal}");
                 }
@@ -174,7 +178,7 @@ impl RealmIo {
                 Some(RegistrarInput::Renewal { link, request, peer, number })
             }
             _ => {
-                if !self.is_told(link) {
+                if !self.is_path_server(link) {
                     self.links
                         .close(link, "a node sends a request to join or for a later membership, and nothing else");
                 }
@@ -186,13 +190,14 @@ impl RealmIo {
     /// Keeps links to the path servers that the records know, and tells them of removed nodes.
     pub fn follow(&mut self, registrar: &Registrar) -> Outcome {
         let servers = self.config.path_servers(&self.source, registrar)?;
-        self.servers.retain(|_, told| servers.contains(&told.server));
+        self.servers.retain(|_, path_server| servers.contains(&path_server.server));
         for server in servers {
             if !self.servers.contains_key(&server.identity) {
                 let (address, events) = (server.address.clone(), self.events.clone());
                 let connecting = self.links.connect_node(address, &self.identity, server.identity, events)?;
-                let told = PathServerLink { server: server.clone(), link: None, has: 0, _connecting: connecting };
-                self.servers.insert(server.identity, told);
+                let path_server =
+                    PathServerLink { server: server.clone(), link: None, has: 0, _connecting: connecting };
+                self.servers.insert(server.identity, path_server);
             }
         }
         let Some(list) = registrar.revocations() else { return Ok(()) };
@@ -206,8 +211,8 @@ impl RealmIo {
             self.handed = number;
             self.log.note(&json!({ "event": "revocations", "number": number }));
         }
-        for told in self.servers.values().filter(|told| told.has < number) {
-            if let Some(link) = told.link {
+        for path_server in self.servers.values().filter(|path_server| path_server.has < number) {
+            if let Some(link) = path_server.link {
                 let octets = Frame { request: 1, body: Body::SubmitRevocations(list.clone()) }.encode();
                 self.links.send(link, octets);
             }

@@ -229,12 +229,12 @@ impl<F: Format> Supervisor<F> {
         self.journal.begin_round(unix_now());
         let question = |worker: &mut Worker<F>| worker.format.journal();
         // All at a time: a thread that has no packets answers after a few milliseconds.
-        let asked: Vec<_> = (0..self.threads.count()).map(|thread| self.threads.ask(thread, question)).collect();
+        let answers: Vec<_> = (0..self.threads.count()).map(|thread| self.threads.ask(thread, question)).collect();
         let mut records = 0;
-        for (thread, asked) in asked.into_iter().enumerate() {
+        for (thread, answer) in answers.into_iter().enumerate() {
             // One that has ended has nothing to say; maintenance sees it.
-            let Some(asked) = asked else { continue };
-            let totals = asked.await.unwrap_or_default();
+            let Some(answer) = answer else { continue };
+            let totals = answer.await.unwrap_or_default();
             records += u32::try_from(totals.len()).unwrap_or(u32::MAX);
             self.journal.add(thread, totals);
         }

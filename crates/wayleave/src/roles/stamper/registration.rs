@@ -151,9 +151,9 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 async fn accept(listener: UnixListener, users: Arc<[u32]>, events: mpsc::Sender<Registered>) {
-    let (numbers, room) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+    let (numbers, slots) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&slots).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, for instance.
             tokio::time::sleep(Duration::from_millis(100)).await;

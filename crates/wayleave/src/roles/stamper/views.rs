@@ -111,7 +111,7 @@ pub struct StamperView {
     pub worker: Handle,
     pub shown: Arc<RwLock<Shown>>,
     /// Lets the role find out whether its secrets still hold.
-    pub asked: Arc<Notify>,
+    pub confirm: Arc<Notify>,
 }
 
 /// How long an answer of a key server is waited for by who asks why.
@@ -176,7 +176,7 @@ impl StamperView {
             return;
         }
         let before = self.with(ended);
-        self.asked.notify_one();
+        self.confirm.notify_one();
         let deadline = tokio::time::Instant::now() + ANSWER;
         while self.with(ended) == before && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(STEP).await;

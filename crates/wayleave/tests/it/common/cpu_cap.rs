@@ -130,14 +130,14 @@ struct Turns {
 impl Turns {
     fn new(id: u32, percent: u32) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ends);
+        let ended = Arc::clone(&ends);
         let process = Pid::from_raw(id.cast_signed()).expect("a process");
         let signal = move |signal| {
             // A process that has ended, and was not waited for, takes signals and does nothing.
             let _ = kill_process(process, signal);
         };
         let thread = spawn(move || {
-            while !told.load(Ordering::Relaxed) {
+            while !ended.load(Ordering::Relaxed) {
                 sleep(PERIOD * percent / 100);
                 signal(Signal::STOP);
                 sleep(PERIOD * (100 - percent) / 100);

@@ -442,10 +442,10 @@ fn whichever_direction_loses_a_node_ssh_and_iperf3_go_on_within_three_seconds() 
     if rung == Rung::Rootless {
         return netns::skipped(&format!("{test}: without root, sshd is not started"));
     }
-    let asked = std::env::var("WAYLEAVE_FAILOVER_KILLS").ok().and_then(|text| text.parse().ok());
-    let mut record = asked.map(|_: usize| Record::open());
+    let requested = std::env::var("WAYLEAVE_FAILOVER_KILLS").ok().and_then(|text| text.parse().ok());
+    let mut record = requested.map(|_: usize| Record::open());
     let before = record.as_ref().map_or(0, |record| record.done.len());
-    let kills = asked.unwrap_or(KILLS);
+    let kills = requested.unwrap_or(KILLS);
     let network = Network::new().expect("a network");
     let folder = Folder::new("overlay-failover");
     let found: [Installation; 2] = found.try_into().expect("both");

@@ -164,8 +164,8 @@ impl<'a> Thief<'a> {
         let count = path.nodes().len();
         let end = unix_now().secs() as u32 + seconds;
         for index in 1..count {
-            let asked = self.request(&path, index, seconds, |request| request.expiry = end);
-            let (expiry, consent) = asked.expect("consented");
+            let consented = self.request(&path, index, seconds, |request| request.expiry = end);
+            let (expiry, consent) = consented.expect("consented");
             assert_eq!(expiry, end, "a consent ends when it was asked to");
             path.add_consent(index, expiry, consent).expect("a node of the path");
         }

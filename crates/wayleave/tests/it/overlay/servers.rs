@@ -58,17 +58,17 @@ fn is_answered(socket: &UdpSocket) -> std::io::Result<()> {
 }
 
 /// Searches that the path server counted, and decisions of all consent servers.
-fn asked(world: &World) -> (u64, u64) {
+fn requests(world: &World) -> (u64, u64) {
     let decided = |server: &Running| server.count("consented") + server.count("refused");
     (world.paths.count("queries"), world.consent.iter().map(decided).sum())
 }
 
-/// As [`asked`], once what is under way has come to its end: a gateway asks again for the paths of a flow that has too few of
+/// As [`requests`], once what is under way has come to its end: a gateway asks again for the paths of a flow that has too few of
 /// them, at most 4 s later, and its client then asks the server once more if an advert has come since.
-fn asked_last(world: &World) -> (u64, u64) {
-    let mut last = (asked(world), Instant::now());
+fn last_requests(world: &World) -> (u64, u64) {
+    let mut last = (requests(world), Instant::now());
     eventually("servers are asked no more", || {
-        let now = asked(world);
+        let now = requests(world);
         if now != last.0 {
             last = (now, Instant::now());
         }
@@ -104,7 +104,7 @@ fn a_new_flow_waits_one_round_trip_to_the_path_server_and_one_to_all_consent_ser
     });
     echo(&world);
     let socket = socket(&world, "10.0.2.1:7");
-    let before = asked_last(&world);
+    let before = last_requests(&world);
     let way = Duration::from_millis(150);
     world.relays.iter().for_each(|relay| relay.delay(way));
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
@@ -115,10 +115,10 @@ fn a_new_flow_waits_one_round_trip_to_the_path_server_and_one_to_all_consent_ser
     // For each direction a search and, at once, all consents: four round trips. One after the other it were eight and more.
     assert!(waited >= 8 * way, "{waited:?}: without a search and consents?");
     assert!(waited < 12 * way, "{waited:?}: consents one after the other?");
-    let (searches, _) = asked(&world);
+    let (searches, _) = requests(&world);
     assert_eq!(searches - before.0, 2, "one search for each direction");
     // Spare paths get their consents too.
-    let first = asked_last(&world);
+    let first = last_requests(&world);
     let packets = std::env::var("WAYLEAVE_FLOW_PACKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(PACKETS);
     let sent = world.nodes["a"].count("sent");
     let carried = || world.nodes["a"].count("sent") - sent;
@@ -132,7 +132,7 @@ fn a_new_flow_waits_one_round_trip_to_the_path_server_and_one_to_all_consent_ser
         }
     }
     eprintln!("{} packets were carried", carried());
-    assert_eq!(asked(&world), first, "packets ask nobody for anything");
+    assert_eq!(requests(&world), first, "packets ask nobody for anything");
 }
 
 #[test]

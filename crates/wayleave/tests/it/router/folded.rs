@@ -174,8 +174,8 @@ fn old_usage_is_folded_and_forgotten_and_stays_on_the_bill_once() {
     eventually("they are on the statement", || site.billed() == [7_000 + arrived[0], 100 + arrived[1]]);
     // Months are exact by their own bounds; a time that cuts one off says so.
     let output = site.folder.run(&["cap", "usage", "--config", "key.toml", "--from", &(day - 5 * DAY).to_string()]);
-    let is_told = String::from_utf8_lossy(&output.stderr).contains("whole months");
+    let has_warning = String::from_utf8_lossy(&output.stderr).contains("whole months");
     let begins = lines(&site, &["--by", "epoch"]).into_iter().filter(|line| line["epoch"].is_null()).count();
     assert!(output.status.success() && begins >= 3, "{begins}");
-    assert!(is_told, "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(has_warning, "{}", String::from_utf8_lossy(&output.stderr));
 }

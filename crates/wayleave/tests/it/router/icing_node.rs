@@ -282,11 +282,11 @@ fn reports_say_where_packets_vanished_and_a_forged_one_is_refused() {
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     };
     let (code, text) = locate(&named, &["--sent", "52", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!((code, &told["window"]), (Some(0), &100.into()));
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, &report["window"]), (Some(0), &100.into()));
     let losses = [(0, 1, 2), (2, 3, 9)]
         .map(|(from, to, packets)| serde_json::json!({ "from": from, "to": to, "packets": packets }));
-    assert_eq!(told["losses"], serde_json::json!(losses));
+    assert_eq!(report["losses"], serde_json::json!(losses));
     // Without the sender's number, and in a window that one node alone reports.
     assert!(locate(&named, &[]).1.contains("9 packets lost between node 2 and node 3"));
     let (code, text) = locate(&named[..1], &["--window", "101"]);

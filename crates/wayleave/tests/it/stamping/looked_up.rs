@@ -96,8 +96,8 @@ fn secrets_are_looked_up_by_lines_and_renewed_and_an_absence_of_the_key_server_i
         found() >= before + 4
     });
     assert_eq!(stamper.count("left", "epoch"), without);
-    let asked = stamper.count("lookups", "failed") + found();
-    assert!(keys.count("answers", "secrets") <= asked, "{}", keys.status());
+    let lookups = stamper.count("lookups", "failed") + found();
+    assert!(keys.count("answers", "secrets") <= lookups, "{}", keys.status());
     balance(&world);
 
     // A capability that the provider revokes: the next look-up says so.

@@ -362,9 +362,9 @@ fn routes_go_out_within_two_slots_after_a_start_and_nothing_is_lost_by_it() {
         let (signed, _) = until_signed(&mut process, start);
         assert!((start + 9..=start + 16).contains(&signed), "{start} {signed}");
         assert_eq!(signed % 8, 0, "at the beginning of a slot");
-        let told: Vec<_> = process.events.iter().collect();
+        let events: Vec<_> = process.events.iter().collect();
         let wait = KeyWait { suite: SuiteId::KcHbs, reason: WaitReason::FirstSlotAhead, until: Some(BIRTH + signed) };
-        assert_eq!(told, [&KeyEvent::Waits(wait), &KeyEvent::Signs(SuiteId::KcHbs)]);
+        assert_eq!(events, [&KeyEvent::Waits(wait), &KeyEvent::Signs(SuiteId::KcHbs)]);
         // A slot ahead is durable, so that the next one begins without a pause.
         assert_eq!(*durable.lock().expect("one thread"), Some(signed / 8 + 1));
     }
@@ -450,18 +450,18 @@ fn a_key_that_nobody_needs_writes_nothing_and_makes_nothing_ahead() {
 fn warnings_come_before_the_end_of_a_key() {
     let (used, durable) = (Used::default(), Arc::default());
     let life = 8 << 26;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for days in [400, 364, 100, 89, 29, 6] {
         let mut process = process(stand_in(&used, &durable), &durable, None, life - days * 86_400);
         process.reserve(at(life - days * 86_400));
         process.reserve(at(life - days * 86_400 + 1));
-        told.push(process.events.len());
+        reported.push(process.events.len());
         for event in process.events {
             let KeyEvent::Ends(end) = event else { panic!("{event:?}") };
             assert_eq!((end.ends, end.days), (BIRTH + life, days));
         }
     }
-    assert_eq!(told, [0, 1, 1, 1, 1, 1]);
+    assert_eq!(reported, [0, 1, 1, 1, 1, 1]);
 }
 
 #[test]

@@ -375,11 +375,11 @@ impl Call {
 
     /// How many entries a page may have.
     fn most(&self, default: usize, most: usize) -> Result<usize, Problem> {
-        let asked = self.number("most")?.unwrap_or(default);
-        if (1..=most).contains(&asked) {
-            return Ok(asked);
+        let requested = self.number("most")?.unwrap_or(default);
+        if (1..=most).contains(&requested) {
+            return Ok(requested);
         }
-        Err(Problem::new(ProblemKind::Request, format!("`most` is {asked}, expected 1 to {most}")))
+        Err(Problem::new(ProblemKind::Request, format!("`most` is {requested}, expected 1 to {most}")))
     }
 }
 

@@ -76,10 +76,10 @@ async fn read(
     page: StatementPage,
     only: Option<Principal>,
     after: Option<ListingCursor>,
-    is_asked: impl Fn(&Value) -> bool,
+    is_requested: impl Fn(&Value) -> bool,
 ) -> Result<(Statement, Option<ListingCursor>), Problem> {
     for _ in 0..TRIES {
-        if let Some(whole) = read_parts(api, page.clone(), only, after.as_ref(), &is_asked).await? {
+        if let Some(whole) = read_parts(api, page.clone(), only, after.as_ref(), &is_requested).await? {
             return Ok(whole);
         }
         if after.is_some() {
@@ -99,7 +99,7 @@ async fn read_parts(
     mut page: StatementPage,
     only: Option<Principal>,
     after: Option<&ListingCursor>,
-    is_asked: &impl Fn(&Value) -> bool,
+    is_requested: &impl Fn(&Value) -> bool,
 ) -> Result<Option<(Statement, Option<ListingCursor>)>, Problem> {
     // Lines of one principal are in another order than accounts: its accounts are read from the first one on.
     let begun = after.and_then(|cursor| Principal::new(u32::try_from(cursor.line.principal()).ok()?));
@@ -119,7 +119,7 @@ async fn read_parts(
             if page.is_full_before(line["principal"].as_u64().unwrap_or(0)) {
                 return finished(page, moved);
             }
-            if is_asked(line) {
+            if is_requested(line) {
                 page.add(line);
             }
         }

@@ -1,4 +1,4 @@
-//! Room for what holders order. What delegates order never takes the room of their principal, and nobody's orders that of the
+//! Quotas of what holders order. What delegates order never takes the quota of their principal, and nobody's orders that of the
 //! operator.
 
 use wayleave_packet::platypus::header::{DelegationId, Principal};
@@ -32,7 +32,7 @@ struct Lasting {
 impl State {
     /// Whether the holder of these terms may register one more delegation.
     #[must_use]
-    pub fn has_room_to_delegate(&self, holder: &Terms) -> bool {
+    pub fn is_within_delegation_quota(&self, holder: &Terms) -> bool {
         let (mut all, mut below, mut own) = (0, 0, 0);
         for terms in self.grants_of(holder.principal).map(|grant| grant.terms) {
             let sub_of = terms.delegation.filter(|delegation| delegation.sub.is_some()).map(|delegation| delegation.id);
@@ -40,20 +40,20 @@ impl State {
             below += usize::from(sub_of.is_some());
             own += usize::from(sub_of.is_some() && sub_of == id_of(holder));
         }
-        let is_room = all < MAX_GRANTS - OPERATOR_GRANTS;
-        is_room && (holder.delegation.is_none() || is_within_share(own, below, DELEGATES_GRANTS))
+        let is_within_all = all < MAX_GRANTS - OPERATOR_GRANTS;
+        is_within_all && (holder.delegation.is_none() || is_within_share(own, below, DELEGATES_GRANTS))
     }
 
     /// Whether the holder of these terms may order one more revocation, which has no epoch.
     #[must_use]
-    pub fn has_room_to_revoke(&self, holder: &Terms, revocation: &Revocation) -> bool {
+    pub fn is_within_revocation_quota(&self, holder: &Terms, revocation: &Revocation) -> bool {
         let lasting = self.lasting(holder.principal, id_of(holder));
-        let is_room = lasting.recorded < RECORDED && lasting.listed < MAX_REVOKED;
+        let is_within_all = lasting.recorded < RECORDED && lasting.listed < MAX_REVOKED;
         let is_below = revocation.delegation.is_some_and(|(_, sub)| sub.is_some());
         if holder.delegation.is_none() || !is_below {
-            return is_room; // one for each delegation, if it is not the principal's
+            return is_within_all; // one for each delegation, if it is not the principal's
         }
-        is_room
+        is_within_all
             && lasting.recorded < DELEGATES_RECORDED
             && is_within_share(lasting.own, lasting.below, DELEGATES_REVOKED)
     }
@@ -94,7 +94,7 @@ impl State {
 }
 
 /// Whether a delegation that has `own` may have one more of the `most` that all delegations of a principal share, who have `all`: none has
-/// more than are left, so that each finds room however many the others take.
+/// more than are left, so that each can have some however many the others take.
 fn is_within_share(own: usize, all: usize, most: usize) -> bool {
     own < most.saturating_sub(all)
 }

@@ -8,11 +8,11 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::Principal;
 
-use super::changes::Changes;
-use super::node::{self, KeyKind};
-use super::records::record;
 use crate::Source;
 use crate::key::{KeyFile, template};
+use crate::key_files::changes::Changes;
+use crate::key_files::node::{self, KeyKind};
+use crate::key_files::records::record;
 
 pub const NOW: UnixTime = UnixTime(1_800_000_000_000_000);
 

@@ -4,17 +4,13 @@
 //! with at most a cookie and padding (RFC 1035, RFC 6891, RFC 7830, RFC 7873). Whatever is read here, the general decoder reads
 //! alike; a test and a fuzz target compare both.
 
-use super::message::{PADDING, QUESTION_TYPE};
+use super::dns::{COOKIE, HEADER, IN_CLASS, OPT, OPT_TYPE, OPTION, PADDING, TYPE_AND_CLASS};
+use super::message::QUESTION_TYPE;
 use super::name::{LookupName, RequestName};
-use super::server::{COOKIE, HEADER, IN_CLASS, OPT, OPT_TYPE};
 use super::zone::Zone;
 
 /// Flags that a query may have: recursion desired; authentic data and checking disabled (RFC 4035), which are not ours to answer.
 const FLAGS: [u8; 2] = [0x01, 0x30];
-/// Octets of type and class.
-const TYPE_AND_CLASS: usize = 4;
-/// Octets of an option without data.
-const OPTION: usize = 4;
 
 /// A look-up.
 pub(super) struct PlainQuestion<'a> {

@@ -34,15 +34,15 @@ fn twins() -> ([KeyServer; 2], Vec<String>) {
 }
 
 /// Both ways answer alike.
-fn compare([quick, general]: &mut [KeyServer; 2], octets: &[u8], client: Client, now: Now) {
-    let answers = [quick.serve(octets, client, now), general.serve_any(octets, client, now)];
-    let [quick_answer, general_answer] = answers.map(|served| match served {
+fn compare([fast, general]: &mut [KeyServer; 2], octets: &[u8], client: Client, now: Now) {
+    let answers = [fast.serve(octets, client, now), general.serve_any(octets, client, now)];
+    let [fast_answer, general_answer] = answers.map(|served| match served {
         Served::Reply(octets) => Some(octets),
         Served::Nothing => None,
         Served::Order(_) => panic!("nobody orders anything here"),
     });
-    assert_eq!(quick_answer, general_answer, "{octets:02x?}");
-    assert_eq!(quick.counters(), general.counters(), "{octets:02x?}");
+    assert_eq!(fast_answer, general_answer, "{octets:02x?}");
+    assert_eq!(fast.counters(), general.counters(), "{octets:02x?}");
 }
 
 #[derive(Clone, Debug)]
@@ -97,14 +97,14 @@ fn options() -> impl Strategy<Value = Option<Vec<(u16, Vec<u8>)>>> {
 proptest! {
     #[test]
     fn any_message_is_answered_as_the_general_decoder_answers_it(
-        asked in proptest::collection::vec(
+        questions in proptest::collection::vec(
             (0usize..5, options(), any::<(u8, u8, bool, bool)>(), proptest::collection::vec(mutation(), 0..3)),
             1..60,
         ),
     ) {
         let (mut servers, names) = twins();
         let mut cookie = Vec::new();
-        for (name, options, (payload, case, is_tcp, shows), mutations) in asked {
+        for (name, options, (payload, case, is_tcp, shows), mutations) in questions {
             let name: String = names[name]
                 .bytes()
                 .enumerate()
