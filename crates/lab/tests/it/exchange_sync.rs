@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::common::{Exchange, in_both_modes, nlri, route};
 use wayleave_lab::sim::bad::Forger;
-use wayleave_lab::sim::{Store, FrameAction, Node, PARTIES, Setup, Sim};
+use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim, Store};
 use wayleave_route_server::digests::{Digest, Roots, Through};
 use wayleave_route_server::frames::{FromMember, ToMember};
 use wayleave_route_server::object::ExportMode;
@@ -391,9 +391,7 @@ fn older_copies_of_both_stores_are_noticed_by_what_members_hold(export: ExportMo
         exchange.check();
     };
     let named = |exchange: &Exchange| {
-        let is_older = |(_, event): &&(Node, PartyEvent)| {
-            matches!(event, PartyEvent::OlderStores { took, holds, .. } if took > holds)
-        };
+        let is_older = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::OlderStores { took, holds, .. } if took > holds);
         exchange.sim.party_events.iter().filter(is_older).map(|(by, _)| *by).collect::<Vec<Node>>()
     };
     for prefix in 10..30 {

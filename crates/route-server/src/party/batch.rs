@@ -136,7 +136,7 @@ impl State {
                 return Ok(Some(Noted::Inactive(*slot)));
             }
             Step::Epoch { epoch, changed } => {
-                self.membership.begin_epoch(*epoch, self.env.now())?;
+                self.membership.begin_epoch(*epoch, self.env.clocks)?;
                 if let Some(recommendation) = input.recommendation.take() {
                     self.membership.recommend(recommendation);
                 }

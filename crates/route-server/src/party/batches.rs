@@ -80,6 +80,8 @@ impl ActiveMember {
 pub(super) struct Batches {
     /// The last one.
     seq: u64,
+    /// The next one's number is above this, too.
+    floor: u64,
     stage: Stage,
     /// The interval between batches, as party 1 says.
     tick: Duration,
@@ -100,6 +102,7 @@ impl Batches {
     pub(super) fn new(seq: u64, tick: Duration) -> Self {
         Self {
             seq,
+            floor: 0,
             stage: Stage::Idle,
             tick,
             active: BTreeMap::new(),
@@ -113,6 +116,16 @@ impl Batches {
 
     pub(super) fn seq(&self) -> u64 {
         self.seq
+    }
+
+    /// A member took this batch, which neither party knows of: it takes none that is not above it.
+    pub(super) fn begin_above(&mut self, seq: u64) {
+        self.floor = self.floor.max(seq);
+    }
+
+    /// No batch with a number up to this one will be made.
+    pub(super) fn newest(&self) -> u64 {
+        self.seq.max(self.floor)
     }
 
     /// The peer party's last batch.
@@ -138,7 +151,7 @@ impl Batches {
 
     /// Party 1 proposes the next batch. Returns its number.
     pub(super) fn propose(&mut self, steps: Vec<Step>) -> u64 {
-        self.seq += 1;
+        self.seq = self.newest() + 1;
         self.stage = Stage::Proposed { seq: self.seq, steps };
         self.seq
     }

@@ -16,10 +16,8 @@ use super::state::State;
 use super::{PartyEvent, engine};
 use crate::directory::{Directory, Succession};
 use crate::frames::{PartyFrame, Step};
+use crate::leaps::is_leap;
 use crate::object_table::Effects;
-
-/// How far the number of a batch may be above the last one. Only batches that were rejected lie between.
-const MAX_SEQ_STEP: u64 = 1 << 16;
 
 /// Batches after which party 1 need not know that a ranking came late: it remembers as many.
 const MAX_LATE: usize = 256;
@@ -286,8 +284,9 @@ impl Follower {
         if !party.batches.is_idle() || seq <= party.batches.seq() {
             return Err("a batch proposed out of turn");
         }
-        if seq - party.batches.seq() > MAX_SEQ_STEP {
-            return Err("a batch number that is too far above the last one; a new session compares what both hold");
+        // Numbers are left out where batches were rejected, and where members took later ones than either party knows of.
+        if is_leap(seq, party.env.clocks.unix) {
+            return Err("a batch number that no clock has reached; compare both parties' clocks");
         }
         // What party 1 proposes after the answer to this it proposes knowing which links are gone: it was told before.
         let departing = std::mem::take(&mut self.departing);
@@ -409,8 +408,8 @@ fn reconcile(
     }
     let mut effects = Effects::default();
     party.adopt_newer_set(set)?;
-    party.membership.raise_epoch(epoch)?;
-    party.objects.saw(high_water);
+    party.membership.raise_epoch(epoch, party.env.clocks.unix)?;
+    party.objects.saw(high_water, party.env.clocks.unix)?;
     party.objects.conclude(conclusion, &mut effects);
     party.reset_view();
     if party.objects.view() != view {

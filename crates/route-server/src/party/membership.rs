@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::Instant;
+use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
 
 use super::{PartyConfig, key_roles};
 use crate::directory::{ChainError, Directory, MemberSet, Succession, keys};
+use crate::leaps::is_epoch_leap;
 
 pub(super) struct Membership {
     /// What is in force.
@@ -110,20 +111,23 @@ impl Membership {
     /// A batch begins an epoch.
     ///
     /// # Errors
-    /// It is past.
-    pub(super) fn begin_epoch(&mut self, epoch: u64, now: Instant) -> Result<(), &'static str> {
-        self.raise_epoch(epoch)?;
-        self.epoch_began = Some(now);
+    /// It is past, or years ahead.
+    pub(super) fn begin_epoch(&mut self, epoch: u64, now: Now) -> Result<(), &'static str> {
+        self.raise_epoch(epoch, now.unix)?;
+        self.epoch_began = Some(now.instant);
         Ok(())
     }
 
     /// The parties agree on an epoch.
     ///
     /// # Errors
-    /// It is past.
-    pub(super) fn raise_epoch(&mut self, epoch: u64) -> Result<(), &'static str> {
+    /// It is past, or years ahead.
+    pub(super) fn raise_epoch(&mut self, epoch: u64, now: UnixTime) -> Result<(), &'static str> {
         if epoch < self.epoch {
             return Err("an epoch that is past");
+        }
+        if epoch > self.epoch && is_epoch_leap(epoch, now) {
+            return Err("an epoch that no exchange has come to");
         }
         self.epoch = epoch;
         Ok(())

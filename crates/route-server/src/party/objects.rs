@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use wayleave_core::{Instant, Prefix};
+use wayleave_core::{Instant, Prefix, UnixTime};
 
 use super::OlderStore;
 use super::env::Env;
@@ -21,6 +21,7 @@ use super::reconcile::{Conclusion, StoreState};
 use super::store::{self, Change};
 use crate::digests::{BucketDigests, Differs, Digest, InstanceHash, Roots};
 use crate::frames::{Difference, InventoryRow, Refusal, Step};
+use crate::leaps::is_leap;
 use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Snapshot};
 
@@ -153,7 +154,8 @@ impl Objects {
         if description.slot != slot {
             return Err(Refusal::Proof);
         }
-        if description.version <= self.table.high_water(slot) {
+        // One that leaps would end what the slot can announce, also once whoever sent it has been replaced by its member's own software.
+        if description.version <= self.table.high_water(slot) || is_leap(description.version, env.clocks.unix) {
             return Err(Refusal::OldVersion);
         }
         if !membership.takes_epoch(description.epoch, env.now(), config.match_wait) {
@@ -271,10 +273,18 @@ impl Objects {
 // The comparison with the peer party.
 impl Objects {
     /// The peer party has seen these versions: none up to them is taken any more.
-    pub(super) fn saw(&mut self, high_water: &[(u32, u64)]) {
+    ///
+    /// # Errors
+    /// One is so high that its slot could announce nothing more.
+    pub(super) fn saw(&mut self, high_water: &[(u32, u64)], now: UnixTime) -> Result<(), &'static str> {
+        let is_wrong = |(slot, version): &(u32, u64)| *version > self.table.high_water(*slot) && is_leap(*version, now);
+        if high_water.iter().any(is_wrong) {
+            return Err("a version that no member can have come to");
+        }
         for (slot, version) in high_water {
             self.table.saw(*slot, *version);
         }
+        Ok(())
     }
 
     /// Drops here what the peer party lacks; returns what it must drop, and where widths or dead places differ.

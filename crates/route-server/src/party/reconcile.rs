@@ -12,6 +12,7 @@ use super::engine::Engine;
 use super::state::State;
 use super::{OlderStore, PartyEvent, PartyNumber};
 use crate::frames::{Difference, PROTOCOL, PartyFrame};
+use crate::leaps::{is_epoch_leap, is_leap};
 use crate::object::ExportMode;
 use crate::object_table::Effects;
 
@@ -127,8 +128,13 @@ impl State {
 
     /// Takes the peer party's hello; `seq` is its last batch.
     pub(super) fn peer_hello(&mut self, hello: PeerHello, seq: u64) -> Result<(), &'static str> {
-        if seq > u64::MAX / 2 {
-            return Err("a batch number that leaves no room for more");
+        // What this party has come to itself, the peer party may say, too: both clocks may have been wrong.
+        let now = self.env.clocks.unix;
+        if seq > self.batches.seq() && is_leap(seq, now) {
+            return Err("a batch number that no clock has reached; compare both parties' clocks");
+        }
+        if hello.epoch > self.membership.epoch() && is_epoch_leap(hello.epoch, now) {
+            return Err("an epoch that no exchange has come to");
         }
         self.batches.saw(seq);
         let config = &self.env.config;

@@ -31,6 +31,7 @@ use super::{PartyEvent, engine, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::leaps::is_leap;
 use crate::object::Kind;
 use crate::object_table::Effects;
 
@@ -103,6 +104,9 @@ pub(super) struct Sequencer {
     /// Announcers that are not connected, and since when.
     absent_since: BTreeMap<u32, Instant>,
     punctuality: Punctuality,
+    /// By the slot of who says so, after which batch and up to which none was made here, although a member took one. One range for each
+    /// slot: nobody can have all that was made here count as such.
+    foreign: BTreeMap<u32, (u64, u64)>,
     /// The newest batch that a member says it took, and its slot; and whether the operator was told in this session of the parties that
     /// both stores may be older copies.
     newest_taken: (u64, u32),
@@ -152,6 +156,7 @@ impl Sequencer {
             held_back_at: (0, 0, 0, 0),
             absent_since: announcers.into_iter().map(|slot| (slot, now.instant)).collect(),
             punctuality: Punctuality::default(),
+            foreign: BTreeMap::new(),
             newest_taken: (0, 0),
             doubts_stores: false,
             queued: Vec::new(),
@@ -793,8 +798,8 @@ impl Sequencer {
         let mut effects = Effects::default();
         party.adopt_newer_set(&their_set)?;
         let epoch = party.membership.epoch().max(their_epoch);
-        party.membership.raise_epoch(epoch)?;
-        party.objects.saw(high_water);
+        party.membership.raise_epoch(epoch, party.env.clocks.unix)?;
+        party.objects.saw(high_water, party.env.clocks.unix)?;
         let (drop, differ) = party.objects.compare(&theirs, &mut effects);
         party.reset_view();
         self.conclusion = Some(Conclusion { drop, differ, effects });
@@ -1061,6 +1066,23 @@ impl Sequencer {
         }
     }
 
+    /// Whether a member took a batch that was never made here: both parties' clocks were ahead once, and their stores are newer than that.
+    /// It holds nothing that could be compared, and the next batch has a number that it takes.
+    ///
+    /// # Errors
+    /// No clock has reached the number, or the member says such a thing for the second time: it errs.
+    fn is_foreign(&mut self, party: &mut State, slot: u32, took: u64) -> Result<bool, &'static str> {
+        let last = party.batches.newest();
+        if took > last {
+            if is_leap(took, party.env.clocks.unix) || self.foreign.contains_key(&slot) {
+                return Err("it says that it took a batch that was never made");
+            }
+            self.foreign.insert(slot, (last, took));
+            party.batches.begin_above(took);
+        }
+        Ok(self.foreign.values().any(|(from, to)| *from < took && took <= *to))
+    }
+
     /// Both parties store a batch before it is delivered: one that a member took and that neither store has shows that both are older
     /// copies, or that the member errs. Said once in a session of the two, and only once each knows what the other's store holds.
     fn doubt_stores(&mut self, party: &mut State) {
@@ -1208,7 +1230,11 @@ impl Role for Sequencer {
             }
             RoleEvent::Holds { slot, holding } => {
                 let took = holding.seq;
-                self.comparisons.said(party, slot, holding)?;
+                if self.is_foreign(party, slot, took)? {
+                    self.comparisons.request_everything(slot);
+                } else {
+                    self.comparisons.said(slot, holding)?;
+                }
                 self.newest_taken = self.newest_taken.max((took, slot));
                 self.doubt_stores(party);
                 party.links.note_said(slot);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::Party;
 use super::batches::Stage;
 use super::budget::prefixes_allowed;
-use super::Party;
 use crate::frames::Refusal;
 use crate::object::Kind;
 use crate::object_table::Part;
