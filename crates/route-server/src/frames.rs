@@ -333,7 +333,7 @@ wayleave_core::wire! {
     /// Why an object was not taken.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
     pub enum Refusal: "the reason of a refusal" {
-        #[error("its version is not above the last one")]
+        #[error("its version is not above the last one, or so high that none is left after it")]
         1 = OldVersion,
         #[error("it was made in an earlier epoch")]
         2 = Epoch,

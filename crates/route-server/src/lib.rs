@@ -11,6 +11,7 @@ pub mod digests;
 pub mod directory;
 pub mod frames;
 pub mod key_roles;
+mod leaps;
 pub mod member;
 pub mod object;
 mod object_buckets;

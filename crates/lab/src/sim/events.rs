@@ -34,6 +34,12 @@ impl Sim {
         self.set_instant(self.now.instant);
     }
 
+    /// Sets the wall clock of all processes right again.
+    pub fn set_wall_clock_right(&mut self) {
+        self.wall_ahead = 0;
+        self.set_instant(self.now.instant);
+    }
+
     /// Processes one input, or else one frame, or else the next timer. `false` if nothing is due within `horizon`.
     pub fn step(&mut self, horizon: Duration) -> bool {
         if self.world.is_some() {

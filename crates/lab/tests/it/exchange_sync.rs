@@ -1,7 +1,7 @@
 //! A member that connects again gets what it lacks, and nothing else.
 //!
 //! SIX, older store: a party's store replaced by an older copy: both parties name it; what it brings back is dropped,
-//! nothing is lost for good.
+//! nothing is lost for good. Both stores replaced: what members took shows it.
 //! SIX, who connects again: members that missed nothing, some objects or a result, a restarted party, digests that lie,
 //! do not come or flood, a slice that lacks something: what differs is sent and nothing else; the offender is named and
 //! nobody else notices.
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::common::{Exchange, in_both_modes, nlri, route};
 use wayleave_lab::sim::bad::Forger;
-use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
+use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim, Store};
 use wayleave_route_server::digests::{Digest, Roots, Through};
 use wayleave_route_server::frames::{FromMember, ToMember};
 use wayleave_route_server::object::ExportMode;
@@ -377,6 +377,35 @@ fn a_party_with_an_older_store_is_named_by_both_and_loses_nobody_anything_for_go
         let alarms: u64 = slots.iter().map(|slot| exchange.sim.member(*slot).expect("runs").counters().alarms).sum();
         assert_eq!(alarms, 0, "{party:?}");
     }
+}
+
+in_both_modes!(older_copies_of_both_stores_are_noticed_by_what_members_hold);
+fn older_copies_of_both_stores_are_noticed_by_what_members_hold(export: ExportMode) {
+    let mut exchange = with_routes(5, export, 20);
+    let older = PARTIES.map(|party| exchange.sim.store(party).clone());
+    let at_both = |exchange: &mut Exchange, stores: Option<[Store; 2]>| {
+        PARTIES.into_iter().for_each(|party| exchange.sim.kill(party));
+        for (party, store) in PARTIES.into_iter().zip(stores.into_iter().flatten()) {
+            *exchange.sim.store(party) = store;
+        }
+        PARTIES.into_iter().for_each(|party| exchange.sim.start(party));
+        exchange.check();
+    };
+    let named = |exchange: &Exchange| {
+        let is_older = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::OlderStores { took, holds, .. } if took > holds);
+        exchange.sim.party_events.iter().filter(is_older).map(|(by, _)| *by).collect::<Vec<Node>>()
+    };
+    for prefix in 10..30 {
+        announce(&mut exchange, prefix, 64501);
+    }
+    exchange.withdraw(1, &[nlri("20.0.3.0/24")]);
+    exchange.check();
+    // Both with their own stores: no news.
+    at_both(&mut exchange, None);
+    assert_eq!(named(&exchange), []);
+    at_both(&mut exchange, Some(older));
+    assert_eq!(named(&exchange), [PARTIES[0]], "once, though all members say so");
+    assert!(exchange.sim.party_events.iter().all(|(_, event)| !matches!(event, PartyEvent::BadFrame { .. })));
 }
 
 in_both_modes!(members_newer_than_the_narrowest_row_come_back_without_a_pass_over_all_objects);

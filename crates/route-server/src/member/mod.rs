@@ -14,6 +14,7 @@ mod listed;
 mod receive;
 mod select;
 mod status;
+mod submit;
 mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -29,7 +30,8 @@ use crate::credit::{self, Receiving, Sending};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{BudgetLeft, FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles};
-use crate::object::{ExportMode, Handle, MAX_PREFIXES};
+use crate::leaps::{is_epoch_leap, is_leap};
+use crate::object::{ExportMode, Handle};
 use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use crate::policy::Policy;
 use crate::policy::validate::{Martians, RouteRules};
@@ -47,8 +49,6 @@ use listed::{Instances, Keyed};
 use receive::{ReceivedObject, Sync};
 use select::{Choice, DueRanking, InstalledRoute, Round};
 
-/// Store key of the highest version that may have been used.
-const VERSION_KEY: &[u8] = b"version";
 /// Store key of the directory in force.
 const SET_KEY: &[u8] = b"set";
 /// Store key of the neighbours of an earlier member set, before its number.
@@ -58,12 +58,8 @@ const NEIGHBOURS_KEY: &[u8] = b"neighbours ";
 const KEPT_SETS: usize = 16;
 /// How long one party may be ahead of the other with a member set, when no batch shows that they differ.
 const SET_WAIT: Duration = Duration::from_secs(15);
-/// Delay before a refused announcement is retried, so that a party that refuses everything is not flooded.
-const RETRY: Duration = Duration::from_millis(50);
 /// Octets of credit without which no object is sent: the largest object and its row take less.
 const OBJECT_ROOM: u64 = 512 << 10;
-/// Versions that one write of the store reserves.
-const RESERVE: u64 = 4096;
 
 /// A member's configuration.
 #[derive(Clone, Debug)]
@@ -319,8 +315,6 @@ impl Member {
         stored: &[StoredRecord],
         now: Now,
     ) -> Self {
-        let record = |key: &[u8]| stored.iter().find(|record| record.key == key).map(|record| record.value.as_slice());
-        let used = record(VERSION_KEY).and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
         // Also under operators that the configuration does not name (any more): what the parties show may go on from it.
         let directory = stored_directory(stored).map(Arc::new);
         let mut member = Self {
@@ -353,7 +347,7 @@ impl Member {
             ahead: None,
             deferred: None,
             budget: None,
-            announcements: Announcements::new(used, now.instant),
+            announcements: Announcements::new(stored, now.instant),
             halves: BTreeMap::new(),
             halves_octets: 0,
             rules: 0,
@@ -646,6 +640,11 @@ impl Member {
                     self.fail(party, "a welcome for another session or protocol version".to_owned(), now);
                     return;
                 }
+                // Before anything of it is kept: versions up to the one that it names are used no more, over all restarts.
+                if is_leap(high_water, now.unix) || is_epoch_leap(epoch, now.unix) {
+                    self.fail(party, "a version or an epoch near the end of what there is".to_owned(), now);
+                    return;
+                }
                 self.welcomed[index(party)] = true;
                 self.tick = Duration::from_millis(u64::from(tick_ms));
                 self.exports[index(party)] = Some(export);
@@ -659,8 +658,8 @@ impl Member {
                     self.exports_differ([one, two], now);
                     return;
                 }
-                self.announcements.versions.seen(high_water);
-                if self.announcements.versions.are_spent() {
+                self.announcements.version_seen(high_water);
+                if self.announcements.are_versions_spent() {
                     let what = "all versions of this slot are used; ask the exchange for a new slot".to_owned();
                     self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });
                 }
@@ -698,6 +697,10 @@ impl Member {
 
     /// Takes a party's epoch, and the member set that it shows. The set is used once both parties show it.
     fn on_renew(&mut self, party: PartyNumber, epoch: u64, bytes: &[u8], now: Now) {
+        if is_epoch_leap(epoch, now.unix) {
+            self.fail(party, "an epoch near the end of what there is".to_owned(), now);
+            return;
+        }
         let trust = trust(&self.config);
         let shown = match &self.directory {
             Some(directory) => directory.succeed(bytes),
@@ -843,7 +846,7 @@ impl Member {
         if before.zip(&set.slots).any(|(before, now)| before.held && !now.held) {
             // A slot is held no more. All is announced again: which routes that concerns, and whether this member had
             // released the slot before, must not show.
-            self.announcements.repeat_all(self.prefixes_per_object());
+            self.announcements.repeat_all(&self.policy);
         }
         self.directory = Some(next);
         self.set = Some(set);
@@ -853,7 +856,7 @@ impl Member {
     }
 
     fn durable(&mut self, id: PersistId) {
-        self.announcements.versions.durable(id);
+        self.announcements.durable(id);
         if self.storing_set == Some(id) {
             self.storing_set = None;
             self.set_grew();
@@ -1010,9 +1013,7 @@ impl Machine for Member {
     }
 
     fn handle_timeout(&mut self, now: Now) {
-        if self.announcements.settles_at.is_some_and(|at| now.instant >= at) {
-            self.announcements.settled();
-        }
+        self.announcements.handle_timeout(now.instant);
         self.overdue_choices(now);
         if self.differ_since.is_some_and(|since| now.instant.since(since) >= SET_WAIT)
             && let [Some(one), Some(two)] = &self.presented
@@ -1040,35 +1041,19 @@ impl Machine for Member {
         let stale = self.lost_since.map(|since| since + self.config.stale);
         let work = self.may_work(self.at).then_some(self.at);
         let rounds = self.rounds.values().map(|round| round.heard + select::OUTCOME_WAIT).min();
-        let may_flush = self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_dirty();
-        let may_flush = may_flush && self.announcements.has_versions() && self.has_credit();
-        let flush = may_flush.then_some(self.announcements.next_flush);
-        let may_repeat =
-            self.synced && self.is_listed() && self.storing_set.is_none() && self.announcements.has_versions();
-        let repeat = self.announcements.next_repeat().filter(|_| may_repeat && self.has_credit());
-        let repeat = repeat.map(|at| at.max(self.announcements.next_flush));
+        let announce = self.announcements.deadline(self.may_announce() && self.has_credit());
         let successor = self.successors.values().min().copied();
         let differ = self.differ_since.map(|since| since + SET_WAIT);
         let sending = self.next_sending();
-        [stale, sending, work, rounds, flush, repeat, self.announcements.settles_at, successor, differ]
-            .into_iter()
-            .flatten()
-            .min()
+        [stale, sending, work, rounds, announce, successor, differ].into_iter().flatten().min()
     }
 }
 
 impl Member {
     fn refused(&mut self, version: u64, reason: Refusal, now: Now) {
         self.counters.refused += 1;
-        self.announcements.next_flush = self.announcements.next_flush.max(now.instant + RETRY);
         self.event(MemberEvent::Refused { version, reason });
-        self.announcements.refused(version, reason);
-    }
-
-    /// Prefixes that one object may have. Rules that look at prefixes make each an object of its own, always: to split only
-    /// where policies differ would show that they do.
-    fn prefixes_per_object(&self) -> usize {
-        if self.policy.exports_by_prefix() { 1 } else { MAX_PREFIXES }
+        self.announcements.refused(version, reason, now.instant);
     }
 
     fn policy_changed(&mut self, policy: Box<Policy>) {
@@ -1076,9 +1061,7 @@ impl Member {
         self.rules += 1;
         // Also if the request is lost with the link.
         self.instances.forget_results();
-        // All of them, in an order that the policy does not determine: which ones it concerns must not show.
-        self.announcements.retry_barred();
-        self.announcements.repeat_all(self.prefixes_per_object());
+        self.announcements.policy_changed(&self.policy);
         for party in [PartyNumber::One, PartyNumber::Two] {
             self.send(party, &FromMember::Resync);
         }

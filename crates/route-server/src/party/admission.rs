@@ -7,7 +7,8 @@ use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 
 use super::budget::{octets_stored, prefixes_allowed};
-use super::state::{PendingObject, State};
+use super::objects::PendingObject;
+use super::state::State;
 use super::{round, sync};
 use crate::frames::MAX_PATHS;
 use crate::object::{Description, Kind};
@@ -28,11 +29,6 @@ pub(super) const OPEN_COMPARATORS_GOING: usize = 1 << 17;
 /// For how long members that are up to date have work, by the schedule, after a batch: our own limit, of the most objects of one batch, and so
 /// that with rankings it is less than what credit of a member covers, however many announcers are busy.
 const LIVE_WORK: Duration = Duration::from_millis(160);
-
-/// Comparators of open rounds that are there because of what a slot announced, or of what it announces no more.
-pub(super) fn comparators_open(party: &State, slot: u32) -> usize {
-    party.rounds.values().map(|round| round.comparators_of(slot)).sum()
-}
 
 /// What objects that a batch takes come to.
 #[derive(Default)]
@@ -68,13 +64,14 @@ pub(super) fn comparators(party: &State, slot: u32, kind: &Kind, added: &BTreeMa
         Kind::Column { .. } => return 0,
     };
     let of_prefix = |paths: &[Nlri]| {
-        let owned = paths.iter().filter(|nlri| party.table.owns(slot, nlri)).count();
+        let owned = paths.iter().filter(|nlri| party.objects.table().owns(slot, nlri)).count();
         if !is_new && owned == 0 {
             return 0;
         }
         let prefix = &paths[0].prefix;
-        let own = party.table.paths_of(slot, prefix);
-        let others = party.table.routes_of(prefix) - own.min(MAX_PATHS) + added.get(prefix).copied().unwrap_or(0);
+        let own = party.objects.table().paths_of(slot, prefix);
+        let others =
+            party.objects.table().routes_of(prefix) - own.min(MAX_PATHS) + added.get(prefix).copied().unwrap_or(0);
         let left = own - owned + if is_new { paths.len() } else { 0 };
         round::comparators(others + left.min(MAX_PATHS))
     };
@@ -85,7 +82,9 @@ pub(super) fn comparators(party: &State, slot: u32, kind: &Kind, added: &BTreeMa
 /// opens goes to new slots alone, and does not keep objects from the others.
 pub(super) fn octets_told(party: &State, kind: &Kind) -> usize {
     match kind {
-        Kind::Announce { prefixes } | Kind::Withdraw { prefixes } => sync::listing(&party.table, prefixes.iter()),
+        Kind::Announce { prefixes } | Kind::Withdraw { prefixes } => {
+            sync::listing(party.objects.table(), prefixes.iter())
+        }
         Kind::Column { .. } => 0,
     }
 }
@@ -101,13 +100,14 @@ pub(super) fn blob_octets(object: &PendingObject) -> usize {
 /// How much work the objects of the next batch may be for members that are up to date; without limit if they take up all at once. Some
 /// may come always, so that no announcer waits for what one batch listed, however much that was.
 pub(super) fn work_left(party: &State) -> Option<Duration> {
-    let left = LIVE_WORK.saturating_sub(party.schedule.left(party.clocks.instant));
-    (!party.tick.is_zero()).then(|| schedule::without_spare(left).max(party.tick / 8))
+    let left = LIVE_WORK.saturating_sub(party.batches.work_left(party.now()));
+    (!party.batches.tick().is_zero()).then(|| schedule::without_spare(left).max(party.batches.tick() / 8))
 }
 
 /// The work that an object is for each of them, about.
 pub(super) fn work_of(party: &State, kind: &Kind) -> Duration {
-    let candidates = |prefixes: &[Nlri]| prefixes.iter().map(|nlri| party.table.routes_of(&nlri.prefix) + 1).sum();
+    let candidates =
+        |prefixes: &[Nlri]| prefixes.iter().map(|nlri| party.objects.table().routes_of(&nlri.prefix) + 1).sum();
     match kind {
         Kind::Announce { prefixes } => schedule::work(1, candidates(prefixes)),
         Kind::Withdraw { prefixes } => schedule::work(0, candidates(prefixes)),
@@ -118,17 +118,17 @@ pub(super) fn work_of(party: &State, kind: &Kind) -> Duration {
 /// Prefixes that an object adds to those of its announcer.
 pub(super) fn new_prefixes(party: &State, slot: u32, kind: &Kind) -> usize {
     let Kind::Announce { prefixes } = kind else { return 0 };
-    prefixes.iter().filter(|nlri| !party.table.owns(slot, nlri)).count()
+    prefixes.iter().filter(|nlri| !party.objects.table().owns(slot, nlri)).count()
 }
 
 /// Prefixes that a member may announce in all.
 fn allowed(party: &State, slot: u32) -> u32 {
-    prefixes_allowed(party.set.slot(slot).map_or(0, |s| s.max_prefix), party.config.max_prefix_limit)
+    prefixes_allowed(party.membership.set().slot(slot).map_or(0, |s| s.max_prefix), party.env.config.max_prefix_limit)
 }
 
 /// Prefixes that a member may announce beyond those it does.
 pub(super) fn prefixes_left(party: &State, slot: u32) -> usize {
-    (allowed(party, slot) as usize).saturating_sub(party.table.prefixes_of(slot))
+    (allowed(party, slot) as usize).saturating_sub(party.objects.table().prefixes_of(slot))
 }
 
 /// What the objects that a batch takes of a slot replace.
@@ -156,5 +156,5 @@ impl Replaced {
 
 /// Octets of blobs that a member may have stored beyond those it has.
 pub(super) fn octets_left(party: &State, slot: u32) -> u64 {
-    octets_stored(allowed(party, slot)).saturating_sub(party.table.octets_of(slot))
+    octets_stored(allowed(party, slot)).saturating_sub(party.objects.table().octets_of(slot))
 }

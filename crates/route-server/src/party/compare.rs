@@ -87,8 +87,8 @@ impl Comparisons {
 
     /// The parties agree on what they store.
     pub(super) fn agreed(&mut self, party: &mut State) {
-        self.agreed = Some(party.table.snapshot());
-        self.first_epoch.get_or_insert(party.epoch);
+        self.agreed = Some(party.objects.snapshot());
+        self.first_epoch.get_or_insert(party.membership.epoch());
     }
 
     /// An epoch begins, and which values it changes is not known.
@@ -120,10 +120,7 @@ impl Comparisons {
     }
 
     /// Takes what a member says. `Err` says how it erred.
-    pub(super) fn said(&mut self, party: &State, slot: u32, holding: Holding) -> Result<(), &'static str> {
-        if holding.seq > party.seq {
-            return Err("it says that it took a batch that was never made");
-        }
+    pub(super) fn said(&mut self, slot: u32, holding: Holding) -> Result<(), &'static str> {
         if holding.through.objects > holding.seq {
             return Err("it says that it has everything through a batch that it did not take");
         }
@@ -198,40 +195,45 @@ impl Comparisons {
     /// What differs, unless more has to be known.
     fn of_holding(&self, party: &mut State, slot: u32, holding: &Holding) -> Option<Differs> {
         // What was chosen in an epoch that is known, with values that have not changed since, counts.
-        let known = self.first_epoch.is_some_and(|first| (first..=party.epoch).contains(&holding.epoch));
-        let own = party.table.own_digest(slot) != holding.own;
-        let (after, agreed) = (holding.through, party.recent.agreed());
+        let known = self.first_epoch.is_some_and(|first| (first..=party.membership.epoch()).contains(&holding.epoch));
+        let own = party.objects.own_digest(slot) != holding.own;
+        let (after, agreed) = (holding.through, party.objects.recent().agreed());
         // What was removed with a slot is not among what members are to have, but they are still being told.
-        let is_told = party.table.ending().next().is_none();
-        let is_recent = known && is_told && after.results > agreed && party.recent.covers(slot, after.results);
-        if is_recent && party.recent.is_any_after(after.results) {
+        let is_told = party.objects.table().ending().next().is_none();
+        let is_recent =
+            known && is_told && after.results > agreed && party.objects.recent().covers(slot, after.results);
+        if is_recent && party.objects.recent().is_any_after(after.results) {
             return Some(Differs { own, since: Some(after), ..Differs::NOTHING });
         }
-        let is_current = is_recent || holding.epoch == party.epoch;
-        let stale = if is_current { BTreeSet::new() } else { party.relisted.missed(after.objects) };
+        let is_current = is_recent || holding.epoch == party.membership.epoch();
+        let stale = if is_current { BTreeSet::new() } else { party.batches.relisted().missed(after.objects) };
         // Who has had nothing since the parties agreed is compared with what it was to have then, and gets what changed since.
-        let is_unserved = is_told && holding.seq <= agreed && party.recent.covers(slot, agreed);
+        let is_unserved = is_told && holding.seq <= agreed && party.objects.recent().covers(slot, agreed);
         let snapshot = self.agreed.as_ref().filter(|snapshot| is_unserved && snapshot.knows(slot));
         let since_agreed = Some(Through { objects: agreed, results: agreed });
         match &holding.held {
             HeldDigests::Buckets { objects, instances } => {
                 let said = (objects, known.then_some(instances), &holding.own);
-                let differs = party.table.differs(slot, said, snapshot);
+                let differs = party.objects.differs(slot, said, snapshot);
                 if differs == Differs::EVERYTHING {
                     return Some(differs);
                 }
-                let since = since_agreed.filter(|_| snapshot.is_some() && party.recent.is_any_after(agreed));
-                Some(Differs { instances: differs.instances.with(party.table.contested_by(&stale)), since, ..differs })
+                let since = since_agreed.filter(|_| snapshot.is_some() && party.objects.recent().is_any_after(agreed));
+                Some(Differs {
+                    instances: differs.instances.with(party.objects.table().contested_by(&stale)),
+                    since,
+                    ..differs
+                })
             }
             HeldDigests::Roots(roots) => {
-                let (wanted, nothing) = (party.table.roots(slot), digests::root(&[]));
+                let (wanted, nothing) = (party.objects.roots(slot), digests::root(&[]));
                 if roots.objects == nothing && wanted.objects != nothing {
                     return Some(Differs::EVERYTHING);
                 }
                 // Where there are no instances, there is nothing in which Select-Best chose.
                 let is_chosen = known || wanted.instances == nothing;
                 // The prefixes of stale slots are many: they are looked up for those alone that are sent nothing else.
-                let instances = |party: &State| Listed::Nothing.with(party.table.contested_by(&stale));
+                let instances = |party: &State| Listed::Nothing.with(party.objects.table().contested_by(&stale));
                 if known && snapshot.is_some_and(|snapshot| snapshot.roots(slot) == *roots) && *roots != wanted {
                     return Some(Differs { own, instances: instances(party), since: since_agreed, ..Differs::NOTHING });
                 }

@@ -4,13 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use wayleave_core::Now;
 use wayleave_mpc::{BitRows, Demand};
 
 use super::PartyNumber;
 use super::engine::MAX_TARGET;
 use super::round::Group;
-use super::state::{Stage, State};
+use super::state::State;
 use crate::frames::Tick;
 use crate::object::{ExportMode, Handle, dummy_key};
 use crate::object_table::ObjectTable;
@@ -52,6 +51,11 @@ impl Exporting {
         self.seq
     }
 
+    /// Whether all shares are computed.
+    pub(super) fn is_done(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
     /// The member has gone: nobody will wait for its ranking.
     pub(super) fn leave(&mut self, slot: u32) {
         self.without_tick.insert(slot);
@@ -66,22 +70,21 @@ impl State {
         seq: u64,
         ticks: Vec<(u32, Tick)>,
         (groups, without_tick): (Vec<Group>, BTreeSet<u32>),
-        now: Now,
     ) {
         let jobs = jobs(&ticks);
-        self.stage = Stage::Exporting(Box::new(Exporting { seq, ticks, groups, without_tick, jobs }));
+        self.batches.begin_export(Exporting { seq, ticks, groups, without_tick, jobs });
         self.expect_exports();
-        self.finish_exports(now);
+        self.finish_exports();
     }
 
     /// Whether the ticks of this batch wait for Export-All.
     pub(super) fn is_exporting(&self, seq: u64) -> bool {
-        matches!(&self.stage, Stage::Exporting(exporting) if exporting.seq == seq)
+        self.batches.exporting().is_some_and(|exporting| exporting.seq == seq)
     }
 
     /// Gives the engine the next part of Export-All. `false` if the pool lacks something for it, which is supplied.
     pub(super) fn begin_export(&mut self) -> Result<bool, String> {
-        let Self { stage: Stage::Exporting(exporting), engine: Some(engine), table, config, .. } = self else {
+        let Some((exporting, engine)) = self.batches.exporting().zip(self.rounds.engine_mut()) else {
             return Ok(false);
         };
         let job = exporting.jobs.front().ok_or("nothing to export")?;
@@ -89,43 +92,41 @@ impl State {
         if !engine.has(&Demand::of(&program, job.lanes)) {
             return Ok(false);
         }
-        engine.evaluate(&program, &inputs(job, &exporting.ticks, table, (&config.exchange, config.number)))?;
+        let config = &self.env.config;
+        let inputs = inputs(job, &exporting.ticks, self.objects.table(), (&config.exchange, config.number));
+        engine.evaluate(&program, &inputs)?;
         Ok(true)
     }
 
     /// Puts the results of the job at the front where they go.
-    pub(super) fn exports_done(&mut self, outputs: &BitRows, now: Now) {
-        let Stage::Exporting(exporting) = &mut self.stage else { return };
+    pub(super) fn exports_done(&mut self, outputs: &BitRows) {
+        let Some(exporting) = self.batches.exporting_mut() else { return };
         let Some(job) = exporting.jobs.pop_front() else { return };
-        self.counters.exports += outputs.lanes() as u64;
+        self.env.counters.exports += outputs.lanes() as u64;
         let lanes = outputs.to_lanes();
         let places = job.objects.iter().flat_map(|(_, places)| places);
         for (place, share) in places.zip(lanes.as_chunks::<16>().0) {
             exporting.ticks[place.tick].1.deliver[place.delivery].share = *share;
         }
-        self.finish_exports(now);
+        self.finish_exports();
     }
 
     /// Sends the ticks once all is computed, and waits for rankings.
-    fn finish_exports(&mut self, now: Now) {
-        if !matches!(&self.stage, Stage::Exporting(exporting) if exporting.jobs.is_empty()) {
-            return;
-        }
-        let Stage::Exporting(mut done) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+    fn finish_exports(&mut self) {
+        let Some(mut done) = self.batches.exported() else { return };
         for (slot, tick) in std::mem::take(&mut done.ticks) {
-            if !self.send_tick(slot, tick) && self.config.number == PartyNumber::One {
+            if !self.send_tick(slot, tick) && self.env.is_party_one() {
                 done.leave(slot);
             }
         }
-        self.begin_round(done.seq, done.groups, &done.without_tick, now);
+        self.begin_round(done.seq, done.groups, &done.without_tick);
     }
 
     /// Raises the pool's target to a burst of [`READY_OBJECTS`] for all who are connected. It follows from public shape alone.
     fn expect_exports(&mut self) {
-        let members = self.active.len();
-        let Some(engine) = self.engine.as_mut().filter(|_| self.config.export == ExportMode::Mpc && members > 0) else {
-            return;
-        };
+        let members = self.batches.active().len();
+        let is_needed = self.env.config.export == ExportMode::Mpc && members > 0;
+        let Some(engine) = self.rounds.engine_mut().filter(|_| is_needed) else { return };
         let lane = Demand::of(&engine.export_program(), 1);
         engine.keep(&(lane * (members * READY_OBJECTS).min(MAX_TARGET / 2)));
     }

@@ -4,20 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now};
+use wayleave_core::Instant;
 
-use super::batch::Applied;
+use super::batch::BatchInput;
+use super::links::Departure;
+use super::objects::PendingObject;
 use super::reconcile::{CHUNK, Conclusion, LONG};
-use super::role::Role;
+use super::role::{Role, RoleEvent};
 use super::round::Round;
-use super::state::{Departure, PendingObject, Stage, State};
+use super::state::State;
 use super::{PartyEvent, engine};
 use crate::directory::{Directory, Succession};
-use crate::frames::{PartyFrame, SessionId, Step};
+use crate::frames::{PartyFrame, Step};
+use crate::leaps::is_leap;
 use crate::object_table::Effects;
-
-/// How far the number of a batch may be above the last one. Only batches that were rejected lie between.
-const MAX_SEQ_STEP: u64 = 1 << 16;
 
 /// Batches after which party 1 need not know that a ranking came late: it remembers as many.
 const MAX_LATE: usize = 256;
@@ -61,44 +61,102 @@ struct Offer {
 }
 
 impl Role for Follower {
-    fn peer_frame_before_ready(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
-        match frame {
-            PartyFrame::Reconciled { .. } => self.peer_frame(party, frame, now),
-            PartyFrame::Reconciling { drop, differ } => self.conclusion.add(drop, differ, party.table.len()),
-            _ => Err("a frame before the inventories were compared"),
+    fn on(&mut self, party: &mut State, event: RoleEvent) -> Result<(), &'static str> {
+        match event {
+            RoleEvent::PeerFrame(frame) if party.peer_ready() => return self.peer_frame(party, frame),
+            RoleEvent::PeerFrame(frame @ PartyFrame::Reconciled { .. }) => return self.peer_frame(party, frame),
+            RoleEvent::PeerFrame(PartyFrame::Reconciling { drop, differ }) => {
+                return self.conclusion.add(drop, differ, party.objects.table().len());
+            }
+            RoleEvent::PeerFrame(_) => return Err("a frame before the inventories were compared"),
+            RoleEvent::PeerLinked => self.take_offered(party),
+            RoleEvent::PeerGreeted => {
+                // Party 1 concludes from the inventory of party 2, which goes out at once.
+                self.inventory = Some((0, 0));
+                self.send_inventory(party);
+            }
+            RoleEvent::PeerGranted => {
+                self.send_inventory(party);
+                self.report(party);
+            }
+            RoleEvent::MemberGreeted { slot, session, select_best } => {
+                // Not before the parties agree: then all are named.
+                if party.peer_ready() {
+                    party.send_to_peer(&PartyFrame::Joined { slot, session, select_best });
+                }
+            }
+            RoleEvent::Departed(departure) => self.departed(party, departure),
+            RoleEvent::Submitted { slot, version } => {
+                if party.peer_ready() {
+                    self.unreported.insert((slot, version));
+                    self.report(party);
+                }
+            }
+            RoleEvent::Ranked { seq, slot, row } => party.send_to_peer(&PartyFrame::Ranked { seq, slot, row }),
+            RoleEvent::RankedLate { seq, slot, row } => self.ranking_came_late(party, seq, slot, row),
+            RoleEvent::Holds { .. } => return Err("a frame meant for the other party"),
+            RoleEvent::NewMemberSet(next) => self.new_member_set(party, &next),
+            RoleEvent::Persisted { seq, applied } => {
+                party.send_to_peer(&PartyFrame::Accept { seq, view: applied.view });
+                party.batches.accept(seq, applied);
+            }
+            RoleEvent::FlowChanged => report_held(party),
+            RoleEvent::Sweep => self.sweep(party),
+            RoleEvent::Refused { .. }
+            | RoleEvent::Resync { .. }
+            | RoleEvent::NewRecommendation(_)
+            | RoleEvent::Propose
+            | RoleEvent::StartEvaluation
+            | RoleEvent::Supply => {}
         }
+        Ok(())
     }
 
-    fn peer_frame(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
+    fn deadline(&self, party: &State) -> Option<Instant> {
+        self.offer_ends(party)
+    }
+
+    /// In a round party 2 waits for party 1, which waits for members.
+    fn awaits_peer(&self, party: &State) -> bool {
+        party.is_in_agreement() || !party.rounds.is_empty()
+    }
+
+    fn is_at_rest(&self, _party: &State) -> bool {
+        self.offered.is_none()
+    }
+}
+
+impl Follower {
+    fn peer_frame(&mut self, party: &mut State, frame: PartyFrame) -> Result<(), &'static str> {
         match frame {
             PartyFrame::Reconciled { epoch, set, drop, differ, high_water, view } => {
                 let mut all = std::mem::take(&mut self.conclusion);
                 if !(drop.is_empty() && differ.is_empty()) {
-                    all.add(drop, differ, party.table.len())?;
+                    all.add(drop, differ, party.objects.table().len())?;
                 }
                 reconcile(party, epoch, &set, &all, &high_water, view)?;
                 let waiting = |(slot, objects): (&u32, &BTreeMap<u64, PendingObject>)| {
                     objects.keys().map(|version| (*slot, *version)).collect::<Vec<_>>()
                 };
-                self.unreported = party.pending.iter().flat_map(waiting).collect();
+                self.unreported = party.objects.pending().iter().flat_map(waiting).collect();
                 self.report(party);
                 self.offer(party);
                 Ok(())
             }
-            PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps, now),
-            PartyFrame::Go { seq } => deliver_accepted(party, seq, now),
+            PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps),
+            PartyFrame::Go { seq } => deliver_accepted(party, seq),
             PartyFrame::Evaluate { seq, rows } => {
-                let missing = party.rounds.get(&seq).map(Round::without_ranking).unwrap_or_default();
+                let missing = party.rounds.get(seq).map(Round::without_ranking).unwrap_or_default();
                 party.evaluate(seq, &rows)?;
                 self.note_missing(seq, missing);
                 Ok(())
             }
-            PartyFrame::Next { seq } => party.order(seq),
+            PartyFrame::Next { seq } => party.rounds.order(seq),
             PartyFrame::Refill { demand } => refill(party, &demand),
             PartyFrame::Drop { objects } => {
                 // Party 1 told the member why.
                 for (slot, version) in objects {
-                    party.take_pending(slot, version);
+                    party.objects.take_pending(slot, version);
                     self.unreported.remove(&(slot, version));
                 }
                 Ok(())
@@ -109,45 +167,14 @@ impl Role for Follower {
 
     /// What waits takes effect before the hello, as it would at a start with that file: so party 1 has it too, or nothing is
     /// computed, and no new link gives it more batches.
-    fn peer_linked(&mut self, party: &mut State) {
+    fn take_offered(&mut self, party: &mut State) {
         let Some(next) = self.offered.take().and_then(|offer| party.own_set(&offer.set)) else { return };
         party.adopt(next);
         party.persist(Vec::new());
     }
 
-    /// Party 1 concludes from the inventory of party 2, which goes out at once.
-    fn peer_greeted(&mut self, party: &mut State) {
-        self.inventory = Some((0, 0));
-        self.send_inventory(party);
-    }
-
-    fn peer_granted(&mut self, party: &mut State) {
-        self.send_inventory(party);
-        self.report(party);
-    }
-
-    /// Party 1 must know which members can get nothing more now, and which can again.
-    fn flow_changed(&mut self, party: &mut State) {
-        if !party.peer_ready() {
-            return;
-        }
-        for slot in std::mem::take(&mut party.flow_changed) {
-            let held = match party.members.get(&slot) {
-                Some(member) if member.held => !party.is_ready(slot),
-                Some(_) => party.is_behind(slot),
-                None => continue,
-            };
-            if let Some(member) = party.members.get_mut(&slot)
-                && member.held != held
-            {
-                member.held = held;
-                party.send_to_peer(&PartyFrame::Held { slot, held });
-            }
-        }
-    }
-
     fn new_member_set(&mut self, party: &mut State, next: &Directory) {
-        let mut offer = Offer { set: next.encode().into(), batches: 0, since: party.clocks.instant };
+        let mut offer = Offer { set: next.encode().into(), batches: 0, since: party.now() };
         if let Some(before) = self.offered.take() {
             (offer.batches, offer.since) = (before.batches, before.since);
             match next.succeed(&before.set) {
@@ -165,25 +192,10 @@ impl Role for Follower {
         }
     }
 
-    fn is_at_rest(&self, _party: &State) -> bool {
-        self.offered.is_none()
-    }
-
-    fn sweep(&mut self, party: &mut State, now: Now) {
-        if self.offer_ends(party).is_some_and(|at| now.instant >= at) {
+    fn sweep(&mut self, party: &mut State) {
+        if self.offer_ends(party).is_some_and(|at| party.now() >= at) {
             party.event(PartyEvent::BadFrame { slot: None, what: NOT_TAKEN.to_owned() });
             party.close_peer(NOT_TAKEN);
-        }
-    }
-
-    fn deadline(&self, party: &State) -> Option<Instant> {
-        self.offer_ends(party)
-    }
-
-    fn member_greeted(&mut self, party: &mut State, slot: u32, session: SessionId, select_best: bool) {
-        // Not before the parties agree: then all are named.
-        if party.peer_ready() {
-            party.send_to_peer(&PartyFrame::Joined { slot, session, select_best });
         }
     }
 
@@ -205,55 +217,37 @@ impl Role for Follower {
         }
     }
 
-    fn object_submitted(&mut self, party: &mut State, slot: u32, version: u64, _digest: [u8; 32]) {
-        if party.peer_ready() {
-            self.unreported.insert((slot, version));
-            self.report(party);
-        }
-    }
-
-    fn ranking_submitted(&mut self, party: &mut State, seq: u64, slot: u32, row: [u8; 16]) {
-        party.send_to_peer(&PartyFrame::Ranked { seq, slot, row });
-    }
-
     /// Party 1 began without it, and is told once that it came all the same: whoever is on probation shows so that it is in time again.
     /// What nobody waits for costs the parties' link nothing that others need.
-    fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), row: [u8; 16], _now: Now) {
+    fn ranking_came_late(&mut self, party: &mut State, seq: u64, slot: u32, row: [u8; 16]) {
         let is_first = self.missing.get_mut(&seq).is_some_and(|missing| missing.remove(&slot));
-        if is_first && party.peer.as_ref().is_some_and(|peer| peer.ready && peer.sending.has_credit(LONG)) {
+        if is_first && party.peer_ready() && party.links.has_peer_credit(LONG) {
             party.send_to_peer(&PartyFrame::Ranked { seq, slot, row });
         }
     }
 
-    fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, _now: Now) {
-        party.send_to_peer(&PartyFrame::Accept { seq, view: applied.view });
-        party.stage = Stage::Accepted { seq, applied };
-    }
-}
-
-impl Follower {
     /// Sends the inventory as far as there is credit.
     fn send_inventory(&mut self, party: &mut State) {
         while let Some(from) = self.inventory
-            && party.peer.as_ref().is_some_and(|peer| peer.sending.has_credit(LONG))
+            && party.links.has_peer_credit(LONG)
         {
-            let mut rows = party.table.inventory_from(from, CHUNK + 1);
+            let mut rows = party.objects.table().inventory_from(from, CHUNK + 1);
             self.inventory = rows.get(CHUNK).map(|row| (row.slot, row.version));
             rows.truncate(CHUNK);
             let more = self.inventory.is_some();
-            let high_water = if more { Vec::new() } else { party.table.high_waters() };
+            let high_water = if more { Vec::new() } else { party.objects.table().high_waters() };
             party.send_to_peer(&PartyFrame::Inventory { rows, high_water, more });
         }
     }
 
     /// Tells party 1 what waits here, as far as there is credit.
     fn report(&mut self, party: &mut State) {
-        while !self.unreported.is_empty() && party.peer.as_ref().is_some_and(|peer| peer.sending.has_credit(LONG)) {
+        while !self.unreported.is_empty() && party.links.has_peer_credit(LONG) {
             let keys: Vec<(u32, u64)> = self.unreported.iter().take(CHUNK).copied().collect();
             let mut objects = Vec::with_capacity(keys.len());
             for (slot, version) in keys {
                 self.unreported.remove(&(slot, version));
-                let object = party.pending.get(&slot).and_then(|waiting| waiting.get(&version));
+                let object = party.objects.pending_object(slot, version);
                 objects.extend(object.map(|object| (slot, version, object.digest)));
             }
             if !objects.is_empty() {
@@ -286,19 +280,20 @@ impl Follower {
     }
 
     /// Applies a batch that party 1 proposed, or rejects it if an object of it is not here.
-    fn apply_proposal(&mut self, party: &mut State, seq: u64, steps: &[Step], now: Now) -> Result<(), &'static str> {
-        if !matches!(party.stage, Stage::Idle) || seq <= party.seq {
+    fn apply_proposal(&mut self, party: &mut State, seq: u64, steps: &[Step]) -> Result<(), &'static str> {
+        if !party.batches.is_idle() || seq <= party.batches.seq() {
             return Err("a batch proposed out of turn");
         }
-        if seq - party.seq > MAX_SEQ_STEP {
-            return Err("a batch number too far ahead");
+        // Numbers are left out where batches were rejected, and where members took later ones than either party knows of.
+        if is_leap(seq, party.env.clocks.unix) {
+            return Err("a batch number that no clock has reached; compare both parties' clocks");
         }
         // What party 1 proposes after the answer to this it proposes knowing which links are gone: it was told before.
         let departing = std::mem::take(&mut self.departing);
         self.departing_octets.clear();
         let lacks = |step: &Step| match step {
             Step::Object { slot, version, digest } => {
-                let pending = party.pending.get(slot).and_then(|waiting| waiting.get(version));
+                let pending = party.objects.pending_object(*slot, *version);
                 let has = |object: &PendingObject| object.digest == *digest;
                 let same = pending.is_some_and(has) || departing.get(&(*slot, *version)).is_some_and(has);
                 (!same).then_some((*slot, *version))
@@ -312,7 +307,9 @@ impl Follower {
             party.send_to_peer(&PartyFrame::Reject { seq, missing });
             return Ok(());
         }
-        party.apply(self, seq, steps, now)?;
+        let input = BatchInput { objects: take_objects(party, steps), recommendation: None };
+        // Nothing here depends on whom a batch serves.
+        party.apply(seq, steps, input)?;
         self.drop_what_is_done(party);
         match &mut self.offered {
             None => Ok(()),
@@ -339,7 +336,7 @@ impl Follower {
 
     /// When party 1 has kept an offer waiting for too long.
     fn offer_ends(&self, party: &State) -> Option<Instant> {
-        self.offered.as_ref().filter(|_| party.peer.is_some()).map(|offer| offer.since + MAX_OFFER_WAIT)
+        self.offered.as_ref().filter(|_| party.links.has_peer()).map(|offer| offer.since + MAX_OFFER_WAIT)
     }
 }
 
@@ -348,37 +345,48 @@ fn take_up_departing(party: &mut State, mut departing: BTreeMap<(u32, u64), Pend
     for step in steps {
         let Step::Object { slot, version, digest } = step else { continue };
         if let Some(object) = departing.remove(&(*slot, *version)).filter(|object| object.digest == *digest) {
-            party.pending.entry(*slot).or_default().insert(*version, object);
+            party.objects.put_back(*slot, *version, object);
         }
     }
 }
 
+/// The objects that the steps name, as far as they are here.
+fn take_objects(party: &mut State, steps: &[Step]) -> BTreeMap<(u32, u64), PendingObject> {
+    let named = steps.iter().filter_map(|step| match step {
+        Step::Object { slot, version, .. } => Some((*slot, *version)),
+        _ => None,
+    });
+    named.filter_map(|key| Some((key, party.objects.take_pending(key.0, key.1)?))).collect()
+}
+
 /// Delivers the batch of which party 1 has the same view.
-fn deliver_accepted(party: &mut State, seq: u64, now: Now) -> Result<(), &'static str> {
-    match std::mem::replace(&mut party.stage, Stage::Idle) {
-        Stage::Accepted { seq: accepted, applied } if accepted == seq => {
-            // Party 1 says go once it is durable there.
-            party.store.agreed = seq;
-            party.deliver(seq, &applied, now);
-            Ok(())
-        }
-        stage => {
-            party.stage = stage;
-            Err("a go for another batch")
+fn deliver_accepted(party: &mut State, seq: u64) -> Result<(), &'static str> {
+    let applied = party.batches.go(seq).ok_or("a go for another batch")?;
+    // Party 1 says go once it is durable there.
+    party.objects.note_agreed(seq);
+    party.deliver(seq, &applied);
+    Ok(())
+}
+
+/// Party 1 must know which members can get nothing more now, and which can again.
+fn report_held(party: &mut State) {
+    if party.peer_ready() {
+        for (slot, held) in party.links.take_held() {
+            party.send_to_peer(&PartyFrame::Held { slot, held });
         }
     }
 }
 
 /// Makes the correlations that party 1 ordered, after those that it ordered before.
 fn refill(party: &mut State, demand: &[(u32, u64)]) -> Result<(), &'static str> {
-    let engine = party.engine.as_mut().ok_or("an order of correlations without a session")?;
+    let engine = party.rounds.engine_mut().ok_or("an order of correlations without a session")?;
     if demand.is_empty() {
         return Err("an order of no correlations");
     }
     for chunk in demand {
         let chunk = engine::from_frame(*chunk)?;
         engine.order(chunk)?;
-        party.counters.correlations += chunk.count as u64;
+        party.env.counters.correlations += chunk.count as u64;
     }
     Ok(())
 }
@@ -392,43 +400,25 @@ fn reconcile(
     high_water: &[(u32, u64)],
     view: [u8; 32],
 ) -> Result<(), &'static str> {
-    if party.peer_ready() || party.engine.is_none() {
+    if party.peer_ready() || party.rounds.engine().is_none() {
         return Err("a reconciliation out of turn");
     }
-    if epoch < party.epoch {
+    if epoch < party.membership.epoch() {
         return Err("an epoch that is past");
     }
     let mut effects = Effects::default();
     party.adopt_newer_set(set)?;
-    party.epoch = epoch;
-    for (slot, version) in high_water {
-        party.table.saw(*slot, *version);
-    }
-    for (slot, version) in &conclusion.drop {
-        party.table.drop_object(*slot, *version, &mut effects);
-    }
-    for (slot, version, width, dead) in &conclusion.differ {
-        party.table.narrow(*slot, *version, *width);
-        party.table.mark_dead(*slot, *version, dead, &mut effects);
-        effects.marked.insert((*slot, *version));
-    }
-    party.table.reset_view(party.epoch, &party.directory.id().hash);
-    if party.table.view() != view {
+    party.membership.raise_epoch(epoch, party.env.clocks.unix)?;
+    party.objects.saw(high_water, party.env.clocks.unix)?;
+    party.objects.conclude(conclusion, &mut effects);
+    party.reset_view();
+    if party.objects.view() != view {
         return Err("after the inventories were compared the views differ");
     }
     party.agreed(&effects);
-    let joined: Vec<PartyFrame> = party
-        .members
-        .iter()
-        .filter_map(|(slot, m)| {
-            m.session.map(|session| PartyFrame::Joined { slot: *slot, session, select_best: m.select_best })
-        })
-        .collect();
-    for frame in joined {
-        party.send_to_peer(&frame);
+    for (slot, session, select_best) in party.links.sessions().collect::<Vec<_>>() {
+        party.send_to_peer(&PartyFrame::Joined { slot, session, select_best });
     }
-    // Party 1 knows nothing of who can get nothing.
-    party.members.values_mut().for_each(|member| member.held = false);
-    party.flow_changed.extend(party.members.keys());
+    party.links.forget_held();
     Ok(())
 }

@@ -8,23 +8,32 @@
 //!
 //! Ranking and evaluating goes on beside the batches that come after (`round`).
 //!
-//! What both parties do alike is in `State` (`state`, `batch`, `round`); what only party 1 does in `Sequencer`, what only
-//! party 2 does in `Follower`. Both are called through the trait `Role` (`role`), which is not a role of `wayleave run`.
+//! What both parties do alike is in `State` (`state`), whose five owners each have a page of reasons at their heads; what only party 1
+//! does is in `Sequencer`, what only party 2 does in `Follower`. Both are told of events through the trait `Role` (`role`), which is
+//! not a role of `wayleave run`.
 
 mod admission;
 mod batch;
+mod batches;
 mod budget;
 mod compare;
 mod deliveries;
+mod delivery;
 mod engine;
+mod env;
+mod evaluation;
 mod export;
 mod follower;
+mod links;
+mod membership;
+mod objects;
 mod probation;
 mod recent;
 mod reconcile;
 mod relist;
 mod role;
 mod round;
+mod rounds;
 mod sequencer;
 mod state;
 mod status;
@@ -32,7 +41,7 @@ mod store;
 mod supply;
 mod sync;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,27 +49,30 @@ use wayleave_core::{Instant, Machine, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
-use crate::directory::{ChainError, Directory, MemberSet, Succession, Trust, keys};
+use crate::directory::{ChainError, Directory, MemberSet, Succession, Trust};
 use crate::frames::{FromMember, PROTOCOL, PartyFrame, Refusal, Rejection, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles, SharedKey};
 use crate::object::{ExportMode, Kind};
 use crate::object_table::Part;
 use crate::rng::Rng;
-use crate::schedule::Schedule;
 
 pub use budget::Budget;
 pub use status::{Counters, MemberBudget, OlderStore, PartyEvent, PartyStatus, RouteView};
 pub use store::{Change, META, StoredRecord};
 pub use supply::{SetupDone, SetupJob};
 
+use batches::Batches;
 use compare::{HeldDigests, Holding};
 use engine::Engine;
+use env::Env;
 use follower::Follower;
-use recent::RecentChanges;
-use relist::Relisted;
-use role::Role;
+use links::Links;
+use membership::Membership;
+use objects::Objects;
+use role::{Role, RoleEvent};
+use rounds::Rounds;
 use sequencer::Sequencer;
-use state::{Stage, State, width};
+use state::State;
 
 /// How far the wall clock may move against the monotonic one between two inputs: our own limit. More is a process that was
 /// resumed from a snapshot, or a clock that was set.
@@ -73,6 +85,15 @@ pub enum PartyNumber {
     One,
     /// The neutral organisation.
     Two,
+}
+
+impl From<PartyNumber> for u8 {
+    fn from(number: PartyNumber) -> Self {
+        match number {
+            PartyNumber::One => 1,
+            PartyNumber::Two => 2,
+        }
+    }
 }
 
 /// A link, as the driver numbers them; never used twice in one life.
@@ -192,63 +213,14 @@ impl Party {
             store::load((config.number, config.export), &config.exchange, stored).map_err(|_| StartError::Store)?;
         let (directory, older) = in_force(&config, members, loaded.set.as_deref())?;
         key_roles(&config, &directory)?;
-        let set = MemberSet::clone(directory.set());
-        let set_bytes: Arc<[u8]> = directory.encode().into();
-        let set_is_stored = loaded.set.as_deref() == Some(&*set_bytes);
+        let (seq, tick) = (loaded.seq.max(now.unix.0), config.tick);
         let mut state = State {
-            tick: config.tick,
-            widths: BTreeMap::from([(set.number, width(&set))]),
-            replaced: BTreeMap::new(),
-            keys: keys(&set),
-            set,
-            set_bytes,
-            directory,
-            set_is_stored,
-            set_is_unannounced: false,
-            epoch: loaded.epoch.max(1),
-            epoch_began: None,
-            seq: loaded.seq.max(now.unix.0),
-            store: loaded.store,
-            older_store: None,
-            table: loaded.table,
-            pending: BTreeMap::new(),
-            links: BTreeMap::new(),
-            members: BTreeMap::new(),
-            unserved: BTreeSet::new(),
-            strained: BTreeSet::new(),
-            active: BTreeMap::new(),
-            chosen: BTreeMap::new(),
-            peer: None,
-            stage: Stage::Idle,
-            rounds: BTreeMap::new(),
-            engine: None,
-            work: None,
-            ordered: VecDeque::new(),
-            engine_progress: 0,
-            live_in_a_row: 0,
-            overtaken: 0,
-            recommendation: BTreeMap::new(),
-            relist: None,
-            relisted: Relisted::default(),
-            recent: RecentChanges::default(),
-            schedule: Schedule::default(),
-            flow_changed: BTreeSet::new(),
-            paces: BTreeMap::new(),
-            overspent: BTreeMap::new(),
-            offended: BTreeMap::new(),
-            overrun: BTreeSet::new(),
-            grants: BTreeSet::new(),
-            stalls_at: None,
-            refill_at: now.instant,
-            setup_runs: false,
-            heard: now.instant,
-            clocks: now,
-            departures: Vec::new(),
-            counters: Counters::default(),
-            rng: Rng::new(seed),
-            output: VecDeque::new(),
-            next_persist: 0,
-            config,
+            membership: Membership::new(directory, loaded.set.as_deref(), loaded.epoch.max(1)),
+            links: Links::new(now.instant),
+            objects: Objects::new(loaded.table, loaded.store),
+            rounds: Rounds::new(now.instant),
+            batches: Batches::new(seq, tick),
+            env: Env::new(config, Rng::new(seed), now),
         };
         if !loaded.outdated.is_empty() {
             let objects = loaded.outdated.len() / 2;
@@ -256,15 +228,16 @@ impl Party {
             state.event(PartyEvent::OtherExport { objects });
         }
         state.end_leavers();
-        if !state.set_is_stored {
+        if !state.membership.is_stored() {
             state.persist(Vec::new());
         }
+        let set = state.membership.set().clone();
         if let Some(shown) = older {
-            state.event(PartyEvent::MembersRefused { why: older_than(shown, state.set.number) });
+            state.event(PartyEvent::MembersRefused { why: older_than(shown, set.number) });
         }
-        state.output.push_back(PartyOutput::Members(Box::new(state.set.clone())));
-        let role: Box<dyn Role> = match state.config.number {
-            PartyNumber::One => Box::new(Sequencer::new(state.announcers(), now)),
+        state.env.emit(PartyOutput::Members(Box::new(set)));
+        let role: Box<dyn Role> = match state.env.config.number {
+            PartyNumber::One => Box::new(Sequencer::new(state.objects.announcers(), now)),
             PartyNumber::Two => Box::new(Follower::default()),
         };
         Ok(Self { state, role })
@@ -273,78 +246,78 @@ impl Party {
     /// Whether everything that was given to this party has had its effect.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        matches!(self.state.stage, Stage::Idle)
+        self.state.batches.is_idle()
             && self.state.rounds.is_empty()
             && self.state.peer_ready()
-            && self.state.pending.is_empty()
+            && self.state.objects.pending().is_empty()
             && self.role.is_at_rest(&self.state)
     }
 
     /// Whether the pool of correlations holds what it should, and is not being filled.
     #[must_use]
     pub fn is_stocked(&self) -> bool {
-        self.role.is_stocked(&self.state) && !self.state.engine.as_ref().is_some_and(Engine::is_supplying)
+        self.role.is_stocked(&self.state) && !self.state.rounds.engine().is_some_and(Engine::is_supplying)
     }
 
     /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
     /// differs from what this one makes.
     pub fn reseed(&mut self, fresh: &Seed) {
-        self.state.rng.reseed(fresh);
+        self.state.env.rng.reseed(fresh);
     }
 
-    fn link_up(&mut self, link: LinkId, peer: PeerId, exporter: &Seed, now: Now) {
+    /// Tells the role of something for which nobody can have erred.
+    fn tell(&mut self, event: RoleEvent) {
+        let erred = self.role.on(&mut self.state, event);
+        debug_assert_eq!(erred, Ok(()), "only frames of others can be wrong");
+    }
+
+    fn link_up(&mut self, link: LinkId, peer: PeerId, exporter: &Seed) {
         if peer == PeerId::Party {
             // What was begun with the peer party before has ended, whether or not the driver said so.
             self.state.close_peer("the peer party connected again");
             self.settle_departures();
-            self.role.peer_linked(&mut self.state);
+            self.tell(RoleEvent::PeerLinked);
         }
-        self.state.link_up(link, peer, exporter, now);
+        self.state.link_up(link, peer, exporter);
         if peer == PeerId::Party {
-            self.role.peer_greeted(&mut self.state);
+            self.tell(RoleEvent::PeerGreeted);
         }
     }
 
-    fn frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
-        self.state.counters.bytes_received += bytes.len() as u64;
-        match self.state.links.get(&link) {
+    fn frame(&mut self, link: LinkId, bytes: &[u8]) {
+        let state = &mut self.state;
+        state.env.counters.bytes_received += bytes.len() as u64;
+        match state.links.peer_of(link) {
             None => {}
-            Some(PeerId::Member(slot)) => {
-                let slot = *slot;
-                match FromMember::decode(bytes) {
-                    // A grant is not counted, here as at its sender: otherwise two ends without credit could never grant any.
-                    Ok(FromMember::Credit { limit }) => self.state.member_granted(slot, link, limit, now),
-                    frame => {
-                        if let Err(what) = self.state.count_from_member(slot, bytes, now) {
-                            return self.state.bad_frame(Some(slot), link, what.to_owned());
-                        }
-                        match frame {
-                            Ok(frame) => self.member_frame(slot, link, frame, now),
-                            Err(error) => self.state.bad_frame(Some(slot), link, malformed(bytes, error)),
-                        }
-                    }
-                }
-            }
+            Some(PeerId::Member(slot)) => match FromMember::decode(bytes) {
+                // A grant is not counted, here as at its sender: otherwise two ends without credit could never grant any.
+                Ok(FromMember::Credit { limit }) => state.member_granted(slot, link, limit),
+                frame => match (state.links.count_from_member(&mut state.env, slot, bytes), frame) {
+                    (Err(what), _) => state.bad_frame(Some(slot), link, what.to_owned()),
+                    (Ok(()), Ok(frame)) => self.member_frame(slot, link, frame),
+                    (Ok(()), Err(error)) => state.bad_frame(Some(slot), link, malformed(bytes, error)),
+                },
+            },
             Some(PeerId::Party) => match PartyFrame::decode(bytes) {
                 Ok(frame) => {
                     let counted = match &frame {
                         PartyFrame::Credit { .. } => Ok(()),
-                        _ => self.state.count_from_peer(bytes.len(), now),
+                        _ => state.links.count_from_peer(&mut state.env, bytes.len()),
                     };
                     match counted {
-                        Ok(()) => self.peer_frame(frame, now),
-                        Err(what) => self.state.bad_frame(None, link, what.to_owned()),
+                        Ok(()) => self.peer_frame(frame),
+                        Err(what) => state.bad_frame(None, link, what.to_owned()),
                     }
                 }
-                Err(error) => self.state.bad_frame(None, link, malformed(bytes, error)),
+                Err(error) => state.bad_frame(None, link, malformed(bytes, error)),
             },
         }
     }
 
-    fn member_frame(&mut self, slot: u32, link: LinkId, frame: FromMember, now: Now) {
+    fn member_frame(&mut self, slot: u32, link: LinkId, frame: FromMember) {
         let state = &mut self.state;
-        let greeted = state.members.get(&slot).is_some_and(|m| m.link == link && m.session.is_some());
-        match (state.config.number, frame) {
+        let greeted = state.links.is_greeted(slot, link);
+        match (state.env.config.number, frame) {
             (_, FromMember::Hello { .. }) if greeted => {
                 state.bad_frame(Some(slot), link, "a second hello".to_owned());
             }
@@ -354,8 +327,8 @@ impl Party {
                         Rejection::Protocol { ours: PROTOCOL },
                         format!("it speaks version {protocol} of the protocol"),
                     ))
-                } else if exchange != state.config.exchange {
-                    let ours = state.config.exchange.clone();
+                } else if exchange != state.env.config.exchange {
+                    let ours = state.env.config.exchange.clone();
                     Some((Rejection::Exchange { ours }, "it names another exchange".to_owned()))
                 } else if claimed != slot {
                     Some((Rejection::Slot { proved: slot }, format!("it says that it is in slot {claimed}")))
@@ -369,23 +342,23 @@ impl Party {
                         state.bad_frame(Some(slot), link, what);
                     }
                     // Its link came up while a batch removed it.
-                    None if state.set.active(slot).is_none() => {
-                        let by = state.directory.removals().find(|removal| removal.slot == slot);
-                        let (set, by) = (state.set.number, by.map_or(0, |removal| removal.party));
+                    None if state.membership.set().active(slot).is_none() => {
+                        let by = state.membership.directory().removals().find(|removal| removal.slot == slot);
+                        let (set, by) = (state.membership.set().number, by.map_or(0, |removal| removal.party));
                         state.send_to_member(slot, &ToMember::Rejected { why: Rejection::Removed { slot, set, by } });
                         state.close(link, "the member has left the exchange");
                     }
                     None => {
                         let budget = self.role.budget_of(state, slot).unwrap_or_default();
                         state.welcome(slot, session, select_best, budget);
-                        self.role.member_greeted(state, slot, session, select_best);
+                        self.tell(RoleEvent::MemberGreeted { slot, session, select_best });
                     }
                 }
             }
             _ if !greeted => state.bad_frame(Some(slot), link, "a frame before hello".to_owned()),
             (PartyNumber::One, FromMember::SubmitOne { header, body }) => {
                 let part = body.map(|(share, blob)| Part::One { share, columns: Vec::new(), blob });
-                self.submit(slot, Arc::new(*header), part, None, now);
+                self.submit(slot, Arc::new(*header), part, None);
             }
             (PartyNumber::Two, FromMember::SubmitTwo { header, share }) => {
                 let header = Arc::new(*header);
@@ -399,15 +372,15 @@ impl Party {
                     Some(share) => (Some(Part::Two { row: share.row.to_vec() }), None),
                     None => (None, None),
                 };
-                self.submit(slot, header, part, column, now);
+                self.submit(slot, header, part, column);
             }
             (PartyNumber::One, FromMember::RankOne { seq, row, seed }) => {
-                self.rank(slot, seq, row, round::RankShare::Seed(seed), now);
+                self.rank(slot, seq, row, round::RankShare::Seed(seed));
             }
             (PartyNumber::Two, FromMember::RankTwo { seq, row, share }) => {
-                self.rank(slot, seq, row, round::RankShare::Bytes(share), now);
+                self.rank(slot, seq, row, round::RankShare::Bytes(share));
             }
-            (_, FromMember::Resync) => self.role.resync(state, slot),
+            (_, FromMember::Resync) => self.tell(RoleEvent::Resync { slot }),
             (_, FromMember::Holds { seq, through, epoch, roots, own }) => {
                 self.member_holds(slot, link, Holding { seq, through, epoch, own, held: HeldDigests::Roots(roots) });
             }
@@ -419,38 +392,30 @@ impl Party {
         }
     }
 
-    fn submit(
-        &mut self,
-        slot: u32,
-        header: Arc<crate::object::Header>,
-        part: Option<Part>,
-        column: Option<Arc<[u8]>>,
-        now: Now,
-    ) {
+    fn submit(&mut self, slot: u32, header: Arc<crate::object::Header>, part: Option<Part>, column: Option<Arc<[u8]>>) {
         let version = header.description.version;
-        match self.state.submit(slot, header, part, column, now) {
-            Some(digest) => self.role.object_submitted(&mut self.state, slot, version, digest),
-            None => self.role.object_refused(&mut self.state, slot, version),
-        }
+        let is_taken = self.state.submit(slot, header, part, column);
+        self.tell(if is_taken { RoleEvent::Submitted { slot, version } } else { RoleEvent::Refused { slot, version } });
     }
 
     fn member_holds(&mut self, slot: u32, link: LinkId, holding: Holding) {
-        if let Err(what) = self.role.member_holds(&mut self.state, slot, holding) {
+        if let Err(what) = self.role.on(&mut self.state, RoleEvent::Holds { slot, holding }) {
             self.state.bad_frame(Some(slot), link, what.to_owned());
         }
     }
 
-    fn rank(&mut self, slot: u32, seq: u64, row: [u8; 16], share: round::RankShare, now: Now) {
+    fn rank(&mut self, slot: u32, seq: u64, row: [u8; 16], share: round::RankShare) {
         if self.state.rank(slot, seq, row, share) {
-            self.role.ranking_submitted(&mut self.state, seq, slot, row);
-            self.run_round(now);
+            self.tell(RoleEvent::Ranked { seq, slot, row });
+            self.run_round();
         } else {
-            self.role.ranking_was_late(&mut self.state, (seq, slot), row, now);
+            self.tell(RoleEvent::RankedLate { seq, slot, row });
         }
     }
 
-    fn peer_frame(&mut self, frame: PartyFrame, now: Now) {
-        self.state.heard = now.instant;
+    fn peer_frame(&mut self, frame: PartyFrame) {
+        let state = &mut self.state;
+        state.links.note_heard(state.env.now());
         let taken = match frame {
             PartyFrame::Hello {
                 protocol,
@@ -479,22 +444,18 @@ impl Party {
                     max_blob,
                     store,
                 };
-                self.state.peer_hello(hello, seq)
+                state.peer_hello(hello, seq)
             }
             PartyFrame::Credit { limit } => {
-                let granted = match &mut self.state.peer {
-                    Some(peer) => peer.sending.granted(limit, now.instant),
-                    None => Ok(()),
-                };
-                self.role.peer_granted(&mut self.state);
+                let granted = state.links.peer_granted(limit, state.env.now());
+                self.tell(RoleEvent::PeerGranted);
                 granted
             }
-            frame if !self.state.peer_ready() => self.role.peer_frame_before_ready(&mut self.state, frame, now),
-            PartyFrame::Engine { stream, step, bytes } => self.state.engine_frame(stream, step, bytes),
-            frame => self.role.peer_frame(&mut self.state, frame, now),
+            PartyFrame::Engine { stream, step, bytes } if state.peer_ready() => state.engine_frame(stream, step, bytes),
+            frame => self.role.on(state, RoleEvent::PeerFrame(frame)),
         };
         if let Err(what) = taken {
-            self.state.counters.bad_frames += 1;
+            self.state.env.counters.bad_frames += 1;
             self.state.event(PartyEvent::BadFrame { slot: None, what: what.to_owned() });
             self.state.close_peer(what);
         }
@@ -502,27 +463,26 @@ impl Party {
 
     /// Checks a new directory of the operator.
     fn new_member_set(&mut self, bytes: &[u8]) {
-        match self.state.directory.succeed(bytes) {
-            Ok(Succession::Same) => {}
-            Ok(Succession::Newer(next, _)) => match key_roles(&self.state.config, &next) {
-                Ok(()) => self.role.new_member_set(&mut self.state, &next),
-                Err(shared) => self.state.event(PartyEvent::MembersRefused { why: shared.to_string() }),
+        let (membership, config) = (&self.state.membership, &self.state.env.config);
+        let why = match membership.directory().succeed(bytes) {
+            Ok(Succession::Same) => return,
+            Ok(Succession::Newer(next, _)) => match key_roles(config, &next) {
+                Ok(()) => return self.tell(RoleEvent::NewMemberSet(next)),
+                Err(shared) => shared.to_string(),
             },
-            Ok(Succession::Older(shown)) => {
-                let why = older_than(shown.number, self.state.set.number);
-                self.state.event(PartyEvent::MembersRefused { why });
-            }
-            Err(error) => self.state.event(PartyEvent::MembersRefused { why: error.to_string() }),
-        }
+            Ok(Succession::Older(shown)) => older_than(shown.number, membership.set().number),
+            Err(error) => error.to_string(),
+        };
+        self.state.event(PartyEvent::MembersRefused { why });
     }
 
     /// Begins a new session with the peer party if the clocks say that this process was resumed from a snapshot: the pool of
     /// correlations may have been used by then.
     fn notice_resumption(&mut self, now: Now) {
-        let before = std::mem::replace(&mut self.state.clocks, now);
+        let before = std::mem::replace(&mut self.state.env.clocks, now);
         let passed = now.instant.since(before.instant).as_micros();
         let jump = u128::from(now.unix.0).abs_diff(u128::from(before.unix.0) + passed);
-        if jump > CLOCK_JUMP.as_micros() && self.state.peer.is_some() {
+        if jump > CLOCK_JUMP.as_micros() && self.state.links.has_peer() {
             let seconds = jump / 1_000_000;
             let what = format!(
                 "the wall clock jumped by {seconds} seconds, as when a process is resumed from a snapshot, and the session begins anew"
@@ -534,8 +494,8 @@ impl Party {
     }
 
     /// Closes the link of a peer party that stopped in the middle, and drops all that was begun with it.
-    fn drop_silent_peer(&mut self, now: Now) {
-        if self.silence_ends().is_some_and(|at| now.instant >= at) {
+    fn drop_silent_peer(&mut self) {
+        if self.silence_ends().is_some_and(|at| self.state.now() >= at) {
             let what = "the peer party does not answer";
             self.state.event(PartyEvent::Engine { what: what.to_owned() });
             self.state.close_peer(what);
@@ -545,46 +505,44 @@ impl Party {
 
     /// When the peer party has been silent for too long, if this party waits for it.
     fn silence_ends(&self) -> Option<Instant> {
-        let waits = self.state.peer.is_some() && self.role.awaits_peer(&self.state);
-        let of_setup = self.state.engine.as_ref().and_then(Engine::awaits_setup_since);
-        let since = waits.then_some(self.state.heard).into_iter().chain(of_setup).min();
+        let waits = self.state.links.has_peer() && self.role.awaits_peer(&self.state);
+        let of_setup = self.state.rounds.engine().and_then(Engine::awaits_setup_since);
+        let since = waits.then_some(self.state.links.heard()).into_iter().chain(of_setup).min();
         since.map(|since| since + self.state.peer_wait())
     }
 
     /// Does what can be done now.
-    fn advance(&mut self, now: Now) {
-        // First, since `departed` queues what the batch that is proposed now says of members that left (`Step::Gone`): otherwise its ticks
+    fn advance(&mut self) {
+        // First, since a departure queues what the batch that is proposed now says of members that left (`Step::Gone`): otherwise its ticks
         // would be made for members that are not there.
         self.settle_departures();
-        self.role.propose(&mut self.state, now);
-        self.run_round(now);
+        self.tell(RoleEvent::Propose);
+        self.run_round();
         self.settle_departures();
         // A round that ended makes room for the next batch.
-        self.role.propose(&mut self.state, now);
+        self.tell(RoleEvent::Propose);
         // After everything above that sends: party 2 reports of each member once, by what the whole step came to.
-        self.role.flow_changed(&mut self.state);
+        self.tell(RoleEvent::FlowChanged);
         // Sending only notes who has no credit left. Their links go once all else is done, which leaves departures of its own.
-        if !self.state.overrun.is_empty() {
-            self.state.close_overrun();
-            self.settle_departures();
-        }
-        self.state.counters.hashed = self.state.table.hashed();
+        self.state.close_overrun();
+        self.settle_departures();
+        self.state.env.counters.hashed = self.state.objects.table().hashed();
     }
 
     /// Takes the round as far as it can go, and setup beside it.
-    fn run_round(&mut self, now: Now) {
+    fn run_round(&mut self) {
         // Only this runs the engine and setup: a round that started after `run_engine`, or a chunk that was ordered after `run_setup`, would
         // wait for the next input with nothing to do meanwhile.
-        self.role.start_evaluation(&mut self.state, now);
-        self.state.run_engine(now);
-        self.role.supply(&mut self.state, now);
+        self.tell(RoleEvent::StartEvaluation);
+        self.state.run_engine();
+        self.tell(RoleEvent::Supply);
         self.state.run_setup();
-        self.state.report_progress(now);
+        self.state.report_progress();
     }
 
     fn settle_departures(&mut self) {
-        for departure in std::mem::take(&mut self.state.departures) {
-            self.role.departed(&mut self.state, departure);
+        for departure in self.state.links.take_departures() {
+            self.tell(RoleEvent::Departed(departure));
         }
     }
 }
@@ -662,35 +620,34 @@ impl Machine for Party {
     fn handle(&mut self, input: PartyInput, now: Now) {
         self.notice_resumption(now);
         match input {
-            PartyInput::LinkUp { link, peer, exporter } => self.link_up(link, peer, &exporter, now),
+            PartyInput::LinkUp { link, peer, exporter } => self.link_up(link, peer, &exporter),
             PartyInput::LinkDown { link } => self.state.unlink(link),
-            PartyInput::Frame { link, bytes } => self.frame(link, &bytes, now),
-            PartyInput::Persisted(id) => self.persisted(id, now),
+            PartyInput::Frame { link, bytes } => self.frame(link, &bytes),
+            PartyInput::Persisted(id) => self.persisted(id),
             PartyInput::Members(bytes) => self.new_member_set(&bytes),
-            PartyInput::Keys(keys) => self.state.config.keys = keys,
-            PartyInput::Recommendation(by_slot) => self.role.new_recommendation(&mut self.state, by_slot),
-            PartyInput::SetupDone(done) => self.state.setup_done(done, now),
+            PartyInput::Keys(keys) => self.state.env.config.keys = keys,
+            PartyInput::Recommendation(by_slot) => self.tell(RoleEvent::NewRecommendation(by_slot)),
+            PartyInput::SetupDone(done) => self.state.setup_done(done),
         }
-        self.advance(now);
+        self.advance();
     }
 
     fn handle_timeout(&mut self, now: Now) {
         self.notice_resumption(now);
-        self.drop_silent_peer(now);
-        self.state.note_stalled(now);
-        self.state.grant_due(now);
-        self.role.sweep(&mut self.state, now);
-        self.advance(now);
+        self.drop_silent_peer();
+        self.state.links.note_stalled(now.instant);
+        self.state.links.grant_due(&mut self.state.env);
+        self.tell(RoleEvent::Sweep);
+        self.advance();
     }
 
     fn poll(&mut self) -> Option<PartyOutput> {
-        self.state.output.pop_front()
+        self.state.env.poll()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let progress = self.state.rounds.values().filter_map(round::Round::progress_due).min();
-        let flow = [self.state.stalls_at, self.state.grants_at()];
-        let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter().chain(flow);
-        all.flatten().min()
+        let progress = self.state.rounds.iter().filter_map(round::Round::progress_due).min();
+        let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter();
+        all.chain(self.state.links.deadlines()).flatten().min()
     }
 }

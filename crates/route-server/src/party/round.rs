@@ -1,23 +1,19 @@
-//! The rounds of batches: rankings come in, both parties evaluate Select-Best, each member gets its shares of the result.
-//!
-//! Several rounds are open at a time, and batches go on beside them. The engine does one thing after the other, and party 1 says
-//! what comes next: what changed just now before what is evaluated again, and among rounds the one of which the least was
-//! done, so that a round with many prefixes delays another by one evaluation and not by all of its own.
+//! The round of a batch: rankings come in, both parties evaluate Select-Best, each member gets its shares of the result.
+//! Which round is evaluated next is decided in `rounds`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now, Prefix};
+use wayleave_core::{Instant, Prefix};
 use wayleave_crypto::secret::Seed;
-use wayleave_mpc::{BitRows, Demand};
+use wayleave_mpc::circuit::Circuit;
+use wayleave_mpc::{BitRows, Demand, Program};
 
-use super::engine::{Engine, MAX_TARGET};
-use super::state::{Stage, State};
-use super::supply::SetupDone;
-use super::{PartyEvent, PartyNumber, PartyOutput};
-use crate::frames::{EngineStream, Instance, MAX_CANDIDATES, PartyFrame, ToMember, round_order};
+use super::engine::Engine;
+use crate::frames::{Instance, MAX_CANDIDATES, round_order};
+use crate::object::Handle;
 use crate::rng::stream;
 
 /// Bits of a member's class and of the exchange's recommendation.
@@ -44,20 +40,17 @@ pub(super) enum RankShare {
     Bytes(Vec<u8>),
 }
 
-/// Rounds that are open at a time: our own limit. Beyond it no batch is made until one of them ends. With the usual tick and wait for
-/// rankings this is more than begin while the first one waits for a member that is silent.
-pub(super) const MAX_ROUNDS: usize = 32;
-/// Of these, rounds with prefixes that are evaluated again: our own limit.
-pub(super) const MAX_BACKGROUND: usize = 2;
-/// Evaluations of what changed just now that go before one that can wait: our own limit.
-const MAX_LIVE: u32 = 16;
-/// Of these each so-manieth is the first round's, however much of that was done: a round with several evaluations would otherwise wait
-/// for as long as new ones come.
-const FIRST_ROUND: u32 = 8;
-/// Evaluations that go before one for which correlations are made: our own limit. Then the engine waits for these.
-const MAX_OVERTAKEN: u32 = 64;
-/// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.
-const MAX_ORDERED: usize = 4;
+/// Results of one evaluation: the number of its first instance, and by slot the member's shares, one octet for each instance.
+pub(super) type Shares = (u32, Vec<(u32, Vec<u8>)>);
+
+/// What a ranking is to its round.
+pub(super) enum Ranking {
+    Counts,
+    /// The round is not there, or its evaluation has begun.
+    Late,
+    /// It breaks the protocol, and how.
+    Wrong(String),
+}
 
 /// Members that get the same instances.
 pub(super) struct Group {
@@ -162,14 +155,14 @@ pub(super) struct Round {
     begin: Instant,
     deadline: Instant,
     /// When members were last told that it goes on, and what the engine had done by then.
-    told: Instant,
+    reported: Instant,
     progress: u64,
     /// Rankings that this party holds.
     rows: BTreeMap<u32, ([u8; 16], Vec<u8>)>,
     /// At party 1, the rankings that party 2 holds.
     peer_rows: BTreeMap<u32, [u8; 16]>,
     /// Whether rankings came, or members went, since party 1 last looked whether all are there.
-    pub has_changed: bool,
+    has_changed: bool,
     running: Option<Running>,
 }
 
@@ -191,7 +184,7 @@ impl Round {
             groups,
             begin,
             deadline,
-            told: begin,
+            reported: begin,
             progress: 0,
             rows,
             peer_rows,
@@ -201,14 +194,14 @@ impl Round {
     }
 
     /// When it is the turn of its next evaluation, if it has one: the least first. Where rounds are crowded, the first ones end first.
-    fn turn(&self, in_order: bool) -> Option<(bool, usize, u64)> {
+    pub(super) fn turn(&self, in_order: bool) -> Option<(bool, usize, u64)> {
         let running = self.running.as_ref()?;
         let live = running.jobs.front()?.live;
         Some((!live, if live && !in_order { running.done } else { 0 }, self.seq))
     }
 
     /// What its next evaluation takes, if that is over prefixes that changed just now (`live`), or over ones that are evaluated again.
-    fn demand(&self, engine: &mut Engine, live: bool) -> Option<Demand> {
+    pub(super) fn demand(&self, engine: &mut Engine, live: bool) -> Option<Demand> {
         let job = self.running.as_ref()?.jobs.front().filter(|job| job.live == live)?;
         let lanes = job.instances.len() * self.groups[job.group].members.len();
         Some(Demand::of(&engine.program(job.routes), lanes))
@@ -250,7 +243,7 @@ impl Round {
 
     /// When members are to be told that their rankings are still awaited.
     pub(super) fn progress_due(&self) -> Option<Instant> {
-        let at = self.told + PROGRESS;
+        let at = self.reported + PROGRESS;
         (self.running.is_none() && at <= self.deadline).then_some(at)
     }
 
@@ -291,7 +284,7 @@ impl Round {
         self.participants().filter(|slot| !self.rows.contains_key(slot)).collect()
     }
 
-    fn participants(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn participants(&self) -> impl Iterator<Item = u32> + '_ {
         self.groups.iter().flat_map(|group| group.members.iter().copied())
     }
 
@@ -347,317 +340,101 @@ impl Round {
         self.running = Some(Running { rows, jobs: jobs.into(), done: 0, demand: Demand::default() });
         Ok(())
     }
-}
-
-impl State {
-    /// Takes a member's ranking. Returns whether it counts.
-    pub(super) fn rank(&mut self, slot: u32, seq: u64, row: [u8; 16], share: RankShare) -> bool {
-        let open = self.rounds.get_mut(&seq).filter(|round| round.running.is_none());
-        let Some((round, expected)) = open.and_then(|round| round.expected_len(slot).map(|len| (round, len))) else {
-            self.counters.missed_rankings += 1;
-            return false;
-        };
-        if round.rows.contains_key(&slot) {
+    /// Takes a member's ranking.
+    pub(super) fn rank(&mut self, slot: u32, row: [u8; 16], share: RankShare) -> Ranking {
+        let Some(expected) = self.expected_len(slot).filter(|_| self.running.is_none()) else { return Ranking::Late };
+        if self.rows.contains_key(&slot) {
             // The first counts: the peer party may already have been informed of it.
-            self.bad_member_frame(slot, "a second ranking for one batch".to_owned());
-            return false;
+            return Ranking::Wrong("a second ranking for one batch".to_owned());
         }
         let bytes = match share {
             RankShare::Seed(seed) => stream(&seed, expected),
             RankShare::Bytes(bytes) => bytes,
         };
         if bytes.len() != expected {
-            self.bad_member_frame(slot, format!("a ranking of {} bytes, not {expected}", bytes.len()));
+            return Ranking::Wrong(format!("a ranking of {} bytes, not {expected}", bytes.len()));
+        }
+        self.rows.insert(slot, (row, bytes));
+        self.has_changed = true;
+        Ranking::Counts
+    }
+
+    /// Whether it has to be looked at whether all rankings are there; asked once.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    /// What others of its members do may let it begin.
+    pub(super) fn note_changed(&mut self) {
+        self.has_changed = true;
+    }
+
+    /// What all its evaluations so far took, once the last one is done.
+    pub(super) fn done(&self) -> Option<Demand> {
+        self.running.as_ref().filter(|running| running.jobs.is_empty()).map(|running| running.demand)
+    }
+
+    /// Notes that it goes on, if it does since members were last told so and they are due to be. `done`: what the engine has done.
+    pub(super) fn note_progress(&mut self, done: u64, now: Instant) -> bool {
+        if now.since(self.reported) < PROGRESS {
             return false;
         }
-        round.rows.insert(slot, (row, bytes));
-        round.has_changed = true;
-        true
+        // One that waits for its turn goes on as the others do.
+        let goes_on = if self.running.is_some() { done > self.progress } else { now <= self.deadline };
+        if goes_on {
+            (self.reported, self.progress) = (now, done);
+        }
+        goes_on
     }
 
-    /// Starts the evaluation with the rankings that party 1 named.
-    pub(super) fn evaluate(&mut self, seq: u64, rows: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
-        match self.rounds.get_mut(&seq) {
-            Some(round) if round.running.is_none() => round.start(rows)?,
-            _ => return Err("an evaluation out of turn"),
-        }
-        self.finish_round(seq);
-        Ok(())
-    }
-
-    /// Party 1 has begun the next part of the round, or of Export-All, of this batch.
-    pub(super) fn order(&mut self, seq: u64) -> Result<(), &'static str> {
-        if self.engine.is_none() || self.ordered.len() >= MAX_ORDERED {
-            return Err("work for the engine out of turn");
-        }
-        self.ordered.push_back(seq);
-        Ok(())
-    }
-
-    pub(super) fn engine_frame(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) -> Result<(), &'static str> {
-        let engine = self.engine.as_mut().ok_or("an engine message without a session")?;
-        let taken = match stream {
-            EngineStream::Evaluation => engine.receive(step, bytes),
-            EngineStream::Setup => engine.receive_setup(step, bytes),
-        };
-        if let Err(what) = taken {
-            self.event(PartyEvent::Engine { what });
-            return Err("an engine message out of turn");
-        }
-        Ok(())
-    }
-
-    fn send_engine(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) {
-        self.counters.engine_messages += 1;
-        self.counters.engine_bytes += bytes.len() as u64;
-        self.send_to_peer(&PartyFrame::Engine { stream, step, bytes });
-    }
-
-    fn engine_failed(&mut self, what: String) {
-        self.event(PartyEvent::Engine { what });
-        self.close_peer("invalid message of the two-party evaluation");
-    }
-
-    /// Gives out the next job of setup. One at a time, also if the link of the last one has gone meanwhile.
-    pub(super) fn run_setup(&mut self) {
-        if self.setup_runs {
-            return;
-        }
-        match self.engine.as_mut().map_or(Ok(None), |engine| engine.setup_job()) {
-            Ok(None) => {}
-            Ok(Some(job)) => {
-                self.setup_runs = true;
-                self.output.push_back(PartyOutput::Setup(job));
-            }
-            Err(what) => self.engine_failed(what),
-        }
-    }
-
-    /// Takes a job of setup back. One of a link that has gone is dropped with all that it made.
-    pub(super) fn setup_done(&mut self, done: SetupDone, now: Now) {
-        self.setup_runs = false;
-        let link = self.peer.as_ref().map(|peer| peer.link);
-        let Some(engine) = self.engine.as_mut().filter(|_| link == Some(done.link())) else { return };
-        // Otherwise an evaluation runs, whose own messages show whether it goes on.
-        let is_awaited = engine.is_idle();
-        match engine.setup_done(done, now.instant) {
-            Ok((message, made)) => {
-                self.engine_progress += u64::from(is_awaited && (made || message.is_some()));
-                if let Some((step, bytes)) = message {
-                    self.send_engine(EngineStream::Setup, step, bytes);
-                }
-            }
-            Err(what) => self.engine_failed(what),
-        }
-    }
-
-    /// Takes the evaluation as far as it can go.
-    pub(super) fn run_engine(&mut self, now: Now) {
-        while self.next_work() {
-            let Some(engine) = &mut self.engine else { return };
-            let (messages, finished) = match engine.pump() {
-                Ok(done) => done,
-                Err(what) => return self.engine_failed(what),
-            };
-            self.engine_progress += messages.len() as u64 + u64::from(finished.is_some());
-            for (step, bytes) in messages {
-                self.send_engine(EngineStream::Evaluation, step, bytes);
-            }
-            match finished {
-                None => return,
-                Some(outputs) => {
-                    let Some(seq) = self.work.take() else { return };
-                    if self.is_exporting(seq) {
-                        self.exports_done(&outputs, now);
-                    } else {
-                        self.job_done(seq, &outputs);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Gives the engine its next work, if it has none. `false` if there is nothing to do.
-    fn next_work(&mut self) -> bool {
-        let Some(engine) = &mut self.engine else { return false };
-        if !engine.is_idle() {
-            return true;
-        }
-        if self.work.is_none() {
-            self.work = self.take_up_work();
-        }
-        let Some(seq) = self.work else { return false };
-        let begun = if self.is_exporting(seq) { self.begin_export() } else { self.begin_job(seq) };
-        begun.unwrap_or_else(|what| {
-            self.event(PartyEvent::Engine { what });
-            self.close_peer("an evaluation that cannot begin");
-            false
-        })
-    }
-
-    /// Party 1 chooses what the engine does next, and tells party 2.
-    fn take_up_work(&mut self) -> Option<u64> {
-        if self.config.number == PartyNumber::Two {
-            return self.ordered.pop_front();
-        }
-        let seq = match &self.stage {
-            // What is delivered goes before what is chosen.
-            Stage::Exporting(exporting) => Some(exporting.seq()),
-            _ => {
-                let is_first = self.live_in_a_row % FIRST_ROUND == FIRST_ROUND - 1;
-                let in_order = is_first || self.rounds.len() > MAX_ROUNDS / 2;
-                let turns = || self.rounds.values().filter_map(|round| round.turn(in_order));
-                // What can wait is not put off for ever, however much changes.
-                let owed = turns().filter(|(can_wait, ..)| *can_wait && self.live_in_a_row >= MAX_LIVE).min();
-                let next = owed.or_else(|| turns().min()).map(|(.., seq)| seq);
-                next.and_then(|next| self.supplied(next))
-            }
-        };
-        let is_owed = self.live_in_a_row >= MAX_LIVE;
-        let engine = self.engine.as_mut()?;
-        // What is evaluated again takes nothing of what the pool keeps for what changes.
-        let later = seq.and_then(|seq| self.rounds.get(&seq)).and_then(|round| round.demand(engine, false));
-        let is_later = later.is_some();
-        if let Some(demand) = later
-            && !is_owed
-            && !engine.is_spare(&demand)
-            && engine.keep_spare(&demand)
-            && (engine.is_supplying() || engine.orders_ahead())
-        {
-            return None;
-        }
-        engine.keep_spare(&Demand::default());
-        let seq = seq?;
-        self.live_in_a_row = if is_later { 0 } else { self.live_in_a_row.saturating_add(1) };
-        self.heard = self.clocks.instant;
-        self.send_to_peer(&PartyFrame::Next { seq });
-        Some(seq)
-    }
-
-    /// The round whose evaluation is next: `first`, once the pool has what that takes. Until then the least one that changed just now and
-    /// takes less goes before it, so that it waits for its own setup and for no other's.
-    fn supplied(&mut self, first: u64) -> Option<u64> {
-        let Self { rounds, engine: Some(engine), overtaken, .. } = self else { return None };
-        let Some(wanted) = rounds.get(&first)?.demand(engine, true) else { return Some(first) };
-        if engine.has(&wanted) || *overtaken >= MAX_OVERTAKEN {
-            *overtaken = 0;
-            return Some(first);
-        }
-        let demands = rounds.iter().filter_map(|(seq, round)| Some((round.demand(engine, true)?.total(), *seq)));
-        let (least, seq) = demands.min()?;
-        if least >= wanted.total() {
-            return None;
-        }
-        let demand = rounds.get(&seq)?.demand(engine, true)?;
-        let has = engine.has(&demand);
-        *overtaken += u32::from(has);
-        has.then_some(seq)
-    }
-
-    /// Gives the engine the next evaluation of a round. `false` while the pool lacks what it takes.
-    fn begin_job(&mut self, seq: u64) -> Result<bool, String> {
-        let Self { rounds, engine: Some(engine), counters, recommendation, table, .. } = self else { return Ok(false) };
-        let none = || format!("batch {seq} has nothing to evaluate");
-        let round = rounds.get_mut(&seq).ok_or_else(none)?;
-        let running = round.running.as_mut().ok_or_else(none)?;
+    /// Gives the engine the next evaluation. Returns its comparators times lanes; `None` while the pool lacks what it takes.
+    ///
+    /// # Errors
+    /// Why it cannot begin.
+    pub(super) fn begin_job(
+        &mut self,
+        engine: &mut Engine,
+        recommendation: impl Fn(&Handle) -> Option<u8>,
+    ) -> Result<Option<u64>, String> {
+        let none = || format!("batch {} has nothing to evaluate", self.seq);
+        let running = self.running.as_mut().ok_or_else(none)?;
         let job = running.jobs.front().ok_or_else(none)?;
-        let program = engine.program(job.routes);
-        let lanes = job.instances.len() * round.groups[job.group].members.len();
+        let program: Program = engine.program(job.routes);
+        let lanes = job.instances.len() * self.groups[job.group].members.len();
         let demand = Demand::of(&program, lanes);
         if !engine.has(&demand) {
-            return Ok(false);
+            return Ok(None);
         }
         running.demand += demand;
-        counters.comparators += ((job.routes - 1) * lanes) as u64;
-        let inputs = inputs(job, &round.groups[job.group], &running.rows, &program, |handle| {
-            recommendation.get(&table.announcer(handle)?).copied()
-        });
-        engine.evaluate(&program, &inputs).map(|()| true)
+        let inputs = inputs(job, &self.groups[job.group], &running.rows, &program, recommendation);
+        engine.evaluate(&program, &inputs)?;
+        Ok(Some(((job.routes - 1) * lanes) as u64))
     }
 
-    /// Sends each member its share of the results of an evaluation.
-    fn job_done(&mut self, seq: u64, outputs: &BitRows) {
-        let Some(round) = self.rounds.get_mut(&seq) else { return };
-        let Some(running) = &mut round.running else { return };
-        let Some(job) = running.jobs.pop_front() else { return };
+    /// Takes the results of the evaluation that was begun.
+    pub(super) fn job_done(&mut self, outputs: &BitRows) -> Option<Shares> {
+        let running = self.running.as_mut()?;
+        let job = running.jobs.pop_front()?;
         running.done += 1;
-        let members = &round.groups[job.group].members;
+        let members = &self.groups[job.group].members;
         let index_bits = outputs.rows() - 1;
-        self.counters.lanes += outputs.lanes() as u64;
         let first = u32::try_from(job.instances.start).expect("a tick has few million instances");
         let octet = |lane: usize| {
             let index = u8::try_from(outputs.number(0, index_bits, lane)).expect("at most 7 bits");
             index | u8::from(outputs.bit(index_bits, lane)) << 7
         };
         let share = |m: usize| (0..job.instances.len()).map(|i| octet(i * members.len() + m)).collect();
-        let parts: Vec<(u32, Vec<u8>)> = members.iter().enumerate().map(|(m, slot)| (*slot, share(m))).collect();
-        for (slot, share) in parts {
-            self.send_to_member(slot, &ToMember::Outcome { seq, first, share });
-        }
-        self.finish_round(seq);
-    }
-
-    /// Tells the members of each round now and then that it goes on, if it does: they wait for as long as that.
-    pub(super) fn report_progress(&mut self, now: Now) {
-        let done = self.engine_progress;
-        let mut told = Vec::new();
-        for round in self.rounds.values_mut().filter(|round| now.instant.since(round.told) >= PROGRESS) {
-            // One that waits for its turn goes on as the others do.
-            let goes_on = if round.running.is_some() { done > round.progress } else { now.instant <= round.deadline };
-            if goes_on {
-                (round.told, round.progress) = (now.instant, done);
-                told.push((round.seq, round.participants().collect::<Vec<u32>>()));
-            }
-        }
-        for (seq, slots) in told {
-            for slot in slots {
-                self.send_to_member(slot, &ToMember::Progress { seq });
-            }
-        }
-    }
-
-    /// Forgets a round once all of it is evaluated.
-    pub(super) fn finish_round(&mut self, seq: u64) {
-        let is_done = |round: &Round| round.running.as_ref().is_some_and(|running| running.jobs.is_empty());
-        if !self.rounds.get(&seq).is_some_and(is_done) {
-            return;
-        }
-        let Some(running) = self.rounds.remove(&seq).and_then(|round| round.running) else { return };
-        self.counters.rounds += 1;
-        if let Some(engine) = &mut self.engine {
-            engine.keep(&running.demand);
-        }
-        self.refill_at = self.clocks.instant + REFILL_PAUSE;
-    }
-
-    /// Raises the pool's target to a burst of [`READY_PREFIXES`] for all who rank, at the widest class so far: a batch
-    /// that comes then finds it full. It follows from public shape alone.
-    pub(super) fn expect_rounds(&mut self, widest: usize, now: Now) {
-        self.refill_at = now.instant + REFILL_PAUSE;
-        let members = self.active.values().filter(|active| active.select_best).count();
-        let Some(engine) = &mut self.engine else { return };
-        engine.widest = engine.widest.max(widest.next_power_of_two());
-        if engine.widest < 2 || members == 0 {
-            return;
-        }
-        let program = engine.program(engine.widest);
-        let lane = Demand::of(&program, 1);
-        engine.keep(&(lane * (members * READY_PREFIXES).min(MAX_TARGET / lane.total().max(1))));
+        Some((first, members.iter().enumerate().map(|(m, slot)| (*slot, share(m))).collect()))
     }
 }
-
-/// Prefixes of one batch for which correlations are kept ahead.
-const READY_PREFIXES: usize = 128;
-/// How long after a batch the pool is filled, so that members on the same machine, and the next batch, go first.
-const REFILL_PAUSE: Duration = Duration::from_millis(2);
 
 /// This party's shares of a job's inputs. Lane `i * members + m` is instance `i` for member `m`.
 fn inputs(
     job: &Job,
     group: &Group,
     rows: &BTreeMap<u32, Vec<u8>>,
-    circuit: &wayleave_mpc::circuit::Circuit,
-    recommendation: impl Fn(&crate::object::Handle) -> Option<u8>,
+    circuit: &Circuit,
+    recommendation: impl Fn(&Handle) -> Option<u8>,
 ) -> BitRows {
     use wayleave_mpc::circuit::Kind;
     let members = group.members.len();

@@ -11,24 +11,27 @@ use wayleave_core::{Instant, Now};
 
 use super::admission::{
     BATCH_BYTES, BatchLoad, LIVE_COMPARATORS, MAX_BATCH, OPEN_COMPARATORS, OPEN_COMPARATORS_GOING, Replaced,
-    blob_octets, comparators, comparators_open, new_prefixes, octets_left, octets_told, prefixes_left, work_left,
-    work_of,
+    blob_octets, comparators, new_prefixes, octets_left, octets_told, prefixes_left, work_left, work_of,
 };
-use super::batch::Applied;
+use super::batch::{BatchInput, Noted};
+use super::batches::{NotProposed, Stage};
 use super::budget::{Turns, octets_stored, prefixes_allowed};
-use super::compare::{Comparisons, Holding};
+use super::compare::Comparisons;
 use super::engine::Engine;
+use super::links::Departure;
+use super::objects::PendingObject;
 use super::probation::{Missed, Punctuality};
 use super::reconcile::Conclusion;
 use super::relist::Relist;
-use super::role::{Role, is_in_agreement};
-use super::round::{MAX_BACKGROUND, MAX_ROUNDS, Round};
-use super::state::{Departure, PendingObject, Stage, State};
+use super::role::{Role, RoleEvent, RoleStatus};
+use super::round::Round;
+use super::state::State;
 use super::sync::{Cursor, Lack};
-use super::{PartyEvent, engine, store, sync};
+use super::{PartyEvent, engine, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::leaps::is_leap;
 use crate::object::Kind;
 use crate::object_table::Effects;
 
@@ -101,6 +104,13 @@ pub(super) struct Sequencer {
     /// Announcers that are not connected, and since when.
     absent_since: BTreeMap<u32, Instant>,
     punctuality: Punctuality,
+    /// By the slot of who says so, after which batch and up to which none was made here, although a member took one. One range for each
+    /// slot: nobody can have all that was made here count as such.
+    foreign: BTreeMap<u32, (u64, u64)>,
+    /// The newest batch that a member says it took, and its slot; and whether the operator was told in this session of the parties that
+    /// both stores may be older copies.
+    newest_taken: (u64, u32),
+    doubts_stores: bool,
     /// Steps for the next batch.
     queued: Vec<Step>,
     /// The recommendation from the next epoch on; and the one of an epoch whose batch is proposed.
@@ -146,6 +156,9 @@ impl Sequencer {
             held_back_at: (0, 0, 0, 0),
             absent_since: announcers.into_iter().map(|slot| (slot, now.instant)).collect(),
             punctuality: Punctuality::default(),
+            foreign: BTreeMap::new(),
+            newest_taken: (0, 0),
+            doubts_stores: false,
             queued: Vec::new(),
             next_recommendation: None,
             proposed_recommendation: None,
@@ -162,35 +175,33 @@ impl Sequencer {
     /// Whether something that changes can be proposed.
     fn has_work(&self, party: &State) -> bool {
         party.peer_ready()
-            && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.clocks.instant))
-                || has_round(party) && self.expirable(party).next().is_some()
+            && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.now()))
+                || party.rounds.has_place() && self.expirable(party).next().is_some()
                 || self.has_matched_object(party)
-                || party
-                    .strained
-                    .union(&self.peer_held)
-                    .any(|slot| party.active.contains_key(slot) && self.is_behind(party, *slot)))
+                || (party.links.strained().union(&self.peer_held))
+                    .any(|slot| party.batches.is_active(*slot) && self.is_behind(party, *slot)))
     }
 
     /// Whether something can be proposed that is evaluated, or sent, again.
     fn has_background_work(&self, party: &State) -> bool {
         party.peer_ready()
-            && has_round(party)
-            && has_background_capacity(party)
-            && (party.relist.is_some() || self.has_turn(party))
+            && party.rounds.has_place()
+            && party.rounds.has_background_place()
+            && (party.batches.relist().is_some() || self.has_turn(party))
     }
 
     /// The steps that wait for the next batch, and the slots whose values change if one of them begins an epoch.
-    fn queued_steps(&mut self, party: &State, now: Now) -> (Vec<Step>, Option<Vec<u32>>) {
+    fn queued_steps(&mut self, party: &State) -> (Vec<Step>, Option<Vec<u32>>) {
         let queued = std::mem::take(&mut self.queued);
         let (later, mut steps): (Vec<Step>, Vec<Step>) =
-            queued.into_iter().partition(|step| self.waits_for_epoch(step, now.instant));
+            queued.into_iter().partition(|step| self.waits_for_epoch(step, party.now()));
         self.queued = later;
         // What was proposed and taken back may be there twice: one epoch begins, with the latest recommendation.
         let (mut begins, mut epochs) = (None, 0);
         steps.retain(|step| !matches!(step, Step::Epoch { .. }) || std::mem::replace(&mut epochs, 1) == 0);
         for step in &mut steps {
             if let Step::Epoch { epoch, changed } = step {
-                *epoch = party.epoch.saturating_add(1);
+                *epoch = party.membership.epoch().saturating_add(1);
                 self.proposed_recommendation = self.next_recommendation.take();
                 if let Some(next) = &self.proposed_recommendation {
                     *changed = self.changed(party, next);
@@ -208,24 +219,25 @@ impl Sequencer {
 
     /// Whether a batch may be proposed when the tick has come.
     fn may_propose(party: &State) -> bool {
-        matches!(party.stage, Stage::Idle)
+        party.batches.is_idle()
     }
 
     /// Whether a member waits to be sent the rest until it has been told what of a removed slot is dead.
     fn is_interrupted(&self, party: &State, slot: u32) -> bool {
-        self.interrupted.contains(&slot) && party.table.ending().next().is_some()
+        self.interrupted.contains(&slot) && party.objects.table().ending().next().is_some()
     }
 
     /// The slots whose values the next epoch changes. In a life's first one, whose values before are not known here, all: or none, if
     /// nothing has been evaluated in this life.
     fn changed(&self, party: &State, next: &BTreeMap<u32, u8>) -> Vec<u32> {
         if self.is_unknown {
-            let all = u32::try_from(party.set.slots.len()).expect("the directory bounds the slots of a set");
-            return if party.counters.batches == 0 { Vec::new() } else { (0..all).collect() };
+            let all =
+                u32::try_from(party.membership.set().slots.len()).expect("the directory bounds the slots of a set");
+            return if party.env.counters.batches == 0 { Vec::new() } else { (0..all).collect() };
         }
         let value = |of: &BTreeMap<u32, u8>, slot: &u32| of.get(slot).copied().unwrap_or(0);
-        let slots: BTreeSet<u32> = party.recommendation.keys().chain(next.keys()).copied().collect();
-        slots.into_iter().filter(|slot| value(&party.recommendation, slot) != value(next, slot)).collect()
+        let slots: BTreeSet<u32> = party.membership.recommendation().keys().chain(next.keys()).copied().collect();
+        slots.into_iter().filter(|slot| value(party.membership.recommendation(), slot) != value(next, slot)).collect()
     }
 
     /// Whether there is a member that lacks something of everything and can be sent it.
@@ -234,11 +246,11 @@ impl Sequencer {
             if self.is_interrupted(party, slot) {
                 return false;
             }
-            is_begun(party, slot)
+            party.batches.is_begun(slot)
                 || (self.sync_of(party, slot).is_some()
-                    && self.comparisons.can_go_on(slot, party.clocks.instant)
+                    && self.comparisons.can_go_on(slot, party.now())
                     // Or it is yet to be told that it must wait.
-                    && (self.turn_of(party, slot) <= party.clocks.instant || !self.deferred.contains(&slot)))
+                    && (self.turn_of(party, slot) <= party.now() || !self.deferred.contains(&slot)))
         };
         let begun = self.begun.iter().copied();
         self.perhaps_lacking(party).chain(begun).any(|slot| lacks(slot) && self.is_ready(party, slot))
@@ -246,14 +258,14 @@ impl Sequencer {
 
     /// The members that may lack something, and few others.
     fn perhaps_lacking<'a>(&'a self, party: &'a State) -> impl Iterator<Item = u32> + 'a {
-        party.unserved.iter().copied().chain(self.comparisons.slots())
+        party.batches.unserved().iter().copied().chain(self.comparisons.slots())
     }
 
     /// When a member may next be sent everything.
     fn turn_of(&self, party: &State, slot: u32) -> Instant {
-        let now = party.clocks.instant;
+        let now = party.now();
         let turns = self.turns.get(&slot).filter(|_| !self.excused.contains(&slot));
-        turns.map_or(now, |turns| turns.next(party.config.budget.syncs, now))
+        turns.map_or(now, |turns| turns.next(party.env.config.budget.syncs, now))
     }
 
     /// When the first of those that have been sent everything too often may be again.
@@ -263,7 +275,7 @@ impl Sequencer {
             self.sync_of(party, slot).is_some()
                 && !self.is_interrupted(party, slot)
                 && self.is_ready(party, slot)
-                && self.comparisons.can_go_on(slot, party.clocks.instant)
+                && self.comparisons.can_go_on(slot, party.now())
         };
         let deferred = self.deferred.iter().filter(|slot| can_be_sent(**slot));
         deferred.map(|slot| self.turn_of(party, *slot)).min()
@@ -271,31 +283,29 @@ impl Sequencer {
 
     /// When the digests of a member's buckets are no longer awaited.
     fn compared_at(&self, party: &State) -> Option<Instant> {
-        let waits = self.comparisons.awaited().filter(|(_, at)| *at > party.clocks.instant);
+        let waits = self.comparisons.awaited().filter(|(_, at)| *at > party.now());
         let of_ready = waits.filter(|(slot, _)| self.sync_of(party, *slot).is_some() && self.is_ready(party, *slot));
         of_ready.map(|(_, at)| at).min()
     }
 
     /// Whether both parties can send the member more of everything.
     fn is_ready(&self, party: &State, slot: u32) -> bool {
-        party.is_ready(slot) && !self.peer_held.contains(&slot)
+        party.links.is_ready(slot) && !self.peer_held.contains(&slot)
     }
 
     /// Whether the member takes up too little of what one of the parties sends.
     fn is_behind(&self, party: &State, slot: u32) -> bool {
-        party.is_behind(slot) || self.peer_held.contains(&slot)
+        party.links.is_behind(slot) || self.peer_held.contains(&slot)
     }
 
     /// The session of a member whose two links are up and to which everything is to be sent, and whether it takes part in
     /// Select-Best.
     fn sync_of(&self, party: &State, slot: u32) -> Option<(SessionId, bool)> {
-        party.set.active(slot)?;
-        let member = party.members.get(&slot)?;
-        let session = member.session?;
-        let (peer_session, select_best) = *self.peer_joined.get(&slot)?;
-        let is_active = party.active.get(&slot).is_some_and(|active| active.session == session);
-        let is_due = self.comparisons.contains(slot) || (!is_active && member.told);
-        (session == peer_session && select_best == member.select_best && is_due).then_some((session, select_best))
+        party.membership.set().active(slot)?;
+        let joined = party.links.session_of(slot)?;
+        let is_active = party.batches.session_of(slot) == Some(joined.0);
+        let is_due = self.comparisons.contains(slot) || (!is_active && party.links.has_said(slot));
+        (self.peer_joined.get(&slot) == Some(&joined) && is_due).then_some(joined)
     }
 
     /// Whether a member is connected to both parties, takes up what they send, and is not served yet.
@@ -306,31 +316,32 @@ impl Sequencer {
     /// The steps that send members what they lack: first those that have begun, then those that have waited longest. Whoever has not
     /// taken up the last slice lets others go first, and keeps its place.
     fn slices(&mut self, party: &mut State) -> Vec<Step> {
-        self.begun.retain(|slot| is_begun(party, *slot));
-        self.interrupted.retain(|slot| is_begun(party, *slot) && party.table.ending().next().is_some());
+        self.begun.retain(|slot| party.batches.is_begun(*slot));
+        self.interrupted
+            .retain(|slot| party.batches.is_begun(*slot) && party.objects.table().ending().next().is_some());
         let mut queue = std::mem::take(&mut self.waiting);
         let known: BTreeSet<u32> = queue.iter().copied().collect();
-        queue.extend(party.members.keys().filter(|slot| !known.contains(slot)));
+        queue.extend(party.links.slots().filter(|slot| !known.contains(slot)));
         let (mut steps, mut equal, mut compared) = (Vec::new(), 0, 0);
         for slot in &self.begun {
-            let Some(active) = party.active.get(slot) else { continue };
+            let Some(active) = party.batches.active().get(slot) else { continue };
             let Some(cursor) = active.cursor else { continue };
             if self.is_interrupted(party, *slot) {
                 continue;
             }
             if steps.len() < MAX_SLICES && self.is_ready(party, *slot) {
-                let objects = sync::objects_of_slice(&party.table, *slot, cursor, &active.lacks);
+                let objects = sync::objects_of_slice(party.objects.table(), *slot, cursor, &active.lacks);
                 steps.push(Step::Slice { slot: *slot, objects });
             }
         }
         let mut waiting = Vec::new();
         for slot in queue {
             let Some((session, select_best)) = self.sync_of(party, slot) else { continue };
-            let (now, turn) = (party.clocks.instant, self.turn_of(party, slot));
+            let (now, turn) = (party.now(), self.turn_of(party, slot));
             if turn > now {
                 if self.deferred.insert(slot) {
                     let seconds = u32::try_from(turn.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-                    party.overspent.insert(slot, now);
+                    party.links.note_overspent(slot, now);
                     party.event(PartyEvent::Deferred { slot, seconds });
                     party.offer_to_member(slot, &ToMember::Deferred { seconds });
                 }
@@ -359,8 +370,8 @@ impl Sequencer {
             self.deferred.remove(&slot);
             self.comparisons.remove(slot);
             let chooses = self.take_turn(party, slot, select_best && !is_equal);
-            let lacks = Lack::of(differs.clone(), &party.recent);
-            let objects = sync::objects_of_slice(&party.table, slot, Cursor::before(&differs), &lacks);
+            let lacks = Lack::of(differs.clone(), party.objects.recent());
+            let objects = sync::objects_of_slice(party.objects.table(), slot, Cursor::before(&differs), &lacks);
             steps.push(Step::Sync { slot, session, select_best, chooses: chooses || is_equal, objects, differs });
             self.begun.push(slot);
             // Its last session ends with this one's beginning.
@@ -388,7 +399,7 @@ impl Sequencer {
         if is_excused {
             return true;
         }
-        let (now, budget) = (party.clocks.instant, party.config.budget);
+        let (now, budget) = (party.now(), party.env.config.budget);
         self.turns.entry(slot).or_insert_with(|| Turns::new(now)).take(budget.syncs, now);
         if !asks {
             return true;
@@ -400,7 +411,7 @@ impl Sequencer {
             return true;
         }
         let seconds = u32::try_from(next.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-        party.overspent.insert(slot, now);
+        party.links.note_overspent(slot, now);
         party.event(PartyEvent::OwnOrder { slot, seconds });
         party.offer_to_member(slot, &ToMember::OwnOrder { seconds });
         false
@@ -422,16 +433,16 @@ impl Sequencer {
 
     /// What a member may cost, and what is left of that.
     fn budget_left(&self, party: &State, slot: u32) -> BudgetLeft {
-        let (now, budget) = (party.clocks.instant, party.config.budget);
-        let max_prefix = party.set.slot(slot).map_or(0, |of| of.max_prefix);
-        let prefixes = prefixes_allowed(max_prefix, party.config.max_prefix_limit);
+        let (now, budget) = (party.now(), party.env.config.budget);
+        let max_prefix = party.membership.set().slot(slot).map_or(0, |of| of.max_prefix);
+        let prefixes = prefixes_allowed(max_prefix, party.env.config.max_prefix_limit);
         let left =
             |turns: Option<&Turns>, per_hour| turns.copied().unwrap_or_else(|| Turns::new(now)).left(per_hour, now);
         BudgetLeft {
             objects: budget.objects,
             octets: budget.octets,
             prefixes,
-            stored: party.table.octets_of(slot),
+            stored: party.objects.table().octets_of(slot),
             max_stored: octets_stored(prefixes),
             syncs: budget.syncs,
             syncs_left: left(self.turns.get(&slot), budget.syncs),
@@ -442,10 +453,9 @@ impl Sequencer {
 
     /// The steps after which members that take up too little get nothing more.
     fn pauses(&mut self, party: &mut State) -> Vec<Step> {
-        let strained: Vec<u32> = party.strained.iter().copied().filter(|slot| party.is_behind(*slot)).collect();
-        party.strained = strained.into_iter().collect();
-        let perhaps = party.strained.union(&self.peer_held).copied();
-        let behind: Vec<u32> = perhaps.filter(|slot| party.active.contains_key(slot)).collect();
+        party.links.review_strained();
+        let perhaps = party.links.strained().union(&self.peer_held).copied();
+        let behind: Vec<u32> = perhaps.filter(|slot| party.batches.is_active(*slot)).collect();
         for slot in &behind {
             if self.paused.insert(*slot) {
                 party.event(PartyEvent::Behind { slot: *slot, begins: true });
@@ -457,11 +467,11 @@ impl Sequencer {
     /// The step that has prefixes evaluated again because of an epoch that is under way, or begins with these slots' values.
     fn relist(party: &State, begins: Option<&[u32]>) -> Option<Step> {
         let walk = match begins {
-            Some(changed) => Relist::begin(party.relist.clone(), changed)?,
-            None => party.relist.clone()?,
+            Some(changed) => Relist::begin(party.batches.relist().cloned(), changed)?,
+            None => party.batches.relist()?.clone(),
         };
-        let most = RELIST.min(RELIST_LANES / party.active.len().max(1));
-        Some(Step::Relist { prefixes: walk.within(&party.table, most, MAX_SLICE as usize) })
+        let most = RELIST.min(RELIST_LANES / party.batches.active().len().max(1));
+        Some(Step::Relist { prefixes: walk.within(party.objects.table(), most, MAX_SLICE as usize) })
     }
 
     /// Slots whose routes can be removed now, and for how many comparators there is room because of each.
@@ -469,17 +479,19 @@ impl Sequencer {
         // Whoever is back, and waits for its turn, said what it holds while all of it was there.
         let away = self.expiring.iter().copied();
         let away = away.filter(|slot| {
-            !party.active.contains_key(slot) && !party.table.has_ended(*slot) && !self.waits_for_turn(party, *slot)
+            !party.batches.is_active(*slot)
+                && !party.objects.table().has_ended(*slot)
+                && !self.waits_for_turn(party, *slot)
         });
-        let capacity = |slot| (slot, OPEN_COMPARATORS_GOING.saturating_sub(comparators_open(party, slot)));
-        party.table.ending().chain(away).map(capacity).filter(|(_, capacity)| *capacity > 0)
+        let capacity = |slot| (slot, OPEN_COMPARATORS_GOING.saturating_sub(party.rounds.comparators_of(slot)));
+        party.objects.table().ending().chain(away).map(capacity).filter(|(_, capacity)| *capacity > 0)
     }
 
     /// The steps that remove routes of slots that were removed, and of members that have been away for too long: of one after the
     /// other, as far as a batch has room.
     fn expiries(&mut self, party: &State) -> Vec<Step> {
-        self.expiring.retain(|slot| !party.active.contains_key(slot) && party.table.prefixes_of(*slot) > 0);
-        let rankers = rankers(party);
+        self.expiring.retain(|slot| !party.batches.is_active(*slot) && party.objects.table().prefixes_of(*slot) > 0);
+        let rankers = party.batches.rankers();
         let (mut octets, mut comparators) = (sync::SLICE_BYTES, LIVE_COMPARATORS);
         let mut steps = Vec::new();
         for (slot, capacity) in self.expirable(party) {
@@ -488,7 +500,7 @@ impl Sequencer {
             }
             let of_slot = comparators.min(capacity);
             let mut left = of_slot;
-            let objects = sync::objects_to_expire(&party.table, slot, rankers, &mut octets, &mut left);
+            let objects = sync::objects_to_expire(party.objects.table(), slot, rankers, &mut octets, &mut left);
             comparators -= of_slot - left;
             steps.push(Step::Expire { slot, objects });
         }
@@ -503,7 +515,8 @@ impl Sequencer {
     /// Whether an object can be taken; not if it is known to wait for rounds to end, and none did since.
     fn has_matched_object(&self, party: &State) -> bool {
         let is_as_it_was = self.held_back_at == work_done(party);
-        let mut waiting = party.pending.iter().filter(|(slot, _)| !(is_as_it_was && self.held_back.contains(slot)));
+        let mut waiting =
+            party.objects.pending().iter().filter(|(slot, _)| !(is_as_it_was && self.held_back.contains(slot)));
         waiting.any(|(slot, waiting)| {
             waiting.first_key_value().is_some_and(|(version, object)| self.is_matched(*slot, *version, object))
         })
@@ -514,22 +527,26 @@ impl Sequencer {
     /// opened or ranked.
     fn object_steps(&mut self, party: &State) -> (Vec<Step>, Vec<Dropped>) {
         // One member's flood leaves room for the others' objects.
-        let share = |of: usize| (of / party.pending.len().max(1)).max(1);
+        let share = |of: usize| (of / party.objects.pending().len().max(1)).max(1);
         let quota =
             BatchLoad { objects: share(MAX_BATCH), octets: share(BATCH_BYTES), comparators: share(LIVE_COMPARATORS) };
         let work_left = work_left(party);
-        let work_quota = work_left.map(|left| left / u32::try_from(party.pending.len().max(1)).unwrap_or(u32::MAX));
-        let (rankers, has_round, max_blob) = (rankers(party), has_round(party), party.max_blob() as usize);
+        let work_quota =
+            work_left.map(|left| left / u32::try_from(party.objects.pending().len().max(1)).unwrap_or(u32::MAX));
+        let (rankers, has_round, max_blob) =
+            (party.batches.rankers(), party.rounds.has_place(), party.max_blob() as usize);
         let (mut steps, mut over_limit, mut all) = (Vec::new(), Vec::new(), BatchLoad::default());
         let (mut all_work, mut added) = (Duration::ZERO, BTreeMap::new());
         self.held_back.clear();
         self.held_back_at = work_done(party);
         let first = self.first;
-        'slots: for (slot, waiting) in party.pending.range(first..).chain(party.pending.range(..first)) {
+        'slots: for (slot, waiting) in
+            party.objects.pending().range(first..).chain(party.objects.pending().range(..first))
+        {
             let (mut new, mut new_octets, mut taken) = (0, 0, BatchLoad::default());
             let mut replaced = Replaced::default();
             let mut work = Duration::ZERO;
-            let open = comparators_open(party, *slot);
+            let open = party.rounds.comparators_of(*slot);
             // In order within a slot: what waits for its other half holds back what comes after it.
             for (version, object) in waiting {
                 let is_full = taken.reaches(&quota) || work_quota.is_some_and(|quota| work >= quota);
@@ -560,7 +577,7 @@ impl Sequencer {
                     break;
                 }
                 let more_octets = blob_octets(object) as u64;
-                let freed = replaced.by(&party.table, &object.header.description);
+                let freed = replaced.by(party.objects.table(), &object.header.description);
                 if more_octets > 0 && new_octets + more_octets > octets_left(party, *slot) + freed {
                     if taken.objects > 0 {
                         break;
@@ -588,7 +605,7 @@ impl Sequencer {
                 let more_work = work_of(party, kind);
                 (work, all_work) = (work + more_work, all_work + more_work);
                 if let Kind::Announce { prefixes } = kind {
-                    for nlri in prefixes.iter().filter(|nlri| !party.table.owns(*slot, nlri)) {
+                    for nlri in prefixes.iter().filter(|nlri| !party.objects.table().owns(*slot, nlri)) {
                         *added.entry(nlri.prefix).or_default() += 1;
                     }
                 }
@@ -601,8 +618,8 @@ impl Sequencer {
     /// A proposed batch came to nothing: its objects wait again, if their members are still there.
     fn take_back_proposed(&mut self, party: &mut State) {
         for ((slot, version), object) in std::mem::take(&mut self.proposed) {
-            if party.members.contains_key(&slot) {
-                party.pending.entry(slot).or_default().insert(version, object);
+            if party.links.has(slot) {
+                party.objects.put_back(slot, version, object);
             }
         }
     }
@@ -639,14 +656,14 @@ impl Sequencer {
 
     fn queue_withdrawals(&mut self, party: &State, slot: u32) {
         let joins = |step: &Step| matches!(step, Step::Sync { slot: joining, .. } if *joining == slot);
-        let is_joining = matches!(&party.stage, Stage::Proposed { steps, .. } if steps.iter().any(joins));
-        let is_active = is_joining || party.active.contains_key(&slot);
+        let is_joining = matches!(party.batches.stage(), Stage::Proposed { steps, .. } if steps.iter().any(joins));
+        let is_active = is_joining || party.batches.is_active(slot);
         self.peer_held.remove(&slot);
         self.deferred.remove(&slot);
         self.paused.remove(&slot);
         // One that was paused, or whose beginning came to nothing, has been absent since now.
         if !is_active {
-            self.absent_since.entry(slot).or_insert(party.clocks.instant);
+            self.absent_since.entry(slot).or_insert(party.now());
         }
         if is_active && !self.queued.contains(&Step::Gone { slot }) {
             self.queued.push(Step::Gone { slot });
@@ -659,21 +676,21 @@ impl Sequencer {
             return;
         }
         for ((slot, version), reason) in &objects {
-            party.take_pending(*slot, *version);
+            party.objects.take_pending(*slot, *version);
             self.peer_holds.remove(&(*slot, *version));
             party.refuse(*slot, *version, *reason);
             if matches!(reason, Refusal::MaxPrefix | Refusal::Stored) {
-                party.overspent.insert(*slot, party.clocks.instant);
+                party.links.note_overspent(*slot, party.now());
             }
         }
         party.send_to_peer(&PartyFrame::Drop { objects: objects.into_iter().map(|(object, _)| object).collect() });
     }
 
     /// Asks members again for objects that only one party got, or that the parties got different halves of.
-    fn expire_unmatched(&mut self, party: &mut State, now: Now) {
-        let is_overdue = |since| now.instant.since(since) >= party.config.match_wait;
+    fn expire_unmatched(&mut self, party: &mut State) {
+        let is_overdue = |since| party.now().since(since) >= party.env.config.match_wait;
         let mut unmatched = BTreeSet::new();
-        for (slot, waiting) in &party.pending {
+        for (slot, waiting) in party.objects.pending() {
             for (version, object) in waiting {
                 if !self.is_matched(*slot, *version, object) && is_overdue(object.since) {
                     unmatched.insert((*slot, *version));
@@ -681,14 +698,14 @@ impl Sequencer {
             }
         }
         for ((slot, version), (_, since)) in &self.peer_holds {
-            let pending = party.pending.get(slot).is_some_and(|waiting| waiting.contains_key(version));
+            let pending = party.objects.pending().get(slot).is_some_and(|waiting| waiting.contains_key(version));
             if !pending && is_overdue(*since) {
                 unmatched.insert((*slot, *version));
             }
         }
         // While a batch is proposed its objects are no longer `pending`, and `peer_holds` has them until it is applied: they would pass for
         // objects that only party 2 has.
-        if matches!(party.stage, Stage::Idle) {
+        if party.batches.is_idle() {
             for (slot, version) in &unmatched {
                 party.event(PartyEvent::Mismatch { slot: *slot, version: *version });
             }
@@ -698,15 +715,16 @@ impl Sequencer {
     }
 
     /// Removes the routes of members that have been away for longer than the stale timer.
-    fn expire_absent(&mut self, party: &mut State, now: Now) {
+    fn expire_absent(&mut self, party: &mut State) {
         // Whoever is there and waits for the parties is not absent.
-        let is_absent = |slot: u32| !party.active.contains_key(&slot) && !self.waits_for_turn(party, slot);
-        let is_due = |slot: &u32, since: Instant| is_absent(*slot) && now.instant.since(since) >= party.config.stale;
+        let is_absent = |slot: u32| !party.batches.is_active(slot) && !self.waits_for_turn(party, slot);
+        let is_due =
+            |slot: &u32, since: Instant| is_absent(*slot) && party.now().since(since) >= party.env.config.stale;
         let due: Vec<u32> =
             self.absent_since.iter().filter(|(slot, since)| is_due(slot, **since)).map(|(slot, _)| *slot).collect();
         for slot in due {
             self.absent_since.remove(&slot);
-            if party.table.prefixes_of(slot) > 0 && !party.table.has_ended(slot) {
+            if party.objects.table().prefixes_of(slot) > 0 && !party.objects.table().has_ended(slot) {
                 self.expiring.insert(slot);
                 party.event(PartyEvent::Expired { slot });
             }
@@ -715,11 +733,10 @@ impl Sequencer {
 
     /// Party 2 lacks objects of the batch: it is proposed again without them.
     fn rejected(&mut self, party: &mut State, seq: u64, missing: &[(u32, u64)]) -> Result<(), &'static str> {
-        let steps = take_proposal(party, seq).map_err(|stage| match stage {
+        let steps = party.batches.take_proposal(seq).map_err(|stage| match stage {
             NotProposed::Nothing => "a rejection of nothing",
             NotProposed::Another => "a rejection of another batch",
         })?;
-        party.stage = Stage::Idle;
         for step in &steps {
             if let Step::Sync { slot, .. } = step {
                 self.comparisons.request(*slot);
@@ -740,8 +757,8 @@ impl Sequencer {
     }
 
     /// Party 2 applied the batch, with this view as the result.
-    fn accepted(&mut self, party: &mut State, seq: u64, view: [u8; 32], now: Now) -> Result<(), &'static str> {
-        let steps = take_proposal(party, seq).map_err(|stage| match stage {
+    fn accepted(&mut self, party: &mut State, seq: u64, view: [u8; 32]) -> Result<(), &'static str> {
+        let steps = party.batches.take_proposal(seq).map_err(|stage| match stage {
             NotProposed::Nothing => "an acceptance of nothing",
             NotProposed::Another => "an acceptance of another batch",
         })?;
@@ -749,9 +766,12 @@ impl Sequencer {
         self.paid.clear();
         // Before `apply`, which stores it together with what the batch changed.
         // It was durable there before it was accepted.
-        party.store.agreed = seq;
-        party.apply(self, seq, &steps, now)?;
-        if party.table.view() == view { Ok(()) } else { Err("its view differs from ours") }
+        party.objects.note_agreed(seq);
+        let input = self.input(party, &steps);
+        for noted in party.apply(seq, &steps, input)? {
+            self.note(party, noted);
+        }
+        if party.objects.view() == view { Ok(()) } else { Err("its view differs from ours") }
     }
 
     /// Part of party 2's inventory; with the last part, concludes what both parties keep.
@@ -761,35 +781,34 @@ impl Sequencer {
         rows: Vec<InventoryRow>,
         high_water: &[(u32, u64)],
         more: bool,
-        now: Now,
     ) -> Result<(), &'static str> {
-        let is_due = self.conclusion.is_none();
-        let peer = party.peer.as_mut().filter(|peer| is_due && !peer.ready).ok_or("an inventory out of turn")?;
-        let hello = peer.hello.as_ref().ok_or("an inventory before the hello")?;
+        if self.conclusion.is_some() || !party.links.is_peer_unready() {
+            return Err("an inventory out of turn");
+        }
+        let hello = party.links.peer_hello().ok_or("an inventory before the hello")?;
         let (their_epoch, their_set) = (hello.epoch, Arc::clone(&hello.set));
-        if peer.rows.len() + rows.len() > MAX_INVENTORY {
+        if party.links.rows() + rows.len() > MAX_INVENTORY {
             return Err("an inventory that is too long");
         }
-        peer.rows.extend(rows);
+        party.links.add_rows(rows);
         if more {
             return Ok(());
         }
-        let theirs = std::mem::take(&mut peer.rows);
+        let theirs = party.links.take_rows();
         let mut effects = Effects::default();
         party.adopt_newer_set(&their_set)?;
-        party.epoch = party.epoch.max(their_epoch);
-        for (slot, version) in high_water {
-            party.table.saw(*slot, *version);
-        }
-        let (drop, differ) = party.compare(&theirs, &mut effects);
-        party.table.reset_view(party.epoch, &party.directory.id().hash);
+        let epoch = party.membership.epoch().max(their_epoch);
+        party.membership.raise_epoch(epoch, party.env.clocks.unix)?;
+        party.objects.saw(high_water, party.env.clocks.unix)?;
+        let (drop, differ) = party.objects.compare(&theirs, &mut effects);
+        party.reset_view();
         self.conclusion = Some(Conclusion { drop, differ, effects });
-        self.conclude(party, now);
+        self.conclude(party);
         Ok(())
     }
 
     /// Goes on to send what follows from the inventories; once party 2 has been sent all of it, the parties agree.
-    fn conclude(&mut self, party: &mut State, now: Now) {
+    fn conclude(&mut self, party: &mut State) {
         let Some(mut conclusion) = self.conclusion.take() else { return };
         if !party.send_conclusion(&mut conclusion) {
             self.conclusion = Some(conclusion);
@@ -797,83 +816,62 @@ impl Sequencer {
         }
         party.agreed(&conclusion.effects);
         self.comparisons.agreed(party);
+        self.doubt_stores(party);
         // What waits here is given time again: party 2 reports only now what it holds.
-        for object in party.pending.values_mut().flat_map(BTreeMap::values_mut) {
-            object.since = now.instant;
-        }
-        self.absent_since = party.announcers().into_iter().map(|slot| (slot, now.instant)).collect();
+        party.objects.restart_waits(party.env.now());
+        self.absent_since = party.objects.announcers().into_iter().map(|slot| (slot, party.now())).collect();
     }
 
     /// The member's ranking was not at both parties when the evaluation began.
-    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), round: &Late, now: Now) {
+    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), round: &Late) {
         // Rounds are open beside each other: what is not there while one deadline passes is one lapse.
-        let is_same = party.members.get_mut(&slot).is_some_and(|member| {
-            let is_same = member.is_late_since(round.begin);
-            if !is_same {
-                member.missed_at = Some(now.instant);
-            }
-            is_same
-        });
-        let missed = if party.tick.is_zero() || is_same && !self.punctuality.is_on_probation(slot) {
+        let is_same = party.links.note_missed(slot, round.begin, party.env.now());
+        let missed = if party.batches.tick().is_zero() || is_same && !self.punctuality.is_on_probation(slot) {
             Missed::Tolerated
         } else {
-            self.punctuality.missed(slot, seq, round.deadline, round.is_at, now.instant)
+            self.punctuality.missed(slot, seq, round.deadline, round.is_at, party.now())
         };
         party.send_to_member(slot, &ToMember::Missed { seq });
         match missed {
             Missed::Tolerated => {
-                party.counters.missed_rankings += 1;
+                party.env.counters.missed_rankings += 1;
                 party.event(PartyEvent::MissedRanking { slot });
                 self.comparisons.request(slot);
-                if party.tick.is_zero() && !is_same {
+                if party.batches.tick().is_zero() && !is_same {
                     self.close_after_misses(party, slot);
                 }
             }
             Missed::Begins => {
-                party.counters.missed_rankings += 1;
+                party.env.counters.missed_rankings += 1;
                 party.event(PartyEvent::Probation { slot, begins: true });
             }
             Missed::OnProbation => {}
         }
     }
 
-    /// The next round to start: one whose deadline is there, or which has all rankings that are waited for.
-    fn next_to_start(&self, party: &mut State, now: Now) -> Option<u64> {
-        let State { rounds, members, .. } = party;
-        for (seq, round) in rounds.iter_mut().filter(|(_, round)| !round.is_running()) {
-            let is_due = round.deadline().is_some_and(|at| now.instant >= at);
-            if !is_due && !std::mem::take(&mut round.has_changed) {
-                continue;
-            }
-            let begin = round.begin();
-            let is_awaited = |slot: u32| {
-                !self.punctuality.is_on_probation(slot)
-                    && !members.get(&slot).is_some_and(|member| member.is_late_since(begin))
-            };
-            if is_due || round.is_complete(is_awaited) {
-                return Some(*seq);
-            }
-        }
-        None
+    /// The next round to start.
+    fn next_to_start(&self, party: &mut State) -> Option<u64> {
+        let State { rounds, links, env, .. } = party;
+        let is_awaited =
+            |slot: u32, begin: Instant| !self.punctuality.is_on_probation(slot) && !links.is_late_since(slot, begin);
+        rounds.next_to_start(env.now(), is_awaited)
     }
 
-    fn start_round(&mut self, party: &mut State, seq: u64, now: Now) {
-        let Some(round) = party.rounds.get_mut(&seq) else { return };
+    fn start_round(&mut self, party: &mut State, seq: u64) {
+        let Some(round) = party.rounds.get(seq) else { return };
         let (rows, missed) = round.matched_rankings();
         let (begin, deadline) = (round.begin(), round.due());
         let late = |slot: u32| (slot, Late { begin, deadline, is_at: round.is_at(slot) });
         let missed: Vec<(u32, Late)> = missed.into_iter().map(late).collect();
         // Before party 2 is told to evaluate: with rankings that do not fit nothing is evaluated anywhere.
-        if let Err(what) = round.start(&rows) {
+        if let Err(what) = party.rounds.start(seq, &rows) {
             party.close_peer(what);
             return;
         }
-        party.heard = now.instant;
+        party.links.note_heard(party.env.now());
         for (slot, _) in &rows {
-            if let Some(member) = party.members.get_mut(slot) {
-                member.missed = 0;
-            }
-            if self.punctuality.in_time(*slot, now.instant) {
+            party.links.note_in_time(*slot);
+            if self.punctuality.in_time(*slot, party.now()) {
                 self.probation_ended(party, *slot);
             }
         }
@@ -881,21 +879,20 @@ impl Sequencer {
         party.finish_round(seq);
         if !missed.is_empty() {
             // Others that are open may have waited for these alone.
-            party.rounds.values_mut().for_each(|round| round.has_changed = true);
+            party.rounds.note_changed();
         }
         for (slot, late) in missed {
-            self.missed_ranking(party, (seq, slot), &late, now);
+            self.missed_ranking(party, (seq, slot), &late);
         }
     }
 
     fn close_after_misses(&mut self, party: &mut State, slot: u32) {
-        let Some(member) = party.members.get_mut(&slot) else { return };
-        member.missed += 1;
-        if member.missed >= MAX_MISSED {
-            let link = member.link;
+        if party.links.count_missed(slot) >= MAX_MISSED
+            && let Some(link) = party.links.link_of(slot)
+        {
             party.close(link, "three rankings in a row did not come in time");
             // At once, and not at the end of the step: `start_evaluation` goes on with other rounds, which this member must have left.
-            for departure in std::mem::take(&mut party.departures) {
+            for departure in party.links.take_departures() {
                 self.departed(party, departure);
             }
         }
@@ -910,31 +907,24 @@ impl Sequencer {
     /// When more is ordered for the pool ahead of need. After a pause, so that members on the same machine, and the next batch, go
     /// first; without one once the pool has been short for a while, since batches may follow each other without end.
     fn refill_deadline(&self, party: &State) -> Option<Instant> {
-        let may_order = party.engine.as_ref().is_some_and(Engine::orders_ahead);
+        let may_order = party.rounds.engine().is_some_and(Engine::orders_ahead);
         let since = self.short_since.filter(|_| may_order && party.peer_ready())?;
         let latest = since + LONGEST_PAUSE;
-        Some(if matches!(party.stage, Stage::Idle) { latest.min(party.refill_at) } else { latest })
+        Some(if party.batches.is_idle() { latest.min(party.rounds.refill_at()) } else { latest })
     }
 }
 
-impl Role for Sequencer {
-    fn peer_frame_before_ready(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
+impl Sequencer {
+    fn peer_frame(&mut self, party: &mut State, frame: PartyFrame) -> Result<(), &'static str> {
         match frame {
-            PartyFrame::Inventory { .. } => self.peer_frame(party, frame, now),
-            _ => Err("a frame before the inventories were compared"),
-        }
-    }
-
-    fn peer_frame(&mut self, party: &mut State, frame: PartyFrame, now: Now) -> Result<(), &'static str> {
-        match frame {
-            PartyFrame::Inventory { rows, high_water, more } => self.inventory(party, rows, &high_water, more, now),
+            PartyFrame::Inventory { rows, high_water, more } => self.inventory(party, rows, &high_water, more),
             PartyFrame::Holding { objects } => {
                 let mut refused = Vec::new();
                 for (slot, version, digest) in objects {
                     if self.refused.get_mut(&slot).is_some_and(|versions| versions.remove(&version)) {
                         refused.push((slot, version));
                     } else {
-                        self.peer_holds.insert((slot, version), (digest, now.instant));
+                        self.peer_holds.insert((slot, version), (digest, party.now()));
                     }
                 }
                 if !refused.is_empty() {
@@ -944,7 +934,7 @@ impl Role for Sequencer {
             }
             // Party 2 reports of slots alone that there are.
             PartyFrame::Joined { slot, .. } | PartyFrame::Held { slot, .. } | PartyFrame::Ranked { slot, .. }
-                if slot as usize >= party.set.slots.len() =>
+                if slot as usize >= party.membership.set().slots.len() =>
             {
                 Ok(())
             }
@@ -959,14 +949,14 @@ impl Role for Sequencer {
                     self.comparisons.departed(slot);
                     self.peer_holds.retain(|(s, _), _| *s != slot);
                     self.refused.remove(&slot);
-                    leave_rounds(party, slot);
+                    party.leave_rounds(slot);
                     self.queue_withdrawals(party, slot);
                 }
                 Ok(())
             }
             PartyFrame::Held { slot, held: true } => {
                 // It may not have its tick of the round.
-                leave_rounds(party, slot);
+                party.leave_rounds(slot);
                 self.peer_held.insert(slot);
                 Ok(())
             }
@@ -975,21 +965,16 @@ impl Role for Sequencer {
                 Ok(())
             }
             PartyFrame::Members { set } => {
-                if let Some(next) = party.newer_set(&set)? {
+                if let Some(next) = party.membership.newer(&party.env.config, &set)? {
                     self.new_member_set(party, &next);
                 }
                 Ok(())
             }
-            PartyFrame::Accept { seq, view } => self.accepted(party, seq, view, now),
+            PartyFrame::Accept { seq, view } => self.accepted(party, seq, view),
             PartyFrame::Reject { seq, missing } => self.rejected(party, seq, &missing),
             PartyFrame::Ranked { seq, slot, row } => {
-                match party.rounds.get_mut(&seq) {
-                    Some(round) if !round.is_running() => round.peer_ranked(slot, row),
-                    _ => {
-                        if self.punctuality.came(slot, seq, 1, now.instant) {
-                            self.probation_ended(party, slot);
-                        }
-                    }
+                if !party.rounds.peer_ranked(seq, slot, row) {
+                    self.ranking_came_late(party, seq, slot, 1);
                 }
                 Ok(())
             }
@@ -1002,13 +987,13 @@ impl Role for Sequencer {
             Departure::Member { slot, .. } => {
                 self.comparisons.departed(slot);
                 self.refused.remove(&slot);
-                leave_rounds(party, slot);
+                party.leave_rounds(slot);
                 self.queue_withdrawals(party, slot);
             }
             Departure::Peer { steps } => {
                 // What this party dropped of it stays dropped, also if it is not told to party 2.
                 if let Some(conclusion) = self.conclusion.take() {
-                    party.persist(store::changes(&party.table, &conclusion.effects, party.epoch, party.seq));
+                    party.persist_effects(&conclusion.effects);
                 }
                 self.queued.extend(steps);
                 self.take_back_proposed(party);
@@ -1019,17 +1004,14 @@ impl Role for Sequencer {
                 self.peer_held.clear();
                 self.expiring.clear();
                 self.paid.clear();
-                self.excused = party.set.iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
+                self.doubts_stores = false;
+                self.excused =
+                    party.membership.set().iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
                 // Last, since the steps of the batch that was proposed are among them now.
                 // What comes from the operator stays to be done; everything else is reported again after the next hello.
                 self.queued.retain(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. }));
             }
         }
-    }
-
-    fn peer_granted(&mut self, party: &mut State) {
-        let now = party.clocks;
-        self.conclude(party, now);
     }
 
     /// Party 2 cannot see what was wrong with it, and would hold its half until that is overdue.
@@ -1045,41 +1027,11 @@ impl Role for Sequencer {
         }
     }
 
-    fn ranking_was_late(&mut self, party: &mut State, (seq, slot): (u64, u32), _row: [u8; 16], now: Now) {
-        if self.punctuality.came(slot, seq, 0, now.instant) {
+    /// A ranking came to party 1 (0) or party 2 (1) after the evaluation of its round had begun.
+    fn ranking_came_late(&mut self, party: &mut State, seq: u64, slot: u32, at: usize) {
+        if self.punctuality.came(slot, seq, at, party.now()) {
             self.probation_ended(party, slot);
         }
-    }
-
-    fn on_probation(&self) -> Vec<u32> {
-        self.punctuality.on_probation().collect()
-    }
-
-    fn waiting(&self) -> Vec<u32> {
-        self.waiting.clone()
-    }
-
-    fn behind(&self) -> Vec<u32> {
-        self.paused.iter().copied().collect()
-    }
-
-    fn deferred(&self) -> Vec<u32> {
-        self.deferred.iter().copied().collect()
-    }
-
-    fn budget_of(&self, party: &State, slot: u32) -> Option<BudgetLeft> {
-        Some(self.budget_left(party, slot))
-    }
-
-    fn resync(&mut self, party: &mut State, slot: u32) {
-        party.members.entry(slot).and_modify(|member| member.told = true);
-        self.comparisons.request_everything(slot);
-    }
-
-    fn member_holds(&mut self, party: &mut State, slot: u32, holding: Holding) -> Result<(), &'static str> {
-        self.comparisons.said(party, slot, holding)?;
-        party.members.entry(slot).and_modify(|member| member.told = true);
-        Ok(())
     }
 
     fn new_member_set(&mut self, party: &mut State, next: &Directory) {
@@ -1091,63 +1043,100 @@ impl Role for Sequencer {
     fn new_recommendation(&mut self, party: &mut State, recommendation: BTreeMap<u32, u8>) {
         let is_first = !std::mem::replace(&mut self.was_recommended, true);
         let latest = self.next_recommendation.as_ref().or(self.proposed_recommendation.as_ref());
-        if recommendation == *latest.unwrap_or(&party.recommendation) {
+        if recommendation == *latest.unwrap_or(party.membership.recommendation()) {
             return;
         }
-        if party.recommendation.is_empty() && party.table.is_empty() && latest.is_none() {
+        if party.membership.recommendation().is_empty() && party.objects.table().is_empty() && latest.is_none() {
             if !recommendation.is_empty() {
-                self.next_epoch = party.clocks.instant + party.config.epoch;
+                self.next_epoch = party.now() + party.env.config.epoch;
             }
-            party.recommendation = recommendation;
+            party.membership.recommend(recommendation);
             return;
         }
         self.is_unknown |= is_first;
         // Fixed for an epoch: it counts from the batch that starts the next one.
         self.next_recommendation = Some(recommendation);
         if !self.queued.iter().any(|s| matches!(s, Step::Epoch { .. })) {
-            self.queued.push(Step::Epoch { epoch: party.epoch.saturating_add(1), changed: Vec::new() });
+            self.queued.push(Step::Epoch { epoch: party.membership.epoch().saturating_add(1), changed: Vec::new() });
         }
-        let now = party.clocks.instant;
+        let now = party.now();
         if now < self.next_epoch {
             let seconds = u32::try_from(self.next_epoch.since(now).as_secs()).unwrap_or(u32::MAX).saturating_add(1);
             party.event(PartyEvent::EpochLater { seconds });
         }
     }
 
-    fn take_object(&mut self, party: &mut State, slot: u32, version: u64) -> Option<PendingObject> {
-        self.peer_holds.remove(&(slot, version));
-        self.proposed.remove(&(slot, version)).or_else(|| party.take_pending(slot, version))
-    }
-
-    fn member_synced(&mut self, slot: u32) {
-        self.absent_since.remove(&slot);
-    }
-
-    fn member_inactive(&mut self, slot: u32, now: Now) {
-        self.absent_since.insert(slot, now.instant);
-    }
-
-    fn epoch_began(&mut self, party: &State) -> Option<BTreeMap<u32, u8>> {
-        self.next_epoch = party.clocks.instant + party.config.epoch;
-        if std::mem::take(&mut self.is_unknown) {
-            self.comparisons.values_are_unknown(party.epoch);
+    /// Whether a member took a batch that was never made here: both parties' clocks were ahead once, and their stores are newer than that.
+    /// It holds nothing that could be compared, and the next batch has a number that it takes.
+    ///
+    /// # Errors
+    /// No clock has reached the number, or the member says such a thing for the second time: it errs.
+    fn is_foreign(&mut self, party: &mut State, slot: u32, took: u64) -> Result<bool, &'static str> {
+        let last = party.batches.newest();
+        if took > last {
+            if is_leap(took, party.env.clocks.unix) || self.foreign.contains_key(&slot) {
+                return Err("it says that it took a batch that was never made");
+            }
+            self.foreign.insert(slot, (last, took));
+            party.batches.begin_above(took);
         }
-        self.proposed_recommendation.take()
+        Ok(self.foreign.values().any(|(from, to)| *from < took && took <= *to))
     }
 
-    fn batch_persisted(&mut self, party: &mut State, seq: u64, applied: Box<Applied>, now: Now) {
-        party.send_to_peer(&PartyFrame::Go { seq });
-        party.deliver(seq, &applied, now);
-        self.begun.retain(|slot| is_begun(party, *slot));
+    /// Both parties store a batch before it is delivered: one that a member took and that neither store has shows that both are older
+    /// copies, or that the member errs. Said once in a session of the two, and only once each knows what the other's store holds.
+    fn doubt_stores(&mut self, party: &mut State) {
+        let Some(theirs) = party.links.peer_hello().map(|hello| hello.store.stored) else { return };
+        let (took, slot) = self.newest_taken;
+        let holds = party.objects.store().stored.max(theirs);
+        if took > holds && !std::mem::replace(&mut self.doubts_stores, true) {
+            party.event(PartyEvent::OlderStores { slot, took, holds });
+        }
+    }
+
+    /// What this role brings to a batch.
+    fn input(&mut self, party: &mut State, steps: &[Step]) -> BatchInput {
+        let mut input = BatchInput::default();
+        for step in steps {
+            match step {
+                Step::Object { slot, version, .. } => {
+                    self.peer_holds.remove(&(*slot, *version));
+                    let object = self.proposed.remove(&(*slot, *version));
+                    let object = object.or_else(|| party.objects.take_pending(*slot, *version));
+                    input.objects.extend(object.map(|object| ((*slot, *version), object)));
+                }
+                Step::Epoch { .. } => input.recommendation = self.proposed_recommendation.take(),
+                _ => {}
+            }
+        }
+        input
+    }
+
+    /// Notes what a batch was to a member, or to this role.
+    fn note(&mut self, party: &State, noted: Noted) {
+        match noted {
+            Noted::Synced(slot) => {
+                self.absent_since.remove(&slot);
+            }
+            Noted::Inactive(slot) => {
+                self.absent_since.insert(slot, party.now());
+            }
+            Noted::EpochBegan => {
+                self.next_epoch = party.now() + party.env.config.epoch;
+                if std::mem::take(&mut self.is_unknown) {
+                    self.comparisons.values_are_unknown(party.membership.epoch());
+                }
+            }
+        }
     }
 
     /// Proposes the next batch, if the last one is delivered and the tick has come. Rounds of earlier ones go on.
-    fn propose(&mut self, party: &mut State, now: Now) {
+    fn propose(&mut self, party: &mut State) {
         if !Self::may_propose(party) {
             return;
         }
-        let is_live = now.instant >= self.next_tick && self.has_work(party);
-        let is_background = now.instant >= self.next_background && self.has_background_work(party);
+        let is_live = party.now() >= self.next_tick && self.has_work(party);
+        let is_background = party.now() >= self.next_background && self.has_background_work(party);
         if !(is_live || is_background) {
             return;
         }
@@ -1155,12 +1144,12 @@ impl Role for Sequencer {
         let mut begins = None;
         if is_live {
             // Also if there turn out to be no steps: otherwise `deadline` would name the same past instant for ever.
-            self.next_tick = now.instant + party.tick;
+            self.next_tick = party.now() + party.batches.tick();
             // Before what is queued is taken: one batch has one step to a new member set.
             self.merge_member_sets(party);
-            (steps, begins) = self.queued_steps(party, now);
+            (steps, begins) = self.queued_steps(party);
             steps.extend(self.pauses(party));
-            if has_round(party) {
+            if party.rounds.has_place() {
                 steps.extend(self.expiries(party));
             }
         }
@@ -1170,7 +1159,7 @@ impl Role for Sequencer {
         if has_set {
             self.interrupted.extend(&self.begun);
         } else if is_background {
-            self.next_background = now.instant + party.tick;
+            self.next_background = party.now() + party.batches.tick();
             steps.extend(self.slices(party));
         }
         if is_live && !has_set {
@@ -1184,84 +1173,129 @@ impl Role for Sequencer {
         if steps.is_empty() {
             return;
         }
-        party.seq += 1;
-        let seq = party.seq;
-        party.heard = now.instant;
+        party.links.note_heard(party.env.now());
         for step in &steps {
             if let Step::Object { slot, version, .. } = step
-                && let Some(object) = party.take_pending(*slot, *version)
+                && let Some(object) = party.objects.take_pending(*slot, *version)
             {
                 self.proposed.insert((*slot, *version), object);
             }
         }
-        party.send_to_peer(&PartyFrame::Propose { seq, steps: steps.clone() });
-        party.stage = Stage::Proposed { seq, steps };
+        let seq = party.batches.propose(steps.clone());
+        party.send_to_peer(&PartyFrame::Propose { seq, steps });
     }
 
-    /// Starts the evaluation of rounds whose rankings are all there, or at the deadline with those that are.
-    fn start_evaluation(&mut self, party: &mut State, now: Now) {
-        while let Some(seq) = self.next_to_start(party, now) {
-            self.start_round(party, seq, now);
-        }
-    }
-
-    fn supply(&mut self, party: &mut State, now: Now) {
+    fn supply(&mut self, party: &mut State) {
         if !party.peer_ready() {
             return;
         }
-        let is_short = party.engine.as_ref().is_some_and(|engine| engine.short().total() > 0);
-        self.short_since = if is_short { self.short_since.or(Some(now.instant)) } else { None };
+        let is_short = party.rounds.engine().is_some_and(|engine| engine.short().total() > 0);
+        self.short_since = if is_short { self.short_since.or(Some(party.now())) } else { None };
         loop {
-            let ahead = self.refill_deadline(party).is_some_and(|at| now.instant >= at);
-            let Some(engine) = &mut party.engine else { return };
+            let ahead = self.refill_deadline(party).is_some_and(|at| party.now() >= at);
+            let Some(engine) = party.rounds.engine_mut() else { return };
             let Some(chunk) = engine.next_chunk(ahead) else { return };
             if engine.order(chunk).is_err() {
                 return;
             }
-            party.counters.correlations += chunk.count as u64;
+            party.env.counters.correlations += chunk.count as u64;
             party.send_to_peer(&PartyFrame::Refill { demand: vec![engine::to_frame(chunk)] });
         }
     }
 
-    fn sweep(&mut self, party: &mut State, now: Now) {
-        if now.instant >= self.next_sweep {
-            self.next_sweep = now.instant + SWEEP;
-            self.expire_unmatched(party, now);
-            self.expire_absent(party, now);
+    fn sweep(&mut self, party: &mut State) {
+        if party.now() >= self.next_sweep {
+            self.next_sweep = party.now() + SWEEP;
+            self.expire_unmatched(party);
+            self.expire_absent(party);
         }
+    }
+}
+
+impl Role for Sequencer {
+    fn on(&mut self, party: &mut State, event: RoleEvent) -> Result<(), &'static str> {
+        match event {
+            RoleEvent::PeerFrame(frame) if party.peer_ready() => return self.peer_frame(party, frame),
+            RoleEvent::PeerFrame(PartyFrame::Inventory { rows, high_water, more }) => {
+                return self.inventory(party, rows, &high_water, more);
+            }
+            RoleEvent::PeerFrame(_) => return Err("a frame before the inventories were compared"),
+            RoleEvent::PeerGranted => self.conclude(party),
+            RoleEvent::Departed(departure) => self.departed(party, departure),
+            RoleEvent::Refused { slot, version } => self.object_refused(party, slot, version),
+            RoleEvent::RankedLate { seq, slot, .. } => self.ranking_came_late(party, seq, slot, 0),
+            RoleEvent::Resync { slot } => {
+                party.links.note_said(slot);
+                self.comparisons.request_everything(slot);
+            }
+            RoleEvent::Holds { slot, holding } => {
+                let took = holding.seq;
+                if self.is_foreign(party, slot, took)? {
+                    self.comparisons.request_everything(slot);
+                } else {
+                    self.comparisons.said(slot, holding)?;
+                }
+                self.newest_taken = self.newest_taken.max((took, slot));
+                self.doubt_stores(party);
+                party.links.note_said(slot);
+            }
+            RoleEvent::NewMemberSet(next) => self.new_member_set(party, &next),
+            RoleEvent::NewRecommendation(recommendation) => self.new_recommendation(party, recommendation),
+            RoleEvent::Persisted { seq, applied } => {
+                party.send_to_peer(&PartyFrame::Go { seq });
+                party.deliver(seq, &applied);
+                self.begun.retain(|slot| party.batches.is_begun(*slot));
+            }
+            RoleEvent::Propose => self.propose(party),
+            RoleEvent::StartEvaluation => {
+                // Rounds whose rankings are all there, or at the deadline with those that are.
+                while let Some(seq) = self.next_to_start(party) {
+                    self.start_round(party, seq);
+                }
+            }
+            RoleEvent::Supply => self.supply(party),
+            RoleEvent::FlowChanged => party.links.forget_flow(),
+            RoleEvent::Sweep => self.sweep(party),
+            RoleEvent::PeerLinked
+            | RoleEvent::PeerGreeted
+            | RoleEvent::MemberGreeted { .. }
+            | RoleEvent::Submitted { .. }
+            | RoleEvent::Ranked { .. } => {}
+        }
+        Ok(())
     }
 
     fn deadline(&self, party: &State) -> Option<Instant> {
-        let round = party.rounds.values().filter_map(Round::deadline).min();
+        let round = party.rounds.iter().filter_map(Round::deadline).min();
         let may_propose = Self::may_propose(party);
         let tick = (may_propose && self.has_work(party)).then_some(self.next_tick);
         let is_epoch = |step: &Step| matches!(step, Step::Epoch { .. });
         let begins_epoch = may_propose && party.peer_ready() && self.queued.iter().any(is_epoch);
         let epoch = begins_epoch.then(|| self.next_epoch.max(self.next_tick));
-        let unmatched = !(party.pending.is_empty() && self.peer_holds.is_empty());
+        let unmatched = !(party.objects.pending().is_empty() && self.peer_holds.is_empty());
         // Nothing is to be swept for an absent member before its routes die: that may be hours.
-        let absent = self.absent_since.iter().filter(|(slot, _)| !party.active.contains_key(slot));
-        let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.config.stale)).min();
+        let absent = self.absent_since.iter().filter(|(slot, _)| !party.batches.is_active(**slot));
+        let dies = absent.map(|(_, since)| self.next_sweep.max(*since + party.env.config.stale)).min();
         let sweep = if unmatched { Some(self.next_sweep) } else { dies };
         let sweep = sweep.filter(|_| party.peer_ready());
-        let may_propose = may_propose && has_round(party) && has_background_capacity(party);
+        let may_propose = may_propose && party.rounds.has_place() && party.rounds.has_background_place();
         let turn = self.next_turn(party).filter(|_| may_propose && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_background));
         let has_background_work = Self::may_propose(party) && self.has_background_work(party);
         let background = has_background_work.then_some(self.next_background);
-        let is_idle = matches!(party.stage, Stage::Idle) && party.peer_ready();
+        let is_idle = party.batches.is_idle() && party.peer_ready();
         let compared = is_idle.then(|| self.compared_at(party)).flatten();
         [round, tick, background, epoch, sweep, turn, compared, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
     /// In a round party 1 waits for members first, and for party 2 once it is evaluated.
     fn awaits_peer(&self, party: &State) -> bool {
-        is_in_agreement(party)
+        party.is_in_agreement()
     }
 
     fn is_at_rest(&self, party: &State) -> bool {
         let lacks_something = self.perhaps_lacking(party).any(|slot| self.sync_of(party, slot).is_some());
-        let is_begun = party.synchronising().next().is_some();
+        let is_begun = party.batches.synchronising().next().is_some();
         !self.has_work(party)
             && !self.has_background_work(party)
             && self.peer_holds.is_empty()
@@ -1270,7 +1304,20 @@ impl Role for Sequencer {
     }
 
     fn is_stocked(&self, party: &State) -> bool {
-        party.engine.as_ref().is_none_or(|engine| engine.short().total() == 0)
+        party.rounds.engine().is_none_or(|engine| engine.short().total() == 0)
+    }
+
+    fn budget_of(&self, party: &State, slot: u32) -> Option<BudgetLeft> {
+        Some(self.budget_left(party, slot))
+    }
+
+    fn status(&self) -> RoleStatus {
+        RoleStatus {
+            on_probation: self.punctuality.on_probation().collect(),
+            waiting: self.waiting.clone(),
+            behind: self.paused.iter().copied().collect(),
+            deferred: self.deferred.iter().copied().collect(),
+        }
     }
 }
 
@@ -1288,50 +1335,7 @@ struct Late {
     is_at: [bool; 2],
 }
 
-/// Whether a member has been sent the first part of what it lacks, and not the last.
-fn is_begun(party: &State, slot: u32) -> bool {
-    party.active.get(&slot).is_some_and(|active| active.cursor.is_some())
-}
-
-/// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
-fn has_background_capacity(party: &State) -> bool {
-    party.rounds.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
-}
-
-/// Whether a round more may be open.
-fn has_round(party: &State) -> bool {
-    party.rounds.len() < MAX_ROUNDS
-}
-
-/// Members that rank what changes.
-fn rankers(party: &State) -> usize {
-    party.active.values().filter(|active| active.select_best).count()
-}
-
 /// What changes when a round ends, or goes on, or a batch is made: what waited for that is looked at again.
 fn work_done(party: &State) -> (u64, u64, u64, usize) {
-    (party.counters.rounds, party.counters.lanes, party.seq, party.rounds.len())
-}
-
-/// Nobody waits in any round for the ranking of a member that has gone.
-fn leave_rounds(party: &mut State, slot: u32) {
-    party.rounds.values_mut().for_each(|round| round.leave(slot));
-    if let Stage::Exporting(exporting) = &mut party.stage {
-        exporting.leave(slot);
-    }
-}
-
-/// Why a proposal cannot be taken.
-enum NotProposed {
-    Nothing,
-    Another,
-}
-
-/// The steps of the proposal `seq`, which party 2 answers.
-fn take_proposal(party: &mut State, seq: u64) -> Result<Vec<Step>, NotProposed> {
-    match &mut party.stage {
-        Stage::Proposed { seq: proposed, steps } if *proposed == seq => Ok(std::mem::take(steps)),
-        Stage::Proposed { .. } => Err(NotProposed::Another),
-        _ => Err(NotProposed::Nothing),
-    }
+    (party.env.counters.rounds, party.env.counters.lanes, party.batches.seq(), party.rounds.len())
 }

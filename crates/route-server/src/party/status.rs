@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::Party;
+use super::batches::Stage;
 use super::budget::prefixes_allowed;
-use super::state::Stage;
-use super::{Party, PartyNumber};
 use crate::frames::Refusal;
 use crate::object::Kind;
 use crate::object_table::Part;
@@ -100,6 +100,9 @@ pub enum PartyEvent {
     OtherExport { objects: usize },
     /// A party's store holds less than the two had agreed on, as when it was replaced by an older copy.
     OlderStore(OlderStore),
+    /// A member says that it took a batch which is in neither party's store: both may have been replaced by older copies, which the parties
+    /// cannot see. `holds` is the last batch of the newer one.
+    OlderStores { slot: u32, took: u64, holds: u64 },
     /// A member set that was not taken: not signed by both operators, or it does not follow what is in force.
     MembersRefused { why: String },
     /// The peer party's message does not fit the state of the two-party evaluation.
@@ -208,28 +211,29 @@ impl Party {
     /// The party's status.
     #[must_use]
     pub fn status(&self) -> PartyStatus {
+        let role = self.role.status();
         PartyStatus {
-            party: if self.state.config.number == PartyNumber::One { 1 } else { 2 },
-            exchange: self.state.config.exchange.clone(),
-            export: self.state.config.export.to_string(),
-            member_set: self.state.set.number,
-            epoch: self.state.epoch,
-            batch: self.state.seq,
+            party: self.state.env.config.number.into(),
+            exchange: self.state.env.config.exchange.clone(),
+            export: self.state.env.config.export.to_string(),
+            member_set: self.state.membership.set().number,
+            epoch: self.state.membership.epoch(),
+            batch: self.state.batches.seq(),
             other_party: self.state.peer_ready(),
-            objects: self.state.table.len(),
-            prefixes: self.state.table.prefixes().count(),
-            members: self.state.active.keys().copied().collect(),
-            on_probation: self.role.on_probation(),
-            synchronising: self.state.synchronising().collect(),
-            waiting: self.role.waiting(),
-            behind: self.role.behind(),
-            deferred: self.role.deferred(),
-            over_budget: self.state.over_budget(),
-            misbehaving: self.state.misbehaving(),
+            objects: self.state.objects.table().len(),
+            prefixes: self.state.objects.table().prefixes().count(),
+            members: self.state.batches.active().keys().copied().collect(),
+            on_probation: role.on_probation,
+            synchronising: self.state.batches.synchronising().collect(),
+            waiting: role.waiting,
+            behind: role.behind,
+            deferred: role.deferred,
+            over_budget: self.state.links.over_budget(self.state.now()),
+            misbehaving: self.state.links.misbehaving(self.state.now()),
             budgets: self.budgets(),
             older_store: self.older_store(),
-            octets_waiting: self.state.pending.keys().map(|slot| self.state.octets_waiting(*slot)).max().unwrap_or(0),
-            stage: match self.state.stage {
+            octets_waiting: self.state.objects.most_waiting(),
+            stage: match self.state.batches.stage() {
                 Stage::Idle => "idle",
                 Stage::Proposed { .. } => "proposed",
                 Stage::Persisting { .. } => "persisting",
@@ -237,28 +241,28 @@ impl Party {
                 Stage::Exporting(_) => "exporting",
             },
             rounds: self.state.rounds.len(),
-            counters: self.state.counters.clone(),
+            counters: self.state.env.counters.clone(),
         }
     }
 
     fn older_store(&self) -> Option<OlderStore> {
-        let (older, at) = self.state.older_store.as_ref()?;
-        (self.state.clocks.instant.since(*at) < OLDER_STORE_SHOWN).then(|| older.clone())
+        let (older, at) = self.state.objects.older_store()?;
+        (self.state.now().since(*at) < OLDER_STORE_SHOWN).then(|| older.clone())
     }
 
     fn budgets(&self) -> Vec<MemberBudget> {
         let state = &self.state;
-        let slots = state
-            .set
-            .iter()
-            .filter(|(slot, of)| of.active && (state.members.contains_key(slot) || state.table.prefixes_of(*slot) > 0));
+        let slots =
+            state.membership.set().iter().filter(|(slot, of)| {
+                of.active && (state.links.has(*slot) || state.objects.table().prefixes_of(*slot) > 0)
+            });
         let budget = |(slot, of): (u32, &crate::directory::Slot)| {
             let left = self.role.budget_of(state, slot);
             MemberBudget {
                 slot,
-                prefixes: state.table.prefixes_of(slot),
-                max_prefixes: prefixes_allowed(of.max_prefix, state.config.max_prefix_limit),
-                max_objects: state.config.budget.objects,
+                prefixes: state.objects.table().prefixes_of(slot),
+                max_prefixes: prefixes_allowed(of.max_prefix, state.env.config.max_prefix_limit),
+                max_objects: state.env.config.budget.objects,
                 stored: left.map(|left| left.stored),
                 max_stored: left.map(|left| left.max_stored),
                 resyncs_left: left.map(|left| left.syncs_left),
@@ -271,25 +275,25 @@ impl Party {
     /// Counts since start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.state.counters
+        &self.state.env.counters
     }
 
     /// Objects and instances that went into digests of what members hold, so far.
     #[must_use]
     pub fn hashed(&self) -> u64 {
-        self.state.table.hashed()
+        self.state.objects.table().hashed()
     }
 
     /// The member set in force.
     #[must_use]
     pub fn members(&self) -> &crate::directory::MemberSet {
-        &self.state.set
+        self.state.membership.set()
     }
 
     /// The directory in force, encoded.
     #[must_use]
     pub fn member_set_bytes(&self) -> std::sync::Arc<[u8]> {
-        std::sync::Arc::clone(&self.state.set_bytes)
+        self.state.membership.bytes()
     }
 
     /// What this party sees of each live object, in order; at most `most`. `shares` adds its shares, which only a
@@ -319,7 +323,7 @@ impl Party {
                 policy_share: row.chunks(16).take(8).map(hex).collect(),
             }
         };
-        self.state.table.entries().take(most).map(view).collect()
+        self.state.objects.table().entries().take(most).map(view).collect()
     }
 }
 

@@ -16,7 +16,6 @@ use wayleave_core::Prefix;
 
 use super::recent::{RecentChanges, Since};
 use super::round;
-use super::state::State;
 use crate::digests::{self, Differs, InstanceHash};
 use crate::frames::{MAX_SLICE, OwnObject};
 use crate::object::Handle;
@@ -336,12 +335,5 @@ impl Listing {
         later.extend(&self.differing);
         later.retain(|prefix| !live.contains(prefix));
         [live, later]
-    }
-}
-
-impl State {
-    /// Slots that are being sent everything.
-    pub(super) fn synchronising(&self) -> impl Iterator<Item = u32> {
-        self.active.iter().filter(|(_, active)| active.cursor.is_some()).map(|(slot, _)| *slot)
     }
 }

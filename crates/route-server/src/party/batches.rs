@@ -1,0 +1,398 @@
+//! The batch that is under way, whom batches serve, and what is evaluated again beside what changes.
+//!
+//! One batch is under way at a time. Party 1 goes `Idle`, `Proposed`, `Persisting`, party 2 `Idle`, `Persisting`, `Accepted`; both then
+//! deliver, which in mode `mpc` is `Exporting` until the shares are there. Each step from one stage to the next is a method here, so that
+//! none is left out: nothing is delivered that is not durable at both parties, and nobody is waited for in a stage that does not wait.
+//!
+//! Who is served changes with a batch's steps alone, the same at both parties, and ends for everybody with the link between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wayleave_core::{Instant, Prefix};
+
+use super::PersistId;
+use super::batch::Applied;
+use super::export::Exporting;
+use super::relist::{Relist, Relisted};
+use super::sync::{Cursor, Lack};
+use crate::frames::{SessionId, Step};
+use crate::object_table::{Effects, ObjectTable};
+use crate::schedule::Schedule;
+
+/// The stage of the current batch. Rounds of earlier ones go on beside it.
+pub(super) enum Stage {
+    Idle,
+    /// Party 1 awaits the answer to its proposal.
+    Proposed {
+        seq: u64,
+        steps: Vec<Step>,
+    },
+    /// Applied; the store is writing. Party 1 then says go, party 2 accepts.
+    Persisting {
+        seq: u64,
+        id: PersistId,
+        applied: Box<Applied>,
+    },
+    /// Party 2 accepted and awaits the go.
+    Accepted {
+        seq: u64,
+        applied: Box<Applied>,
+    },
+    /// Delivered as far as this party can alone: Export-All runs, in mode `mpc`.
+    Exporting(Box<Exporting>),
+}
+
+/// Why a proposal cannot be taken.
+pub(super) enum NotProposed {
+    Nothing,
+    Another,
+}
+
+/// A member to which both parties deliver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ActiveMember {
+    pub session: SessionId,
+    pub select_best: bool,
+    /// How far it has been sent what it lacks; `None` once it has all.
+    pub cursor: Option<Cursor>,
+    /// What it lacked when that began.
+    pub lacks: Arc<Lack>,
+    /// Whether it had all once in this session, or held most of it: then it gets all that is new, also while it is sent what it
+    /// lacks.
+    pub complete: bool,
+    /// Whether it ranks while it is sent everything.
+    pub chooses: bool,
+}
+
+impl ActiveMember {
+    /// The member has been sent what it lacked up to here. With the last of it, what it lacked is forgotten: up to some megabytes.
+    fn was_sent(&mut self, cursor: Option<Cursor>) {
+        let had_all = std::mem::replace(&mut self.cursor, cursor).is_none();
+        self.complete |= cursor.is_none();
+        if cursor.is_none() && !had_all {
+            self.lacks = Arc::default();
+        }
+    }
+}
+
+pub(super) struct Batches {
+    /// The last one.
+    seq: u64,
+    /// The next one's number is above this, too.
+    floor: u64,
+    stage: Stage,
+    /// The interval between batches, as party 1 says.
+    tick: Duration,
+    active: BTreeMap<u32, ActiveMember>,
+    /// Connected members that are not in `active`: to look at all members with each input would cost the square of their number.
+    unserved: BTreeSet<u32>,
+    /// Of members that are sent what differs, the prefixes for which routes of their own AS that change buy them no choice any more.
+    chosen: BTreeMap<u32, BTreeSet<Prefix>>,
+    /// What is still to be evaluated again since an epoch began, and what has been.
+    relist: Option<Relist>,
+    relisted: Relisted,
+    /// By when members that are up to date have taken up what batches brought, and a part of what others are sent again.
+    schedule: Schedule,
+}
+
+// Batches, one after the other.
+impl Batches {
+    pub(super) fn new(seq: u64, tick: Duration) -> Self {
+        Self {
+            seq,
+            floor: 0,
+            stage: Stage::Idle,
+            tick,
+            active: BTreeMap::new(),
+            unserved: BTreeSet::new(),
+            chosen: BTreeMap::new(),
+            relist: None,
+            relisted: Relisted::default(),
+            schedule: Schedule::default(),
+        }
+    }
+
+    pub(super) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// A member took this batch, which neither party knows of: it takes none that is not above it.
+    pub(super) fn begin_above(&mut self, seq: u64) {
+        self.floor = self.floor.max(seq);
+    }
+
+    /// No batch with a number up to this one will be made.
+    pub(super) fn newest(&self) -> u64 {
+        self.seq.max(self.floor)
+    }
+
+    /// The peer party's last batch.
+    pub(super) fn saw(&mut self, seq: u64) {
+        self.seq = self.seq.max(seq);
+    }
+
+    pub(super) fn tick(&self) -> Duration {
+        self.tick
+    }
+
+    pub(super) fn set_tick(&mut self, tick: Duration) {
+        self.tick = tick;
+    }
+
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+    }
+
+    /// Party 1 proposes the next batch. Returns its number.
+    pub(super) fn propose(&mut self, steps: Vec<Step>) -> u64 {
+        self.seq = self.newest() + 1;
+        self.stage = Stage::Proposed { seq: self.seq, steps };
+        self.seq
+    }
+
+    /// The steps of the proposal `seq`, which party 2 answers.
+    pub(super) fn take_proposal(&mut self, seq: u64) -> Result<Vec<Step>, NotProposed> {
+        match &self.stage {
+            Stage::Proposed { seq: proposed, .. } if *proposed == seq => Ok(self.take_steps()),
+            Stage::Proposed { .. } => Err(NotProposed::Another),
+            _ => Err(NotProposed::Nothing),
+        }
+    }
+
+    /// Whatever was under way comes to nothing. Returns the steps of a proposal that was not answered.
+    pub(super) fn take_steps(&mut self) -> Vec<Step> {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Proposed { steps, .. } => steps,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The steps of a batch are being applied.
+    pub(super) fn begin(&mut self, seq: u64) {
+        self.seq = seq;
+    }
+
+    /// They have been, and the store is writing.
+    pub(super) fn write(&mut self, id: PersistId, applied: Applied) {
+        self.stage = Stage::Persisting { seq: self.seq, id, applied: Box::new(applied) };
+    }
+
+    /// The store has written something: the batch, if it was that. Otherwise the peer's link went while the batch was written, and it is
+    /// not delivered; or something else was written than a batch.
+    pub(super) fn written(&mut self, id: PersistId) -> Option<(u64, Box<Applied>)> {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Persisting { seq, id: awaited, applied } if awaited == id => Some((seq, applied)),
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+
+    /// Party 2 accepts what it has written.
+    pub(super) fn accept(&mut self, seq: u64, applied: Box<Applied>) {
+        self.stage = Stage::Accepted { seq, applied };
+    }
+
+    /// Party 1 says go: party 2 delivers.
+    pub(super) fn go(&mut self, seq: u64) -> Option<Box<Applied>> {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Accepted { seq: accepted, applied } if accepted == seq => Some(applied),
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+
+    pub(super) fn begin_export(&mut self, exporting: Exporting) {
+        self.stage = Stage::Exporting(Box::new(exporting));
+    }
+
+    /// What waits for Export-All.
+    pub(super) fn exporting(&self) -> Option<&Exporting> {
+        if let Stage::Exporting(exporting) = &self.stage { Some(exporting) } else { None }
+    }
+
+    pub(super) fn exporting_mut(&mut self) -> Option<&mut Exporting> {
+        if let Stage::Exporting(exporting) = &mut self.stage { Some(exporting) } else { None }
+    }
+
+    /// What waited for Export-All, once all is computed.
+    pub(super) fn exported(&mut self) -> Option<Box<Exporting>> {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Exporting(exporting) if exporting.is_done() => Some(exporting),
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+
+    /// Members that are up to date have work for so long with what a batch brought.
+    pub(super) fn note_work(&mut self, work: Duration, now: Instant) {
+        self.schedule.came(work, now);
+    }
+
+    /// For how long they still have.
+    pub(super) fn work_left(&self, now: Instant) -> Duration {
+        self.schedule.left(now)
+    }
+}
+
+// Whom batches serve.
+impl Batches {
+    pub(super) fn active(&self) -> &BTreeMap<u32, ActiveMember> {
+        &self.active
+    }
+
+    pub(super) fn is_active(&self, slot: u32) -> bool {
+        self.active.contains_key(&slot)
+    }
+
+    /// The session that is served.
+    pub(super) fn session_of(&self, slot: u32) -> Option<SessionId> {
+        self.active.get(&slot).map(|active| active.session)
+    }
+
+    /// Members that rank what changes.
+    pub(super) fn rankers(&self) -> usize {
+        self.active.values().filter(|active| active.select_best).count()
+    }
+
+    /// Whether a member has been sent the first part of what it lacks, and not the last.
+    pub(super) fn is_begun(&self, slot: u32) -> bool {
+        self.active.get(&slot).is_some_and(|active| active.cursor.is_some())
+    }
+
+    /// Slots that are being sent everything.
+    pub(super) fn synchronising(&self) -> impl Iterator<Item = u32> {
+        self.active.iter().filter(|(_, active)| active.cursor.is_some()).map(|(slot, _)| *slot)
+    }
+
+    /// Whether some member is being sent what differs.
+    pub(super) fn sends_differing(&self) -> bool {
+        self.active.values().filter_map(|active| active.cursor).any(|cursor| cursor.is_of_differing())
+    }
+
+    /// Connected members that are not served.
+    pub(super) fn unserved(&self) -> &BTreeSet<u32> {
+        &self.unserved
+    }
+
+    /// A member has a link.
+    pub(super) fn connected(&mut self, slot: u32) {
+        if !self.active.contains_key(&slot) {
+            self.unserved.insert(slot);
+        }
+    }
+
+    /// It has none any more. It stays served, for nothing, until a batch says that it is gone.
+    pub(super) fn disconnected(&mut self, slot: u32) {
+        self.unserved.remove(&slot);
+    }
+
+    /// From this batch on the member gets what changes.
+    pub(super) fn activate(&mut self, slot: u32, active: ActiveMember) {
+        self.active.insert(slot, active);
+        self.chosen.remove(&slot);
+        self.unserved.remove(&slot);
+    }
+
+    /// The member gets nothing more until it is activated again.
+    pub(super) fn deactivate(&mut self, slot: u32, is_connected: bool) {
+        self.active.remove(&slot);
+        self.chosen.remove(&slot);
+        if is_connected {
+            self.unserved.insert(slot);
+        }
+    }
+
+    pub(super) fn deactivate_all(&mut self, connected: impl Iterator<Item = u32>) {
+        self.active.clear();
+        self.chosen.clear();
+        self.unserved = connected.collect();
+    }
+
+    /// The member has been sent what it lacked up to here.
+    pub(super) fn was_sent(&mut self, slot: u32, cursor: Option<Cursor>) {
+        if let Some(active) = self.active.get_mut(&slot) {
+            active.was_sent(cursor);
+        }
+    }
+
+    /// The prefixes for which routes of its own AS that change buy a member no choice any more.
+    pub(super) fn chosen(&mut self, slot: u32) -> &mut BTreeSet<Prefix> {
+        self.chosen.entry(slot).or_default()
+    }
+
+    /// The member is sent nothing that differs any more.
+    pub(super) fn forget_chosen(&mut self, slot: u32) {
+        self.chosen.remove(&slot);
+    }
+}
+
+// What is evaluated again.
+impl Batches {
+    pub(super) fn relist(&self) -> Option<&Relist> {
+        self.relist.as_ref()
+    }
+
+    /// An epoch begins with other values of these slots.
+    pub(super) fn begin_relist(&mut self, changed: &[u32]) {
+        self.relist = Relist::begin(self.relist.take(), changed);
+    }
+
+    /// Looks at so many prefixes more, and lets those be evaluated again that an epoch's change concerns.
+    pub(super) fn relist_some(&mut self, table: &ObjectTable, prefixes: u32, effects: &mut Effects) {
+        let Some(relist) = self.relist.take() else { return };
+        self.relisted.note(&relist, self.seq);
+        let (concerned, rest) = relist.take(table, prefixes);
+        effects.relisted.extend(concerned);
+        self.relist = rest;
+    }
+
+    /// Everybody is compared again, and then sent what is left of the walk.
+    pub(super) fn break_off_relist(&mut self) {
+        self.relisted.broke_off(self.relist.take());
+    }
+
+    /// The parties agree on what they store, as of the last batch.
+    pub(super) fn agreed(&mut self) {
+        self.break_off_relist();
+        self.relisted.agreed(self.seq);
+        self.stage = Stage::Idle;
+    }
+
+    pub(super) fn relisted(&self) -> &Relisted {
+        &self.relisted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digests::Differs;
+    use crate::party::recent::RecentChanges;
+
+    #[test]
+    fn what_a_member_lacked_is_forgotten_once_it_has_been_sent_that() {
+        let differs = Differs { own: true, ..Differs::NOTHING };
+        let cursor = Some(Cursor::before(&differs));
+        let lacks = Arc::new(Lack::of(differs, &RecentChanges::default()));
+        let (complete, chooses, select_best) = (false, true, true);
+        let mut active = ActiveMember { session: [7; 16], select_best, cursor, lacks, complete, chooses };
+        let before = active.clone();
+        active.was_sent(cursor);
+        assert_eq!(active, before);
+        active.was_sent(None);
+        assert_eq!((active.complete, &*active.lacks), (true, &Lack::default()));
+        assert_ne!(*before.lacks, Lack::default());
+    }
+}

@@ -1,0 +1,270 @@
+//! What a batch brings to each member that it serves, once it is durable at both parties, and the round that follows.
+//!
+//! First all of it is worked out ([`Plan`]), from the batch and the state as it is after it, the same at both parties; nothing is sent
+//! meanwhile. Then it is sent. Whether a member's tick can be sent changes nothing of the plan: the peer party moves the same cursors
+//! without knowing that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use wayleave_core::{Asn, Prefix};
+
+use super::batch::Applied;
+use super::batches::{ActiveMember, Batches};
+use super::deliveries::{Brought, Deliveries};
+use super::membership::Membership;
+use super::objects::Objects;
+use super::round::{Group, Round};
+use super::state::State;
+use super::status::Counters;
+use super::sync::{self, Cursor, Lack, Listing};
+use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Tick, ToMember};
+use crate::object::ExportMode;
+use crate::object_table::{Effects, ObjectEntry};
+use crate::schedule;
+
+/// What a batch sends, and whose rankings are waited for then.
+pub(super) struct Delivery {
+    /// By slot.
+    ticks: Vec<(u32, Tick)>,
+    /// Those who rank, by what they rank.
+    groups: Vec<Group>,
+    /// The most candidates of one prefix among these.
+    widest: usize,
+    /// For how long members that are up to date have work with it.
+    work: Duration,
+}
+
+impl State {
+    /// Delivers the batch `seq`, and begins its round.
+    pub(super) fn deliver(&mut self, seq: u64, applied: &Applied) {
+        self.env.counters.batches += 1;
+        // Before the ticks: a member for which there is no credit to be told owes the set, and then gets no tick that refers to it.
+        if applied.renewed {
+            self.tell_members();
+        }
+        let delivery = self.plan(seq, applied);
+        self.send(seq, delivery);
+    }
+
+    fn plan(&mut self, seq: u64, applied: &Applied) -> Delivery {
+        let (objects, membership) = (&mut self.objects, &self.membership);
+        let active: Vec<(u32, ActiveMember)> =
+            self.batches.active().iter().map(|(slot, active)| (*slot, active.clone())).collect();
+        let deliveries = Deliveries::of(objects.table(), &applied.effects);
+        let plan =
+            Plan { seq, applied, objects, membership, deliveries, groups: BTreeMap::new(), changed_by_one: None };
+        plan.of(active, &mut self.batches, &mut self.env.counters)
+    }
+
+    fn send(&mut self, seq: u64, delivery: Delivery) {
+        let Delivery { ticks, groups, widest, work } = delivery;
+        let mut without_tick = BTreeSet::new();
+        let mut unfinished = Vec::new();
+        for (slot, tick) in ticks {
+            match self.env.config.export {
+                // Party 1 decides for whose rankings the round waits. Party 2 reports a member that it could not send its tick as held, and
+                // party 1 has it leave the round then.
+                ExportMode::Direct => {
+                    if !self.send_tick(slot, tick) && self.env.is_party_one() {
+                        without_tick.insert(slot);
+                    }
+                }
+                // The shares in it are still to be computed.
+                ExportMode::Mpc => unfinished.push((slot, tick)),
+            }
+        }
+        self.batches.note_work(work, self.env.now());
+        self.rounds.expect(widest, self.batches.rankers(), self.env.now());
+        self.export(seq, unfinished, (groups, without_tick));
+    }
+
+    /// Sends a member its tick. `false` if it is not to have it.
+    pub(super) fn send_tick(&mut self, slot: u32, tick: Tick) -> bool {
+        let served = self.batches.session_of(slot);
+        self.links.send_tick(&mut self.env, slot, served, &ToMember::Tick(Box::new(tick)))
+    }
+
+    /// Waits for rankings, but not for those who do not have their tick. Whether there is a round follows from the batch, as the
+    /// peer party knows it: also if nobody is left in it.
+    pub(super) fn begin_round(&mut self, seq: u64, groups: Vec<Group>, without_tick: &BTreeSet<u32>) {
+        if groups.is_empty() {
+            return;
+        }
+        let (now, wait) = (self.env.now(), self.batches.tick() + self.env.config.rank_wait);
+        let mut round = Round::new(seq, groups, now, now + wait);
+        without_tick.iter().for_each(|slot| round.leave(*slot));
+        self.rounds.open(seq, round);
+    }
+}
+
+/// A delivery as far as it is worked out.
+struct Plan<'a> {
+    seq: u64,
+    applied: &'a Applied,
+    objects: &'a mut Objects,
+    membership: &'a Membership,
+    deliveries: Deliveries,
+    /// Members whose ticks list the same share the work.
+    groups: BTreeMap<Listing, Group>,
+    /// Prefixes of which only routes of one AS changed, by AS, once somebody asks.
+    changed_by_one: Option<BTreeMap<Asn, BTreeSet<Prefix>>>,
+}
+
+impl Plan<'_> {
+    fn of(mut self, active: Vec<(u32, ActiveMember)>, batches: &mut Batches, counters: &mut Counters) -> Delivery {
+        let (mut ticks, mut most) = (Vec::with_capacity(active.len()), Duration::ZERO);
+        for (slot, active) in active {
+            let (listing, mut tick, cursor) = self.tick(slot, &active, counters);
+            if cursor.is_none() && active.cursor.is_none() {
+                batches.forget_chosen(slot);
+            }
+            // Whether its tick can be sent or not. A member without its tick is paused, and sent what it lacks later.
+            batches.was_sent(slot, cursor);
+            // What columns open to one member alone keeps nobody from announcing.
+            if tick.slice.is_none() && !self.deliveries.widens(slot) {
+                let candidates = tick.instances.iter().map(|instance| instance.len()).sum();
+                most = most.max(schedule::work(tick.deliver.len(), candidates));
+            }
+            if tick.rank {
+                self.have_rank(slot, &active, (listing, &mut tick), batches);
+            }
+            ticks.push((slot, tick));
+        }
+        let widest = self.groups.values().flat_map(|group| &group.multi).map(|instance| instance.len()).max();
+        let mut groups: Vec<Group> = self.groups.into_values().filter(|group| !group.members.is_empty()).collect();
+        groups.iter_mut().for_each(|group| group.note_announcers(&self.applied.effects.changed_by));
+        Delivery { ticks, groups, widest: widest.unwrap_or(0), work: schedule::with_spare(most) }
+    }
+
+    /// What the batch brings to a member: what its tick lists, the tick, and how far the member has been sent what it lacks by then.
+    fn tick(&mut self, slot: u32, active: &ActiveMember, counters: &mut Counters) -> (Listing, Tick, Option<Cursor>) {
+        let effects = &self.applied.effects;
+        let slice = self.applied.slices.get(&slot).zip(active.cursor);
+        let begins = slice.is_some_and(|((_, begins), _)| *begins);
+        let taken =
+            slice.map(|((objects, _), cursor)| sync::take(self.objects.table(), slot, cursor, &active.lacks, *objects));
+        // The digests of all that it is to have go with the last part of what it lacks.
+        let ends = taken.as_ref().is_some_and(|taken| taken.after.is_none()).then(|| self.objects.roots(slot));
+        let table = self.objects.table();
+        let listing = Listing::new(self.deliveries.widens(slot), active.complete, active.cursor, taken.as_ref());
+        let group = self.groups.entry(listing.clone()).or_insert_with(|| group_of(&listing, self.objects, effects));
+        let chooses = active.chooses || active.cursor.is_none();
+        let mut tick = Tick {
+            seq: self.seq,
+            view: self.applied.view,
+            applied: effects.applied.get(&slot).cloned().unwrap_or_default(),
+            dead: effects.dead.clone(),
+            gone: effects.removed.iter().map(|(.., handle)| *handle).collect(),
+            instances: group.instances.clone(),
+            live: u32::try_from(group.live).expect("a tick has few million instances"),
+            rank: active.select_best && chooses && !group.multi.is_empty(),
+            ..Tick::default()
+        };
+        let Brought { objects: known, new, widened: mut others, scanned } =
+            self.deliveries.to(slot, &listing, taken.is_some());
+        counters.scanned += scanned;
+        let mut cursor = active.cursor;
+        if let Some(taken) = taken {
+            others.extend(taken.objects.iter().filter(|object| !known.contains(object)));
+            let begins = begins.then(|| active.lacks.differs.clone());
+            if let Some(since) = begins.as_ref().and_then(|differs| differs.since) {
+                (tick.dead, tick.gone) = self.objects.recent().dead_since(since.objects);
+            }
+            let own_ends = taken.own_ends || begins.as_ref().is_some_and(|differs| !differs.own);
+            tick.slice = Some(Slice { begins, ends, own: taken.own, own_ends });
+            cursor = taken.after;
+        }
+        let others = others.into_iter().filter_map(|(slot, version)| table.entry(slot, version));
+        tick.deliver = new;
+        tick.deliver.extend(others.filter_map(|entry| delivery(slot, entry)));
+        counters.delivered += tick.deliver.len() as u64;
+        counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
+        (listing, tick, cursor)
+    }
+
+    /// Has a member rank with its group, but for the prefixes for which the choice stays.
+    fn have_rank(
+        &mut self,
+        slot: u32,
+        active: &ActiveMember,
+        (listing, tick): (Listing, &mut Tick),
+        batches: &mut Batches,
+    ) {
+        let effects = &self.applied.effects;
+        let changed_by_one = self.changed_by_one.get_or_insert_with(|| changed_by_one_as(self.membership, effects));
+        let Some(group) = self.groups.get_mut(&listing) else { return };
+        let own = self.membership.set().slot(slot).and_then(|of| changed_by_one.get(&of.asn));
+        let own = own.into_iter().flatten().copied().filter(|prefix| group.is_contested(prefix)).collect();
+        let stays = match active.cursor.filter(Cursor::is_of_differing) {
+            Some(cursor) => {
+                stays_while_sent(batches.chosen(slot), cursor, (&listing, &active.lacks, own), self.applied)
+            }
+            None => own.into_iter().filter(|prefix| !listing.lists_anyway(prefix, effects)).collect(),
+        };
+        tick.unranked = stays.iter().filter_map(|prefix| group.leave_out(prefix, slot)).collect();
+        tick.unranked.sort_unstable();
+        // By the batch alone, so that both parties have the same groups. Who gets no tick leaves the round afterwards.
+        group.members.push(slot);
+    }
+}
+
+/// The group of those whose ticks list this, without members so far.
+fn group_of(listing: &Listing, objects: &Objects, effects: &Effects) -> Group {
+    let table = objects.table();
+    let instances = |prefixes: BTreeSet<Prefix>| {
+        let instance = |prefix: &Prefix| -> Instance { table.candidates(prefix, MAX_CANDIDATES).into() };
+        let all = prefixes.into_iter().map(|prefix| (prefix, instance(&prefix)));
+        all.filter(|(_, instance)| !instance.is_empty()).collect()
+    };
+    let [live, later] = listing.prefixes(table, effects);
+    Group::new(instances(live), instances(later))
+}
+
+/// Prefixes of which only routes of one AS changed, by AS. Its own slots use none of these routes, so that for them the choice
+/// among the others stays; to make it anew would let them ask for the order of the recommendation as often as they like.
+fn changed_by_one_as(membership: &Membership, effects: &Effects) -> BTreeMap<Asn, BTreeSet<Prefix>> {
+    let mut prefixes: BTreeMap<Asn, BTreeSet<Prefix>> = BTreeMap::new();
+    let slots_of = &membership.set().slots;
+    for (prefix, slots) in &effects.changed_by {
+        let mut asns = slots.iter().filter_map(|slot| slots_of.get(*slot as usize)).map(|slot| slot.asn);
+        if let Some(asn) = asns.next().filter(|first| asns.all(|other| other == *first)) {
+            prefixes.entry(asn).or_default().insert(*prefix);
+        }
+    }
+    prefixes
+}
+
+/// The prefixes for which the choice stays of a member that is sent what differs: of those of which only routes of its `own` AS
+/// changed, all that it does not lack, or has had (`chosen`). One that it lacks it is owed a choice for, which it has paid for: with the first
+/// such change, since the instance is another one then, which perhaps no slice lists. With no later change or slice, or a member that
+/// takes up little would have as many choices as it changes its routes.
+fn stays_while_sent(
+    chosen: &mut BTreeSet<Prefix>,
+    cursor: Cursor,
+    (listing, lacks, own): (&Listing, &Lack, Vec<Prefix>),
+    applied: &Applied,
+) -> Vec<Prefix> {
+    let effects = &applied.effects;
+    let is_listed = |prefix: &&Prefix| !effects.touched.contains(prefix) && chosen.contains(prefix);
+    let mut stays: Vec<Prefix> = listing.differing().iter().filter(is_listed).copied().collect();
+    for prefix in own {
+        let before = applied.before.get(&prefix);
+        let is_owed = before.is_some_and(|hash| lacks.awaits(cursor, &prefix, hash));
+        if !chosen.insert(prefix) || !is_owed {
+            stays.push(prefix);
+        }
+    }
+    stays.retain(|prefix| !listing.evaluates_again(prefix, effects));
+    stays
+}
+
+fn delivery(receiver: u32, entry: &ObjectEntry) -> Option<Deliver> {
+    let share = match entry.mode {
+        ExportMode::Direct => entry.key_share(receiver)?,
+        // Export-All puts it there.
+        ExportMode::Mpc if receiver < entry.width => [0; 16],
+        ExportMode::Mpc => return None,
+    };
+    Some(entry.deliver(share))
+}

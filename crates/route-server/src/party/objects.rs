@@ -1,0 +1,397 @@
+//! The objects of a party: those that count, those that wait for their other half, and what the stores of both parties hold of them.
+//!
+//! What counts changes with a batch's steps ([`Objects::apply_object`], [`Objects::expire`]) and with the comparison with the peer party
+//! ([`Objects::compare`], [`Objects::conclude`]), which both parties go through alike, and in no other way. Each such change is in the
+//! [`Effects`] that it is given, from which the write of the store is made: a batch is delivered only once that is durable at both.
+//! After the changes of one batch the table is settled ([`Objects::finish_batch`]), which puts the new digests in place of the old ones;
+//! whoever needs the old ones looks before.
+//!
+//! What waits is in memory alone. Its announcer sends it again if this process or its link goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use wayleave_core::{Instant, Prefix, UnixTime};
+
+use super::OlderStore;
+use super::env::Env;
+use super::membership::Membership;
+use super::recent::RecentChanges;
+use super::reconcile::{Conclusion, StoreState};
+use super::store::{self, Change};
+use crate::digests::{BucketDigests, Differs, Digest, InstanceHash, Roots};
+use crate::frames::{Difference, InventoryRow, Refusal, Step};
+use crate::leaps::is_leap;
+use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
+use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Snapshot};
+
+/// Objects that one member may have waiting, and octets of them: our own limits.
+const MAX_PENDING: usize = 8192;
+const MAX_PENDING_OCTETS: usize = 32 << 20;
+
+/// An object that waits to be applied.
+pub(super) struct PendingObject {
+    pub header: Arc<Header>,
+    pub digest: [u8; 32],
+    pub part: Option<Part>,
+    pub column: Option<Arc<[u8]>>,
+    pub since: Instant,
+}
+
+impl PendingObject {
+    /// Octets of its blob, row or column: what it takes up in memory, about.
+    pub(super) fn octets(&self) -> usize {
+        let part = match &self.part {
+            Some(Part::One { blob, .. }) => blob.len(),
+            Some(Part::Two { row }) => row.len(),
+            None => 0,
+        };
+        part + self.column.as_ref().map_or(0, |column| column.len())
+    }
+}
+
+/// What waits, by slot and version.
+pub(super) type Pending = BTreeMap<u32, BTreeMap<u64, PendingObject>>;
+
+pub(super) struct Objects {
+    table: ObjectTable,
+    pending: Pending,
+    /// What changed with the latest batches.
+    recent: RecentChanges,
+    /// What this party's store holds, and what the peer party's does at least.
+    store: StoreState,
+    /// The last time one of the two came with an older one.
+    older_store: Option<(OlderStore, Instant)>,
+}
+
+impl Objects {
+    pub(super) fn new(table: ObjectTable, store: StoreState) -> Self {
+        Self { table, pending: Pending::new(), recent: RecentChanges::default(), store, older_store: None }
+    }
+
+    pub(super) fn table(&self) -> &ObjectTable {
+        &self.table
+    }
+
+    pub(super) fn recent(&self) -> &RecentChanges {
+        &self.recent
+    }
+
+    /// Slots that announce something.
+    pub(super) fn announcers(&self) -> BTreeSet<u32> {
+        self.table.entries().map(|entry| entry.header.description.slot).collect()
+    }
+}
+
+// What waits.
+impl Objects {
+    pub(super) fn pending(&self) -> &Pending {
+        &self.pending
+    }
+
+    pub(super) fn pending_object(&self, slot: u32, version: u64) -> Option<&PendingObject> {
+        self.pending.get(&slot)?.get(&version)
+    }
+
+    /// Octets of the objects that a member has waiting.
+    pub(super) fn octets_waiting(&self, slot: u32) -> usize {
+        self.pending.get(&slot).map_or(0, |waiting| waiting.values().map(PendingObject::octets).sum())
+    }
+
+    /// The same of the member with the most.
+    pub(super) fn most_waiting(&self) -> usize {
+        self.pending.keys().map(|slot| self.octets_waiting(*slot)).max().unwrap_or(0)
+    }
+
+    /// Lets an object wait that has been checked ([`Objects::check`]). Nothing older of its slot is taken from then on.
+    pub(super) fn add_pending(&mut self, slot: u32, object: PendingObject) {
+        let version = object.header.description.version;
+        self.table.saw(slot, version);
+        self.put_back(slot, version, object);
+    }
+
+    /// What was taken waits again.
+    pub(super) fn put_back(&mut self, slot: u32, version: u64, object: PendingObject) {
+        self.pending.entry(slot).or_default().insert(version, object);
+    }
+
+    pub(super) fn take_pending(&mut self, slot: u32, version: u64) -> Option<PendingObject> {
+        let of_slot = self.pending.get_mut(&slot)?;
+        let object = of_slot.remove(&version);
+        if of_slot.is_empty() {
+            self.pending.remove(&slot);
+        }
+        object
+    }
+
+    /// Takes all that waits of a slot.
+    pub(super) fn take_all_pending(&mut self, slot: u32) -> BTreeMap<u64, PendingObject> {
+        self.pending.remove(&slot).unwrap_or_default()
+    }
+
+    /// What waits is given time again for its other half.
+    pub(super) fn restart_waits(&mut self, now: Instant) {
+        for object in self.pending.values_mut().flat_map(BTreeMap::values_mut) {
+            object.since = now;
+        }
+    }
+
+    /// Checks an object, but for its signature, as far as one party can. `max_blob`: octets of the largest blob that is taken.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(super) fn check(
+        &self,
+        (slot, header): (u32, &Header),
+        (part, column): (Option<&Part>, Option<&[u8]>),
+        (env, membership): (&Env, &Membership),
+        max_blob: u32,
+    ) -> Result<(), Refusal> {
+        let (description, config) = (&header.description, &env.config);
+        if membership.set().active(slot).is_none() {
+            return Err(Refusal::Set);
+        }
+        if description.slot != slot {
+            return Err(Refusal::Proof);
+        }
+        // One that leaps would end what the slot can announce, also once whoever sent it has been replaced by its member's own software.
+        if description.version <= self.table.high_water(slot) || is_leap(description.version, env.clocks.unix) {
+            return Err(Refusal::OldVersion);
+        }
+        if !membership.takes_epoch(description.epoch, env.now(), config.match_wait) {
+            return Err(Refusal::Epoch);
+        }
+        let width = membership.width_of(description.set, env.now(), config.match_wait).ok_or(Refusal::Set)?;
+        if self.pending.get(&slot).is_some_and(|waiting| waiting.len() >= MAX_PENDING)
+            || self.octets_waiting(slot) >= MAX_PENDING_OCTETS
+        {
+            return Err(Refusal::Busy);
+        }
+        match (&description.kind, part) {
+            (Kind::Announce { .. }, Some(part)) => match part {
+                Part::One { share, blob, .. } => {
+                    if blob.len() > MAX_BLOB || !blob.len().is_power_of_two() || blob.len() < 512 {
+                        return Err(Refusal::Size);
+                    }
+                    if blob.len() > max_blob as usize {
+                        return Err(Refusal::BlobSize);
+                    }
+                    if !share.matches(header) || crate::object::blob_hash(blob) != header.blob_hash {
+                        return Err(Refusal::Proof);
+                    }
+                }
+                Part::Two { row } if row.len() != config.export.row_bytes(width) => return Err(Refusal::Size),
+                Part::Two { .. } => {}
+            },
+            (Kind::Withdraw { .. }, None) if column.is_none() => {}
+            (Kind::Column { from, to, versions }, None) => {
+                let expected = versions.len() * config.export.column_bytes(to - from);
+                // Only party 2 gets the shares of a column: party 1 derives its own from the seed that it holds.
+                let fits = match (env.is_party_one(), column) {
+                    (false, Some(row)) => row.len() == expected,
+                    (is_one, None) => is_one,
+                    (true, Some(_)) => false,
+                };
+                if !fits || *to != width {
+                    return Err(Refusal::Size);
+                }
+            }
+            _ => return Err(Refusal::Size),
+        }
+        Ok(())
+    }
+}
+
+// What counts.
+impl Objects {
+    /// Applies an object of a batch.
+    ///
+    /// # Errors
+    /// What is wrong with the batch.
+    pub(super) fn apply_object(
+        &mut self,
+        object: PendingObject,
+        (exchange, mode): (&str, ExportMode),
+        membership: &Membership,
+        effects: &mut Effects,
+    ) -> Result<(), &'static str> {
+        let header = &object.header;
+        match &header.description.kind {
+            Kind::Announce { .. } => {
+                let width = membership.width_under(header.description.set).ok_or("an unknown member set")?;
+                let entry = ObjectEntry {
+                    handle: header.description.handle(exchange),
+                    digest: object.digest,
+                    mode,
+                    width,
+                    dead: BTreeSet::new(),
+                    part: object.part.ok_or("an announcement without its part")?,
+                    header: object.header,
+                };
+                self.table.announce(entry, effects);
+            }
+            Kind::Withdraw { .. } => self.table.withdraw(header, effects),
+            Kind::Column { .. } => self.table.column(header, object.column.as_deref(), effects),
+        }
+        Ok(())
+    }
+
+    /// Removes so many objects of a slot.
+    pub(super) fn expire(&mut self, slot: u32, most: u32, effects: &mut Effects) {
+        self.table.expire(slot, most as usize, effects);
+    }
+
+    /// Ends the routes of a slot that is no member's any more, and drops what waits of it. What is stored is removed with batches.
+    pub(super) fn end(&mut self, slot: u32) {
+        self.table.end(slot);
+        self.pending.remove(&slot);
+    }
+
+    /// The instances of prefixes whose candidates a batch changed, as they were before: until [`Objects::finish_batch`].
+    pub(super) fn instances_before(&self, effects: &Effects) -> BTreeMap<Prefix, InstanceHash> {
+        let before = |prefix: &Prefix| Some((*prefix, self.table.instance_of(prefix)?));
+        effects.touched.iter().filter_map(before).collect()
+    }
+
+    /// All steps of a batch are applied. Returns what makes the store equal to the table again.
+    pub(super) fn finish_batch(&mut self, seq: u64, steps: &[Step], effects: &Effects, epoch: u64) -> Vec<Change> {
+        self.table.settle();
+        self.table.extend_view(seq, steps);
+        self.recent.note(seq, effects);
+        self.changes(effects, epoch, seq)
+    }
+
+    pub(super) fn changes(&self, effects: &Effects, epoch: u64, seq: u64) -> Vec<Change> {
+        store::changes(&self.table, effects, epoch, seq)
+    }
+
+    pub(super) fn view(&self) -> [u8; 32] {
+        self.table.view()
+    }
+}
+
+// The comparison with the peer party.
+impl Objects {
+    /// The peer party has seen these versions: none up to them is taken any more.
+    ///
+    /// # Errors
+    /// One is so high that its slot could announce nothing more.
+    pub(super) fn saw(&mut self, high_water: &[(u32, u64)], now: UnixTime) -> Result<(), &'static str> {
+        let is_wrong = |(slot, version): &(u32, u64)| *version > self.table.high_water(*slot) && is_leap(*version, now);
+        if high_water.iter().any(is_wrong) {
+            return Err("a version that no member can have come to");
+        }
+        for (slot, version) in high_water {
+            self.table.saw(*slot, *version);
+        }
+        Ok(())
+    }
+
+    /// Drops here what the peer party lacks; returns what it must drop, and where widths or dead places differ.
+    pub(super) fn compare(
+        &mut self,
+        theirs: &[InventoryRow],
+        effects: &mut Effects,
+    ) -> (Vec<(u32, u64)>, Vec<Difference>) {
+        let theirs: BTreeMap<(u32, u64), &InventoryRow> =
+            theirs.iter().map(|row| ((row.slot, row.version), row)).collect();
+        let mut differ = Vec::new();
+        for row in self.table.inventory() {
+            let key = (row.slot, row.version);
+            match theirs.get(&key) {
+                Some(their) if their.digest == row.digest => {
+                    if their.dead == row.dead && their.width == row.width {
+                        continue;
+                    }
+                    let dead: BTreeSet<u16> = their.dead.iter().chain(&row.dead).copied().collect();
+                    let difference = (key.0, key.1, row.width.min(their.width), dead.into_iter().collect());
+                    self.settle_difference(&difference, effects);
+                    differ.push(difference);
+                }
+                _ => self.table.drop_object(key.0, key.1, effects),
+            }
+        }
+        let lacks = |key: &&(u32, u64)| {
+            let same = |entry: &ObjectEntry| entry.digest == theirs[*key].digest;
+            !self.table.entry(key.0, key.1).is_some_and(same)
+        };
+        (theirs.keys().filter(lacks).copied().collect(), differ)
+    }
+
+    /// Does at party 2 what party 1 concluded from both inventories.
+    pub(super) fn conclude(&mut self, conclusion: &Conclusion, effects: &mut Effects) {
+        for (slot, version) in &conclusion.drop {
+            self.table.drop_object(*slot, *version, effects);
+        }
+        for difference in &conclusion.differ {
+            self.settle_difference(difference, effects);
+        }
+    }
+
+    fn settle_difference(&mut self, (slot, version, width, dead): &Difference, effects: &mut Effects) {
+        self.table.narrow(*slot, *version, *width);
+        self.table.mark_dead(*slot, *version, dead, effects);
+        effects.marked.insert((*slot, *version));
+    }
+
+    /// Both parties have the same objects; their views begin anew.
+    pub(super) fn reset_view(&mut self, epoch: u64, directory: &[u8; 32]) {
+        self.table.reset_view(epoch, directory);
+    }
+
+    /// Both agree, as of the batch `seq`. Returns what makes the store equal to the table again.
+    pub(super) fn agreed(&mut self, effects: &Effects, epoch: u64, seq: u64) -> Vec<Change> {
+        self.table.settle();
+        self.recent.begin(seq);
+        self.changes(effects, epoch, seq)
+    }
+}
+
+// What the stores hold.
+impl Objects {
+    pub(super) fn store(&self) -> StoreState {
+        self.store
+    }
+
+    /// This party's store holds the batch.
+    pub(super) fn note_stored(&mut self, seq: u64) {
+        self.store.stored = seq;
+    }
+
+    /// The peer party's store does.
+    pub(super) fn note_agreed(&mut self, seq: u64) {
+        self.store.agreed = seq;
+    }
+
+    pub(super) fn note_older_store(&mut self, older: OlderStore, now: Instant) {
+        self.older_store = Some((older, now));
+    }
+
+    pub(super) fn older_store(&self) -> Option<&(OlderStore, Instant)> {
+        self.older_store.as_ref()
+    }
+}
+
+// Digests of what a member is to have. They are computed when somebody asks, and kept: that changes nothing else.
+impl Objects {
+    pub(super) fn roots(&mut self, slot: u32) -> Roots {
+        self.table.roots(slot)
+    }
+
+    pub(super) fn own_digest(&mut self, slot: u32) -> Digest {
+        self.table.own_digest(slot)
+    }
+
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        self.table.snapshot()
+    }
+
+    pub(super) fn differs(
+        &mut self,
+        slot: u32,
+        said: (&BucketDigests, Option<&BucketDigests>, &Digest),
+        snapshot: Option<&Snapshot>,
+    ) -> Differs {
+        self.table.differs(slot, said, snapshot)
+    }
+}

@@ -1,0 +1,372 @@
+//! The open rounds of a party, and the engine that evaluates them.
+//!
+//! Several rounds are open at a time, and batches go on beside them. The engine does one thing after the other, and party 1 says
+//! what comes next: what changed just now before what is evaluated again, and among rounds the one of which the least was
+//! done, so that a round with many prefixes delays another by one evaluation and not by all of its own.
+//!
+//! A round is opened when its batch is delivered, takes rankings until its evaluation begins, and goes once all of it is evaluated. All
+//! of it goes with the link to the peer party, whose session the engine is: nothing here outlives that, and nothing is durable.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use wayleave_core::Instant;
+use wayleave_mpc::{BitRows, Demand};
+
+use super::engine::{Engine, MAX_TARGET};
+use super::round::{RankShare, Ranking, Round, Shares};
+use super::supply::{SetupDone, SetupJob};
+use crate::frames::EngineStream;
+use crate::object::Handle;
+
+/// Rounds that are open at a time: our own limit. Beyond it no batch is made until one of them ends. With the usual tick and wait for
+/// rankings this is more than begin while the first one waits for a member that is silent.
+pub(super) const MAX_ROUNDS: usize = 32;
+/// Of these, rounds with prefixes that are evaluated again: our own limit.
+const MAX_BACKGROUND: usize = 2;
+/// Evaluations of what changed just now that go before one that can wait: our own limit.
+const MAX_LIVE: u32 = 16;
+/// Of these each so-manieth is the first round's, however much of that was done: a round with several evaluations would otherwise wait
+/// for as long as new ones come.
+const FIRST_ROUND: u32 = 8;
+/// Evaluations that go before one for which correlations are made: our own limit. Then the engine waits for these.
+const MAX_OVERTAKEN: u32 = 64;
+/// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.
+const MAX_ORDERED: usize = 4;
+/// Prefixes of one batch for which correlations are kept ahead.
+const READY_PREFIXES: usize = 128;
+/// How long after a batch the pool is filled, so that members on the same machine, and the next batch, go first.
+const REFILL_PAUSE: Duration = Duration::from_millis(2);
+
+/// Messages of an evaluation with their numbers, and at its end the result.
+type Pumped = (Vec<(u64, Vec<u8>)>, Option<BitRows>);
+
+pub(super) struct Rounds {
+    /// Rounds whose rankings are awaited, or that are evaluated, by batch.
+    open: BTreeMap<u64, Round>,
+    engine: Option<Engine>,
+    /// The batch of which the engine evaluates a part, and at party 2 those of what comes next.
+    work: Option<u64>,
+    ordered: VecDeque<u64>,
+    /// How much the engine has done.
+    progress: u64,
+    /// Evaluations of what changed just now since the last one that could wait, at party 1.
+    live_in_a_row: u32,
+    /// Evaluations that went before one for which correlations are made, at party 1.
+    overtaken: u32,
+    /// From when on the pool is filled ahead of need, if no batch comes in between.
+    refill_at: Instant,
+    /// Whether a job of setup is out: at most one is, whatever becomes of the link.
+    is_setup_out: bool,
+}
+
+// The rounds.
+impl Rounds {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            open: BTreeMap::new(),
+            engine: None,
+            work: None,
+            ordered: VecDeque::new(),
+            progress: 0,
+            live_in_a_row: 0,
+            overtaken: 0,
+            refill_at: now,
+            is_setup_out: false,
+        }
+    }
+
+    pub(super) fn open(&mut self, seq: u64, round: Round) {
+        self.open.insert(seq, round);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub(super) fn get(&self, seq: u64) -> Option<&Round> {
+        self.open.get(&seq)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Round> {
+        self.open.values()
+    }
+
+    /// Whether a round more may be open.
+    pub(super) fn has_place(&self) -> bool {
+        self.open.len() < MAX_ROUNDS
+    }
+
+    /// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
+    pub(super) fn has_background_place(&self) -> bool {
+        self.open.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
+    }
+
+    /// Comparators of open rounds that are there because of what a slot announced, or of what it announces no more.
+    pub(super) fn comparators_of(&self, slot: u32) -> usize {
+        self.open.values().map(|round| round.comparators_of(slot)).sum()
+    }
+
+    /// Takes a member's ranking.
+    pub(super) fn rank(&mut self, seq: u64, slot: u32, row: [u8; 16], share: RankShare) -> Ranking {
+        self.open.get_mut(&seq).map_or(Ranking::Late, |round| round.rank(slot, row, share))
+    }
+
+    /// Party 2 holds this ranking. `false` if it is too late for its round.
+    pub(super) fn peer_ranked(&mut self, seq: u64, slot: u32, row: [u8; 16]) -> bool {
+        let open = self.open.get_mut(&seq).filter(|round| !round.is_running());
+        open.map(|round| round.peer_ranked(slot, row)).is_some()
+    }
+
+    /// Nobody waits in any round for the ranking of a member that has gone.
+    pub(super) fn leave(&mut self, slot: u32) {
+        self.open.values_mut().for_each(|round| round.leave(slot));
+    }
+
+    /// Who was waited for in one round is waited for in others no more: they may begin.
+    pub(super) fn note_changed(&mut self) {
+        self.open.values_mut().for_each(Round::note_changed);
+    }
+
+    /// The next round to start at party 1: one whose deadline is there, or which has all rankings that are waited for. `is_awaited`:
+    /// whether a slot's is, in a round that began at that time.
+    pub(super) fn next_to_start(&mut self, now: Instant, is_awaited: impl Fn(u32, Instant) -> bool) -> Option<u64> {
+        for (seq, round) in self.open.iter_mut().filter(|(_, round)| !round.is_running()) {
+            let is_due = round.deadline().is_some_and(|at| now >= at);
+            if !is_due && !round.take_changed() {
+                continue;
+            }
+            let begin = round.begin();
+            if is_due || round.is_complete(|slot| is_awaited(slot, begin)) {
+                return Some(*seq);
+            }
+        }
+        None
+    }
+
+    /// Begins the evaluation of a round with the rankings that count.
+    ///
+    /// # Errors
+    /// There is no such round, or it does not hold these.
+    pub(super) fn start(&mut self, seq: u64, rows: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
+        let open = self.open.get_mut(&seq).filter(|round| !round.is_running());
+        open.ok_or("an evaluation out of turn")?.start(rows)
+    }
+
+    /// Forgets a round once all of it is evaluated. Returns whether it is.
+    pub(super) fn finish(&mut self, seq: u64, now: Instant) -> bool {
+        let Some(demand) = self.open.get(&seq).and_then(Round::done) else { return false };
+        self.open.remove(&seq);
+        if let Some(engine) = &mut self.engine {
+            engine.keep(&demand);
+        }
+        self.refill_at = now + REFILL_PAUSE;
+        true
+    }
+
+    /// The rounds whose members are to be told that they go on, and these. They wait for as long as that.
+    pub(super) fn take_progress(&mut self, now: Instant) -> Vec<(u64, Vec<u32>)> {
+        let done = self.progress;
+        let going_on = self
+            .open
+            .iter_mut()
+            .filter_map(|(seq, round)| round.note_progress(done, now).then(|| (*seq, round.participants().collect())));
+        going_on.collect()
+    }
+}
+
+// The engine.
+impl Rounds {
+    pub(super) fn begin_session(&mut self, engine: Engine) {
+        self.engine = Some(engine);
+    }
+
+    /// The link to the peer party is gone: what was begun on it comes to nothing. A job of setup may still be out.
+    pub(super) fn end_session(&mut self) {
+        self.engine = None;
+        self.open.clear();
+        self.work = None;
+        self.ordered.clear();
+    }
+
+    pub(super) fn engine(&self) -> Option<&Engine> {
+        self.engine.as_ref()
+    }
+
+    pub(super) fn engine_mut(&mut self) -> Option<&mut Engine> {
+        self.engine.as_mut()
+    }
+
+    /// Whether the engine evaluates something.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.work.is_some()
+    }
+
+    pub(super) fn refill_at(&self) -> Instant {
+        self.refill_at
+    }
+
+    /// Takes a message of the peer party's engine.
+    ///
+    /// # Errors
+    /// There is no session, or the message does not fit its state: what, for the log.
+    pub(super) fn receive(&mut self, stream: EngineStream, step: u64, bytes: Vec<u8>) -> Result<(), Option<String>> {
+        let engine = self.engine.as_mut().ok_or(None)?;
+        match stream {
+            EngineStream::Evaluation => engine.receive(step, bytes),
+            EngineStream::Setup => engine.receive_setup(step, bytes),
+        }
+        .map_err(Some)
+    }
+
+    /// The next job of setup. One at a time is out, also if the link of the last one has gone meanwhile.
+    pub(super) fn next_setup(&mut self) -> Result<Option<SetupJob>, String> {
+        if self.is_setup_out {
+            return Ok(None);
+        }
+        let job = self.engine.as_mut().map_or(Ok(None), Engine::setup_job)?;
+        self.is_setup_out = job.is_some();
+        Ok(job)
+    }
+
+    /// Takes a job of setup back. One of another link than `link` is dropped with all that it made. Returns the message to send.
+    pub(super) fn setup_done(
+        &mut self,
+        done: SetupDone,
+        link: Option<u64>,
+        now: Instant,
+    ) -> Result<Option<(u64, Vec<u8>)>, String> {
+        self.is_setup_out = false;
+        let Some(engine) = self.engine.as_mut().filter(|_| link == Some(done.link())) else { return Ok(None) };
+        // Otherwise an evaluation runs, whose own messages show whether it goes on.
+        let is_awaited = engine.is_idle();
+        let (message, made) = engine.setup_done(done, now)?;
+        self.progress += u64::from(is_awaited && (made || message.is_some()));
+        Ok(message)
+    }
+
+    /// Takes the evaluation as far as it can go.
+    pub(super) fn pump(&mut self) -> Result<Pumped, String> {
+        let Some(engine) = &mut self.engine else { return Ok(Pumped::default()) };
+        let (messages, finished) = engine.pump()?;
+        self.progress += messages.len() as u64 + u64::from(finished.is_some());
+        Ok((messages, finished))
+    }
+
+    /// Whether the engine has nothing to do, and would take up something.
+    pub(super) fn is_free(&self) -> bool {
+        self.engine.as_ref().is_some_and(Engine::is_idle)
+    }
+
+    pub(super) fn work(&self) -> Option<u64> {
+        self.work
+    }
+
+    pub(super) fn take_up(&mut self, work: Option<u64>) {
+        self.work = work;
+    }
+
+    /// What the engine did of the batch is done.
+    pub(super) fn take_work(&mut self) -> Option<u64> {
+        self.work.take()
+    }
+
+    /// Party 1 has begun the next part of the round, or of Export-All, of this batch.
+    pub(super) fn order(&mut self, seq: u64) -> Result<(), &'static str> {
+        if self.engine.is_none() || self.ordered.len() >= MAX_ORDERED {
+            return Err("work for the engine out of turn");
+        }
+        self.ordered.push_back(seq);
+        Ok(())
+    }
+
+    /// What party 1 said comes next, at party 2.
+    pub(super) fn next_ordered(&mut self) -> Option<u64> {
+        self.ordered.pop_front()
+    }
+
+    /// Chooses at party 1 what the engine does next. `exporting`: the batch that waits for Export-All.
+    pub(super) fn choose(&mut self, exporting: Option<u64>) -> Option<u64> {
+        // What is delivered goes before what is chosen.
+        let seq = exporting.or_else(|| {
+            let is_first = self.live_in_a_row % FIRST_ROUND == FIRST_ROUND - 1;
+            let in_order = is_first || self.open.len() > MAX_ROUNDS / 2;
+            let turns = || self.open.values().filter_map(|round| round.turn(in_order));
+            // What can wait is not put off for ever, however much changes.
+            let owed = turns().filter(|(can_wait, ..)| *can_wait && self.live_in_a_row >= MAX_LIVE).min();
+            let next = owed.or_else(|| turns().min()).map(|(.., seq)| seq);
+            next.and_then(|next| self.supplied(next))
+        });
+        let is_owed = self.live_in_a_row >= MAX_LIVE;
+        let engine = self.engine.as_mut()?;
+        // What is evaluated again takes nothing of what the pool keeps for what changes.
+        let later = seq.and_then(|seq| self.open.get(&seq)).and_then(|round| round.demand(engine, false));
+        let is_later = later.is_some();
+        if let Some(demand) = later
+            && !is_owed
+            && !engine.is_spare(&demand)
+            && engine.keep_spare(&demand)
+            && (engine.is_supplying() || engine.orders_ahead())
+        {
+            return None;
+        }
+        engine.keep_spare(&Demand::default());
+        let seq = seq?;
+        self.live_in_a_row = if is_later { 0 } else { self.live_in_a_row.saturating_add(1) };
+        Some(seq)
+    }
+
+    /// The round whose evaluation is next: `first`, once the pool has what that takes. Until then the least one that changed just now and
+    /// takes less goes before it, so that it waits for its own setup and for no other's.
+    fn supplied(&mut self, first: u64) -> Option<u64> {
+        let Self { open, engine: Some(engine), overtaken, .. } = self else { return None };
+        let Some(wanted) = open.get(&first)?.demand(engine, true) else { return Some(first) };
+        if engine.has(&wanted) || *overtaken >= MAX_OVERTAKEN {
+            *overtaken = 0;
+            return Some(first);
+        }
+        let demands = open.iter().filter_map(|(seq, round)| Some((round.demand(engine, true)?.total(), *seq)));
+        let (least, seq) = demands.min()?;
+        if least >= wanted.total() {
+            return None;
+        }
+        let demand = open.get(&seq)?.demand(engine, true)?;
+        let has = engine.has(&demand);
+        *overtaken += u32::from(has);
+        has.then_some(seq)
+    }
+
+    /// Gives the engine the next evaluation of a round. Returns its comparators times lanes; `None` while the pool lacks what it takes.
+    pub(super) fn begin_job(
+        &mut self,
+        seq: u64,
+        recommendation: impl Fn(&Handle) -> Option<u8>,
+    ) -> Result<Option<u64>, String> {
+        let Self { open, engine: Some(engine), .. } = self else { return Ok(None) };
+        let round = open.get_mut(&seq).ok_or_else(|| format!("batch {seq} has nothing to evaluate"))?;
+        round.begin_job(engine, recommendation)
+    }
+
+    /// Takes the results of the evaluation of a round ([`Round::job_done`]).
+    pub(super) fn job_done(&mut self, seq: u64, outputs: &BitRows) -> Option<Shares> {
+        self.open.get_mut(&seq)?.job_done(outputs)
+    }
+
+    /// Raises the pool's target to a burst of [`READY_PREFIXES`] for all `rankers`, at the widest class so far: a batch
+    /// that comes then finds it full. It follows from public shape alone.
+    pub(super) fn expect(&mut self, widest: usize, rankers: usize, now: Instant) {
+        self.refill_at = now + REFILL_PAUSE;
+        let Some(engine) = &mut self.engine else { return };
+        engine.widest = engine.widest.max(widest.next_power_of_two());
+        if engine.widest < 2 || rankers == 0 {
+            return;
+        }
+        let program = engine.program(engine.widest);
+        let lane = Demand::of(&program, 1);
+        engine.keep(&(lane * (rankers * READY_PREFIXES).min(MAX_TARGET / lane.total().max(1))));
+    }
+}
