@@ -270,10 +270,7 @@ impl Files {
             1 => (
                 "listen",
                 &self.pins[1],
-                format!(
-                    "recommendation = \"{}\"\nepoch_secs = 0\n",
-                    self.named(&owner, "recommendation.toml")
-                ),
+                format!("recommendation = \"{}\"\nepoch_secs = 0\n", self.named(&owner, "recommendation.toml")),
             ),
             _ => ("connect", &self.pins[0], String::new()),
         };

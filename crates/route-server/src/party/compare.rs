@@ -199,16 +199,16 @@ impl Comparisons {
         let own = party.objects.own_digest(slot) != holding.own;
         let (after, agreed) = (holding.through, party.objects.recent().agreed());
         // What was removed with a slot is not among what members are to have, but they are still being told.
-        let is_told = party.objects.table().ending().next().is_none();
+        let is_complete = party.objects.table().ending().next().is_none();
         let is_recent =
-            known && is_told && after.results > agreed && party.objects.recent().covers(slot, after.results);
+            known && is_complete && after.results > agreed && party.objects.recent().covers(slot, after.results);
         if is_recent && party.objects.recent().is_any_after(after.results) {
             return Some(Differs { own, since: Some(after), ..Differs::NOTHING });
         }
         let is_current = is_recent || holding.epoch == party.membership.epoch();
         let stale = if is_current { BTreeSet::new() } else { party.batches.relisted().missed(after.objects) };
         // Who has had nothing since the parties agreed is compared with what it was to have then, and gets what changed since.
-        let is_unserved = is_told && holding.seq <= agreed && party.objects.recent().covers(slot, agreed);
+        let is_unserved = is_complete && holding.seq <= agreed && party.objects.recent().covers(slot, agreed);
         let snapshot = self.agreed.as_ref().filter(|snapshot| is_unserved && snapshot.knows(slot));
         let since_agreed = Some(Through { objects: agreed, results: agreed });
         match &holding.held {

@@ -46,6 +46,7 @@ fn party_events() -> Vec<PartyEvent> {
         PartyEvent::Expired { slot: 3 },
         PartyEvent::OtherExport { objects: 7 },
         PartyEvent::OlderStore(OlderStore { party: 2, holds: 10, agreed: 12 }),
+        PartyEvent::OlderStores { slot: 3, took: 12, holds: 10 },
         PartyEvent::MembersRefused { why: "not signed by both operators".into() },
         PartyEvent::Engine { what: "a message of another round".into() },
     ]

@@ -29,8 +29,7 @@ pub type Event = link_driver::Event<Party, NoPeer>;
 pub struct NoPeer(pub String);
 
 /// Why the peer party is refused while the store fails.
-const STORE_FAILS: &str =
-    "the peer party's link is refused while the state file cannot be written: members keep the routes that they have, and nothing changes";
+const STORE_FAILS: &str = "the peer party's link is refused while the state file cannot be written: members keep the routes that they have, and nothing changes";
 
 /// The number under which faults with the peer party are kept.
 pub const PEER: u32 = 0;
@@ -199,6 +198,10 @@ pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
             "the store of party {party} holds less than the parties had agreed on, as when it was replaced by an older copy: what it \
              lacks is dropped at both, and members send it again; find out who put it there")
         }
+        PartyEvent::OlderStores { slot, took, holds } => event!(WARN "older-stores" by *slot, { slot, took, holds }
+            "the member in slot {slot} says that it took batch {took}, and the newest in either party's store was {holds}: both stores may be \
+             older copies, and routes that were withdrawn since then come back until their announcers' lists are complete; find out who put \
+             them there, or whether that member errs"),
         PartyEvent::MembersRefused { why } => event!(ERROR "members-refused" {; why }
             "the member set's file is refused: {why}; the set in force stays, and `wayleave members show` prints the file's"),
         PartyEvent::Engine { what } => event!(ERROR "engine" {; what }
