@@ -15,6 +15,8 @@ use wayleave_crypto::secret::Seed;
 
 /// Version of the frames; both ends must have the same.
 pub const PROTOCOL: u16 = 6;
+/// Milliseconds between batches, at most; as the configuration has it.
+pub const MAX_TICK_MS: u32 = 60_000;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
 pub const MAX_FRAME: usize = 16 << 20;
 /// Bytes of one part of a frame to a member that is longer than this.

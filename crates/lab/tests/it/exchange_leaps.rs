@@ -1,15 +1,18 @@
 //! Nothing that one frame says is for ever: numbers near their ends, and clocks that were wrong.
 //!
 //! SIX, leaps: a party that names a batch, an epoch or a version near 2^64, to the other party or to a member: it is
-//! named and its link closed, nothing of it is kept, and no slot is burnt.
+//! named and its link closed, nothing of it is kept, and no slot is burnt. A member that says it took a batch years ahead:
+//! nobody is stopped, and nobody else named.
 //! SIX, clocks: both stores are new after both clocks were years ahead: members that took later batches are served,
 //! and nobody innocent is named.
 
 use std::time::Duration;
 
 use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
+use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup};
-use wayleave_route_server::frames::{PartyFrame, ToMember};
+use wayleave_route_server::digests::{Roots, Through};
+use wayleave_route_server::frames::{FromMember, PartyFrame, ToMember};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyEvent;
@@ -53,6 +56,10 @@ fn of_party(number: Number) -> impl FnMut(&[u8]) -> Option<Vec<u8>> + 'static {
 /// The number of a frame that leaps.
 type Number = fn(&mut PartyFrame) -> Option<&mut u64>;
 
+fn stored(frame: &mut PartyFrame) -> Option<&mut u64> {
+    if let PartyFrame::Hello { stored, .. } = frame { Some(stored) } else { None }
+}
+
 fn hello_seq(frame: &mut PartyFrame) -> Option<&mut u64> {
     if let PartyFrame::Hello { seq, .. } = frame { Some(seq) } else { None }
 }
@@ -80,7 +87,8 @@ fn proposed(frame: &mut PartyFrame) -> Option<&mut u64> {
 in_both_modes!(a_party_that_leaps_is_named_by_the_other_and_nothing_of_it_is_kept);
 fn a_party_that_leaps_is_named_by_the_other_and_nothing_of_it_is_kept(export: ExportMode) {
     let [one, two] = PARTIES;
-    let leaps: [(Node, Number); 8] = [
+    let leaps: [(Node, Number); 9] = [
+        (one, stored),
         (one, hello_seq),
         (two, hello_seq),
         (one, hello_epoch),
@@ -119,6 +127,72 @@ fn a_party_that_leaps_is_named_by_the_other_and_nothing_of_it_is_kept(export: Ex
                 assert!(status.epoch < 1_000 && status.batch < NEAR_THE_END / 2, "case {case}: {status:?}");
             }
         }
+    }
+}
+
+#[test]
+fn versions_of_slots_that_there_are_not_and_a_tick_of_a_day_are_refused() {
+    let slots = |bytes: &[u8]| {
+        let mut frame = PartyFrame::decode(bytes).ok()?;
+        let PartyFrame::Inventory { high_water, .. } = &mut frame else { return None };
+        *high_water = (0..4_096).map(|slot| (1_000_000 + slot, 1)).collect();
+        Some(frame.encode())
+    };
+    let tick = |bytes: &[u8]| {
+        let mut frame = PartyFrame::decode(bytes).ok()?;
+        let PartyFrame::Hello { tick_ms, .. } = &mut frame else { return None };
+        *tick_ms = 86_400_000;
+        Some(frame.encode())
+    };
+    let cases: [fn(&[u8]) -> Option<Vec<u8>>; 2] = [slots, tick];
+    for (case, change) in cases.into_iter().enumerate() {
+        let mut exchange = with_routes(ExportMode::Direct);
+        leap(&mut exchange, PARTIES[1], change);
+        exchange.sim.cut_parties();
+        exchange.sim.connect_all();
+        exchange.sim.run_for(Duration::from_secs(1));
+        let named = |(by, event): &&(Node, PartyEvent)| {
+            *by == PARTIES[0] && matches!(event, PartyEvent::BadFrame { slot: None, .. })
+        };
+        assert_eq!(exchange.sim.party_events.iter().filter(named).count(), 1, "case {case}");
+        // The link comes up with the next session, and stays.
+        exchange.sim.connect_all();
+        announce(&mut exchange, 8..10);
+        exchange.check();
+        assert_eq!(exchange.sim.party_events.iter().filter(named).count(), 1, "case {case}");
+    }
+}
+
+in_both_modes!(what_a_member_says_that_it_took_stops_nobody);
+fn what_a_member_says_that_it_took_stops_nobody(export: ExportMode) {
+    const LIAR: u32 = 3;
+    let mut exchange = with_routes(export);
+    let now = exchange.sim.now().unix.secs();
+    // Up to the last microsecond of what party 1 takes, and again; party 2 judges what follows from it by its own clock.
+    for years in [1, 2, 2] {
+        exchange.sim.play_member(LIAR);
+        let forger = Forger::new(77, LIAR);
+        exchange.sim.run_for(Duration::from_millis(10));
+        for party in PARTIES {
+            exchange.sim.inject(Node::Member(LIAR), party, &forger.hello([7; 16], true));
+        }
+        let seq = (now.max(1_767_225_600) + years * YEAR.as_secs()) * 1_000_000 + 999_999;
+        let (roots, through) = (Roots { objects: [1; 16], instances: [2; 16] }, Through { objects: 0, results: 0 });
+        let holds = FromMember::Holds { seq, through, epoch: 1, roots, own: [0; 16] };
+        exchange.sim.inject(Node::Member(LIAR), PARTIES[0], &holds.encode());
+        exchange.sim.run_for(Duration::from_secs(2));
+        announce(&mut exchange, 8..10);
+        exchange.withdraw(0, &[nlri("20.0.9.0/24")]);
+        exchange.sim.run_for(Duration::from_secs(5));
+        let named = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::BadFrame { slot, .. } if *slot != Some(LIAR));
+        let named: Vec<_> = exchange.sim.party_events.iter().filter(named).collect();
+        assert!(named.is_empty(), "{years}: {named:?}");
+        assert!(!exchange.sim.party_events.iter().any(|(_, event)| matches!(event, PartyEvent::PeerPartyDown)));
+        // The honest software comes back in this slot.
+        exchange.sim.start(Node::Member(LIAR));
+        exchange.sim.cut_member(LIAR);
+        exchange.sim.connect_all();
+        exchange.check();
     }
 }
 

@@ -28,9 +28,11 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
 use crate::credit::{self, Receiving, Sending};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
-use crate::frames::{BudgetLeft, FromMember, MAX_IN_PARTS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember};
+use crate::frames::{
+    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember,
+};
 use crate::key_roles::{KeyRole, KeyRoles};
-use crate::leaps::{is_epoch_leap, is_leap};
+use crate::leaps::{Heard, is_epoch_leap, is_leap};
 use crate::object::{ExportMode, Handle};
 use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
 use crate::policy::Policy;
@@ -641,8 +643,12 @@ impl Member {
                     return;
                 }
                 // Before anything of it is kept: versions up to the one that it names are used no more, over all restarts.
-                if is_leap(high_water, now.unix) || is_epoch_leap(epoch, now.unix) {
-                    self.fail(party, "a version or an epoch near the end of what there is".to_owned(), now);
+                if is_leap(high_water, Heard::Relayed, now.unix) || tick_ms > MAX_TICK_MS {
+                    self.fail(
+                        party,
+                        "a version near the end of what there is, or more than a minute between batches".to_owned(),
+                        now,
+                    );
                     return;
                 }
                 self.welcomed[index(party)] = true;
@@ -697,7 +703,7 @@ impl Member {
 
     /// Takes a party's epoch, and the member set that it shows. The set is used once both parties show it.
     fn on_renew(&mut self, party: PartyNumber, epoch: u64, bytes: &[u8], now: Now) {
-        if is_epoch_leap(epoch, now.unix) {
+        if is_epoch_leap(epoch, Heard::Used, now.unix) {
             self.fail(party, "an epoch near the end of what there is".to_owned(), now);
             return;
         }

@@ -328,7 +328,10 @@ impl Member {
             stale: self.routes.keys().filter(is_sent).copied().collect(),
             lists_own: differs.own,
             is_everything: *differs == Differs::EVERYTHING,
-            since: differs.since.filter(|_| differs.instances == Listed::Nothing).map_or(0, |since| since.results + 1),
+            since: differs
+                .since
+                .filter(|_| differs.instances == Listed::Nothing)
+                .map_or(0, |since| since.results.saturating_add(1)),
             objects: 0,
             own: Inventory::default(),
         });

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Prefix};
+use wayleave_core::{Instant, Prefix, UnixTime};
 
 use super::PersistId;
 use super::batch::Applied;
@@ -18,8 +18,12 @@ use super::export::Exporting;
 use super::relist::{Relist, Relisted};
 use super::sync::{Cursor, Lack};
 use crate::frames::{SessionId, Step};
+use crate::leaps::{Heard, is_leap};
 use crate::object_table::{Effects, ObjectTable};
 use crate::schedule::Schedule;
+
+/// Numbers of batches that may be left out whatever the clock says.
+const LEFT_OUT: u64 = 1 << 16;
 
 /// The stage of the current batch. Rounds of earlier ones go on beside it.
 pub(super) enum Stage {
@@ -126,6 +130,12 @@ impl Batches {
     /// No batch with a number up to this one will be made.
     pub(super) fn newest(&self) -> u64 {
         self.seq.max(self.floor)
+    }
+
+    /// Whether the number of a batch is one that nobody can have come to. What was left out since the last one, as numbers of batches that
+    /// were rejected, is none, whatever the clock says.
+    pub(super) fn is_leap(&self, seq: u64, heard: Heard, now: UnixTime) -> bool {
+        seq > self.newest().saturating_add(LEFT_OUT) && is_leap(seq, heard, now)
     }
 
     /// The peer party's last batch.

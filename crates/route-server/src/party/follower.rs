@@ -16,7 +16,7 @@ use super::state::State;
 use super::{PartyEvent, engine};
 use crate::directory::{Directory, Succession};
 use crate::frames::{PartyFrame, Step};
-use crate::leaps::is_leap;
+use crate::leaps::Heard;
 use crate::object_table::Effects;
 
 /// Batches after which party 1 need not know that a ranking came late: it remembers as many.
@@ -285,7 +285,7 @@ impl Follower {
             return Err("a batch proposed out of turn");
         }
         // Numbers are left out where batches were rejected, and where members took later ones than either party knows of.
-        if is_leap(seq, party.env.clocks.unix) {
+        if party.batches.is_leap(seq, Heard::Used, party.env.clocks.unix) {
             return Err("a batch number that no clock has reached; compare both parties' clocks");
         }
         // What party 1 proposes after the answer to this it proposes knowing which links are gone: it was told before.
@@ -408,8 +408,9 @@ fn reconcile(
     }
     let mut effects = Effects::default();
     party.adopt_newer_set(set)?;
-    party.membership.raise_epoch(epoch, party.env.clocks.unix)?;
-    party.objects.saw(high_water, party.env.clocks.unix)?;
+    let (slots, now) = (party.membership.set().slots.len(), party.env.clocks.unix);
+    party.objects.saw(high_water, slots, (Heard::Relayed, now))?;
+    party.membership.raise_epoch(epoch, Heard::Relayed, now)?;
     party.objects.conclude(conclusion, &mut effects);
     party.reset_view();
     if party.objects.view() != view {

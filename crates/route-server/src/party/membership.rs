@@ -16,7 +16,7 @@ use wayleave_crypto::sign::VerifyingKey;
 
 use super::{PartyConfig, key_roles};
 use crate::directory::{ChainError, Directory, MemberSet, Succession, keys};
-use crate::leaps::is_epoch_leap;
+use crate::leaps::{Heard, is_epoch_leap};
 
 pub(super) struct Membership {
     /// What is in force.
@@ -113,7 +113,7 @@ impl Membership {
     /// # Errors
     /// It is past, or years ahead.
     pub(super) fn begin_epoch(&mut self, epoch: u64, now: Now) -> Result<(), &'static str> {
-        self.raise_epoch(epoch, now.unix)?;
+        self.raise_epoch(epoch, Heard::Used, now.unix)?;
         self.epoch_began = Some(now.instant);
         Ok(())
     }
@@ -122,11 +122,12 @@ impl Membership {
     ///
     /// # Errors
     /// It is past, or years ahead.
-    pub(super) fn raise_epoch(&mut self, epoch: u64, now: UnixTime) -> Result<(), &'static str> {
+    pub(super) fn raise_epoch(&mut self, epoch: u64, heard: Heard, now: UnixTime) -> Result<(), &'static str> {
         if epoch < self.epoch {
             return Err("an epoch that is past");
         }
-        if epoch > self.epoch && is_epoch_leap(epoch, now) {
+        // The next one is none, whatever the clock says.
+        if epoch > self.epoch.saturating_add(1) && is_epoch_leap(epoch, heard, now) {
             return Err("an epoch that no exchange has come to");
         }
         self.epoch = epoch;

@@ -21,7 +21,7 @@ use super::reconcile::{Conclusion, StoreState};
 use super::store::{self, Change};
 use crate::digests::{BucketDigests, Differs, Digest, InstanceHash, Roots};
 use crate::frames::{Difference, InventoryRow, Refusal, Step};
-use crate::leaps::is_leap;
+use crate::leaps::{Heard, is_leap};
 use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Snapshot};
 
@@ -155,7 +155,9 @@ impl Objects {
             return Err(Refusal::Proof);
         }
         // One that leaps would end what the slot can announce, also once whoever sent it has been replaced by its member's own software.
-        if description.version <= self.table.high_water(slot) || is_leap(description.version, env.clocks.unix) {
+        if description.version <= self.table.high_water(slot)
+            || is_leap(description.version, Heard::Used, env.clocks.unix)
+        {
             return Err(Refusal::OldVersion);
         }
         if !membership.takes_epoch(description.epoch, env.now(), config.match_wait) {
@@ -272,13 +274,22 @@ impl Objects {
 
 // The comparison with the peer party.
 impl Objects {
-    /// The peer party has seen these versions: none up to them is taken any more.
+    /// The peer party has seen these versions, of the `slots` that there are: none up to them is taken any more.
     ///
     /// # Errors
-    /// One is so high that its slot could announce nothing more.
-    pub(super) fn saw(&mut self, high_water: &[(u32, u64)], now: UnixTime) -> Result<(), &'static str> {
-        let is_wrong = |(slot, version): &(u32, u64)| *version > self.table.high_water(*slot) && is_leap(*version, now);
-        if high_water.iter().any(is_wrong) {
+    /// One is of another slot, or so high that its slot could announce nothing more.
+    pub(super) fn saw(
+        &mut self,
+        high_water: &[(u32, u64)],
+        slots: usize,
+        (heard, now): (Heard, UnixTime),
+    ) -> Result<(), &'static str> {
+        if high_water.iter().any(|(slot, _)| *slot as usize >= slots) {
+            return Err("a version of a slot that there is not");
+        }
+        let is_leap =
+            |(slot, version): &(u32, u64)| *version > self.table.high_water(*slot) && is_leap(*version, heard, now);
+        if high_water.iter().any(is_leap) {
             return Err("a version that no member can have come to");
         }
         for (slot, version) in high_water {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::state::State;
 use super::{OlderStore, PartyEvent, PartyNumber};
-use crate::frames::{Difference, PROTOCOL, PartyFrame};
-use crate::leaps::{is_epoch_leap, is_leap};
+use crate::frames::{Difference, MAX_TICK_MS, PROTOCOL, PartyFrame};
+use crate::leaps::{Heard, is_epoch_leap};
 use crate::object::ExportMode;
 use crate::object_table::Effects;
 
@@ -130,11 +130,17 @@ impl State {
     pub(super) fn peer_hello(&mut self, hello: PeerHello, seq: u64) -> Result<(), &'static str> {
         // What this party has come to itself, the peer party may say, too: both clocks may have been wrong.
         let now = self.env.clocks.unix;
-        if seq > self.batches.seq() && is_leap(seq, now) {
+        if self.batches.is_leap(seq, Heard::Relayed, now) {
             return Err("a batch number that no clock has reached; compare both parties' clocks");
         }
-        if hello.epoch > self.membership.epoch() && is_epoch_leap(hello.epoch, now) {
+        if hello.epoch > self.membership.epoch() && is_epoch_leap(hello.epoch, Heard::First, now) {
             return Err("an epoch that no exchange has come to");
+        }
+        if hello.store.stored.max(hello.store.agreed) > seq {
+            return Err("a store that holds a batch which is above its last one");
+        }
+        if hello.tick_ms > MAX_TICK_MS {
+            return Err("more than a minute between batches");
         }
         self.batches.saw(seq);
         let config = &self.env.config;

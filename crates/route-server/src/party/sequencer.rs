@@ -31,7 +31,7 @@ use super::{PartyEvent, engine, sync};
 use crate::digests::Differs;
 use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
-use crate::leaps::is_leap;
+use crate::leaps::{Heard, is_leap};
 use crate::object::Kind;
 use crate::object_table::Effects;
 
@@ -104,8 +104,8 @@ pub(super) struct Sequencer {
     /// Announcers that are not connected, and since when.
     absent_since: BTreeMap<u32, Instant>,
     punctuality: Punctuality,
-    /// By the slot of who says so, after which batch and up to which none was made here, although a member took one. One range for each
-    /// slot: nobody can have all that was made here count as such.
+    /// By the slot of who said so last, after which batch and up to which none was made here, although a member took one. One range for each
+    /// slot, and no batch that was made lies in one: nobody can have what others took count as such.
     foreign: BTreeMap<u32, (u64, u64)>,
     /// The newest batch that a member says it took, and its slot; and whether the operator was told in this session of the parties that
     /// both stores may be older copies.
@@ -768,7 +768,14 @@ impl Sequencer {
         // It was durable there before it was accepted.
         party.objects.note_agreed(seq);
         let input = self.input(party, &steps);
-        for noted in party.apply(seq, &steps, input)? {
+        let recommendation = input.recommendation.clone();
+        let applied = party.apply(seq, &steps, input).inspect_err(|_| {
+            // The link ends with this. What comes from the operator is proposed again on the next one.
+            self.proposed_recommendation = recommendation;
+            self.queued
+                .extend(steps.iter().filter(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. })).cloned());
+        });
+        for noted in applied? {
             self.note(party, noted);
         }
         if party.objects.view() == view { Ok(()) } else { Err("its view differs from ours") }
@@ -798,8 +805,9 @@ impl Sequencer {
         let mut effects = Effects::default();
         party.adopt_newer_set(&their_set)?;
         let epoch = party.membership.epoch().max(their_epoch);
-        party.membership.raise_epoch(epoch, party.env.clocks.unix)?;
-        party.objects.saw(high_water, party.env.clocks.unix)?;
+        let (slots, now) = (party.membership.set().slots.len(), party.env.clocks.unix);
+        party.objects.saw(high_water, slots, (Heard::First, now))?;
+        party.membership.raise_epoch(epoch, Heard::First, now)?;
         let (drop, differ) = party.objects.compare(&theirs, &mut effects);
         party.reset_view();
         self.conclusion = Some(Conclusion { drop, differ, effects });
@@ -816,6 +824,12 @@ impl Sequencer {
         }
         party.agreed(&conclusion.effects);
         self.comparisons.agreed(party);
+        // What is said of batches up to here is compared by digests. Some of them party 2 may have made, which was not known before.
+        let agreed = party.batches.seq();
+        self.foreign.retain(|_, (from, to)| {
+            *from = agreed.max(*from);
+            *from < *to
+        });
         self.doubt_stores(party);
         // What waits here is given time again: party 2 reports only now what it holds.
         party.objects.restart_waits(party.env.now());
@@ -1070,11 +1084,11 @@ impl Sequencer {
     /// It holds nothing that could be compared, and the next batch has a number that it takes.
     ///
     /// # Errors
-    /// No clock has reached the number, or the member says such a thing for the second time: it errs.
+    /// No clock has reached the number: the member errs.
     fn is_foreign(&mut self, party: &mut State, slot: u32, took: u64) -> Result<bool, &'static str> {
         let last = party.batches.newest();
         if took > last {
-            if is_leap(took, party.env.clocks.unix) || self.foreign.contains_key(&slot) {
+            if is_leap(took, Heard::First, party.env.clocks.unix) {
                 return Err("it says that it took a batch that was never made");
             }
             self.foreign.insert(slot, (last, took));
@@ -1089,7 +1103,8 @@ impl Sequencer {
         let Some(theirs) = party.links.peer_hello().map(|hello| hello.store.stored) else { return };
         let (took, slot) = self.newest_taken;
         let holds = party.objects.store().stored.max(theirs);
-        if took > holds && !std::mem::replace(&mut self.doubts_stores, true) {
+        // Stores that hold nothing are new: their operators know.
+        if holds > 0 && took > holds && !std::mem::replace(&mut self.doubts_stores, true) {
             party.event(PartyEvent::OlderStores { slot, took, holds });
         }
     }
