@@ -138,22 +138,16 @@ fn read_burst(
 /// not tried, so that neither keys nor directories multiply the work that a hop may cost.
 pub const MAX_TRIES: usize = 8;
 
-/// What the signatures of a burst cost, in units of some 25 microseconds of a thread.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct VerificationWork {
-    /// Signatures that were verified, right or wrong.
-    pub verified: u64,
-    /// What they cost.
-    pub units: u64,
-    /// What hops cost for which no signature was right.
-    pub wrong: u64,
-}
-
-impl VerificationWork {
-    pub(crate) fn add(&mut self, other: &VerificationWork) {
-        self.verified += other.verified;
-        self.units += other.units;
-        self.wrong += other.wrong;
+wayleave_core::counters! {
+    /// What the signatures of a burst cost, in units of some 25 microseconds of a thread.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct VerificationWork {
+        /// Signatures that were verified, right or wrong.
+        pub verified: u64,
+        /// What they cost.
+        pub units: u64,
+        /// What hops cost for which no signature was right.
+        pub wrong: u64,
     }
 }
 

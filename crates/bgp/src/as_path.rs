@@ -6,43 +6,22 @@ use wayleave_core::Asn;
 
 use crate::{Fault, wire};
 
-/// The type of a segment (RFC 4271 section 4.3, RFC 5065 section 3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum SegmentKind {
-    /// Type 1: AS numbers in no order.
-    Set,
-    /// Type 2: AS numbers, last traversed first.
-    Sequence,
-    /// Type 3: a sequence within the local confederation.
-    ConfedSequence,
-    /// Type 4: a set within the local confederation.
-    ConfedSet,
+wayleave_core::numbered! {
+    /// The type of a segment (RFC 4271 section 4.3, RFC 5065 section 3).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+    pub enum SegmentKind {
+        /// Type 1: AS numbers in no order.
+        Set = 1,
+        /// Type 2: AS numbers, last traversed first.
+        Sequence = 2,
+        /// Type 3: a sequence within the local confederation.
+        ConfedSequence = 3,
+        /// Type 4: a set within the local confederation.
+        ConfedSet = 4,
+    }
 }
 
 impl SegmentKind {
-    /// The octet on the wire.
-    #[must_use]
-    pub fn octet(self) -> u8 {
-        match self {
-            SegmentKind::Set => 1,
-            SegmentKind::Sequence => 2,
-            SegmentKind::ConfedSequence => 3,
-            SegmentKind::ConfedSet => 4,
-        }
-    }
-
-    /// From the octet on the wire.
-    #[must_use]
-    pub fn from_octet(octet: u8) -> Option<Self> {
-        match octet {
-            1 => Some(SegmentKind::Set),
-            2 => Some(SegmentKind::Sequence),
-            3 => Some(SegmentKind::ConfedSequence),
-            4 => Some(SegmentKind::ConfedSet),
-            _ => None,
-        }
-    }
-
     /// Whether only members of one confederation may see it.
     #[must_use]
     pub fn is_confederation(self) -> bool {

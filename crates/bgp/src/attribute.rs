@@ -152,34 +152,17 @@ impl fmt::Debug for AttributeFlags {
     }
 }
 
-/// ORIGIN's three values (RFC 4271 section 5.1.1), best first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Origin {
-    /// Interior to the originating AS.
-    Igp,
-    /// Learned by EGP.
-    Egp,
-    /// By other means.
-    Incomplete,
-}
-
-impl Origin {
-    /// The octet on the wire.
-    #[must_use]
-    pub fn octet(self) -> u8 {
-        self as u8
-    }
-
-    /// From the octet on the wire.
-    #[must_use]
-    pub fn from_octet(octet: u8) -> Option<Self> {
-        match octet {
-            0 => Some(Origin::Igp),
-            1 => Some(Origin::Egp),
-            2 => Some(Origin::Incomplete),
-            _ => None,
-        }
+wayleave_core::numbered! {
+    /// ORIGIN's three values (RFC 4271 section 5.1.1), best first.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Origin {
+        /// Interior to the originating AS.
+        Igp = 0,
+        /// Learned by EGP.
+        Egp = 1,
+        /// By other means.
+        Incomplete = 2,
     }
 }
 

@@ -77,47 +77,35 @@ impl Default for Options {
     }
 }
 
-/// A step of the process, in the order in which they are taken.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Step {
-    /// Highest degree of preference (RFC 4271 section 9.1.1).
-    LocalPref,
-    /// Shortest AS path (section 9.1.2.2 a).
-    AsPathLength,
-    /// Lowest origin (b).
-    Origin,
-    /// Lowest MED within one neighbouring AS (c).
-    Med,
-    /// External before internal (d).
-    External,
-    /// Lowest interior cost to the next hop (e).
-    IgpMetric,
-    /// Lowest BGP identifier, or originator identifier (f; RFC 4456 section 9).
-    RouterId,
-    /// Shortest cluster list (RFC 4456 section 9).
-    ClusterListLength,
-    /// Lowest peer address (g).
-    PeerAddress,
-    /// Lowest path identifier: one peer's paths that agree in all else (our own step, so that ranks never depend on the
-    /// order of arrival).
-    PathId,
+wayleave_core::named! {
+    /// A step of the process, in the order in which they are taken.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub enum Step {
+        /// Highest degree of preference (RFC 4271 section 9.1.1).
+        LocalPref = "local preference",
+        /// Shortest AS path (section 9.1.2.2 a).
+        AsPathLength = "AS path length",
+        /// Lowest origin (b).
+        Origin = "origin",
+        /// Lowest MED within one neighbouring AS (c).
+        Med = "MED",
+        /// External before internal (d).
+        External = "external over internal",
+        /// Lowest interior cost to the next hop (e).
+        IgpMetric = "interior cost to the next hop",
+        /// Lowest BGP identifier, or originator identifier (f; RFC 4456 section 9).
+        RouterId = "router identifier",
+        /// Shortest cluster list (RFC 4456 section 9).
+        ClusterListLength = "cluster list length",
+        /// Lowest peer address (g).
+        PeerAddress = "peer address",
+        /// Lowest path identifier: one peer's paths that agree in all else (our own step, so that ranks never depend on the
+        /// order of arrival).
+        PathId = "path identifier",
+    }
 }
 
 impl Step {
-    /// Every step, first to last.
-    pub const ALL: [Step; 10] = [
-        Step::LocalPref,
-        Step::AsPathLength,
-        Step::Origin,
-        Step::Med,
-        Step::External,
-        Step::IgpMetric,
-        Step::RouterId,
-        Step::ClusterListLength,
-        Step::PeerAddress,
-        Step::PathId,
-    ];
-
     /// `Less` if `a` is preferred at this step alone.
     fn compare(self, a: &Candidate, b: &Candidate, options: &Options) -> Ordering {
         let local_pref = |c: &Candidate| c.local_pref.unwrap_or(options.default_local_pref);
@@ -161,18 +149,7 @@ impl Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Step::LocalPref => "local preference",
-            Step::AsPathLength => "AS path length",
-            Step::Origin => "origin",
-            Step::Med => "MED",
-            Step::External => "external over internal",
-            Step::IgpMetric => "interior cost to the next hop",
-            Step::RouterId => "router identifier",
-            Step::ClusterListLength => "cluster list length",
-            Step::PeerAddress => "peer address",
-            Step::PathId => "path identifier",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -6,40 +6,15 @@ use crate::{EncodeError, Notification, Open, RefreshKind, RouteRefresh, SessionP
 /// Octets of a header.
 pub(crate) const HEADER_LEN: usize = 19;
 
-/// The type of a message.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub enum MessageType {
-    Open,
-    Update,
-    Notification,
-    Keepalive,
-    RouteRefresh,
-}
-
-impl MessageType {
-    /// The octet on the wire.
-    #[must_use]
-    pub fn octet(self) -> u8 {
-        match self {
-            MessageType::Open => 1,
-            MessageType::Update => 2,
-            MessageType::Notification => 3,
-            MessageType::Keepalive => 4,
-            MessageType::RouteRefresh => 5,
-        }
-    }
-
-    /// From the octet on the wire.
-    #[must_use]
-    pub fn from_octet(octet: u8) -> Option<Self> {
-        match octet {
-            1 => Some(MessageType::Open),
-            2 => Some(MessageType::Update),
-            3 => Some(MessageType::Notification),
-            4 => Some(MessageType::Keepalive),
-            5 => Some(MessageType::RouteRefresh),
-            _ => None,
-        }
+wayleave_core::numbered! {
+    /// The type of a message.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+    pub enum MessageType {
+        Open = 1,
+        Update = 2,
+        Notification = 3,
+        Keepalive = 4,
+        RouteRefresh = 5,
     }
 }
 

@@ -6,32 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::AttributeCode;
 
-/// What follows from a fault, from the mildest to the strongest; the strongest of an UPDATE applies (RFC 7606
-/// section 3 (h)).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Action {
-    /// The prefix is ignored, the rest counts (RFC 4271 section 6.3, on semantically wrong prefixes).
-    IgnorePrefix,
-    /// The routes of a family that was not agreed are ignored, the rest counts.
-    IgnoreFamily,
-    /// The attribute is dropped, the rest counts.
-    DiscardAttribute,
-    /// The announced routes are withdrawn instead.
-    TreatAsWithdraw,
-    /// The session ends with a NOTIFICATION.
-    SessionReset,
+wayleave_core::named! {
+    /// What follows from a fault, from the mildest to the strongest; the strongest of an UPDATE applies (RFC 7606
+    /// section 3 (h)).
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Action {
+        /// The prefix is ignored, the rest counts (RFC 4271 section 6.3, on semantically wrong prefixes).
+        IgnorePrefix = "prefix ignored",
+        /// The routes of a family that was not agreed are ignored, the rest counts.
+        IgnoreFamily = "family ignored",
+        /// The attribute is dropped, the rest counts.
+        DiscardAttribute = "attribute discarded",
+        /// The announced routes are withdrawn instead.
+        TreatAsWithdraw = "treated as withdraw",
+        /// The session ends with a NOTIFICATION.
+        SessionReset = "session reset",
+    }
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Action::IgnorePrefix => "prefix ignored",
-            Action::IgnoreFamily => "family ignored",
-            Action::DiscardAttribute => "attribute discarded",
-            Action::TreatAsWithdraw => "treated as withdraw",
-            Action::SessionReset => "session reset",
-        })
+        f.write_str(self.name())
     }
 }
 

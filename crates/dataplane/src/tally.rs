@@ -44,6 +44,26 @@ pub struct TallyStart {
     pub batch: u64,
 }
 
+/// What an account has sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Total {
+    pub packets: u128,
+    /// Octets of IP packets, headers included.
+    pub octets: u128,
+}
+
+impl Total {
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
+    }
+
+    #[must_use]
+    pub fn greatest(self, other: Self) -> Self {
+        Self { packets: self.packets.max(other.packets), octets: self.octets.max(other.octets) }
+    }
+}
+
 /// The total of an account.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TallyEntry {

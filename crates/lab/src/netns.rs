@@ -13,33 +13,33 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::openbgpd;
-
 /// Environment variable with the rung, inside the namespaces.
 const RUNG_VARIABLE: &str = "WAYLEAVE_LAB_RUNG";
 
 /// The directory of `ip netns`; on a private tmpfs.
 const NAMES: &str = "/run/netns";
+/// The user that OpenBGPD changes to. In the laboratory's namespaces this is root, since they have no other.
+const OPENBGPD_USER: &str = "_openbgpd";
+/// That user's home, in which OpenBGPD confines itself; on the laboratory's private `/run`.
+pub const OPENBGPD_HOME: &str = "/run/openbgpd";
 
-/// How much of a laboratory is real, from the highest rung to the lowest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Rung {
-    /// Real routers in namespaces created by root.
-    Root,
-    /// Real routers in namespaces inside a user namespace; needs no privileges.
-    Rootless,
-    /// The laboratory's own BGP speakers on loopback; the daemons and TLS are real.
-    Simulated,
+wayleave_core::named! {
+    /// How much of a laboratory is real, from the highest rung to the lowest.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Rung {
+        /// Real routers in namespaces created by root.
+        Root = "root",
+        /// Real routers in namespaces inside a user namespace; needs no privileges.
+        Rootless = "rootless",
+        /// The laboratory's own BGP speakers on loopback; the daemons and TLS are real.
+        Simulated = "simulated",
+    }
 }
 
 impl fmt::Display for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Rung::Root => "root",
-            Rung::Rootless => "rootless",
-            Rung::Simulated => "simulated",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -47,12 +47,8 @@ impl std::str::FromStr for Rung {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "root" => Ok(Rung::Root),
-            "rootless" => Ok(Rung::Rootless),
-            "simulated" => Ok(Rung::Simulated),
-            _ => Err(format!("`{text}` is not a rung (root, rootless, simulated)")),
-        }
+        let unknown = || format!("`{text}` is not a rung (root, rootless, simulated)");
+        Rung::ALL.into_iter().find(|rung| rung.name() == text).ok_or_else(unknown)
     }
 }
 
@@ -384,7 +380,7 @@ fn make_private_folders() -> io::Result<()> {
     }
     fs::create_dir_all(NAMES)?;
     fs::create_dir_all("/run/lab")?;
-    let (user, home) = (openbgpd::USER, openbgpd::HOME);
+    let (user, home) = (OPENBGPD_USER, OPENBGPD_HOME);
     let more = [
         ("group", format!("frrvty:x:0:\nfrr:x:0:\n{user}:x:0:\n")),
         ("passwd", format!("{user}:x:0:0::{home}:/bin/false\n")),

@@ -84,15 +84,6 @@ impl RouterConfig {
         self
     }
 
-    /// Sets the port of the neighbour added last.
-    #[must_use]
-    pub fn at_port(mut self, port: u16) -> Self {
-        if let Some(last) = self.neighbours.last_mut() {
-            last.port = port;
-        }
-        self
-    }
-
     /// Sends each of `prefixes` in an UPDATE of its own to the neighbour added last.
     #[must_use]
     pub fn one_by_one(mut self, prefixes: &[Prefix]) -> Self {

@@ -84,12 +84,6 @@ impl<P: Party> Share<P> {
     pub fn rows(&self) -> &BitRows {
         &self.rows
     }
-
-    /// The bits, by value.
-    #[must_use]
-    pub fn into_rows(self) -> BitRows {
-        self.rows
-    }
 }
 
 impl<P: Party> fmt::Debug for Share<P> {

@@ -33,6 +33,18 @@ pub fn standard_scheme(suite: SuiteId, seed: &Secret<32>) -> Option<Box<dyn Sche
     }))
 }
 
+/// A key of `asn` that `view` knows for ever, at its first slot, and its leaf.
+pub(crate) fn registered(suite: &dyn Suite, seed: &Secret<32>, asn: Asn, view: &mut View) -> (KeyRing, Leaf) {
+    let mut key = suite.generate(seed);
+    key.set_slot(Some(0));
+    let public = key.public().to_vec();
+    view.add_key(asn, RegisteredKey { suite: suite.id(), public, not_before: 0, not_after: u64::MAX });
+    let pair = KeyPair { suite: suite.id(), key, registered: true };
+    let least = suite.strength() / 16 * 16;
+    let leaf = Leaf::new(&[pair.leaf_key()], least, false).expect("one key of a known suite is a leaf");
+    (KeyRing { pairs: vec![pair] }, leaf)
+}
+
 struct Standard {
     suite: &'static dyn Suite,
     seed: Secret<32>,
@@ -63,15 +75,8 @@ impl Standard {
         let Self { suite, seed, view, .. } = self;
         self.nodes.entry(asn).or_insert_with(|| {
             let seed = hash("wayleave/attestation/scheme/v1", &[seed.expose(), &asn.0.to_be_bytes()]);
-            let mut key = suite.generate(&Secret::new(seed));
-            key.set_slot(Some(0));
-            let public = key.public().to_vec();
-            view.add_key(asn, RegisteredKey { suite: suite.id(), public, not_before: 0, not_after: u64::MAX });
-            let pair = KeyPair { suite: suite.id(), key, registered: true };
-            // One key of a known suite is always a leaf.
-            let least = suite.strength() / 16 * 16;
-            let leaf = Leaf::new(&[pair.leaf_key()], least, false).unwrap_or_else(|_| Leaf::keyless());
-            Node { ring: KeyRing { pairs: vec![pair] }, leaf, slot: 0 }
+            let (ring, leaf) = registered(*suite, &Secret::new(seed), asn, view);
+            Node { ring, leaf, slot: 0 }
         })
     }
 }

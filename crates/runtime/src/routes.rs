@@ -198,16 +198,6 @@ impl Routes {
         self.request(NEW_ROUTE, REPLACE_CREATE, &body)
     }
 
-    /// Takes [`Routes::add_blackhole`] back. A route that is not there is no error.
-    ///
-    /// # Errors
-    /// What the system said.
-    pub fn remove_blackhole(&mut self, prefix: &Prefix) -> io::Result<()> {
-        let mut body = head(prefix, BLACKHOLE, 0);
-        attribute(&mut body, attribute::PRIORITY, &WORST.to_ne_bytes());
-        absent_is_gone(self.request(DELETE_ROUTE, 0, &body))
-    }
-
     fn request(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence += 1;
         let mut message = Vec::with_capacity(16 + body.len());

@@ -62,30 +62,22 @@ pub fn principals(totals: &BTreeMap<(ChargedAccount, RouterNumber), Usage>) -> B
     totals.keys().filter_map(|(key, _)| record::decode(&key.0)).map(|charge| charge.principal).collect()
 }
 
-/// By what a statement has its lines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum By {
-    /// Who pays.
-    Principal,
-    /// Delegations and sub-delegations of each principal.
-    Delegation,
-    /// Key epochs, which begin and end with the interval of a capability.
-    Epoch,
-    /// Routers that reported it, for each principal.
-    Router,
+wayleave_core::named! {
+    /// By what a statement has its lines.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+    pub enum By {
+        /// Who pays.
+        Principal = "principal",
+        /// Delegations and sub-delegations of each principal.
+        Delegation = "delegation",
+        /// Key epochs, which begin and end with the interval of a capability.
+        Epoch = "epoch",
+        /// Routers that reported it, for each principal.
+        Router = "router",
+    }
 }
 
 impl By {
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Principal => "principal",
-            Self::Delegation => "delegation",
-            Self::Epoch => "epoch",
-            Self::Router => "router",
-        }
-    }
-
     /// All columns of a statement.
     pub fn all_columns(self) -> Vec<&'static str> {
         self.columns().iter().copied().chain(["late", "packets", "octets"]).collect()

@@ -140,7 +140,7 @@ impl Proxy {
             for class in pair.incoming.iter().filter_map(|(_, route)| route.result) {
                 *classes.entry(class.name()).or_default() += 1;
             }
-            counts.add(&pair.counts);
+            counts += pair.counts;
             let of_pair = memory_of(pair);
             MemoryUse::add(&mut memory, &of_pair);
             PairStatus {

@@ -82,35 +82,25 @@ impl PeerAsn {
     }
 }
 
-/// Our role towards the peer (RFC 9234 section 4.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// We sell transit to the peer.
-    Provider,
-    /// We are a route server, the peer a client.
-    RouteServer,
-    /// The peer is a route server.
-    RouteServerClient,
-    /// We buy transit from the peer.
-    Customer,
-    /// Equals.
-    Peer,
+wayleave_core::numbered! {
+    /// Our role towards the peer (RFC 9234 section 4.1).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Role {
+        /// We sell transit to the peer.
+        Provider = 0,
+        /// We are a route server, the peer a client.
+        RouteServer = 1,
+        /// The peer is a route server.
+        RouteServerClient = 2,
+        /// We buy transit from the peer.
+        Customer = 3,
+        /// Equals.
+        Peer = 4,
+    }
 }
 
 impl Role {
-    /// The octet on the wire.
-    #[must_use]
-    pub fn octet(self) -> u8 {
-        match self {
-            Role::Provider => 0,
-            Role::RouteServer => 1,
-            Role::RouteServerClient => 2,
-            Role::Customer => 3,
-            Role::Peer => 4,
-        }
-    }
-
     /// What the peer must be if we are this (RFC 9234 section 4.2, table 2).
     #[must_use]
     pub fn counterpart(self) -> Role {

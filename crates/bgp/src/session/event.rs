@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::Ipv4Addr;
-use std::ops::AddAssign;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -259,24 +258,15 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Messages by type.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct MessageCounts {
-    pub open: u64,
-    pub update: u64,
-    pub notification: u64,
-    pub keepalive: u64,
-    pub route_refresh: u64,
-}
-
-impl AddAssign for MessageCounts {
-    fn add_assign(&mut self, other: Self) {
-        let Self { open, update, notification, keepalive, route_refresh } = other;
-        self.open += open;
-        self.update += update;
-        self.notification += notification;
-        self.keepalive += keepalive;
-        self.route_refresh += route_refresh;
+wayleave_core::counters! {
+    /// Messages by type.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+    pub struct MessageCounts {
+        pub open: u64,
+        pub update: u64,
+        pub notification: u64,
+        pub keepalive: u64,
+        pub route_refresh: u64,
     }
 }
 
@@ -292,67 +282,34 @@ impl MessageCounts {
     }
 }
 
-/// What a session has counted since its construction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Counters {
-    /// Messages received whole.
-    pub received: MessageCounts,
-    pub sent: MessageCounts,
-    pub octets_received: u64,
-    pub octets_sent: u64,
-    /// Times the session was Established.
-    pub established: u64,
-    /// Attempts to connect.
-    pub connects: u64,
-    /// Connections refused at once: in Idle, or one too many.
-    pub refused: u64,
-    /// Connections closed by collision resolution.
-    pub collisions: u64,
-    /// NOTIFICATIONs sent because the peer erred.
-    pub peer_errors: u64,
-    /// UPDATEs with a fault that did not end the session (RFC 7606).
-    pub malformed_updates: u64,
-    /// Of those: their routes were withdrawn.
-    pub treated_as_withdraw: u64,
-    /// Of those: at worst an attribute was discarded.
-    pub attributes_discarded: u64,
-    /// ROUTE-REFRESH of a family or kind that was not agreed, ignored.
-    pub refreshes_ignored: u64,
-    /// Messages given to send while not Established, dropped.
-    pub dropped: u64,
-}
-
-impl AddAssign for Counters {
-    fn add_assign(&mut self, other: Self) {
-        let Self {
-            received,
-            sent,
-            octets_received,
-            octets_sent,
-            established,
-            connects,
-            refused,
-            collisions,
-            peer_errors,
-            malformed_updates,
-            treated_as_withdraw,
-            attributes_discarded,
-            refreshes_ignored,
-            dropped,
-        } = other;
-        self.received += received;
-        self.sent += sent;
-        self.octets_received += octets_received;
-        self.octets_sent += octets_sent;
-        self.established += established;
-        self.connects += connects;
-        self.refused += refused;
-        self.collisions += collisions;
-        self.peer_errors += peer_errors;
-        self.malformed_updates += malformed_updates;
-        self.treated_as_withdraw += treated_as_withdraw;
-        self.attributes_discarded += attributes_discarded;
-        self.refreshes_ignored += refreshes_ignored;
-        self.dropped += dropped;
+wayleave_core::counters! {
+    /// What a session has counted since its construction.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+    pub struct Counters {
+        /// Messages received whole.
+        pub received: MessageCounts,
+        pub sent: MessageCounts,
+        pub octets_received: u64,
+        pub octets_sent: u64,
+        /// Times the session was Established.
+        pub established: u64,
+        /// Attempts to connect.
+        pub connects: u64,
+        /// Connections refused at once: in Idle, or one too many.
+        pub refused: u64,
+        /// Connections closed by collision resolution.
+        pub collisions: u64,
+        /// NOTIFICATIONs sent because the peer erred.
+        pub peer_errors: u64,
+        /// UPDATEs with a fault that did not end the session (RFC 7606).
+        pub malformed_updates: u64,
+        /// Of those: their routes were withdrawn.
+        pub treated_as_withdraw: u64,
+        /// Of those: at worst an attribute was discarded.
+        pub attributes_discarded: u64,
+        /// ROUTE-REFRESH of a family or kind that was not agreed, ignored.
+        pub refreshes_ignored: u64,
+        /// Messages given to send while not Established, dropped.
+        pub dropped: u64,
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use wayleave_core::{IdentityKey, InnerPrefixes};
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::icing::header::NodeId;
 use wayleave_packet::icing::mint::EpochKey;
 
 use crate::advert::Advert;
@@ -94,12 +93,5 @@ impl Realm {
     #[must_use]
     pub fn named(&self, name: &Name) -> Option<(&IdentityKey, &Arc<Member>)> {
         self.nodes.get_key_value(self.names.get(name)?)
-    }
-
-    /// Who has this node ID.
-    #[must_use]
-    pub fn by_id(&self, id: &NodeId) -> Option<IdentityKey> {
-        let has = |member: &Member| member.ids.iter().any(|key| key.node == *id);
-        self.nodes.iter().find(|(_, member)| has(member)).map(|(identity, _)| *identity)
     }
 }

@@ -7,18 +7,20 @@ use super::inner::{self, Inner, TCP, UDP};
 pub const HEADER: usize = 10;
 const NEEDS_CHECKSUM: u8 = 1;
 
-/// What a packet stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Kind {
-    /// Itself.
-    #[default]
-    Packet,
-    /// TCP segments over IPv4.
-    Tcp4,
-    /// TCP segments over IPv6.
-    Tcp6,
-    /// UDP datagrams (`GSO_UDP_L4`).
-    Udp,
+wayleave_core::numbered! {
+    /// What a packet stands for.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub enum Kind {
+        /// Itself.
+        #[default]
+        Packet = 0,
+        /// TCP segments over IPv4.
+        Tcp4 = 1,
+        /// TCP segments over IPv6.
+        Tcp6 = 4,
+        /// UDP datagrams (`GSO_UDP_L4`).
+        Udp = 5,
+    }
 }
 
 /// The `virtio_net_hdr` of a packet (Virtual I/O Device 1.2, section 5.1.6), in the machine's own order of octets.
@@ -41,13 +43,7 @@ impl Offload {
     pub fn decode(octets: &[u8; HEADER]) -> Option<Self> {
         let word = |at: usize| u16::from_ne_bytes([octets[at], octets[at + 1]]);
         // 0x80: ECN, which changes nothing here.
-        let kind = match octets[1] & 0x7f {
-            0 => Kind::Packet,
-            1 => Kind::Tcp4,
-            4 => Kind::Tcp6,
-            5 => Kind::Udp,
-            _ => return None,
-        };
+        let kind = Kind::from_octet(octets[1] & 0x7f)?;
         let needs_checksum = octets[0] & NEEDS_CHECKSUM != 0;
         Some(Self { needs_checksum, kind, header_length: word(2), size: word(4), checksum: (word(6), word(8)) })
     }
@@ -57,12 +53,7 @@ impl Offload {
     pub fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[0] = if self.needs_checksum { NEEDS_CHECKSUM } else { 0 };
-        out[1] = match self.kind {
-            Kind::Packet => 0,
-            Kind::Tcp4 => 1,
-            Kind::Tcp6 => 4,
-            Kind::Udp => 5,
-        };
+        out[1] = self.kind.octet();
         for (at, word) in [(2, self.header_length), (4, self.size), (6, self.checksum.0), (8, self.checksum.1)] {
             out[at..at + 2].copy_from_slice(&word.to_ne_bytes());
         }

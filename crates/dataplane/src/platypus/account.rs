@@ -15,9 +15,9 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
 
 use super::revocation::pack_fields;
-pub use super::totals::Total;
 use super::totals::Totals;
 use crate::replay::Partition;
+pub use crate::tally::Total;
 
 /// Whether a packet was charged to its account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

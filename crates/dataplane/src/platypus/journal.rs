@@ -19,7 +19,7 @@ use wayleave_crypto::hash;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::verify::Charge;
 
-use super::totals::Total;
+use crate::tally::Total;
 
 /// Octets of a record.
 pub const RECORD: usize = BODY + SUM;

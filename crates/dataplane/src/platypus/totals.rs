@@ -3,16 +3,9 @@
 use std::hash::{BuildHasher, Hasher};
 
 use crate::lanes::prefetch;
+use crate::tally::Total;
 
 use super::revocation::MixHasher;
-
-/// What one account has sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Total {
-    pub packets: u128,
-    /// Octets of IP packets, headers included.
-    pub octets: u128,
-}
 
 /// Keys have 127 bits; this one marks a line that is in use.
 const USED: u128 = 1 << 127;

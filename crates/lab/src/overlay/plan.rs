@@ -35,13 +35,15 @@ pub const MAX_DELAY_MS: u64 = 2_000;
 /// How long consents last, if the file does not say.
 const CONSENT_SECS: u64 = 60;
 
-/// What `to` is to `from`, as in `overlay.neighbour`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Relationship {
-    Provider,
-    Peer,
-    Customer,
+wayleave_core::named! {
+    /// What `to` is to `from`, as in `overlay.neighbour`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Relationship {
+        Provider = "provider",
+        Peer = "peer",
+        Customer = "customer",
+    }
 }
 
 impl Relationship {
@@ -52,16 +54,6 @@ impl Relationship {
             Self::Provider => Self::Customer,
             Self::Peer => Self::Peer,
             Self::Customer => Self::Provider,
-        }
-    }
-
-    /// As in configurations.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Provider => "provider",
-            Self::Peer => "peer",
-            Self::Customer => "customer",
         }
     }
 }

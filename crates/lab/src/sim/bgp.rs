@@ -205,12 +205,6 @@ impl Sim {
         Some(self.ports.as_ref()?.ports.get(&slot)?.router.peer.counters())
     }
 
-    /// Counters of the sessions of the proxy of `slot` since its last start.
-    #[must_use]
-    pub fn proxy_counters(&self, slot: u32) -> Option<Counters> {
-        Some(self.ports.as_ref()?.ports.get(&slot)?.proxy.as_ref()?.counters())
-    }
-
     /// Resets the connection between the router of `slot` and its member; both ends notice at once.
     pub fn cut_router(&mut self, slot: u32) {
         let Some(port) = self.port(slot) else { return };
@@ -242,15 +236,6 @@ impl Sim {
             port.shut = true;
             let reason = StopReason::Shutdown("shut by a test".to_owned());
             self.session_input(slot, End::Router, SessionInput::Stop(Stop { administrative: true, reason }));
-            self.drain_port(slot);
-        }
-    }
-
-    /// The operator of the router of `slot` starts the session again.
-    pub fn open_router(&mut self, slot: u32) {
-        if let Some(port) = self.port(slot) {
-            port.shut = false;
-            self.session_input(slot, End::Router, SessionInput::Start);
             self.drain_port(slot);
         }
     }

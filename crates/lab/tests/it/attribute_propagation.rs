@@ -25,9 +25,9 @@ use wayleave_lab::router_config::RouterConfig;
 use wayleave_lab::routers::{BIRD, FRR, Installation, Release, RouterPackage, default_cache, fetch_from, fetched_from};
 use wayleave_lab::speaker::{Identity, Routes, Speaker};
 use wayleave_lab::table::Router;
-use wayleave_lab::{gobgp, openbgpd};
 
 use crate::common::routers::{ROUTER_TIMEOUT, routers};
+use crate::common::{gobgp, openbgpd};
 
 /// How long a router may take to pass on a route that it passes on at all.
 const PASSED_ON: Duration = Duration::from_secs(8);

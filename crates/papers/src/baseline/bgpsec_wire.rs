@@ -2,10 +2,6 @@
 
 use wayleave_core::{Asn, Prefix};
 
-/// The attribute's type (RFC 8205 section 3).
-pub const ATTRIBUTE_TYPE: u8 = 33;
-/// Optional, not transitive, with an extended length.
-pub const ATTRIBUTE_FLAGS: u8 = 0x90;
 /// ECDSA over P-256 with SHA-256 (RFC 8608 section 2.1).
 pub const SUITE_ECDSA_P256: u8 = 1;
 /// Octets of a subject key identifier.

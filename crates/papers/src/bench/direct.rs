@@ -33,14 +33,11 @@ impl Announced {
     pub fn new(members: usize, number: u64) -> Self {
         let members = members.clamp(1, MAX_SLOTS);
         let signing = SigningKey::from_seed(&Secret::new([5; 32]));
-        let prefix = Prefix::truncated([203, 0, 113, 0].into(), 24).expect("24 bits fit");
-        let kind = Kind::Announce { prefixes: vec![Nlri::new(prefix)] };
-        let description = Description { slot: 1, set: 1, epoch: 1, version: number + 1, salt: [9; 32], kind };
         let mut fresh = Fresh { key: [1; 16], seed: [2; 32], openings: [[3; 32], [4; 32]] };
         fresh.seed[..8].copy_from_slice(&number.to_be_bytes());
-        let exported: Vec<bool> = (0..members).map(|slot| slot % 3 != 0).collect();
         let route = (&[7; ATTRIBUTES][..], &[0; 32]);
-        let sealed = announce(ExportMode::Direct, EXCHANGE, description, route, &exported, &fresh, &signing);
+        let exported = exported(members);
+        let sealed = announce(ExportMode::Direct, EXCHANGE, description(number), route, &exported, &fresh, &signing);
         Self { members: u32::try_from(members).unwrap_or(u32::MAX), key: signing.verifying_key(), sealed }
     }
 
@@ -68,6 +65,18 @@ impl Announced {
     }
 }
 
+/// What is said of route number `number`.
+fn description(number: u64) -> Description {
+    let prefix = Prefix::truncated([203, 0, 113, 0].into(), 24).expect("24 bits fit");
+    let kind = Kind::Announce { prefixes: vec![Nlri::new(prefix)] };
+    Description { slot: 1, set: 1, epoch: 1, version: number + 1, salt: [9; 32], kind }
+}
+
+/// Two of three members may have it.
+fn exported(members: usize) -> Vec<bool> {
+    (0..members).map(|slot| slot % 3 != 0).collect()
+}
+
 /// Announces one route to `members` members, `repetitions` times. `clock` is any monotonic clock.
 ///
 /// # Panics
@@ -75,19 +84,11 @@ impl Announced {
 pub fn run(members: usize, repetitions: usize, clock: &mut dyn FnMut() -> Duration) -> Report {
     let members = members.clamp(1, MAX_SLOTS);
     let signing = SigningKey::from_seed(&Secret::new([5; 32]));
-    let exported: Vec<bool> = (0..members).map(|slot| slot % 3 != 0).collect();
+    let exported = exported(members);
     let attributes = [7; ATTRIBUTES];
-    let prefix = Prefix::truncated([203, 0, 113, 0].into(), 24).expect("24 bits fit");
     let (mut online, mut octets) = (Vec::new(), 0);
     for number in 0..repetitions {
-        let description = Description {
-            slot: 1,
-            set: 1,
-            epoch: 1,
-            version: number as u64 + 1,
-            salt: [9; 32],
-            kind: Kind::Announce { prefixes: vec![Nlri::new(prefix)] },
-        };
+        let description = description(number as u64);
         let mut fresh = Fresh { key: [0; 16], seed: [0; 32], openings: [[3; 32], [4; 32]] };
         fresh.key[..8].copy_from_slice(&(number as u64).to_be_bytes());
         fresh.seed[..8].copy_from_slice(&(number as u64).to_be_bytes());

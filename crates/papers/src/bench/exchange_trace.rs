@@ -1,6 +1,8 @@
 //! A table and two hours of UPDATEs of an exchange with the moments that the SIXPACK paper publishes of its own (section 7.1), which is not
 //! public. What the paper does not say is marked as ours.
 
+use super::attestation::workload::Random;
+
 /// Members of its exchange: "more than 600".
 pub const MEMBERS: usize = 600;
 /// Prefixes of its table: about 240,000.
@@ -39,27 +41,6 @@ pub struct Trace {
     pub events: Vec<Event>,
 }
 
-/// Numbers from a seed (SplitMix64, by Steele, Lea and Flood).
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
-
 /// The value at `unit` of a distribution whose quantiles are given, on straight lines between them.
 fn quantile(points: &[(f64, f64)], unit: f64) -> usize {
     let between = points.windows(2).find(|pair| unit <= pair[1].0).unwrap_or(&points[points.len() - 2..]);
@@ -93,7 +74,7 @@ fn weight(member: usize, members: usize) -> f64 {
 #[must_use]
 pub fn generate(members: usize, prefixes: usize, most_events: usize, seed: u64) -> Trace {
     let members = members.max(2);
-    let mut draw = Draw(seed);
+    let mut draw = Random::new(seed);
     let mut sums = Vec::with_capacity(members - 1);
     let mut sum = 0.0;
     for member in 0..members - 1 {
@@ -126,7 +107,7 @@ pub fn generate(members: usize, prefixes: usize, most_events: usize, seed: u64) 
     Trace { table, events }
 }
 
-fn events(draw: &mut Draw, table: &[Vec<u32>], of_member: &[Vec<usize>], most: usize) -> Vec<Event> {
+fn events(draw: &mut Random, table: &[Vec<u32>], of_member: &[Vec<usize>], most: usize) -> Vec<Event> {
     let mut absent = std::collections::BTreeSet::new();
     let (mut events, mut done) = (Vec::new(), 0);
     for second in 0..SECONDS {
@@ -137,16 +118,16 @@ fn events(draw: &mut Draw, table: &[Vec<u32>], of_member: &[Vec<usize>], most: u
         let prefixes = quantile(&PREFIXES_A_SECOND, noisy).max(updates);
         let mut sizes = vec![1; updates];
         for _ in updates..prefixes {
-            sizes[draw.below(updates)] += 1;
+            sizes[draw.index(updates)] += 1;
         }
         for size in sizes {
             // A route of the table, and others of its member: who has many, announces much.
-            let holders = &table[draw.below(table.len())];
-            let member = holders[draw.below(holders.len())];
+            let holders = &table[draw.index(table.len())];
+            let member = holders[draw.index(holders.len())];
             let own = &of_member[member as usize];
-            let from = draw.below(own.len());
+            let from = draw.index(own.len());
             let mut event = Event { second, member, announced: Vec::new(), withdrawn: Vec::new(), length: 0 };
-            event.length = 1 + draw.below(5);
+            event.length = 1 + draw.index(5);
             for place in 0..size.min(own.len()) {
                 let number = own[(from + place) % own.len()];
                 let is_absent = absent.remove(&(member, number));

@@ -92,9 +92,8 @@ const CITIES: [(f64, f64); 40] = [
 struct Draw(Random);
 
 impl Draw {
-    /// From zero to below one.
     fn unit(&mut self) -> f64 {
-        (self.0.next() >> 11) as f64 / (1_u64 << 53) as f64
+        self.0.unit()
     }
 
     fn below(&mut self, bound: usize) -> usize {

@@ -1,7 +1,7 @@
 //! The paper's hash: AES-128 in the mode of Matyas, Meyer and Oseas (section V-A, its references 18 and 19).
 //!
-//! `H(x) = E_k(x) xor x` of one block with a constant key `k`. The paper gives no widths. docs/departures.md derives from its
-//! sizes that private values have 16 bytes and inner nodes 8, so that two nodes are one block.
+//! `H(x) = E_k(x) xor x` of one block with a constant key `k`. The paper gives no widths. docs/decisions/0014-kc-mt-and-spv.md derives
+//! from its sizes that private values have 16 bytes and inner nodes 8, so that two nodes are one block.
 
 use sha2::{Digest as _, Sha256};
 use wayleave_crypto::lanes::Aes128;

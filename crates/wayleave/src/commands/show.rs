@@ -33,50 +33,39 @@ pub struct Show {
     pub json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Noun {
-    /// One screen: problems, peers or links, counts; with `--all` everything.
-    Status,
-    /// The other ends of sessions and links.
-    Peers,
-    /// Routes that the role has (party: objects; member: what it installed; attesting proxy: both directions).
-    Routes,
-    /// Members of the exchange (party) or of the realm (servers and nodes of an overlay).
-    Members,
-    /// What happened lately, with the times.
-    Events,
-    /// Public keys in use, the role's own and others'.
-    Keys,
-    /// Packets and octets by account (router).
-    Accounts,
-    /// Signed counts of packets by path and window (ICING node).
-    Reports,
-    /// Neighbours, as their adverts have them (router of an overlay).
-    Neighbours,
-    /// Paths to a host, and whether their nodes consent (router of an overlay); all paths, and what uses them (gateway).
-    Paths,
-    /// Names that have addresses (gateway).
-    Names,
-    /// Routes of waypoints, and who pays at each (stamper).
-    Stamping,
+wayleave_core::named! {
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+    pub enum Noun {
+        /// One screen: problems, peers or links, counts; with `--all` everything.
+        Status = "status",
+        /// The other ends of sessions and links.
+        Peers = "peers",
+        /// Routes that the role has (party: objects; member: what it installed; attesting proxy: both directions).
+        Routes = "routes",
+        /// Members of the exchange (party) or of the realm (servers and nodes of an overlay).
+        Members = "members",
+        /// What happened lately, with the times.
+        Events = "events",
+        /// Public keys in use, the role's own and others'.
+        Keys = "keys",
+        /// Packets and octets by account (router).
+        Accounts = "accounts",
+        /// Signed counts of packets by path and window (ICING node).
+        Reports = "reports",
+        /// Neighbours, as their adverts have them (router of an overlay).
+        Neighbours = "neighbours",
+        /// Paths to a host, and whether their nodes consent (router of an overlay); all paths, and what uses them (gateway).
+        Paths = "paths",
+        /// Names that have addresses (gateway).
+        Names = "names",
+        /// Routes of waypoints, and who pays at each (stamper).
+        Stamping = "stamping",
+    }
 }
 
 impl Noun {
-    pub fn path(self) -> &'static str {
-        match self {
-            Noun::Status => "/api/v1/status",
-            Noun::Peers => "/api/v1/peers",
-            Noun::Routes => "/api/v1/routes",
-            Noun::Members => "/api/v1/members",
-            Noun::Events => "/api/v1/events",
-            Noun::Keys => "/api/v1/keys",
-            Noun::Accounts => "/api/v1/accounts",
-            Noun::Reports => "/api/v1/reports",
-            Noun::Neighbours => "/api/v1/neighbours",
-            Noun::Paths => "/api/v1/paths",
-            Noun::Names => "/api/v1/names",
-            Noun::Stamping => "/api/v1/stamping",
-        }
+    pub fn path(self) -> String {
+        format!("/api/v1/{}", self.name())
     }
 }
 
@@ -101,7 +90,7 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Routes => format!("{}?most={}", command.what.path(), command.most),
         Noun::Reports => format!("{}?most={}&handle={}", command.what.path(), command.most, command.handle),
         Noun::Paths => format!("{}?host={}", command.what.path(), command.host),
-        what => what.path().to_owned(),
+        what => what.path(),
     };
     if command.what == Noun::Status && !command.json {
         return status(command);
@@ -192,7 +181,7 @@ fn status(command: &Show) -> Outcome {
     })?;
     let mut text = overview.text(command.all);
     if command.all {
-        let value = fetch::json(&command.target, command.what.path())?;
+        let value = fetch::json(&command.target, &command.what.path())?;
         text += &format!("\n{}", counters(value));
     }
     print(&text);

@@ -4,6 +4,7 @@ mod config;
 pub(super) mod io;
 mod views;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -42,7 +43,7 @@ impl Role for Attest {
     const LIVE: &'static [&'static str] = &["policy", "keys.objects", "keys.signing", "rpki"];
     type Config = AttestFile;
     type View = ProxyView;
-    type Event = Failure;
+    type Event = Infallible;
 
     fn parse(source: &Source) -> Outcome<AttestFile> {
         AttestFile::parse(source)
@@ -110,12 +111,8 @@ impl Role for Attest {
         Ok(())
     }
 
-    async fn next(&mut self) -> Failure {
-        self.running.failed().await
-    }
-
-    async fn handle(&mut self, failure: Failure) -> Outcome {
-        Err(failure.into())
+    async fn next(&mut self) -> Result<Infallible, Failure> {
+        Err(self.running.failed().await)
     }
 
     async fn stop(self) {

@@ -5,6 +5,7 @@ mod audit;
 mod io;
 mod views;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -46,7 +47,7 @@ impl Role for ConsentRole {
     const LIVE: &'static [&'static str] = &["consent.policy", "consent.node"];
     type Config = ConsentFile;
     type View = ConsentView;
-    type Event = Failure;
+    type Event = Infallible;
 
     fn parse(source: &Source) -> Outcome<ConsentFile> {
         ConsentFile::parse(source)
@@ -120,15 +121,11 @@ impl Role for ConsentRole {
         Ok(())
     }
 
-    async fn next(&mut self) -> Failure {
+    async fn next(&mut self) -> Result<Infallible, Failure> {
         tokio::select! {
-            failure = self.running.failed() => failure,
-            failure = self.overlay.failed() => failure,
+            failure = self.running.failed() => Err(failure),
+            failure = self.overlay.failed() => Err(failure),
         }
-    }
-
-    async fn handle(&mut self, failure: Failure) -> Outcome {
-        Err(failure.into())
     }
 
     async fn stop(self) {

@@ -47,7 +47,7 @@ pub trait Role: Sized {
     type Config;
     /// What the status pages read.
     type View: View;
-    /// What [`Role::next`] waits for.
+    /// What [`Role::next`] waits for; `Infallible` if nothing but a failure.
     type Event;
 
     /// Reads and checks a configuration.
@@ -71,11 +71,13 @@ pub trait Role: Sized {
         Ok(())
     }
 
-    /// Waits for an event of the role's own. Must be cancel safe: signals interrupt it.
-    async fn next(&mut self) -> Self::Event;
+    /// Waits for an event of the role's own. Must be cancel safe: signals interrupt it. An error ends the process.
+    async fn next(&mut self) -> Result<Self::Event, Failure>;
 
     /// Handles an event; never interrupted. An error ends the process.
-    async fn handle(&mut self, event: Self::Event) -> Outcome;
+    async fn handle(&mut self, _event: Self::Event) -> Outcome {
+        Ok(())
+    }
 
     /// Ends sessions and threads, and writes what must survive.
     async fn stop(self);
@@ -207,9 +209,15 @@ pub async fn run<R: Role>(path: &Path, refuses: bool) -> Outcome {
                 }
                 Request::Stop => break Ok(()),
             },
-            event = role.next() => if let Err(failures) = role.handle(event).await {
-                break Err(failures);
-            },
+            event = role.next() => {
+                let handled = match event {
+                    Ok(event) => role.handle(event).await,
+                    Err(failure) => Err(failure.into()),
+                };
+                if handled.is_err() {
+                    break handled;
+                }
+            }
             () = heartbeat.due() => heartbeat.beat(),
             () = faults::turn() => {}
         }

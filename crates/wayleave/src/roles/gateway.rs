@@ -176,7 +176,6 @@ pub enum Event {
     Ask(Ask),
     Changed,
     Look,
-    Failed(Failure),
 }
 
 impl Role for GatewayRole {
@@ -260,7 +259,7 @@ impl Role for GatewayRole {
         let gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
         let (to_asks, asks) = mpsc::channel(ASKS);
         let interface = tun.name().to_owned();
-        let running = Running::start(gateway, tun, *clock, to_asks)?;
+        let running = worker::start(gateway, tun, *clock, to_asks)?;
         let shared = Arc::new(Shared {
             own,
             suffix: section.suffix.get_ref().clone(),
@@ -339,25 +338,24 @@ impl Role for GatewayRole {
         Ok(())
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> Result<Event, Failure> {
         match &mut self.control {
             Control::Laboratory => tokio::select! {
                 ask = self.asks.recv() => question(ask),
-                _ = self.look.tick() => Event::Look,
+                _ = self.look.tick() => Ok(Event::Look),
             },
             Control::Overlay { overlay, realm, ids, .. } => tokio::select! {
                 ask = self.asks.recv() => question(ask),
-                _ = self.look.tick() => Event::Look,
-                Ok(()) = realm.changed() => Event::Changed,
-                Ok(()) = ids.changed() => Event::Changed,
-                failure = overlay.failed() => Event::Failed(failure),
+                _ = self.look.tick() => Ok(Event::Look),
+                Ok(()) = realm.changed() => Ok(Event::Changed),
+                Ok(()) = ids.changed() => Ok(Event::Changed),
+                failure = overlay.failed() => Err(failure),
             },
         }
     }
 
     async fn handle(&mut self, event: Event) -> Outcome {
         match event {
-            Event::Failed(failure) => return Err(failure.into()),
             Event::Changed => {
                 self.refresh();
                 self.apply().await;
@@ -419,11 +417,9 @@ fn line(event: &Happened, known: &Known) -> EventLine {
 }
 
 /// What the forwarding thread asks.
-fn question(ask: Option<Ask>) -> Event {
-    ask.map_or_else(
-        || Event::Failed(Failure::new("the forwarding thread has stopped: a bug, please report it")),
-        Event::Ask,
-    )
+fn question(ask: Option<Ask>) -> Result<Event, Failure> {
+    let stopped = || Failure::new("the forwarding thread has stopped: a bug, please report it");
+    ask.map(Event::Ask).ok_or_else(stopped)
 }
 
 impl GatewayRole {

@@ -16,6 +16,7 @@ mod tests;
 mod views;
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::UdpSocket;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -71,7 +72,7 @@ impl Role for KeyRole {
     ];
     type Config = KeyFile;
     type View = KeyView;
-    type Event = Failure;
+    type Event = Infallible;
 
     fn parse(source: &Source) -> Outcome<KeyFile> {
         KeyFile::parse(source)
@@ -141,7 +142,7 @@ impl Role for KeyRole {
         Ok(())
     }
 
-    async fn next(&mut self) -> Failure {
+    async fn next(&mut self) -> Result<Infallible, Failure> {
         let routers = async {
             match &mut self.routers {
                 Some(routers) => routers.running.failed().await,
@@ -152,16 +153,12 @@ impl Role for KeyRole {
             // What a task reports comes before that it has ended.
             biased;
             failure = self.failures.recv() => match failure {
-                Some(failure) => failure,
+                Some(failure) => Err(failure),
                 None => std::future::pending().await,
             },
-            failure = routers => failure,
-            failure = self.parts.failed() => failure,
+            failure = routers => Err(failure),
+            failure = self.parts.failed() => Err(failure),
         }
-    }
-
-    async fn handle(&mut self, failure: Failure) -> Outcome {
-        Err(failure.into())
     }
 
     async fn stop(self) {

@@ -5,6 +5,7 @@ pub(super) mod io;
 mod views;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 
 use tokio::sync::mpsc;
 use toml::Spanned;
@@ -60,7 +61,7 @@ impl Role for MemberRole {
     ];
     type Config = MemberConfig;
     type View = MemberView;
-    type Event = Failure;
+    type Event = Infallible;
 
     fn parse(source: &Source) -> Outcome<MemberConfig> {
         MemberConfig::parse(source)
@@ -151,12 +152,8 @@ impl Role for MemberRole {
         Ok(())
     }
 
-    async fn next(&mut self) -> Failure {
-        self.running.failed().await
-    }
-
-    async fn handle(&mut self, failure: Failure) -> Outcome {
-        Err(failure.into())
+    async fn next(&mut self) -> Result<Infallible, Failure> {
+        Err(self.running.failed().await)
     }
 
     async fn stop(self) {

@@ -25,6 +25,7 @@ mod rs;
 mod stamper;
 mod stamping;
 mod state;
+mod worker_thread;
 
 use std::path::Path;
 use std::time::Duration;

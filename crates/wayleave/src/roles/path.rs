@@ -3,6 +3,8 @@
 mod io;
 mod views;
 
+use std::convert::Infallible;
+
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -44,7 +46,7 @@ impl Role for PathRole {
     const LIVE: &'static [&'static str] = &[];
     type Config = PathFile;
     type View = PathView;
-    type Event = Failure;
+    type Event = Infallible;
 
     fn parse(source: &Source) -> Outcome<PathFile> {
         PathFile::parse(source)
@@ -126,12 +128,8 @@ impl Role for PathRole {
         Ok(())
     }
 
-    async fn next(&mut self) -> Failure {
-        self.running.failed().await
-    }
-
-    async fn handle(&mut self, failure: Failure) -> Outcome {
-        Err(failure.into())
+    async fn next(&mut self) -> Result<Infallible, Failure> {
+        Err(self.running.failed().await)
     }
 
     async fn stop(self) {

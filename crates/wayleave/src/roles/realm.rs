@@ -6,6 +6,7 @@ mod io;
 mod views;
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 
 use tokio::sync::mpsc;
 use tracing::info;
@@ -37,7 +38,7 @@ impl Role for RealmRole {
     const LIVE: &'static [&'static str] = &[];
     type Config = RealmFile;
     type View = RealmView;
-    type Event = Failure;
+    type Event = Infallible;
 
     fn parse(source: &Source) -> Outcome<RealmFile> {
         RealmFile::parse(source)
@@ -95,12 +96,8 @@ impl Role for RealmRole {
         Ok(())
     }
 
-    async fn next(&mut self) -> Failure {
-        self.running.failed().await
-    }
-
-    async fn handle(&mut self, failure: Failure) -> Outcome {
-        Err(failure.into())
+    async fn next(&mut self) -> Result<Infallible, Failure> {
+        Err(self.running.failed().await)
     }
 
     async fn stop(self) {

@@ -6,6 +6,7 @@ mod member_set;
 mod setup;
 mod views;
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -53,7 +54,7 @@ impl Role for Rs {
     const LIVE: &'static [&'static str] = &["party.members", "party.recommendation", "link.pin"];
     type Config = RsConfig;
     type View = PartyView;
-    type Event = Failure;
+    type Event = Infallible;
 
     fn parse(source: &Source) -> Outcome<RsConfig> {
         RsConfig::parse(source)
@@ -150,12 +151,8 @@ impl Role for Rs {
         reload_members(config, source, &self.identity, &self.running.events).await.map(drop)
     }
 
-    async fn next(&mut self) -> Failure {
-        self.running.failed().await
-    }
-
-    async fn handle(&mut self, failure: Failure) -> Outcome {
-        Err(failure.into())
+    async fn next(&mut self) -> Result<Infallible, Failure> {
+        Err(self.running.failed().await)
     }
 
     async fn stop(self) {

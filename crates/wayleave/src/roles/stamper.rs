@@ -251,7 +251,7 @@ impl Role for StamperRole {
             Some(at) => Some(Socket::listen(daemon.source.resolve(at.get_ref()), users, registrations)?),
             None => None,
         };
-        let running = Running::start((stamper, replies), out, arriving, daemon.clock)?;
+        let running = worker::start((stamper, replies), out, arriving, daemon.clock)?;
         let mut role = Self {
             files: plan.files(),
             stamped: (Vec::new(), Vec::new()),
@@ -294,14 +294,14 @@ impl Role for StamperRole {
         self.apply(unix_now()).await
     }
 
-    async fn next(&mut self) -> Event {
-        tokio::select! {
+    async fn next(&mut self) -> Result<Event, Failure> {
+        Ok(tokio::select! {
             _ = self.look.tick() => Event::Look,
             () = self.granted.notified() => Event::Granted,
             Some(registered) = self.registering.recv() => Event::Registered(registered),
             ended = self.secrets.next() => Event::LookedUp(ended),
             () = self.confirm.notified() => Event::Confirm,
-        }
+        })
     }
 
     async fn handle(&mut self, event: Event) -> Outcome {

@@ -19,11 +19,12 @@ use wayleave_core::Asn;
 use wayleave_lab::demo::exchange::DemoExchange;
 use wayleave_lab::demo::http::get;
 use wayleave_lab::demo::layout::Layout;
-use wayleave_lab::history::History;
 use wayleave_lab::process::wait_until;
-use wayleave_lab::relay::Relay;
 use wayleave_lab::role_process::RoleProcess;
 use wayleave_lab::table::Announcement;
+
+use crate::common::history::History;
+use crate::common::relay::Relay;
 
 /// Faults of each kind in each mode of export, if the environment does not say.
 const KILLS: usize = 20;

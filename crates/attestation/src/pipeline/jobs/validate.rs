@@ -147,7 +147,7 @@ impl ValidationJob {
         let paths: Vec<Option<Path>> =
             groups.iter().map(|group| Some(Path::from_as_path(group.attributes.as_path()))).collect();
         let (reports, done) = self.validator.reports(&groups, &paths, self.validator.alone);
-        work.add(&done);
+        *work += done;
         groups
             .into_iter()
             .zip(reports)
@@ -186,7 +186,7 @@ impl PolicyCheck {
         };
         let paths: Vec<Option<Path>> = groups.iter().map(path).collect();
         let (reports, done) = self.validator.reports(&groups, &paths, alone);
-        work.add(&done);
+        *work += done;
         let mut checked = Vec::new();
         for (group, report) in groups.into_iter().zip(reports) {
             match report {

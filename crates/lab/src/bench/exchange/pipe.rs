@@ -2,45 +2,34 @@
 
 use std::io::{self, Read, Write};
 
-/// What a record says. The first five go to a party, the others come from it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Say {
-    /// A member's link is up: its slot in four octets, and the link's keying material.
-    MemberUp = 1,
-    /// The link to the peer party is up: its keying material.
-    PeerUp = 2,
-    Down = 3,
-    /// Of a member or of the peer party, in either direction.
-    Frame = 4,
-    /// How it stands is asked; the number is the question's.
-    Ask = 5,
-    /// A party answers: [`Answer`].
-    Answer = 6,
-    /// A party has started, with so many objects in its store.
-    Ready = 7,
-    /// A party closed a link, and why.
-    Closed = 8,
-    /// A party's operator would read this.
-    Event = 9,
-    /// Inside a party's process: the store has written a batch.
-    Persisted = 10,
-    /// The pipe has ended.
-    End = 11,
+wayleave_core::numbered! {
+    /// What a record says. The first five go to a party, the others come from it.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Say {
+        /// A member's link is up: its slot in four octets, and the link's keying material.
+        MemberUp = 1,
+        /// The link to the peer party is up: its keying material.
+        PeerUp = 2,
+        Down = 3,
+        /// Of a member or of the peer party, in either direction.
+        Frame = 4,
+        /// How it stands is asked; the number is the question's.
+        Ask = 5,
+        /// A party answers: [`Answer`].
+        Answer = 6,
+        /// A party has started, with so many objects in its store.
+        Ready = 7,
+        /// A party closed a link, and why.
+        Closed = 8,
+        /// A party's operator would read this.
+        Event = 9,
+        /// Inside a party's process: the store has written a batch.
+        Persisted = 10,
+        /// The pipe has ended.
+        End = 11,
+    }
 }
 
-const ALL: [Say; 11] = [
-    Say::MemberUp,
-    Say::PeerUp,
-    Say::Down,
-    Say::Frame,
-    Say::Ask,
-    Say::Answer,
-    Say::Ready,
-    Say::Closed,
-    Say::Event,
-    Say::Persisted,
-    Say::End,
-];
 /// The longest record: the longest frame, with room.
 const MAX: usize = 17 << 20;
 const HEAD: usize = 13;
@@ -104,7 +93,7 @@ pub fn read(pipe: &mut impl Read) -> io::Result<Record> {
         }
         read => read?,
     }
-    let say = ALL.into_iter().find(|say| *say as u8 == head[0]).ok_or_else(|| io::Error::other("no such record"))?;
+    let say = Say::from_octet(head[0]).ok_or_else(|| io::Error::other("no such record"))?;
     let number = u64::from_be_bytes(*head[1..].first_chunk().expect("12 octets"));
     let length = u32::from_be_bytes(*head[9..].first_chunk().expect("4 octets")) as usize;
     if length > MAX {

@@ -110,11 +110,6 @@ impl Waypoint {
         &self.keys
     }
 
-    /// The live keys, to rotate them.
-    pub fn keys_mut(&mut self) -> &mut WaypointKeys {
-        &mut self.keys
-    }
-
     /// What is allowed.
     #[must_use]
     pub fn policy(&self) -> &Policy {

@@ -11,9 +11,9 @@ use wayleave_attestation::cache::VerifiedSignatures;
 use wayleave_attestation::chain::Attestation;
 use wayleave_attestation::leaf::Leaf;
 use wayleave_attestation::path::Path;
-use wayleave_attestation::pki::{RegisteredKey, View};
+use wayleave_attestation::pki::View;
 use wayleave_attestation::sign::{
-    self, DEFAULT_LIFETIME, Draft, KeyPair, KeyRing, MAX_DIRECT, Origination, Recipient, Signatures, Speaker,
+    self, DEFAULT_LIFETIME, Draft, KeyRing, MAX_DIRECT, Origination, Recipient, Signatures, Speaker,
 };
 use wayleave_attestation::suite::{self, Suite, SuiteId};
 use wayleave_attestation::validate::{self, Carried, Clock, Context, Rules};
@@ -24,6 +24,7 @@ use wayleave_crypto::secret::{Secret, Seed};
 use super::workload::{Route, routes, share_keys};
 use super::{BURST, Options, ROUTER, SEED, seed};
 use crate::report::Report;
+use crate::standard::registered;
 
 /// Neighbours. Beyond [`MAX_DIRECT`] one signature serves a burst of hops.
 pub const NEIGHBOURS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -144,14 +145,8 @@ impl Proxy {
         let Self { suite, view, nodes, .. } = self;
         nodes.entry(asn).or_insert_with(|| {
             let key_seed = hash("wayleave/bench/neighbours/v1", &[seed().expose(), &asn.0.to_be_bytes()]);
-            let mut key = suite.generate(&Secret::new(key_seed));
-            key.set_slot(Some(0));
-            let public = key.public().to_vec();
-            view.add_key(asn, RegisteredKey { suite: suite.id(), public, not_before: 0, not_after: u64::MAX });
-            let pair = KeyPair { suite: suite.id(), key, registered: true };
-            let least = suite.strength() / 16 * 16;
-            let leaf = Leaf::new(&[pair.leaf_key()], least, false).expect("one key of a known suite is a leaf");
-            Node { ring: KeyRing { pairs: vec![pair] }, leaf }
+            let (ring, leaf) = registered(*suite, &Secret::new(key_seed), asn, view);
+            Node { ring, leaf }
         })
     }
 

@@ -164,6 +164,16 @@ impl Random {
     fn below(&mut self, limit: u32) -> u32 {
         (self.next() % u64::from(limit)) as u32
     }
+
+    /// Of a list of `length`.
+    pub(in crate::bench) fn index(&mut self, length: usize) -> usize {
+        (self.next() % length.max(1) as u64) as usize
+    }
+
+    /// From zero to below one.
+    pub(in crate::bench) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,10 @@
 //! The thread that forwards: TUN on one side, UDP on the other, the gateway's machine between them.
 
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::gateway::offload::{HEADER, Offload};
@@ -23,6 +18,7 @@ use wayleave_runtime::{Clock, faults};
 
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
+use crate::roles::worker_thread::{self, Inbox, Work};
 
 /// Packets that are read from the TUN interface before others have their turn.
 const TURN: usize = 32;
@@ -70,7 +66,8 @@ pub struct IoCounters {
     pub unasked: u64,
 }
 
-type Task = Box<dyn FnOnce(&mut Worker) + Send>;
+pub type Handle = worker_thread::Handle<Worker>;
+pub type Running = worker_thread::Running<Worker>;
 
 /// The thread's state.
 pub struct Worker {
@@ -81,88 +78,45 @@ pub struct Worker {
     pub counters: IoCounters,
     pub clock: Clock,
     asks: mpsc::Sender<Ask>,
-    tasks: Receiver<Task>,
-    wake: Arc<OwnedFd>,
+    inbox: Inbox<Self>,
     burst: Burst,
     out: Burst,
     out_packets: Vec<Outgoing>,
     out_socket: usize,
     buffer: Box<[u8]>,
-    is_stopping: bool,
 }
 
-/// Reaches the thread between two bursts.
-#[derive(Clone)]
-pub struct Handle {
-    tasks: Sender<Task>,
-    wake: Arc<OwnedFd>,
+/// Starts the thread.
+pub fn start(gateway: Gateway, tun: Tun, clock: Clock, asks: mpsc::Sender<Ask>) -> Result<Running, Failure> {
+    let worker = |inbox| Worker {
+        gateway,
+        tun,
+        sockets: Vec::new(),
+        links: Vec::new(),
+        counters: IoCounters::default(),
+        clock,
+        asks,
+        inbox,
+        burst: Burst::default(),
+        out: Burst::default(),
+        out_packets: Vec::new(),
+        out_socket: 0,
+        buffer: vec![0; LONGEST].into(),
+    };
+    Running::start("gateway", worker).map_err(|error| Failure::system("cannot start the forwarding thread", &error))
 }
 
-impl Handle {
-    /// Runs `task` on the thread.
-    pub fn send(&self, task: impl FnOnce(&mut Worker) + Send + 'static) {
-        // Fails if the thread has ended.
-        let _ = self.tasks.send(Box::new(task));
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+impl Work for Worker {
+    fn inbox(&mut self) -> &mut Inbox<Self> {
+        &mut self.inbox
     }
 
-    /// The same, and waits for what it returns; `None` if the thread has ended.
-    pub async fn ask<T: Send + 'static>(&self, task: impl FnOnce(&mut Worker) -> T + Send + 'static) -> Option<T> {
-        let (to, answer) = oneshot::channel();
-        self.send(move |worker| {
-            let _ = to.send(task(worker));
-        });
-        answer.await.ok()
-    }
-}
-
-/// The thread, running.
-pub struct Running {
-    pub handle: Handle,
-    thread: JoinHandle<()>,
-}
-
-impl Running {
-    /// Starts the thread.
-    pub fn start(gateway: Gateway, tun: Tun, clock: Clock, asks: mpsc::Sender<Ask>) -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::system("cannot start the forwarding thread", &error);
-        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
-        let (wake, (tasks, inbox)) = (Arc::new(wake), channel());
-        let worker = Worker {
-            gateway,
-            tun,
-            sockets: Vec::new(),
-            links: Vec::new(),
-            counters: IoCounters::default(),
-            clock,
-            asks,
-            tasks: inbox,
-            wake: Arc::clone(&wake),
-            burst: Burst::default(),
-            out: Burst::default(),
-            out_packets: Vec::new(),
-            out_socket: 0,
-            buffer: vec![0; LONGEST].into(),
-            is_stopping: false,
-        };
-        let thread = std::thread::Builder::new().name("gateway".to_owned()).spawn(|| worker.run()).map_err(failed)?;
-        Ok(Self { handle: Handle { tasks, wake }, thread })
-    }
-
-    /// Lets the thread end, and waits for it.
-    pub fn stop(self) {
-        self.handle.send(|worker| worker.is_stopping = true);
-        let _ = self.thread.join();
-    }
-}
-
-impl Worker {
     fn run(mut self) {
         let mut last = self.clock.now().instant;
-        while !self.is_stopping {
+        while !self.inbox.is_stopping {
             faults::point("worker");
             let mut is_busy = false;
-            while let Ok(task) = self.tasks.try_recv() {
+            while let Some(task) = self.inbox.next() {
                 task(&mut self);
                 is_busy = true;
             }
@@ -184,21 +138,15 @@ impl Worker {
             }
         }
     }
+}
 
+impl Worker {
     fn wait(&mut self) {
         let now = self.clock.now().instant;
         let due = self.gateway.deadline().map_or(IDLE, |deadline| deadline.since(now).min(IDLE));
-        let timeout = Timespec { tv_sec: 0, tv_nsec: due.subsec_nanos().into() };
-        let mut waiting = vec![
-            PollFd::from_borrowed_fd(self.tun.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
-        ];
-        waiting.extend(self.sockets.iter().map(|(_, socket)| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)));
-        let result = poll(&mut waiting, Some(&timeout));
-        let is_failure = result.is_err_and(|error| error != rustix::io::Errno::INTR);
-        drop(waiting);
-        self.counters.failures += u64::from(is_failure);
-        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        let sockets = self.sockets.iter().map(|(_, socket)| socket.as_fd());
+        let has_failed = self.inbox.wait([self.tun.as_fd()].into_iter().chain(sockets), due);
+        self.counters.failures += u64::from(has_failed);
     }
 
     /// Takes what the system sends. Returns whether there was anything.

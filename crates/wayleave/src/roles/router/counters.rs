@@ -5,38 +5,25 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use wayleave_dataplane::replay::ClockJumps;
 
-/// What a thread counts whatever the format.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct ThreadCounters {
-    pub bursts: u64,
-    pub received: u64,
-    pub sent: u64,
-    /// Decided to be sent, but the system had no room.
-    pub unsent: u64,
-    /// From an address that is not the neighbour's.
-    pub strangers: u64,
-    /// To a host or service that cannot be reached.
-    pub unreachable: u64,
-    /// Control packets of this router.
-    pub control: u64,
-    /// Control packets of this router that were dropped: over the limit of their sender, or the queue was full.
-    pub control_lost: u64,
-    /// Failed system calls.
-    pub failures: u64,
-}
-
-impl ThreadCounters {
-    fn add(&mut self, other: &Self) {
-        let Self { bursts, received, sent, unsent, strangers, unreachable, control, control_lost, failures } = other;
-        self.bursts += bursts;
-        self.received += received;
-        self.sent += sent;
-        self.unsent += unsent;
-        self.strangers += strangers;
-        self.unreachable += unreachable;
-        self.control += control;
-        self.control_lost += control_lost;
-        self.failures += failures;
+wayleave_core::counters! {
+    /// What a thread counts whatever the format.
+    #[derive(Clone, Copy, Default, Debug)]
+    pub struct ThreadCounters {
+        pub bursts: u64,
+        pub received: u64,
+        pub sent: u64,
+        /// Decided to be sent, but the system had no room.
+        pub unsent: u64,
+        /// From an address that is not the neighbour's.
+        pub strangers: u64,
+        /// To a host or service that cannot be reached.
+        pub unreachable: u64,
+        /// Control packets of this router.
+        pub control: u64,
+        /// Control packets of this router that were dropped: over the limit of their sender, or the queue was full.
+        pub control_lost: u64,
+        /// Failed system calls.
+        pub failures: u64,
     }
 }
 
@@ -162,7 +149,7 @@ pub struct Counters {
 impl Counters {
     /// Adds one thread's.
     pub fn add(&mut self, thread: &ThreadCounters, format: &FormatCounters) {
-        self.thread.add(thread);
+        self.thread += *thread;
         self.format.add(format);
         self.received_by_thread.push(thread.received);
     }

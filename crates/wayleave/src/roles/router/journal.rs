@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tracing::{error, warn};
 use wayleave_core::UnixTime;
+pub use wayleave_dataplane::tally::Total;
 use wayleave_dataplane::tally::{Tally, TallyStart};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{Change, Store, StoreError};
@@ -75,24 +76,6 @@ impl Account for NoAccount {
 
     fn json(&self) -> Value {
         match *self {}
-    }
-}
-
-/// What an account has sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Total {
-    pub packets: u128,
-    /// Octets of IP packets, headers included.
-    pub octets: u128,
-}
-
-impl Total {
-    fn plus(self, other: Self) -> Self {
-        Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
-    }
-
-    fn greatest(self, other: Self) -> Self {
-        Self { packets: self.packets.max(other.packets), octets: self.octets.max(other.octets) }
     }
 }
 

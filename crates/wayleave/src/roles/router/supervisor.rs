@@ -66,8 +66,6 @@ pub enum Task {
     Tally,
     Journal,
     Maintenance,
-    /// What runs beside the threads has ended.
-    Failed(Failure),
 }
 
 impl<F: Format> Role for Supervisor<F> {
@@ -176,12 +174,12 @@ impl<F: Format> Role for Supervisor<F> {
         Ok(())
     }
 
-    async fn next(&mut self) -> Task {
+    async fn next(&mut self) -> Result<Task, Failure> {
         tokio::select! {
-            _ = self.tally_due.tick(), if self.journal.is_kept() => Task::Tally,
-            _ = self.journal_due.tick(), if self.journal.is_kept() => Task::Journal,
-            _ = self.maintenance_due.tick() => Task::Maintenance,
-            failure = self.control.failed() => Task::Failed(failure),
+            _ = self.tally_due.tick(), if self.journal.is_kept() => Ok(Task::Tally),
+            _ = self.journal_due.tick(), if self.journal.is_kept() => Ok(Task::Journal),
+            _ = self.maintenance_due.tick() => Ok(Task::Maintenance),
+            failure = self.control.failed() => Err(failure),
         }
     }
 
@@ -191,7 +189,6 @@ impl<F: Format> Role for Supervisor<F> {
         match task {
             Task::Tally => self.count().await,
             Task::Journal => self.write_journal().await,
-            Task::Failed(failure) => return Err(failure.into()),
             Task::Maintenance => {
                 if self.joins.iter().any(JoinHandle::is_finished) {
                     let why = "a forwarding thread stopped: a bug, please report it with the lines above";

@@ -1,17 +1,13 @@
 //! The thread that stamps: TUN interfaces on one side, a raw socket on the other. It waits for nobody: a packet whose
 //! capabilities are not there leaves without a stamp.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tracing::error;
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::gateway::offload::{HEADER, Offload, each_packet};
@@ -30,6 +26,7 @@ use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
 use crate::roles::daemon::fresh;
 use crate::roles::stamping::HEADROOM;
+use crate::roles::worker_thread::{self, Inbox, Work};
 
 /// Packets that are read from an interface before others have their turn.
 const TURN: usize = 16;
@@ -78,7 +75,8 @@ pub struct Replies {
     pub granted: Arc<Notify>,
 }
 
-type Task = Box<dyn FnOnce(&mut Worker) + Send>;
+pub type Handle = worker_thread::Handle<Worker>;
+pub type Running = worker_thread::Running<Worker>;
 
 /// The thread's state.
 pub struct Worker {
@@ -90,84 +88,61 @@ pub struct Worker {
     /// Packets with a header for this host, and its address.
     arriving: Option<(Ip, Ipv4Addr)>,
     clock: Clock,
-    tasks: Receiver<Task>,
-    wake: Arc<OwnedFd>,
+    inbox: Inbox<Self>,
     /// Packets of one interface with headroom, and packets that arrived.
     burst: Burst,
     received: Burst,
     outgoing: Vec<Outgoing>,
     buffer: Box<[u8]>,
     scratch: Vec<u8>,
-    is_stopping: bool,
 }
 
-/// Reaches the thread between two bursts.
-#[derive(Clone)]
-pub struct Handle {
-    tasks: Sender<Task>,
-    wake: Arc<OwnedFd>,
+/// Starts the thread. It sends by `out`; with `arriving` it takes the header off packets for this host.
+pub fn start(
+    (stamper, replies): (Stamper, Option<Replies>),
+    out: Ip,
+    arriving: Option<(Ip, Ipv4Addr)>,
+    clock: Clock,
+) -> Result<Running, Failure> {
+    let worker = |inbox| Worker {
+        stamper,
+        ends: Vec::new(),
+        counters: IoCounters::default(),
+        replies,
+        out,
+        arriving,
+        clock,
+        inbox,
+        burst: Burst::default(),
+        received: Burst::default(),
+        outgoing: Vec::new(),
+        buffer: vec![0; LONGEST].into(),
+        scratch: Vec::new(),
+    };
+    Running::start("stamper", worker).map_err(|error| Failure::system("cannot start the stamping thread", &error))
 }
 
-impl Handle {
-    /// Runs `task` on the thread.
-    pub fn send(&self, task: impl FnOnce(&mut Worker) + Send + 'static) {
-        // Fails if the thread has ended.
-        let _ = self.tasks.send(Box::new(task));
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+impl Work for Worker {
+    fn inbox(&mut self) -> &mut Inbox<Self> {
+        &mut self.inbox
     }
 
-    /// The same, and waits for what it returns; `None` if the thread has ended.
-    pub async fn ask<T: Send + 'static>(&self, task: impl FnOnce(&mut Worker) -> T + Send + 'static) -> Option<T> {
-        let (to, answer) = oneshot::channel();
-        self.send(move |worker| {
-            let _ = to.send(task(worker));
-        });
-        answer.await.ok()
-    }
-}
-
-/// The thread, running.
-pub struct Running {
-    pub handle: Handle,
-    thread: JoinHandle<()>,
-}
-
-impl Running {
-    /// Starts the thread. It sends by `out`; with `arriving` it takes the header off packets for this host.
-    pub fn start(
-        (stamper, replies): (Stamper, Option<Replies>),
-        out: Ip,
-        arriving: Option<(Ip, Ipv4Addr)>,
-        clock: Clock,
-    ) -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::system("cannot start the stamping thread", &error);
-        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
-        let (wake, (tasks, inbox)) = (Arc::new(wake), channel());
-        let worker = Worker {
-            stamper,
-            ends: Vec::new(),
-            counters: IoCounters::default(),
-            replies,
-            out,
-            arriving,
-            clock,
-            tasks: inbox,
-            wake: Arc::clone(&wake),
-            burst: Burst::default(),
-            received: Burst::default(),
-            outgoing: Vec::new(),
-            buffer: vec![0; LONGEST].into(),
-            scratch: Vec::new(),
-            is_stopping: false,
-        };
-        let thread = std::thread::Builder::new().name("stamper".to_owned()).spawn(|| worker.run()).map_err(failed)?;
-        Ok(Self { handle: Handle { tasks, wake }, thread })
-    }
-
-    /// Lets the thread end, and waits for it.
-    pub fn stop(self) {
-        self.handle.send(|worker| worker.is_stopping = true);
-        let _ = self.thread.join();
+    fn run(mut self) {
+        while !self.inbox.is_stopping {
+            faults::point("worker");
+            let mut is_busy = false;
+            while let Some(task) = self.inbox.next() {
+                task(&mut self);
+                is_busy = true;
+            }
+            for end in 0..self.ends.len() {
+                is_busy |= self.read(end);
+            }
+            is_busy |= self.arrive();
+            if !is_busy {
+                self.wait();
+            }
+        }
     }
 }
 
@@ -185,34 +160,10 @@ impl Worker {
         (self.counters, self.stamper.counters().clone())
     }
 
-    fn run(mut self) {
-        while !self.is_stopping {
-            faults::point("worker");
-            let mut is_busy = false;
-            while let Ok(task) = self.tasks.try_recv() {
-                task(&mut self);
-                is_busy = true;
-            }
-            for end in 0..self.ends.len() {
-                is_busy |= self.read(end);
-            }
-            is_busy |= self.arrive();
-            if !is_busy {
-                self.wait();
-            }
-        }
-    }
-
     fn wait(&mut self) {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: IDLE.subsec_nanos().into() };
-        let mut waiting = vec![PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN)];
-        waiting.extend(self.ends.iter().map(|end| PollFd::from_borrowed_fd(end.tun.as_fd(), PollFlags::IN)));
-        waiting.extend(self.arriving.iter().map(|(socket, _)| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)));
-        let result = poll(&mut waiting, Some(&timeout));
-        let is_failure = result.is_err_and(|error| error != rustix::io::Errno::INTR);
-        drop(waiting);
-        self.counters.failures += u64::from(is_failure);
-        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        let interfaces = self.ends.iter().map(|end| end.tun.as_fd());
+        let arriving = self.arriving.iter().map(|(socket, _)| socket.as_fd());
+        self.counters.failures += u64::from(self.inbox.wait(interfaces.chain(arriving), IDLE));
     }
 
     /// Takes what the system sends by one interface. Returns whether there was anything.

@@ -4,7 +4,9 @@
 pub mod attesting;
 pub mod certified;
 pub mod cpu_cap;
+pub mod history;
 pub mod metrics;
+pub mod relay;
 pub mod screen;
 
 use std::fs;

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use wayleave_crypto::secret::Key128;
 use wayleave_lab::netns::{self, NetworkNamespace};
-use wayleave_lab::relay::Relay;
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_runtime::clock::unix_now;
 
 use super::common::{Folder, Router, eventually, free};
 use super::platypus::{HOST, LAST, PLATYPUS, Socket, lay_out};
+use crate::common::relay::Relay;
 use crate::common::text;
 
 const ROUTERS: usize = 8;

@@ -29,22 +29,22 @@ pub enum ProblemKind {
 }
 
 impl ProblemKind {
-    /// Name, status and who erred.
-    fn parts(self) -> (&'static str, u16, &'static str) {
+    /// Name, status, who erred, and title.
+    fn parts(self) -> (&'static str, u16, &'static str, &'static str) {
         match self {
-            Self::Request => ("request", 400, "caller"),
-            Self::Credential => ("credential", 401, "caller"),
-            Self::Access => ("access", 403, "caller"),
-            Self::NotFound => ("not-found", 404, "caller"),
-            Self::Method => ("method", 405, "caller"),
-            Self::Conflict => ("conflict", 409, "caller"),
-            Self::Replica => ("replica", 409, "caller"),
-            Self::Gone => ("gone", 410, "caller"),
-            Self::TooLarge => ("too-large", 413, "caller"),
-            Self::TooMany => ("too-many", 429, "caller"),
-            Self::Disk => ("disk", 500, "server"),
-            Self::Busy => ("busy", 503, "server"),
-            Self::Stopping => ("stopping", 503, "server"),
+            Self::Request => ("request", 400, "caller", "The request is malformed or impossible"),
+            Self::Credential => ("credential", 401, "caller", "The request has no valid token"),
+            Self::Access => ("access", 403, "caller", "The token allows reading alone"),
+            Self::NotFound => ("not-found", 404, "caller", "There is no such thing"),
+            Self::Method => ("method", 405, "caller", "The path has no such method"),
+            Self::Conflict => ("conflict", 409, "caller", "The records do not allow the change"),
+            Self::Replica => ("replica", 409, "caller", "Changes go to the writer"),
+            Self::Gone => ("gone", 410, "caller", "It is no longer there"),
+            Self::TooLarge => ("too-large", 413, "caller", "The request is too long"),
+            Self::TooMany => ("too-many", 429, "caller", "Too many requests"),
+            Self::Disk => ("disk", 500, "server", "The server cannot write"),
+            Self::Busy => ("busy", 503, "server", "The server is busy"),
+            Self::Stopping => ("stopping", 503, "server", "The server is starting or stopping"),
         }
     }
 }
@@ -82,10 +82,10 @@ impl Problem {
     }
 
     pub fn json(&self) -> Value {
-        let (name, status, erred) = self.kind.parts();
+        let (name, status, erred, title) = self.kind.parts();
         let mut value = json!({
             "type": format!("urn:wayleave:problem:{name}"),
-            "title": title(self.kind),
+            "title": title,
             "status": status,
             "detail": self.detail,
             "erred": erred,
@@ -94,24 +94,6 @@ impl Problem {
             value["help"] = json!(help);
         }
         value
-    }
-}
-
-fn title(kind: ProblemKind) -> &'static str {
-    match kind {
-        ProblemKind::Request => "The request is malformed or impossible",
-        ProblemKind::Credential => "The request has no valid token",
-        ProblemKind::Access => "The token allows reading alone",
-        ProblemKind::NotFound => "There is no such thing",
-        ProblemKind::Method => "The path has no such method",
-        ProblemKind::Conflict => "The records do not allow the change",
-        ProblemKind::Replica => "Changes go to the writer",
-        ProblemKind::Gone => "It is no longer there",
-        ProblemKind::TooLarge => "The request is too long",
-        ProblemKind::TooMany => "Too many requests",
-        ProblemKind::Disk => "The server cannot write",
-        ProblemKind::Busy => "The server is busy",
-        ProblemKind::Stopping => "The server is starting or stopping",
     }
 }
 

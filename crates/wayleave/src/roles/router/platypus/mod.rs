@@ -271,10 +271,7 @@ impl Format for Platypus {
         let mut platypus = Self { router, remotes, routes, links, ip: None, stamping };
         // Every bucket is full whenever it begins.
         platypus.take_over(plan, ports, Instant(0));
-        let totals = accounts
-            .into_iter()
-            .map(|(charge, Total { packets, octets })| (charge, account::Total { packets, octets }));
-        platypus.router.accounts().restore(totals);
+        platypus.router.accounts().restore(accounts);
         Ok(platypus)
     }
 
@@ -330,8 +327,7 @@ impl Format for Platypus {
     }
 
     fn journal(&mut self) -> Vec<(Charge, Total)> {
-        let totals = self.router.accounts().journal().into_iter();
-        totals.map(|(charge, account::Total { packets, octets })| (charge, Total { packets, octets })).collect()
+        self.router.accounts().journal()
     }
 
     fn close(&mut self, account: &Charge) -> bool {

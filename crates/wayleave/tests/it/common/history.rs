@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use wayleave_bgp::LargeCommunity;
 use wayleave_core::{Asn, Prefix};
 
-use crate::table::{Announcement, LearnedRoute};
+use wayleave_lab::table::{Announcement, LearnedRoute};
 
 /// First part of the large community that holds a version, of a private AS that is no member.
 const MARK: u32 = 4_200_000_000;

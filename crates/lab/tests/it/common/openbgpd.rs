@@ -1,19 +1,16 @@
 //! OpenBGPD as a transit: it passes routes on between its neighbours, and nobody asks it for its tables.
 
+#![allow(clippy::disallowed_methods, reason = "a test of the laboratory does I/O")]
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::netns::NetworkNamespace;
-use crate::process::Daemon;
-use crate::router_config::RouterConfig;
-use crate::routers::Installation;
-
-/// The user that OpenBGPD changes to. In the laboratory's namespaces this is root, since they have no other.
-pub const USER: &str = "_openbgpd";
-/// That user's home, in which OpenBGPD confines itself; on the laboratory's private `/run`.
-pub const HOME: &str = "/run/openbgpd";
+use wayleave_lab::netns::{NetworkNamespace, OPENBGPD_HOME};
+use wayleave_lab::process::Daemon;
+use wayleave_lab::router_config::RouterConfig;
+use wayleave_lab::routers::Installation;
 
 /// Starts a router whose files go to `state/NAME-router`.
 ///
@@ -27,7 +24,7 @@ pub fn start(
 ) -> io::Result<Daemon> {
     let folder = state.join(format!("{}-router", site.name));
     fs::create_dir_all(&folder)?;
-    fs::create_dir_all(HOME)?;
+    fs::create_dir_all(OPENBGPD_HOME)?;
     let path = folder.join("bgpd.conf");
     fs::write(&path, configuration(site, &folder.join("socket")))?;
     // It refuses a configuration that others may read, which may hold keys.

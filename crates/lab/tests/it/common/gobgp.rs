@@ -1,13 +1,15 @@
 //! GoBGP as a transit: it passes routes on between its neighbours, and nobody asks it for its tables.
 
+#![allow(clippy::disallowed_methods, reason = "a test of the laboratory does I/O")]
+
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::netns::NetworkNamespace;
-use crate::process::Daemon;
-use crate::router_config::RouterConfig;
-use crate::routers::Installation;
+use wayleave_lab::netns::NetworkNamespace;
+use wayleave_lab::process::Daemon;
+use wayleave_lab::router_config::RouterConfig;
+use wayleave_lab::routers::Installation;
 
 /// Starts a router whose files go to `state/NAME-router`.
 ///
