@@ -53,6 +53,9 @@ fn of_party(number: Number) -> impl FnMut(&[u8]) -> Option<Vec<u8>> + 'static {
     }
 }
 
+/// What becomes of a frame; `None` if it passes as it is.
+type Change = fn(&[u8]) -> Option<Vec<u8>>;
+
 /// The number of a frame that leaps.
 type Number = fn(&mut PartyFrame) -> Option<&mut u64>;
 
@@ -144,7 +147,7 @@ fn versions_of_slots_that_there_are_not_and_a_tick_of_a_day_are_refused() {
         *tick_ms = 86_400_000;
         Some(frame.encode())
     };
-    let cases: [fn(&[u8]) -> Option<Vec<u8>>; 2] = [slots, tick];
+    let cases: [Change; 2] = [slots, tick];
     for (case, change) in cases.into_iter().enumerate() {
         let mut exchange = with_routes(ExportMode::Direct);
         leap(&mut exchange, PARTIES[1], change);
