@@ -131,8 +131,9 @@ impl Renewal {
             }
             Err(failure) => {
                 if let LookupFailure::Denied(Denial::Revoked) = failure {
-                    // The provider's word, under a MAC: waypoints refuse what is stamped with it.
-                    self.secrets.retain(|(of, _)| *of != requested);
+                    // The provider's word, under a MAC, of the capability: waypoints refuse what is stamped with any of these, also with the
+                    // next epoch's that was obtained ahead.
+                    self.secrets.clear();
                 }
                 let pause = self.pause_after(failure);
                 self.failures = self.failures.saturating_add(1);
@@ -265,6 +266,24 @@ mod tests {
         renewal.confirm(second(BEGIN + 120));
         assert_eq!(renewal.due(second(BEGIN + 120)), Some(epoch));
         renewal.done(Err(LookupFailure::Denied(Denial::Revoked)), second(BEGIN + 120));
+        assert!(renewal.secrets().is_empty());
+    }
+
+    #[test]
+    fn a_revocation_takes_what_was_obtained_ahead_too() {
+        let mut renewal = renewal(1);
+        for _ in 0..2 {
+            let next = (BEGIN..).find_map(|now| Some((now, renewal.due(second(now))?)));
+            let (now, wanted) = next.expect("some time");
+            let secret = found(&renewal, wanted);
+            renewal.done(secret, second(now));
+        }
+        assert_eq!(renewal.secrets().len(), 2, "this epoch's and the next one's");
+        let asked = (BEGIN..).find(|now| {
+            renewal.confirm(second(*now));
+            renewal.due(second(*now)).is_some()
+        });
+        renewal.done(Err(LookupFailure::Denied(Denial::Revoked)), second(asked.expect("some time")));
         assert!(renewal.secrets().is_empty());
     }
 
