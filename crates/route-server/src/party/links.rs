@@ -305,13 +305,14 @@ impl Links {
         }
     }
 
-    /// Adds rows of the peer party's inventory. Returns how many there are by now.
-    pub(super) fn add_rows(&mut self, rows: Vec<InventoryRow>) -> usize {
-        let Some(peer) = &mut self.peer else { return 0 };
-        peer.rows.extend(rows);
-        peer.rows.len()
+    /// Adds rows of the peer party's inventory.
+    pub(super) fn add_rows(&mut self, rows: Vec<InventoryRow>) {
+        if let Some(peer) = &mut self.peer {
+            peer.rows.extend(rows);
+        }
     }
 
+    /// How many rows of it have come.
     pub(super) fn rows(&self) -> usize {
         self.peer.as_ref().map_or(0, |peer| peer.rows.len())
     }
