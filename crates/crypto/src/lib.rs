@@ -4,6 +4,7 @@
 
 pub mod commit;
 pub mod dh;
+pub mod gf128;
 pub mod hash;
 pub mod kdf;
 pub mod lanes;

@@ -1,9 +1,10 @@
 //! A pseudorandom generator: AES-128 in counter mode from a 16-byte seed, with random access by block.
 
-use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
-use aes::{Aes128, Block};
 use std::fmt;
-use zeroize::Zeroize;
+
+use zeroize::Zeroizing;
+
+use crate::lanes::Aes128;
 
 /// Bytes of one block of the stream.
 pub const BLOCK: usize = 16;
@@ -17,7 +18,7 @@ impl Prg {
     /// The stream of `seed`, which must be secret and uniformly random, and have no other use.
     #[must_use]
     pub fn new(seed: &[u8; 16]) -> Self {
-        Self(Aes128::new(Array::cast_from_core(seed)))
+        Self(Aes128::new(seed))
     }
 
     /// Fills `out` with the blocks `first`, `first + 1`, ... (the counter wraps after 2^64 blocks).
@@ -25,7 +26,7 @@ impl Prg {
         for (counter, block) in (0u64..).zip(out.iter_mut()) {
             *block = u128::from(first.wrapping_add(counter)).to_le_bytes();
         }
-        self.0.encrypt_blocks(Array::cast_slice_from_core_mut(out));
+        self.0.encrypt(out);
     }
 
     /// Fills `out` with the bytes from the start of block `first` on; what is left of the last block is dropped.
@@ -33,10 +34,9 @@ impl Prg {
         let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
         self.blocks(first, blocks);
         if !rest.is_empty() {
-            let mut last = Block::from(u128::from(first.wrapping_add(blocks.len() as u64)).to_le_bytes());
-            self.0.encrypt_block(&mut last);
-            rest.copy_from_slice(&last[..rest.len()]);
-            last.as_mut_slice().zeroize();
+            let mut last = Zeroizing::new([[0; BLOCK]]);
+            self.blocks(first.wrapping_add(blocks.len() as u64), last.as_mut());
+            rest.copy_from_slice(&last[0][..rest.len()]);
         }
     }
 }

@@ -5,10 +5,11 @@
 //! to break oblivious transfer). `pi` is AES-128 whose fixed key is the session's public tag, so that the tweak is the
 //! pair (session, index): two sessions share neither permutation nor tweak.
 
-use aes::Aes128;
-use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use std::fmt;
+
 use zeroize::Zeroizing;
+
+use crate::lanes::Aes128;
 
 /// Blocks hashed at a time: what stays in the first cache beside the caller's.
 const BATCH: usize = 64;
@@ -24,7 +25,7 @@ impl Tccr {
     /// The hash of the session with the public tag `session`.
     #[must_use]
     pub fn new(session: &[u8; 16]) -> Self {
-        Self { pi: Aes128::new(Array::cast_from_core(session)), inner: Zeroizing::new([[0; 16]; BATCH]) }
+        Self { pi: Aes128::new(session), inner: Zeroizing::new([[0; 16]; BATCH]) }
     }
 
     /// Replaces block `k` by `H(block, i)`, where the tweak `i` is the 128-bit number `domain * 2^64 + first + k`.
@@ -34,13 +35,13 @@ impl Tccr {
         let mut tweak = (u128::from(domain) << 64) | u128::from(first);
         for batch in blocks.chunks_mut(BATCH) {
             let inner = &mut self.inner[..batch.len()];
-            let (from, to) = (Array::cast_slice_from_core(batch), Array::cast_slice_from_core_mut(inner));
-            self.pi.encrypt_blocks_b2b(from, to).expect("both slices have the batch's length");
+            inner.copy_from_slice(batch);
+            self.pi.encrypt(inner);
             for (block, once) in batch.iter_mut().zip(inner.iter()) {
                 *block = (u128::from_le_bytes(*once) ^ tweak).to_le_bytes();
                 tweak = tweak.wrapping_add(1);
             }
-            self.pi.encrypt_blocks(Array::cast_slice_from_core_mut(batch));
+            self.pi.encrypt(batch);
             for (block, once) in batch.iter_mut().zip(inner.iter()) {
                 *block = (u128::from_le_bytes(*block) ^ u128::from_le_bytes(*once)).to_le_bytes();
             }
@@ -56,11 +57,13 @@ impl fmt::Debug for Tccr {
 
 #[cfg(test)]
 mod tests {
+    use aes::cipher::{BlockCipherEncrypt, KeyInit};
+    use aes::{Aes128, Block};
+
     use super::*;
-    use aes::Block;
 
     fn one_by_one(session: &[u8; 16], tweak: u128, x: [u8; 16]) -> [u8; 16] {
-        let pi = Aes128::new(Array::cast_from_core(session));
+        let pi = Aes128::new(session.into());
         let mut inner = Block::from(x);
         pi.encrypt_block(&mut inner);
         let inner = u128::from_le_bytes(inner.into());

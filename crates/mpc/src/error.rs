@@ -43,10 +43,16 @@ pub enum Fault {
     /// A point of the base OTs is refused.
     #[error("base OT point {index} is {fault}")]
     Point {
-        /// 0 for the one in the greeting, else 1 to 128.
+        /// 0 for the one in the greeting, else 1 to 256.
         index: usize,
         fault: PointFault,
     },
+    /// What it sent of its trees of seeds is not of one tree. Whoever guesses at our secret fails like this.
+    #[error("its trees of seeds failed their check")]
+    Trees,
+    /// The transfers of a chunk failed SoftSpokenOT's consistency check. Whoever guesses at our secret fails like this.
+    #[error("its correlations failed their check: it did not follow the protocol of oblivious transfer")]
+    Transfers,
 }
 
 /// Why a point is refused.

@@ -3,21 +3,22 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use subtle::Choice;
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::kdf::derive;
 use wayleave_crypto::prg::Prg;
 use wayleave_crypto::secret::{Secret, Seed};
 
-use crate::base_ot::{self, BASE_OTS, POINT_BYTES};
+use crate::base_ot::{self, ANSWER_BYTES, Direction, POINT_BYTES};
 use crate::demand::Chunk;
 use crate::error::{Error, Fault, Misuse};
-use crate::ot_extension::{GroupBits, Leaves, OtExtension, all_leaves, punctured_leaves};
+use crate::ot_extension::{GroupBits, Leaves, OtExtension, TreeName, all_leaves, punctured_leaves};
 use crate::party::Role;
 use crate::pool::Correlations;
 use crate::rounds::{Rounds, Step};
 
 /// The version of the engine's messages.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Version, role, group, session id, nonce, point.
 const GREETING: usize = 1 + 1 + 1 + 16 + 32 + POINT_BYTES;
 
@@ -66,12 +67,12 @@ struct Partial {
 
 /// State between the base OTs and the first chunk.
 struct Trees {
+    context: [u8; 32],
     tag: SessionTag,
     choices: Secret<16>,
     /// Our key of each base OT in which we received.
     keys: Vec<Secret<16>>,
     leaves: Vec<Leaves>,
-    bits: Prg,
 }
 
 impl Setup {
@@ -122,7 +123,7 @@ impl Setup {
     /// Bytes that each party sends before the first chunk.
     #[must_use]
     pub fn base_bytes(group: GroupBits) -> usize {
-        GREETING + BASE_OTS * POINT_BYTES + group.tree_bytes()
+        GREETING + ANSWER_BYTES + group.tree_bytes()
     }
 
     fn advance(&mut self, received: Option<&[u8]>) -> Result<Step<Correlations>, Error> {
@@ -142,9 +143,6 @@ impl Setup {
             }
             (State::Answered { partial }, Some(theirs)) => {
                 let (trees, message) = self.finish_base(*partial, theirs)?;
-                if message.is_empty() {
-                    return self.begin(trees, &[]);
-                }
                 self.state = State::Grown { trees: Box::new(trees) };
                 Ok(Step::Send(message))
             }
@@ -195,25 +193,31 @@ impl Setup {
         let choices = derive("wayleave/mpc/base-choices/v1", self.seed.expose(), &context);
         let point: &[u8; POINT_BYTES] = theirs[51..].first_chunk().expect("a greeting ends with a point");
         let (bits, random) = (u128::from_le_bytes(*choices.expose()), self.stream("answers", &context));
-        let received = base_ot::receive(&context, self.role.peer(), point, &sender.point, bits, &random)
-            .map_err(|fault| self.peer(fault))?;
+        let direction = Direction { context: &context, sender: self.role.peer() };
+        let received =
+            base_ot::receive(direction, point, &sender.point, bits, &random).map_err(|fault| self.peer(fault))?;
         Ok(Partial { context, sender, choices, received })
     }
 
     /// The trees that this party grows, and its message about them.
     fn finish_base(&self, partial: Partial, theirs: &[u8]) -> Result<(Trees, Vec<u8>), Error> {
         let Partial { context, sender, choices, received } = partial;
-        let (points, rest) = theirs.as_chunks::<POINT_BYTES>();
-        if points.len() != BASE_OTS || !rest.is_empty() {
-            return Err(self.peer(Fault::Length { expected: BASE_OTS * POINT_BYTES, got: theirs.len() }));
+        let (points, _) = theirs.as_chunks::<POINT_BYTES>();
+        if theirs.len() != ANSWER_BYTES {
+            return Err(self.peer(Fault::Length { expected: ANSWER_BYTES, got: theirs.len() }));
         }
-        let pairs = sender.keys(&context, self.role, points).map_err(|fault| self.peer(fault))?;
+        let direction = Direction { context: &context, sender: self.role };
+        let pairs = sender.keys(direction, points).map_err(|fault| self.peer(fault))?;
         let (one, two) = in_order(self.role, received.points.as_slice(), theirs);
         let all = hash("wayleave/mpc/session/v1", &[&context, one, two]);
         let tag = SessionTag(*all.first_chunk().expect("32 bytes have 16"));
         let mut message = Vec::with_capacity(self.group.tree_bytes());
-        let leaves = pairs.chunks_exact(self.group.get()).map(|pairs| all_leaves(pairs, &mut message)).collect();
-        Ok((Trees { tag, choices, keys: received.keys, leaves, bits: self.stream("bits", &all) }, message))
+        let pairs = (0..).zip(pairs.chunks_exact(self.group.get()));
+        let grown = pairs.map(|(number, pairs)| {
+            all_leaves(&TreeName { context: &context, owner: self.role, number }, pairs, &mut message)
+        });
+        let leaves = grown.collect();
+        Ok((Trees { context, tag, choices, keys: received.keys, leaves }, message))
     }
 
     /// Ends the base transfers with the peer's message about its trees.
@@ -223,15 +227,24 @@ impl Setup {
             return Err(self.peer(Fault::Length { expected, got: theirs.len() }));
         }
         let choices = u128::from_le_bytes(*trees.choices.expose());
-        let each = expected / group.groups();
-        let punctured: Vec<_> = (0..)
-            .zip(trees.keys.chunks_exact(group.get()))
-            .map(|(number, keys)| {
-                punctured_leaves(keys, choices >> (number * group.get()), &theirs[number * each..][..each])
+        let mut passes = Choice::from(1);
+        let each = theirs.chunks_exact(group.tree_bytes_each());
+        let trees_of_peer = (0u8..).zip(trees.keys.chunks_exact(group.get()).zip(each));
+        let punctured: Vec<_> = trees_of_peer
+            .map(|(number, (keys, theirs))| {
+                let name = TreeName { context: &trees.context, owner: self.role.peer(), number };
+                let (leaves, is_whole) =
+                    punctured_leaves(&name, keys, choices >> (usize::from(number) * group.get()), theirs);
+                passes &= is_whole;
+                leaves
             })
             .collect();
+        // Of all trees at once: which of them failed would say more about our choices than that one did.
+        if !bool::from(passes) {
+            return Err(self.peer(Fault::Trees));
+        }
         let delta = Secret::new((!choices).to_le_bytes());
-        let extension = OtExtension::new(self.role, trees.tag, group, &trees.leaves, &punctured, delta, trees.bits);
+        let extension = OtExtension::new(self.role, trees.tag, group, &trees.leaves, &punctured, delta);
         let nothing = Correlations::empty(self.role, extension.tag());
         self.state = State::Ready(Box::new(extension));
         if self.requested.is_empty() { Ok(Step::Done(nothing)) } else { self.advance(None) }
@@ -264,7 +277,7 @@ impl Rounds for Setup {
         match self.state {
             State::Start | State::Ready(_) | State::Ended => None,
             State::Greeted { .. } => Some(GREETING),
-            State::Answered { .. } => Some(BASE_OTS * POINT_BYTES),
+            State::Answered { .. } => Some(ANSWER_BYTES),
             State::Grown { .. } => Some(self.group.tree_bytes()),
             State::Sent(_) => self.requested.front().map(|chunk| self.group.chunk_bytes(chunk.count)),
         }

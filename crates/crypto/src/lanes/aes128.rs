@@ -1,6 +1,6 @@
 //! AES-128 encryption (FIPS 197): many blocks under one key, or each under a key of its own.
 
-use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::{Block, Code, CpuKernel, xor_into};
@@ -67,10 +67,9 @@ impl Aes128 {
     pub fn encrypt(&self, blocks: &mut [Block]) {
         match self.kernel.0 {
             Code::Portable => {
-                for block in blocks {
-                    xor_into(block, &self.whitening);
-                    self.portable.encrypt_block(block.into());
-                }
+                blocks.iter_mut().for_each(|block| xor_into(block, &self.whitening));
+                // All at once: the crate computes several side by side where it has to do without AES instructions.
+                self.portable.encrypt_blocks(Array::cast_slice_from_core_mut(blocks));
             }
             #[cfg(target_arch = "x86_64")]
             Code::AesNi | Code::Vaes512 => super::x86::encrypt(self.kernel, &self.round_keys, blocks),

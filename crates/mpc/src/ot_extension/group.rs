@@ -4,7 +4,7 @@ use crate::base_ot::BASE_OTS;
 
 /// Columns of the extension that share one piece of a chunk's message: 1, 2, 4 or 8, the `k` of SoftSpokenOT.
 ///
-/// A transfer costs `128 / k` bits of message and `(128 / k) 2^k` bits of streams, so that 1 and 2 cost the receiver the same
+/// A transfer costs `128 / k - 1` bits of message and `(128 / k) 2^k` bits of streams, so that 1 and 2 cost the receiver the same
 /// streams. Both parties must use the same; the greeting says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupBits(u8);
@@ -40,12 +40,17 @@ impl GroupBits {
     /// Bytes that each party sends for a chunk of `count` correlations.
     #[must_use]
     pub fn chunk_bytes(self, count: usize) -> usize {
-        super::HEADER_BYTES + count / 8 * self.groups()
+        super::HEADER_BYTES + super::column_bytes(count) * (self.groups() - 1) + super::check::PROOF_BYTES
     }
 
-    /// Bytes that each party sends to puncture the other's trees, between the base OTs and the first chunk.
+    /// Bytes that each party sends to puncture the other's trees, and for their check, between the base OTs and the first chunk.
     #[must_use]
     pub fn tree_bytes(self) -> usize {
-        self.groups() * (self.get() - 1) * super::tree::LEVEL_BYTES
+        self.groups() * self.tree_bytes_each()
+    }
+
+    /// The part of one tree.
+    pub(crate) fn tree_bytes_each(self) -> usize {
+        (self.get() - 1) * super::tree::LEVEL_BYTES + super::tree::CHECK_BYTES
     }
 }

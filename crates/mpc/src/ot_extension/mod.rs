@@ -1,9 +1,10 @@
-//! Vector correlations from a random-OT extension, in both directions: SoftSpokenOT (Roy, CRYPTO 2022) against semi-honest
-//! parties, which with groups of one column is the extension of Ishai, Kilian, Nissim and Petrank (CRYPTO 2003).
+//! Vector correlations from a random-OT extension, in both directions: SoftSpokenOT (Roy, CRYPTO 2022), secure against a party that
+//! deviates. With groups of one column it is the extension of Ishai, Kilian, Nissim and Petrank (CRYPTO 2003).
 //!
 //! Parties hold bits `a1`, `a2`, vectors `B1`, `B2` and `C1`, `C2` with `C1 xor C2 = (a1 xor a2)(B1 xor B2)`. The cross term `a1 B2`
 //! is a random transfer in which party 1 chooses with `a1` between `r0` and `r1` of party 2, whose `B2` is `r0 xor r1`; `a2 B1` is one
-//! in the other direction. So a chunk is one message of each party, the receiver's of the extension, and nothing more.
+//! in the other direction. So a chunk is one message of each party, the receiver's of the extension with the proof of its consistency
+//! ([`check`]), and nothing more. 128 transfers of each chunk serve that proof alone.
 
 use wayleave_crypto::prg::Prg;
 use wayleave_crypto::secret::Secret;
@@ -11,6 +12,7 @@ use wayleave_crypto::tccr::Tccr;
 use wayleave_crypto::transpose::{Square, transpose};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+mod check;
 mod columns;
 mod group;
 mod tree;
@@ -23,13 +25,16 @@ use crate::pool::Correlations;
 use crate::setup::SessionTag;
 
 pub use group::GroupBits;
-pub(crate) use tree::{Leaves, Punctured, all_leaves, punctured_leaves};
+pub(crate) use tree::{Leaves, Punctured, TreeName, all_leaves, punctured_leaves};
 
 /// Bytes in front of the matrix: width, zeros, count, index of the first transfer.
 pub(crate) const HEADER_BYTES: usize = 16;
 
 /// Rows of one transposition: transfers that share 16 bytes of each column.
 const SQUARE: usize = 128;
+
+/// Transfers of a chunk that are made for its check and serve nothing else.
+const CHECKED: usize = SQUARE;
 
 /// Bytes between two of our columns beyond their length: a stride that is a power of two would put all columns of a
 /// square into the same few sets of the cache.
@@ -46,8 +51,6 @@ pub(crate) struct OtExtension {
     punctured: Vec<Vec<Prg>>,
     /// As sender: the leaf that each group lacks, a bit for each column. What [`tree::punctured_leaves`] calls `D`.
     delta: Secret<16>,
-    /// Generates the bits `a`.
-    bits: Prg,
     hash: Tccr,
     /// The number of the next transfer.
     next: u64,
@@ -66,16 +69,17 @@ struct Scratch {
     sums: Vec<u8>,
     /// The receiver's outputs `r_a`, hashed.
     chosen: Vec<[u8; 16]>,
-    /// The bits `a`, one for each correlation.
+    /// The bits `a`, one for each transfer: the sum of all leaves' streams of the first group.
     bits: Vec<[u8; 16]>,
 }
 
 impl Scratch {
     fn fit(&mut self, count: usize, group: GroupBits) {
-        self.columns.resize((count / 8 + SPREAD) * BASE_OTS, 0);
-        self.sums.resize(count / 8 * group.get(), 0);
+        let stride = column_bytes(count);
+        self.columns.resize((stride + SPREAD) * BASE_OTS, 0);
+        self.sums.resize(stride * group.get(), 0);
         self.chosen.resize(count, [0; 16]);
-        self.bits.resize(count / SQUARE, [0; 16]);
+        self.bits.resize(stride / 16, [0; 16]);
     }
 }
 
@@ -87,7 +91,6 @@ impl OtExtension {
         leaves: &[Leaves],
         punctured: &[Punctured],
         delta: Secret<16>,
-        bits: Prg,
     ) -> Self {
         let streams = |seeds: &[Secret<16>]| seeds.iter().map(|seed| Prg::new(seed.expose())).collect();
         Self {
@@ -97,7 +100,6 @@ impl OtExtension {
             leaves: leaves.iter().map(|leaves| streams(leaves)).collect(),
             punctured: punctured.iter().map(|leaves| streams(leaves)).collect(),
             delta,
-            bits,
             hash: Tccr::new(&tag.0),
             next: 0,
             produced: [0; 8],
@@ -110,62 +112,83 @@ impl OtExtension {
         self.tag
     }
 
-    /// The receiver's message: for each group the sum of its leaves' streams, plus `a`. Its own columns are, for each bit of a
-    /// leaf's number, the sum of the streams whose number has it.
+    /// The receiver's message: for each group but the first the sum of its leaves' streams, plus `a`, which is that sum of the first; then the proof. Its
+    /// own columns are, for each bit of a leaf's number, the sum of the streams whose number has it.
     pub(crate) fn send(&mut self, chunk: Chunk) -> Vec<u8> {
-        self.scratch.fit(chunk.count, self.group);
-        let (stride, first_block) = (chunk.count / 8, self.next / SQUARE as u64);
         let mut message = self.header(chunk).to_vec();
-        let Scratch { columns, sums, chosen, bits } = &mut self.scratch;
-        self.bits.blocks(first_block, bits);
-
-        message.resize(HEADER_BYTES + stride * self.group.groups(), 0);
-        let apart = stride + SPREAD;
-        let pieces = message[HEADER_BYTES..].chunks_exact_mut(stride);
-        let own = columns.chunks_exact_mut(apart * self.group.get());
-        for (leaves, (sent, own)) in self.leaves.iter().zip(pieces.zip(own)) {
-            columns::all(leaves, first_block, sent, own, apart, sums);
-            xor(sent, bits.as_flattened());
-        }
-
-        let mut square: Square = [[0; 2]; SQUARE];
-        for (place, rows) in chosen.chunks_exact_mut(SQUARE).enumerate() {
-            rows_of(columns, apart, place, &mut square);
-            write_blocks(&square, rows);
-            self.hash.hash(direction(self.role.peer()), self.next + (place * SQUARE) as u64, rows);
-        }
-        square.as_flattened_mut().zeroize();
+        message.resize(self.group.chunk_bytes(chunk.count) - check::PROOF_BYTES, 0);
+        self.receiver_columns(chunk, &mut message[HEADER_BYTES..]);
+        let proof = self.linear_hash(chunk, self.role.peer(), &message).prove(
+            &self.scratch.bits,
+            &self.scratch.columns,
+            column_bytes(chunk.count) + SPREAD,
+        );
+        message.extend_from_slice(&proof);
+        self.receiver_outputs(chunk);
         self.open = Some(chunk);
         message
     }
 
-    /// Computes the sender's part from the peer's message, and with it the correlations of the chunk.
+    /// Writes the receiver's columns and bits `a`, and its matrix.
+    fn receiver_columns(&mut self, chunk: Chunk, matrix: &mut [u8]) {
+        self.scratch.fit(chunk.count, self.group);
+        let (stride, first_block) = (column_bytes(chunk.count), self.next / SQUARE as u64);
+        let Scratch { columns, sums, bits, .. } = &mut self.scratch;
+        let apart = stride + SPREAD;
+        let bits = bits.as_flattened_mut();
+        let (first, others) = self.leaves.split_first().expect("there are groups");
+        let (own, other_columns) = columns.split_at_mut(apart * self.group.get());
+        columns::all(first, first_block, bits, own, apart, sums);
+        let pieces = matrix.chunks_exact_mut(stride).zip(other_columns.chunks_exact_mut(apart * self.group.get()));
+        for (leaves, (sent, own)) in others.iter().zip(pieces) {
+            columns::all(leaves, first_block, sent, own, apart, sums);
+            xor(sent, bits);
+        }
+    }
+
+    /// Hashes the receiver's rows.
+    fn receiver_outputs(&mut self, chunk: Chunk) {
+        let Scratch { columns, chosen, .. } = &mut self.scratch;
+        let mut square: Square = [[0; 2]; SQUARE];
+        for (place, rows) in chosen.chunks_exact_mut(SQUARE).enumerate() {
+            rows_of(columns, column_bytes(chunk.count) + SPREAD, place, &mut square);
+            write_blocks(&square, rows);
+            self.hash.hash(direction(self.role.peer()), self.next + (place * SQUARE) as u64, rows);
+        }
+        square.as_flattened_mut().zeroize();
+    }
+
+    /// Computes the sender's part from the peer's message and, once that has passed its check, the correlations of the chunk. After a fault
+    /// nothing more can be made: the caller drops all of it.
     pub(crate) fn receive(&mut self, theirs: &[u8]) -> Result<Correlations, Fault> {
         let chunk = self.open.take().ok_or(Fault::OutOfStep)?;
-        let stride = chunk.count / 8;
-        let expected = HEADER_BYTES + stride * self.group.groups();
+        let expected = self.group.chunk_bytes(chunk.count);
         if theirs.len() != expected {
             return Err(Fault::Length { expected, got: theirs.len() });
         }
-        let (header, matrix) = theirs.split_at(HEADER_BYTES);
-        if header != self.header(chunk) {
+        if theirs[..HEADER_BYTES] != self.header(chunk) {
             return Err(Fault::OutOfStep);
         }
-        self.sender_columns(stride, matrix);
+        let (message, proof) = theirs.split_last_chunk().expect("the length was checked");
+        self.sender_columns(chunk, &message[HEADER_BYTES..]);
+        self.check(chunk, message, proof)?;
         let correlations = self.combine(chunk);
-        self.next += chunk.count as u64;
+        self.next += (chunk.count + CHECKED) as u64;
         self.produced[chunk.width.index()] += chunk.count as u64;
         Ok(correlations)
     }
 
-    /// `q = w + D c` in each group, for the sums `w` of its leaves and the receiver's piece `c`.
-    fn sender_columns(&mut self, stride: usize, matrix: &[u8]) {
+    /// `q = w + D c` in each group, for the sums `w` of its leaves and the receiver's piece `c`, which is zero in the first group.
+    fn sender_columns(&mut self, chunk: Chunk, matrix: &[u8]) {
         let (first_block, delta) = (self.next / SQUARE as u64, u128::from_le_bytes(*self.delta.expose()));
-        let (apart, levels) = (stride + SPREAD, self.group.get());
+        let (stride, levels) = (column_bytes(chunk.count), self.group.get());
+        let apart = stride + SPREAD;
         let Scratch { columns, sums, .. } = &mut self.scratch;
-        let pieces = columns.chunks_exact_mut(apart * levels).zip(matrix.chunks_exact(stride));
+        let pieces = std::iter::once(None).chain(matrix.chunks_exact(stride).map(Some));
+        let pieces = columns.chunks_exact_mut(apart * levels).zip(pieces);
         for (number, (leaves, (own, theirs))) in self.punctured.iter().zip(pieces).enumerate() {
             columns::all_but_first(leaves, first_block, own, (stride, apart), sums);
+            let Some(theirs) = theirs else { continue };
             for (level, column) in own.chunks_exact_mut(apart).enumerate() {
                 let mask = (((delta >> (number * levels + level)) & 1) as u8).wrapping_neg();
                 column[..stride].iter_mut().zip(theirs).for_each(|(own, theirs)| *own ^= theirs & mask);
@@ -173,11 +196,28 @@ impl OtExtension {
         }
     }
 
+    /// Checks the sender's columns against the receiver's proof; wipes what was made of its message if it does not fit.
+    fn check(&mut self, chunk: Chunk, message: &[u8], proof: &[u8; check::PROOF_BYTES]) -> Result<(), Fault> {
+        let (apart, delta) = (column_bytes(chunk.count) + SPREAD, u128::from_le_bytes(*self.delta.expose()));
+        let hash = self.linear_hash(chunk, self.role, message);
+        if hash.accepts(proof, &self.scratch.columns, apart, delta).into() {
+            return Ok(());
+        }
+        self.scratch.zeroize();
+        Err(Fault::Transfers)
+    }
+
+    /// The linear function of a receiver's message without its proof.
+    fn linear_hash(&self, chunk: Chunk, sender: Role, message: &[u8]) -> check::LinearHash {
+        let (header, matrix) = message.split_at(HEADER_BYTES);
+        check::LinearHash::new(self.tag, sender, header, matrix, chunk.count / SQUARE + 1)
+    }
+
     /// Hashes the sender's rows and combines both directions: `B = r0 xor r1`, `C = a B xor r_a xor r0`.
     fn combine(&mut self, chunk: Chunk) -> Correlations {
         let Scratch { columns, chosen, bits, .. } = &self.scratch;
         let mut correlations = Correlations::new(self.role, self.tag, chunk, self.produced[chunk.width.index()]);
-        let (apart, delta) = (chunk.count / 8 + SPREAD, u128::from_le_bytes(*self.delta.expose()));
+        let (apart, delta) = (column_bytes(chunk.count) + SPREAD, u128::from_le_bytes(*self.delta.expose()));
         let mut square: Square = [[0; 2]; SQUARE];
         let mut rows = [[[0u8; 16]; SQUARE]; 2];
         let (mut vectors, mut products) = (square, square);
@@ -214,6 +254,11 @@ impl OtExtension {
         out[8..].copy_from_slice(&self.next.to_le_bytes());
         out
     }
+}
+
+/// Bytes of a column of a chunk with `count` correlations.
+fn column_bytes(count: usize) -> usize {
+    (count + CHECKED) / 8
 }
 
 /// The tweak's domain: which party is the sender.

@@ -2,6 +2,7 @@
 
 mod circuits;
 mod common;
+mod cost;
 mod engine;
 mod hostile;
 mod shares;
