@@ -66,7 +66,7 @@ impl LinearHash {
     }
 
     /// `R` of one column.
-    fn of(&self, column: &[[u8; 16]]) -> u128 {
+    pub(super) fn of(&self, column: &[[u8; 16]]) -> u128 {
         let (last, others) = column.split_last().expect("a chunk has more than 128 transfers");
         u128::from_le_bytes(sum_of_products(&self.weights, others)) ^ u128::from_le_bytes(*last)
     }

@@ -14,6 +14,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 mod check;
 mod columns;
+#[cfg(test)]
+mod deviation;
 mod group;
 mod tree;
 
@@ -115,8 +117,10 @@ impl OtExtension {
     /// The receiver's message: for each group but the first the sum of its leaves' streams, plus `a`, which is that sum of the first; then the proof. Its
     /// own columns are, for each bit of a leaf's number, the sum of the streams whose number has it.
     pub(crate) fn send(&mut self, chunk: Chunk) -> Vec<u8> {
-        let mut message = self.header(chunk).to_vec();
-        message.resize(self.group.chunk_bytes(chunk.count) - check::PROOF_BYTES, 0);
+        let bytes = self.group.chunk_bytes(chunk.count);
+        let mut message = Vec::with_capacity(bytes);
+        message.extend_from_slice(&self.header(chunk));
+        message.resize(bytes - check::PROOF_BYTES, 0);
         self.receiver_columns(chunk, &mut message[HEADER_BYTES..]);
         let proof = self.linear_hash(chunk, self.role.peer(), &message).prove(
             &self.scratch.bits,
