@@ -48,10 +48,10 @@ pub enum Fault {
         fault: PointFault,
     },
     /// What it sent of its trees of seeds is not of one tree. Whoever guesses at our secret fails like this.
-    #[error("its trees of seeds failed their check")]
+    #[error("the seeds of its correlations failed their check, which nobody fails who follows the protocol")]
     Trees,
     /// The transfers of a chunk failed SoftSpokenOT's consistency check. Whoever guesses at our secret fails like this.
-    #[error("its correlations failed their check: it did not follow the protocol of oblivious transfer")]
+    #[error("its correlations failed their check, which nobody fails who follows the protocol")]
     Transfers,
 }
 

@@ -306,3 +306,79 @@ fn in_order<T>(role: Role, own: T, theirs: T) -> (T, T) {
         Role::Party2 => (theirs, own),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! MPC-12: a failed check ends a session, and the next one has another delta.
+
+    use super::*;
+    use crate::demand::Width;
+    use crate::rounds::lockstep;
+
+    /// Both ends of a session after the base transfers.
+    fn ready(seeds: [u8; 2]) -> [Setup; 2] {
+        let id = SessionId([1; 16]);
+        let mut ends =
+            [(Role::Party1, seeds[0]), (Role::Party2, seeds[1])].map(|(role, seed)| Setup::new(role, id, [seed; 32]));
+        let [one, two] = &mut ends;
+        lockstep(one, two).unwrap();
+        ends
+    }
+
+    fn delta(setup: &Setup) -> Secret<16> {
+        let State::Ready(extension) = &setup.state else { panic!("the base transfers are done") };
+        extension.delta().clone()
+    }
+
+    #[test]
+    fn the_session_after_a_failed_check_has_another_delta_even_where_a_seed_repeats() {
+        let mut deltas = Vec::new();
+        for other in 2..12 {
+            // A process that was copied has its old seed; its peer's nonce is another one.
+            let [mut one, mut two] = ready([1, other]);
+            deltas.push(delta(&one));
+            let chunk = Chunk { width: Width::ALL[0], count: 128 };
+            one.request(chunk).unwrap();
+            two.request(chunk).unwrap();
+            let (Step::Send(_), Step::Send(mut message)) = (one.round(None).unwrap(), two.round(None).unwrap()) else {
+                panic!("a chunk is a message of each")
+            };
+            message[20] ^= 1;
+            let failed = Error::Peer { peer: Role::Party2, fault: Fault::Transfers };
+            assert_eq!(one.round(Some(&message)).map(|_| ()), Err(failed));
+            // Extension, trees and delta are dropped, which wipes them.
+            assert!(matches!(one.state, State::Ended) && one.tag().is_none());
+            assert_eq!(one.round(None).map(|_| ()), Err(Misuse::Ended.into()));
+        }
+        assert!((0..deltas.len()).all(|number| !deltas[..number].contains(&deltas[number])));
+    }
+
+    #[test]
+    fn a_guess_at_one_tree_ends_half_of_all_sessions() {
+        // Party 2 changes the sum of the left children in its first tree: it passes where party 1 asked for the right one.
+        let passes = |seed: u8| {
+            let id = SessionId([2; 16]);
+            let (mut one, mut two) =
+                (Setup::new(Role::Party1, id, [seed; 32]), Setup::new(Role::Party2, id, [255; 32]));
+            let (mut first, mut second) = (one.round(None).unwrap(), two.round(None).unwrap());
+            for round in 0..3 {
+                let (Step::Send(a), Step::Send(mut b)) = (first, second) else { panic!("three rounds before a chunk") };
+                if round == 2 {
+                    b[3] ^= 1;
+                    let failed = Error::Peer { peer: Role::Party2, fault: Fault::Trees };
+                    return match one.round(Some(&b)) {
+                        Ok(Step::Done(_)) => true,
+                        other => {
+                            assert_eq!(other.map(|_| ()), Err(failed));
+                            false
+                        }
+                    };
+                }
+                (first, second) = (one.round(Some(&b)).unwrap(), two.round(Some(&a)).unwrap());
+            }
+            unreachable!("the last round returns")
+        };
+        let passing = (0..100).filter(|seed| passes(*seed)).count();
+        assert!((25..=75).contains(&passing), "{passing} of 100");
+    }
+}

@@ -51,7 +51,7 @@ fn pair(group: GroupBits, seed: u64) -> [OtExtension; 2] {
 }
 
 fn delta(extension: &OtExtension) -> u128 {
-    u128::from_le_bytes(*extension.delta.expose())
+    u128::from_le_bytes(*extension.delta().expose())
 }
 
 /// The bits of `delta` of a group, in place.
@@ -220,7 +220,6 @@ fn a_guess_of_each_bit_of_delta_ends_the_link_with_probability_one_half() {
             "{k} bits, {groups} groups: {survivors} of 400"
         );
     }
-    assert!(surviving(GroupBits::new(8).unwrap(), 2) == 0, "16 bits: one of 65,536");
 }
 
 #[test]

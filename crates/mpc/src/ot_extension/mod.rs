@@ -114,6 +114,11 @@ impl OtExtension {
         self.tag
     }
 
+    #[cfg(test)]
+    pub(crate) fn delta(&self) -> &Secret<16> {
+        &self.delta
+    }
+
     /// The receiver's message: for each group but the first the sum of its leaves' streams, plus `a`, which is that sum of the first; then the proof. Its
     /// own columns are, for each bit of a leaf's number, the sum of the streams whose number has it.
     pub(crate) fn send(&mut self, chunk: Chunk) -> Vec<u8> {

@@ -3,6 +3,7 @@
 //! MPC-06: other groups at the two ends: refused.
 //! MPC-07: wrong counts, sizes, extra messages, a stop in mid-layer: an error that names the peer; all freed.
 //! MPC-11: identity, low-order, non-canonical, repeated points: refused.
+//! MPC-12: a chunk or a tree that is not as the protocol has it: refused.
 
 use crate::common::{self, Pair, Random};
 use proptest::prelude::*;
@@ -104,7 +105,7 @@ fn bad_points_end_the_session() {
         let (one, mut message) = setup_after(0);
         message[51..].copy_from_slice(&bytes);
         refuses(one, &message, Fault::Point { index: 0, fault });
-        for place in [0, 64, 127] {
+        for place in [0, 1, 64, 127, 255] {
             let (one, mut message) = setup_after(1);
             message[32 * place..][..32].copy_from_slice(&bytes);
             refuses(one, &message, Fault::Point { index: place + 1, fault });
@@ -141,6 +142,58 @@ fn a_chunk_out_of_step_is_refused() {
     two.request(Chunk { width: Width::ALL[0], ..CHUNK }).unwrap();
     let outcome = lockstep(&mut one, &mut two).map(|_| ());
     assert_eq!(outcome, by_two(Fault::OutOfStep).map_err(LockstepError::End));
+}
+
+#[test]
+fn a_chunk_with_any_changed_octet_is_refused() {
+    // The matrix has 63 pieces of 32 octets: 128 transfers, and 128 for the check. Behind it stand the bits and the hash of the proof.
+    let (_, honest) = setup_after(3);
+    assert_eq!(honest.len(), 16 + 63 * 32 + 16 + 32);
+    for place in (16..honest.len()).step_by(5) {
+        let (one, mut message) = setup_after(3);
+        message[place] ^= 1 << (place % 8);
+        refuses(one, &message, Fault::Transfers);
+    }
+}
+
+#[test]
+fn trees_that_are_not_whole_are_refused() {
+    // For each of 64 trees: the sums of the left and right children of the second level, the sum of the tags, their hash.
+    let (_, honest) = setup_after(2);
+    assert_eq!(honest.len(), 64 * 96);
+    for tree in [0, 1, 31, 63] {
+        for place in [32, 63, 64, 95] {
+            let (one, mut message) = setup_after(2);
+            message[96 * tree + place] ^= 0x40;
+            refuses(one, &message, Fault::Trees);
+        }
+        // Both sums, of which each end uses one.
+        let (one, mut message) = setup_after(2);
+        message[96 * tree] ^= 1;
+        message[96 * tree + 16] ^= 1;
+        refuses(one, &message, Fault::Trees);
+    }
+    // Those of another session, with another seed at the same end.
+    let setup = |role, seed| Setup::new(role, SessionId([1; 16]), [seed; 32]);
+    let (mut other, mut two) = (setup(Role::Party1, 1), setup(Role::Party2, 7));
+    let (mut first, mut second) = (other.round(None).unwrap(), two.round(None).unwrap());
+    for _ in 0..2 {
+        let (a, b) = (send(first), send(second));
+        (first, second) = (other.round(Some(&b)).unwrap(), two.round(Some(&a)).unwrap());
+    }
+    refuses(setup_after(2).0, &send(second), Fault::Trees);
+}
+
+#[test]
+fn a_chunk_sent_back_is_refused() {
+    let [mut one, mut two] = requested();
+    let (mut first, mut second) = (one.round(None).unwrap(), two.round(None).unwrap());
+    for _ in 0..3 {
+        let (a, b) = (send(first), send(second));
+        (first, second) = (one.round(Some(&b)).unwrap(), two.round(Some(&a)).unwrap());
+    }
+    let own = send(first);
+    refuses(one, &own, Fault::Transfers);
 }
 
 #[test]

@@ -375,6 +375,60 @@ mod tests {
         }
     }
 
+    /// Runs both ends until party 1 has orders, party 2's messages of setup up to number `step` and nothing more of them.
+    fn until_message(pair: &mut Pair, step: u64) -> (u64, Vec<u8>) {
+        let program = pair.engines[0].program(3);
+        pair.engines[0].keep(&Demand::of(&program, 2000));
+        loop {
+            let newest = pair.setup[0].back().map(|(step, _)| *step);
+            if newest == Some(step) {
+                while pair.setup[0].len() > 1 {
+                    pair.step();
+                }
+                return pair.setup[0].pop_front().expect("one message is left");
+            }
+            pair.step();
+        }
+    }
+
+    #[test]
+    fn after_a_failed_check_nothing_of_the_link_is_used_and_the_next_one_begins_anew() {
+        // The parties' messages of setup: greeting, answers, trees, and then a chunk each.
+        for (seed, step, what) in
+            [(1, 2, "the seeds of its correlations"), (2, 3, "its correlations"), (3, 6, "its correlations")]
+        {
+            let mut pair = Pair::new(seed);
+            let (step, mut bytes) = until_message(&mut pair, step);
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+            let one = &mut pair.engines[0];
+            one.receive_setup(step, bytes).expect("a message in turn");
+            let before = one.pool.available();
+            let failed = loop {
+                let job = match pair.jobs[0].take() {
+                    Some(job) => job,
+                    None => one.setup_job().expect("chunks that can be made").expect("a message to take up"),
+                };
+                if let Err(failed) = one.setup_done(job.run(), Instant(2)) {
+                    break failed;
+                }
+            };
+            let expected = format!("party 2: {what} failed their check, which nobody fails who follows the protocol");
+            assert_eq!(failed, expected);
+            assert_eq!(one.pool.available(), before, "nothing of the chunk is counted");
+            assert!(one.setup_job().expect("no chunk is refused").is_none(), "setup is gone, with its secrets");
+            // The party's end of this session is dropped with its pool (`Rounds::end_session`); the next one has another seed and other nonces.
+            let tag = |engine: &Engine| engine.pool.origin().map(|(_, tag)| tag);
+            let old = tag(one);
+            let mut next = Pair::new(seed + 100);
+            next.engines = [(PartyNumber::One, 5), (PartyNumber::Two, 6)]
+                .map(|(number, own)| Engine::new(number, 8, [[3; 16], [4; 16]], [own; 32]));
+            assert_eq!(next.engines[0].pool.available().total(), 0);
+            until_message(&mut next, 5);
+            assert!(tag(&next.engines[0]).is_some() && tag(&next.engines[0]) != old);
+        }
+    }
+
     #[test]
     fn work_that_can_wait_takes_only_what_is_beyond_the_reserve() {
         let mut pair = Pair::new(1);
