@@ -160,7 +160,8 @@ fn add(to: &mut [u8], what: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    //! MPC-06: all but one leaf of each tree: the leaf that lacks stays unknown. MPC-07: sums of a party that deviates.
+    //! MPC-06: all but one leaf of each tree: the leaf that lacks stays unknown.
+    //! MPC-12: sums, tags or trees of a party that deviates: refused, but for the choices that it guessed.
 
     use super::*;
 

@@ -149,7 +149,7 @@ fn a_chunk_with_any_changed_octet_is_refused() {
     // The matrix has 63 pieces of 32 octets: 128 transfers, and 128 for the check. Behind it stand the bits and the hash of the proof.
     let (_, honest) = setup_after(3);
     assert_eq!(honest.len(), 16 + 63 * 32 + 16 + 32);
-    for place in (16..honest.len()).step_by(5) {
+    for place in (16..honest.len()).step_by(37) {
         let (one, mut message) = setup_after(3);
         message[place] ^= 1 << (place % 8);
         refuses(one, &message, Fault::Transfers);
@@ -285,6 +285,38 @@ fn another_circuit_lane_count_or_place_in_the_pool_is_refused() {
     let [one, two] = &mut pair.pools;
     drop(start(two, &program, 64)); // the peer lost one in the middle
     refused(start(one, &program, 64), start(two, &program, 64));
+}
+
+#[test]
+fn changed_openings_of_some_lanes_change_the_results_of_no_others() {
+    let program = Program::new(SelectBest::standard(5).circuit().unwrap()).unwrap();
+    let (lanes, mut random) = (80, Random::new(12));
+    let mut pair = Pair::new(12);
+    for deviates in [vec![0], vec![79], vec![3, 8, 64, 65]] {
+        let inputs = random.rows(program.input_rows(), lanes);
+        pair.fill(&Demand::of(&program, lanes));
+        let (one, two) = wayleave_mpc::split(&inputs, random.rows(inputs.rows(), lanes)).unwrap();
+        let [left, right] = &mut pair.pools;
+        let mut one = Evaluation::new(&program, one.rows(), left).unwrap();
+        let mut two = Evaluation::new(&program, two.rows(), right).unwrap();
+        let (mut first, mut second) = (one.round(None).unwrap(), two.round(None).unwrap());
+        let out = loop {
+            (first, second) = match (first, second) {
+                (Step::Send(a), Step::Send(mut b)) => {
+                    for row in b[8..].chunks_exact_mut(lanes / 8) {
+                        deviates.iter().for_each(|lane| row[lane / 8] ^= ((random.word() & 1) as u8) << (lane % 8));
+                    }
+                    (one.round(Some(&b)).unwrap(), two.round(Some(&a)).unwrap())
+                }
+                (Step::Done(a), Step::Done(b)) => break a.xor(&b).unwrap(),
+                _ => panic!("one end was done before the other"),
+            };
+        };
+        let expected = program.oracle(&inputs);
+        let differs = |lane: usize| (0..out.rows()).any(|row| out.bit(row, lane) != expected.bit(row, lane));
+        assert!((0..lanes).all(|lane| deviates.contains(&lane) || !differs(lane)));
+        assert!(deviates.iter().any(|lane| differs(*lane)), "the deviation had an effect");
+    }
 }
 
 #[test]

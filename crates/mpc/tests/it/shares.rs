@@ -1,4 +1,4 @@
-//! MPC-02: what a party sees of fixed inputs looks uniformly random, and never comes twice.
+//! MPC-02: what a party sees of fixed inputs looks uniformly random, and never comes twice; also where it changes what it sends.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use crate::common::{Pair, Random};
 use wayleave_mpc::circuits::SelectBest;
 use wayleave_mpc::{BitRows, Chunk, Demand, Evaluation, Program, Rounds, Step, Width, split};
 
-/// Bounds of a standard normal variable with a chance of about 1e-7 on either side: nine statistics are taken.
+/// Bounds of a standard normal variable with a chance of about 1e-7 on either side: fifteen statistics are taken.
 const BOUND: f64 = 5.2;
 
 /// Chi-square of byte values over 255 degrees of freedom, as a standard normal variable (Wilson and Hilferty).
@@ -90,6 +90,33 @@ fn shares_and_messages_of_fixed_inputs_look_random_and_never_come_twice() {
     for party in 0..2 {
         looks_random("setup", &setup[party], &mut seen);
         looks_random("online", &online[party], &mut seen);
+    }
+}
+
+#[test]
+fn what_a_party_sends_looks_random_whatever_its_peer_sends() {
+    // Party 2 changes every opening, by all ones or at random; the inputs of party 1 are zero or all ones.
+    let program = Program::new(SelectBest::standard(8).circuit().unwrap()).unwrap();
+    let lanes = 8 * 94;
+    let mut ones = BitRows::zero(program.input_rows(), lanes);
+    (0..ones.rows()).for_each(|row| ones.set_row(row, &[u64::MAX; 12]));
+    let mut seen = HashSet::new();
+    for inputs in [BitRows::zero(program.input_rows(), lanes), ones] {
+        let mut sent = Vec::new();
+        for life in 0..18 {
+            let (mut pair, mut random) = (Pair::new(life), Random::new(life.into()));
+            pair.fill(&Demand::of(&program, lanes));
+            let [mut one, mut two] = pair.pools.map(|mut pool| Evaluation::new(&program, &inputs, &mut pool).unwrap());
+            let (mut first, mut second) = (one.round(None).unwrap(), two.round(None).unwrap());
+            while let (Step::Send(a), Step::Send(mut b)) = (first, second) {
+                sent.extend_from_slice(&a[8..]);
+                let second_next = two.round(Some(&a)).unwrap();
+                b[8..].iter_mut().for_each(|octet| *octet ^= if life % 2 == 0 { 0xff } else { random.word() as u8 });
+                (first, second) = (one.round(Some(&b)).unwrap(), second_next);
+            }
+        }
+        looks_random("online, to a peer that deviates", &sent, &mut seen);
+        seen.clear(); // the lives have the same seeds as before
     }
 }
 
