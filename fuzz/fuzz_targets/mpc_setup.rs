@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
             .expect("a chunk within the limits");
     }
     let (mut first, mut second) = (one.round(None), two.round(None));
-    for _ in 0..choice % 3 {
+    for _ in 0..choice % 4 {
         let (Ok(Step::Send(a)), Ok(Step::Send(b))) = (&first, &second) else { panic!("honest ends go on") };
         let (a, b) = (a.clone(), b.clone());
         (first, second) = (one.round(Some(&b)), two.round(Some(&a)));

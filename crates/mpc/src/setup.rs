@@ -68,7 +68,10 @@ struct Partial {
 /// State between the base OTs and the first chunk.
 struct Trees {
     context: [u8; 32],
-    tag: SessionTag,
+    /// The hash of all base transfers, of which the tag is a part.
+    session: [u8; 32],
+    /// Our message about the trees that we grew.
+    message: Vec<u8>,
     choices: Secret<16>,
     /// Our key of each base OT in which we received.
     keys: Vec<Secret<16>>,
@@ -142,7 +145,8 @@ impl Setup {
                 Ok(Step::Send(points))
             }
             (State::Answered { partial }, Some(theirs)) => {
-                let (trees, message) = self.finish_base(*partial, theirs)?;
+                let trees = self.finish_base(*partial, theirs)?;
+                let message = trees.message.clone();
                 self.state = State::Grown { trees: Box::new(trees) };
                 Ok(Step::Send(message))
             }
@@ -199,8 +203,8 @@ impl Setup {
         Ok(Partial { context, sender, choices, received })
     }
 
-    /// The trees that this party grows, and its message about them.
-    fn finish_base(&self, partial: Partial, theirs: &[u8]) -> Result<(Trees, Vec<u8>), Error> {
+    /// The trees that this party grows, with its message about them.
+    fn finish_base(&self, partial: Partial, theirs: &[u8]) -> Result<Trees, Error> {
         let Partial { context, sender, choices, received } = partial;
         let (points, _) = theirs.as_chunks::<POINT_BYTES>();
         if theirs.len() != ANSWER_BYTES {
@@ -209,15 +213,14 @@ impl Setup {
         let direction = Direction { context: &context, sender: self.role };
         let pairs = sender.keys(direction, points).map_err(|fault| self.peer(fault))?;
         let (one, two) = in_order(self.role, received.points.as_slice(), theirs);
-        let all = hash("wayleave/mpc/session/v1", &[&context, one, two]);
-        let tag = SessionTag(*all.first_chunk().expect("32 bytes have 16"));
+        let session = hash("wayleave/mpc/session/v1", &[&context, one, two]);
         let mut message = Vec::with_capacity(self.group.tree_bytes());
         let pairs = (0..).zip(pairs.chunks_exact(self.group.get()));
         let grown = pairs.map(|(number, pairs)| {
             all_leaves(&TreeName { context: &context, owner: self.role, number }, pairs, &mut message)
         });
         let leaves = grown.collect();
-        Ok((Trees { context, tag, choices, keys: received.keys, leaves }, message))
+        Ok(Trees { context, session, message, choices, keys: received.keys, leaves })
     }
 
     /// Ends the base transfers with the peer's message about its trees.
@@ -244,7 +247,11 @@ impl Setup {
             return Err(self.peer(Fault::Trees));
         }
         let delta = Secret::new((!choices).to_le_bytes());
-        let extension = OtExtension::new(self.role, trees.tag, group, &trees.leaves, &punctured, delta);
+        let tag = SessionTag(*trees.session.first_chunk().expect("32 bytes have 16"));
+        // Chunks are checked under a name that covers the trees too: their seeds are chosen before any challenge is known.
+        let (one, two) = in_order(self.role, trees.message.as_slice(), theirs);
+        let session = hash("wayleave/mpc/trees/v1", &[&trees.session, one, two]);
+        let extension = OtExtension::new(self.role, tag, session, group, &trees.leaves, &punctured, delta);
         let nothing = Correlations::empty(self.role, extension.tag());
         self.state = State::Ready(Box::new(extension));
         if self.requested.is_empty() { Ok(Step::Done(nothing)) } else { self.advance(None) }

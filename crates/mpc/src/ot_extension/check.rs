@@ -17,7 +17,6 @@ use zeroize::Zeroizing;
 
 use crate::base_ot::BASE_OTS;
 use crate::party::Role;
-use crate::setup::SessionTag;
 
 /// Bytes of what the receiver sends: `R a`, and the hash of all `R v`.
 pub(super) const PROOF_BYTES: usize = 16 + 32;
@@ -31,9 +30,10 @@ pub(super) struct LinearHash {
 }
 
 impl LinearHash {
-    /// The function for the receiver's `matrix`, with its `header`, of the transfers in which `sender` sends; `squares` is the number of 128 transfers.
-    pub(super) fn new(tag: SessionTag, sender: Role, header: &[u8], matrix: &[u8], squares: usize) -> Self {
-        let challenge = hash_long("wayleave/mpc/ot-challenge/v1", &[&tag.0, &[sender.number()], header], matrix);
+    /// The function for the receiver's `matrix`, with its `header`, of the transfers in which `sender` sends; `session` is the hash of all that came
+    /// before, and `squares` the number of 128 transfers.
+    pub(super) fn new(session: &[u8; 32], sender: Role, header: &[u8], matrix: &[u8], squares: usize) -> Self {
+        let challenge = hash_long("wayleave/mpc/ot-challenge/v1", &[session, &[sender.number()], header], matrix);
         let mut weights = vec![[0; 16]; squares - 1];
         Prg::new(challenge.first_chunk().expect("32 bytes have 16")).blocks(0, &mut weights);
         Self { challenge, weights }

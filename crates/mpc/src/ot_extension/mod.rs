@@ -46,6 +46,8 @@ const SPREAD: usize = 64;
 pub(crate) struct OtExtension {
     role: Role,
     tag: SessionTag,
+    /// The hash of all that came before the first chunk: what the challenges of the checks are bound to.
+    session: [u8; 32],
     group: GroupBits,
     /// As receiver: the streams of all leaves of each group.
     leaves: Vec<Vec<Prg>>,
@@ -89,6 +91,7 @@ impl OtExtension {
     pub(crate) fn new(
         role: Role,
         tag: SessionTag,
+        session: [u8; 32],
         group: GroupBits,
         leaves: &[Leaves],
         punctured: &[Punctured],
@@ -98,6 +101,7 @@ impl OtExtension {
         Self {
             role,
             tag,
+            session,
             group,
             leaves: leaves.iter().map(|leaves| streams(leaves)).collect(),
             punctured: punctured.iter().map(|leaves| streams(leaves)).collect(),
@@ -219,7 +223,7 @@ impl OtExtension {
     /// The linear function of a receiver's message without its proof.
     fn linear_hash(&self, chunk: Chunk, sender: Role, message: &[u8]) -> check::LinearHash {
         let (header, matrix) = message.split_at(HEADER_BYTES);
-        check::LinearHash::new(self.tag, sender, header, matrix, chunk.count / SQUARE + 1)
+        check::LinearHash::new(&self.session, sender, header, matrix, chunk.count / SQUARE + 1)
     }
 
     /// Hashes the sender's rows and combines both directions: `B = r0 xor r1`, `C = a B xor r_a xor r0`.
