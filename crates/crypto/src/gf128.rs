@@ -1,7 +1,7 @@
 //! Sums of products in the field of 2^128 elements: a linear universal hash.
 //!
-//! An element is 16 octets, little-endian: bit `i` is the coefficient of `x^i`, modulo `x^128 + x^7 + x^2 + x + 1`. (GHASH has the same field
-//! with the bits of an octet in the other order, NIST SP 800-38D section 6.3.) Time depends on the number of elements alone.
+//! An element is 16 octets, little-endian: bit `i` is the coefficient of `x^i`, modulo `x^128 + x^7 + x^2 + x + 1`. (GHASH has the same
+//! field with the bits of an octet in the other order, NIST SP 800-38D section 6.3.) Time depends on the number of elements alone.
 
 /// The sum of `weights[i] * blocks[i]`. For weights that are uniformly random and independent of the blocks, two lists of blocks
 /// that differ have equal sums with probability 2^-128, and the sum of two lists' sums is the sum of the lists' sum.

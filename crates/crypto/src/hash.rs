@@ -30,8 +30,8 @@ fn labelled<H: Digest>(label: &str, parts: &[&[u8]]) -> sha2::digest::Output<H> 
 
 /// [`hash`] of `parts` and of a long `message`, which is hashed in sixteen chains beside each other.
 ///
-/// Chain `i` has the blocks `i`, `i + 16`, `i + 32`, ... of 64 octets; zeros fill the last ones. The hash covers the length and the chains' states, so that two messages with
-/// one hash give two inputs of SHA-256's compression function with one output.
+/// Chain `i` has the blocks `i`, `i + 16`, `i + 32`, ... of 64 octets; zeros fill the last ones. The hash covers the length and the
+/// chains' states, so that two messages with one hash give two inputs of SHA-256's compression function with one output.
 #[must_use]
 pub fn hash_long(label: &str, parts: &[&[u8]], message: &[u8]) -> [u8; 32] {
     let (rows, rest) = message.as_chunks::<{ 64 * LANES }>();

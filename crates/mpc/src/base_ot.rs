@@ -1,12 +1,13 @@
 //! The 128 base OTs of one direction: Masny and Rindal's oblivious transfer over Ristretto; received points are checked.
 //!
 //! The sender sends `A = a G`. For choice bit `s` the receiver sends two points `R_0`, `R_1`: the one that it did not choose is
-//! random, and `R_s = b G - H_s(R_(1-s))`, where `H_0` and `H_1` hash to the group. The sender's keys are hashes of `a (R_j + H_j(R_(1-j)))`, the
-//! receiver's of `b A`. Both hashes are bound to the greetings of both parties, the direction and the transfer.
+//! random, and `R_s = b G - H_s(R_(1-s))`, where `H_0` and `H_1` hash to the group. The sender's keys are hashes of
+//! `a (R_j + H_j(R_(1-j)))`, the receiver's of `b A`. Both hashes are bound to the greetings of both parties, the direction and the
+//! transfer.
 //!
-//! "Endemic oblivious transfer", CCS 2019, section 5. It is secure against either party that deviates, in the random-oracle model, under the
-//! gap Diffie-Hellman assumption: two uniform points say nothing of `s`, and whoever knows both keys has solved Diffie and Hellman's problem for a
-//! point that the hash chose. Each party may choose its own keys, which the extension allows: there they are seeds.
+//! "Endemic oblivious transfer", CCS 2019. It is secure against either party that deviates, in the random-oracle model, under the gap
+//! Diffie-Hellman assumption: two uniform points say nothing of `s`, and whoever knows both keys has solved Diffie and Hellman's problem
+//! for a point that the hash chose. Each party may choose its own keys, which the extension allows: there they are seeds.
 
 use curve25519_dalek::ristretto::{CompressedRistretto, RistrettoPoint};
 use curve25519_dalek::scalar::Scalar;
@@ -206,9 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_knows_both_of_its_points_scalars_has_one_key_at_most() {
-        // In Chou and Orlandi's protocol, whoever chooses its points freely has one key too; here it must not have two although
-        // both points are its own.
+    fn the_scalars_of_both_points_give_neither_key() {
+        // Both points are its own, and neither key is what their scalars give: each point is moved by the hash of the other.
         let sender = Sender::new(&Prg::new(&[1; 16]));
         let mut sent = points(&answer(&sender, 0).points);
         let scalars = [5u64, 6].map(Scalar::from);

@@ -1,6 +1,7 @@
 //! Two-party computation over XOR shares: oblivious transfer, correlations, circuits and the GMW evaluator.
 //!
-//! Semi-honest, bit-sliced over lanes, in symmetric rounds that never block. When the link comes up, each party
+//! Bit-sliced over lanes, in symmetric rounds that never block. A peer that deviates learns nothing of lanes whose results it does not
+//! get, and can make results wrong (`docs/exchange-security.md`). When the link comes up, each party
 //! makes one [`Setup`] and one [`Pool`]; setup fills the pool ahead of need, and each [`Evaluation`] of a [`Program`] takes
 //! [`Demand::of`] from it. The length of every message follows from the public shape alone
 //! ([`Counts::online`], [`Counts::setup`]). See [`BitRows`] for the layout of inputs and outputs, and

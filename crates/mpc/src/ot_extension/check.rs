@@ -1,13 +1,13 @@
 //! The consistency check of a chunk: SoftSpokenOT's subspace check (Roy, CRYPTO 2022, section 4), made without a round of its own.
 //!
-//! The sender's columns are `w = v + D a`, for its `D`, the receiver's `v` and bits `a`: the same `a` in all columns, if the receiver follows
-//! the protocol. Both apply a random linear function `R` to the columns. The receiver sends `R a` and a hash of all `R v`, and the sender hashes
-//! `R w + D (R a)`. If the receiver used other bits in some groups, `R` keeps them apart but with a probability of 2^-128 for each pair of groups, and then what the
-//! receiver sends fits only one value of the bits of `D` of each group whose bits differ from what it says.
+//! The sender's columns are `q = v + D a`, for its `D`, the receiver's `v` and bits `a`: the same `a` in all columns, if the receiver
+//! follows the protocol. Both apply a random linear function `R` to the columns. The receiver sends `R a` and a hash of all `R v`, and
+//! the sender hashes `R q + D (R a)`. If the receiver used other bits in some groups, `R` keeps them apart but with a probability of
+//! 2^-128 for each pair of groups. Then what it sends fits one value only of the bits of `D` of each group whose bits are not `a`.
 //!
-//! `R` follows from a hash of the message (Fiat and Shamir): another message gets another `R`, so that a receiver that searches has one chance of 2^-128 times the
-//! pairs of groups with each message that it hashes. `R` is `[R' | I]`, where `I` takes the last 128 transfers of the chunk, which serve nothing else: they hide what
-//! `R'` says of the others.
+//! `R` follows from a hash of the message (Fiat and Shamir): another message gets another `R`, so that a receiver that searches has one
+//! chance of 2^-128 times the pairs of groups with each message that it hashes. `R` is `[R' | I]`, where `I` takes the last 128
+//! transfers of the chunk, which serve nothing else: they hide what `R'` says of the others.
 
 use subtle::{Choice, ConstantTimeEq};
 use wayleave_crypto::gf128::sum_of_products;
@@ -30,8 +30,8 @@ pub(super) struct LinearHash {
 }
 
 impl LinearHash {
-    /// The function for the receiver's `matrix`, with its `header`, of the transfers in which `sender` sends; `session` is the hash of all that came
-    /// before, and `squares` the number of 128 transfers.
+    /// The function for the receiver's `matrix`, with its `header`, of transfers in which `sender` sends. `session` is the hash of
+    /// all that came before the first chunk, `squares` the number of 128 transfers.
     pub(super) fn new(session: &[u8; 32], sender: Role, header: &[u8], matrix: &[u8], squares: usize) -> Self {
         let challenge = hash_long("wayleave/mpc/ot-challenge/v1", &[session, &[sender.number()], header], matrix);
         let mut weights = vec![[0; 16]; squares - 1];

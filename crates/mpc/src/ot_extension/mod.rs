@@ -123,8 +123,8 @@ impl OtExtension {
         &self.delta
     }
 
-    /// The receiver's message: for each group but the first the sum of its leaves' streams, plus `a`, which is that sum of the first; then the proof. Its
-    /// own columns are, for each bit of a leaf's number, the sum of the streams whose number has it.
+    /// The receiver's message: for each group but the first the sum of its leaves' streams, plus `a`, which is that sum of the first;
+    /// then the proof. Its own columns are, for each bit of a leaf's number, the sum of the streams whose number has it.
     pub(crate) fn send(&mut self, chunk: Chunk) -> Vec<u8> {
         let bytes = self.group.chunk_bytes(chunk.count);
         let mut message = Vec::with_capacity(bytes);
@@ -171,8 +171,8 @@ impl OtExtension {
         square.as_flattened_mut().zeroize();
     }
 
-    /// Computes the sender's part from the peer's message and, once that has passed its check, the correlations of the chunk. After a fault
-    /// nothing more can be made: the caller drops all of it.
+    /// Computes the sender's part from the peer's message and, once that has passed its check, the correlations of the chunk. After
+    /// a fault the caller drops the extension, which wipes it.
     pub(crate) fn receive(&mut self, theirs: &[u8]) -> Result<Correlations, Fault> {
         let chunk = self.open.take().ok_or(Fault::OutOfStep)?;
         let expected = self.group.chunk_bytes(chunk.count);
