@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign, Mul};
 
 use crate::circuit::Circuit;
 
-/// Correlations of one chunk, unless the caller says otherwise; a message of setup is 8 bytes for each.
+/// Correlations of one chunk, unless the caller says otherwise; a message of setup is about 8 bytes for each.
 pub const DEFAULT_CHUNK: usize = 16_384;
 
 /// The vector length of a correlation: 1, 2, 4, ... or 128 bits. A shorter vector takes the next width up.

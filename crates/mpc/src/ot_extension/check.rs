@@ -1,4 +1,4 @@
-//! The consistency check of a chunk: SoftSpokenOT's subspace check (Roy, CRYPTO 2022, section 4), made without a round of its own.
+//! The consistency check of a chunk: SoftSpokenOT's subspace check (Roy, CRYPTO 2022), made without a round of its own.
 //!
 //! The sender's columns are `q = v + D a`, for its `D`, the receiver's `v` and bits `a`: the same `a` in all columns, if the receiver
 //! follows the protocol. Both apply a random linear function `R` to the columns. The receiver sends `R a` and a hash of all `R v`, and

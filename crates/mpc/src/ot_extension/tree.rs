@@ -6,7 +6,7 @@
 //! the extension chose `c` in the transfer of a level, and so learns every node of it but the one on the path of `D = not c`.
 //!
 //! A party that deviates could send sums that are right for some `D` only. So a leaf gives a seed and a tag, and the message ends
-//! with the sum of all tags and a hash of them (Roy, CRYPTO 2022, section 5, "PPRF consistency"). Whoever receives knows all tags but
+//! with the sum of all tags and a hash of them (Roy, CRYPTO 2022, the consistency check of punctured functions). Whoever receives knows all tags but
 //! one, has that one from the sum, and compares the hash: if it fits, the seeds are those of one tree, whatever `D` is. Whether it fits
 //! can depend on `D`: the sender guesses that `D` is among some leaves, and a guess that excludes half of them fails for half of all `D`.
 

@@ -19,7 +19,7 @@ const AHEAD: usize = 2;
 /// Chunks that may be ordered and not done: our own limit on what party 1 may ask for. Party 2 is at most one behind.
 const MAX_ORDERED: usize = 2 * AHEAD;
 
-/// Correlations of one message of setup, at most and at least: 64 KiB and 2 KiB. Other frames between the parties wait behind
+/// Correlations of one message of setup, at most and at least: 64 KiB and 3 KiB. Other frames between the parties wait behind
 /// it, and members' rankings count only until a deadline, so that it is short where the link is slow.
 pub(super) const MAX_CHUNK: usize = 1 << 13;
 const MIN_CHUNK: usize = 1 << 8;
