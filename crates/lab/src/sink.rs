@@ -2,7 +2,7 @@
 //!
 //! A sink greets, grants credit as it takes frames up, and ranks in rounds: rankings of the right shape in which every candidate counts
 //! and has an equal class. Or it opts out of Select-Best. It opens nothing, and of what party 1 sends it reads no more than the first
-//! octet. It announces routes when told. It keeps nothing: connected again it is sent everything, unless somebody who has what it has had
+//! octet. It announces routes when told. It keeps nothing, and says so: connected again it is sent everything, unless somebody who has what it has had
 //! tells it the digests of that.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ use wayleave_route_server::credit::{self, Receiving, Sending};
 use wayleave_route_server::digests;
 use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::frames::{FromMember, OwnObject, PROTOCOL, SessionId, Tick, ToMember};
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Handle, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::party::PartyNumber;
 
 use crate::sim::EXCHANGE;
@@ -145,7 +145,7 @@ impl Sink {
         }
         self.waits = self.keeps && self.last > 0;
         if !self.waits {
-            self.send(PartyNumber::One, FromMember::Resync.encode(), now, out);
+            self.send(PartyNumber::One, FromMember::holds_nothing().encode(), now, out);
         }
     }
 
@@ -166,7 +166,7 @@ impl Sink {
                 let own = live.into_iter().map(|(version, live)| OwnObject { version, width: self.width, live });
                 FromMember::Holds { seq: *seq, through: *through, epoch: *epoch, roots: *roots, own: digests::own(own) }
             }
-            _ => FromMember::Resync,
+            _ => FromMember::holds_nothing(),
         };
         self.send(PartyNumber::One, frame.encode(), now, out);
     }
@@ -222,6 +222,22 @@ impl Sink {
                 (self.epoch, self.high_water) = (epoch, self.high_water.max(high_water));
             }
             ToMember::Renew { epoch, .. } => self.epoch = epoch,
+            ToMember::Compare => {
+                let FromMember::Holds { seq, epoch, through, own, .. } = FromMember::holds_nothing() else { return };
+                let (objects, instances) = (Vec::new(), Vec::new());
+                let said = FromMember::Buckets { seq, epoch, through, objects, instances, own };
+                self.send(PartyNumber::One, said.encode(), now, out);
+            }
+            // It has kept none of it.
+            ToMember::NameObjects { question, .. } => {
+                let said = FromMember::ObjectNames { question, through: Handle([0xff; 32]), names: Vec::new() };
+                self.send(PartyNumber::One, said.encode(), now, out);
+            }
+            ToMember::NameInstances { question, .. } => {
+                let (through, names, open) = ([0xff; 32], Vec::new(), Vec::new());
+                let said = FromMember::InstanceNames { question, through, names, open };
+                self.send(PartyNumber::One, said.encode(), now, out);
+            }
             ToMember::Refused { .. } => self.taken.refused += 1,
             ToMember::Rejected { why } => panic!("the sink in slot {} was rejected: {why}", self.slot),
             _ => {}

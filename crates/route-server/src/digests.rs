@@ -1,4 +1,4 @@
-//! Digests of what a member holds, which it compares with party 1 when it connects again: only what differs is sent.
+//! Digests of what a member holds, which it compares with party 1 when it connects again, and names of it: only what lacks is sent.
 //!
 //! Objects fall into buckets by their handles and instances by their hashes, both of which are outputs of SHA-256. A bucket's digest
 //! is a hash over its whole content in order. A sum or an exclusive-or of the hashes would be cheaper to keep, but who announces
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use wayleave_core::wire::{Codec, List32, Malformed, Reader, Wire, Writer};
 use wayleave_crypto::hash::hash;
 
-use crate::frames::{Candidate, OwnObject, Seq};
+use crate::frames::{Candidate, OwnObject, Seq, SessionId};
 use crate::object::Handle;
 
 /// Buckets of objects, and of instances: the first 12 bits of a hash.
@@ -22,6 +22,8 @@ const LABEL_INSTANCE: &str = "wayleave/route-server/instance/v1";
 const LABEL_INSTANCES: &str = "wayleave/route-server/held-instances/v1";
 const LABEL_ROOT: &str = "wayleave/route-server/held/v1";
 const LABEL_OWN: &str = "wayleave/route-server/own-objects/v1";
+const LABEL_NAME: &str = "wayleave/route-server/held-name/v1";
+const LABEL_DEAD: &str = "wayleave/route-server/held-dead/v1";
 
 /// A digest of a bucket, or of all: the first half of a SHA-256.
 pub type Digest = [u8; 16];
@@ -124,7 +126,7 @@ pub(crate) fn by_bucket<'a, T>(
 wayleave_core::wire! {
     /// Some of the buckets.
     #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-    pub enum Listed: "a set of buckets" {
+    pub enum BucketSet: "a set of buckets" {
         #[default]
         0 = Nothing,
         1 = Everything,
@@ -133,7 +135,7 @@ wayleave_core::wire! {
     }
 }
 
-impl Listed {
+impl BucketSet {
     /// Whether a bucket is one of them.
     #[must_use]
     pub fn has(&self, bucket: u16) -> bool {
@@ -149,48 +151,74 @@ impl Listed {
         (bucket..BUCKETS).filter(|bucket| self.has(*bucket))
     }
 
+    /// Whether none is.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::Nothing
+    }
+
     /// The buckets that two sides have different digests of.
     #[must_use]
     pub fn differing(one: &[(u16, Digest)], other: &[(u16, Digest)]) -> Self {
-        let mut bits = [0u8; BITS];
-        for (these, those) in [(one, other), (other, one)] {
-            for (bucket, digest) in these {
-                let theirs = those.binary_search_by_key(bucket, |(bucket, _)| *bucket).ok().map(|place| those[place].1);
-                if theirs != Some(*digest) {
-                    bits[usize::from(*bucket) / 8] |= 1 << (bucket % 8);
-                }
-            }
-        }
-        if bits == [0; BITS] { Self::Nothing } else { Self::Some(Arc::new(bits)) }
+        let differs = |these: &[(u16, Digest)], those: &[(u16, Digest)]| -> Vec<u16> {
+            let theirs = |bucket: &u16| those.binary_search_by_key(bucket, |(bucket, _)| *bucket).ok();
+            let differing = these.iter().filter(|(bucket, digest)| theirs(bucket).map(|at| those[at].1) != Some(*digest));
+            differing.map(|(bucket, _)| *bucket).collect()
+        };
+        let mut all = Self::Nothing;
+        all.extend(differs(one, other).into_iter().chain(differs(other, one)));
+        all
     }
 
-    /// These, and the buckets of some hashes.
-    #[must_use]
-    pub fn with<'a>(self, hashes: impl Iterator<Item = &'a [u8; 32]>) -> Self {
-        let mut bits = match &self {
-            Self::Everything => return self,
+    /// Adds buckets.
+    pub fn extend(&mut self, buckets: impl IntoIterator<Item = u16>) {
+        let mut bits = match self {
+            Self::Everything => return,
             Self::Nothing => [0; BITS],
             Self::Some(bits) => **bits,
         };
-        for bucket in hashes.map(bucket_of) {
+        for bucket in buckets {
             bits[usize::from(bucket) / 8] |= 1 << (bucket % 8);
         }
-        if bits == [0; BITS] { Self::Nothing } else { Self::Some(Arc::new(bits)) }
+        *self = if bits == [0; BITS] { Self::Nothing } else { Self::Some(Arc::new(bits)) };
+    }
+
+    /// Leaves those from a bucket on.
+    pub fn retain_from(&mut self, first: u16) {
+        if first > 0 {
+            let left: Vec<u16> = self.from(first).collect();
+            *self = Self::Nothing;
+            self.extend(left);
+        }
     }
 }
 
-wayleave_core::wire! {
-    /// What of a member's state is not what the parties have for it, so that they send it.
-    #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-    pub struct Differs {
-        /// Whether the list of its own objects.
-        pub own: bool,
-        pub objects: Listed,
-        pub instances: Listed,
-        /// Also all that changed after some batches.
-        pub since: Option<Through>,
-    }
+/// What stands for a hash in a list of what a member holds: short, and of one session, so that nobody can make another hash that has the
+/// same name.
+pub type ShortName = [u8; 8];
 
+/// The name of an object or of a list of candidates in a session.
+#[must_use]
+pub fn name(session: &SessionId, hash_of: &[u8; 32]) -> ShortName {
+    *hash(LABEL_NAME, &[session, hash_of]).first_chunk().expect("8 of 32")
+}
+
+/// What stands for the dead prefixes of an object beside its name: 0 for none.
+#[must_use]
+pub fn dead_check(session: &SessionId, handle: &Handle, dead: impl IntoIterator<Item = u16>) -> u32 {
+    let mut w = Writer::new();
+    dead.into_iter().for_each(|index| {
+        w.u16(index);
+    });
+    let dead = w.finish();
+    if dead.is_empty() {
+        return 0;
+    }
+    let [a, b, c, d, ..] = hash(LABEL_DEAD, &[session, &handle.0, &dead]);
+    u32::from_be_bytes([a, b, c, d]).max(1)
+}
+
+wayleave_core::wire! {
     /// The last batches through which a member has everything.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
     pub struct Through: Self::check {
@@ -214,17 +242,11 @@ impl Through {
     }
 }
 
-impl Differs {
-    /// All of it.
-    pub const EVERYTHING: Self =
-        Self { own: true, objects: Listed::Everything, instances: Listed::Everything, since: None };
-    /// Nothing of it.
-    pub const NOTHING: Self = Self { own: false, objects: Listed::Nothing, instances: Listed::Nothing, since: None };
-
-    /// Whether nothing differs.
+impl Roots {
+    /// Of whoever holds nothing.
     #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::NOTHING
+    pub fn of_nothing() -> Self {
+        Self { objects: root(&[]), instances: root(&[]) }
     }
 }
 
@@ -270,9 +292,14 @@ mod tests {
         let (a, b) = ([1; 16], [2; 16]);
         let one = [(0, a), (7, a), (4095, a)];
         let other = [(0, a), (7, b), (100, a)];
-        let differing: Vec<u16> = Listed::differing(&one, &other).from(0).collect();
-        assert_eq!(differing, [7, 100, 4095]);
-        assert_eq!(Listed::differing(&one, &one), Listed::Nothing);
+        let mut differing = BucketSet::differing(&one, &other);
+        assert_eq!(differing.from(0).collect::<Vec<u16>>(), [7, 100, 4095]);
+        assert_eq!(BucketSet::differing(&one, &one), BucketSet::Nothing);
+        differing.retain_from(100);
+        differing.extend([8]);
+        assert_eq!(differing.from(0).collect::<Vec<u16>>(), [8, 100, 4095]);
+        differing.retain_from(BUCKETS);
+        assert!(differing.is_nothing());
     }
 
     #[test]

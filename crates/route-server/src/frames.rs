@@ -7,9 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::codecs::{NlriCodec, SeedCodec};
-use crate::digests::{BucketDigests, Buckets, Differs, Digest, Roots, Through};
+use crate::digests::{BucketDigests, BucketSet, Buckets, Digest, InstanceHash, Roots, ShortName, Through};
 use crate::object::{ExportMode, Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
 use wayleave_bgp::Nlri;
+use wayleave_core::Prefix;
 use wayleave_core::wire::{self, AtMost, Blob, Codec, List32, Malformed, Maybe, Own, Reader, Utf8, Wire, Writer};
 use wayleave_crypto::secret::Seed;
 
@@ -30,10 +31,14 @@ pub const MAX_CANDIDATES: usize = 128;
 pub const MAX_PATHS: usize = 4;
 /// Bytes of a candidate.
 const CANDIDATE: usize = 34;
-/// Objects of one slice of a synchronisation; our own limit.
+/// Objects, and instances, that one batch sends a member of what it lacks, and prefixes that it looks at again: our own limit.
 pub const MAX_SLICE: u32 = 4096;
+/// Names of what a member holds in one frame: our own limit, of a third of a megabyte.
+pub const MAX_NAMES: usize = 1 << 15;
 const MAX_NAME: usize = 128;
 const MAX_LIST: usize = 4 << 20;
+/// Names of one slice: those of one frame, twice.
+const MAX_GONE: usize = 2 * MAX_NAMES;
 
 /// One pair of links of a member, chosen at random when it connects. Both parties act for it only while both have it.
 pub type SessionId = [u8; 16];
@@ -93,8 +98,6 @@ wayleave_core::wire! {
             /// Two bytes a candidate: valid bit, class.
             share: Vec<u8> as Blob<MAX_FRAME>,
         },
-        /// To party 1: the member requests everything again, because its import rules changed.
-        6 = Resync,
         /// To party 1: what the member holds, after its hello and when its view is in doubt. It requests what differs.
         8 = Holds {
             /// The last batch that it took.
@@ -114,6 +117,21 @@ wayleave_core::wire! {
             objects: BucketDigests as Buckets,
             instances: BucketDigests as Buckets,
             own: Digest,
+        },
+        /// Answers [`ToMember::NameObjects`]: of the buckets that it names, what the member holds from its hash on, through another one.
+        10 = ObjectNames {
+            question: u32,
+            through: Handle,
+            /// Names, each with the check of the dead prefixes.
+            names: Vec<(ShortName, u32)> as List32<MAX_NAMES>,
+        },
+        /// Answers [`ToMember::NameInstances`] likewise.
+        11 = InstanceNames {
+            question: u32,
+            through: InstanceHash,
+            names: Vec<ShortName> as List32<MAX_NAMES>,
+            /// Others, which are to be listed again: no result came, or some of their candidates had not come.
+            open: Vec<ShortName> as List32<MAX_NAMES>,
         },
         /// What the party may send since the link came up ([`crate::credit`]).
         7 = Credit { limit: u64 },
@@ -158,18 +176,21 @@ wayleave_core::wire! {
         pub live: Vec<Nlri> as List32<MAX_PREFIXES, NlriCodec>,
     }
 
-    /// Part of a synchronisation: objects and prefixes in an order that the parties keep, of which a member gets all in turn.
+    /// Part of what a member lacks: what of `deliver`, `dead` and `instances` is not new to everybody, and this.
     #[derive(Clone, PartialEq, Eq, Debug, Default)]
     pub struct Slice {
-        /// In the first one: what is sent. The receiver keeps the rest.
-        pub begins: Option<Differs>,
-        /// In the last one: what the receiver must have now. What it had before in the buckets that were sent, and was not in a
-        /// slice, is gone.
+        /// In the first one: whether all own objects are listed. Otherwise they are as the receiver said.
+        pub begins: Option<bool>,
+        /// In the last one: what the receiver must have now.
         pub ends: Option<Roots>,
         /// Whether all own objects have been listed with this slice, or are as the receiver said.
         pub own_ends: bool,
         /// Some of the receiver's own live objects.
         pub own: Vec<OwnObject> as Long,
+        /// Objects that the receiver named and that are gone.
+        pub gone: Vec<ShortName> as List32<MAX_GONE>,
+        /// The same of instances.
+        pub gone_instances: Vec<ShortName> as List32<MAX_GONE>,
     }
 
     /// One batch as one member sees it. Party 1 and party 2 send ticks that differ in shares and bodies only.
@@ -277,6 +298,22 @@ wayleave_core::wire! {
         },
         /// From party 1: asks for [`FromMember::Buckets`].
         14 = Compare,
+        /// From party 1: asks for [`FromMember::ObjectNames`] in some buckets, from a handle on.
+        15 = NameObjects {
+            /// The answer has it, too.
+            question: u32,
+            /// It is of what the member holds after this batch.
+            after: Seq,
+            buckets: BucketSet,
+            from: Handle,
+        },
+        /// From party 1: asks for [`FromMember::InstanceNames`] likewise.
+        16 = NameInstances {
+            question: u32,
+            after: Seq,
+            buckets: BucketSet,
+            from: InstanceHash,
+        },
     }
 
     /// What a member may cost a party, and what is left of it: of that member alone. Turns and what is stored are zero at party 2.
@@ -371,9 +408,9 @@ wayleave_core::wire! {
         },
         /// Removes so many objects of a slot whose member has left or was away for longer than the stale timer.
         2 = Expire { slot: u32, objects: u32 as AtMost<MAX_SLICE> },
-        /// Begins to send a member whose two links are up what it lacks: so many objects with this batch. `chooses`: whether it ranks
-        /// what it is sent so, if it takes part in Select-Best.
-        3 = Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, objects: u32 as AtMost<MAX_SLICE>, differs: Differs },
+        /// Begins to send a member whose two links are up what it lacks, and all that changes. `chooses`: whether it ranks what it is sent
+        /// so, if it takes part in Select-Best; `own`: whether its own objects are listed.
+        3 = Sync { slot: u32, session: SessionId, select_best: bool, chooses: bool, own: bool },
         /// A member lost a link.
         4 = Gone { slot: u32 },
         /// Begins an epoch: the recommendation of these slots changed, so the prefixes with a candidate of theirs are evaluated again,
@@ -381,12 +418,33 @@ wayleave_core::wire! {
         5 = Epoch { epoch: u64, changed: Vec<u32> as List32<MAX_SLOTS> },
         /// A newer directory: sets that both operators signed, and removals.
         6 = Set { set: Arc<[u8]> as Blob<MAX_SET> },
-        /// Goes on to send everything to a member: so many objects more.
-        7 = Slice { slot: u32, objects: u32 as AtMost<MAX_SLICE> },
-        /// A member takes up too little of what is sent to it: it gets nothing more, and later everything again.
+        /// Goes on to send a member what it lacks.
+        7 = Slice { slot: u32, content: Box<SliceContent> },
+        /// A member takes up too little of what is sent to it: it gets nothing more, and later what it lacks.
         8 = Pause { slot: u32 },
         /// So many prefixes more are looked at, since an epoch began: those with a candidate whose value changed are evaluated again.
         9 = Relist { prefixes: u32 as AtMost<MAX_SLICE> },
+    }
+
+    /// Part of what one member lacks, as party 1 names it. Both parties send it as it is after the batch.
+    #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    pub struct SliceContent {
+        /// Versions of the member's own objects, and whether these are the last.
+        pub own: Vec<u64> as Long,
+        pub own_ends: bool,
+        /// Slots and versions of objects.
+        pub objects: Vec<(u32, u64)> as Long,
+        /// The same of objects that the member has, of which prefixes died.
+        pub died: Vec<(u32, u64)> as Long,
+        /// Prefixes to list.
+        pub prefixes: Vec<Prefix> as Long,
+        /// What the member named and what is gone.
+        pub gone: Vec<ShortName> as List32<MAX_GONE>,
+        pub gone_instances: Vec<ShortName> as List32<MAX_GONE>,
+        /// Instances whose hashes are below this one have been sent, or are as the member has them; none while objects are still to come.
+        pub settled: Option<InstanceHash>,
+        /// Whether it is the last part.
+        pub ends: bool,
     }
 
     /// A row of the parties' inventories, compared when their link comes up.
@@ -543,10 +601,12 @@ wayleave_core::wire! {
         17 = Credit {
             limit: u64,
         },
-        /// Whether a member takes up too little of what party 2 sends to it, so that it can get nothing more now.
+        /// Whether a member takes up too little of what party 2 sends to it, so that it can get nothing more now, and whether it could not
+        /// be sent something.
         18 = Held {
             slot: u32,
             held: bool,
+            lacks: bool,
         },
     }
 }
@@ -595,6 +655,13 @@ impl Tick {
 }
 
 impl FromMember {
+    /// What a member says that holds nothing: it is sent everything.
+    #[must_use]
+    pub fn holds_nothing() -> Self {
+        let through = Through { objects: 0, results: 0 };
+        Self::Holds { seq: 0, epoch: 0, through, roots: Roots::of_nothing(), own: Digest::default() }
+    }
+
     /// The frame's octets.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

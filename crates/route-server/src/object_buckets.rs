@@ -16,12 +16,8 @@ const MAX_CLASSES: usize = 64;
 /// Classes of which a snapshot has all digests: our own limit, since each may take a pass over all objects.
 const SNAPSHOT_CLASSES: usize = 4;
 
-/// A bucket, if its digest is known.
-#[derive(Clone, Copy, Default)]
-struct Bucket {
-    digest: Option<Digest>,
-    objects: usize,
-}
+/// The digest of a bucket; `None` if it is empty.
+type Bucket = Option<Digest>;
 
 /// What the slots of one class hold.
 #[derive(Clone)]
@@ -52,7 +48,7 @@ impl Class {
 }
 
 fn digests_of(buckets: &[Option<Bucket>]) -> BucketDigests {
-    (0u16..).zip(buckets).filter_map(|(number, bucket)| Some((number, bucket.as_ref()?.digest?))).collect()
+    (0u16..).zip(buckets).filter_map(|(number, bucket)| Some((number, (*bucket)??))).collect()
 }
 
 /// The digests of all classes that members asked for.
@@ -107,7 +103,7 @@ impl ObjectBuckets {
         }
         let class = match self.widths.range(width + 1..).next() {
             Some((wider, _)) => self.classes.get(wider).cloned(),
-            None => Some(Class::of(Some(Bucket::default()), self.uses)),
+            None => Some(Class::of(Some(None), self.uses)),
         };
         if let Some(class) = class {
             self.insert(width, class);
@@ -155,7 +151,7 @@ impl ObjectBuckets {
                 let held: Vec<&ObjectEntry> = objects(number).filter(|entry| entry.width >= least).collect();
                 self.hashed += held.len() as u64;
                 let content = held.iter().map(|entry| (&entry.handle, entry.dead.iter().copied()));
-                *bucket = Some(Bucket { digest: digests::of_objects(content), objects: held.len() });
+                *bucket = Some(digests::of_objects(content));
             }
         }
         Some(class)
@@ -195,19 +191,5 @@ impl ObjectBuckets {
     pub(crate) fn known_root(&self, slot: u32) -> Option<Digest> {
         let Some((least, _)) = self.widths.range(slot + 1..).next() else { return Some(digests::root(&[])) };
         self.classes.get(least)?.root
-    }
-
-    /// The digests of what a slot holds, if all of them are known.
-    pub(crate) fn known(&self, slot: u32) -> Option<BucketDigests> {
-        let Some((least, _)) = self.widths.range(slot + 1..).next() else { return Some(Vec::new()) };
-        let buckets = &self.classes.get(least)?.buckets;
-        buckets.iter().all(Option::is_some).then(|| digests_of(buckets))
-    }
-
-    /// How many objects of a slot are in some buckets, as of the last digests.
-    pub(crate) fn objects_in(&self, slot: u32, buckets: impl Iterator<Item = u16>) -> usize {
-        let least = self.widths.range(slot + 1..).next().map(|(least, _)| least);
-        let Some(class) = least.and_then(|least| self.classes.get(least)) else { return 0 };
-        buckets.filter_map(|bucket| class.buckets[usize::from(bucket)]).map(|bucket| bucket.objects).sum()
     }
 }

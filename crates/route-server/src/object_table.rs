@@ -12,9 +12,9 @@ use wayleave_core::Prefix;
 use wayleave_core::wire::{Wire, Writer};
 use wayleave_crypto::hash::hash;
 
-use crate::digests::{self, BUCKETS, BucketDigests, Differs, Digest, InstanceHash, Listed, Roots, bounds, bucket_of};
-use crate::frames::{Body, Candidate, Deliver, InventoryRow, MAX_CANDIDATES, MAX_PATHS, OwnObject, Step};
-use crate::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne};
+use crate::digests::{self, BUCKETS, BucketDigests, BucketSet, Digest, InstanceHash, Roots, bounds, bucket_of};
+use crate::frames::{Body, Candidate, Deliver, InventoryRow, MAX_CANDIDATES, MAX_PATHS, OwnObject, Seq, SessionId, Step};
+use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::object_buckets::ObjectBuckets;
 
 /// Digests of buckets that are hashed in the time of one object, about.
@@ -60,9 +60,23 @@ pub struct ObjectEntry {
     /// Which of its prefixes are dead: superseded or withdrawn.
     pub dead: BTreeSet<u16>,
     pub part: Part,
+    /// Since which batches slots have it: from a slot on, ascending. Empty for what is older than this life of the party.
+    pub since: Vec<(u32, Seq)>,
 }
 
 impl ObjectEntry {
+    /// The batch that brought it to all members in `slot` that were served.
+    #[must_use]
+    pub fn since(&self, slot: u32) -> Seq {
+        self.since.iter().rev().find(|(from, _)| *from <= slot).map_or(0, |(_, seq)| *seq)
+    }
+
+    /// The check of its dead prefixes ([`digests::dead_check`]).
+    #[must_use]
+    pub fn dead_check(&self, session: &SessionId) -> u32 {
+        digests::dead_check(session, &self.handle, self.dead.iter().copied())
+    }
+
     /// This party's share of what `slot` gets in mode `direct`, key or dummy; `None` if the row does not cover the slot, and in mode
     /// `mpc`, in which the parties compute it.
     #[must_use]
@@ -114,14 +128,6 @@ impl ObjectEntry {
             Part::One { blob, .. } => Body::Blob(Arc::clone(blob)),
             Part::Two { .. } => Body::Hash(self.header.blob_hash),
         }
-    }
-
-    /// Its place in the order of synchronisation; every announcement has a prefix.
-    #[must_use]
-    pub fn place(&self) -> Option<Position> {
-        let Description { slot, version, .. } = self.header.description;
-        let first = self.header.description.prefixes().iter().map(|nlri| nlri.prefix).min()?;
-        Some((first, slot, version))
     }
 
     /// Octets of its blob, which party 1 has.
@@ -204,10 +210,6 @@ impl Effects {
     }
 }
 
-/// The place of an object in the order in which a member that is synchronised gets everything: its first prefix (dead or alive),
-/// slot, version. So whoever has all objects below a place has each candidate of every prefix below the place's.
-pub type Position = (Prefix, u32, u64);
-
 /// The live routes of a prefix in number order: by (slot, path identifier) the object's version and the prefix's index.
 type Routes = BTreeMap<(u32, u32), (u64, u16)>;
 
@@ -228,7 +230,8 @@ pub struct ObjectTable {
     objects: BTreeMap<(u32, u64), ObjectEntry>,
     by_handle: BTreeMap<Handle, (u32, u64)>,
     by_prefix: BTreeMap<Prefix, Routes>,
-    places: BTreeSet<Position>,
+    /// The batch that is applied, or was last.
+    seq: Seq,
     prefixes_of: BTreeMap<u32, usize>,
     /// At party 1: octets of the blobs of each slot.
     octets_of: BTreeMap<u32, u64>,
@@ -244,36 +247,31 @@ pub struct ObjectTable {
 /// The digests of what members were to have at one time.
 pub struct Snapshot {
     objects: ObjectBuckets,
-    instances: BucketDigests,
-    /// The digest of these: the same for all members.
-    all_instances: Digest,
+    /// The same for all members.
+    instances: Digest,
 }
 
 impl Snapshot {
-    /// What the member in a slot was to have, if [`Self::knows`] it.
+    /// What the member in a slot was to have, if it is known.
     #[must_use]
-    pub fn roots(&self, slot: u32) -> Roots {
-        Roots { objects: self.objects.known_root(slot).unwrap_or_default(), instances: self.all_instances }
-    }
-
-    /// Whether it knows what a slot was to have.
-    #[must_use]
-    pub fn knows(&self, slot: u32) -> bool {
-        self.objects.known_root(slot).is_some()
+    pub fn roots(&self, slot: u32) -> Option<Roots> {
+        Some(Roots { objects: self.objects.known_root(slot)?, instances: self.instances })
     }
 }
 
 /// What members that have everything hold, by buckets, and digests of it. Only what changed is hashed again, once for all members.
 struct DigestCache {
     objects: ObjectBuckets,
-    /// The instance of each prefix, as it was when [`ObjectTable::settle`] was last called.
-    instance_of: BTreeMap<Prefix, InstanceHash>,
+    /// The instance of each prefix, as it was when [`ObjectTable::settle`] was last called, and since which batch it has it.
+    instance_of: BTreeMap<Prefix, (InstanceHash, Seq)>,
     by_instance: BTreeMap<InstanceHash, Prefix>,
     /// Of each bucket of instances, unless it changed since.
     instances: Vec<Option<Option<Digest>>>,
     all_instances: Option<Digest>,
     /// Prefixes whose candidates changed since.
     unsettled: Vec<Prefix>,
+    /// Buckets of instances that changed, until somebody takes note of them.
+    changed: Vec<u16>,
     /// Of the own objects of a slot, unless they changed since.
     own: BTreeMap<u32, Digest>,
     /// Instances, objects of announcers, and candidates that went into digests so far, and buckets in the time of as many.
@@ -289,6 +287,7 @@ impl Default for DigestCache {
             instances: vec![None; usize::from(BUCKETS)],
             all_instances: None,
             unsettled: Vec::new(),
+            changed: Vec::new(),
             own: BTreeMap::new(),
             hashed: 0,
         }
@@ -296,21 +295,23 @@ impl Default for DigestCache {
 }
 
 impl DigestCache {
-    /// A prefix has another instance, or none.
-    fn instance_changed(&mut self, prefix: Prefix, hash: Option<InstanceHash>) {
-        let before = match hash {
-            Some(hash) => self.instance_of.insert(prefix, hash),
-            None => self.instance_of.remove(&prefix),
-        };
+    /// A prefix has another instance since a batch, or none.
+    fn instance_changed(&mut self, prefix: Prefix, hash: Option<InstanceHash>, seq: Seq) {
+        let before = self.instance_of.get(&prefix).map(|(hash, _)| *hash);
         if before == hash {
             return;
         }
+        match hash {
+            Some(hash) => self.instance_of.insert(prefix, (hash, seq)),
+            None => self.instance_of.remove(&prefix),
+        };
         if let Some(before) = before {
             self.by_instance.remove(&before);
         }
         self.by_instance.extend(hash.map(|hash| (hash, prefix)));
-        for changed in before.iter().chain(&hash) {
-            self.instances[usize::from(bucket_of(changed))] = None;
+        for changed in before.iter().chain(&hash).map(bucket_of) {
+            self.instances[usize::from(changed)] = None;
+            self.changed.push(changed);
         }
         self.all_instances = None;
     }
@@ -344,11 +345,6 @@ impl ObjectTable {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
-    }
-
-    /// The places of all objects from `from` on, in order.
-    pub fn places_from(&self, from: Option<Position>) -> impl Iterator<Item = &Position> {
-        self.places.range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
     }
 
     /// The objects of `slot` from `version` on, in order.
@@ -472,8 +468,14 @@ impl ObjectTable {
         self.view = hash(LABEL_VIEW, &[&w.finish()]);
     }
 
+    /// What is applied from now on is of this batch.
+    pub fn begin_batch(&mut self, seq: Seq) {
+        self.seq = seq;
+    }
+
     /// Applies an announcement. `version` must be above every version of that slot that was applied.
-    pub fn announce(&mut self, entry: ObjectEntry, effects: &mut Effects) {
+    pub fn announce(&mut self, mut entry: ObjectEntry, effects: &mut Effects) {
+        entry.since = vec![(0, self.seq)];
         let description = &entry.header.description;
         let (slot, version) = (description.slot, description.version);
         self.applied(slot, version, effects);
@@ -482,7 +484,6 @@ impl ObjectTable {
         self.digests.own.remove(&slot);
         self.digests.objects.added(&entry.handle, entry.width);
         self.by_handle.insert(entry.handle, (slot, version));
-        self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
         self.objects.insert((slot, version), entry);
         for (index, nlri) in (0u16..).zip(prefixes) {
@@ -529,6 +530,7 @@ impl ObjectTable {
                 }
             }
             entry.width = *to;
+            entry.since.push((*from, self.seq));
             self.digests.own.remove(&description.slot);
             self.digests.objects.resized(&entry.handle, *from, *to);
             effects.opened.extend(entry.live().map(|nlri| nlri.prefix));
@@ -547,9 +549,6 @@ impl ObjectTable {
         }
         let objects = self.objects.range((slot, 0)..=(slot, u64::MAX));
         for (_, entry) in objects {
-            if let Some(place) = entry.place() {
-                self.places.remove(&place);
-            }
             self.digests.objects.removed(&entry.handle, entry.width);
             self.digests.unsettled.extend(entry.live().map(|nlri| nlri.prefix));
         }
@@ -613,12 +612,9 @@ impl ObjectTable {
         self.digests.own.remove(&slot);
         effects.dead.push((entry.handle, index));
         if entry.dead.len() == entry.header.description.prefixes().len() {
-            let (handle, place, octets) = (entry.handle, entry.place(), entry.octets());
+            let (handle, octets) = (entry.handle, entry.octets());
             if let Some(stored) = self.octets_of.get_mut(&slot) {
                 *stored = stored.saturating_sub(octets);
-            }
-            if let Some(place) = place {
-                self.places.remove(&place);
             }
             if !has_ended {
                 self.digests.objects.removed(&handle, entry.width);
@@ -651,7 +647,6 @@ impl ObjectTable {
         self.digests.own.remove(&slot);
         self.digests.objects.added(&entry.handle, entry.width);
         self.by_handle.insert(entry.handle, (slot, version));
-        self.places.extend(entry.place());
         *self.octets_of.entry(slot).or_default() += entry.octets();
         self.objects.insert((slot, version), entry);
     }
@@ -718,32 +713,39 @@ impl ObjectTable {
             let candidates = self.candidates(&prefix, MAX_CANDIDATES);
             self.digests.hashed += candidates.len() as u64;
             let hash = (!candidates.is_empty()).then(|| digests::instance(&candidates));
-            self.digests.instance_changed(prefix, hash);
+            self.digests.instance_changed(prefix, hash, self.seq);
         }
+    }
+
+    /// The buckets of instances that changed since this was last asked.
+    pub fn take_changed(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.digests.changed)
     }
 
     /// The objects in some buckets from a handle on, in order.
     pub fn objects_in<'a>(
         &'a self,
-        listed: &'a Listed,
+        buckets: &'a BucketSet,
         from: Handle,
     ) -> impl Iterator<Item = (Handle, (u32, u64))> + 'a {
-        listed.from(bucket_of(&from.0)).flat_map(move |bucket| {
+        buckets.from(bucket_of(&from.0)).flat_map(move |bucket| {
             let (first, last) = bounds(bucket);
             let range = self.by_handle.range(from.max(Handle(first))..=Handle(last));
             range.filter(|(_, (slot, _))| !self.has_ended(*slot)).map(|(handle, key)| (*handle, *key))
         })
     }
 
-    /// The instances in some buckets from a hash on, in order, with their prefixes.
+    /// The instances in some buckets from a hash on, in order, with their prefixes and the batches since which they are.
     pub fn instances_in<'a>(
         &'a self,
-        listed: &'a Listed,
+        buckets: &'a BucketSet,
         from: InstanceHash,
-    ) -> impl Iterator<Item = (InstanceHash, Prefix)> + 'a {
-        listed.from(bucket_of(&from)).flat_map(move |bucket| {
+    ) -> impl Iterator<Item = (InstanceHash, Prefix, Seq)> + 'a {
+        buckets.from(bucket_of(&from)).flat_map(move |bucket| {
             let (first, last) = bounds(bucket);
-            self.digests.by_instance.range(from.max(first)..=last).map(|(hash, prefix)| (*hash, *prefix))
+            let since = |prefix: &Prefix| self.digests.instance_of.get(prefix).map_or(0, |(_, seq)| *seq);
+            let range = self.digests.by_instance.range(from.max(first)..=last);
+            range.map(move |(hash, prefix)| (*hash, *prefix, since(prefix)))
         })
     }
 
@@ -787,53 +789,27 @@ impl ObjectTable {
         self.settle();
         let objects = self.digests.objects.snapshot(in_bucket(&self.by_handle, &self.objects, &self.ended));
         let instances = self.instance_digests();
-        Snapshot { objects, all_instances: digests::root(&instances), instances }
+        Snapshot { objects, instances: digests::root(&instances) }
     }
 
-    /// What of a member's state is not what it is to have, now or as of a snapshot that knows its slot. Where most of the objects are
-    /// to be sent, all are.
-    pub fn differs(
-        &mut self,
-        slot: u32,
-        (objects, instances, own): (&BucketDigests, Option<&BucketDigests>, &Digest),
-        snapshot: Option<&Snapshot>,
-    ) -> Differs {
+    /// The buckets of objects, and of instances, in which what a member holds is not what it is to have.
+    pub fn differing(&mut self, slot: u32, objects: &BucketDigests, instances: &BucketDigests) -> [BucketSet; 2] {
         self.settle();
-        let own = self.own_digest(slot) != *own;
-        let of_snapshot = snapshot.and_then(|snapshot| Some((snapshot, snapshot.objects.known(slot)?)));
-        let (objects, count, wanted) = match of_snapshot {
-            Some((snapshot, wanted)) => {
-                let objects = Listed::differing(objects, &wanted);
-                let count = snapshot.objects.objects_in(slot, objects.from(0));
-                (objects, count, snapshot.instances.clone())
-            }
-            None => {
-                let objects = Listed::differing(objects, &self.object_digests(slot));
-                let count = self.digests.objects.objects_in(slot, objects.from(0));
-                (objects, count, self.instance_digests())
-            }
-        };
-        if count > self.objects.len() / 2 {
-            return Differs::EVERYTHING;
-        }
-        let instances = match instances {
-            Some(instances) => Listed::differing(instances, &wanted),
-            None => Listed::Everything,
-        };
-        Differs { own, objects, instances, since: None }
+        let objects = BucketSet::differing(objects, &self.object_digests(slot));
+        [objects, BucketSet::differing(instances, &self.instance_digests())]
     }
 
     /// The instance of a prefix, as of the last batch.
     #[must_use]
     pub fn instance_of(&self, prefix: &Prefix) -> Option<InstanceHash> {
-        self.digests.instance_of.get(prefix).copied()
+        self.digests.instance_of.get(prefix).map(|(hash, _)| *hash)
     }
 
-    /// The instances with something to choose and a route of one of these slots, as of the last batch.
-    pub fn contested_by<'a>(&'a self, slots: &'a BTreeSet<u32>) -> impl Iterator<Item = &'a InstanceHash> {
+    /// The buckets of instances with something to choose and a route of one of these slots, as of the last batch.
+    pub fn contested_by<'a>(&'a self, slots: &'a BTreeSet<u32>) -> impl Iterator<Item = u16> + 'a {
         let live = slots.iter().flat_map(|slot| self.objects_of(*slot, 0)).flat_map(ObjectEntry::live);
         let contested = live.filter(|nlri| self.routes_of(&nlri.prefix) > 1);
-        contested.filter_map(|nlri| self.digests.instance_of.get(&nlri.prefix))
+        contested.filter_map(|nlri| self.instance_of(&nlri.prefix)).map(|hash| bucket_of(&hash))
     }
 
     /// Digests of the buckets of objects whose rows cover `slot`.
@@ -903,6 +879,7 @@ mod tests {
     use wayleave_crypto::sign::SigningKey;
 
     use super::*;
+    use crate::object::Description;
 
     fn entry(slot: u32, version: u64, width: u32) -> ObjectEntry {
         let prefixes = vec![Nlri::new(format!("20.{slot}.{version}.0/24").parse().expect("a prefix"))];
@@ -912,7 +889,7 @@ mod tests {
         let key = SigningKey::from_seed(&Secret::new([1; 32]));
         let header = Arc::new(Header::sign("test", description, [0; 32], [Commitment([0; 32]); 2], &key));
         let (mode, dead, part) = (ExportMode::Direct, BTreeSet::new(), Part::Two { row: Vec::new() });
-        ObjectEntry { header, digest: [0; 32], handle, mode, width, dead, part }
+        ObjectEntry { header, digest: [0; 32], handle, mode, width, dead, part, since: Vec::new() }
     }
 
     #[test]
@@ -926,7 +903,7 @@ mod tests {
         let snapshot = table.snapshot();
         let wanted: Vec<Roots> = (0..MEMBERS).map(|slot| table.roots(slot)).collect();
         let before = digests::ROOTS_HASHED.get();
-        assert!((0..MEMBERS).all(|slot| snapshot.knows(slot) && snapshot.roots(slot) == wanted[slot as usize]));
+        assert!((0..MEMBERS).all(|slot| snapshot.roots(slot) == Some(wanted[slot as usize])));
         assert_eq!(digests::ROOTS_HASHED.get() - before, 0);
         assert_ne!(wanted[0], wanted[MEMBERS as usize - 1]);
     }

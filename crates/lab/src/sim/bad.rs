@@ -31,11 +31,13 @@ pub struct Shape {
 }
 
 impl Recorded {
-    /// The frame without its content.
+    /// The frame without its content, and without the length of what a member says that it holds: that follows from which handles share
+    /// a bucket, which the parties know.
     #[must_use]
     pub fn shape(&self) -> Shape {
         let kind = self.bytes.first().copied().unwrap_or(0);
-        Shape { from: self.from, to: self.to, at: self.at, kind, len: self.bytes.len() }
+        let is_holding = matches!((self.from, kind), (Node::Member(_), 9..=11));
+        Shape { from: self.from, to: self.to, at: self.at, kind, len: if is_holding { 0 } else { self.bytes.len() } }
     }
 }
 
@@ -274,7 +276,7 @@ impl Forger {
         for party in PARTIES {
             sim.inject(Node::Member(self.slot), party, &self.hello(session, select_best));
         }
-        sim.inject(Node::Member(self.slot), PARTIES[0], &FromMember::Resync.encode());
+        sim.inject(Node::Member(self.slot), PARTIES[0], &FromMember::holds_nothing().encode());
         session
     }
 

@@ -71,9 +71,10 @@ fn random(frames: &[Recorded], sender: Node) -> BTreeSet<Vec<u8>> {
                 }
                 FromMember::RankOne { row, seed, .. } => out.extend([row.to_vec(), seed.expose().to_vec()]),
                 FromMember::RankTwo { share, .. } => out.extend((share.len() >= BLOCK).then_some(share)),
-                FromMember::Resync
-                | FromMember::Holds { .. }
+                FromMember::Holds { .. }
                 | FromMember::Buckets { .. }
+                | FromMember::ObjectNames { .. }
+                | FromMember::InstanceNames { .. }
                 | FromMember::Credit { .. } => {}
             },
             (Node::Party(_), Node::Party(_)) => match PartyFrame::decode(&frame.bytes).expect("a frame") {

@@ -99,7 +99,12 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         ("a party's tick", ToMember::Tick(Box::default()).encode(), After::Closed),
         ("a party's go", PartyFrame::Go { seq: 1 }.encode(), After::Closed),
         ("an object without its part", header_only(&submission), After::Refused),
-        ("everything again", FromMember::Resync.encode(), After::Ignored),
+        ("everything again", FromMember::holds_nothing().encode(), if party == 0 { After::Ignored } else { After::Closed }),
+        (
+            "names that nobody asked for",
+            FromMember::ObjectNames { question: 1, through: Handle([0xff; 32]), names: Vec::new() }.encode(),
+            After::Closed,
+        ),
         (
             "a position to come",
             FromMember::Holds {
@@ -236,7 +241,7 @@ fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
         ("a part within a part", part(part(vec![6], true), true)),
         ("a part that is no frame", part(vec![9, 9, 9], true)),
         ("a member's hello", Forger::new(SEED, BAD).hello([0; 16], true)),
-        ("a member's resync", FromMember::Resync.encode()),
+        ("a member's resync", FromMember::holds_nothing().encode()),
         ("a frame beyond its credit", beyond(credit::TO_MEMBER)),
         ("credit for what was not sent", ToMember::Credit { limit: u64::MAX }.encode()),
         ("credit that it gave before", ToMember::Credit { limit: 0 }.encode()),

@@ -202,7 +202,7 @@ fn attack(exchange: &mut Exchange, time: u32, turns: u32) {
     }
     // More often than each may be sent everything at once.
     for _ in 0..20 {
-        exchange.sim.inject(Node::Member(ASKER), PARTIES[0], &FromMember::Resync.encode());
+        exchange.sim.inject(Node::Member(ASKER), PARTIES[0], &FromMember::holds_nothing().encode());
         restart(exchange, Node::Member(FLAPPER), |_| {});
         exchange.sim.pass(Duration::from_millis(500));
     }

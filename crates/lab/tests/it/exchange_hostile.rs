@@ -299,9 +299,7 @@ fn who_asks_for_everything_without_end_gets_it_at_intervals_and_is_named(export:
     played(&mut sim);
     let attacked = watch(&mut sim, |sim, _| {
         for _ in 0..20 {
-            for party in PARTIES {
-                sim.inject(Node::Member(BAD), party, &FromMember::Resync.encode());
-            }
+            sim.inject(Node::Member(BAD), PARTIES[0], &FromMember::holds_nothing().encode());
         }
     });
     assert_eq!(status(&sim).over_budget, [BAD]);
@@ -419,9 +417,7 @@ fn who_asks_often_has_select_best_choose_for_it_no_more_than_its_budget_says(exp
     let table = sim.tables[&BAD].clone();
     let (begin, before) = (sim.now().instant, lanes(&sim));
     for _ in 0..200 {
-        for party in PARTIES {
-            sim.inject(Node::Member(BAD), party, &FromMember::Resync.encode());
-        }
+        sim.inject(Node::Member(BAD), PARTIES[0], &FromMember::holds_nothing().encode());
         sim.pass(Duration::from_secs(5));
         assert!(sim.settle(LIMIT));
     }
@@ -523,7 +519,7 @@ fn places_found(asks: bool, ranks_all: bool) -> u32 {
     }
     assert!(sim.settle(LIMIT));
     sim.tamper = Some(Box::new(move |from, to, bytes| match (from, to) {
-        (Node::Member(0), _) if !asks && matches!(FromMember::decode(bytes), Ok(FromMember::Resync)) => {
+        (Node::Member(0), _) if !asks && matches!(FromMember::decode(bytes), Ok(FromMember::Holds { .. })) => {
             FrameAction::Drop
         }
         (_, Node::Member(0)) if ranks_all => match ToMember::decode(bytes) {
@@ -547,9 +543,7 @@ fn places_found(asks: bool, ranks_all: bool) -> u32 {
                 policy(&format!("[[rule]]\ndirection = \"import\"\npeer = [{rejected}]\nreject = true\n")),
             );
         } else if asks {
-            for party in PARTIES {
-                sim.inject(Node::Member(0), party, &FromMember::Resync.encode());
-            }
+            sim.inject(Node::Member(0), PARTIES[0], &FromMember::holds_nothing().encode());
         }
         step += 1;
         sim.announce(0, &[prefix], &route(0, &[64500 + step], &[]));
@@ -598,7 +592,7 @@ fn places_found_while_sent(lies: bool) -> u32 {
         match FromMember::decode(bytes) {
             Ok(FromMember::Credit { .. }) if holds.get() => FrameAction::Drop,
             // Its own reloads ask, too.
-            Ok(FromMember::Resync) if lies || !requested.insert(to) => FrameAction::Drop,
+            Ok(FromMember::Holds { .. }) if !requested.insert(to) => FrameAction::Drop,
             Ok(FromMember::Holds { seq, epoch, mut roots, own, .. }) if lies => {
                 other(&mut roots.objects);
                 let through = Through { objects: 0, results: 0 };
@@ -611,15 +605,21 @@ fn places_found_while_sent(lies: bool) -> u32 {
                 let through = Through { objects: 0, results: 0 };
                 FrameAction::Change(FromMember::Buckets { seq, through, epoch, objects, instances, own }.encode())
             }
+            Ok(FromMember::ObjectNames { question, through, mut names }) if lies => {
+                names.truncate(names.len() * 3 / 5);
+                FrameAction::Change(FromMember::ObjectNames { question, through, names }.encode())
+            }
+            Ok(FromMember::InstanceNames { question, through, .. }) if lies => {
+                let (names, open) = (Vec::new(), Vec::new());
+                FrameAction::Change(FromMember::InstanceNames { question, through, names, open }.encode())
+            }
             _ => FrameAction::Pass,
         }
     }));
     if lies {
         sim.cut_member(0);
     } else {
-        for party in PARTIES {
-            sim.inject(Node::Member(0), party, &FromMember::Resync.encode());
-        }
+        sim.inject(Node::Member(0), PARTIES[0], &FromMember::holds_nothing().encode());
     }
     sim.pass(Duration::from_secs(1));
     let find = |sim: &mut Sim, found: &mut u32, step: u32| {
@@ -697,10 +697,11 @@ fn frames_that_bring_no_object_have_a_budget_too(export: ExportMode) {
     let mut sim = exchange(export, Costs::default());
     played(&mut sim);
     // Party 2 does nothing about them.
+    let late = FromMember::RankTwo { seq: 1, row: [1; 16], share: vec![1; 4] };
     let flood = |sim: &mut Sim, each_ms: usize| {
         for _ in 0..2_000 {
             for _ in 0..each_ms {
-                sim.inject(Node::Member(BAD), PARTIES[1], &FromMember::Resync.encode());
+                sim.inject(Node::Member(BAD), PARTIES[1], &late.encode());
             }
             sim.run_for(Duration::from_millis(1));
         }
@@ -787,9 +788,7 @@ fn a_batch_that_comes_to_nothing_gives_back_what_was_paid_and_no_choice(export: 
         for _ in 0..4 {
             let object = forger.withdraw(&sim, &[nlri("50.0.0.0/16")]);
             forger.submit(&mut sim, &object);
-            for party in PARTIES {
-                sim.inject(Node::Member(BAD), party, &FromMember::Resync.encode());
-            }
+            sim.inject(Node::Member(BAD), PARTIES[0], &FromMember::holds_nothing().encode());
             sim.run_for(Duration::from_millis(60));
         }
         sim.run_for(Duration::from_secs(5));

@@ -84,7 +84,7 @@ fn a_round_longer_than_ten_seconds_ends_and_nobody_asks_again(export: ExportMode
     // Every member gets everything again, and all prefixes are evaluated for all.
     let begin = exchange.sim.now().instant;
     for slot in 0..10 {
-        exchange.sim.inject(Node::Member(slot), PARTIES[0], &FromMember::Resync.encode());
+        exchange.sim.inject(Node::Member(slot), PARTIES[0], &FromMember::holds_nothing().encode());
     }
     exchange.check();
     let took = exchange.sim.now().instant - begin;
@@ -335,7 +335,7 @@ fn few_members_are_sent_everything_at_a_time_and_the_others_are_told_to_wait(exp
     exchange.check();
     exchange.sim.forget_events();
     for slot in 0..30 {
-        exchange.sim.inject(Node::Member(slot), PARTIES[0], &FromMember::Resync.encode());
+        exchange.sim.inject(Node::Member(slot), PARTIES[0], &FromMember::holds_nothing().encode());
     }
     let mut most = 0;
     while most == 0 || !exchange.sim.is_quiet() {
@@ -478,7 +478,7 @@ fn work_for_digests(header: &Arc<Header>, objects: u64) -> u64 {
         header.description.version = version + 1;
         let (header, part) = (Arc::new(header), Part::Two { row: Vec::new() });
         let (mode, dead) = (ExportMode::Direct, BTreeSet::new());
-        table.restore(ObjectEntry { header, digest: [0; 32], handle, mode, width: 4, dead, part });
+        table.restore(ObjectEntry { header, digest: [0; 32], handle, mode, width: 4, dead, part, since: Vec::new() });
     }
     let begin = Instant::now();
     table.roots(0);

@@ -15,7 +15,7 @@ use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim, Store};
 use wayleave_route_server::digests::{Digest, Roots, Through};
 use wayleave_route_server::frames::{FromMember, ToMember};
-use wayleave_route_server::object::ExportMode;
+use wayleave_route_server::object::{ExportMode, Handle};
 use wayleave_route_server::party::{OlderStore, PartyEvent};
 
 /// What a member says that has had nothing.
@@ -197,11 +197,23 @@ fn a_member_whose_digests_lie_harms_itself_alone_and_is_named_where_it_shows() {
         FromMember::Buckets { seq: 0, through: NEVER, epoch: 1, objects: lies.clone(), instances: lies, own }.encode();
     exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &buckets);
     exchange.sim.run_for(Duration::from_millis(10));
+    // Of all of them it is asked what it holds there, and names what it does not.
+    let frames = exchange.sim.recording.take().expect("it records");
+    let question = frames.iter().find_map(|frame| match ToMember::decode(&frame.bytes) {
+        Ok(ToMember::NameObjects { question, .. }) if frame.to == Node::Member(AWAY) => Some(question),
+        _ => None,
+    });
+    exchange.sim.recording = Some(Vec::new());
+    let question = question.expect("it is asked");
+    let names = FromMember::ObjectNames { question, through: Handle([0xff; 32]), names: vec![([5; 8], 0); 100] }.encode();
+    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &names);
+    exchange.sim.run_for(Duration::from_millis(10));
     let (objects, ..) = sent(&mut exchange.sim, AWAY);
     assert_eq!(objects, 40, "who says nonsense gets everything");
     assert_eq!(exchange.sim.closed, []);
-    // Again, though nobody asks.
-    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &buckets);
+    // Again, and once more than it was asked for: one question, that for instances, is open.
+    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &names);
+    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &names);
     exchange.sim.run_for(Duration::from_millis(10));
     let named = |event: &(Node, PartyEvent)| matches!(&event.1, PartyEvent::BadFrame { slot: Some(AWAY), what } if what.contains("nobody asked"));
     assert!(exchange.sim.party_events.iter().any(named), "{:?}", exchange.sim.party_events);
@@ -227,7 +239,7 @@ fn a_member_that_says_that_it_took_a_batch_to_come_is_named_and_cut_off() {
 }
 
 #[test]
-fn a_member_that_does_not_answer_is_sent_everything_and_nobody_waits_for_it() {
+fn a_member_that_does_not_answer_is_asked_for_names_and_nobody_waits_for_it() {
     let mut exchange = with_routes(5, ExportMode::Direct, 20);
     exchange.sim.tamper = Some(Box::new(|from, _, bytes| match FromMember::decode(bytes) {
         Ok(FromMember::Buckets { .. }) if from == Node::Member(AWAY) => FrameAction::Drop,
@@ -248,7 +260,7 @@ fn a_member_that_does_not_answer_is_sent_everything_and_nobody_waits_for_it() {
     let path = exchange.sim.tables[&4].get(&prefix).map(|attributes| attributes.as_path().to_string());
     assert!(path.as_ref().is_some_and(|path| path.contains("64501")), "{path:?} {}", exchange.describe());
     exchange.check();
-    assert_eq!(sent(&mut exchange.sim, AWAY).0, 40);
+    assert_eq!(sent(&mut exchange.sim, AWAY).0, 4, "what it lacks, after ten seconds");
     assert_eq!(exchange.sim.closed, []);
 }
 
@@ -256,7 +268,7 @@ fn a_member_that_does_not_answer_is_sent_everything_and_nobody_waits_for_it() {
 fn a_member_that_has_had_its_turns_and_does_not_answer_keeps_no_party_busy() {
     let mut exchange = with_routes(5, ExportMode::Direct, 5);
     for _ in 0..40 {
-        exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &FromMember::Resync.encode());
+        exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &FromMember::holds_nothing().encode());
         exchange.sim.run_for(Duration::from_millis(20));
     }
     let deferred = |(_, event): &(Node, PartyEvent)| matches!(event, PartyEvent::Deferred { slot: AWAY, .. });

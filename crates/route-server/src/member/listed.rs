@@ -9,8 +9,8 @@ use std::collections::hash_map::{Entry, RandomState};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use crate::digests::{self, BucketDigests, InstanceHash, Listed};
-use crate::frames::{Candidate, Instance, Seq};
+use crate::digests::{self, BucketDigests, BucketSet, InstanceHash, bucket_of};
+use crate::frames::{Candidate, Instance, MAX_NAMES, Seq};
 use crate::object::Handle;
 
 /// An instance as it was listed last.
@@ -20,8 +20,8 @@ struct ListedInstance {
     is_whole: bool,
     /// Whether one of the candidates is dead: at the end of the tick it is no more, unless it was listed anew.
     is_dying: bool,
-    /// Whether the synchronisation under way is to list it, and has not done so yet.
-    is_stale: bool,
+    /// Whether party 1 was told of it as it is, and it was not listed since.
+    is_named: bool,
     /// The batch whose results are awaited, or were.
     seq: Seq,
     /// The first batch that may have listed what has no result yet: to others, if this member was sent it later.
@@ -35,6 +35,17 @@ impl ListedInstance {
     fn is_done(&self, select_best: bool) -> bool {
         self.is_whole && (!select_best || self.candidates.len() < 2 || self.evaluated.is_some())
     }
+}
+
+/// Leaves the first of what a member names in one frame, ascending. Returns the hash through which these are all.
+pub(super) fn first_by<T>(all: &mut Vec<T>, hash_of: impl Fn(&T) -> [u8; 32]) -> [u8; 32] {
+    let is_cut = all.len() > MAX_NAMES;
+    if is_cut {
+        all.select_nth_unstable_by_key(MAX_NAMES - 1, &hash_of);
+        all.truncate(MAX_NAMES);
+    }
+    all.sort_unstable_by_key(&hash_of);
+    all.last().filter(|_| is_cut).map_or([0xff; 32], hash_of)
 }
 
 /// The numbers of the instances of candidates, those of an object together: as a rule it has many prefixes, as an UPDATE has, and an entry
@@ -140,7 +151,7 @@ impl Instances {
             let since = if known.is_done(true) { since } else { known.since.min(since) };
             known.evaluated = known.evaluated.filter(|chosen| known.is_whole && !ranks && *chosen == epoch);
             self.partial = self.partial + usize::from(!is_whole) - usize::from(!known.is_whole);
-            (known.is_whole, known.is_stale, known.seq, known.since) = (is_whole, false, seq, since);
+            (known.is_whole, known.is_named, known.seq, known.since) = (is_whole, false, seq, since);
             return number;
         }
         let number = before.or_else(|| self.free.pop()).unwrap_or(self.listed.len());
@@ -160,8 +171,8 @@ impl Instances {
         }
         self.partial =
             self.partial + usize::from(!is_whole) - usize::from(before.as_ref().is_some_and(|before| !before.is_whole));
-        let (candidates, is_dying, is_stale, evaluated) = (Arc::clone(candidates), false, false, None);
-        let listed = ListedInstance { candidates, is_whole, is_dying, is_stale, seq, since, evaluated };
+        let (candidates, is_dying, is_named, evaluated) = (Arc::clone(candidates), false, false, None);
+        let listed = ListedInstance { candidates, is_whole, is_dying, is_named, seq, since, evaluated };
         self.listed[number] = Some(listed);
         self.forget_hash(number);
         number
@@ -200,26 +211,35 @@ impl Instances {
         }
     }
 
-    /// A synchronisation begins, which lists what there is in some buckets.
-    pub(super) fn expect(&mut self, buckets: &Listed) {
+    /// Of the instances in some buckets the first ones from a hash on, ascending, each with its first candidate and whether it need not be
+    /// listed again; and the hash through which these are all.
+    pub(super) fn name(
+        &mut self,
+        (buckets, from): (&BucketSet, &InstanceHash),
+        select_best: bool,
+    ) -> (InstanceHash, Vec<(InstanceHash, Candidate, bool)>) {
+        let mut all = Vec::new();
         for number in 0..self.listed.len() {
-            let is_stale = match buckets {
-                Listed::Nothing => false,
-                Listed::Everything => true,
-                buckets => self.hash(number).is_some_and(|hash| buckets.has(digests::bucket_of(&hash))),
-            };
-            if let Some(listed) = &mut self.listed[number] {
-                listed.is_stale = is_stale;
+            let Some(hash) = self.hash(number).filter(|hash| hash >= from && buckets.has(bucket_of(hash))) else { continue };
+            let Some(listed) = &self.listed[number] else { continue };
+            let first = *listed.candidates.first().expect("no instance is without a candidate");
+            all.push((hash, first, listed.is_done(select_best), number));
+        }
+        let through = first_by(&mut all, |(hash, ..)| *hash);
+        for (.., number) in &all {
+            if let Some(listed) = &mut self.listed[*number] {
+                listed.is_named = true;
             }
         }
+        (through, all.into_iter().map(|(hash, first, is_done, _)| (hash, first, is_done)).collect())
     }
 
-    /// The synchronisation has ended: what was not listed again is gone.
-    pub(super) fn forget_stale(&mut self) {
-        for number in 0..self.listed.len() {
-            if self.listed[number].as_ref().is_some_and(|listed| listed.is_stale) {
-                self.forget(number);
-            }
+    /// What was named is gone, unless it was listed since.
+    pub(super) fn gone(&mut self, hash: &InstanceHash, first: &Candidate) {
+        let Some(number) = self.of_candidate.get(first) else { return };
+        let is_named = self.listed[number].as_ref().is_some_and(|listed| listed.is_named);
+        if is_named && self.hash(number) == Some(*hash) {
+            self.forget(number);
         }
     }
 
@@ -415,6 +435,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_named_in_one_frame_is_the_first_of_all() {
+        let hash = |number: usize| {
+            let mut hash = [0; 32];
+            hash[..8].copy_from_slice(&(number as u64).to_be_bytes());
+            hash
+        };
+        let mut few: Vec<usize> = vec![5, 3, 4];
+        assert_eq!((first_by(&mut few, |number| hash(*number)), few), ([0xff; 32], vec![3, 4, 5]));
+        let mut many: Vec<usize> = (0..MAX_NAMES + 7).rev().collect();
+        let through = first_by(&mut many, |number| hash(*number));
+        assert_eq!((through, many.len(), many[0]), (hash(MAX_NAMES - 1), MAX_NAMES, 0));
+        let mut as_many: Vec<usize> = (0..MAX_NAMES).rev().collect();
+        assert_eq!(first_by(&mut as_many, |number| hash(*number)), [0xff; 32]);
+    }
+
+    #[test]
     fn any_lists_and_deaths_leave_what_a_plain_list_would() {
         let mut random = 7u64;
         let mut below = |bound: u64| {
@@ -453,17 +489,18 @@ mod tests {
                 let is_gone = |list: &Instance| list.iter().any(|candidate| candidate.0 == gone.0);
                 plain.0.values_mut().filter(|(list, ..)| is_gone(list)).for_each(|(_, _, is_whole)| *is_whole = false);
             }
-            // A synchronisation of the first half of all buckets, which lists two of what there was again.
+            // What is named of the first half of all buckets is gone but for two that are listed again.
             if below(200) == 0 {
-                let mut half = [0; 512];
-                half[..256].fill(0xff);
-                instances.expect(&Listed::Some(Arc::new(half)));
+                let mut half = BucketSet::Nothing;
+                half.extend(0..2048);
+                let (through, named) = instances.name((&half, &[0; 32]), true);
+                assert_eq!((through, named.len()), ([0xff; 32], plain.0.keys().filter(|hash| hash[0] < 0x80).count()));
                 let again: Vec<Instance> = plain.0.values().map(|(list, ..)| Arc::clone(list)).take(2).collect();
                 for list in &again {
                     instances.list((seq, seq, 5), list, (true, false));
                     plain.list(list, (true, false));
                 }
-                instances.forget_stale();
+                named.iter().for_each(|(hash, first, _)| instances.gone(hash, first));
                 plain.0.retain(|hash, (list, ..)| hash[0] >= 0x80 || again.contains(list));
             }
             let as_plain = |of: &ListedInstance| (Arc::clone(&of.candidates), of.evaluated, of.is_whole);

@@ -27,9 +27,10 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
 use crate::credit::{self, Receiving, Sending};
+use crate::digests::{BucketSet, InstanceHash};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{
-    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember,
+    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, PROTOCOL, Refusal, Rejection, Seq, SessionId, Tick, ToMember,
 };
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::leaps::{Heard, is_epoch_leap, is_leap};
@@ -48,7 +49,7 @@ pub use status::{
 use announce::Announcements;
 use backlog::{Backlog, Slices};
 use listed::{Instances, Keyed};
-use receive::{ReceivedObject, Sync};
+use receive::{Named, ReceivedObject, Sync};
 use select::{Choice, DueRanking, InstalledRoute, Round};
 
 /// Store key of the directory in force.
@@ -261,6 +262,9 @@ pub struct Member {
     synced: bool,
     /// What was there before the parties began to send everything, until they have.
     sync: Option<Sync>,
+    /// What this member named to party 1, while it is sent what it lacks; and how often in a row that was not what the parties say.
+    named: Named,
+    failed_syncs: u32,
     /// How many members are synchronised before this one, as party 1 said last.
     ahead: Option<u32>,
     /// Seconds after which everything is sent again, as party 1 said, while this member waits for that.
@@ -283,8 +287,6 @@ pub struct Member {
     rounds: BTreeMap<u64, Round>,
     /// Prefixes of which something ended while this member was away, until it has been sent everything.
     ended_away: BTreeSet<Prefix>,
-    /// The batch with which everything was last begun to be sent.
-    began: u64,
     rankings_due: VecDeque<DueRanking>,
     backlog: Backlog,
     schedule: Schedule,
@@ -293,6 +295,7 @@ pub struct Member {
     at: Instant,
     /// What is to be said of what this member holds, and when: at a fixed time, as rankings.
     saying: Option<Saying>,
+    questions: Vec<Question>,
     saying_due: Option<Instant>,
     installed: BTreeMap<Prefix, InstalledRoute>,
     lost_since: Option<Instant>,
@@ -361,13 +364,15 @@ impl Member {
             choices: BTreeMap::new(),
             rounds: BTreeMap::new(),
             ended_away: BTreeSet::new(),
-            began: 0,
             rankings_due: VecDeque::new(),
             backlog: Backlog::default(),
             schedule: Schedule::default(),
             slices: Slices::default(),
             at: now.instant,
             saying: None,
+            questions: Vec::new(),
+            named: Named::default(),
+            failed_syncs: 0,
             saying_due: None,
             installed: BTreeMap::new(),
             lost_since: None,
@@ -544,6 +549,8 @@ impl Member {
         self.differ_since = None;
         self.close_rounds();
         (self.saying, self.saying_due) = (None, None);
+        self.questions.clear();
+        self.named = Named::default();
         self.announcements.session_lost();
         self.lost_since.get_or_insert(now.instant);
         if was_up {
@@ -696,7 +703,15 @@ impl Member {
             }
             Ok(ToMember::OwnOrder { seconds }) => self.event(MemberEvent::OwnOrder { seconds }),
             Ok(ToMember::Compare) if party == PartyNumber::One => self.saying = Some(Saying::Buckets),
-            Ok(ToMember::Compare) => self.fail(party, "a frame that only party 1 sends".to_owned(), now),
+            Ok(ToMember::NameObjects { question, after, buckets, from }) if party == PartyNumber::One => {
+                self.asked(Question::Objects { question, after, buckets, from });
+            }
+            Ok(ToMember::NameInstances { question, after, buckets, from }) if party == PartyNumber::One => {
+                self.asked(Question::Instances { question, after, buckets, from });
+            }
+            Ok(ToMember::Compare | ToMember::NameObjects { .. } | ToMember::NameInstances { .. }) => {
+                self.fail(party, "a frame that only party 1 sends".to_owned(), now);
+            }
             Ok(ToMember::Credit { .. }) => self.fail(party, "a grant of credit in a part".to_owned(), now),
         }
     }
@@ -948,7 +963,7 @@ impl Member {
     /// When something leaves next at a fixed time.
     fn next_sending(&self) -> Option<Instant> {
         let rank = self.rankings_due.front().map(|due| due.at);
-        let says = self.saying.and(self.saying_due);
+        let says = self.saying_due.filter(|_| self.has_to_say());
         let grants = self.receiving.iter().filter_map(Receiving::deadline).min();
         [rank, says, grants].into_iter().flatten().min()
     }
@@ -972,6 +987,19 @@ fn trust(config: &MemberConfig) -> Trust {
 enum Saying {
     Roots,
     Buckets,
+}
+
+/// What party 1 asks: what this member holds of some buckets from a hash on, after a batch.
+enum Question {
+    Objects { question: u32, after: Seq, buckets: BucketSet, from: Handle },
+    Instances { question: u32, after: Seq, buckets: BucketSet, from: InstanceHash },
+}
+
+impl Question {
+    fn after(&self) -> Seq {
+        let (Self::Objects { after, .. } | Self::Instances { after, .. }) = self;
+        *after
+    }
 }
 
 /// 0 for party 1, 1 for party 2.
@@ -1068,9 +1096,7 @@ impl Member {
         // Also if the request is lost with the link.
         self.instances.forget_results();
         self.announcements.policy_changed(&self.policy);
-        for party in [PartyNumber::One, PartyNumber::Two] {
-            self.send(party, &FromMember::Resync);
-        }
+        self.request_resync();
         for route in self.routes.values_mut() {
             route.assessment = None;
         }

@@ -1,6 +1,6 @@
 //! The member as receiver: pairs the two parties' ticks, opens what it may have, and keeps what lives.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use wayleave_core::{Now, Prefix, VerdictKind};
 
 use super::announce::Inventory;
 use super::backlog::{Look, Unopened, Urgency};
+use super::listed::first_by;
 use super::select::{DueRanking, Round};
-use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Saying, Suspect, index};
+use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Question, Saying, Suspect, index};
 use crate::credit;
-use crate::digests::{self, BucketDigests, Differs, Listed, Roots, Through};
+use crate::digests::{self, BucketDigests, InstanceHash, Roots, ShortName, Through, bucket_of};
 use crate::directory::{MemberSet, Slot};
-use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Seq, Slice, Tick, round_order};
+use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Slice, Tick, round_order};
 use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
@@ -27,6 +28,8 @@ const LATEST_SAYING: Duration = Duration::from_secs(1);
 /// Octets, about, of ticks that wait for the other party's: our own limit. While one link stands still, small ticks come over the other
 /// for longer than a link lives.
 const MAX_HALVES: usize = 2 * credit::TO_MEMBER as usize;
+/// So often in a row what came is not what the parties say before somebody is told.
+const MAX_FAILED: u32 = 2;
 /// What a tick takes in memory beyond its octets, about.
 const HALF: usize = 512;
 
@@ -45,22 +48,27 @@ pub(super) struct ReceivedObject {
     pub validation: Validation,
 }
 
-/// A synchronisation under way.
+/// What this member lacks is being sent.
 pub(super) struct Sync {
-    /// Whether it is the first one of the session.
+    /// Whether it is the first time in the session.
     is_first: bool,
-    /// Objects from before, in the buckets that are sent, that have not come again.
-    stale: HashSet<Handle>,
     /// Whether the list of own objects is sent.
     lists_own: bool,
-    /// Whether all is sent.
-    is_everything: bool,
-    /// The first batch that may have listed to others what is sent.
-    since: Seq,
     /// Objects that came.
     objects: usize,
     /// The own objects so far.
     own: Inventory,
+    /// What this member named and the parties do not have. It goes at the end, since what replaces it comes with a later slice, perhaps.
+    gone: Vec<Handle>,
+    gone_instances: Vec<(InstanceHash, Candidate)>,
+}
+
+/// What this member named to party 1 last.
+#[derive(Default)]
+pub(super) struct Named {
+    objects: HashMap<ShortName, Handle>,
+    /// Each with its first candidate.
+    instances: HashMap<ShortName, (InstanceHash, Candidate)>,
 }
 
 /// The state of a route's validation.
@@ -186,16 +194,78 @@ impl Member {
     /// Says what this member holds a tick after it was asked or came to doubt it, so that the moment does not show how much work
     /// what came before was.
     pub(super) fn say_due(&mut self, now: Now) {
-        let Some(saying) = self.saying else { return };
+        if !self.has_to_say() {
+            return;
+        }
         let due = *self.saying_due.get_or_insert(now.instant + self.tick.min(LATEST_SAYING));
         if due > now.instant {
             return;
         }
-        (self.saying, self.saying_due) = (None, None);
-        match saying {
-            Saying::Roots => self.send_held(),
-            Saying::Buckets => self.send_buckets(),
+        self.saying_due = None;
+        match self.saying.take() {
+            Some(Saying::Roots) => self.send_held(),
+            Some(Saying::Buckets) => self.send_buckets(),
+            None => {}
         }
+        let (now, later) = std::mem::take(&mut self.questions).into_iter().partition(|question| question.after() <= self.last_seq);
+        self.questions = later;
+        let now: Vec<Question> = now;
+        now.into_iter().for_each(|question| self.answer(question));
+    }
+
+    /// Whether something is to be said, as far as what it is of has come.
+    pub(super) fn has_to_say(&self) -> bool {
+        self.saying.is_some() || self.questions.iter().any(|question| question.after() <= self.last_seq)
+    }
+
+    /// Party 1 asks what this member holds. What it asked of the same kind before it does not wait for any more.
+    pub(super) fn asked(&mut self, question: Question) {
+        self.questions.retain(|before| std::mem::discriminant(before) != std::mem::discriminant(&question));
+        self.questions.push(question);
+    }
+
+    /// Says what this member holds of some buckets, whether it could open it or not.
+    fn answer(&mut self, question: Question) {
+        let Some(session) = self.session else { return };
+        let name = |hash: &[u8; 32]| digests::name(&session, hash);
+        match question {
+            Question::Objects { question, buckets, from, .. } => {
+                let held = self.routes.keys().filter(|handle| **handle >= from && buckets.has(bucket_of(&handle.0)));
+                let mut held: Vec<Handle> = held.copied().collect();
+                let through = Handle(first_by(&mut held, |handle| handle.0));
+                let named = |handle: &Handle| {
+                    let dead = self.routes[handle].dead.iter().copied();
+                    (name(&handle.0), digests::dead_check(&session, handle, dead))
+                };
+                let names: Vec<(ShortName, u32)> = held.iter().map(named).collect();
+                self.named.objects = names.iter().map(|(name, _)| *name).zip(held).collect();
+                self.send(PartyNumber::One, &FromMember::ObjectNames { question, through, names });
+            }
+            Question::Instances { question, buckets, from, .. } => {
+                let (through, held) = self.instances.name((&buckets, &from), self.config.select_best);
+                self.named.instances.clear();
+                let (mut names, mut open) = (Vec::new(), Vec::new());
+                for (hash, first, is_done) in held {
+                    let name = name(&hash);
+                    self.named.instances.insert(name, (hash, first));
+                    if is_done { names.push(name) } else { open.push(name) }
+                }
+                self.send(PartyNumber::One, &FromMember::InstanceNames { question, through, names, open });
+            }
+        }
+    }
+
+    /// Notes what this member named and the parties do not have.
+    fn note_gone(&mut self, slice: &Slice) {
+        let Some(sync) = &mut self.sync else { return };
+        sync.gone.extend(slice.gone.iter().filter_map(|name| self.named.objects.remove(name)));
+        sync.gone_instances.extend(slice.gone_instances.iter().filter_map(|name| self.named.instances.remove(name)));
+    }
+
+    /// All that was to be sent has come, and what is gone goes.
+    fn drop_gone(&mut self) {
+        let gone = self.sync.as_mut().map(|sync| std::mem::take(&mut sync.gone));
+        gone.into_iter().flatten().for_each(|handle| self.drop_route(&handle));
     }
 
     /// Tells party 1 what this member holds, so that it is sent the rest.
@@ -258,8 +328,8 @@ impl Member {
             return;
         }
         self.counters.ticks += 1;
-        if let Some(differs) = one.slice.as_ref().and_then(|slice| slice.begins.as_ref()) {
-            self.begin_sync(one.seq, differs);
+        if let Some(lists_own) = one.slice.as_ref().and_then(|slice| slice.begins) {
+            self.begin_sync(lists_own);
         }
         for (handle, prefix_index) in &one.dead {
             self.instances.died(&(*handle, *prefix_index));
@@ -272,7 +342,6 @@ impl Member {
         let mut came = Vec::with_capacity(deliver.len());
         for (first, second) in deliver {
             if let Some(sync) = &mut self.sync {
-                sync.stale.remove(&first.handle);
                 sync.objects += 1;
             }
             came.push(first.handle);
@@ -285,11 +354,15 @@ impl Member {
         self.announcements.applied(&one.applied, own);
         let ends = one.slice.as_ref().and_then(|slice| slice.ends);
         let ended = std::mem::take(&mut self.touched);
+        one.slice.iter().for_each(|slice| self.note_gone(slice));
         if ends.is_some() {
-            self.drop_stale();
+            self.drop_gone();
         }
         let unranked: BTreeSet<usize> = one.unranked.iter().map(|place| *place as usize).collect();
-        let list = |(place, candidates)| self.list((one.seq, one.rank), candidates, unranked.contains(&place));
+        let live = one.live as usize;
+        let list = |(place, candidates)| {
+            self.list((one.seq, one.rank), candidates, (unranked.contains(&place), place < live))
+        };
         let numbers = one.instances.iter().enumerate().map(list).collect();
         self.instances.settle();
         let candidates = one.instances.iter().map(|candidates| candidates.len()).sum();
@@ -317,24 +390,9 @@ impl Member {
     }
 
     /// The first slice of what this member lacks has come.
-    fn begin_sync(&mut self, seq: u64, differs: &Differs) {
-        let is_sent = |handle: &&Handle| differs.objects.has(digests::bucket_of(&handle.0));
-        if *differs == Differs::EVERYTHING {
-            self.began = seq;
-        }
-        self.instances.expect(&differs.instances);
-        self.sync = Some(Sync {
-            is_first: !self.synced,
-            stale: self.routes.keys().filter(is_sent).copied().collect(),
-            lists_own: differs.own,
-            is_everything: *differs == Differs::EVERYTHING,
-            since: differs
-                .since
-                .filter(|_| differs.instances == Listed::Nothing)
-                .map_or(0, |since| since.results.saturating_add(1)),
-            objects: 0,
-            own: Inventory::default(),
-        });
+    fn begin_sync(&mut self, lists_own: bool) {
+        let (own, gone, gone_instances) = (Inventory::default(), Vec::new(), Vec::new());
+        self.sync = Some(Sync { is_first: !self.synced, lists_own, objects: 0, own, gone, gone_instances });
         // What is sent from here on is what it lacked before, whatever the reason.
         self.is_in_doubt = false;
         self.ahead = None;
@@ -342,13 +400,15 @@ impl Member {
         self.lost_since = None;
     }
 
-    /// Takes note of the candidates of a prefix; `stays`: what was chosen does. Returns the number of the instance.
-    fn list(&mut self, (seq, rank): (u64, bool), candidates: &Instance, stays: bool) -> usize {
+    /// Takes note of the candidates of a prefix; `stays`: what was chosen does; `is_live`: they changed just now. Returns the number of the
+    /// instance.
+    fn list(&mut self, (seq, rank): (u64, bool), candidates: &Instance, (stays, is_live): (bool, bool)) -> usize {
         let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
         if stays {
             self.instances.list_own_change(self.tick_epoch, candidates, is_whole)
         } else {
-            let since = self.sync.as_ref().map_or(seq, |sync| sync.since);
+            // What this member is sent later than others may have changed with any batch.
+            let since = if is_live || self.sync.is_none() { seq } else { 0 };
             let ranks = rank && candidates.len() > 1;
             let number = self.instances.list((seq, since, self.tick_epoch), candidates, (is_whole, ranks));
             // Digests follow a synchronisation: now it is spread over its slices.
@@ -407,24 +467,18 @@ impl Member {
         self.synced = true;
     }
 
-    /// All that was to be sent has come: what was there before and did not come again is gone.
-    fn drop_stale(&mut self) {
-        let stale = self.sync.as_mut().map(|sync| std::mem::take(&mut sync.stale));
-        for handle in stale.into_iter().flatten() {
-            self.drop_route(&handle);
-        }
-    }
-
-    /// The same of instances. What this member has now must be what both parties have for it.
+    /// All that was to be sent has come. What this member has now must be what both parties have for it.
     fn end_sync(&mut self, wanted: Roots) {
         let Some(sync) = self.sync.take() else { return };
-        self.instances.forget_stale();
+        self.named = Named::default();
+        sync.gone_instances.iter().for_each(|(hash, first)| self.instances.gone(hash, first));
         self.forget_unlisted();
         let roots =
             Roots { objects: digests::root(&self.objects_held()), instances: digests::root(&self.instances.all()) };
         let has_come = |(handle, _): &Candidate| self.routes.contains_key(handle);
+        let failed = std::mem::take(&mut self.failed_syncs);
         if roots != wanted {
-            self.sync_failed(sync.is_everything);
+            self.sync_failed(failed);
         } else if self.instances.is_overtaken(has_come) {
             // Changes of prefixes came before the objects that were on their way. It is compared again, and gets those prefixes.
             self.request_resync();
@@ -435,10 +489,12 @@ impl Member {
         }
     }
 
-    /// After all was sent, what this member has is not what the parties have for it.
-    fn sync_failed(&mut self, is_everything: bool) {
-        if is_everything {
-            let what = "the parties sent everything, and it is not what they say that it is".to_owned();
+    /// After all was sent, what this member has is not what the parties have for it; as often before, in a row.
+    fn sync_failed(&mut self, failed: u32) {
+        self.failed_syncs = failed.saturating_add(1);
+        // Once may be what changed meanwhile: what this member said was of a time before.
+        if self.failed_syncs == MAX_FAILED {
+            let what = "the parties sent all that this member lacked, and it is not what they say that it is".to_owned();
             self.alarm(Alarm { what, handle: None, suspects: both_parties() });
         }
         // What the parties send since some batch is not enough.

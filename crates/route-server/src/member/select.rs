@@ -332,11 +332,8 @@ impl Member {
         let overdue: Vec<u64> = self.rounds.iter().filter(|(_, round)| due(round)).map(|(seq, _)| *seq).collect();
         for seq in overdue {
             self.decide_alone(seq);
-            // What has been listed again since, with everything, is chosen anew.
-            if seq >= self.began {
-                self.event(MemberEvent::OutcomeOverdue { batch: seq });
-                self.request_resync();
-            }
+            self.event(MemberEvent::OutcomeOverdue { batch: seq });
+            self.request_resync();
         }
     }
 

@@ -9,7 +9,7 @@ use wayleave_core::Prefix;
 use super::budget::{octets_stored, prefixes_allowed};
 use super::objects::PendingObject;
 use super::state::State;
-use super::{round, sync};
+use super::{lack, round};
 use crate::frames::MAX_PATHS;
 use crate::object::{Description, Kind};
 use crate::object_table::{ObjectTable, Part};
@@ -83,7 +83,7 @@ pub(super) fn comparators(party: &State, slot: u32, kind: &Kind, added: &BTreeMa
 pub(super) fn octets_told(party: &State, kind: &Kind) -> usize {
     match kind {
         Kind::Announce { prefixes } | Kind::Withdraw { prefixes } => {
-            sync::listing(party.objects.table(), prefixes.iter())
+            lack::listing(party.objects.table(), prefixes.iter())
         }
         Kind::Column { .. } => 0,
     }

@@ -2,19 +2,17 @@
 //! them durable and deliver (`delivery`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use wayleave_core::Prefix;
 
 use super::Party;
-use super::batches::ActiveMember;
+use super::batches::{ActiveMember, Served};
 use super::objects::PendingObject;
 use super::role::RoleEvent;
 use super::state::State;
-use super::sync::{Cursor, Lack};
-use crate::digests::{Differs, InstanceHash};
+use crate::digests::InstanceHash;
 use crate::directory::Directory;
-use crate::frames::{Rejection, Step, ToMember};
+use crate::frames::{Rejection, SliceContent, Step, ToMember};
 use crate::object_table::Effects;
 use crate::party::PersistId;
 
@@ -22,10 +20,12 @@ use crate::party::PersistId;
 #[derive(Default)]
 pub(super) struct Applied {
     pub effects: Effects,
-    /// Of the prefixes whose candidates changed, the instances that there were before, if a member is sent what differs.
+    /// Of the prefixes whose candidates changed, the instances that there were before, if a member is sent what it lacks.
     pub before: BTreeMap<Prefix, InstanceHash>,
-    /// Members that get a slice of everything: how many objects, and whether it is the first one.
-    pub slices: BTreeMap<u32, (u32, bool)>,
+    /// Members that begin to be sent what they lack, and whether that has their own objects.
+    pub begins: BTreeMap<u32, bool>,
+    /// What members are sent of what they lack.
+    pub slices: BTreeMap<u32, SliceContent>,
     /// Whether epoch or member set changed.
     pub renewed: bool,
     pub view: [u8; 32],
@@ -47,6 +47,9 @@ pub(super) enum Noted {
     Synced(u32),
     /// It serves the member no more: it is gone.
     Inactive(u32),
+    /// It serves the member no more for now. `own`: the highest version of its own objects before it; `lacks`: whether this party could not
+    /// send it a tick.
+    Paused { slot: u32, own: u64, lacks: bool },
     EpochBegan,
 }
 
@@ -83,12 +86,13 @@ impl State {
         mut input: BatchInput,
     ) -> Result<Vec<Noted>, &'static str> {
         self.batches.begin(seq);
+        self.objects.begin_batch(seq);
         let (mut applied, mut noted) = (Applied::default(), Vec::new());
         for step in steps {
             noted.extend(self.apply_step(step, &mut input, &mut applied)?);
         }
         // Before `finish_batch`, which puts the new hashes in place of these.
-        if self.batches.sends_differing() {
+        if self.batches.synchronising().next().is_some() {
             applied.before = self.objects.instances_before(&applied.effects);
         }
         let stored = self.objects.finish_batch(seq, steps, &applied.effects, self.membership.epoch());
@@ -114,22 +118,21 @@ impl State {
             Step::Expire { slot, objects } => self.objects.expire(*slot, *objects, &mut applied.effects),
             // A batch may end the slot that it was to serve.
             Step::Sync { slot, .. } if self.membership.set().active(*slot).is_none() => {}
-            Step::Sync { slot, session, select_best, chooses, objects, differs } => {
-                let before = self.batches.active().get(slot).filter(|before| before.session == *session);
-                let complete = before.is_some_and(|before| before.complete) || *differs != Differs::EVERYTHING;
+            Step::Sync { slot, session, select_best, chooses, own } => {
                 let (session, select_best, chooses) = (*session, *select_best, *chooses);
-                let cursor = Some(Cursor::before(differs));
-                let lacks = Arc::new(Lack::of(differs.clone(), self.objects.recent()));
-                self.batches.activate(*slot, ActiveMember { session, select_best, cursor, lacks, complete, chooses });
-                applied.slices.insert(*slot, (*objects, true));
+                let served = Some(Served::Objects);
+                self.batches.activate(*slot, ActiveMember { session, select_best, served, chooses });
+                applied.begins.insert(*slot, *own);
                 return Ok(Some(Noted::Synced(*slot)));
             }
-            Step::Slice { slot, objects } => {
-                applied.slices.entry(*slot).or_insert((*objects, false));
+            Step::Slice { slot, content } => {
+                applied.slices.insert(*slot, content.as_ref().clone());
             }
             Step::Pause { slot } => {
+                let (own, lacks) = (self.objects.table().high_water(*slot), self.links.lacks(*slot));
                 self.deactivate(*slot);
                 self.links.pause(*slot);
+                return Ok(Some(Noted::Paused { slot: *slot, own, lacks }));
             }
             Step::Gone { slot } => {
                 self.deactivate(*slot);

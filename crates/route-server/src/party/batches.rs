@@ -7,7 +7,6 @@
 //! Who is served changes with a batch's steps alone, the same at both parties, and ends for everybody with the link between them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Prefix, UnixTime};
@@ -16,7 +15,7 @@ use super::PersistId;
 use super::batch::Applied;
 use super::export::Exporting;
 use super::relist::{Relist, Relisted};
-use super::sync::{Cursor, Lack};
+use crate::digests::InstanceHash;
 use crate::frames::{SessionId, Step};
 use crate::leaps::{Heard, is_leap};
 use crate::object_table::{Effects, ObjectTable};
@@ -59,26 +58,17 @@ pub(super) enum NotProposed {
 pub(super) struct ActiveMember {
     pub session: SessionId,
     pub select_best: bool,
-    /// How far it has been sent what it lacks; `None` once it has all.
-    pub cursor: Option<Cursor>,
-    /// What it lacked when that began.
-    pub lacks: Arc<Lack>,
-    /// Whether it had all once in this session, or held most of it: then it gets all that is new, also while it is sent what it
-    /// lacks.
-    pub complete: bool,
-    /// Whether it ranks while it is sent everything.
+    /// How far it has been sent what it lacks; `None` once it lacks nothing.
+    pub served: Option<Served>,
+    /// Whether it ranks while it is sent what it lacks.
     pub chooses: bool,
 }
 
-impl ActiveMember {
-    /// The member has been sent what it lacked up to here. With the last of it, what it lacked is forgotten: up to some megabytes.
-    fn was_sent(&mut self, cursor: Option<Cursor>) {
-        let had_all = std::mem::replace(&mut self.cursor, cursor).is_none();
-        self.complete |= cursor.is_none();
-        if cursor.is_none() && !had_all {
-            self.lacks = Arc::default();
-        }
-    }
+/// How far a member has been sent what it lacks: first objects; then instances, of which it has those whose hashes are below this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Served {
+    Objects,
+    Instances(InstanceHash),
 }
 
 pub(super) struct Batches {
@@ -92,7 +82,7 @@ pub(super) struct Batches {
     active: BTreeMap<u32, ActiveMember>,
     /// Connected members that are not in `active`: to look at all members with each input would cost the square of their number.
     unserved: BTreeSet<u32>,
-    /// Of members that are sent what differs, the prefixes for which routes of their own AS that change buy them no choice any more.
+    /// Of members that are sent what they lack, the prefixes for which routes of their own AS that change buy them no choice any more.
     chosen: BTreeMap<u32, BTreeSet<Prefix>>,
     /// What is still to be evaluated again since an epoch began, and what has been.
     relist: Option<Relist>,
@@ -276,19 +266,14 @@ impl Batches {
         self.active.values().filter(|active| active.select_best).count()
     }
 
-    /// Whether a member has been sent the first part of what it lacks, and not the last.
+    /// Whether a member has begun to be sent what it lacks, and has not been sent all of it.
     pub(super) fn is_begun(&self, slot: u32) -> bool {
-        self.active.get(&slot).is_some_and(|active| active.cursor.is_some())
+        self.active.get(&slot).is_some_and(|active| active.served.is_some())
     }
 
-    /// Slots that are being sent everything.
+    /// Slots that are being sent what they lack.
     pub(super) fn synchronising(&self) -> impl Iterator<Item = u32> {
-        self.active.iter().filter(|(_, active)| active.cursor.is_some()).map(|(slot, _)| *slot)
-    }
-
-    /// Whether some member is being sent what differs.
-    pub(super) fn sends_differing(&self) -> bool {
-        self.active.values().filter_map(|active| active.cursor).any(|cursor| cursor.is_of_differing())
+        self.active.iter().filter(|(_, active)| active.served.is_some()).map(|(slot, _)| *slot)
     }
 
     /// Connected members that are not served.
@@ -331,9 +316,9 @@ impl Batches {
     }
 
     /// The member has been sent what it lacked up to here.
-    pub(super) fn was_sent(&mut self, slot: u32, cursor: Option<Cursor>) {
+    pub(super) fn was_sent(&mut self, slot: u32, served: Option<Served>) {
         if let Some(active) = self.active.get_mut(&slot) {
-            active.was_sent(cursor);
+            active.served = served;
         }
     }
 
@@ -382,27 +367,5 @@ impl Batches {
 
     pub(super) fn relisted(&self) -> &Relisted {
         &self.relisted
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::digests::Differs;
-    use crate::party::recent::RecentChanges;
-
-    #[test]
-    fn what_a_member_lacked_is_forgotten_once_it_has_been_sent_that() {
-        let differs = Differs { own: true, ..Differs::NOTHING };
-        let cursor = Some(Cursor::before(&differs));
-        let lacks = Arc::new(Lack::of(differs, &RecentChanges::default()));
-        let (complete, chooses, select_best) = (false, true, true);
-        let mut active = ActiveMember { session: [7; 16], select_best, cursor, lacks, complete, chooses };
-        let before = active.clone();
-        active.was_sent(cursor);
-        assert_eq!(active, before);
-        active.was_sent(None);
-        assert_eq!((active.complete, &*active.lacks), (true, &Lack::default()));
-        assert_ne!(*before.lacks, Lack::default());
     }
 }

@@ -1,33 +1,27 @@
 //! Which objects a batch brings to whom: found once for all receivers, so that a receiver costs what it gets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::sync::Listing;
 use crate::frames::Deliver;
-use crate::object::ExportMode;
-use crate::object_table::{Effects, ObjectEntry, ObjectTable, Position};
+use crate::object::{ExportMode, Handle};
+use crate::object_table::{Effects, ObjectEntry, ObjectTable};
 
-/// Objects that a batch brings, each once. In both maps they are in the order of synchronisation, so that what a member has been
-/// sent so far is a prefix of each.
+/// Objects that a batch brings, each once, by their handles.
 #[derive(Default)]
 pub(super) struct Deliveries {
     /// New ones, which are for every slot.
-    added: BTreeMap<Position, Outgoing>,
+    added: BTreeMap<Handle, Outgoing>,
     /// Others that columns opened, by the slots that have them from now on: the first one, and the one behind the last.
-    widened: BTreeMap<(u32, u32), BTreeSet<Position>>,
+    widened: BTreeMap<(u32, u32), BTreeMap<Handle, (u32, u64)>>,
 }
 
 /// What a batch brings to one slot.
 #[derive(Default)]
 pub(super) struct Brought {
-    /// Slot and version of each object.
-    pub objects: BTreeSet<(u32, u64)>,
     /// Those that are new, in order.
     pub new: Vec<Deliver>,
     /// Those that columns opened to the slot, in order: slot and version.
     pub widened: Vec<(u32, u64)>,
-    /// Places that were looked at: no more than one of each map beyond what the slot gets.
-    pub scanned: u64,
 }
 
 /// A new object as it leaves to all slots.
@@ -63,14 +57,14 @@ impl Outgoing {
 
 impl Deliveries {
     pub(super) fn of(table: &ObjectTable, effects: &Effects) -> Self {
-        let placed = |slot, version| table.entry(slot, version).and_then(|entry| Some((entry.place()?, entry)));
-        let added = effects.added.iter().filter_map(|(slot, version)| placed(*slot, *version));
-        let added: BTreeMap<Position, Outgoing> = added.map(|(place, entry)| (place, Outgoing::of(entry))).collect();
-        let mut widened: BTreeMap<(u32, u32), BTreeSet<Position>> = BTreeMap::new();
+        let added = effects.added.iter().filter_map(|(slot, version)| table.entry(*slot, *version));
+        let added: BTreeMap<Handle, Outgoing> = added.map(|entry| (entry.handle, Outgoing::of(entry))).collect();
+        let mut widened: BTreeMap<(u32, u32), BTreeMap<Handle, (u32, u64)>> = BTreeMap::new();
         for (slot, version, from, to) in &effects.widened {
             // One that is also new goes to every slot as it is.
-            if let Some((place, _)) = placed(*slot, *version).filter(|(place, _)| !added.contains_key(place)) {
-                widened.entry((*from, *to)).or_default().insert(place);
+            let entry = table.entry(*slot, *version).filter(|entry| !added.contains_key(&entry.handle));
+            if let Some(entry) = entry {
+                widened.entry((*from, *to)).or_default().insert(entry.handle, (*slot, *version));
             }
         }
         Self { added, widened }
@@ -81,32 +75,19 @@ impl Deliveries {
         self.widened_for(slot).next().is_some()
     }
 
-    /// What the slot gets of it. `objects` says whether their names are wanted.
-    pub(super) fn to(&self, slot: u32, listing: &Listing, objects: bool) -> Brought {
-        let mut brought = Brought::default();
-        let mut taken = 0;
-        for (place, outgoing) in self.added.iter().take_while(|(place, _)| listing.has(place)) {
-            taken += 1;
-            brought.new.extend(outgoing.to(slot));
-            if objects {
-                brought.objects.insert((place.1, place.2));
-            }
-        }
-        brought.scanned += (taken + 1).min(self.added.len()) as u64;
-        for places in self.widened_for(slot) {
-            let before = brought.widened.len();
-            let taken = places.iter().take_while(|place| listing.has(place));
-            brought.widened.extend(taken.map(|(_, slot, version)| (*slot, *version)));
-            brought.scanned += (brought.widened.len() - before + 1).min(places.len()) as u64;
-        }
-        if objects {
-            brought.objects.extend(&brought.widened);
-        }
-        brought
+    /// What the slot gets of it.
+    pub(super) fn to(&self, slot: u32) -> Brought {
+        let new = self.added.values().filter_map(|outgoing| outgoing.to(slot)).collect();
+        Brought { new, widened: self.widened_for(slot).flat_map(BTreeMap::values).copied().collect() }
+    }
+
+    /// Whether the slot gets the object anyway.
+    pub(super) fn has(&self, slot: u32, handle: &Handle) -> bool {
+        self.added.contains_key(handle) || self.widened_for(slot).any(|objects| objects.contains_key(handle))
     }
 
     /// Slots outside a column touch nothing of it: only columns that begin at or below the slot are looked at.
-    fn widened_for(&self, slot: u32) -> impl Iterator<Item = &BTreeSet<Position>> {
-        self.widened.range(..=(slot, u32::MAX)).filter(move |((_, to), _)| slot < *to).map(|(_, places)| places)
+    fn widened_for(&self, slot: u32) -> impl Iterator<Item = &BTreeMap<Handle, (u32, u64)>> {
+        self.widened.range(..=(slot, u32::MAX)).filter(move |((_, to), _)| slot < *to).map(|(_, objects)| objects)
     }
 }

@@ -1,7 +1,7 @@
 //! What a batch brings to each member that it serves, once it is durable at both parties, and the round that follows.
 //!
 //! First all of it is worked out ([`Plan`]), from the batch and the state as it is after it, the same at both parties; nothing is sent
-//! meanwhile. Then it is sent. Whether a member's tick can be sent changes nothing of the plan: the peer party moves the same cursors
+//! meanwhile. Then it is sent. Whether a member's tick can be sent changes nothing of the plan, which the peer party makes
 //! without knowing that.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,15 +10,15 @@ use std::time::Duration;
 use wayleave_core::{Asn, Prefix};
 
 use super::batch::Applied;
-use super::batches::{ActiveMember, Batches};
+use super::batches::{ActiveMember, Batches, Served};
 use super::deliveries::{Brought, Deliveries};
 use super::membership::Membership;
 use super::objects::Objects;
 use super::round::{Group, Round};
 use super::state::State;
 use super::status::Counters;
-use super::sync::{self, Cursor, Lack, Listing};
-use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, Tick, ToMember};
+use crate::digests::InstanceHash;
+use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, SliceContent, Tick, ToMember};
 use crate::object::ExportMode;
 use crate::object_table::{Effects, ObjectEntry};
 use crate::schedule;
@@ -98,6 +98,34 @@ impl State {
     }
 }
 
+/// Which prefixes a member's tick lists; members with equal ones share the work. Those that lack nothing come first, so that their results
+/// do, too.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Listing {
+    /// What a slice lists.
+    of_slice: Vec<Prefix>,
+    /// Whether columns opened objects to the member.
+    is_new: bool,
+}
+
+impl Listing {
+    /// Whether the prefix is evaluated again whatever changed.
+    fn evaluates_again(&self, prefix: &Prefix, effects: &Effects) -> bool {
+        effects.relisted.contains(prefix) || self.is_new && effects.opened.contains(prefix)
+    }
+
+    /// The prefixes that changed just now, and those that are evaluated again, each in order.
+    fn prefixes(&self, effects: &Effects) -> [BTreeSet<Prefix>; 2] {
+        let live: BTreeSet<Prefix> = effects.touched.clone();
+        let mut later: BTreeSet<Prefix> = effects.relisted.union(&self.of_slice.iter().copied().collect()).copied().collect();
+        if self.is_new {
+            later.extend(&effects.opened);
+        }
+        later.retain(|prefix| !live.contains(prefix));
+        [live, later]
+    }
+}
+
 /// A delivery as far as it is worked out.
 struct Plan<'a> {
     seq: u64,
@@ -115,12 +143,12 @@ impl Plan<'_> {
     fn of(mut self, active: Vec<(u32, ActiveMember)>, batches: &mut Batches, counters: &mut Counters) -> Delivery {
         let (mut ticks, mut most) = (Vec::with_capacity(active.len()), Duration::ZERO);
         for (slot, active) in active {
-            let (listing, mut tick, cursor) = self.tick(slot, &active, counters);
-            if cursor.is_none() && active.cursor.is_none() {
+            let (listing, mut tick, served) = self.tick(slot, &active, counters);
+            if served.is_none() && active.served.is_none() {
                 batches.forget_chosen(slot);
             }
             // Whether its tick can be sent or not. A member without its tick is paused, and sent what it lacks later.
-            batches.was_sent(slot, cursor);
+            batches.was_sent(slot, served);
             // What columns open to one member alone keeps nobody from announcing.
             if tick.slice.is_none() && !self.deliveries.widens(slot) {
                 let candidates = tick.instances.iter().map(|instance| instance.len()).sum();
@@ -138,49 +166,71 @@ impl Plan<'_> {
     }
 
     /// What the batch brings to a member: what its tick lists, the tick, and how far the member has been sent what it lacks by then.
-    fn tick(&mut self, slot: u32, active: &ActiveMember, counters: &mut Counters) -> (Listing, Tick, Option<Cursor>) {
+    fn tick(
+        &mut self,
+        slot: u32,
+        active: &ActiveMember,
+        counters: &mut Counters,
+    ) -> (Listing, Tick, Option<Served>) {
         let effects = &self.applied.effects;
-        let slice = self.applied.slices.get(&slot).zip(active.cursor);
-        let begins = slice.is_some_and(|((_, begins), _)| *begins);
-        let taken =
-            slice.map(|((objects, _), cursor)| sync::take(self.objects.table(), slot, cursor, &active.lacks, *objects));
+        let content = self.applied.slices.get(&slot);
+        let begins = self.applied.begins.get(&slot).copied();
+        let of_slice = content.map(|content| content.prefixes.clone()).unwrap_or_default();
+        let listing = Listing { of_slice, is_new: self.deliveries.widens(slot) };
         // The digests of all that it is to have go with the last part of what it lacks.
-        let ends = taken.as_ref().is_some_and(|taken| taken.after.is_none()).then(|| self.objects.roots(slot));
+        let ends = content.is_some_and(|content| content.ends).then(|| self.objects.roots(slot));
         let table = self.objects.table();
-        let listing = Listing::new(self.deliveries.widens(slot), active.complete, active.cursor, taken.as_ref());
         let group = self.groups.entry(listing.clone()).or_insert_with(|| group_of(&listing, self.objects, effects));
-        let chooses = active.chooses || active.cursor.is_none();
+        let chooses = active.chooses || active.served.is_none();
+        let Brought { new, widened } = self.deliveries.to(slot);
         let mut tick = Tick {
             seq: self.seq,
             view: self.applied.view,
             applied: effects.applied.get(&slot).cloned().unwrap_or_default(),
             dead: effects.dead.clone(),
             gone: effects.removed.iter().map(|(.., handle)| *handle).collect(),
+            deliver: new,
             instances: group.instances.clone(),
             live: u32::try_from(group.live).expect("a tick has few million instances"),
             rank: active.select_best && chooses && !group.multi.is_empty(),
             ..Tick::default()
         };
-        let Brought { objects: known, new, widened: mut others, scanned } =
-            self.deliveries.to(slot, &listing, taken.is_some());
-        counters.scanned += scanned;
-        let mut cursor = active.cursor;
-        if let Some(taken) = taken {
-            others.extend(taken.objects.iter().filter(|object| !known.contains(object)));
-            let begins = begins.then(|| active.lacks.differs.clone());
-            if let Some(since) = begins.as_ref().and_then(|differs| differs.since) {
-                (tick.dead, tick.gone) = self.objects.recent().dead_since(since.objects);
+        let entries = |objects: &[(u32, u64)]| {
+            let all = objects.iter().filter_map(|(slot, version)| table.entry(*slot, *version));
+            all.filter(|entry| !table.has_ended(entry.header.description.slot)).collect::<Vec<_>>()
+        };
+        tick.deliver.extend(entries(&widened).into_iter().filter_map(|entry| delivery(slot, entry)));
+        if let Some(content) = content {
+            let others = entries(&content.objects);
+            let others = others.into_iter().filter(|entry| !self.deliveries.has(slot, &entry.handle));
+            tick.deliver.extend(others.filter_map(|entry| delivery(slot, entry)));
+            for entry in entries(&content.died) {
+                tick.dead.extend(entry.dead.iter().map(|index| (entry.handle, *index)));
             }
-            let own_ends = taken.own_ends || begins.as_ref().is_some_and(|differs| !differs.own);
-            tick.slice = Some(Slice { begins, ends, own: taken.own, own_ends });
-            cursor = taken.after;
         }
-        let others = others.into_iter().filter_map(|(slot, version)| table.entry(slot, version));
-        tick.deliver = new;
-        tick.deliver.extend(others.filter_map(|entry| delivery(slot, entry)));
+        if content.is_some() || begins.is_some() {
+            let default = SliceContent::default();
+            let content = content.map_or(&default, |content| content);
+            let own = content.own.iter().filter_map(|version| table.entry(slot, *version)).map(ObjectEntry::as_own);
+            tick.slice = Some(Slice {
+                begins,
+                ends,
+                own: own.collect(),
+                own_ends: content.own_ends || begins == Some(false),
+                gone: content.gone.clone(),
+                gone_instances: content.gone_instances.clone(),
+            });
+        }
+        counters.scanned += tick.deliver.len() as u64;
         counters.delivered += tick.deliver.len() as u64;
         counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
-        (listing, tick, cursor)
+        let served = match content {
+            Some(content) if content.ends => None,
+            Some(SliceContent { settled: Some(settled), .. }) => Some(Served::Instances(*settled)),
+            Some(_) => Some(Served::Objects),
+            None => active.served,
+        };
+        (listing, tick, served)
     }
 
     /// Has a member rank with its group, but for the prefixes for which the choice stays.
@@ -196,11 +246,14 @@ impl Plan<'_> {
         let Some(group) = self.groups.get_mut(&listing) else { return };
         let own = self.membership.set().slot(slot).and_then(|of| changed_by_one.get(&of.asn));
         let own = own.into_iter().flatten().copied().filter(|prefix| group.is_contested(prefix)).collect();
-        let stays = match active.cursor.filter(Cursor::is_of_differing) {
-            Some(cursor) => {
-                stays_while_sent(batches.chosen(slot), cursor, (&listing, &active.lacks, own), self.applied)
+        let stays = match active.served {
+            Some(Served::Instances(settled)) => {
+                stays_while_sent(batches.chosen(slot), &settled, (&listing, own), self.applied)
             }
-            None => own.into_iter().filter(|prefix| !listing.lists_anyway(prefix, effects)).collect(),
+            // Those that it lacks are listed once it has all objects, with whatever changed meanwhile.
+            Some(Served::Objects) | None => {
+                own.into_iter().filter(|prefix| !listing.evaluates_again(prefix, effects)).collect()
+            }
         };
         tick.unranked = stays.iter().filter_map(|prefix| group.leave_out(prefix, slot)).collect();
         tick.unranked.sort_unstable();
@@ -217,7 +270,7 @@ fn group_of(listing: &Listing, objects: &Objects, effects: &Effects) -> Group {
         let all = prefixes.into_iter().map(|prefix| (prefix, instance(&prefix)));
         all.filter(|(_, instance)| !instance.is_empty()).collect()
     };
-    let [live, later] = listing.prefixes(table, effects);
+    let [live, later] = listing.prefixes(effects);
     Group::new(instances(live), instances(later))
 }
 
@@ -235,22 +288,21 @@ fn changed_by_one_as(membership: &Membership, effects: &Effects) -> BTreeMap<Asn
     prefixes
 }
 
-/// The prefixes for which the choice stays of a member that is sent what differs: of those of which only routes of its `own` AS
-/// changed, all that it does not lack, or has had (`chosen`). One that it lacks it is owed a choice for, which it has paid for: with the first
+/// The prefixes for which the choice stays of a member that is sent what it lacks: of those of which only routes of its `own` AS changed,
+/// all that it does not lack, or has had (`chosen`). One that it may lack it is owed a choice for, which it has paid for: with the first
 /// such change, since the instance is another one then, which perhaps no slice lists. With no later change or slice, or a member that
 /// takes up little would have as many choices as it changes its routes.
 fn stays_while_sent(
     chosen: &mut BTreeSet<Prefix>,
-    cursor: Cursor,
-    (listing, lacks, own): (&Listing, &Lack, Vec<Prefix>),
+    settled: &InstanceHash,
+    (listing, own): (&Listing, Vec<Prefix>),
     applied: &Applied,
 ) -> Vec<Prefix> {
     let effects = &applied.effects;
     let is_listed = |prefix: &&Prefix| !effects.touched.contains(prefix) && chosen.contains(prefix);
-    let mut stays: Vec<Prefix> = listing.differing().iter().filter(is_listed).copied().collect();
+    let mut stays: Vec<Prefix> = listing.of_slice.iter().filter(is_listed).copied().collect();
     for prefix in own {
-        let before = applied.before.get(&prefix);
-        let is_owed = before.is_some_and(|hash| lacks.awaits(cursor, &prefix, hash));
+        let is_owed = applied.before.get(&prefix).is_some_and(|hash| settled <= hash);
         if !chosen.insert(prefix) || !is_owed {
             stays.push(prefix);
         }

@@ -94,7 +94,7 @@ impl Role for Follower {
             }
             RoleEvent::Ranked { seq, slot, row } => party.send_to_peer(&PartyFrame::Ranked { seq, slot, row }),
             RoleEvent::RankedLate { seq, slot, row } => self.ranking_came_late(party, seq, slot, row),
-            RoleEvent::Holds { .. } => return Err("a frame meant for the other party"),
+            RoleEvent::Holds { .. } | RoleEvent::Named { .. } => return Err("a frame meant for the other party"),
             RoleEvent::NewMemberSet(next) => self.new_member_set(party, &next),
             RoleEvent::Persisted { seq, applied } => {
                 party.send_to_peer(&PartyFrame::Accept { seq, view: applied.view });
@@ -103,7 +103,6 @@ impl Role for Follower {
             RoleEvent::FlowChanged => report_held(party),
             RoleEvent::Sweep => self.sweep(party),
             RoleEvent::Refused { .. }
-            | RoleEvent::Resync { .. }
             | RoleEvent::NewRecommendation(_)
             | RoleEvent::Propose
             | RoleEvent::StartEvaluation
@@ -371,8 +370,8 @@ fn deliver_accepted(party: &mut State, seq: u64) -> Result<(), &'static str> {
 /// Party 1 must know which members can get nothing more now, and which can again.
 fn report_held(party: &mut State) {
     if party.peer_ready() {
-        for (slot, held) in party.links.take_held() {
-            party.send_to_peer(&PartyFrame::Held { slot, held });
+        for (slot, held, lacks) in party.links.take_held() {
+            party.send_to_peer(&PartyFrame::Held { slot, held, lacks });
         }
     }
 }

@@ -52,8 +52,9 @@ struct MemberLink {
     owes_set: bool,
     /// At party 1: whether the member has said what it holds, or that it wants everything.
     has_said: bool,
-    /// At party 2: whether party 1 knows that the member can get nothing now.
+    /// At party 2: whether party 1 knows that the member can get nothing now, and that it lacks a tick.
     is_held: bool,
+    told_lacks: bool,
 }
 
 impl MemberLink {
@@ -178,6 +179,7 @@ impl Links {
             owes_set: false,
             has_said: false,
             is_held: false,
+            told_lacks: false,
         };
         self.members.insert(slot, member);
     }
@@ -424,6 +426,11 @@ impl Links {
         self.members.get(&slot).is_some_and(|member| member.owes_set)
     }
 
+    /// Whether there was no credit for a tick of the member's.
+    pub(super) fn lacks(&self, slot: u32) -> bool {
+        self.members.get(&slot).is_some_and(|member| member.lacks)
+    }
+
     /// Nobody lacks a tick any more: all are compared anew.
     pub(super) fn forget_lacks(&mut self) {
         self.members.values_mut().for_each(|member| member.lacks = false);
@@ -458,14 +465,17 @@ impl Links {
         strained.retain(|slot| members.get(slot).is_some_and(MemberLink::is_behind));
     }
 
-    /// What to tell party 1 of members that can get nothing more since this was last asked, and of those that can again.
-    pub(super) fn take_held(&mut self) -> Vec<(u32, bool)> {
+    /// What to tell party 1 of members that can get nothing more since this was last asked, and of those that can again: whether they are
+    /// held, and whether they lack a tick.
+    pub(super) fn take_held(&mut self) -> Vec<(u32, bool, bool)> {
         let mut changed = Vec::new();
         for slot in std::mem::take(&mut self.flow_changed) {
             let Some(member) = self.members.get_mut(&slot) else { continue };
             let is_held = if member.is_held { !member.is_ready() } else { member.is_behind() };
-            if std::mem::replace(&mut member.is_held, is_held) != is_held {
-                changed.push((slot, is_held));
+            let told = (std::mem::replace(&mut member.is_held, is_held), member.told_lacks);
+            member.told_lacks = member.lacks;
+            if told != (is_held, member.lacks) {
+                changed.push((slot, is_held, member.lacks));
             }
         }
         changed
@@ -473,7 +483,7 @@ impl Links {
 
     /// Party 1 knows nothing of who can get nothing: it is told anew.
     pub(super) fn forget_held(&mut self) {
-        self.members.values_mut().for_each(|member| member.is_held = false);
+        self.members.values_mut().for_each(|member| (member.is_held, member.told_lacks) = (false, false));
         self.flow_changed.extend(self.members.keys());
     }
 

@@ -24,6 +24,7 @@ mod env;
 mod evaluation;
 mod export;
 mod follower;
+mod lack;
 mod links;
 mod membership;
 mod objects;
@@ -39,7 +40,6 @@ mod state;
 mod status;
 mod store;
 mod supply;
-mod sync;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,6 +66,7 @@ use compare::{HeldDigests, Holding};
 use engine::Engine;
 use env::Env;
 use follower::Follower;
+use lack::{Half, Named};
 use links::Links;
 use membership::Membership;
 use objects::Objects;
@@ -380,13 +381,24 @@ impl Party {
             (PartyNumber::Two, FromMember::RankTwo { seq, row, share }) => {
                 self.rank(slot, seq, row, round::RankShare::Bytes(share));
             }
-            (_, FromMember::Resync) => self.tell(RoleEvent::Resync { slot }),
             (_, FromMember::Holds { seq, through, epoch, roots, own }) => {
-                self.member_holds(slot, link, Holding { seq, through, epoch, own, held: HeldDigests::Roots(roots) });
+                let holding = Holding { seq, through, epoch, own, held: HeldDigests::Roots(roots) };
+                self.member_says(slot, link, RoleEvent::Holds { slot, holding });
             }
             (_, FromMember::Buckets { seq, through, epoch, objects, instances, own }) => {
                 let held = HeldDigests::Buckets { objects, instances };
-                self.member_holds(slot, link, Holding { seq, through, epoch, own, held });
+                let holding = Holding { seq, through, epoch, own, held };
+                self.member_says(slot, link, RoleEvent::Holds { slot, holding });
+            }
+            (_, FromMember::ObjectNames { question, through, names }) => {
+                let named = Named { through: through.0, names: names.into_iter().collect() };
+                self.member_says(slot, link, RoleEvent::Named { slot, half: Half::Objects, question, named });
+            }
+            (_, FromMember::InstanceNames { question, through, names, open }) => {
+                let done = names.into_iter().map(|name| (name, lack::DONE));
+                let names = done.chain(open.into_iter().map(|name| (name, lack::OPEN))).collect();
+                let named = Named { through, names };
+                self.member_says(slot, link, RoleEvent::Named { slot, half: Half::Instances, question, named });
             }
             _ => state.bad_frame(Some(slot), link, "a frame meant for the other party".to_owned()),
         }
@@ -398,8 +410,8 @@ impl Party {
         self.tell(if is_taken { RoleEvent::Submitted { slot, version } } else { RoleEvent::Refused { slot, version } });
     }
 
-    fn member_holds(&mut self, slot: u32, link: LinkId, holding: Holding) {
-        if let Err(what) = self.role.on(&mut self.state, RoleEvent::Holds { slot, holding }) {
+    fn member_says(&mut self, slot: u32, link: LinkId, said: RoleEvent) {
+        if let Err(what) = self.role.on(&mut self.state, said) {
             self.state.bad_frame(Some(slot), link, what.to_owned());
         }
     }

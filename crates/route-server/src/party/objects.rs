@@ -19,7 +19,7 @@ use super::membership::Membership;
 use super::recent::RecentChanges;
 use super::reconcile::{Conclusion, StoreState};
 use super::store::{self, Change};
-use crate::digests::{BucketDigests, Differs, Digest, InstanceHash, Roots};
+use crate::digests::{BucketDigests, BucketSet, Digest, InstanceHash, Roots, bucket_of};
 use crate::frames::{Difference, InventoryRow, Refusal, Step};
 use crate::leaps::{Heard, is_leap};
 use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
@@ -229,6 +229,7 @@ impl Objects {
                     dead: BTreeSet::new(),
                     part: object.part.ok_or("an announcement without its part")?,
                     header: object.header,
+                    since: Vec::new(),
                 };
                 self.table.announce(entry, effects);
             }
@@ -255,11 +256,21 @@ impl Objects {
         effects.touched.iter().filter_map(before).collect()
     }
 
+    /// The steps of a batch are being applied.
+    pub(super) fn begin_batch(&mut self, seq: u64) {
+        self.table.begin_batch(seq);
+    }
+
     /// All steps of a batch are applied. Returns what makes the store equal to the table again.
     pub(super) fn finish_batch(&mut self, seq: u64, steps: &[Step], effects: &Effects, epoch: u64) -> Vec<Change> {
         self.table.settle();
         self.table.extend_view(seq, steps);
-        self.recent.note(seq, effects);
+        let changed = effects.added.iter().chain(&effects.marked).copied();
+        let changed = changed.chain(effects.widened.iter().map(|(slot, version, ..)| (*slot, *version)));
+        let handles = changed.filter_map(|(slot, version)| Some(self.table.entry(slot, version)?.handle));
+        let handles = handles.chain(effects.removed.iter().map(|(.., handle)| *handle));
+        let objects = handles.map(|handle| bucket_of(&handle.0)).collect();
+        self.recent.note(seq, [objects, self.table.take_changed()]);
         self.changes(effects, epoch, seq)
     }
 
@@ -353,6 +364,7 @@ impl Objects {
     /// Both agree, as of the batch `seq`. Returns what makes the store equal to the table again.
     pub(super) fn agreed(&mut self, effects: &Effects, epoch: u64, seq: u64) -> Vec<Change> {
         self.table.settle();
+        self.table.take_changed();
         self.recent.begin(seq);
         self.changes(effects, epoch, seq)
     }
@@ -397,12 +409,8 @@ impl Objects {
         self.table.snapshot()
     }
 
-    pub(super) fn differs(
-        &mut self,
-        slot: u32,
-        said: (&BucketDigests, Option<&BucketDigests>, &Digest),
-        snapshot: Option<&Snapshot>,
-    ) -> Differs {
-        self.table.differs(slot, said, snapshot)
+    /// The buckets of objects, and of instances, in which what a member holds is not what it is to have.
+    pub(super) fn differing(&mut self, slot: u32, objects: &BucketDigests, instances: &BucketDigests) -> [BucketSet; 2] {
+        self.table.differing(slot, objects, instances)
     }
 }

@@ -7,6 +7,7 @@ use wayleave_core::Instant;
 
 use super::batch::Applied;
 use super::compare::Holding;
+use super::lack::{Half, Named};
 use super::links::Departure;
 use super::state::State;
 use crate::directory::Directory;
@@ -51,14 +52,17 @@ pub(super) enum RoleEvent {
         slot: u32,
         row: [u8; 16],
     },
-    /// A member requested everything again.
-    Resync {
-        slot: u32,
-    },
     /// A member says what it holds.
     Holds {
         slot: u32,
         holding: Holding,
+    },
+    /// A member answers a question: what it holds of some buckets.
+    Named {
+        slot: u32,
+        half: Half,
+        question: u32,
+        named: Named,
     },
     /// A newer directory of this party's operator, which has been checked.
     NewMemberSet(Box<Directory>),

@@ -18,6 +18,7 @@ use super::batches::{NotProposed, Stage};
 use super::budget::{Turns, octets_stored, prefixes_allowed};
 use super::compare::Comparisons;
 use super::engine::Engine;
+use super::lack::Lack;
 use super::links::Departure;
 use super::objects::PendingObject;
 use super::probation::{Missed, Punctuality};
@@ -26,9 +27,7 @@ use super::relist::Relist;
 use super::role::{Role, RoleEvent, RoleStatus};
 use super::round::Round;
 use super::state::State;
-use super::sync::{Cursor, Lack};
-use super::{PartyEvent, engine, sync};
-use crate::digests::Differs;
+use super::{PartyEvent, engine, lack};
 use crate::directory::{Directory, Succession};
 use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::leaps::{Heard, is_leap};
@@ -73,10 +72,10 @@ pub(super) struct Sequencer {
     peer_joined: BTreeMap<u32, (SessionId, bool)>,
     /// Members that are to get what they lack.
     comparisons: Comparisons,
-    /// Members that wait to get everything, in the order of their turns, and those of them that have been told.
+    /// Members that wait to get what they lack, in the order of their turns, and those of them that have been told.
     waiting: Vec<u32>,
     told: BTreeSet<u32>,
-    /// Members that are being sent everything, in the order in which they began.
+    /// Members that are being sent what they lack, in the order in which they began.
     begun: Vec<u32>,
     /// When members may be sent everything again, and those that have been told that they must wait for that.
     turns: BTreeMap<u32, Turns>,
@@ -87,15 +86,14 @@ pub(super) struct Sequencer {
     excused: BTreeSet<u32>,
     /// What the members paid that the proposed batch begins to serve.
     paid: BTreeMap<u32, Paid>,
-    /// Members that take up too little of what party 2 sends.
+    /// Members that take up too little of what party 2 sends, and those that it could not send something since they were last begun to be
+    /// served.
     peer_held: BTreeSet<u32>,
+    peer_lacks: BTreeSet<u32>,
     /// Members that get nothing until they have caught up.
     paused: BTreeSet<u32>,
     /// Slots whose routes are being removed, since their members have been away for too long.
     expiring: BTreeSet<u32>,
-    /// Members that were being sent everything when a slot was removed. What they had by then of the slot's objects they are told is
-    /// dead before the rest is sent.
-    interrupted: BTreeSet<u32>,
     /// The slot whose objects the next batch takes first.
     first: u32,
     /// Slots whose first object waits for rounds to end, and what was done when that was found.
@@ -148,9 +146,9 @@ impl Sequencer {
             excused: BTreeSet::new(),
             paid: BTreeMap::new(),
             peer_held: BTreeSet::new(),
+            peer_lacks: BTreeSet::new(),
             paused: BTreeSet::new(),
             expiring: BTreeSet::new(),
-            interrupted: BTreeSet::new(),
             first: 0,
             held_back: BTreeSet::new(),
             held_back_at: (0, 0, 0, 0),
@@ -222,11 +220,6 @@ impl Sequencer {
         party.batches.is_idle()
     }
 
-    /// Whether a member waits to be sent the rest until it has been told what of a removed slot is dead.
-    fn is_interrupted(&self, party: &State, slot: u32) -> bool {
-        self.interrupted.contains(&slot) && party.objects.table().ending().next().is_some()
-    }
-
     /// The slots whose values the next epoch changes. In a life's first one, whose values before are not known here, all: or none, if
     /// nothing has been evaluated in this life.
     fn changed(&self, party: &State, next: &BTreeMap<u32, u8>) -> Vec<u32> {
@@ -243,14 +236,13 @@ impl Sequencer {
     /// Whether there is a member that lacks something of everything and can be sent it.
     fn has_turn(&self, party: &State) -> bool {
         let lacks = |slot: u32| {
-            if self.is_interrupted(party, slot) {
-                return false;
+            if party.batches.is_begun(slot) && !self.comparisons.says_anew(slot) {
+                return self.comparisons.can_serve(party, slot);
             }
-            party.batches.is_begun(slot)
-                || (self.sync_of(party, slot).is_some()
-                    && self.comparisons.can_go_on(slot, party.now())
-                    // Or it is yet to be told that it must wait.
-                    && (self.turn_of(party, slot) <= party.now() || !self.deferred.contains(&slot)))
+            self.sync_of(party, slot).is_some()
+                && self.comparisons.can_go_on(slot, party.now())
+                // Or it is yet to be told that it must wait.
+                && (self.turn_of(party, slot) <= party.now() || !self.deferred.contains(&slot))
         };
         let begun = self.begun.iter().copied();
         self.perhaps_lacking(party).chain(begun).any(|slot| lacks(slot) && self.is_ready(party, slot))
@@ -273,7 +265,6 @@ impl Sequencer {
         // Who has been asked for more is not sent anything before it has answered: until then there is nothing to do at its turn.
         let can_be_sent = |slot: u32| {
             self.sync_of(party, slot).is_some()
-                && !self.is_interrupted(party, slot)
                 && self.is_ready(party, slot)
                 && self.comparisons.can_go_on(slot, party.now())
         };
@@ -284,7 +275,8 @@ impl Sequencer {
     /// When the digests of a member's buckets are no longer awaited.
     fn compared_at(&self, party: &State) -> Option<Instant> {
         let waits = self.comparisons.awaited().filter(|(_, at)| *at > party.now());
-        let of_ready = waits.filter(|(slot, _)| self.sync_of(party, *slot).is_some() && self.is_ready(party, *slot));
+        let is_asked = |slot| party.batches.is_begun(slot) || self.sync_of(party, slot).is_some();
+        let of_ready = waits.filter(|(slot, _)| is_asked(*slot) && self.is_ready(party, *slot));
         of_ready.map(|(_, at)| at).min()
     }
 
@@ -317,21 +309,17 @@ impl Sequencer {
     /// taken up the last slice lets others go first, and keeps its place.
     fn slices(&mut self, party: &mut State) -> Vec<Step> {
         self.begun.retain(|slot| party.batches.is_begun(*slot));
-        self.interrupted
-            .retain(|slot| party.batches.is_begun(*slot) && party.objects.table().ending().next().is_some());
         let mut queue = std::mem::take(&mut self.waiting);
         let known: BTreeSet<u32> = queue.iter().copied().collect();
         queue.extend(party.links.slots().filter(|slot| !known.contains(slot)));
-        let (mut steps, mut equal, mut compared) = (Vec::new(), 0, 0);
+        let (mut steps, mut served, mut equal, mut compared) = (Vec::new(), 0, 0, 0);
         for slot in &self.begun {
-            let Some(active) = party.batches.active().get(slot) else { continue };
-            let Some(cursor) = active.cursor else { continue };
-            if self.is_interrupted(party, *slot) {
-                continue;
-            }
-            if steps.len() < MAX_SLICES && self.is_ready(party, *slot) {
-                let objects = sync::objects_of_slice(party.objects.table(), *slot, cursor, &active.lacks);
-                steps.push(Step::Slice { slot: *slot, objects });
+            let Some(session) = party.batches.session_of(*slot) else { continue };
+            if served < MAX_SLICES && self.is_ready(party, *slot) {
+                self.comparisons.ask(party, *slot);
+                let content = self.comparisons.slice(party, (*slot, &session));
+                served += usize::from(content.is_some());
+                steps.extend(content.map(|content| Step::Slice { slot: *slot, content }));
             }
         }
         let mut waiting = Vec::new();
@@ -348,32 +336,36 @@ impl Sequencer {
                 waiting.push(slot);
                 continue;
             }
-            if self.begun.contains(&slot) || !self.is_ready(party, slot) {
+            let is_begun = self.begun.contains(&slot);
+            if is_begun && !self.comparisons.says_anew(slot) || !self.is_ready(party, slot) {
                 waiting.push(slot);
                 continue;
             }
             // What differs takes a while to find: for few at a time, where there may be no place for them.
-            if steps.len() - equal >= MAX_SLICES && compared >= MAX_COMPARED {
+            if served >= MAX_SLICES && compared >= MAX_COMPARED {
                 waiting.push(slot);
                 continue;
             }
             // Also if no step comes of it: what is bounded is the work of comparing.
             compared += 1;
-            let differs = self.comparisons.differs(party, slot, now);
-            let is_equal = differs.as_ref().is_some_and(Differs::is_nothing);
-            let has_place = if is_equal { equal < MAX_EQUAL } else { steps.len() - equal < MAX_SLICES };
-            let Some(differs) = differs.filter(|_| has_place) else {
+            let lack = self.comparisons.lack(party, slot, now);
+            let is_equal = lack.as_ref().is_some_and(Lack::is_nothing);
+            let has_place = if is_equal { equal < MAX_EQUAL } else { served < MAX_SLICES };
+            let Some(lack) = lack.filter(|_| has_place) else {
                 waiting.push(slot);
                 continue;
             };
             equal += usize::from(is_equal);
+            served += usize::from(!is_equal);
             self.deferred.remove(&slot);
-            self.comparisons.remove(slot);
-            let chooses = self.take_turn(party, slot, select_best && !is_equal);
-            let lacks = Lack::of(differs.clone(), party.objects.recent());
-            let objects = sync::objects_of_slice(party.objects.table(), slot, Cursor::before(&differs), &lacks);
-            steps.push(Step::Sync { slot, session, select_best, chooses: chooses || is_equal, objects, differs });
-            self.begun.push(slot);
+            let chooses = self.take_turn(party, slot, select_best && !is_equal) || is_equal;
+            steps.push(Step::Sync { slot, session, select_best, chooses, own: lack.lists_own() });
+            self.comparisons.begins(slot, lack);
+            let content = self.comparisons.slice(party, (slot, &session));
+            steps.extend(content.map(|content| Step::Slice { slot, content }));
+            if !is_begun {
+                self.begun.push(slot);
+            }
             // Its last session ends with this one's beginning.
             self.queued.retain(|step| *step != Step::Gone { slot });
             if self.paused.remove(&slot) {
@@ -492,7 +484,7 @@ impl Sequencer {
     fn expiries(&mut self, party: &State) -> Vec<Step> {
         self.expiring.retain(|slot| !party.batches.is_active(*slot) && party.objects.table().prefixes_of(*slot) > 0);
         let rankers = party.batches.rankers();
-        let (mut octets, mut comparators) = (sync::SLICE_BYTES, LIVE_COMPARATORS);
+        let (mut octets, mut comparators) = (lack::SLICE_BYTES, LIVE_COMPARATORS);
         let mut steps = Vec::new();
         for (slot, capacity) in self.expirable(party) {
             if octets == 0 || comparators == 0 {
@@ -500,7 +492,7 @@ impl Sequencer {
             }
             let of_slot = comparators.min(capacity);
             let mut left = of_slot;
-            let objects = sync::objects_to_expire(party.objects.table(), slot, rankers, &mut octets, &mut left);
+            let objects = lack::objects_to_expire(party.objects.table(), slot, rankers, &mut octets, &mut left);
             comparators -= of_slot - left;
             steps.push(Step::Expire { slot, objects });
         }
@@ -659,6 +651,7 @@ impl Sequencer {
         let is_joining = matches!(party.batches.stage(), Stage::Proposed { steps, .. } if steps.iter().any(joins));
         let is_active = is_joining || party.batches.is_active(slot);
         self.peer_held.remove(&slot);
+        self.peer_lacks.remove(&slot);
         self.deferred.remove(&slot);
         self.paused.remove(&slot);
         // One that was paused, or whose beginning came to nothing, has been absent since now.
@@ -743,6 +736,7 @@ impl Sequencer {
                 self.return_budget(*slot);
             }
         }
+        self.comparisons.rejected();
         // What was queued meanwhile comes after it.
         let again =
             steps.into_iter().filter(|s| matches!(s, Step::Gone { .. } | Step::Epoch { .. } | Step::Set { .. }));
@@ -776,8 +770,9 @@ impl Sequencer {
                 .extend(steps.iter().filter(|step| matches!(step, Step::Set { .. } | Step::Epoch { .. })).cloned());
         });
         for noted in applied? {
-            self.note(party, noted);
+            self.note(party, seq, noted);
         }
+        self.comparisons.applied(party, seq);
         if party.objects.view() == view { Ok(()) } else { Err("its view differs from ours") }
     }
 
@@ -968,14 +963,18 @@ impl Sequencer {
                 }
                 Ok(())
             }
-            PartyFrame::Held { slot, held: true } => {
-                // It may not have its tick of the round.
-                party.leave_rounds(slot);
-                self.peer_held.insert(slot);
-                Ok(())
-            }
-            PartyFrame::Held { slot, held: false } => {
-                self.peer_held.remove(&slot);
+            PartyFrame::Held { slot, held, lacks } => {
+                if lacks {
+                    self.peer_lacks.insert(slot);
+                    self.comparisons.has_not_all(slot);
+                }
+                if held {
+                    // It may not have its tick of the round.
+                    party.leave_rounds(slot);
+                    self.peer_held.insert(slot);
+                } else {
+                    self.peer_held.remove(&slot);
+                }
                 Ok(())
             }
             PartyFrame::Members { set } => {
@@ -1016,6 +1015,7 @@ impl Sequencer {
                 self.peer_holds.clear();
                 self.peer_joined.clear();
                 self.peer_held.clear();
+                self.peer_lacks.clear();
                 self.expiring.clear();
                 self.paid.clear();
                 self.doubts_stores = false;
@@ -1128,10 +1128,15 @@ impl Sequencer {
     }
 
     /// Notes what a batch was to a member, or to this role.
-    fn note(&mut self, party: &State, noted: Noted) {
+    fn note(&mut self, party: &State, seq: u64, noted: Noted) {
         match noted {
             Noted::Synced(slot) => {
                 self.absent_since.remove(&slot);
+                self.peer_lacks.remove(&slot);
+            }
+            Noted::Paused { slot, own, lacks } => {
+                let has_all = !self.peer_lacks.remove(&slot) && !lacks;
+                self.comparisons.paused(slot, seq, own, has_all);
             }
             Noted::Inactive(slot) => {
                 self.absent_since.insert(slot, party.now());
@@ -1171,9 +1176,7 @@ impl Sequencer {
         // A new member set may end the slots of objects that wait: those are checked under it, in the next batch. Nor is anything of
         // such slots sent with it again.
         let has_set = steps.iter().any(|step| matches!(step, Step::Set { .. }));
-        if has_set {
-            self.interrupted.extend(&self.begun);
-        } else if is_background {
+        if !has_set && is_background {
             self.next_background = party.now() + party.batches.tick();
             steps.extend(self.slices(party));
         }
@@ -1239,14 +1242,10 @@ impl Role for Sequencer {
             RoleEvent::Departed(departure) => self.departed(party, departure),
             RoleEvent::Refused { slot, version } => self.object_refused(party, slot, version),
             RoleEvent::RankedLate { seq, slot, .. } => self.ranking_came_late(party, seq, slot, 0),
-            RoleEvent::Resync { slot } => {
-                party.links.note_said(slot);
-                self.comparisons.request_everything(slot);
-            }
             RoleEvent::Holds { slot, holding } => {
                 let took = holding.seq;
                 if self.is_foreign(party, slot, took)? {
-                    self.comparisons.request_everything(slot);
+                    self.comparisons.request(slot);
                 } else {
                     self.comparisons.said(slot, holding)?;
                 }
@@ -1254,6 +1253,7 @@ impl Role for Sequencer {
                 self.doubt_stores(party);
                 party.links.note_said(slot);
             }
+            RoleEvent::Named { slot, half, question, named } => self.comparisons.named(slot, (half, question), named)?,
             RoleEvent::NewMemberSet(next) => self.new_member_set(party, &next),
             RoleEvent::NewRecommendation(recommendation) => self.new_recommendation(party, recommendation),
             RoleEvent::Persisted { seq, applied } => {

@@ -145,6 +145,7 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
         width,
         dead: BTreeSet::new(),
         part,
+        since: Vec::new(),
     })
 }
 

@@ -11,10 +11,10 @@ use wayleave_bgp::Nlri;
 use wayleave_core::wire::Malformed;
 use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
-use wayleave_route_server::digests::{Differs, Listed, Roots, Through};
+use wayleave_route_server::digests::{BucketSet, Roots, Through};
 use wayleave_route_server::frames::{
     Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PROTOCOL, PartyFrame, Refusal,
-    Rejection, Slice, Step, Tick, ToMember,
+    Rejection, Slice, SliceContent, Step, Tick, ToMember,
 };
 use wayleave_route_server::object::{Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
 
@@ -48,12 +48,8 @@ fn roots() -> Roots {
     Roots { objects: [12; 16], instances: [13; 16] }
 }
 
-fn some_buckets() -> Listed {
-    Listed::differing(&[(1, [1; 16]), (4_095, [2; 16])], &[])
-}
-
-fn differs() -> Differs {
-    Differs { own: true, objects: some_buckets(), instances: Listed::Everything, since: Some(through()) }
+fn some_buckets() -> BucketSet {
+    BucketSet::differing(&[(1, [1; 16]), (4_095, [2; 16])], &[])
 }
 
 fn from_member() -> Vec<FromMember> {
@@ -78,7 +74,6 @@ fn from_member() -> Vec<FromMember> {
         FromMember::SubmitTwo { header: withdraw, share: None },
         FromMember::RankOne { seq: 30, row: [18; 16], seed: Seed::new([19; 32]) },
         FromMember::RankTwo { seq: 30, row: [18; 16], share: vec![1, 2, 3, 4] },
-        FromMember::Resync,
         FromMember::Holds { seq: 31, through: through(), epoch: 2, roots: roots(), own: [20; 16] },
         FromMember::Buckets {
             seq: 31,
@@ -88,6 +83,8 @@ fn from_member() -> Vec<FromMember> {
             instances: Vec::new(),
             own: [20; 16],
         },
+        FromMember::ObjectNames { question: 5, through: Handle([7; 32]), names: vec![([31; 8], 0), ([32; 8], 33)] },
+        FromMember::InstanceNames { question: 6, through: [0xff; 32], names: vec![[34; 8]], open: vec![[35; 8]] },
         FromMember::Credit { limit: 1 << 40 },
     ]
 }
@@ -100,10 +97,12 @@ fn tick() -> Tick {
         seq: 40,
         view: [21; 32],
         slice: Some(Slice {
-            begins: Some(differs()),
+            begins: Some(true),
             ends: Some(roots()),
             own: vec![OwnObject { version: 6, width: 16, live: vec![nlri(0, "198.51.100.0/24")] }],
             own_ends: true,
+            gone: vec![[36; 8]],
+            gone_instances: vec![[37; 8], [38; 8]],
         }),
         applied: vec![6, 7],
         deliver: vec![deliver(22, Body::Blob(shared(b"sealed"))), deliver(23, Body::Hash([24; 32]))],
@@ -158,6 +157,8 @@ fn to_member() -> Vec<ToMember> {
         ToMember::Deferred { seconds: 60 },
         ToMember::OwnOrder { seconds: 61 },
         ToMember::Compare,
+        ToMember::NameObjects { question: 5, after: 41, buckets: some_buckets(), from: Handle([7; 32]) },
+        ToMember::NameInstances { question: 6, after: 41, buckets: BucketSet::Everything, from: [0; 32] },
     ];
     let refusals = [
         Refusal::OldVersion,
@@ -179,15 +180,27 @@ fn to_member() -> Vec<ToMember> {
 
 fn between() -> Vec<PartyFrame> {
     let session = [1; 16];
+    let content = SliceContent {
+        own: vec![6],
+        own_ends: true,
+        objects: vec![(3, 6), (3, 7)],
+        died: vec![(4, 1)],
+        prefixes: vec!["198.51.100.0/24".parse().expect("a prefix")],
+        gone: vec![[36; 8]],
+        gone_instances: vec![[37; 8], [38; 8]],
+        settled: [39; 32],
+        ends: true,
+    };
     let steps = vec![
         Step::Object { slot: 3, version: 6, digest: [30; 32] },
         Step::Expire { slot: 3, objects: 10 },
-        Step::Sync { slot: 3, session, select_best: true, chooses: false, objects: 4_096, differs: differs() },
-        Step::Sync { slot: 4, session, select_best: false, chooses: false, objects: 0, differs: Differs::NOTHING },
+        Step::Sync { slot: 3, session, select_best: true, chooses: false, own: true },
+        Step::Sync { slot: 4, session, select_best: false, chooses: false, own: false },
         Step::Gone { slot: 3 },
         Step::Epoch { epoch: 3, changed: vec![1, 2] },
         Step::Set { set: shared(b"a set") },
-        Step::Slice { slot: 3, objects: 11 },
+        Step::Slice { slot: 3, content: Box::new(content) },
+        Step::Slice { slot: 4, content: Box::default() },
         Step::Pause { slot: 3 },
         Step::Relist { prefixes: 12 },
     ];
@@ -234,7 +247,7 @@ fn between() -> Vec<PartyFrame> {
         PartyFrame::Drop { objects: vec![(3, 6)] },
         PartyFrame::Members { set: shared(b"a set") },
         PartyFrame::Credit { limit: 1 << 40 },
-        PartyFrame::Held { slot: 3, held: true },
+        PartyFrame::Held { slot: 3, held: true, lacks: false },
     ]
 }
 

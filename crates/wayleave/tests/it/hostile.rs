@@ -257,7 +257,7 @@ impl Hostile {
         self.counts.sessions.fetch_add(2, Ordering::Relaxed);
         up.iter().for_each(|link| links.send(*link, self.hello()));
         // It keeps nothing, and is sent everything.
-        links.send(up[0], FromMember::Resync.encode());
+        links.send(up[0], FromMember::holds_nothing().encode());
         let (mut welcomed, mut epoch, mut high_water) = (0, 0, 0);
         while welcomed < 2 {
             match self.next(&mut events)? {
@@ -477,7 +477,7 @@ fn rank_and_read_slowly(hostile: &Hostile) -> io::Result<()> {
         wire.stream.sock.set_read_timeout(Some(Duration::from_millis(1)))?;
         wire.send(&hostile.hello())?;
     }
-    wires[0].send(&FromMember::Resync.encode())?;
+    wires[0].send(&FromMember::holds_nothing().encode())?;
     // Batches of which one party's tick was read.
     let mut half = BTreeSet::new();
     loop {
@@ -509,7 +509,7 @@ fn ask_for_everything(hostile: &Hostile) {
     let Some(mut session) = hostile.connect() else { return };
     while session.drain() {
         for link in session.up {
-            (0..20).for_each(|_| session.links.send(link, FromMember::Resync.encode()));
+            (0..20).for_each(|_| session.links.send(link, FromMember::holds_nothing().encode()));
         }
         pause();
     }

@@ -287,7 +287,7 @@ impl Members {
                         // The receiver's, to whom nothing is its own.
                         let held = (slot == HOLDER).then(|| FromMember::decode(&frame).ok()).flatten();
                         self.out.push(ToParty::Frame { party, link, bytes: frame });
-                        if let Some(held @ (FromMember::Holds { .. } | FromMember::Resync)) = held {
+                        if let Some(held @ FromMember::Holds { .. }) = held {
                             self.held = Some(held);
                             self.sinks_hold();
                         }

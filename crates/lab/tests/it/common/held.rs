@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wayleave_lab::sim::{Node, PARTIES};
-use wayleave_route_server::digests::{self, InstanceHash};
-use wayleave_route_server::frames::{Candidate, FromMember, Tick, ToMember};
+use wayleave_route_server::digests::{self, BucketSet, InstanceHash, ShortName};
+use wayleave_route_server::frames::{Candidate, FromMember, SessionId, Tick, ToMember};
 use wayleave_route_server::object::Handle;
 
 /// All members.
@@ -13,6 +13,8 @@ pub struct ExpectedHoldings {
     members: BTreeMap<u32, HeldByOne>,
     /// Times that a member said what it holds by buckets.
     pub compared: usize,
+    /// Times that a member named it.
+    pub named: usize,
     /// Whether two objects, or two instances, were in one bucket.
     pub shares_a_bucket: bool,
 }
@@ -23,8 +25,11 @@ struct HeldByOne {
     halves: BTreeMap<u64, [Option<Box<Tick>>; 2]>,
     last: u64,
     is_synced: bool,
-    /// What is to come again, or goes when the synchronisation ends.
-    sync: Option<(BTreeSet<Handle>, BTreeSet<InstanceHash>)>,
+    session: SessionId,
+    /// Whether what it lacks is being sent.
+    is_served: bool,
+    /// What it was asked last: the number, and of which buckets from where on.
+    asked: BTreeMap<u32, (BucketSet, [u8; 32])>,
     objects: BTreeSet<Handle>,
     instances: BTreeMap<InstanceHash, Vec<Candidate>>,
     /// Buckets of objects and of instances with something in them, after each batch.
@@ -50,12 +55,14 @@ impl ExpectedHoldings {
     fn member_sent(&mut self, slot: u32, bytes: &[u8]) {
         let member = self.members.entry(slot).or_default();
         match FromMember::decode(bytes) {
-            Ok(FromMember::Hello { .. }) => {
+            Ok(FromMember::Hello { session, .. }) => {
                 (member.parts, member.halves) = Default::default();
-                (member.is_synced, member.sync) = (false, None);
+                (member.is_synced, member.is_served, member.session) = (false, false, session);
             }
             // It has just started.
-            Ok(FromMember::Holds { seq: 0, .. }) => *member = HeldByOne::default(),
+            Ok(FromMember::Holds { seq: 0, .. }) => {
+                *member = HeldByOne { session: member.session, ..HeldByOne::default() };
+            }
             Ok(FromMember::Buckets { seq, objects, instances, .. }) => {
                 let said = [objects, instances].map(|all| all.iter().map(|(bucket, _)| *bucket).collect::<Vec<u16>>());
                 // Before the first batch it holds nothing.
@@ -65,12 +72,33 @@ impl ExpectedHoldings {
                 assert_eq!(bytes.len(), length, "member {slot}");
                 self.compared += 1;
             }
+            Ok(FromMember::ObjectNames { question, through, names }) => {
+                let named = names.iter().map(|(name, _)| *name).collect();
+                let held: Vec<[u8; 32]> = member.objects.iter().map(|handle| handle.0).collect();
+                member.check_names(question, (&held, through.0), &named);
+                self.named += 1;
+            }
+            Ok(FromMember::InstanceNames { question, through, names, open }) => {
+                let named = names.iter().chain(&open).copied().collect();
+                let held: Vec<[u8; 32]> = member.instances.keys().copied().collect();
+                member.check_names(question, (&held, through), &named);
+                self.named += 1;
+            }
             _ => {}
         }
     }
 }
 
 impl HeldByOne {
+    /// What it names is what came to it, in the buckets that it was asked for.
+    fn check_names(&mut self, question: u32, (held, through): (&[[u8; 32]], [u8; 32]), named: &BTreeSet<ShortName>) {
+        let (buckets, from) = self.asked.remove(&question).expect("it was asked");
+        let is_asked = |hash: &&[u8; 32]| (from..=through).contains(*hash) && buckets.has(digests::bucket_of(hash));
+        let held: BTreeSet<ShortName> =
+            held.iter().filter(is_asked).map(|hash| digests::name(&self.session, hash)).collect();
+        assert_eq!(*named, held);
+    }
+
     fn party_sent(&mut self, party: usize, bytes: &[u8], shares_a_bucket: &mut bool) {
         match ToMember::decode(bytes) {
             Ok(ToMember::Part { last, bytes }) => {
@@ -79,6 +107,12 @@ impl HeldByOne {
                     let whole = std::mem::take(&mut self.parts[party]);
                     self.party_sent(party, &whole, shares_a_bucket);
                 }
+            }
+            Ok(ToMember::NameObjects { question, buckets, from, .. }) => {
+                self.asked.insert(question, (buckets, from.0));
+            }
+            Ok(ToMember::NameInstances { question, buckets, from, .. }) => {
+                self.asked.insert(question, (buckets, from));
             }
             Ok(ToMember::Tick(tick)) if tick.seq > self.last => {
                 let seq = tick.seq;
@@ -95,14 +129,10 @@ impl HeldByOne {
 
     fn tick(&mut self, tick: &Tick, shares_a_bucket: &mut bool) {
         self.last = tick.seq;
-        let begins = tick.slice.as_ref().and_then(|slice| slice.begins.as_ref());
-        let is_ignored = begins.is_none() && self.sync.is_none() && (!self.is_synced || tick.slice.is_some());
+        let begins = tick.slice.as_ref().is_some_and(|slice| slice.begins.is_some());
+        let is_ignored = !(begins || self.is_served) && (!self.is_synced || tick.slice.is_some());
         if !is_ignored {
-            if let Some(differs) = begins {
-                let objects = self.objects.iter().filter(|handle| differs.objects.has(digests::bucket_of(&handle.0)));
-                let instances = self.instances.keys().filter(|hash| differs.instances.has(digests::bucket_of(hash)));
-                self.sync = Some((objects.copied().collect(), instances.copied().collect()));
-            }
+            self.is_served |= begins;
             self.apply(tick);
         }
         let [objects, instances] = self.bucket_numbers();
@@ -114,25 +144,17 @@ impl HeldByOne {
         let dead: BTreeSet<&Candidate> = tick.dead.iter().collect();
         self.instances.retain(|_, candidates| !candidates.iter().any(|candidate| dead.contains(candidate)));
         self.objects.retain(|handle| !tick.gone.contains(handle));
-        let ends = tick.slice.as_ref().is_some_and(|slice| slice.ends.is_some());
-        for deliver in &tick.deliver {
-            self.objects.insert(deliver.handle);
-            if let Some((stale, _)) = &mut self.sync {
-                stale.remove(&deliver.handle);
-            }
+        self.objects.extend(tick.deliver.iter().map(|deliver| deliver.handle));
+        if let Some(slice) = &tick.slice {
+            let is_gone = |hash: &[u8; 32], gone: &[ShortName]| gone.contains(&digests::name(&self.session, hash));
+            self.objects.retain(|handle| !is_gone(&handle.0, &slice.gone));
+            self.instances.retain(|hash, _| !is_gone(hash, &slice.gone_instances));
+            self.is_served &= slice.ends.is_none();
+            self.is_synced |= slice.own_ends;
         }
         for candidates in &tick.instances {
             self.instances.retain(|_, other| !other.iter().any(|candidate| candidates.contains(candidate)));
-            let hash = digests::instance(candidates);
-            self.instances.insert(hash, candidates.to_vec());
-            if let Some((_, unlisted)) = &mut self.sync {
-                unlisted.remove(&hash);
-            }
-        }
-        self.is_synced |= tick.slice.as_ref().is_some_and(|slice| slice.own_ends);
-        if ends && let Some((stale, unlisted)) = self.sync.take() {
-            self.objects.retain(|handle| !stale.contains(handle));
-            self.instances.retain(|hash, _| !unlisted.contains(hash));
+            self.instances.insert(digests::instance(candidates), candidates.to_vec());
         }
     }
 
