@@ -464,6 +464,8 @@ impl Member {
             && self.announcements.unconfirmed() == 0
             && self.rounds.is_empty()
             && self.awaited.is_empty()
+            && self.saying.is_none()
+            && self.questions.is_empty()
             && !self.has_work()
     }
 

@@ -233,6 +233,17 @@ impl Plan<'_> {
         (listing, tick, served)
     }
 
+    /// Below which hash a member has the instances that it is sent, if this batch finds it with all objects, or makes that so. What it lacks
+    /// of lists is sent after that, with whatever changed before.
+    fn settled(&self, slot: u32, active: &ActiveMember) -> Option<InstanceHash> {
+        if let Served::Instances(settled) = active.served? {
+            return Some(settled);
+        }
+        let content = self.applied.slices.get(&slot)?;
+        let lacked_nothing = self.applied.begins.contains_key(&slot) && content.ends && content.prefixes.is_empty();
+        (content.settled.is_some() && !lacked_nothing).then(InstanceHash::default)
+    }
+
     /// Has a member rank with its group, but for the prefixes for which the choice stays.
     fn have_rank(
         &mut self,
@@ -241,19 +252,14 @@ impl Plan<'_> {
         (listing, tick): (Listing, &mut Tick),
         batches: &mut Batches,
     ) {
-        let effects = &self.applied.effects;
+        let (effects, settled) = (&self.applied.effects, self.settled(slot, active));
         let changed_by_one = self.changed_by_one.get_or_insert_with(|| changed_by_one_as(self.membership, effects));
         let Some(group) = self.groups.get_mut(&listing) else { return };
         let own = self.membership.set().slot(slot).and_then(|of| changed_by_one.get(&of.asn));
         let own = own.into_iter().flatten().copied().filter(|prefix| group.is_contested(prefix)).collect();
-        let stays = match active.served {
-            Some(Served::Instances(settled)) => {
-                stays_while_sent(batches.chosen(slot), &settled, (&listing, own), self.applied)
-            }
-            // Those that it lacks are listed once it has all objects, with whatever changed meanwhile.
-            Some(Served::Objects) | None => {
-                own.into_iter().filter(|prefix| !listing.evaluates_again(prefix, effects)).collect()
-            }
+        let stays = match settled {
+            Some(settled) => stays_while_sent(batches.chosen(slot), &settled, (&listing, own), self.applied),
+            None => own.into_iter().filter(|prefix| !listing.evaluates_again(prefix, effects)).collect(),
         };
         tick.unranked = stays.iter().filter_map(|prefix| group.leave_out(prefix, slot)).collect();
         tick.unranked.sort_unstable();

@@ -188,7 +188,7 @@ fn between() -> Vec<PartyFrame> {
         prefixes: vec!["198.51.100.0/24".parse().expect("a prefix")],
         gone: vec![[36; 8]],
         gone_instances: vec![[37; 8], [38; 8]],
-        settled: [39; 32],
+        settled: Some([39; 32]),
         ends: true,
     };
     let steps = vec![
