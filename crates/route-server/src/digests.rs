@@ -162,7 +162,8 @@ impl BucketSet {
     pub fn differing(one: &[(u16, Digest)], other: &[(u16, Digest)]) -> Self {
         let differs = |these: &[(u16, Digest)], those: &[(u16, Digest)]| -> Vec<u16> {
             let theirs = |bucket: &u16| those.binary_search_by_key(bucket, |(bucket, _)| *bucket).ok();
-            let differing = these.iter().filter(|(bucket, digest)| theirs(bucket).map(|at| those[at].1) != Some(*digest));
+            let differing =
+                these.iter().filter(|(bucket, digest)| theirs(bucket).map(|at| those[at].1) != Some(*digest));
             differing.map(|(bucket, _)| *bucket).collect()
         };
         let mut all = Self::Nothing;

@@ -199,7 +199,7 @@ wayleave_core::wire! {
         pub seq: Seq,
         /// The view under which both parties made it.
         pub view: [u8; 32],
-        /// With the next part of everything, for a receiver that is synchronised: what `deliver` and `instances` have of it, and this.
+        /// With the next part of what the receiver lacks: what `deliver` and `instances` have of it, and this.
         pub slice: Option<Slice>,
         /// Versions of the receiver's own that this batch applied.
         pub applied: Vec<u64> as Long,
@@ -287,11 +287,11 @@ wayleave_core::wire! {
         11 = Queued {
             ahead: u32,
         },
-        /// From party 1: the member was sent everything too often, and is again in so many seconds at the earliest.
+        /// From party 1: the member was sent what it lacks too often, and is again in so many seconds at the earliest.
         12 = Deferred {
             seconds: u32,
         },
-        /// From party 1: the member asked too often to have Select-Best choose among everything; its own order decides. It may again in
+        /// From party 1: the member asked too often to have Select-Best choose among what it is sent; its own order decides. It may again in
         /// so many seconds.
         13 = OwnOrder {
             seconds: u32,
@@ -328,7 +328,7 @@ wayleave_core::wire! {
         /// Octets of its blobs that party 1 stores, and that it stores at most.
         pub stored: u64,
         pub max_stored: u64,
-        /// How often in an hour it is sent everything, and how often it may be at once from now on.
+        /// How often in an hour it is sent what it lacks, and how often it may be at once from now on.
         pub syncs: u32,
         pub syncs_left: u32,
         /// How often in an hour Select-Best chooses among that, and how often it may at once from now on.

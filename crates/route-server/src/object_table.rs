@@ -13,7 +13,9 @@ use wayleave_core::wire::{Wire, Writer};
 use wayleave_crypto::hash::hash;
 
 use crate::digests::{self, BUCKETS, BucketDigests, BucketSet, Digest, InstanceHash, Roots, bounds, bucket_of};
-use crate::frames::{Body, Candidate, Deliver, InventoryRow, MAX_CANDIDATES, MAX_PATHS, OwnObject, Seq, SessionId, Step};
+use crate::frames::{
+    Body, Candidate, Deliver, InventoryRow, MAX_CANDIDATES, MAX_PATHS, OwnObject, Seq, SessionId, Step,
+};
 use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::object_buckets::ObjectBuckets;
 

@@ -99,7 +99,11 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         ("a party's tick", ToMember::Tick(Box::default()).encode(), After::Closed),
         ("a party's go", PartyFrame::Go { seq: 1 }.encode(), After::Closed),
         ("an object without its part", header_only(&submission), After::Refused),
-        ("everything again", FromMember::holds_nothing().encode(), if party == 0 { After::Ignored } else { After::Closed }),
+        (
+            "everything again",
+            FromMember::holds_nothing().encode(),
+            if party == 0 { After::Ignored } else { After::Closed },
+        ),
         (
             "names that nobody asked for",
             FromMember::ObjectNames { question: 1, through: Handle([0xff; 32]), names: Vec::new() }.encode(),

@@ -205,7 +205,8 @@ fn a_member_whose_digests_lie_harms_itself_alone_and_is_named_where_it_shows() {
     });
     exchange.sim.recording = Some(Vec::new());
     let question = question.expect("it is asked");
-    let names = FromMember::ObjectNames { question, through: Handle([0xff; 32]), names: vec![([5; 8], 0); 100] }.encode();
+    let names =
+        FromMember::ObjectNames { question, through: Handle([0xff; 32]), names: vec![([5; 8], 0); 100] }.encode();
     exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &names);
     exchange.sim.run_for(Duration::from_millis(10));
     let (objects, ..) = sent(&mut exchange.sim, AWAY);

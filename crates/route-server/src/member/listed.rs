@@ -220,7 +220,9 @@ impl Instances {
     ) -> (InstanceHash, Vec<(InstanceHash, Candidate, bool)>) {
         let mut all = Vec::new();
         for number in 0..self.listed.len() {
-            let Some(hash) = self.hash(number).filter(|hash| hash >= from && buckets.has(bucket_of(hash))) else { continue };
+            let Some(hash) = self.hash(number).filter(|hash| hash >= from && buckets.has(bucket_of(hash))) else {
+                continue;
+            };
             let Some(listed) = &self.listed[number] else { continue };
             let first = *listed.candidates.first().expect("no instance is without a candidate");
             all.push((hash, first, listed.is_done(select_best), number));

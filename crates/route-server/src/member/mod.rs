@@ -260,14 +260,14 @@ pub struct Member {
     tick_epoch: u64,
     tick: Duration,
     synced: bool,
-    /// What was there before the parties began to send everything, until they have.
+    /// What is being sent of what this member lacks, while it is.
     sync: Option<Sync>,
     /// What this member named to party 1, while it is sent what it lacks; and how often in a row that was not what the parties say.
     named: Named,
     failed_syncs: u32,
     /// How many members are synchronised before this one, as party 1 said last.
     ahead: Option<u32>,
-    /// Seconds after which everything is sent again, as party 1 said, while this member waits for that.
+    /// Seconds after which what it lacks is sent again, as party 1 said, while this member waits for that.
     deferred: Option<u32>,
     /// What this member may cost, and what was left of it, as party 1 said in its welcome.
     budget: Option<BudgetLeft>,
@@ -285,7 +285,7 @@ pub struct Member {
     instances: Instances,
     choices: BTreeMap<Prefix, Choice>,
     rounds: BTreeMap<u64, Round>,
-    /// Prefixes of which something ended while this member was away, until it has been sent everything.
+    /// Prefixes of which something ended while this member was away, until it has been sent what it lacks.
     ended_away: BTreeSet<Prefix>,
     rankings_due: VecDeque<DueRanking>,
     backlog: Backlog,

@@ -207,7 +207,8 @@ impl Member {
             Some(Saying::Buckets) => self.send_buckets(),
             None => {}
         }
-        let (now, later) = std::mem::take(&mut self.questions).into_iter().partition(|question| question.after() <= self.last_seq);
+        let (now, later) =
+            std::mem::take(&mut self.questions).into_iter().partition(|question| question.after() <= self.last_seq);
         self.questions = later;
         let now: Vec<Question> = now;
         now.into_iter().for_each(|question| self.answer(question));
@@ -360,9 +361,8 @@ impl Member {
         }
         let unranked: BTreeSet<usize> = one.unranked.iter().map(|place| *place as usize).collect();
         let live = one.live as usize;
-        let list = |(place, candidates)| {
-            self.list((one.seq, one.rank), candidates, (unranked.contains(&place), place < live))
-        };
+        let list =
+            |(place, candidates)| self.list((one.seq, one.rank), candidates, (unranked.contains(&place), place < live));
         let numbers = one.instances.iter().enumerate().map(list).collect();
         self.instances.settle();
         let candidates = one.instances.iter().map(|candidates| candidates.len()).sum();
@@ -494,7 +494,8 @@ impl Member {
         self.failed_syncs = failed.saturating_add(1);
         // Once may be what changed meanwhile: what this member said was of a time before.
         if self.failed_syncs == MAX_FAILED {
-            let what = "the parties sent all that this member lacked, and it is not what they say that it is".to_owned();
+            let what =
+                "the parties sent all that this member lacked, and it is not what they say that it is".to_owned();
             self.alarm(Alarm { what, handle: None, suspects: both_parties() });
         }
         // What the parties send since some batch is not enough.
@@ -656,7 +657,7 @@ fn both_parties() -> Vec<Suspect> {
     vec![Suspect::Party(1), Suspect::Party(2)]
 }
 
-/// Whether a tick has the first slice of everything.
+/// Whether a tick has the first slice of what this member lacks.
 fn begins(tick: &Tick) -> bool {
     tick.slice.as_ref().is_some_and(|slice| slice.begins.is_some())
 }

@@ -45,7 +45,7 @@ pub struct MemberCounters {
     pub bad_frames: u64,
     /// Frames of batches that are past.
     pub replayed: u64,
-    /// Requests for everything.
+    /// Times that it said anew what it holds.
     pub resyncs: u64,
     /// Frames that were not sent, since a party had not taken up what was sent before.
     pub without_credit: u64,
@@ -94,7 +94,7 @@ pub enum MemberEvent {
         #[serde(serialize_with = "as_text")]
         why: frames::Rejection,
     },
-    /// So many members are sent everything before this one.
+    /// So many members are sent what they lack before this one.
     Queued {
         ahead: u32,
     },
@@ -191,9 +191,9 @@ pub struct MemberStatus {
     pub parties: [bool; 2],
     /// Whether both parties have sent all live objects.
     pub synced: bool,
-    /// How many members are sent everything before this one, while it waits.
+    /// How many members are sent what they lack before this one, while it waits.
     pub ahead: Option<u32>,
-    /// In how many seconds, as party 1 last said, everything is sent again, where this member asked or connected too often.
+    /// In how many seconds, as party 1 last said, what it lacks is sent, where this member asked or connected too often.
     pub deferred: Option<u32>,
     /// What this member may cost the exchange; none before party 1 has said so.
     pub budget: Option<OwnBudget>,

@@ -49,7 +49,11 @@ pub(super) enum Noted {
     Inactive(u32),
     /// It serves the member no more for now. `own`: the highest version of its own objects before it; `lacks`: whether this party could not
     /// send it a tick.
-    Paused { slot: u32, own: u64, lacks: bool },
+    Paused {
+        slot: u32,
+        own: u64,
+        lacks: bool,
+    },
     EpochBegan,
 }
 

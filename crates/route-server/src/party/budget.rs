@@ -1,6 +1,6 @@
 //! Budgets: what one member may cost a party, so that none sets another's latency or memory.
 //!
-//! A member that obeys notices only that its credit comes more slowly ([`Pace`]), or that it is sent everything later
+//! A member that obeys notices only that its credit comes more slowly ([`Pace`]), or that it is sent what it lacks later
 //! ([`Turns`]). What comes without regard to that is refused by name. Budgets count octets, objects and requests, which any
 //! observer of the links could count.
 
@@ -15,7 +15,7 @@ const OCTETS_LEAST: u64 = 4 << 20;
 const BURST: Duration = Duration::from_millis(250);
 /// What comes when this much more has been spent is refused: more than a member that waits for credit can send.
 const OVERSPENT: Duration = Duration::from_millis(1000);
-/// How often a member may be sent everything, and have choices with it, at once, when it has not been for long.
+/// How often a member may be sent what it lacks, and have choices with it, at once, when it has not been for long.
 const TURNS_AT_ONCE: u32 = 16;
 
 /// What each member may cost.
@@ -25,9 +25,9 @@ pub struct Budget {
     pub objects: u32,
     /// Octets a second.
     pub octets: u32,
-    /// How often it may be sent everything, in an hour.
+    /// How often it may be sent what it lacks, in an hour.
     pub syncs: u32,
-    /// How often Select-Best chooses among everything that it is sent again, in an hour. Each time its order may be another one,
+    /// How often Select-Best chooses among what it is sent so, in an hour. Each time its order may be another one,
     /// and the results say something of the exchange's recommendation.
     pub choices: u32,
 }

@@ -234,7 +234,11 @@ impl Comparisons {
             }
             HeldDigests::Roots(roots) if *roots == Roots::of_nothing() => {
                 let has_nothing = party.objects.roots(slot) == *roots && !own;
-                Some(if has_nothing { Lack::of(Default::default(), false, Again::default()) } else { Lack::everything() })
+                Some(if has_nothing {
+                    Lack::of(Default::default(), false, Again::default())
+                } else {
+                    Lack::everything()
+                })
             }
             HeldDigests::Roots(roots) => {
                 // Who has had nothing since the parties agreed is compared with what it was to have then, and gets what changed since.

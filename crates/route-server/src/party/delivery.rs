@@ -117,7 +117,8 @@ impl Listing {
     /// The prefixes that changed just now, and those that are evaluated again, each in order.
     fn prefixes(&self, effects: &Effects) -> [BTreeSet<Prefix>; 2] {
         let live: BTreeSet<Prefix> = effects.touched.clone();
-        let mut later: BTreeSet<Prefix> = effects.relisted.union(&self.of_slice.iter().copied().collect()).copied().collect();
+        let mut later: BTreeSet<Prefix> =
+            effects.relisted.union(&self.of_slice.iter().copied().collect()).copied().collect();
         if self.is_new {
             later.extend(&effects.opened);
         }
@@ -166,12 +167,7 @@ impl Plan<'_> {
     }
 
     /// What the batch brings to a member: what its tick lists, the tick, and how far the member has been sent what it lacks by then.
-    fn tick(
-        &mut self,
-        slot: u32,
-        active: &ActiveMember,
-        counters: &mut Counters,
-    ) -> (Listing, Tick, Option<Served>) {
+    fn tick(&mut self, slot: u32, active: &ActiveMember, counters: &mut Counters) -> (Listing, Tick, Option<Served>) {
         let effects = &self.applied.effects;
         let content = self.applied.slices.get(&slot);
         let begins = self.applied.begins.get(&slot).copied();

@@ -53,7 +53,10 @@ enum Said {
     Asked(u32),
     /// It holds these and no others up to a hash: objects with the checks of their dead prefixes, instances with whether they are to be
     /// listed again.
-    Names { through: [u8; 32], names: BTreeMap<ShortName, u32> },
+    Names {
+        through: [u8; 32],
+        names: BTreeMap<ShortName, u32>,
+    },
     /// It holds nothing at all.
     HoldsNone,
 }
@@ -245,7 +248,8 @@ impl Lack {
     /// Asks the member, by a question of this number, what it holds after a batch of what comes next, if that has to be known.
     pub(super) fn ask(&mut self, question: u32, after: Seq) -> Option<ToMember> {
         let mut halves = [Half::Objects, Half::Instances].into_iter().zip(&mut self.halves);
-        let (kind, half) = halves.find(|(_, half)| !half.is_settled()).filter(|(_, half)| half.said == Said::Nothing)?;
+        let (kind, half) =
+            halves.find(|(_, half)| !half.is_settled()).filter(|(_, half)| half.said == Said::Nothing)?;
         let (buckets, from) = (half.buckets.clone(), half.from);
         half.said = Said::Asked(question);
         Some(match kind {
@@ -368,13 +372,7 @@ impl Lack {
         Step::Through(through)
     }
 
-    fn instances(
-        &self,
-        table: &ObjectTable,
-        session: &SessionId,
-        content: &mut SliceContent,
-        room: &mut Room,
-    ) -> Step {
+    fn instances(&self, table: &ObjectTable, session: &SessionId, content: &mut SliceContent, room: &mut Room) -> Step {
         let half = &self.halves[1];
         let Some((through, names)) = half.known() else { return Step::None };
         let is_again = |prefix: &Prefix| {
@@ -438,7 +436,8 @@ impl Lack {
 /// What was named and is not there.
 fn gone(names: Option<&BTreeMap<ShortName, u32>>, matched: Vec<ShortName>, room: &mut Room) -> Vec<ShortName> {
     let matched: BTreeSet<ShortName> = matched.into_iter().collect();
-    let gone: Vec<ShortName> = names.into_iter().flat_map(BTreeMap::keys).filter(|name| !matched.contains(*name)).copied().collect();
+    let gone: Vec<ShortName> =
+        names.into_iter().flat_map(BTreeMap::keys).filter(|name| !matched.contains(*name)).copied().collect();
     room.octets += gone.len() * size_of::<ShortName>();
     gone
 }

@@ -410,7 +410,12 @@ impl Objects {
     }
 
     /// The buckets of objects, and of instances, in which what a member holds is not what it is to have.
-    pub(super) fn differing(&mut self, slot: u32, objects: &BucketDigests, instances: &BucketDigests) -> [BucketSet; 2] {
+    pub(super) fn differing(
+        &mut self,
+        slot: u32,
+        objects: &BucketDigests,
+        instances: &BucketDigests,
+    ) -> [BucketSet; 2] {
         self.table.differing(slot, objects, instances)
     }
 }

@@ -123,10 +123,10 @@ pub(super) trait Role: Send {
 pub(super) struct RoleStatus {
     /// Those for whose rankings nobody waits.
     pub on_probation: Vec<u32>,
-    /// Those that wait to be sent everything, in the order of their turns.
+    /// Those that wait to be sent what they lack, in the order of their turns.
     pub waiting: Vec<u32>,
     /// Those that get nothing until they have caught up.
     pub behind: Vec<u32>,
-    /// Those that asked for everything too often, and get it later.
+    /// Those that asked for it too often, and get it later.
     pub deferred: Vec<u32>,
 }

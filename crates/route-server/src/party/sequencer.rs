@@ -34,7 +34,7 @@ use crate::leaps::{Heard, is_leap};
 use crate::object::Kind;
 use crate::object_table::Effects;
 
-/// Members that get a slice of everything with one batch: our own limit. The others wait their turn.
+/// Members that get a slice with one batch: our own limit. The others wait their turn.
 const MAX_SLICES: usize = 8;
 /// Members that one batch begins to serve and that lack nothing: our own limit. Each is sent some hundred octets.
 const MAX_EQUAL: usize = 256;
@@ -77,12 +77,12 @@ pub(super) struct Sequencer {
     told: BTreeSet<u32>,
     /// Members that are being sent what they lack, in the order in which they began.
     begun: Vec<u32>,
-    /// When members may be sent everything again, and those that have been told that they must wait for that.
+    /// When members may be sent what they lack again, and those that have been told that they must wait for that.
     turns: BTreeMap<u32, Turns>,
     deferred: BTreeSet<u32>,
-    /// When Select-Best may choose again for members among everything that they are sent.
+    /// When Select-Best may choose again for members among what they are sent so.
     choices: BTreeMap<u32, Turns>,
-    /// Members that are sent everything again since the link between the parties failed, which is not their doing.
+    /// Members that are sent something again since the link between the parties failed, which is not their doing.
     excused: BTreeSet<u32>,
     /// What the members paid that the proposed batch begins to serve.
     paid: BTreeMap<u32, Paid>,
@@ -233,7 +233,7 @@ impl Sequencer {
         slots.into_iter().filter(|slot| value(party.membership.recommendation(), slot) != value(next, slot)).collect()
     }
 
-    /// Whether there is a member that lacks something of everything and can be sent it.
+    /// Whether there is a member that lacks something and can be sent it, or asked.
     fn has_turn(&self, party: &State) -> bool {
         let lacks = |slot: u32| {
             if party.batches.is_begun(slot) && !self.comparisons.says_anew(slot) {
@@ -253,14 +253,14 @@ impl Sequencer {
         party.batches.unserved().iter().copied().chain(self.comparisons.slots())
     }
 
-    /// When a member may next be sent everything.
+    /// When a member may next be sent what it lacks.
     fn turn_of(&self, party: &State, slot: u32) -> Instant {
         let now = party.now();
         let turns = self.turns.get(&slot).filter(|_| !self.excused.contains(&slot));
         turns.map_or(now, |turns| turns.next(party.env.config.budget.syncs, now))
     }
 
-    /// When the first of those that have been sent everything too often may be again.
+    /// When the first of those may be again that have been sent what they lacked too often.
     fn next_turn(&self, party: &State) -> Option<Instant> {
         // Who has been asked for more is not sent anything before it has answered: until then there is nothing to do at its turn.
         let can_be_sent = |slot: u32| {
@@ -280,7 +280,7 @@ impl Sequencer {
         of_ready.map(|(_, at)| at).min()
     }
 
-    /// Whether both parties can send the member more of everything.
+    /// Whether both parties can send the member more of what it lacks.
     fn is_ready(&self, party: &State, slot: u32) -> bool {
         party.links.is_ready(slot) && !self.peer_held.contains(&slot)
     }
@@ -290,7 +290,7 @@ impl Sequencer {
         party.links.is_behind(slot) || self.peer_held.contains(&slot)
     }
 
-    /// The session of a member whose two links are up and to which everything is to be sent, and whether it takes part in
+    /// The session of a member whose two links are up and which is to be sent what it lacks, and whether it takes part in
     /// Select-Best.
     fn sync_of(&self, party: &State, slot: u32) -> Option<(SessionId, bool)> {
         party.membership.set().active(slot)?;
@@ -1253,7 +1253,9 @@ impl Role for Sequencer {
                 self.doubt_stores(party);
                 party.links.note_said(slot);
             }
-            RoleEvent::Named { slot, half, question, named } => self.comparisons.named(slot, (half, question), named)?,
+            RoleEvent::Named { slot, half, question, named } => {
+                self.comparisons.named(slot, (half, question), named)?
+            }
             RoleEvent::NewMemberSet(next) => self.new_member_set(party, &next),
             RoleEvent::NewRecommendation(recommendation) => self.new_recommendation(party, recommendation),
             RoleEvent::Persisted { seq, applied } => {
