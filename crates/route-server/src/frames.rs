@@ -119,14 +119,14 @@ wayleave_core::wire! {
             own: Digest,
         },
         /// Answers [`ToMember::NameObjects`]: of the buckets that it names, what the member holds from its hash on, through another one.
-        10 = ObjectNames {
+        6 = ObjectNames {
             question: u32,
             through: Handle,
             /// Names, each with the check of the dead prefixes.
             names: Vec<(ShortName, u32)> as List32<MAX_NAMES>,
         },
         /// Answers [`ToMember::NameInstances`] likewise.
-        11 = InstanceNames {
+        10 = InstanceNames {
             question: u32,
             through: InstanceHash,
             names: Vec<ShortName> as List32<MAX_NAMES>,

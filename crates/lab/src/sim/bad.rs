@@ -36,7 +36,7 @@ impl Recorded {
     #[must_use]
     pub fn shape(&self) -> Shape {
         let kind = self.bytes.first().copied().unwrap_or(0);
-        let is_holding = matches!((self.from, kind), (Node::Member(_), 9..=11));
+        let is_holding = matches!((self.from, kind), (Node::Member(_), 6 | 9 | 10));
         Shape { from: self.from, to: self.to, at: self.at, kind, len: if is_holding { 0 } else { self.bytes.len() } }
     }
 }

@@ -281,8 +281,8 @@ fn octets<T: Debug>(
 #[test]
 fn every_frame_has_the_published_octets() {
     let lists = [
-        ("from_member", octets(&from_member(), 9, FromMember::encode, FromMember::decode)),
-        ("to_member", octets(&to_member(), 14, ToMember::encode, ToMember::decode)),
+        ("from_member", octets(&from_member(), 10, FromMember::encode, FromMember::decode)),
+        ("to_member", octets(&to_member(), 16, ToMember::encode, ToMember::decode)),
         ("between_parties", octets(&between(), 20, PartyFrame::encode, PartyFrame::decode)),
     ];
     let mut found = json!({ "format": "frames of an exchange, protocol 6; see docs/protocol.md" });
