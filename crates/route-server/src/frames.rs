@@ -2,19 +2,22 @@
 //!
 //! A frame is one octet of type and its fields, inside one length-prefixed record of a TLS link. Everything counted is
 //! bounded before it is allocated, and nothing may be left over.
+//!
+//! A frame that was added to the protocol says since which version it is there, and is none in a session of an older one. Greetings
+//! ([`FromMember::Hello`], [`FromMember::Begin`], [`ToMember::Welcome`], [`ToMember::Rejected`], [`PartyFrame::Hello`]) and grants of credit
+//! come before a version is agreed on, and are alike in all of them ([`crate::versions`]).
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::codecs::{NlriCodec, SeedCodec};
 use crate::digests::{BucketDigests, Buckets, Differs, Digest, Roots, Through};
+use crate::versions::{MAX_LATER, Versions};
 use crate::object::{ExportMode, Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
 use wayleave_bgp::Nlri;
 use wayleave_core::wire::{self, AtMost, Blob, Codec, List32, Malformed, Maybe, Own, Reader, Utf8, Wire, Writer};
 use wayleave_crypto::secret::Seed;
 
-/// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 6;
 /// Milliseconds between batches, at most; as the configuration has it.
 pub const MAX_TICK_MS: u32 = 60_000;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
@@ -59,7 +62,7 @@ wayleave_core::wire! {
     #[derive(Clone, Debug)]
     pub enum FromMember: "a frame's type" {
         1 = Hello {
-            protocol: u16,
+            versions: Versions,
             exchange: String as Name,
             /// The link's certificate must be that slot's.
             slot: u32,
@@ -67,6 +70,16 @@ wayleave_core::wire! {
             session: SessionId,
             /// Whether the member takes part in Select-Best. The parties see this.
             select_best: bool,
+            /// The formats of objects that the member reads.
+            formats: Versions,
+            later: Vec<u8> as Later,
+        },
+        /// Once both parties have welcomed the member, and before anything else: the version of the session. From here on both directions
+        /// of the link are of it, and before it there is nothing that depends on it.
+        10 = Begin {
+            version: u16,
+            /// What party 1 and party 2 said in their welcomes that they speak.
+            told: [Versions; 2] as [Own; 2],
         },
         2 = SubmitOne {
             header: Box<Header>,
@@ -205,7 +218,7 @@ wayleave_core::wire! {
     pub enum ToMember: "a frame's type" {
         /// Answers a [`FromMember::Hello`].
         1 = Welcome {
-            protocol: u16,
+            versions: Versions,
             session: SessionId,
             /// The epoch for new objects.
             epoch: u64,
@@ -219,7 +232,10 @@ wayleave_core::wire! {
             max_blob: u32,
             /// What the member may cost, and what of that is left; party 1's counts.
             budget: BudgetLeft,
+            /// The highest format of objects that this party and all members read, as far as it knows.
+            format: u16,
             set: Arc<[u8]> as Blob<MAX_SET>,
+            later: Vec<u8> as Later,
         },
         /// The member set or the epoch changed.
         2 = Renew {
@@ -303,10 +319,10 @@ wayleave_core::wire! {
     /// the member may have, does not.
     #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
     pub enum Rejection: "the reason of a rejection" {
-        /// The member speaks another version.
+        /// The member speaks a version before 7. In this form it is read by programs of all versions up to 6.
         #[error("the party speaks version {ours} of the protocol")]
         1 = Protocol {
-            /// The party's.
+            /// The party's highest.
             ours: u16,
         },
         /// The member names another exchange.
@@ -329,6 +345,22 @@ wayleave_core::wire! {
             set: u64,
             /// The party whose operator removed it; 0 where both operators signed that it has left.
             by: u8,
+        },
+        /// The member and the party have no version in common. It has this form in all versions.
+        #[error("the party speaks version {ours} of the protocol")]
+        5 = Versions {
+            /// The party's.
+            ours: Versions,
+            later: Vec<u8> as Later,
+        },
+        /// The member began a session after it was told another range by the peer party than this party was.
+        #[error(
+            "the other party told this proxy that it speaks version {told} of the protocol, and told this party that it speaks {ours}"
+        )]
+        6 = Told {
+            told: Versions,
+            /// What the peer party told the party.
+            ours: Versions,
         },
     }
 
@@ -420,7 +452,7 @@ wayleave_core::wire! {
     #[derive(Clone, Debug)]
     pub enum PartyFrame: "a frame's type" {
         1 = Hello {
-            protocol: u16,
+            versions: Versions,
             exchange: String as Name,
             party: u8,
             /// Half of the session id of the engine; random.
@@ -440,6 +472,7 @@ wayleave_core::wire! {
             stored: Seq,
             /// The last batch that it knows to be in the peer party's.
             agreed: Seq,
+            later: Vec<u8> as Later,
         },
         2 = Inventory {
             rows: Vec<InventoryRow> as Long,
@@ -551,6 +584,8 @@ wayleave_core::wire! {
     }
 }
 
+/// What later versions add to a greeting: it is passed over.
+type Later = Blob<MAX_LATER>;
 /// The name of an exchange.
 type Name = Utf8<MAX_NAME>;
 /// Places of prefixes in an object's list.
@@ -594,6 +629,11 @@ impl Tick {
     }
 }
 
+/// Whether a frame that is there since a version may come in a session of another.
+fn known_in(version: u16, since: Option<u16>) -> Result<(), Malformed> {
+    if since.is_some_and(|since| since > version) { Err(Malformed::Value("a frame's type")) } else { Ok(()) }
+}
+
 impl FromMember {
     /// The frame's octets.
     #[must_use]
@@ -601,9 +641,16 @@ impl FromMember {
         wire::encode(self)
     }
 
-    /// Reads a frame.
+    /// Reads a frame, of whatever version.
     pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
         wire::decode(octets)
+    }
+
+    /// Reads a frame of a session of this version: one that came later is none.
+    pub fn decode_in(version: u16, octets: &[u8]) -> Result<Self, Malformed> {
+        let frame = Self::decode(octets)?;
+        known_in(version, frame.since())?;
+        Ok(frame)
     }
 }
 
@@ -617,9 +664,16 @@ impl ToMember {
         out.finish()
     }
 
-    /// Reads a frame.
+    /// Reads a frame, of whatever version.
     pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
         wire::decode(octets)
+    }
+
+    /// Reads a frame of a session of this version: one that came later is none.
+    pub fn decode_in(version: u16, octets: &[u8]) -> Result<Self, Malformed> {
+        let frame = Self::decode(octets)?;
+        known_in(version, frame.since())?;
+        Ok(frame)
     }
 }
 
@@ -630,8 +684,15 @@ impl PartyFrame {
         wire::encode(self)
     }
 
-    /// Reads a frame.
+    /// Reads a frame, of whatever version.
     pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
         wire::decode(octets)
+    }
+
+    /// Reads a frame of a session of this version: one that came later is none.
+    pub fn decode_in(version: u16, octets: &[u8]) -> Result<Self, Malformed> {
+        let frame = Self::decode(octets)?;
+        known_in(version, frame.since())?;
+        Ok(frame)
     }
 }

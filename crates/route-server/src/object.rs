@@ -117,6 +117,30 @@ impl fmt::Display for Handle {
 }
 
 wayleave_core::wire! {
+    /// The format of an object: of its header, and of what is in its blob. Its number stands in front of all else, and is covered by handle
+    /// and signature; the fields that a format adds follow it.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub enum Format: "the format of an object" {
+        /// Numbers of slots have three octets: before there were formats they had four, so that objects of that time are of this format.
+        #[default]
+        0 = First,
+    }
+}
+
+impl Format {
+    /// The number of the first one.
+    pub(crate) const FIRST: u16 = 0;
+    /// The number of the last one that this build has.
+    pub(crate) const NEWEST: u16 = Self::FIRST;
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        u16::from(self.code())
+    }
+}
+
+wayleave_core::wire! {
     /// What an object does.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum Kind: "the kind of an object" {

@@ -11,9 +11,10 @@ use wayleave_crypto::hash::hash;
 use wayleave_crypto::seal;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::frames::{FromMember, PROTOCOL, SessionId};
+use wayleave_route_server::frames::{FromMember, SessionId};
 use wayleave_route_server::member::{Alarm, MemberEvent};
 use wayleave_route_server::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::versions::{Speaks, VERSIONS};
 
 use super::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Sim, Tamper, member_key};
 
@@ -268,11 +269,12 @@ impl Forger {
         hash("wayleave/lab/forger/v1", &[&u64::from(self.slot).to_be_bytes(), &self.drawn.to_be_bytes()])
     }
 
-    /// A hello on both links.
+    /// A hello on both links, and what begins the session.
     pub fn greet(&mut self, sim: &mut Sim, select_best: bool) -> SessionId {
         let session = *self.random().first_chunk().expect("16 of 32");
         for party in PARTIES {
             sim.inject(Node::Member(self.slot), party, &self.hello(session, select_best));
+            sim.inject(Node::Member(self.slot), party, &begin());
         }
         sim.inject(Node::Member(self.slot), PARTIES[0], &FromMember::Resync.encode());
         session
@@ -282,7 +284,9 @@ impl Forger {
     #[must_use]
     pub fn hello(&self, session: SessionId, select_best: bool) -> Vec<u8> {
         let exchange = EXCHANGE.to_owned();
-        FromMember::Hello { protocol: PROTOCOL, exchange, slot: self.slot, session, select_best }.encode()
+        let Speaks { versions, formats } = Speaks::default();
+        let later = Vec::new();
+        FromMember::Hello { versions, exchange, slot: self.slot, session, select_best, formats, later }.encode()
     }
 
     /// A valid draft of the next version, exported to all members of `sim`.
@@ -353,6 +357,12 @@ impl Forger {
         sim.inject(Node::Member(self.slot), PARTIES[0], &object.to_one());
         sim.inject(Node::Member(self.slot), PARTIES[1], &object.to_two());
     }
+}
+
+/// Begins a session with parties that speak what this build does by default.
+#[must_use]
+pub fn begin() -> Vec<u8> {
+    FromMember::Begin { version: VERSIONS.highest, told: [VERSIONS; 2] }.encode()
 }
 
 fn seal_route(handle: &Handle, draft: &Draft, key: &Key128, signer: &SigningKey) -> Vec<u8> {

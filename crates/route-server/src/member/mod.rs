@@ -29,7 +29,7 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use crate::credit::{self, Receiving, Sending};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{
-    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, PROTOCOL, Refusal, Rejection, SessionId, Tick, ToMember,
+    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, Refusal, Rejection, SessionId, Tick, ToMember,
 };
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::leaps::{Heard, is_epoch_leap, is_leap};
@@ -39,6 +39,7 @@ use crate::policy::Policy;
 use crate::policy::validate::{Martians, RouteRules};
 use crate::rng::Rng;
 use crate::schedule::Schedule;
+use crate::versions::{self, Speaks, Versions};
 
 pub use status::{
     Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnBudget, OwnRoute, Reason, Suspect,
@@ -88,6 +89,8 @@ pub struct MemberConfig {
     /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
     /// unattested. `wayleave_member::MemberProxy` sets this.
     pub validates: bool,
+    /// What it speaks.
+    pub speaks: Speaks,
 }
 
 impl MemberConfig {
@@ -229,6 +232,10 @@ pub struct Member {
     links: [Option<LinkId>; 2],
     session: Option<SessionId>,
     welcomed: [bool; 2],
+    /// The version of the session, from its beginning on: once both parties have welcomed this member.
+    version: Option<u16>,
+    /// The versions that each party says it speaks.
+    told: [Option<Versions>; 2],
     /// How each party says that policy and key are multiplied.
     exports: [Option<ExportMode>; 2],
     /// Octets of the largest blob that each party takes.
@@ -331,6 +338,8 @@ impl Member {
             links: [None; 2],
             session: None,
             welcomed: [false; 2],
+            version: None,
+            told: [None; 2],
             exports: [None; 2],
             max_blobs: [u32::MAX; 2],
             sending: [None, None],
@@ -447,13 +456,16 @@ impl Member {
         self.event(MemberEvent::Alarm(alarm));
     }
 
-    /// Sends a frame, if the session has begun: the first frame on a link is the hello, which waits for both links. Where there is
+    /// Sends a frame, if there is a session: the first frame on a link is the hello, which waits for both links, and the second begins
+    /// the session, which waits for both welcomes. Where there is
     /// no credit for it, it is left out, and what follows is as if it had come too late: whoever
     /// makes long frames asks [`Member::has_credit`] first.
     fn send(&mut self, party: PartyNumber, frame: &FromMember) {
         let number = index(party);
         let (Some(link), Some(sending)) = (self.links[number], &mut self.sending[number]) else { return };
-        if self.session.is_none() {
+        let is_greeting =
+            matches!(frame, FromMember::Hello { .. } | FromMember::Begin { .. } | FromMember::Credit { .. });
+        if self.session.is_none() || (self.version.is_none() && !is_greeting) {
             return;
         }
         let bytes = frame.encode();
@@ -497,16 +509,39 @@ impl Member {
             self.session = Some(session);
             for party in [PartyNumber::One, PartyNumber::Two] {
                 let hello = FromMember::Hello {
-                    protocol: PROTOCOL,
+                    versions: self.config.speaks.versions,
                     exchange: self.config.exchange.clone(),
                     slot: self.config.slot,
                     session,
                     select_best: self.config.select_best,
+                    formats: self.config.speaks.formats,
+                    later: Vec::new(),
                 };
                 self.send(party, &hello);
             }
-            self.send_held();
         }
+    }
+
+    /// Begins the session once both parties have welcomed this member, in the highest version that all three speak.
+    fn begin(&mut self, now: Now) {
+        let (Some(_), None, [Some(one), Some(two)]) = (self.session, self.version, self.told) else { return };
+        let Some(version) = versions::common(&[self.config.speaks.versions, one, two]) else {
+            return self.versions_differ([one, two], now);
+        };
+        self.version = Some(version);
+        for party in [PartyNumber::One, PartyNumber::Two] {
+            self.send(party, &FromMember::Begin { version, told: [one, two] });
+        }
+        self.send_held();
+    }
+
+    /// There is no version that this member and both parties speak.
+    fn versions_differ(&mut self, parties: [Versions; 2], now: Now) {
+        let [one, two] = parties;
+        let ours = self.config.speaks.versions;
+        let reason = format!("party 1 speaks version {one} of the protocol, party 2 {two} and this proxy {ours}");
+        self.event(MemberEvent::NoVersion { parties, ours });
+        self.close_all(&reason, now);
     }
 
     /// One link failed: the session ends, and the other link is closed to be connected again with it.
@@ -530,6 +565,8 @@ impl Member {
 
     fn end_session(&mut self, now: Now) {
         let was_up = std::mem::take(&mut self.welcomed) == [true; 2];
+        self.version = None;
+        self.told = [None; 2];
         self.exports = [None; 2];
         self.parts = [Vec::new(), Vec::new()];
         self.synced = false;
@@ -632,14 +669,30 @@ impl Member {
     }
 
     fn on_whole_frame(&mut self, party: PartyNumber, bytes: &[u8], now: Now) {
-        match ToMember::decode(bytes) {
+        match ToMember::decode_in(self.version.unwrap_or(versions::FIRST), bytes) {
             Err(error) => {
                 let kind = bytes.first().copied().unwrap_or_default();
                 self.fail(party, format!("malformed frame {kind:#04x}: {error}"), now);
             }
-            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, budget, set }) => {
-                if protocol != PROTOCOL || Some(session) != self.session {
-                    self.fail(party, "a welcome for another session or protocol version".to_owned(), now);
+            Ok(ToMember::Welcome {
+                versions: theirs,
+                session,
+                epoch,
+                high_water,
+                tick_ms,
+                export,
+                max_blob,
+                budget,
+                format: _,
+                set,
+                later: _,
+            }) => {
+                if Some(session) != self.session || self.welcomed[index(party)] {
+                    self.fail(party, "a welcome for another session, or a second one".to_owned(), now);
+                    return;
+                }
+                if versions::common(&[theirs, self.config.speaks.versions]).is_none() {
+                    self.fail(party, versions::nothing_common(theirs, self.config.speaks.versions), now);
                     return;
                 }
                 // Before anything of it is kept: versions up to the one that it names are used no more, over all restarts.
@@ -652,6 +705,7 @@ impl Member {
                     return;
                 }
                 self.welcomed[index(party)] = true;
+                self.told[index(party)] = Some(theirs);
                 self.tick = Duration::from_millis(u64::from(tick_ms));
                 self.exports[index(party)] = Some(export);
                 self.max_blobs[index(party)] = max_blob;
@@ -670,8 +724,15 @@ impl Member {
                     self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });
                 }
                 self.on_renew(party, epoch, &set, now);
+                self.begin(now);
             }
             Ok(ToMember::Rejected { why: why @ Rejection::Removed { .. } }) => self.rejected(party, why, now),
+            Ok(ToMember::Rejected { why: why @ Rejection::Told { .. } }) if self.version.is_some() => {
+                self.rejected(party, why, now);
+            }
+            Ok(_) if self.version.is_none() && self.welcomed[index(party)] => {
+                self.fail(party, "a frame before the session has begun".to_owned(), now);
+            }
             Ok(ToMember::Rejected { why }) if !self.welcomed[index(party)] && self.session.is_some() => {
                 self.rejected(party, why, now);
             }

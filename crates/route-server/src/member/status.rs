@@ -15,6 +15,7 @@ use super::select::Awaits;
 use crate::directory::Slot;
 use crate::frames::{self, BudgetLeft, Candidate, Refusal};
 use crate::object::Handle;
+use crate::versions::Versions;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
 use crate::policy::{Imported, Rejection};
 
@@ -159,6 +160,13 @@ pub enum MemberEvent {
     ExportsDiffer {
         modes: [String; 2],
     },
+    /// There is no version of the protocol that both parties and this member speak: what each says.
+    NoVersion {
+        #[serde(serialize_with = "as_texts")]
+        parties: [Versions; 2],
+        #[serde(serialize_with = "as_text")]
+        ours: Versions,
+    },
     /// Party 1 went on without this member's ranking of a batch: its own order decides.
     RankingMissed {
         batch: u64,
@@ -176,6 +184,10 @@ pub enum MemberEvent {
     Stale {
         routes: usize,
     },
+}
+
+fn as_texts<S: serde::Serializer>(values: &[impl fmt::Display], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(ToString::to_string))
 }
 
 fn as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {

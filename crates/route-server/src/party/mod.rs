@@ -50,7 +50,8 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
 use crate::directory::{ChainError, Directory, MemberSet, Succession, Trust};
-use crate::frames::{FromMember, PROTOCOL, PartyFrame, Refusal, Rejection, ToMember};
+use crate::versions::{self, Speaks};
+use crate::frames::{FromMember, PartyFrame, Refusal, Rejection, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles, SharedKey};
 use crate::object::{ExportMode, Kind};
 use crate::object_table::Part;
@@ -66,7 +67,7 @@ use compare::{HeldDigests, Holding};
 use engine::Engine;
 use env::Env;
 use follower::Follower;
-use links::Links;
+use links::{Greeting, Links};
 use membership::Membership;
 use objects::Objects;
 use role::{Role, RoleEvent};
@@ -139,6 +140,8 @@ pub struct PartyConfig {
     pub budget: Budget,
     /// How long a recommendation counts at least, at party 1.
     pub epoch: Duration,
+    /// What it speaks.
+    pub speaks: Speaks,
 }
 
 /// What a driver gives a party.
@@ -279,9 +282,6 @@ impl Party {
             self.tell(RoleEvent::PeerLinked);
         }
         self.state.link_up(link, peer, exporter);
-        if peer == PeerId::Party {
-            self.tell(RoleEvent::PeerGreeted);
-        }
     }
 
     fn frame(&mut self, link: LinkId, bytes: &[u8]) {
@@ -289,16 +289,18 @@ impl Party {
         state.env.counters.bytes_received += bytes.len() as u64;
         match state.links.peer_of(link) {
             None => {}
-            Some(PeerId::Member(slot)) => match FromMember::decode(bytes) {
+            Some(PeerId::Member(slot)) => match FromMember::decode_in(state.links.version_of(slot), bytes) {
                 // A grant is not counted, here as at its sender: otherwise two ends without credit could never grant any.
                 Ok(FromMember::Credit { limit }) => state.member_granted(slot, link, limit),
                 frame => match (state.links.count_from_member(&mut state.env, slot, bytes), frame) {
                     (Err(what), _) => state.bad_frame(Some(slot), link, what.to_owned()),
+                    (Ok(()), _) if state.shares_no_version(slot, link, bytes) => {}
                     (Ok(()), Ok(frame)) => self.member_frame(slot, link, frame),
                     (Ok(()), Err(error)) => state.bad_frame(Some(slot), link, malformed(bytes, error)),
                 },
             },
-            Some(PeerId::Party) => match PartyFrame::decode(bytes) {
+            Some(PeerId::Party) => match PartyFrame::decode_in(state.links.peer_version(), bytes) {
+                _ if let Some(what) = state.shares_no_version_with_peer(bytes) => state.bad_frame(None, link, what),
                 Ok(frame) => {
                     let counted = match &frame {
                         PartyFrame::Credit { .. } => Ok(()),
@@ -316,18 +318,14 @@ impl Party {
 
     fn member_frame(&mut self, slot: u32, link: LinkId, frame: FromMember) {
         let state = &mut self.state;
-        let greeted = state.links.is_greeted(slot, link);
+        let greeting = state.links.greeting_of(slot, link);
+        let has_begun = state.links.has_begun(slot, link);
         match (state.env.config.number, frame) {
-            (_, FromMember::Hello { .. }) if greeted => {
+            (_, FromMember::Hello { .. }) if greeting.is_some() => {
                 state.bad_frame(Some(slot), link, "a second hello".to_owned());
             }
-            (_, FromMember::Hello { protocol, exchange, slot: claimed, session, select_best }) => {
-                let rejected = if protocol != PROTOCOL {
-                    Some((
-                        Rejection::Protocol { ours: PROTOCOL },
-                        format!("it speaks version {protocol} of the protocol"),
-                    ))
-                } else if exchange != state.env.config.exchange {
+            (_, FromMember::Hello { versions, exchange, slot: claimed, session, select_best, formats: _, later: _ }) => {
+                let rejected = if exchange != state.env.config.exchange {
                     let ours = state.env.config.exchange.clone();
                     Some((Rejection::Exchange { ours }, "it names another exchange".to_owned()))
                 } else if claimed != slot {
@@ -350,12 +348,26 @@ impl Party {
                     }
                     None => {
                         let budget = self.role.budget_of(state, slot).unwrap_or_default();
-                        state.welcome(slot, session, select_best, budget);
-                        self.tell(RoleEvent::MemberGreeted { slot, session, select_best });
+                        state.welcome(slot, Greeting { session, select_best, versions }, budget);
                     }
                 }
             }
-            _ if !greeted => state.bad_frame(Some(slot), link, "a frame before hello".to_owned()),
+            (number, FromMember::Begin { version, told }) if let Some(greeting) = greeting.filter(|_| !has_begun) => {
+                let own = told[usize::from(number == PartyNumber::Two)];
+                if own != state.env.config.speaks.versions {
+                    let what = format!("it says that this party speaks version {own} of the protocol");
+                    state.bad_frame(Some(slot), link, what);
+                } else if Some(version) != versions::common(&[greeting.versions, told[0], told[1]]) {
+                    let what = format!("a session of version {version}, which is not the highest that it and both parties speak");
+                    state.bad_frame(Some(slot), link, what);
+                } else if state.begin(slot, version, told) {
+                    let Greeting { session, select_best, .. } = greeting;
+                    self.tell(RoleEvent::MemberGreeted { slot, session, select_best });
+                }
+            }
+            _ if greeting.is_none() => state.bad_frame(Some(slot), link, "a frame before hello".to_owned()),
+            (_, FromMember::Begin { .. }) => state.bad_frame(Some(slot), link, "a session that has begun".to_owned()),
+            _ if !has_begun => state.bad_frame(Some(slot), link, "a frame before its session has begun".to_owned()),
             (PartyNumber::One, FromMember::SubmitOne { header, body }) => {
                 let part = body.map(|(share, blob)| Part::One { share, columns: Vec::new(), blob });
                 self.submit(slot, Arc::new(*header), part, None);
@@ -418,7 +430,7 @@ impl Party {
         state.links.note_heard(state.env.now());
         let taken = match frame {
             PartyFrame::Hello {
-                protocol,
+                versions,
                 exchange,
                 party,
                 nonce,
@@ -430,10 +442,11 @@ impl Party {
                 max_blob,
                 stored,
                 agreed,
+                later: _,
             } => {
                 let store = reconcile::StoreState { stored, agreed };
                 let hello = reconcile::PeerHello {
-                    protocol,
+                    versions,
                     exchange,
                     party,
                     nonce,
@@ -444,7 +457,11 @@ impl Party {
                     max_blob,
                     store,
                 };
-                state.peer_hello(hello, seq)
+                let taken = state.peer_hello(hello, seq);
+                if taken.is_ok() {
+                    self.tell(RoleEvent::PeerGreeted);
+                }
+                taken
             }
             PartyFrame::Credit { limit } => {
                 let granted = state.links.peer_granted(limit, state.env.now());

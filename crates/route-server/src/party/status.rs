@@ -11,6 +11,7 @@ use super::budget::prefixes_allowed;
 use crate::frames::Refusal;
 use crate::object::Kind;
 use crate::object_table::Part;
+use crate::versions::Versions;
 
 /// Counts since start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
@@ -105,6 +106,14 @@ pub enum PartyEvent {
     OlderStores { slot: u32, took: u64, holds: u64 },
     /// A member set that was not taken: not signed by both operators, or it does not follow what is in force.
     MembersRefused { why: String },
+    /// The peer party told the member in this slot that it speaks other versions of the protocol than it told this party.
+    VersionsDiffer {
+        slot: u32,
+        #[serde(serialize_with = "as_text")]
+        told: Versions,
+        #[serde(serialize_with = "as_text")]
+        ours: Versions,
+    },
     /// The peer party's message does not fit the state of the two-party evaluation.
     Engine { what: String },
 }

@@ -12,8 +12,9 @@ use wayleave_core::wire::Malformed;
 use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::digests::{Differs, Listed, Roots, Through};
+use wayleave_route_server::versions::{VERSIONS, Versions};
 use wayleave_route_server::frames::{
-    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PROTOCOL, PartyFrame, Refusal,
+    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PartyFrame, Refusal,
     Rejection, Slice, Step, Tick, ToMember,
 };
 use wayleave_route_server::object::{Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
@@ -65,12 +66,15 @@ fn from_member() -> Vec<FromMember> {
     let two = || ShareTwo { opening: [16; 32], row: shared(&[17; 20]) };
     vec![
         FromMember::Hello {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             exchange: "test-ix".into(),
             slot: 3,
             session: [1; 16],
             select_best: true,
+            formats: Versions { least: 1, highest: 2 },
+            later: b"later".to_vec(),
         },
+        FromMember::Begin { version: 7, told: [VERSIONS, Versions { least: 7, highest: 9 }] },
         FromMember::SubmitOne { header: announce.clone(), body: Some((one, shared(b"sealed"))) },
         FromMember::SubmitOne { header: withdraw.clone(), body: None },
         FromMember::SubmitTwo { header: column, share: Some(two()) },
@@ -129,14 +133,16 @@ fn to_member() -> Vec<ToMember> {
         choices_left: 9,
     };
     let rejections = [
-        Rejection::Protocol { ours: PROTOCOL },
+        Rejection::Protocol { ours: 7 },
         Rejection::Exchange { ours: "test-ix".into() },
         Rejection::Slot { proved: 2 },
         Rejection::Removed { slot: 3, set: 9, by: 1 },
+        Rejection::Versions { ours: Versions { least: 7, highest: 8 }, later: b"later".to_vec() },
+        Rejection::Told { told: VERSIONS, ours: Versions { least: 7, highest: 8 } },
     ];
     let mut all = vec![
         ToMember::Welcome {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             session: [1; 16],
             epoch: 2,
             high_water: 6,
@@ -144,7 +150,9 @@ fn to_member() -> Vec<ToMember> {
             export: ExportMode::Direct,
             max_blob: 65_536,
             budget,
+            format: 2,
             set: shared(b"a set"),
+            later: b"later".to_vec(),
         },
         ToMember::Renew { epoch: 3, set: shared(b"a set") },
         ToMember::Tick(Box::default()),
@@ -195,7 +203,7 @@ fn between() -> Vec<PartyFrame> {
     let differ = vec![(3, 6, 16, vec![1, 2])];
     vec![
         PartyFrame::Hello {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             exchange: "test-ix".into(),
             party: 2,
             nonce: [31; 16],
@@ -207,6 +215,7 @@ fn between() -> Vec<PartyFrame> {
             max_blob: 65_536,
             stored: 39,
             agreed: 38,
+            later: b"later".to_vec(),
         },
         PartyFrame::Inventory { rows: vec![row], high_water: vec![(3, 6)], more: true },
         PartyFrame::Reconciling { drop: vec![(3, 5)], differ: differ.clone() },
@@ -268,11 +277,11 @@ fn octets<T: Debug>(
 #[test]
 fn every_frame_has_the_published_octets() {
     let lists = [
-        ("from_member", octets(&from_member(), 9, FromMember::encode, FromMember::decode)),
+        ("from_member", octets(&from_member(), 10, FromMember::encode, FromMember::decode)),
         ("to_member", octets(&to_member(), 14, ToMember::encode, ToMember::decode)),
         ("between_parties", octets(&between(), 20, PartyFrame::encode, PartyFrame::decode)),
     ];
-    let mut found = json!({ "format": "frames of an exchange, protocol 6; see docs/protocol.md" });
+    let mut found = json!({ "format": "frames of an exchange, protocol 7; see docs/protocol.md" });
     for (name, frames) in &lists {
         found[name] = frames.iter().map(|one| hex(one)).collect::<Vec<_>>().into();
     }

@@ -10,7 +10,8 @@ use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::Directory;
-use wayleave_route_server::frames::{FromMember, PROTOCOL, Rejection, SessionId, ToMember};
+use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS, Versions};
+use wayleave_route_server::frames::{FromMember, Rejection, SessionId, ToMember};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyNumber;
@@ -40,6 +41,7 @@ fn greeted() -> (Member, SessionId) {
         lab: true,
         accept_as_set: false,
         validates: false,
+        speaks: Speaks::default(),
     };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
     let mut member = Member::new(config, Box::new(policy), SigningKey::from_seed(&seed(2)), &seed(3), &[], NOW);
@@ -69,11 +71,12 @@ fn closed(outputs: &[MemberOutput]) -> Vec<(u64, bool)> {
     outputs.iter().filter_map(close).collect()
 }
 
-fn all() -> [Rejection; 3] {
+fn all() -> [Rejection; 4] {
     [
         Rejection::Protocol { ours: 7 },
         Rejection::Exchange { ours: "other-ix".to_owned() },
         Rejection::Slot { proved: 9 },
+        Rejection::Versions { ours: Versions { least: 8, highest: 9 }, later: b"later".to_vec() },
     ]
 }
 
@@ -114,7 +117,7 @@ fn a_rejection_without_a_hello_is_a_fault_of_the_party() {
     let (mut member, session) = greeted();
     let directory = Directory::new("test-ix", operators(21).map(|key| key.to_bytes())).expect("sound");
     let welcome = ToMember::Welcome {
-        protocol: PROTOCOL,
+        versions: VERSIONS,
         session,
         epoch: 1,
         high_water: 0,
@@ -122,6 +125,8 @@ fn a_rejection_without_a_hello_is_a_fault_of_the_party() {
         export: ExportMode::Direct,
         max_blob: 8192,
         budget: Default::default(),
+        format: FORMATS.highest,
+        later: Vec::new(),
         set: directory.encode().into(),
     };
     member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
@@ -140,7 +145,7 @@ fn other_operators_in_the_configuration_accuse_no_party() {
         let set = directory.encode().into();
         let export = ExportMode::Direct;
         let welcome = ToMember::Welcome {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             session,
             epoch: 1,
             high_water: 0,
@@ -148,6 +153,8 @@ fn other_operators_in_the_configuration_accuse_no_party() {
             export,
             max_blob: 8192,
             budget: Default::default(),
+            format: FORMATS.highest,
+            later: Vec::new(),
             set,
         };
         member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
@@ -164,7 +171,7 @@ fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() 
     for (link, export) in [(1, ExportMode::Mpc), (2, ExportMode::Direct)] {
         let set = directory.encode().into();
         let welcome = ToMember::Welcome {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             session,
             epoch: 1,
             high_water: 0,
@@ -172,6 +179,8 @@ fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() 
             export,
             max_blob: 8192,
             budget: Default::default(),
+            format: FORMATS.highest,
+            later: Vec::new(),
             set,
         };
         member.handle(MemberInput::Frame { link, bytes: welcome.encode() }, NOW);

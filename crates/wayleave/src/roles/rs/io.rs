@@ -204,6 +204,11 @@ pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
              them there, or whether that member errs"),
         PartyEvent::MembersRefused { why } => event!(ERROR "members-refused" {; why }
             "the member set's file is refused: {why}; the set in force stays, and `wayleave members show` prints the file's"),
+        PartyEvent::VersionsDiffer { slot, told, ours } => {
+            event!(WARN "versions-differ" by *slot, { slot; told: told.to_string(), ours: ours.to_string() }
+            "the peer party told the member in slot {slot} that it speaks version {told} of the protocol, and told this party {ours}: it \
+             was just started again with another version, which mends itself, or one of the two lies; the member's link is closed")
+        }
         PartyEvent::Engine { what } => event!(ERROR "engine" {; what }
             "computation with the peer party failed: {what}; it starts again when both parties are ready"),
     }
