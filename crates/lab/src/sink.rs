@@ -16,7 +16,7 @@ use wayleave_route_server::credit::{self, Receiving, Sending};
 use wayleave_route_server::digests;
 use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::frames::{FromMember, OwnObject, SessionId, Tick, ToMember};
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, ShareOne, ShareTwo, Format};
 use wayleave_route_server::party::PartyNumber;
 use wayleave_route_server::versions::Speaks;
 
@@ -317,7 +317,7 @@ impl Sink {
     fn describe(&mut self, set: &MemberSet, kind: Kind) -> Description {
         self.high_water += 1;
         let (slot, epoch, version, salt) = (self.slot, self.epoch, self.high_water, self.random());
-        Description { slot, set: set.number, epoch, version, salt, kind }
+        Description { format: Format::default(), slot, set: set.number, epoch, version, salt, kind }
     }
 
     fn send(&mut self, party: PartyNumber, bytes: Vec<u8>, now: Instant, out: &mut Vec<Sent>) {

@@ -293,6 +293,14 @@ wayleave_core::wire! {
         },
         /// From party 1: asks for [`FromMember::Buckets`].
         14 = Compare,
+        /// The highest format of objects that the party and all members read has changed.
+        15 = Format {
+            format: u16,
+        },
+        /// The session has begun. Of the second version that is built for tests.
+        16 since 8 if (feature = "next-version") = Begun {
+            version: u16,
+        },
     }
 
     /// What a member may cost a party, and what is left of it: of that member alone. Turns and what is stored are zero at party 2.
@@ -362,6 +370,11 @@ wayleave_core::wire! {
             /// What the peer party told the party.
             ours: Versions,
         },
+        /// The member reads no format of objects in which the others announce.
+        #[error("other members announce in format {ours}, which this proxy does not read any more")]
+        7 = Format {
+            ours: u16,
+        },
     }
 
     /// Why an object was not taken.
@@ -389,6 +402,8 @@ wayleave_core::wire! {
         10 = Budget,
         #[error("it exceeds the octets that the parties store for the member")]
         11 = Stored,
+        #[error("it has a format that not all members read")]
+        12 = Format,
     }
 
     /// One step of what a batch does, in the order in which both parties apply it.
@@ -580,6 +595,10 @@ wayleave_core::wire! {
         18 = Held {
             slot: u32,
             held: bool,
+        },
+        /// The parties agree, in this version. Of the second version that is built for tests.
+        21 since 8 if (feature = "next-version") = Raised {
+            version: u16,
         },
     }
 }

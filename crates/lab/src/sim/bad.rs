@@ -13,7 +13,7 @@ use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::frames::{FromMember, SessionId};
 use wayleave_route_server::member::{Alarm, MemberEvent};
-use wayleave_route_server::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo, Format};
 use wayleave_route_server::versions::{Speaks, VERSIONS};
 
 use super::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Sim, Tamper, member_key};
@@ -312,7 +312,7 @@ impl Forger {
     pub fn describe(&mut self, sim: &Sim, kind: Kind) -> Description {
         self.version = self.version.saturating_add(1);
         let epoch = sim.party(PARTIES[0]).map_or(1, |party| party.status().epoch);
-        Description { slot: self.slot, set: sim.set.number, epoch, version: self.version, salt: self.random(), kind }
+        Description { format: Format::default(), slot: self.slot, set: sim.set.number, epoch, version: self.version, salt: self.random(), kind }
     }
 
     /// A withdrawal.

@@ -240,6 +240,8 @@ pub struct Member {
     exports: [Option<ExportMode>; 2],
     /// Octets of the largest blob that each party takes.
     max_blobs: [u32; 2],
+    /// The highest format of objects that each party says all members read.
+    formats: [u16; 2],
     /// What may be sent to each party, and what each may send, while its link is up.
     sending: [Option<Sending>; 2],
     receiving: [Receiving; 2],
@@ -326,6 +328,7 @@ impl Member {
     ) -> Self {
         // Also under operators that the configuration does not name (any more): what the parties show may go on from it.
         let directory = stored_directory(stored).map(Arc::new);
+        let config_formats = config.speaks.formats.highest;
         let mut member = Self {
             directory,
             presented: [None, None],
@@ -342,6 +345,7 @@ impl Member {
             told: [None; 2],
             exports: [None; 2],
             max_blobs: [u32::MAX; 2],
+            formats: [config_formats; 2],
             sending: [None, None],
             receiving: [Receiving::new(credit::TO_MEMBER), Receiving::new(credit::TO_MEMBER)],
             parts: [Vec::new(), Vec::new()],
@@ -574,6 +578,7 @@ impl Member {
         self.ahead = None;
         self.deferred = None;
         self.max_blobs = [u32::MAX; 2];
+        self.formats = [self.config.speaks.formats.highest; 2];
         self.epoch = 0;
         self.epochs = [0; 2];
         self.clear_halves();
@@ -683,7 +688,7 @@ impl Member {
                 export,
                 max_blob,
                 budget,
-                format: _,
+                format,
                 set,
                 later: _,
             }) => {
@@ -709,6 +714,7 @@ impl Member {
                 self.tick = Duration::from_millis(u64::from(tick_ms));
                 self.exports[index(party)] = Some(export);
                 self.max_blobs[index(party)] = max_blob;
+                self.formats[index(party)] = format;
                 if party == PartyNumber::One {
                     self.budget = Some(budget);
                 }
@@ -725,6 +731,7 @@ impl Member {
                 }
                 self.on_renew(party, epoch, &set, now);
                 self.begin(now);
+                self.formats_changed();
             }
             Ok(ToMember::Rejected { why: why @ Rejection::Removed { .. } }) => self.rejected(party, why, now),
             Ok(ToMember::Rejected { why: why @ Rejection::Told { .. } }) if self.version.is_some() => {
@@ -757,8 +764,26 @@ impl Member {
             }
             Ok(ToMember::OwnOrder { seconds }) => self.event(MemberEvent::OwnOrder { seconds }),
             Ok(ToMember::Compare) if party == PartyNumber::One => self.saying = Some(Saying::Buckets),
+            Ok(ToMember::Format { format }) => {
+                self.formats[index(party)] = format;
+                self.formats_changed();
+            }
+            #[cfg(feature = "next-version")]
+            Ok(ToMember::Begun { .. }) => {}
             Ok(ToMember::Compare) => self.fail(party, "a frame that only party 1 sends".to_owned(), now),
             Ok(ToMember::Credit { .. }) => self.fail(party, "a grant of credit in a part".to_owned(), now),
+        }
+    }
+
+    /// The format in which this member announces: the highest that it reads, and all others do as both parties say.
+    pub(in crate::member) fn format(&self) -> u16 {
+        self.formats.into_iter().fold(self.config.speaks.formats.highest, u16::min)
+    }
+
+    /// What was announced in a format that not all members read any more is announced again.
+    fn formats_changed(&mut self) {
+        if self.version.is_some() && self.announcements.exceeds_format(self.format()) {
+            self.announcements.repeat_all(&self.policy);
         }
     }
 

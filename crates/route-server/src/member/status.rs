@@ -190,6 +190,10 @@ fn as_texts<S: serde::Serializer>(values: &[impl fmt::Display], serializer: S) -
     serializer.collect_seq(values.iter().map(ToString::to_string))
 }
 
+fn as_texts_if_any<S: serde::Serializer>(values: &[Option<Versions>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(|value| value.map(|value| value.to_string())))
+}
+
 fn as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
@@ -236,6 +240,16 @@ pub struct MemberStatus {
     pub further_slots: Vec<FurtherSlot>,
     /// The number of the member set in force; none before both parties have shown one.
     pub member_set: Option<u64>,
+    /// The versions of the protocol that this member speaks, those that each party said, and the one of the session.
+    #[serde(serialize_with = "as_text")]
+    pub versions: Versions,
+    #[serde(serialize_with = "as_texts_if_any")]
+    pub party_versions: [Option<Versions>; 2],
+    pub version: Option<u16>,
+    /// The formats of objects that it reads, and the one in which it announces.
+    #[serde(serialize_with = "as_text")]
+    pub formats: Versions,
+    pub format: u16,
     pub counters: MemberCounters,
 }
 
@@ -443,6 +457,11 @@ impl Member {
             verdicts: self.verdicts(),
             further_slots: self.further_slots(),
             member_set: self.set.as_ref().map(|set| set.number),
+            versions: self.config.speaks.versions,
+            party_versions: self.told,
+            version: self.version,
+            formats: self.config.speaks.formats,
+            format: self.format(),
             counters: self.counters.clone(),
         }
     }

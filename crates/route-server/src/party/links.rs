@@ -40,6 +40,8 @@ pub(super) struct Greeting {
     pub session: SessionId,
     pub select_best: bool,
     pub versions: Versions,
+    /// The highest format of objects that its welcome says.
+    pub format: u16,
 }
 
 /// A member's link at this party.
@@ -180,6 +182,11 @@ impl Links {
         self.members.get(&slot).map_or(versions::FIRST, |member| member.version)
     }
 
+    /// The versions that the member said it speaks.
+    pub(super) fn versions_of(&self, slot: u32) -> Option<Versions> {
+        Some(self.members.get(&slot)?.greeting?.versions)
+    }
+
     /// What the member was told that party 1 and party 2 speak, once it has begun its session.
     pub(super) fn told_of(&self, slot: u32) -> Option<[Versions; 2]> {
         self.members.get(&slot)?.told
@@ -266,12 +273,13 @@ impl Links {
         true
     }
 
-    /// The member has begun its session.
-    pub(super) fn begin(&mut self, slot: u32, version: u16, told: [Versions; 2]) {
-        let Some(member) = self.members.get_mut(&slot) else { return };
-        let Some(greeting) = member.greeting else { return };
+    /// The member has begun its session. Returns the format of objects that its welcome said.
+    pub(super) fn begin(&mut self, slot: u32, version: u16, told: [Versions; 2]) -> Option<u16> {
+        let member = self.members.get_mut(&slot)?;
+        let greeting = member.greeting?;
         (member.session, member.select_best) = (Some(greeting.session), greeting.select_best);
         (member.version, member.told) = (version, Some(told));
+        Some(greeting.format)
     }
 
     /// The member has said what it holds, or that it wants everything.

@@ -24,6 +24,7 @@ mod env;
 mod evaluation;
 mod export;
 mod follower;
+mod formats;
 mod links;
 mod membership;
 mod objects;
@@ -58,8 +59,8 @@ use crate::object_table::Part;
 use crate::rng::Rng;
 
 pub use budget::Budget;
-pub use status::{Counters, MemberBudget, OlderStore, PartyEvent, PartyStatus, RouteView};
-pub use store::{Change, META, StoredRecord};
+pub use status::{Counters, MemberBudget, MemberSpeaks, OlderStore, PartyEvent, PartyStatus, RouteView};
+pub use store::{Change, META, StoredRecord, TABLES};
 pub use supply::{SetupDone, SetupJob};
 
 use batches::Batches;
@@ -67,6 +68,7 @@ use compare::{HeldDigests, Holding};
 use engine::Engine;
 use env::Env;
 use follower::Follower;
+use formats::Formats;
 use links::{Greeting, Links};
 use membership::Membership;
 use objects::Objects;
@@ -212,12 +214,14 @@ impl Party {
         stored: Vec<StoredRecord>,
         now: Now,
     ) -> Result<Self, StartError> {
-        let loaded =
-            store::load((config.number, config.export), &config.exchange, stored).map_err(|_| StartError::Store)?;
+        let loaded = store::load((config.number, config.export), &config.exchange, stored)?;
         let (directory, older) = in_force(&config, members, loaded.set.as_deref())?;
         key_roles(&config, &directory)?;
         let (seq, tick) = (loaded.seq.max(now.unix.0), config.tick);
+        let speaks = config.speaks;
+        let formats = Formats::new(speaks.formats, loaded.formats, directory.set());
         let mut state = State {
+            formats,
             membership: Membership::new(directory, loaded.set.as_deref(), loaded.epoch.max(1)),
             links: Links::new(now.instant),
             objects: Objects::new(loaded.table, loaded.store),
@@ -225,9 +229,12 @@ impl Party {
             batches: Batches::new(seq, tick),
             env: Env::new(config, Rng::new(seed), now),
         };
-        if !loaded.outdated.is_empty() {
-            let objects = loaded.outdated.len() / 2;
-            state.persist(loaded.outdated);
+        // One write, before any other: a store is of one format, and its objects are of one mode.
+        let objects = loaded.outdated.len() / 2;
+        if !(loaded.migrated.is_empty() && loaded.outdated.is_empty()) {
+            state.persist([loaded.migrated, loaded.outdated].concat());
+        }
+        if objects > 0 {
             state.event(PartyEvent::OtherExport { objects });
         }
         state.end_leavers();
@@ -324,7 +331,7 @@ impl Party {
             (_, FromMember::Hello { .. }) if greeting.is_some() => {
                 state.bad_frame(Some(slot), link, "a second hello".to_owned());
             }
-            (_, FromMember::Hello { versions, exchange, slot: claimed, session, select_best, formats: _, later: _ }) => {
+            (_, FromMember::Hello { versions, exchange, slot: claimed, session, select_best, formats, later: _ }) => {
                 let rejected = if exchange != state.env.config.exchange {
                     let ours = state.env.config.exchange.clone();
                     Some((Rejection::Exchange { ours }, "it names another exchange".to_owned()))
@@ -346,9 +353,15 @@ impl Party {
                         state.send_to_member(slot, &ToMember::Rejected { why: Rejection::Removed { slot, set, by } });
                         state.close(link, "the member has left the exchange");
                     }
+                    None if !state.hear_formats(slot, formats) => {
+                        let ours = state.formats.highest();
+                        state.send_to_member(slot, &ToMember::Rejected { why: Rejection::Format { ours } });
+                        state.close(link, "it reads no format of objects in which other members announce");
+                    }
                     None => {
                         let budget = self.role.budget_of(state, slot).unwrap_or_default();
-                        state.welcome(slot, Greeting { session, select_best, versions }, budget);
+                        let format = state.formats.highest();
+                        state.welcome(slot, Greeting { session, select_best, versions, format }, budget);
                     }
                 }
             }
@@ -361,6 +374,10 @@ impl Party {
                     let what = format!("a session of version {version}, which is not the highest that it and both parties speak");
                     state.bad_frame(Some(slot), link, what);
                 } else if state.begin(slot, version, told) {
+                    #[cfg(feature = "next-version")]
+                    if version >= 8 {
+                        state.send_to_member(slot, &ToMember::Begun { version });
+                    }
                     let Greeting { session, select_best, .. } = greeting;
                     self.tell(RoleEvent::MemberGreeted { slot, session, select_best });
                 }
@@ -468,6 +485,8 @@ impl Party {
                 self.tell(RoleEvent::PeerGranted);
                 granted
             }
+            #[cfg(feature = "next-version")]
+            PartyFrame::Raised { version } if version == state.links.peer_version() => Ok(()),
             PartyFrame::Engine { stream, step, bytes } if state.peer_ready() => state.engine_frame(stream, step, bytes),
             frame => self.role.on(state, RoleEvent::PeerFrame(frame)),
         };
@@ -624,10 +643,12 @@ pub enum StartError {
         "the file's set {0} is not the set {0} that was in force here: the operators signed two sets of one number; restore the file that this party had, and settle with the other operator which of the two counts"
     )]
     Diverges(u64),
-    #[error(
-        "the store holds records of another version or party; move it away and start again: members announce their routes again"
-    )]
+    #[error("the store holds records of another party, or is damaged; move it away and start again: members announce their routes again")]
     Store,
+    #[error(
+        "the store has format {found}, and this program reads up to {reads}: a newer release of Wayleave wrote it; run that release, or move the store away and start again: members announce their routes again"
+    )]
+    NewerStore { found: u64, reads: u64 },
 }
 
 impl Machine for Party {
@@ -654,6 +675,9 @@ impl Machine for Party {
         self.drop_silent_peer();
         self.state.links.note_stalled(now.instant);
         self.state.links.grant_due(&mut self.state.env);
+        if self.state.formats.rises_at().is_some_and(|at| now.instant >= at) {
+            self.state.review_formats();
+        }
         self.tell(RoleEvent::Sweep);
         self.advance();
     }
@@ -665,6 +689,6 @@ impl Machine for Party {
     fn deadline(&self) -> Option<Instant> {
         let progress = self.state.rounds.iter().filter_map(round::Round::progress_due).min();
         let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter();
-        all.chain(self.state.links.deadlines()).flatten().min()
+        all.chain(self.state.links.deadlines()).chain([self.state.formats.rises_at()]).flatten().min()
     }
 }

@@ -216,6 +216,11 @@ impl State {
         if self.membership.is_unannounced() {
             self.tell_members();
         }
+        #[cfg(feature = "next-version")]
+        if self.links.peer_version() >= 8 {
+            let version = self.links.peer_version();
+            self.send_to_peer(&PartyFrame::Raised { version });
+        }
         for slot in self.links.sessions().map(|(slot, ..)| slot).collect::<Vec<u32>>() {
             self.is_told_the_same(slot);
         }

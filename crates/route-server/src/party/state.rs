@@ -1,8 +1,9 @@
-//! What both parties hold and do alike: five owners, and what goes over more than one of them.
+//! What both parties hold and do alike: six owners, and what goes over more than one of them.
 //!
 //! Each owner has its fields for itself, and a page at its head that says what may change them, in which order, and what is durable
 //! before what: [`Membership`] (who is a member), [`Links`] (who is connected), [`Objects`] (what counts and what waits), [`Rounds`] (what
-//! is evaluated) and [`Batches`] (which batch is under way, and whom it serves). [`Env`] is what all of them use.
+//! is evaluated), [`Batches`] (which batch is under way, and whom it serves) and [`Formats`] (which formats of objects members read). [`Env`] is
+//! what all of them use.
 //!
 //! What goes over several of them is here and in `batch`, `delivery`, `evaluation`, `export` and `reconcile`. What only one of the two
 //! parties does is in its role (`role`).
@@ -15,6 +16,7 @@ use wayleave_crypto::secret::Seed;
 
 use super::batches::{Batches, Stage};
 use super::env::Env;
+use super::formats::Formats;
 use super::links::{Departure, Greeting, Links, Unlinked};
 use super::membership::Membership;
 use super::objects::{Objects, PendingObject};
@@ -36,6 +38,7 @@ pub(super) struct State {
     pub objects: Objects,
     pub rounds: Rounds,
     pub batches: Batches,
+    pub formats: Formats,
 }
 
 impl State {
@@ -264,7 +267,7 @@ impl State {
             export: self.env.config.export,
             max_blob: self.max_blob(),
             budget,
-            format: self.env.config.speaks.formats.highest,
+            format: greeting.format,
             set: self.membership.bytes(),
             later: Vec::new(),
         };
@@ -275,12 +278,41 @@ impl State {
     /// party. Either the peer party lies to one of the two, or it was started again between the two greetings, and then the session is
     /// of no use, since its other link has gone.
     pub(super) fn begin(&mut self, slot: u32, version: u16, told: [Versions; 2]) -> bool {
-        self.links.begin(slot, version, told);
+        let told_format = self.links.begin(slot, version, told);
+        let format = self.formats.highest();
+        if told_format != Some(format) {
+            self.send_to_member(slot, &ToMember::Format { format });
+        }
         if self.links.owes_set(slot) {
             // It changed after the welcome.
             self.tell_set(slot);
         }
         self.is_told_the_same(slot)
+    }
+
+    /// A member says which formats of objects it reads. Returns whether it can be served: not if it reads none that others announce in.
+    pub(super) fn hear_formats(&mut self, slot: u32, formats: Versions) -> bool {
+        if formats.least > self.formats.highest() {
+            return false;
+        }
+        if self.formats.hear(slot, formats) {
+            self.persist(vec![store::formats_change(slot, formats)]);
+            self.review_formats();
+        }
+        true
+    }
+
+    /// Looks again up to which format members may announce, and tells them if that has changed.
+    pub(super) fn review_formats(&mut self) {
+        let before = self.formats.highest();
+        if !self.formats.review(self.membership.set(), self.env.now()) {
+            return;
+        }
+        let format = self.formats.highest();
+        self.event(PartyEvent::Format { format, before });
+        for slot in self.links.sessions().map(|(slot, ..)| slot).collect::<Vec<u32>>() {
+            self.send_to_member(slot, &ToMember::Format { format });
+        }
     }
 
     /// Whether the member was told the same of the peer party as this party; if not, its link is closed. What the peer party says of
@@ -333,6 +365,10 @@ impl State {
         if self.links.is_overspent(slot, now) {
             self.links.note_overspent(slot, now);
             self.refuse(slot, version, Refusal::Budget);
+            return false;
+        }
+        if !self.formats.takes(header.description.format.number(), now, self.env.config.match_wait) {
+            self.refuse(slot, version, Refusal::Format);
             return false;
         }
         let of = (&self.env, &self.membership);

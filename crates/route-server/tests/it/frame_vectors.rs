@@ -17,7 +17,7 @@ use wayleave_route_server::frames::{
     Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PartyFrame, Refusal,
     Rejection, Slice, Step, Tick, ToMember,
 };
-use wayleave_route_server::object::{Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::object::{Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo, Format};
 
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/exchange.json")
@@ -36,7 +36,7 @@ fn shared(octets: &[u8]) -> Arc<[u8]> {
 }
 
 fn header(kind: Kind) -> Box<Header> {
-    let description = Description { slot: 3, set: 4, epoch: 5, version: 6, salt: [7; 32], kind };
+    let description = Description { format: Format::default(), slot: 3, set: 4, epoch: 5, version: 6, salt: [7; 32], kind };
     let commitments = [Commitment([9; 32]), Commitment([10; 32])];
     Box::new(Header { description, blob_hash: [8; 32], commitments, signature: [11; 64] })
 }
@@ -138,6 +138,7 @@ fn to_member() -> Vec<ToMember> {
         Rejection::Slot { proved: 2 },
         Rejection::Removed { slot: 3, set: 9, by: 1 },
         Rejection::Versions { ours: Versions { least: 7, highest: 8 }, later: b"later".to_vec() },
+        Rejection::Format { ours: 2 },
         Rejection::Told { told: VERSIONS, ours: Versions { least: 7, highest: 8 } },
     ];
     let mut all = vec![
@@ -166,6 +167,7 @@ fn to_member() -> Vec<ToMember> {
         ToMember::Deferred { seconds: 60 },
         ToMember::OwnOrder { seconds: 61 },
         ToMember::Compare,
+        ToMember::Format { format: 2 },
     ];
     let refusals = [
         Refusal::OldVersion,
@@ -179,6 +181,7 @@ fn to_member() -> Vec<ToMember> {
         Refusal::BlobSize,
         Refusal::Budget,
         Refusal::Stored,
+        Refusal::Format,
     ];
     all.extend(refusals.map(|reason| ToMember::Refused { version: 6, reason }));
     all.extend(rejections.map(|why| ToMember::Rejected { why }));
@@ -278,7 +281,7 @@ fn octets<T: Debug>(
 fn every_frame_has_the_published_octets() {
     let lists = [
         ("from_member", octets(&from_member(), 10, FromMember::encode, FromMember::decode)),
-        ("to_member", octets(&to_member(), 14, ToMember::encode, ToMember::decode)),
+        ("to_member", octets(&to_member(), 15, ToMember::encode, ToMember::decode)),
         ("between_parties", octets(&between(), 20, PartyFrame::encode, PartyFrame::decode)),
     ];
     let mut found = json!({ "format": "frames of an exchange, protocol 7; see docs/protocol.md" });

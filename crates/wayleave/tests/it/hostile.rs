@@ -40,7 +40,7 @@ use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 use wayleave_route_server::credit::{self, Receiving};
 use wayleave_route_server::frames::{FromMember, Tick, ToMember};
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind};
+use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, Format};
 use wayleave_route_server::versions::{Speaks, VERSIONS};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
@@ -291,7 +291,7 @@ impl Hostile {
 
     fn description(&self, session: &Session, version: u64, kind: Kind) -> Description {
         let (slot, set, epoch) = (self.order.slot, self.order.set, session.epoch);
-        Description { slot, set, epoch, version, salt: [3; 32], kind }
+        Description { format: Format::default(), slot, set, epoch, version, salt: [3; 32], kind }
     }
 
     /// A link to a party that is up.
