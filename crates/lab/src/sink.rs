@@ -16,7 +16,7 @@ use wayleave_route_server::credit::{self, Receiving, Sending};
 use wayleave_route_server::digests;
 use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::frames::{FromMember, OwnObject, SessionId, Tick, ToMember};
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, ShareOne, ShareTwo, Format};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::party::PartyNumber;
 use wayleave_route_server::versions::Speaks;
 

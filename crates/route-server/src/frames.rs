@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use crate::codecs::{NlriCodec, SeedCodec};
 use crate::digests::{BucketDigests, Buckets, Differs, Digest, Roots, Through};
-use crate::versions::{MAX_LATER, Versions};
 use crate::object::{ExportMode, Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
+use crate::versions::{MAX_LATER, Versions};
 use wayleave_bgp::Nlri;
 use wayleave_core::wire::{self, AtMost, Blob, Codec, List32, Malformed, Maybe, Own, Reader, Utf8, Wire, Writer};
 use wayleave_crypto::secret::Seed;

@@ -53,7 +53,11 @@ impl Versions {
 
 impl std::fmt::Display for Versions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.least == self.highest { write!(f, "{}", self.least) } else { write!(f, "{} to {}", self.least, self.highest) }
+        if self.least == self.highest {
+            write!(f, "{}", self.least)
+        } else {
+            write!(f, "{} to {}", self.least, self.highest)
+        }
     }
 }
 
@@ -160,7 +164,10 @@ mod tests {
     #[test]
     fn whoever_has_no_version_in_common_is_told_which_side_is_older() {
         let older = nothing_common(range(6, 6), range(7, 8));
-        assert!(older.starts_with("it speaks version 6 of the protocol, and this program 7 to 8: it is the older"), "{older}");
+        assert!(
+            older.starts_with("it speaks version 6 of the protocol, and this program 7 to 8: it is the older"),
+            "{older}"
+        );
         let newer = nothing_common(range(9, 10), range(7, 8));
         assert!(newer.contains("this program is the older"), "{newer}");
     }

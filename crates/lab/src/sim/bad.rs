@@ -13,7 +13,7 @@ use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::frames::{FromMember, SessionId};
 use wayleave_route_server::member::{Alarm, MemberEvent};
-use wayleave_route_server::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo, Format};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::versions::{Speaks, VERSIONS};
 
 use super::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Sim, Tamper, member_key};
@@ -280,6 +280,12 @@ impl Forger {
         session
     }
 
+    /// A hello, and what begins its session, on one link.
+    pub fn greet_one(&self, sim: &mut Sim, party: Node, session: SessionId) {
+        sim.inject(Node::Member(self.slot), party, &self.hello(session, true));
+        sim.inject(Node::Member(self.slot), party, &begin());
+    }
+
     /// A hello.
     #[must_use]
     pub fn hello(&self, session: SessionId, select_best: bool) -> Vec<u8> {
@@ -312,7 +318,15 @@ impl Forger {
     pub fn describe(&mut self, sim: &Sim, kind: Kind) -> Description {
         self.version = self.version.saturating_add(1);
         let epoch = sim.party(PARTIES[0]).map_or(1, |party| party.status().epoch);
-        Description { format: Format::default(), slot: self.slot, set: sim.set.number, epoch, version: self.version, salt: self.random(), kind }
+        Description {
+            format: Format::default(),
+            slot: self.slot,
+            set: sim.set.number,
+            epoch,
+            version: self.version,
+            salt: self.random(),
+            kind,
+        }
     }
 
     /// A withdrawal.

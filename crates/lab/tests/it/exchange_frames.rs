@@ -15,7 +15,7 @@ use crate::common::{Exchange, LIMIT, nlri, route};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wayleave_core::wire::Malformed;
-use wayleave_lab::sim::bad::{Forger, begin};
+use wayleave_lab::sim::bad::Forger;
 use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
 use wayleave_route_server::credit;
 use wayleave_route_server::digests::{Roots, Through};
@@ -156,9 +156,7 @@ fn bring_to(state: State, party: Node) -> (Exchange, Forger) {
     match state {
         State::BeforeHello => {}
         State::HelloOnOneLink => {
-            let hello = forger.hello([1; 16], true);
-            exchange.sim.inject(Node::Member(BAD), party, &hello);
-            exchange.sim.inject(Node::Member(BAD), party, &begin());
+            forger.greet_one(&mut exchange.sim, party, [1; 16]);
         }
         State::Synced | State::RankingAwaited => {
             forger.greet(&mut exchange.sim, true);

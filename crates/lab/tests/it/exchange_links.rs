@@ -309,7 +309,17 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
             (
                 true,
                 Ok(PartyFrame::Hello {
-                    versions, exchange, party, nonce, seq, set, tick_ms, export, max_blob, later, ..
+                    versions,
+                    exchange,
+                    party,
+                    nonce,
+                    seq,
+                    set,
+                    tick_ms,
+                    export,
+                    max_blob,
+                    later,
+                    ..
                 }),
             ) => {
                 let (stored, agreed) = (0, 0);

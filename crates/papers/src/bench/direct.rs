@@ -9,7 +9,9 @@ use wayleave_core::wire::{Wire, Writer};
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::MAX_SLOTS;
-use wayleave_route_server::object::{Description, ExportMode, Fresh, Kind, Sealed, announce, blob_hash, expand, open, Format};
+use wayleave_route_server::object::{
+    Description, ExportMode, Format, Fresh, Kind, Sealed, announce, blob_hash, expand, open,
+};
 
 use crate::report::{Report, seconds};
 

@@ -28,9 +28,7 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
 use crate::credit::{self, Receiving, Sending};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
-use crate::frames::{
-    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, Refusal, Rejection, SessionId, Tick, ToMember,
-};
+use crate::frames::{BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, Refusal, Rejection, SessionId, Tick, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::leaps::{Heard, is_epoch_leap, is_leap};
 use crate::object::{ExportMode, Handle};
@@ -1045,6 +1043,32 @@ impl Member {
 pub fn stored_directory(stored: &[StoredRecord]) -> Option<Directory> {
     let record = stored.iter().find(|record| record.key == SET_KEY)?;
     Directory::decode(&record.value).ok()
+}
+
+/// The format of a member's store that this program writes, which is the first one: it has no record of it.
+const STORE_FORMAT: u64 = 1;
+
+/// Why a member cannot start with its store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error(
+        "the store has format {found}, and this program reads up to {STORE_FORMAT}: a newer release of Wayleave wrote it; run that release, or move the store away and start again: this proxy then believes the member set that both parties show it, and learns from them which versions of its slot are used"
+    )]
+    Newer { found: u64 },
+    #[error("the store does not say which format it has; it is damaged, or no member's: move it away and start again")]
+    Damaged,
+}
+
+/// Whether this program reads a member's store.
+///
+/// # Errors
+/// It was written by a newer program, and is left as it is.
+pub fn check_store(stored: &[StoredRecord]) -> Result<(), StoreError> {
+    match crate::party::format_of(stored) {
+        Some(found) if found > STORE_FORMAT => Err(StoreError::Newer { found }),
+        Some(_) => Ok(()),
+        None => Err(StoreError::Damaged),
+    }
 }
 
 /// Whom the member trusts to say who is a member.

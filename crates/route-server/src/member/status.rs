@@ -15,9 +15,9 @@ use super::select::Awaits;
 use crate::directory::Slot;
 use crate::frames::{self, BudgetLeft, Candidate, Refusal};
 use crate::object::Handle;
-use crate::versions::Versions;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
 use crate::policy::{Imported, Rejection};
+use crate::versions::Versions;
 
 /// Counts since start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]

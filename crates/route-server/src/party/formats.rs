@@ -95,3 +95,63 @@ impl Formats {
         format <= self.highest || self.fell.is_some_and(is_recent)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::directory::Slot;
+    use wayleave_core::Asn;
+
+    const FIRST: Versions = Versions { least: 0, highest: 0 };
+    const BOTH: Versions = Versions { least: 0, highest: 1 };
+    const LATER: Instant = Instant(1_000_000_000);
+
+    fn set(active: &[bool]) -> MemberSet {
+        let slot = |(place, active): (usize, &bool)| Slot {
+            active: *active,
+            asn: Asn(64500),
+            name: format!("m{place}"),
+            addresses: Vec::new(),
+            tls: [0; 32],
+            sign: [0; 32],
+            max_prefix: 1,
+            held: false,
+        };
+        let slots = active.iter().enumerate().map(slot).collect();
+        MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new() }
+    }
+
+    #[test]
+    fn members_announce_in_what_all_of_them_and_the_party_read() {
+        let set = set(&[true, true, false, true]);
+        // Slot 2 has left, and slot 3 has said nothing yet.
+        let heard = BTreeMap::from([(0, BOTH), (1, FIRST), (2, FIRST)]);
+        let mut formats = Formats::new(BOTH, heard, &set);
+        assert_eq!((formats.highest(), formats.holding_back(&set)), (0, vec![1]));
+        assert!(formats.hear(1, BOTH) && formats.review(&set, LATER));
+        assert_eq!((formats.highest(), formats.holding_back(&set)), (1, vec![]));
+        assert!(!formats.hear(1, BOTH), "nothing new");
+        // A party that reads no more itself takes no more.
+        assert_eq!(Formats::new(FIRST, BTreeMap::from([(0, BOTH)]), &set).highest(), 0);
+    }
+
+    #[test]
+    fn a_fall_counts_at_once_and_a_rise_after_it_an_hour_later() {
+        let set = set(&[true, true]);
+        let mut formats = Formats::new(BOTH, BTreeMap::from([(0, BOTH), (1, BOTH)]), &set);
+        let wait = Duration::from_secs(2);
+        assert!(formats.takes(1, LATER, wait));
+        assert!(formats.hear(1, FIRST) && formats.review(&set, LATER));
+        assert_eq!(formats.highest(), 0);
+        assert!(formats.takes(1, LATER + wait / 2, wait), "it was on its way");
+        assert!(!formats.takes(1, LATER + wait, wait) && !formats.takes(2, LATER, wait));
+        formats.hear(1, BOTH);
+        assert!(!formats.review(&set, LATER + wait));
+        let at = formats.rises_at().expect("it waits");
+        assert_eq!((formats.highest(), at), (0, LATER + RISES_AFTER));
+        assert!(formats.review(&set, at));
+        assert_eq!((formats.highest(), formats.rises_at()), (1, None));
+    }
+}

@@ -19,8 +19,8 @@ use super::objects::PendingObject;
 use super::reconcile::PeerHello;
 use super::{LinkId, PeerId};
 use crate::credit::{self, Receiving, Sending};
-use crate::versions::{self, Versions};
 use crate::frames::{InventoryRow, PART, PartyFrame, SessionId, Step, ToMember};
+use crate::versions::{self, Versions};
 
 /// Octets that a member may have on the way at this party when it gets the next slice of everything: our own limit.
 const SLICE_ROOM: u64 = 1 << 20;

@@ -51,15 +51,16 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
 use crate::directory::{ChainError, Directory, MemberSet, Succession, Trust};
-use crate::versions::{self, Speaks};
 use crate::frames::{FromMember, PartyFrame, Refusal, Rejection, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles, SharedKey};
 use crate::object::{ExportMode, Kind};
 use crate::object_table::Part;
 use crate::rng::Rng;
+use crate::versions::{self, Speaks};
 
 pub use budget::Budget;
 pub use status::{Counters, MemberBudget, MemberSpeaks, OlderStore, PartyEvent, PartyStatus, RouteView};
+pub(crate) use store::format_of;
 pub use store::{Change, META, StoredRecord, TABLES};
 pub use supply::{SetupDone, SetupJob};
 
@@ -371,7 +372,9 @@ impl Party {
                     let what = format!("it says that this party speaks version {own} of the protocol");
                     state.bad_frame(Some(slot), link, what);
                 } else if Some(version) != versions::common(&[greeting.versions, told[0], told[1]]) {
-                    let what = format!("a session of version {version}, which is not the highest that it and both parties speak");
+                    let what = format!(
+                        "a session of version {version}, which is not the highest that it and both parties speak"
+                    );
                     state.bad_frame(Some(slot), link, what);
                 } else if state.begin(slot, version, told) {
                     #[cfg(feature = "next-version")]
@@ -643,7 +646,9 @@ pub enum StartError {
         "the file's set {0} is not the set {0} that was in force here: the operators signed two sets of one number; restore the file that this party had, and settle with the other operator which of the two counts"
     )]
     Diverges(u64),
-    #[error("the store holds records of another party, or is damaged; move it away and start again: members announce their routes again")]
+    #[error(
+        "the store holds records of another party, or is damaged; move it away and start again: members announce their routes again"
+    )]
     Store,
     #[error(
         "the store has format {found}, and this program reads up to {reads}: a newer release of Wayleave wrote it; run that release, or move the store away and start again: members announce their routes again"

@@ -24,8 +24,8 @@ use super::rounds::Rounds;
 use super::{LinkId, PartyEvent, PartyOutput, PeerId, PersistId, store};
 use crate::frames::{BudgetLeft, PartyFrame, Refusal, Rejection, ToMember};
 use crate::object::Header;
-use crate::versions::{self, Versions};
 use crate::object_table::{Effects, Part};
+use crate::versions::{self, Versions};
 
 /// How long the peer party may take to answer.
 const PEER_WAIT: Duration = Duration::from_secs(15);

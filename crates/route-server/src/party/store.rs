@@ -98,14 +98,16 @@ fn who_is_there_reads_the_first_format(store: &mut Migration) {
     }
 }
 
+/// The format of a party's or a member's store; `None` if it is none.
+pub(crate) fn format_of(stored: &[StoredRecord]) -> Option<u64> {
+    let written = stored.iter().find(|record| record.table == META && record.key == FORMAT);
+    let Some(record) = written else { return Some(1) };
+    record.value.as_slice().try_into().ok().map(u64::from_be_bytes).filter(|format| *format > 0)
+}
+
 /// Brings a store to the format of this program. Returns the records, and what was changed of them.
 fn migrate(stored: Vec<StoredRecord>) -> Result<(Vec<StoredRecord>, Vec<Change>), StartError> {
-    let written = stored.iter().find(|record| record.table == META && record.key == FORMAT);
-    let found = match written.map(|record| Reader::new(&record.value).u64()) {
-        Some(Ok(found @ 1..)) => found,
-        Some(_) => return Err(StartError::Store),
-        None => 1,
-    };
+    let found = format_of(&stored).ok_or(StartError::Store)?;
     if found > NEWEST {
         return Err(StartError::NewerStore { found, reads: NEWEST });
     }

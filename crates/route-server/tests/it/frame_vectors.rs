@@ -12,12 +12,12 @@ use wayleave_core::wire::Malformed;
 use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::digests::{Differs, Listed, Roots, Through};
-use wayleave_route_server::versions::{VERSIONS, Versions};
 use wayleave_route_server::frames::{
-    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PartyFrame, Refusal,
-    Rejection, Slice, Step, Tick, ToMember,
+    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PartyFrame, Refusal, Rejection,
+    Slice, Step, Tick, ToMember,
 };
-use wayleave_route_server::object::{Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo, Format};
+use wayleave_route_server::object::{Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::versions::{VERSIONS, Versions};
 
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/exchange.json")
@@ -36,7 +36,8 @@ fn shared(octets: &[u8]) -> Arc<[u8]> {
 }
 
 fn header(kind: Kind) -> Box<Header> {
-    let description = Description { format: Format::default(), slot: 3, set: 4, epoch: 5, version: 6, salt: [7; 32], kind };
+    let description =
+        Description { format: Format::default(), slot: 3, set: 4, epoch: 5, version: 6, salt: [7; 32], kind };
     let commitments = [Commitment([9; 32]), Commitment([10; 32])];
     Box::new(Header { description, blob_hash: [8; 32], commitments, signature: [11; 64] })
 }

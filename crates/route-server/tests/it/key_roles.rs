@@ -11,7 +11,6 @@ use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::{AttestKey, ChainError, Change, Claim, Consent, Directory, MemberSet, SetError};
-use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS};
 use wayleave_route_server::frames::{FromMember, ToMember};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
@@ -20,6 +19,7 @@ use wayleave_route_server::party::{
     Budget, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, StartError,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS};
 
 const NOW: Now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_700_000_000_000_000) };
 /// The number of the key that has two roles.

@@ -10,12 +10,12 @@ use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::Directory;
-use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS, Versions};
 use wayleave_route_server::frames::{FromMember, Rejection, SessionId, ToMember};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyNumber;
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS, Versions};
 
 const NOW: Now = Now { instant: Instant(0), unix: UnixTime(1_700_000_000_000_000) };
 

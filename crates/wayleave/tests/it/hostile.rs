@@ -40,7 +40,7 @@ use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 use wayleave_route_server::credit::{self, Receiving};
 use wayleave_route_server::frames::{FromMember, Tick, ToMember};
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, Format};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Kind};
 use wayleave_route_server::versions::{Speaks, VERSIONS};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
