@@ -130,10 +130,12 @@ impl Upgrade {
 
     /// The versions of all members' sessions, as they and both parties say.
     fn sessions(&mut self) -> Vec<u16> {
-        let of = |slot| self.exchange.sim.member(slot).and_then(|member| member.status().version).expect("a session");
+        let of = |slot| {
+            self.exchange.sim.member(slot).and_then(|member| member.status().protocol_version).expect("a session")
+        };
         let sessions: Vec<u16> = (0..MEMBERS).map(of).collect();
         for party in PARTIES {
-            let at_party: Vec<u16> = self.party(party).speaks.iter().filter_map(|of| of.version).collect();
+            let at_party: Vec<u16> = self.party(party).speaks.iter().filter_map(|of| of.protocol_version).collect();
             assert_eq!(at_party, sessions, "{party:?}");
         }
         sessions
@@ -161,13 +163,13 @@ fn members_of_two_versions_are_served_while_parties_and_then_members_are_upgrade
     // Party 1 alone: nothing changes.
     assert_eq!(upgrade.restart(PARTIES[0], second), Seen::default());
     assert_eq!(upgrade.sessions(), [7; MEMBERS as usize]);
-    assert_eq!(upgrade.party(PARTIES[0]).peer_version, Some(7));
+    assert_eq!(upgrade.party(PARTIES[0]).peer_protocol_version, Some(7));
 
     // With party 2 the parties raise what is between them.
     let seen = upgrade.restart(PARTIES[1], second);
     assert!(seen.between_parties > 0 && seen.to_members == 0 && seen.objects == 0, "{seen:?}");
     assert_eq!(upgrade.sessions(), [7; MEMBERS as usize]);
-    assert_eq!(PARTIES.map(|party| upgrade.party(party).peer_version), [Some(8); 2]);
+    assert_eq!(PARTIES.map(|party| upgrade.party(party).peer_protocol_version), [Some(8); 2]);
 
     // Each member has the second version at once, and the second format once the last one has.
     for slot in 0..MEMBERS {
@@ -197,7 +199,7 @@ fn members_of_two_versions_are_served_while_parties_and_then_members_are_upgrade
     // So does a party, in whose store is nothing of the second format any more.
     upgrade.restart(PARTIES[1], first);
     assert_eq!(upgrade.sessions(), [7; MEMBERS as usize]);
-    assert_eq!(upgrade.party(PARTIES[0]).peer_version, Some(7));
+    assert_eq!(upgrade.party(PARTIES[0]).peer_protocol_version, Some(7));
 
     // And on again. What fell rises an hour later.
     upgrade.restart(PARTIES[1], second);
@@ -332,4 +334,40 @@ fn an_object_in_a_format_that_not_all_members_read_is_refused_by_both_parties() 
     exchange.sim.kill(Node::Member(BAD));
     exchange.sim.start(Node::Member(BAD));
     exchange.check();
+}
+
+#[test]
+fn a_program_of_before_is_told_the_version_in_its_own_words_and_a_later_one_the_range() {
+    // As version 6 wrote it: version, exchange, slot, session, whether it ranks.
+    let before = [&[1, 0, 6, 0, 0, 0, 6][..], b"sim-ix", &[0, 0, 0, 0], &[9; 16], &[1]].concat();
+    let mut after = Forger::new(2_604, 0).hello([9; 16], true);
+    after[1..5].copy_from_slice(&[0, 9, 0, 10]);
+    for (hello, answer, said) in [
+        (before, vec![7, 1, 0, 7], "it speaks version 6 of the protocol, and this program 7: it is the older"),
+        (after, vec![7, 5, 0, 7, 0, 7, 0, 0, 0, 0], "this program is the older of the two"),
+    ] {
+        let mut exchange = Exchange::new(Setup { members: 2, seed: 2_604, ..Setup::default() });
+        exchange.sim.play_member(0);
+        exchange.sim.run_for(Duration::from_millis(10));
+        exchange.sim.recording = Some(Vec::new());
+        for party in PARTIES {
+            exchange.sim.inject(Node::Member(0), party, &hello);
+        }
+        exchange.sim.run_for(Duration::from_millis(10));
+        for party in PARTIES {
+            let answers: Vec<&[u8]> = exchange
+                .sim
+                .recording
+                .iter()
+                .flatten()
+                .filter(|frame| frame.from == party)
+                .map(|frame| &*frame.bytes)
+                .collect();
+            assert!(answers.contains(&answer.as_slice()), "{answers:?}");
+            let told = |(at, event): &(Node, PartyEvent)| {
+                *at == party && matches!(event, PartyEvent::BadFrame { slot: Some(0), what } if what.contains(said))
+            };
+            assert!(exchange.sim.party_events.iter().any(told), "{:?}", exchange.sim.party_events);
+        }
+    }
 }

@@ -230,11 +230,6 @@ impl Announcements {
         }
     }
 
-    /// Whether something is announced in a higher format than this.
-    pub(super) fn exceeds_format(&self, format: u16) -> bool {
-        self.announced.values().any(|last| last.format > format)
-    }
-
     /// A party has seen this version of the slot.
     pub(super) fn version_seen(&mut self, version: u64) {
         self.versions.seen(version);

@@ -780,8 +780,8 @@ impl Member {
 
     /// What was announced in a format that not all members read any more is announced again.
     fn formats_changed(&mut self) {
-        if self.version.is_some() && self.announcements.exceeds_format(self.format()) {
-            self.announcements.repeat_all(&self.policy);
+        if self.version.is_some() {
+            self.announcements.repeat_above(self.format(), &self.policy);
         }
     }
 

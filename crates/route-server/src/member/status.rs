@@ -242,10 +242,10 @@ pub struct MemberStatus {
     pub member_set: Option<u64>,
     /// The versions of the protocol that this member speaks, those that each party said, and the one of the session.
     #[serde(serialize_with = "as_text")]
-    pub versions: Versions,
+    pub protocol_versions: Versions,
     #[serde(serialize_with = "as_texts_if_any")]
-    pub party_versions: [Option<Versions>; 2],
-    pub version: Option<u16>,
+    pub party_protocol_versions: [Option<Versions>; 2],
+    pub protocol_version: Option<u16>,
     /// The formats of objects that it reads, and the one in which it announces.
     #[serde(serialize_with = "as_text")]
     pub formats: Versions,
@@ -457,9 +457,9 @@ impl Member {
             verdicts: self.verdicts(),
             further_slots: self.further_slots(),
             member_set: self.set.as_ref().map(|set| set.number),
-            versions: self.config.speaks.versions,
-            party_versions: self.told,
-            version: self.version,
+            protocol_versions: self.config.speaks.versions,
+            party_protocol_versions: self.told,
+            protocol_version: self.version,
             formats: self.config.speaks.formats,
             format: self.format(),
             counters: self.counters.clone(),

@@ -152,10 +152,10 @@ pub struct MemberBudget {
 pub struct MemberSpeaks {
     pub slot: u32,
     /// The version of its session, if it has one.
-    pub version: Option<u16>,
+    pub protocol_version: Option<u16>,
     /// The versions that it said in its last hello, while it is connected.
     #[serde(serialize_with = "as_text_if_any")]
-    pub versions: Option<Versions>,
+    pub protocol_versions: Option<Versions>,
     /// The formats of objects that it last said it reads.
     #[serde(serialize_with = "as_text_if_any")]
     pub formats: Option<Versions>,
@@ -208,8 +208,8 @@ pub struct PartyStatus {
     pub budgets: Vec<MemberBudget>,
     /// The versions of the protocol that this party speaks, and the one between the parties while they are connected.
     #[serde(serialize_with = "as_text")]
-    pub versions: Versions,
-    pub peer_version: Option<u16>,
+    pub protocol_versions: Versions,
+    pub peer_protocol_version: Option<u16>,
     /// The formats of objects that it reads, and the highest that all members read, too: up to that they announce.
     #[serde(serialize_with = "as_text")]
     pub formats: Versions,
@@ -272,8 +272,8 @@ impl Party {
             over_budget: self.state.links.over_budget(self.state.now()),
             misbehaving: self.state.links.misbehaving(self.state.now()),
             budgets: self.budgets(),
-            versions: self.state.env.config.speaks.versions,
-            peer_version: self.state.links.peer_hello().map(|_| self.state.links.peer_version()),
+            protocol_versions: self.state.env.config.speaks.versions,
+            peer_protocol_version: self.state.links.peer_hello().map(|_| self.state.links.peer_version()),
             formats: self.state.env.config.speaks.formats,
             format: self.state.formats.highest(),
             holding_back: self.state.formats.holding_back(self.state.membership.set()),
@@ -300,9 +300,10 @@ impl Party {
     fn speaks(&self) -> Vec<MemberSpeaks> {
         let state = &self.state;
         let of = |(slot, _): (u32, &crate::directory::Slot)| {
-            let (versions, formats) = (state.links.versions_of(slot), state.formats.of(slot));
-            let version = state.links.session_of(slot).map(|_| state.links.version_of(slot));
-            (versions.is_some() || formats.is_some()).then_some(MemberSpeaks { slot, version, versions, formats })
+            let (protocol_versions, formats) = (state.links.versions_of(slot), state.formats.of(slot));
+            let protocol_version = state.links.session_of(slot).map(|_| state.links.version_of(slot));
+            let is_known = protocol_versions.is_some() || formats.is_some();
+            is_known.then_some(MemberSpeaks { slot, protocol_version, protocol_versions, formats })
         };
         state.membership.set().iter().filter(|(_, of)| of.active).filter_map(of).collect()
     }

@@ -191,3 +191,85 @@ fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() 
     let named = |output: &MemberOutput| matches!(output, MemberOutput::Event(MemberEvent::ExportsDiffer { modes: shown }) if *shown == modes);
     assert!(outputs.iter().any(named), "{outputs:?}");
 }
+
+/// The welcome of a party that speaks these versions.
+fn welcome(versions: Versions, session: SessionId) -> Vec<u8> {
+    let directory = Directory::new("test-ix", operators(21).map(|key| key.to_bytes())).expect("sound");
+    let welcome = ToMember::Welcome {
+        versions,
+        session,
+        epoch: 1,
+        high_water: 0,
+        tick_ms: 0,
+        export: ExportMode::Direct,
+        max_blob: 8192,
+        budget: Default::default(),
+        format: FORMATS.highest,
+        set: directory.encode().into(),
+        later: b"what a later version adds".to_vec(),
+    };
+    welcome.encode()
+}
+
+fn begins(outputs: &[MemberOutput]) -> Vec<(u64, u16, [Versions; 2])> {
+    let begin = |output: &MemberOutput| match output {
+        MemberOutput::Send { link, frame } => match FromMember::decode(frame) {
+            Ok(FromMember::Begin { version, told }) => Some((*link, version, told)),
+            _ => None,
+        },
+        _ => None,
+    };
+    outputs.iter().filter_map(begin).collect()
+}
+
+#[test]
+fn a_session_begins_with_both_welcomes_in_the_highest_version_of_all_and_says_what_each_party_said() {
+    let later = Versions { least: 6, highest: 9 };
+    let (mut member, session) = greeted();
+    member.handle(MemberInput::Frame { link: 2, bytes: welcome(later, session) }, NOW);
+    let first = outputs(&mut member);
+    assert!(first.iter().all(|output| !matches!(output, MemberOutput::Send { .. })), "{first:?}");
+    member.handle(MemberInput::Frame { link: 1, bytes: welcome(VERSIONS, session) }, NOW);
+    let second = outputs(&mut member);
+    let told = [VERSIONS, later];
+    assert_eq!(begins(&second), [(1, 7, told), (2, 7, told)]);
+    let sent = second.iter().position(|output| matches!(output, MemberOutput::Send { .. }));
+    let begun = second.iter().position(|output| matches!(output, MemberOutput::Send { frame, .. } if frame[0] == 10));
+    assert_eq!(sent, begun, "before all else");
+
+    // Told by a party that the other said something else to it, the member tells its operator and accuses nobody.
+    let why = Rejection::Told { told: VERSIONS, ours: later };
+    let bytes = ToMember::Rejected { why: why.clone() }.encode();
+    member.handle(MemberInput::Frame { link: 2, bytes }, NOW);
+    let outputs = outputs(&mut member);
+    assert_eq!(closed(&outputs), [(1, true), (2, true)]);
+    let said = |output: &MemberOutput| matches!(output, MemberOutput::Event(MemberEvent::Rejected { party: 2, why: said }) if *said == why);
+    assert!(outputs.iter().any(said), "{outputs:?}");
+    assert_eq!(member.counters().alarms, 0);
+}
+
+#[test]
+fn without_a_version_that_all_three_speak_nothing_begins_and_the_operator_is_told() {
+    // Each party alone would do for this member, which speaks one version.
+    let (mut member, session) = greeted();
+    member.handle(MemberInput::Frame { link: 1, bytes: welcome(VERSIONS, session) }, NOW);
+    outputs(&mut member);
+    let bytes = welcome(Versions { least: 8, highest: 9 }, session);
+    member.handle(MemberInput::Frame { link: 2, bytes }, NOW);
+    let outputs = outputs(&mut member);
+    assert_eq!(begins(&outputs), []);
+    assert_eq!(closed(&outputs).len(), 2, "{outputs:?}");
+    assert!(outputs.iter().any(|output| {
+        matches!(output, MemberOutput::Close { reason, .. } if reason.contains("this program is the older of the two"))
+    }));
+}
+
+#[test]
+fn a_second_welcome_cannot_change_what_was_said() {
+    let (mut member, session) = greeted();
+    for _ in 0..2 {
+        member.handle(MemberInput::Frame { link: 1, bytes: welcome(VERSIONS, session) }, NOW);
+    }
+    assert_eq!(closed(&outputs(&mut member)), [(1, false), (2, false)]);
+    assert_eq!(member.counters().alarms, 1);
+}

@@ -49,6 +49,8 @@ fn party_events() -> Vec<PartyEvent> {
         PartyEvent::OlderStore(OlderStore { party: 2, holds: 10, agreed: 12 }),
         PartyEvent::OlderStores { slot: 3, took: 12, holds: 10 },
         PartyEvent::MembersRefused { why: "not signed by both operators".into() },
+        PartyEvent::Format { format: 1, before: 0 },
+        PartyEvent::Format { format: 0, before: 1 },
         PartyEvent::VersionsDiffer {
             slot: 3,
             told: Versions { least: 7, highest: 7 },
@@ -99,6 +101,7 @@ fn member_events() -> Vec<MemberEvent> {
             party: 1,
             why: Rejection::Versions { ours: Versions { least: 9, highest: 10 }, later: Vec::new() },
         },
+        MemberEvent::Rejected { party: 1, why: Rejection::Format { ours: 1 } },
         MemberEvent::Rejected {
             party: 2,
             why: Rejection::Told { told: Versions { least: 7, highest: 7 }, ours: Versions { least: 7, highest: 8 } },

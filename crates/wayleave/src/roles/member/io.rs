@@ -147,6 +147,10 @@ impl ExchangeLabels {
         match why {
             Rejection::Protocol { ours } => versions(party, at, Versions { least: *ours, highest: *ours }),
             Rejection::Versions { ours, .. } => versions(party, at, *ours),
+            Rejection::Format { ours } => format!(
+                "other members of `{name}` announce in format {ours} of route objects, as party {party} at {at} says, and this proxy reads it \
+                 no more: run the release of Wayleave before this one until they are upgraded"
+            ),
             Rejection::Told { told, ours } => format!(
                 "the parties do not say the same of the versions that they speak: party {} told this proxy {told}, and party {party} at \
                  {at} {ours}; one of them was just started again with another version, which mends itself, or one of them lies: tell both \
