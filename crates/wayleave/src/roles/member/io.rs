@@ -272,7 +272,7 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
             "party 1 has `export = \"{one}\"` and party 2 `export = \"{two}\"`; nothing is announced until they have the same: tell both \
              operators"),
         MemberEvent::NoVersion { parties: [one, two], ours } => {
-            event!(ERROR "no-version" by 0, {; parties: [one, two].map(ToString::to_string), ours: ours.to_string() }
+            event!(ERROR "no-version" by 0, {; parties = [one, two].map(ToString::to_string), ours = ours.to_string() }
             "party 1 speaks version {one} of the protocol, party 2 {two} and this proxy {ours}, so that there is none that all three \
              speak: whichever is behind has to be upgraded")
         }

@@ -210,7 +210,7 @@ pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
             "a member reads format {format} of route objects at most, and others announced in {before}: they announce their routes again; \
              `wayleave show status` says which slot it is"),
         PartyEvent::VersionsDiffer { slot, told, ours } => {
-            event!(WARN "versions-differ" by *slot, { slot; told: told.to_string(), ours: ours.to_string() }
+            event!(WARN "versions-differ" by *slot, { slot; told = told.to_string(), ours = ours.to_string() }
             "the peer party told the member in slot {slot} that it speaks version {told} of the protocol, and told this party {ours}: it \
              was just started again with another version, which mends itself, or one of the two lies; the member's link is closed")
         }
