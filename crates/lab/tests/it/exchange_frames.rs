@@ -70,7 +70,7 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         let (exchange, later) = (exchange.to_owned(), Vec::new());
         FromMember::Hello { versions, exchange, slot, session, select_best: true, formats: FORMATS, later }.encode()
     };
-    let begins = |version, told| FromMember::Begin { version, told }.encode();
+    let begins = |told| FromMember::Begin { version: FIRST, told }.encode();
     let mut flipped_bool = hello.clone();
     // Behind it are the range of formats and the count of what later versions add.
     let at = flipped_bool.len() - 9;
@@ -99,10 +99,8 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         ("a hello whose least version is above its highest", other(EXCHANGE, BAD, CROSSED), After::Closed),
         ("a hello of version 6", [&[1, 0, 6, 0, 0, 0, 6][..], b"sim-ix", &[0; 21]].concat(), After::Closed),
         ("the same of an exchange without a name", [&[1, 0, 6, 0, 0, 0, 0][..], &[0; 21]].concat(), After::Closed),
-        ("a session of a version that it does not speak", begins(FIRST + 1, [VERSIONS; 2]), After::Closed),
-        ("a session of a party that speaks other versions", begins(FIRST, [NONE_OF_OURS; 2]), After::Closed),
-        ("a session of parties that have no version in common", begins(FIRST, [VERSIONS, NONE_OF_OURS]), After::Closed),
-        ("a range of versions that ends before it begins", begins(FIRST, [CROSSED; 2]), After::Closed),
+        ("a session that has begun", begins([VERSIONS; 2]), After::Closed),
+        ("a range of versions that ends before it begins", begins([CROSSED; 2]), After::Closed),
         ("half an object", submission[..submission.len() / 2].to_vec(), After::Closed),
         ("an object and a byte", [submission.clone(), vec![0]].concat(), After::Closed),
         ("an object with a count of 2^32 - 1", [vec![submission[0]], vec![255; 600]].concat(), After::Closed),

@@ -309,6 +309,44 @@ fn a_party_that_says_other_versions_to_its_peer_than_to_a_member_is_noticed_and_
 }
 
 #[test]
+fn a_session_of_another_version_than_follows_from_the_three_ranges_does_not_begin() {
+    let (none, both) = (Versions { least: 900, highest: 901 }, Versions { highest: SECOND, ..VERSIONS });
+    let begin = |version, told| FromMember::Begin { version, told }.encode();
+    for (speaks, frame, said) in [
+        (Speaks::default(), begin(SECOND, [VERSIONS; 2]), "not the highest"),
+        (Speaks::default(), begin(7, [none; 2]), "it says that this party speaks version 900 to 901"),
+        // A lower one than all three speak, as who wants an older version used would have it.
+        (Speaks::everything(), begin(7, [both; 2]), "not the highest"),
+        (Speaks::default(), FromMember::Resync.encode(), "before its session has begun"),
+    ] {
+        for party in PARTIES {
+            let mut exchange = Exchange::new(Setup { members: 2, seed: 2_605, ..Setup::default() });
+            exchange.announce(1, &[nlri("20.0.0.0/16")], &route(1, &[64500], &[]));
+            for node in PARTIES {
+                exchange.sim.speaks.insert(node, speaks);
+                exchange.sim.kill(node);
+                exchange.sim.start(node);
+            }
+            exchange.check();
+            exchange.sim.play_member(0);
+            exchange.sim.run_for(Duration::from_millis(10));
+            let mut hello = Forger::new(2_605, 0).hello([9; 16], true);
+            hello[4] = u8::try_from(speaks.versions.highest).expect("a low one");
+            exchange.sim.inject(Node::Member(0), party, &hello);
+            exchange.sim.inject(Node::Member(0), party, &frame);
+            exchange.sim.run_for(Duration::from_millis(10));
+            let named = |(at, event): &(Node, PartyEvent)| {
+                *at == party && matches!(event, PartyEvent::BadFrame { slot: Some(0), what } if what.contains(said))
+            };
+            assert!(exchange.sim.party_events.iter().any(named), "{said}: {:?}", exchange.sim.party_events);
+            exchange.sim.kill(Node::Member(0));
+            exchange.sim.start(Node::Member(0));
+            exchange.check();
+        }
+    }
+}
+
+#[test]
 fn an_object_in_a_format_that_not_all_members_read_is_refused_by_both_parties() {
     const BAD: u32 = 0;
     let mut exchange = Exchange::new(Setup { members: 3, seed: 2_603, ..Setup::default() });
