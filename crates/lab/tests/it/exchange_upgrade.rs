@@ -1,8 +1,8 @@
 //! Upgrades of an exchange, one process after the other, while routes change: members and parties of two versions, and one step back.
 //! The second version is this program with one frame more on each kind of link, and a format of objects with one field more.
 //!
-//! SIX, versions: a party that says other versions to its peer than to members, or to one member than to others: both sides that were
-//! told are named to, and nothing is served. A member that announces in a format that not all read: refused, with that reason.
+//! SIX, versions: a party that says other versions to its peer than to members, or to one member than to others: the honest party and the
+//! member are told of it, and nothing is served. A member that announces in a format that not all read: refused, with that reason.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
