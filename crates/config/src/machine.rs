@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use toml::Spanned;
-use wayleave_route_server::party::StoredRecord;
+use wayleave_route_server::party::{StoredRecord, TABLES};
 use wayleave_runtime::store::{self, StoreError};
 
 use super::parse::Text;
@@ -36,7 +36,7 @@ pub(super) fn state_fault(state: &Spanned<PathBuf>, source: &Source) -> Option<F
 }
 
 /// The tables of a party's and of a member's state.
-pub const STATE_TABLES: [&str; 4] = ["meta", "objects", "marks", "versions"];
+pub const STATE_TABLES: [&str; 5] = TABLES;
 
 /// What a role's state holds, without a change to it. `None` if there is none yet, or it cannot be read now: a running role has
 /// it open, or it has to be repaired after a crash.

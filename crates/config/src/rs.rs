@@ -13,6 +13,7 @@ use wayleave_route_server::directory::{Directory, MAX_EXCHANGE_NAME, MemberSet, 
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles, SharedKey};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB, MAX_BLOB_DEFAULT};
 use wayleave_route_server::party::{Budget, Party, PartyConfig, PartyNumber, StartError};
+use wayleave_route_server::versions::Speaks;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, IdentityError};
 use wayleave_runtime::tls::own_fault;
@@ -501,6 +502,7 @@ impl RsConfig {
             max_prefix_limit: u32::try_from(*party.max_prefix_limit.get_ref()).unwrap_or(MAX_PREFIX_LIMIT),
             budget: self.budget.budget(),
             epoch: Duration::from_secs(*party.epoch_secs.get_ref()),
+            speaks: Speaks::default(),
         }
     }
 

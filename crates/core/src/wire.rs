@@ -675,6 +675,9 @@ pub const fn least_of(all: &[usize]) -> usize {
 /// before them, which is written in front of it. A function behind the name checks what was read: `pub struct Span: check {`,
 /// `pub enum Message: "a message's type", check {`.
 ///
+/// A variant may say since which version of the protocol it is there, and under which condition it is compiled at all:
+/// `8 since 3 = Later { .. }`, `9 since 4 if (feature = "next") = Next`. Whoever reads a message of a version compares `since`.
+///
 /// ```
 /// use wayleave_core::wire::{self, Blob, List16};
 ///
@@ -759,7 +762,7 @@ macro_rules! wire {
         $vis:vis enum $name:ident: $what:literal $(, $check:path)? {
             $(
                 $(#[$variant_meta:meta])*
-                $code:literal = $variant:ident
+                $code:literal $(since $since:literal)? $(if ($cfg:meta))? = $variant:ident
                 $({ $($(#[$field_meta:meta])* $field:ident: $type:ty $(as $codec:ty)?),* $(,)? })?
                 $(($inner:ty $(as $inner_codec:ty)?))?
             ),* $(,)?
@@ -768,7 +771,7 @@ macro_rules! wire {
     ) => {
         $(#[$meta])*
         $vis enum $name {
-            $($(#[$variant_meta])* $variant $({ $($(#[$field_meta])* $field: $type,)* })? $(($inner))?,)*
+            $($(#[$variant_meta])* $(#[cfg($cfg)])? $variant $({ $($(#[$field_meta])* $field: $type,)* })? $(($inner))?,)*
         }
 
         impl $name {
@@ -776,7 +779,16 @@ macro_rules! wire {
             #[must_use]
             $vis fn code(&self) -> u8 {
                 match self {
-                    $(Self::$variant { .. } => $code,)*
+                    $($(#[cfg($cfg)])? Self::$variant { .. } => $code,)*
+                }
+            }
+
+            /// The version of the protocol since which it is there, if it says one.
+            #[must_use]
+            #[allow(dead_code, reason = "most protocols have one version")]
+            $vis fn since(&self) -> Option<u16> {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$variant { .. } => $crate::wire!(@since $($since)?),)*
                 }
             }
 
@@ -784,7 +796,7 @@ macro_rules! wire {
             #[allow(unused_variables, reason = "some have no fields")]
             fn write_fields(&self, out: &mut $crate::wire::Writer) {
                 match self {
-                    $($crate::wire!(@pattern $variant $({ $($field),* })? $(($inner, inner))?) => {
+                    $($(#[cfg($cfg)])? $crate::wire!(@pattern $variant $({ $($field),* })? $(($inner, inner))?) => {
                         $($(<$crate::wire!(@codec $($codec)?) as $crate::wire::Codec<$type>>::write($field, out);)*)?
                         $(<$crate::wire!(@codec $($inner_codec)?) as $crate::wire::Codec<$inner>>::write(inner, out);)?
                     })*
@@ -797,7 +809,7 @@ macro_rules! wire {
                 from: &mut $crate::wire::Reader<'_>,
             ) -> ::std::result::Result<Self, $crate::wire::Malformed> {
                 let value = match code {
-                    $($code => {
+                    $($(#[cfg($cfg)])? $code => {
                         $($(let $field = <$crate::wire!(@codec $($codec)?) as $crate::wire::Codec<$type>>::read(from)?;)*)?
                         $(let inner = <$crate::wire!(@codec $($inner_codec)?) as $crate::wire::Codec<$inner>>::read(from)?;)?
                         $crate::wire!(@pattern $variant $({ $($field),* })? $(($inner, inner))?)
@@ -811,8 +823,9 @@ macro_rules! wire {
 
         impl $crate::wire::Wire for $name {
             const LEAST: usize = $crate::wire::least_of(&[$(
-                1 $($(+ <$crate::wire!(@codec $($codec)?) as $crate::wire::Codec<$type>>::LEAST)*)?
-                    $(+ <$crate::wire!(@codec $($inner_codec)?) as $crate::wire::Codec<$inner>>::LEAST)?
+                $(#[cfg($cfg)])?
+                { 1 $($(+ <$crate::wire!(@codec $($codec)?) as $crate::wire::Codec<$type>>::LEAST)*)?
+                    $(+ <$crate::wire!(@codec $($inner_codec)?) as $crate::wire::Codec<$inner>>::LEAST)? }
             ),*]);
 
             fn write(&self, out: &mut $crate::wire::Writer) {
@@ -827,6 +840,8 @@ macro_rules! wire {
 
         $crate::wire! { $($rest)* }
     };
+    (@since) => { None };
+    (@since $since:literal) => { Some($since) };
     (@codec) => { $crate::wire::Own };
     (@codec $codec:ty) => { $codec };
     (@pattern $variant:ident { $($field:ident),* }) => { Self::$variant { $($field),* } };
@@ -849,7 +864,8 @@ mod tests {
         enum Message: "a message's type", Self::is_short {
             1 = Spans(Vec<Span> as List32<4>),
             7 = Text { out: String as Ascii<10>, more: Option<u16> },
-            9 = End,
+            9 since 3 = End,
+            10 since 4 if (any()) = Never,
         }
     }
 
@@ -887,6 +903,8 @@ mod tests {
         }
         assert_eq!(encode(&text("a b", Some(258))), [7, 3, b'a', b' ', b'b', 1, 1, 2]);
         assert_eq!(decode::<Message>(&[2]), Err(Malformed::Value("a message's type")));
+        assert_eq!(decode::<Message>(&[10]), Err(Malformed::Value("a message's type")), "it is not compiled");
+        assert_eq!((text("", None).since(), Message::End.since()), (None, Some(3)));
     }
 
     #[test]

@@ -15,9 +15,10 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::credit::{self, Receiving, Sending};
 use wayleave_route_server::digests;
 use wayleave_route_server::directory::MemberSet;
-use wayleave_route_server::frames::{FromMember, OwnObject, PROTOCOL, SessionId, Tick, ToMember};
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Handle, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::frames::{FromMember, OwnObject, SessionId, Tick, ToMember};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Handle, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::party::PartyNumber;
+use wayleave_route_server::versions::Speaks;
 
 use crate::sim::EXCHANGE;
 
@@ -139,9 +140,14 @@ impl Sink {
         self.session = *self.random().first_chunk().expect("16 of 32");
         let (slot, session, select_best) = (self.slot, self.session, self.selects);
         let exchange = EXCHANGE.to_owned();
-        let hello = FromMember::Hello { protocol: PROTOCOL, exchange, slot, session, select_best }.encode();
+        let Speaks { versions, formats } = Speaks::default();
+        let later = Vec::new();
+        let hello = FromMember::Hello { versions, exchange, slot, session, select_best, formats, later }.encode();
+        // The parties that it meets are of the same build.
+        let begin = FromMember::Begin { version: versions.highest, told: [versions; 2] }.encode();
         for party in [PartyNumber::One, PartyNumber::Two] {
             self.send(party, hello.clone(), now, out);
+            self.send(party, begin.clone(), now, out);
         }
         self.waits = self.keeps && self.last > 0;
         if !self.waits {
@@ -327,7 +333,7 @@ impl Sink {
     fn describe(&mut self, set: &MemberSet, kind: Kind) -> Description {
         self.high_water += 1;
         let (slot, epoch, version, salt) = (self.slot, self.epoch, self.high_water, self.random());
-        Description { slot, set: set.number, epoch, version, salt, kind }
+        Description { format: Format::default(), slot, set: set.number, epoch, version, salt, kind }
     }
 
     fn send(&mut self, party: PartyNumber, bytes: Vec<u8>, now: Instant, out: &mut Vec<Sent>) {

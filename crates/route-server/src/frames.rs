@@ -2,6 +2,10 @@
 //!
 //! A frame is one octet of type and its fields, inside one length-prefixed record of a TLS link. Everything counted is
 //! bounded before it is allocated, and nothing may be left over.
+//!
+//! A frame that was added to the protocol says since which version it is there, and is none in a session of an older one. Greetings
+//! ([`FromMember::Hello`], [`FromMember::Begin`], [`ToMember::Welcome`], [`ToMember::Rejected`], [`PartyFrame::Hello`]) and grants of credit
+//! come before a version is agreed on, and are alike in all of them ([`crate::versions`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,13 +13,12 @@ use std::sync::Arc;
 use crate::codecs::{NlriCodec, SeedCodec};
 use crate::digests::{BucketDigests, BucketSet, Buckets, Digest, InstanceHash, Roots, ShortName, Through};
 use crate::object::{ExportMode, Handle, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne, ShareTwo};
+use crate::versions::{MAX_LATER, Versions};
 use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 use wayleave_core::wire::{self, AtMost, Blob, Codec, List32, Malformed, Maybe, Own, Reader, Utf8, Wire, Writer};
 use wayleave_crypto::secret::Seed;
 
-/// Version of the frames; both ends must have the same.
-pub const PROTOCOL: u16 = 6;
 /// Milliseconds between batches, at most; as the configuration has it.
 pub const MAX_TICK_MS: u32 = 60_000;
 /// Largest frame in bytes; longer ones are refused by the link before they are read.
@@ -64,7 +67,7 @@ wayleave_core::wire! {
     #[derive(Clone, Debug)]
     pub enum FromMember: "a frame's type" {
         1 = Hello {
-            protocol: u16,
+            versions: Versions,
             exchange: String as Name,
             /// The link's certificate must be that slot's.
             slot: u32,
@@ -72,6 +75,16 @@ wayleave_core::wire! {
             session: SessionId,
             /// Whether the member takes part in Select-Best. The parties see this.
             select_best: bool,
+            /// The formats of objects that the member reads.
+            formats: Versions,
+            later: Vec<u8> as Later,
+        },
+        /// Once both parties have welcomed the member, and before anything else: the version of the session. From here on both directions
+        /// of the link are of it, and before it there is nothing that depends on it.
+        10 = Begin {
+            version: u16,
+            /// What party 1 and party 2 said in their welcomes that they speak.
+            told: [Versions; 2] as [Own; 2],
         },
         2 = SubmitOne {
             header: Box<Header>,
@@ -126,7 +139,7 @@ wayleave_core::wire! {
             names: Vec<(ShortName, u32)> as List32<MAX_NAMES>,
         },
         /// Answers [`ToMember::NameInstances`] likewise.
-        10 = InstanceNames {
+        11 = InstanceNames {
             question: u32,
             through: InstanceHash,
             names: Vec<ShortName> as List32<MAX_NAMES>,
@@ -226,7 +239,7 @@ wayleave_core::wire! {
     pub enum ToMember: "a frame's type" {
         /// Answers a [`FromMember::Hello`].
         1 = Welcome {
-            protocol: u16,
+            versions: Versions,
             session: SessionId,
             /// The epoch for new objects.
             epoch: u64,
@@ -240,7 +253,10 @@ wayleave_core::wire! {
             max_blob: u32,
             /// What the member may cost, and what of that is left; party 1's counts.
             budget: BudgetLeft,
+            /// The highest format of objects that this party and all members read, as far as it knows.
+            format: u16,
             set: Arc<[u8]> as Blob<MAX_SET>,
+            later: Vec<u8> as Later,
         },
         /// The member set or the epoch changed.
         2 = Renew {
@@ -314,6 +330,14 @@ wayleave_core::wire! {
             buckets: BucketSet,
             from: InstanceHash,
         },
+        /// The highest format of objects that the party and all members read has changed.
+        17 = Format {
+            format: u16,
+        },
+        /// The session has begun. Of the second version that is built for tests.
+        18 since 8 if (feature = "next-version") = Begun {
+            version: u16,
+        },
     }
 
     /// What a member may cost a party, and what is left of it: of that member alone. Turns and what is stored are zero at party 2.
@@ -340,10 +364,10 @@ wayleave_core::wire! {
     /// the member may have, does not.
     #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
     pub enum Rejection: "the reason of a rejection" {
-        /// The member speaks another version.
+        /// The member speaks a version before 7. In this form it is read by programs of all versions up to 6.
         #[error("the party speaks version {ours} of the protocol")]
         1 = Protocol {
-            /// The party's.
+            /// The party's highest.
             ours: u16,
         },
         /// The member names another exchange.
@@ -366,6 +390,27 @@ wayleave_core::wire! {
             set: u64,
             /// The party whose operator removed it; 0 where both operators signed that it has left.
             by: u8,
+        },
+        /// The member and the party have no version in common. It has this form in all versions.
+        #[error("the party speaks version {ours} of the protocol")]
+        5 = Versions {
+            /// The party's.
+            ours: Versions,
+            later: Vec<u8> as Later,
+        },
+        /// The member began a session after it was told another range by the peer party than this party was.
+        #[error(
+            "the other party told this proxy that it speaks version {told} of the protocol, and told this party that it speaks {ours}"
+        )]
+        6 = Told {
+            told: Versions,
+            /// What the peer party told the party.
+            ours: Versions,
+        },
+        /// The member reads no format of objects in which the others announce.
+        #[error("other members announce in format {ours}, which this proxy does not read any more")]
+        7 = Format {
+            ours: u16,
         },
     }
 
@@ -394,6 +439,8 @@ wayleave_core::wire! {
         10 = Budget,
         #[error("it exceeds the octets that the parties store for the member")]
         11 = Stored,
+        #[error("it has a format that not all members read")]
+        12 = Format,
     }
 
     /// One step of what a batch does, in the order in which both parties apply it.
@@ -478,7 +525,7 @@ wayleave_core::wire! {
     #[derive(Clone, Debug)]
     pub enum PartyFrame: "a frame's type" {
         1 = Hello {
-            protocol: u16,
+            versions: Versions,
             exchange: String as Name,
             party: u8,
             /// Half of the session id of the engine; random.
@@ -498,6 +545,7 @@ wayleave_core::wire! {
             stored: Seq,
             /// The last batch that it knows to be in the peer party's.
             agreed: Seq,
+            later: Vec<u8> as Later,
         },
         2 = Inventory {
             rows: Vec<InventoryRow> as Long,
@@ -608,9 +656,15 @@ wayleave_core::wire! {
             held: bool,
             lacks: bool,
         },
+        /// The parties agree, in this version. Of the second version that is built for tests.
+        21 since 8 if (feature = "next-version") = Raised {
+            version: u16,
+        },
     }
 }
 
+/// What later versions add to a greeting: it is passed over.
+type Later = Blob<MAX_LATER>;
 /// The name of an exchange.
 type Name = Utf8<MAX_NAME>;
 /// Places of prefixes in an object's list.
@@ -654,6 +708,11 @@ impl Tick {
     }
 }
 
+/// Whether a frame that is there since a version may come in a session of another.
+fn known_in(version: u16, since: Option<u16>) -> Result<(), Malformed> {
+    if since.is_some_and(|since| since > version) { Err(Malformed::Value("a frame's type")) } else { Ok(()) }
+}
+
 impl FromMember {
     /// What a member says that holds nothing: it is sent everything.
     #[must_use]
@@ -668,9 +727,16 @@ impl FromMember {
         wire::encode(self)
     }
 
-    /// Reads a frame.
+    /// Reads a frame, of whatever version.
     pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
         wire::decode(octets)
+    }
+
+    /// Reads a frame of a session of this version: one that came later is none.
+    pub fn decode_in(version: u16, octets: &[u8]) -> Result<Self, Malformed> {
+        let frame = Self::decode(octets)?;
+        known_in(version, frame.since())?;
+        Ok(frame)
     }
 }
 
@@ -684,9 +750,16 @@ impl ToMember {
         out.finish()
     }
 
-    /// Reads a frame.
+    /// Reads a frame, of whatever version.
     pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
         wire::decode(octets)
+    }
+
+    /// Reads a frame of a session of this version: one that came later is none.
+    pub fn decode_in(version: u16, octets: &[u8]) -> Result<Self, Malformed> {
+        let frame = Self::decode(octets)?;
+        known_in(version, frame.since())?;
+        Ok(frame)
     }
 }
 
@@ -697,8 +770,15 @@ impl PartyFrame {
         wire::encode(self)
     }
 
-    /// Reads a frame.
+    /// Reads a frame, of whatever version.
     pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
         wire::decode(octets)
+    }
+
+    /// Reads a frame of a session of this version: one that came later is none.
+    pub fn decode_in(version: u16, octets: &[u8]) -> Result<Self, Malformed> {
+        let frame = Self::decode(octets)?;
+        known_in(version, frame.since())?;
+        Ok(frame)
     }
 }

@@ -21,3 +21,4 @@ pub mod party;
 pub mod policy;
 pub mod rng;
 mod schedule;
+pub mod versions;

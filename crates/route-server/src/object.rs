@@ -117,6 +117,42 @@ impl fmt::Display for Handle {
 }
 
 wayleave_core::wire! {
+    /// The format of an object: of its header, and of what is in its blob. Its number stands in front of all else, and is covered by handle
+    /// and signature; the fields that a format adds follow it.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub enum Format: "the format of an object" {
+        /// Numbers of slots have three octets: before there were formats they had four, so that objects of that time are of this format.
+        #[default]
+        0 = First,
+        /// Of the second version that is built for tests.
+        1 if (feature = "next-version") = Second { note: u32 },
+    }
+}
+
+impl Format {
+    /// The number of the first one.
+    pub(crate) const FIRST: u16 = 0;
+    /// The number of the last one that this build has.
+    pub(crate) const NEWEST: u16 = if cfg!(feature = "next-version") { 1 } else { Self::FIRST };
+
+    /// The one with this number, for the object of this version; the last one that this build has if that is lower.
+    pub(crate) fn of(number: u16, version: u64) -> Self {
+        let _ = version;
+        match number {
+            #[cfg(feature = "next-version")]
+            1.. => Self::Second { note: u32::try_from(version % 1000).expect("below 1000") },
+            _ => Self::First,
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        u16::from(self.code())
+    }
+}
+
+wayleave_core::wire! {
     /// What an object does.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum Kind: "the kind of an object" {
@@ -143,7 +179,8 @@ wayleave_core::wire! {
     /// ones never encode alike.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Description: Self::check {
-        pub slot: u32,
+        pub format: Format,
+        pub slot: u32 as ThreeOctets,
         /// The member set under which it was made; rows are as wide as that set.
         pub set: u64,
         /// The epoch under whose dummy key it was made.
@@ -153,6 +190,23 @@ wayleave_core::wire! {
         /// Uniformly random.
         pub salt: [u8; 32],
         pub kind: Kind,
+    }
+}
+
+/// A number of a slot, in three octets: there are [`MAX_SLOTS`] at most.
+struct ThreeOctets;
+
+impl Codec<u32> for ThreeOctets {
+    const LEAST: usize = 3;
+
+    fn write(value: &u32, out: &mut Writer) {
+        let [high, low @ ..] = value.to_be_bytes();
+        debug_assert_eq!(high, 0, "a slot's number is below 2^24");
+        out.bytes(&low);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<u32, Malformed> {
+        from.array::<3>().map(|[a, b, c]| u32::from_be_bytes([0, a, b, c]))
     }
 }
 
@@ -511,6 +565,9 @@ pub enum OpenError {
     /// The blob holds another description than the parties were shown.
     #[error("the blob describes another route than the object's header")]
     Description,
+    /// It has a format that came after this program. No peer erred: this member read it before, and runs an older program now.
+    #[error("the route has format {0}, which this program does not read")]
+    Format(u16),
 }
 
 /// Opens a blob. `Ok(None)`: the route is not exported to the receiver.
@@ -529,7 +586,11 @@ pub fn open(
     }
     let plain = seal::open(LABEL_BLOB, &key, &handle.0, blob).map_err(|_| OpenError::Key)?;
     let mut r = Reader::new(&plain);
-    let description: Description = wire::decode(r.blob(MAX_BLOB)?)?;
+    let described = r.blob(MAX_BLOB)?;
+    if let Some(format) = described.first().map(|octet| u16::from(*octet)).filter(|format| *format > Format::NEWEST) {
+        return Err(OpenError::Format(format));
+    }
+    let description: Description = wire::decode(described)?;
     if description.handle(exchange) != *handle || !matches!(description.kind, Kind::Announce { .. }) {
         return Err(OpenError::Description);
     }

@@ -886,7 +886,8 @@ mod tests {
     fn entry(slot: u32, version: u64, width: u32) -> ObjectEntry {
         let prefixes = vec![Nlri::new(format!("20.{slot}.{version}.0/24").parse().expect("a prefix"))];
         let kind = Kind::Announce { prefixes };
-        let description = Description { slot, set: 1, epoch: 1, version, salt: [7; 32], kind };
+        let description =
+            Description { format: object::Format::default(), slot, set: 1, epoch: 1, version, salt: [7; 32], kind };
         let handle = description.handle("test");
         let key = SigningKey::from_seed(&Secret::new([1; 32]));
         let header = Arc::new(Header::sign("test", description, [0; 32], [Commitment([0; 32]); 2], &key));

@@ -11,9 +11,10 @@ use wayleave_crypto::hash::hash;
 use wayleave_crypto::seal;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::frames::{FromMember, PROTOCOL, SessionId};
+use wayleave_route_server::frames::{FromMember, SessionId};
 use wayleave_route_server::member::{Alarm, MemberEvent};
-use wayleave_route_server::object::{self, Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::versions::{Speaks, VERSIONS};
 
 use super::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Sim, Tamper, member_key};
 
@@ -36,7 +37,7 @@ impl Recorded {
     #[must_use]
     pub fn shape(&self) -> Shape {
         let kind = self.bytes.first().copied().unwrap_or(0);
-        let is_holding = matches!((self.from, kind), (Node::Member(_), 6 | 9 | 10));
+        let is_holding = matches!((self.from, kind), (Node::Member(_), 6 | 9 | 11));
         Shape { from: self.from, to: self.to, at: self.at, kind, len: if is_holding { 0 } else { self.bytes.len() } }
     }
 }
@@ -270,21 +271,30 @@ impl Forger {
         hash("wayleave/lab/forger/v1", &[&u64::from(self.slot).to_be_bytes(), &self.drawn.to_be_bytes()])
     }
 
-    /// A hello on both links.
+    /// A hello on both links, and what begins the session.
     pub fn greet(&mut self, sim: &mut Sim, select_best: bool) -> SessionId {
         let session = *self.random().first_chunk().expect("16 of 32");
         for party in PARTIES {
             sim.inject(Node::Member(self.slot), party, &self.hello(session, select_best));
+            sim.inject(Node::Member(self.slot), party, &begin());
         }
         sim.inject(Node::Member(self.slot), PARTIES[0], &FromMember::holds_nothing().encode());
         session
+    }
+
+    /// A hello, and what begins its session, on one link.
+    pub fn greet_one(&self, sim: &mut Sim, party: Node, session: SessionId) {
+        sim.inject(Node::Member(self.slot), party, &self.hello(session, true));
+        sim.inject(Node::Member(self.slot), party, &begin());
     }
 
     /// A hello.
     #[must_use]
     pub fn hello(&self, session: SessionId, select_best: bool) -> Vec<u8> {
         let exchange = EXCHANGE.to_owned();
-        FromMember::Hello { protocol: PROTOCOL, exchange, slot: self.slot, session, select_best }.encode()
+        let Speaks { versions, formats } = Speaks::default();
+        let later = Vec::new();
+        FromMember::Hello { versions, exchange, slot: self.slot, session, select_best, formats, later }.encode()
     }
 
     /// A valid draft of the next version, exported to all members of `sim`.
@@ -310,7 +320,15 @@ impl Forger {
     pub fn describe(&mut self, sim: &Sim, kind: Kind) -> Description {
         self.version = self.version.saturating_add(1);
         let epoch = sim.party(PARTIES[0]).map_or(1, |party| party.status().epoch);
-        Description { slot: self.slot, set: sim.set.number, epoch, version: self.version, salt: self.random(), kind }
+        Description {
+            format: Format::default(),
+            slot: self.slot,
+            set: sim.set.number,
+            epoch,
+            version: self.version,
+            salt: self.random(),
+            kind,
+        }
     }
 
     /// A withdrawal.
@@ -355,6 +373,12 @@ impl Forger {
         sim.inject(Node::Member(self.slot), PARTIES[0], &object.to_one());
         sim.inject(Node::Member(self.slot), PARTIES[1], &object.to_two());
     }
+}
+
+/// Begins a session with parties that speak what this build does by default.
+#[must_use]
+pub fn begin() -> Vec<u8> {
+    FromMember::Begin { version: VERSIONS.highest, told: [VERSIONS; 2] }.encode()
 }
 
 fn seal_route(handle: &Handle, draft: &Draft, key: &Key128, signer: &SigningKey) -> Vec<u8> {

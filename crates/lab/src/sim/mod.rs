@@ -36,6 +36,7 @@ use wayleave_route_server::party::{
     Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError, StoredRecord,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::Speaks;
 
 use crate::sink::Sink;
 use costs::Costs;
@@ -171,6 +172,8 @@ pub struct Sim {
     pub files: BTreeMap<Node, Vec<u8>>,
     /// A party's own mode of export from its next start on, where it differs.
     pub exports: BTreeMap<Node, ExportMode>,
+    /// What a process speaks from its next start on, where it is not the default.
+    pub speaks: BTreeMap<Node, Speaks>,
     now: Now,
     /// Microseconds by which the wall clock was set forward.
     wall_ahead: u64,
@@ -231,6 +234,7 @@ impl Sim {
             operators: operator_keys(setup.seed).map(|key| key.verifying_key()),
             files: BTreeMap::new(),
             exports: BTreeMap::new(),
+            speaks: BTreeMap::new(),
             now: BEGIN,
             wall_ahead: 0,
             lives: 0,
@@ -334,6 +338,7 @@ impl Sim {
                     max_prefix_limit: 1_000_000,
                     budget: self.setup.budget,
                     epoch: self.setup.epoch,
+                    speaks: self.speaks.get(&node).copied().unwrap_or_default(),
                 };
                 let file = self.files.get(&node).cloned().unwrap_or_else(|| self.directory.encode());
                 let party = Party::new(config, &seed, &file, stored, self.now)?;
@@ -357,6 +362,7 @@ impl Sim {
                     lab: true,
                     accept_as_set: false,
                     validates: false, // set with the attestation that `MemberProxy::new` gets
+                    speaks: self.speaks.get(&node).copied().unwrap_or_default(),
                 };
                 let policy = Box::new(self.policy(slot));
                 let key = member_key(self.setup.seed, slot);

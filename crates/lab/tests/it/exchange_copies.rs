@@ -71,7 +71,8 @@ fn random(frames: &[Recorded], sender: Node) -> BTreeSet<Vec<u8>> {
                 }
                 FromMember::RankOne { row, seed, .. } => out.extend([row.to_vec(), seed.expose().to_vec()]),
                 FromMember::RankTwo { share, .. } => out.extend((share.len() >= BLOCK).then_some(share)),
-                FromMember::Holds { .. }
+                FromMember::Begin { .. }
+                | FromMember::Holds { .. }
                 | FromMember::Buckets { .. }
                 | FromMember::ObjectNames { .. }
                 | FromMember::InstanceNames { .. }

@@ -20,12 +20,16 @@ use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup};
 use wayleave_route_server::credit;
 use wayleave_route_server::digests::{Roots, Through};
 use wayleave_route_server::frames::{
-    BudgetLeft, Candidate, EngineStream, FromMember, PROTOCOL, PartyFrame, Refusal, SessionId, Tick, ToMember,
+    BudgetLeft, Candidate, EngineStream, FromMember, PartyFrame, Refusal, SessionId, Tick, ToMember,
 };
 use wayleave_route_server::member::{Alarm, MemberEvent, Suspect};
 use wayleave_route_server::object::{ExportMode, Handle};
 use wayleave_route_server::party::PartyEvent;
+use wayleave_route_server::versions::{FIRST, FORMATS, VERSIONS, Versions};
 
+/// A range that no build has, and one that is none.
+const NONE_OF_OURS: Versions = Versions { least: 900, highest: 901 };
+const CROSSED: Versions = Versions { least: 8, highest: 7 };
 const BAD: u32 = 0;
 const SEED: u64 = 700;
 
@@ -62,12 +66,15 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
     let rank_one =
         FromMember::RankOne { seq: u64::MAX, row: [0; 16], seed: wayleave_crypto::secret::Seed::new([0; 32]) }.encode();
     let ranks = [rank_one, rank_two];
-    let other = |exchange: &str, slot, protocol| {
-        let exchange = exchange.to_owned();
-        FromMember::Hello { protocol, exchange, slot, session, select_best: true }.encode()
+    let other = |exchange: &str, slot, versions| {
+        let (exchange, later) = (exchange.to_owned(), Vec::new());
+        FromMember::Hello { versions, exchange, slot, session, select_best: true, formats: FORMATS, later }.encode()
     };
+    let begins = |told| FromMember::Begin { version: FIRST, told }.encode();
     let mut flipped_bool = hello.clone();
-    *flipped_bool.last_mut().expect("it has bytes") = 2;
+    // Behind it are the range of formats and the count of what later versions add.
+    let at = flipped_bool.len() - 9;
+    flipped_bool[at] = 2;
     let roots = Roots { objects: [0; 16], instances: [0; 16] };
     let buckets = FromMember::Buckets {
         seq: 0,
@@ -85,10 +92,15 @@ fn bad_frames(exchange: &Exchange, forger: &mut Forger, party: usize) -> Vec<(&'
         ("half a hello", hello[..hello.len() / 2].to_vec(), After::Closed),
         ("a hello and a byte", [hello.clone(), vec![0]].concat(), After::Closed),
         ("a boolean of 2", flipped_bool, After::Closed),
-        ("a hello for another slot", other(EXCHANGE, 1, PROTOCOL), After::Closed),
-        ("a hello for a slot that is none", other(EXCHANGE, u32::MAX, PROTOCOL), After::Closed),
-        ("a hello for another exchange", other("other-ix", BAD, PROTOCOL), After::Closed),
-        ("a hello of another version", other(EXCHANGE, BAD, PROTOCOL + 1), After::Closed),
+        ("a hello for another slot", other(EXCHANGE, 1, VERSIONS), After::Closed),
+        ("a hello for a slot that is none", other(EXCHANGE, u32::MAX, VERSIONS), After::Closed),
+        ("a hello for another exchange", other("other-ix", BAD, VERSIONS), After::Closed),
+        ("a hello of another version", other(EXCHANGE, BAD, NONE_OF_OURS), After::Closed),
+        ("a hello whose least version is above its highest", other(EXCHANGE, BAD, CROSSED), After::Closed),
+        ("a hello of version 6", [&[1, 0, 6, 0, 0, 0, 6][..], b"sim-ix", &[0; 21]].concat(), After::Closed),
+        ("the same of an exchange without a name", [&[1, 0, 6, 0, 0, 0, 0][..], &[0; 21]].concat(), After::Closed),
+        ("a session that has begun", begins([VERSIONS; 2]), After::Closed),
+        ("a range of versions that ends before it begins", begins([CROSSED; 2]), After::Closed),
         ("half an object", submission[..submission.len() / 2].to_vec(), After::Closed),
         ("an object and a byte", [submission.clone(), vec![0]].concat(), After::Closed),
         ("an object with a count of 2^32 - 1", [vec![submission[0]], vec![255; 600]].concat(), After::Closed),
@@ -151,8 +163,7 @@ fn bring_to(state: State, party: Node) -> (Exchange, Forger) {
     match state {
         State::BeforeHello => {}
         State::HelloOnOneLink => {
-            let hello = forger.hello([1; 16], true);
-            exchange.sim.inject(Node::Member(BAD), party, &hello);
+            forger.greet_one(&mut exchange.sim, party, [1; 16]);
         }
         State::Synced | State::RankingAwaited => {
             forger.greet(&mut exchange.sim, true);
@@ -214,12 +225,12 @@ fn a_members_bad_frame_ends_its_own_link_in_every_state() {
 fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
     let tick = |tick: Tick| ToMember::Tick(Box::new(tick)).encode();
     let part = |bytes: Vec<u8>, last| ToMember::Part { last, bytes }.encode();
-    let welcome = |protocol, session| {
+    let welcome = |versions, session| {
         let set = [].into();
         let export = ExportMode::Direct;
         let budget = BudgetLeft::default();
         ToMember::Welcome {
-            protocol,
+            versions,
             session,
             epoch: 1,
             high_water: 0,
@@ -227,7 +238,9 @@ fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
             export,
             max_blob: 8192,
             budget,
+            format: FORMATS.highest,
             set,
+            later: Vec::new(),
         }
         .encode()
     };
@@ -238,8 +251,8 @@ fn bad_for_a_member() -> Vec<(&'static str, Vec<u8>)> {
         ("a tick and a byte", [tick(Tick::default()), vec![0]].concat()),
         ("half a tick", tick(Tick { seq: 1 << 60, ..Tick::default() })[..20].to_vec()),
         ("a tick with a count of 2^32 - 1", [vec![3], vec![1; 41], vec![255; 400]].concat()),
-        ("a welcome to another session", welcome(PROTOCOL, [0; 16])),
-        ("a welcome of another version", welcome(PROTOCOL + 1, [0; 16])),
+        ("a welcome to another session", welcome(VERSIONS, [0; 16])),
+        ("a welcome of another version", welcome(NONE_OF_OURS, [0; 16])),
         ("a renewal that nobody signed", ToMember::Renew { epoch: u64::MAX, set: vec![1; 99].into() }.encode()),
         ("a refusal without a reason", vec![5, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
         ("a part within a part", part(part(vec![6], true), true)),
@@ -350,14 +363,14 @@ fn a_refusal_of_nothing_delays_the_first_announcement_and_no_more() {
 /// Frames that party 2 may get from one who plays party 1, or the other way round.
 fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
     let from_number = if to == PARTIES[0] { 2 } else { 1 };
-    let hello = |protocol, exchange: &str, party, seq| {
+    let hello = |versions, exchange: &str, party, seq| {
         let exchange = exchange.to_owned();
         let set = [].into();
         let (epoch, export) = (1, ExportMode::Direct);
         let (nonce, tick_ms, max_blob) = ([3; 16], 0, 8192);
         let (stored, agreed) = (0, 0);
         PartyFrame::Hello {
-            protocol,
+            versions,
             exchange,
             party,
             nonce,
@@ -369,10 +382,11 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
             max_blob,
             stored,
             agreed,
+            later: Vec::new(),
         }
         .encode()
     };
-    let good = hello(PROTOCOL, EXCHANGE, from_number, 0);
+    let good = hello(VERSIONS, EXCHANGE, from_number, 0);
     let engine = |stream, step| PartyFrame::Engine { stream, step, bytes: vec![] }.encode();
     let refill = |demand| PartyFrame::Refill { demand }.encode();
     vec![
@@ -381,11 +395,12 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         ("type 255 and zeros", [vec![255], vec![0; 1 << 20]].concat()),
         ("half a hello", good[..good.len() / 2].to_vec()),
         ("a hello and a byte", [good, vec![0]].concat()),
-        ("a hello of another version", hello(PROTOCOL + 1, EXCHANGE, from_number, 0)),
-        ("a hello of another exchange", hello(PROTOCOL, "other-ix", from_number, 0)),
-        ("a hello of the same party", hello(PROTOCOL, EXCHANGE, 3 - from_number, 0)),
-        ("a hello of a third party", hello(PROTOCOL, EXCHANGE, 3, 0)),
-        ("a hello with the highest batch", hello(PROTOCOL, EXCHANGE, from_number, u64::MAX)),
+        ("a hello of another version", hello(NONE_OF_OURS, EXCHANGE, from_number, 0)),
+        ("a hello whose least version is above its highest", hello(CROSSED, EXCHANGE, from_number, 0)),
+        ("a hello of another exchange", hello(VERSIONS, "other-ix", from_number, 0)),
+        ("a hello of the same party", hello(VERSIONS, EXCHANGE, 3 - from_number, 0)),
+        ("a hello of a third party", hello(VERSIONS, EXCHANGE, 3, 0)),
+        ("a hello with the highest batch", hello(VERSIONS, EXCHANGE, from_number, u64::MAX)),
         ("an inventory with a count of 2^32 - 1", [vec![2], vec![255; 600]].concat()),
         ("a go for nothing", PartyFrame::Go { seq: 7 }.encode()),
         ("an acceptance of nothing", PartyFrame::Accept { seq: 7, view: [0; 32] }.encode()),

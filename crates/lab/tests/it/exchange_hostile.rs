@@ -187,13 +187,12 @@ fn played(sim: &mut Sim) -> (Forger, SessionId) {
 
 /// Connects again if the parties have closed its links.
 fn come_back(sim: &mut Sim, forger: &mut Forger) -> bool {
-    let hello = forger.hello([9; 16], true);
     let is_up = PARTIES.iter().all(|party| sim.has_link(Node::Member(BAD), *party));
     if !is_up {
         sim.play_member(BAD);
         sim.run_for(Duration::from_millis(1));
         for party in PARTIES {
-            sim.inject(Node::Member(BAD), party, &hello);
+            forger.greet_one(sim, party, [9; 16]);
         }
     }
     !is_up

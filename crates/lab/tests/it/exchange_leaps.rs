@@ -177,7 +177,7 @@ fn what_a_member_says_that_it_took_stops_nobody(export: ExportMode) {
         let forger = Forger::new(77, LIAR);
         exchange.sim.run_for(Duration::from_millis(10));
         for party in PARTIES {
-            exchange.sim.inject(Node::Member(LIAR), party, &forger.hello([7; 16], true));
+            forger.greet_one(&mut exchange.sim, party, [7; 16]);
         }
         let seq = (now.max(1_767_225_600) + years * YEAR.as_secs()) * 1_000_000 + 999_999;
         let (roots, through) = (Roots { objects: [1; 16], instances: [2; 16] }, Through { objects: 0, results: 0 });

@@ -308,11 +308,23 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
         exchange.sim.tamper = Some(once(move |from, _, bytes| match (from == PARTIES[1], PartyFrame::decode(bytes)) {
             (
                 true,
-                Ok(PartyFrame::Hello { protocol, exchange, party, nonce, seq, set, tick_ms, export, max_blob, .. }),
+                Ok(PartyFrame::Hello {
+                    versions,
+                    exchange,
+                    party,
+                    nonce,
+                    seq,
+                    set,
+                    tick_ms,
+                    export,
+                    max_blob,
+                    later,
+                    ..
+                }),
             ) => {
                 let (stored, agreed) = (0, 0);
                 let hello = PartyFrame::Hello {
-                    protocol,
+                    versions,
                     exchange,
                     party,
                     nonce,
@@ -324,6 +336,7 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
                     max_blob,
                     stored,
                     agreed,
+                    later,
                 };
                 Some(FrameAction::Change(hello.encode()))
             }

@@ -72,11 +72,30 @@ fn show(parties: Vec<Node>, slot: u32, set: Vec<u8>) -> wayleave_lab::sim::Tampe
         }
         let changed = match ToMember::decode(bytes) {
             Ok(ToMember::Welcome {
-                protocol, session, epoch, high_water, tick_ms, export, max_blob, budget, ..
-            }) => {
-                let set = set.clone().into();
-                ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, budget, set }
-            }
+                versions,
+                session,
+                epoch,
+                high_water,
+                tick_ms,
+                export,
+                max_blob,
+                budget,
+                format,
+                later,
+                ..
+            }) => ToMember::Welcome {
+                versions,
+                session,
+                epoch,
+                high_water,
+                tick_ms,
+                export,
+                max_blob,
+                budget,
+                format,
+                set: set.clone().into(),
+                later,
+            },
             Ok(ToMember::Renew { epoch, .. }) => ToMember::Renew { epoch, set: set.clone().into() },
             _ => return FrameAction::Pass,
         };

@@ -16,7 +16,7 @@ use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, Sim, member_key};
 use wayleave_route_server::credit;
 use wayleave_route_server::frames::{FromMember, PartyFrame, Refusal, Tick, ToMember};
 use wayleave_route_server::member::MemberEvent;
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Handle, Header, Kind, MAX_PREFIXES};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Handle, Header, Kind, MAX_PREFIXES};
 use wayleave_route_server::object_table::{ObjectEntry, ObjectTable, Part};
 use wayleave_route_server::party::{Budget, PartyEvent};
 
@@ -491,8 +491,15 @@ fn operations_cost_what_the_table_says() {
     use std::hint::black_box;
     let key = member_key(1, 0);
     let prefixes = vec![nlri("20.0.0.0/16")];
-    let description =
-        Description { slot: 0, set: 1, epoch: 1, version: 1, salt: [7; 32], kind: Kind::Announce { prefixes } };
+    let description = Description {
+        format: Format::default(),
+        slot: 0,
+        set: 1,
+        epoch: 1,
+        version: 1,
+        salt: [7; 32],
+        kind: Kind::Announce { prefixes },
+    };
     let fresh = Fresh { key: [1; 16], seed: [2; 32], openings: [[3; 32], [4; 32]] };
     let (inside, row) = (long_route(0, 200).encode(), vec![true; 750]);
     let make =

@@ -179,9 +179,8 @@ fn a_member_whose_digests_lie_harms_itself_alone_and_is_named_where_it_shows() {
     exchange.sim.play_member(AWAY);
     let forger = Forger::new(900, AWAY);
     exchange.sim.run_for(Duration::from_millis(10));
-    let hellos = forger.hello([7; 16], true);
     for party in PARTIES {
-        exchange.sim.inject(Node::Member(AWAY), party, &hellos);
+        forger.greet_one(&mut exchange.sim, party, [7; 16]);
     }
     let own: Digest = [3; 16];
     let roots = Roots { objects: [1; 16], instances: [2; 16] };
@@ -229,7 +228,7 @@ fn a_member_that_says_that_it_took_a_batch_to_come_is_named_and_cut_off() {
     exchange.sim.play_member(AWAY);
     let forger = Forger::new(900, AWAY);
     exchange.sim.run_for(Duration::from_millis(10));
-    exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &forger.hello([7; 16], true));
+    forger.greet_one(&mut exchange.sim, PARTIES[0], [7; 16]);
     let roots = Roots { objects: [1; 16], instances: [2; 16] };
     let holds = FromMember::Holds { seq: u64::MAX, through: NEVER, epoch: 1, roots, own: [0; 16] };
     exchange.sim.inject(Node::Member(AWAY), PARTIES[0], &holds.encode());
@@ -301,7 +300,7 @@ fn members_that_left_one_party_keep_no_place_from_those_that_come_back() {
         exchange.sim.play_member(slot);
         exchange.sim.run_for(Duration::from_millis(10));
         for party in PARTIES {
-            exchange.sim.inject(member, party, &forger.hello([7; 16], true));
+            forger.greet_one(&mut exchange.sim, party, [7; 16]);
         }
         let holds = FromMember::Holds { seq: 0, through: NEVER, epoch: 1, roots, own: [3; 16] };
         exchange.sim.inject(member, PARTIES[0], &holds.encode());

@@ -31,6 +31,7 @@ mod exchange_size;
 mod exchange_slow;
 mod exchange_speakers;
 mod exchange_sync;
+mod exchange_upgrade;
 mod exchange_withdrawn;
 mod layout;
 mod real_routers;

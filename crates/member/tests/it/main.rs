@@ -20,6 +20,7 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_member::{AttestationConfig, Input, MemberProxy, Output};
 use wayleave_route_server::member::MemberConfig;
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::Speaks;
 
 const NOW: Now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_700_000_000_000_000) };
 const ASN: Asn = Asn(65_001);
@@ -65,6 +66,7 @@ fn proxy(attestation: Option<AttestationConfig>) -> MemberProxy {
         lab: true,
         accept_as_set: false,
         validates: false,
+        speaks: Speaks::default(),
     };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
     MemberProxy::new(config, Box::new(policy), SigningKey::from_seed(&seed(2)), &seed(4), &[], attestation, NOW)

@@ -9,7 +9,9 @@ use wayleave_core::wire::{Wire, Writer};
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::MAX_SLOTS;
-use wayleave_route_server::object::{Description, ExportMode, Fresh, Kind, Sealed, announce, blob_hash, expand, open};
+use wayleave_route_server::object::{
+    Description, ExportMode, Format, Fresh, Kind, Sealed, announce, blob_hash, expand, open,
+};
 
 use crate::report::{Report, seconds};
 
@@ -69,7 +71,7 @@ impl Announced {
 fn description(number: u64) -> Description {
     let prefix = Prefix::truncated([203, 0, 113, 0].into(), 24).expect("24 bits fit");
     let kind = Kind::Announce { prefixes: vec![Nlri::new(prefix)] };
-    Description { slot: 1, set: 1, epoch: 1, version: number + 1, salt: [9; 32], kind }
+    Description { format: Format::default(), slot: 1, set: 1, epoch: 1, version: number + 1, salt: [9; 32], kind }
 }
 
 /// Two of three members may have it.

@@ -8,6 +8,7 @@
 //! - The router's UPDATEs, its session and its End-of-RIB change the routes.
 //! - The parties' inventories, confirmations and refusals, and the end of a session, change what is known of the parties
 //!   (`announce/inventory.rs`).
+//! - A format that not all members read any more has everything announced again, in a lower one (`announce/repeats.rs`).
 //! - A new policy or member set makes the decision who may have a route again, for all routes alike
 //!   (`announce/repeats.rs`). A larger member set sends columns at once (`announce/columns.rs`).
 //!
@@ -82,6 +83,8 @@ pub(super) struct Context<'a> {
     pub(super) export: ExportMode,
     /// Octets of the largest blob that both parties take.
     pub(super) max_blob: u32,
+    /// The format in which objects are made.
+    pub(super) format: u16,
     /// Whether both parties can be sent another object, of any size. It holds for one object.
     pub(super) has_credit: bool,
     pub(super) rng: &'a mut Rng,
@@ -123,6 +126,8 @@ struct RouterRoute {
 /// What was last announced to the parties for a prefix; the attributes as the router sent them.
 struct AnnouncedRoute {
     version: u64,
+    /// The format of its object.
+    format: u16,
     attributes: Attributes,
     exported: ExportSet,
 }

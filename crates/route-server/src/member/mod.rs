@@ -30,7 +30,7 @@ use crate::credit::{self, Receiving, Sending};
 use crate::digests::{BucketSet, InstanceHash};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{
-    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, PROTOCOL, Refusal, Rejection, Seq, SessionId, Tick, ToMember,
+    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, Refusal, Rejection, Seq, SessionId, Tick, ToMember,
 };
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::leaps::{Heard, is_epoch_leap, is_leap};
@@ -40,6 +40,7 @@ use crate::policy::Policy;
 use crate::policy::validate::{Martians, RouteRules};
 use crate::rng::Rng;
 use crate::schedule::Schedule;
+use crate::versions::{self, Speaks, Versions};
 
 pub use status::{
     Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnBudget, OwnRoute, Reason, Suspect,
@@ -89,6 +90,8 @@ pub struct MemberConfig {
     /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
     /// unattested. `wayleave_member::MemberProxy` sets this.
     pub validates: bool,
+    /// What it speaks.
+    pub speaks: Speaks,
 }
 
 impl MemberConfig {
@@ -230,10 +233,16 @@ pub struct Member {
     links: [Option<LinkId>; 2],
     session: Option<SessionId>,
     welcomed: [bool; 2],
+    /// The version of the session, from its beginning on: once both parties have welcomed this member.
+    version: Option<u16>,
+    /// The versions that each party says it speaks.
+    told: [Option<Versions>; 2],
     /// How each party says that policy and key are multiplied.
     exports: [Option<ExportMode>; 2],
     /// Octets of the largest blob that each party takes.
     max_blobs: [u32; 2],
+    /// The highest format of objects that each party says all members read.
+    formats: [u16; 2],
     /// What may be sent to each party, and what each may send, while its link is up.
     sending: [Option<Sending>; 2],
     receiving: [Receiving; 2],
@@ -322,6 +331,7 @@ impl Member {
     ) -> Self {
         // Also under operators that the configuration does not name (any more): what the parties show may go on from it.
         let directory = stored_directory(stored).map(Arc::new);
+        let config_formats = config.speaks.formats.highest;
         let mut member = Self {
             directory,
             presented: [None, None],
@@ -334,8 +344,11 @@ impl Member {
             links: [None; 2],
             session: None,
             welcomed: [false; 2],
+            version: None,
+            told: [None; 2],
             exports: [None; 2],
             max_blobs: [u32::MAX; 2],
+            formats: [config_formats; 2],
             sending: [None, None],
             receiving: [Receiving::new(credit::TO_MEMBER), Receiving::new(credit::TO_MEMBER)],
             parts: [Vec::new(), Vec::new()],
@@ -452,13 +465,16 @@ impl Member {
         self.event(MemberEvent::Alarm(alarm));
     }
 
-    /// Sends a frame, if the session has begun: the first frame on a link is the hello, which waits for both links. Where there is
+    /// Sends a frame, if there is a session: the first frame on a link is the hello, which waits for both links, and the second begins
+    /// the session, which waits for both welcomes. Where there is
     /// no credit for it, it is left out, and what follows is as if it had come too late: whoever
     /// makes long frames asks [`Member::has_credit`] first.
     fn send(&mut self, party: PartyNumber, frame: &FromMember) {
         let number = index(party);
         let (Some(link), Some(sending)) = (self.links[number], &mut self.sending[number]) else { return };
-        if self.session.is_none() {
+        let is_greeting =
+            matches!(frame, FromMember::Hello { .. } | FromMember::Begin { .. } | FromMember::Credit { .. });
+        if self.session.is_none() || (self.version.is_none() && !is_greeting) {
             return;
         }
         let bytes = frame.encode();
@@ -502,16 +518,39 @@ impl Member {
             self.session = Some(session);
             for party in [PartyNumber::One, PartyNumber::Two] {
                 let hello = FromMember::Hello {
-                    protocol: PROTOCOL,
+                    versions: self.config.speaks.versions,
                     exchange: self.config.exchange.clone(),
                     slot: self.config.slot,
                     session,
                     select_best: self.config.select_best,
+                    formats: self.config.speaks.formats,
+                    later: Vec::new(),
                 };
                 self.send(party, &hello);
             }
-            self.send_held();
         }
+    }
+
+    /// Begins the session once both parties have welcomed this member, in the highest version that all three speak.
+    fn begin(&mut self, now: Now) {
+        let (Some(_), None, [Some(one), Some(two)]) = (self.session, self.version, self.told) else { return };
+        let Some(version) = versions::common(&[self.config.speaks.versions, one, two]) else {
+            return self.versions_differ([one, two], now);
+        };
+        self.version = Some(version);
+        for party in [PartyNumber::One, PartyNumber::Two] {
+            self.send(party, &FromMember::Begin { version, told: [one, two] });
+        }
+        self.send_held();
+    }
+
+    /// There is no version that this member and both parties speak.
+    fn versions_differ(&mut self, parties: [Versions; 2], now: Now) {
+        let [one, two] = parties;
+        let ours = self.config.speaks.versions;
+        let reason = format!("party 1 speaks version {one} of the protocol, party 2 {two} and this proxy {ours}");
+        self.event(MemberEvent::NoVersion { parties, ours });
+        self.close_all(&reason, now);
     }
 
     /// One link failed: the session ends, and the other link is closed to be connected again with it.
@@ -535,6 +574,8 @@ impl Member {
 
     fn end_session(&mut self, now: Now) {
         let was_up = std::mem::take(&mut self.welcomed) == [true; 2];
+        self.version = None;
+        self.told = [None; 2];
         self.exports = [None; 2];
         self.parts = [Vec::new(), Vec::new()];
         self.synced = false;
@@ -542,6 +583,7 @@ impl Member {
         self.ahead = None;
         self.deferred = None;
         self.max_blobs = [u32::MAX; 2];
+        self.formats = [self.config.speaks.formats.highest; 2];
         self.epoch = 0;
         self.epochs = [0; 2];
         self.clear_halves();
@@ -639,14 +681,30 @@ impl Member {
     }
 
     fn on_whole_frame(&mut self, party: PartyNumber, bytes: &[u8], now: Now) {
-        match ToMember::decode(bytes) {
+        match ToMember::decode_in(self.version.unwrap_or(versions::FIRST), bytes) {
             Err(error) => {
                 let kind = bytes.first().copied().unwrap_or_default();
                 self.fail(party, format!("malformed frame {kind:#04x}: {error}"), now);
             }
-            Ok(ToMember::Welcome { protocol, session, epoch, high_water, tick_ms, export, max_blob, budget, set }) => {
-                if protocol != PROTOCOL || Some(session) != self.session {
-                    self.fail(party, "a welcome for another session or protocol version".to_owned(), now);
+            Ok(ToMember::Welcome {
+                versions: theirs,
+                session,
+                epoch,
+                high_water,
+                tick_ms,
+                export,
+                max_blob,
+                budget,
+                format,
+                set,
+                later: _,
+            }) => {
+                if Some(session) != self.session || self.welcomed[index(party)] {
+                    self.fail(party, "a welcome for another session, or a second one".to_owned(), now);
+                    return;
+                }
+                if versions::common(&[theirs, self.config.speaks.versions]).is_none() {
+                    self.fail(party, versions::nothing_common(theirs, self.config.speaks.versions), now);
                     return;
                 }
                 // Before anything of it is kept: versions up to the one that it names are used no more, over all restarts.
@@ -659,9 +717,11 @@ impl Member {
                     return;
                 }
                 self.welcomed[index(party)] = true;
+                self.told[index(party)] = Some(theirs);
                 self.tick = Duration::from_millis(u64::from(tick_ms));
                 self.exports[index(party)] = Some(export);
                 self.max_blobs[index(party)] = max_blob;
+                self.formats[index(party)] = format;
                 if party == PartyNumber::One {
                     self.budget = Some(budget);
                 }
@@ -677,8 +737,16 @@ impl Member {
                     self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });
                 }
                 self.on_renew(party, epoch, &set, now);
+                self.begin(now);
+                self.formats_changed();
             }
             Ok(ToMember::Rejected { why: why @ Rejection::Removed { .. } }) => self.rejected(party, why, now),
+            Ok(ToMember::Rejected { why: why @ Rejection::Told { .. } }) if self.version.is_some() => {
+                self.rejected(party, why, now);
+            }
+            Ok(_) if self.version.is_none() && self.welcomed[index(party)] => {
+                self.fail(party, "a frame before the session has begun".to_owned(), now);
+            }
             Ok(ToMember::Rejected { why }) if !self.welcomed[index(party)] && self.session.is_some() => {
                 self.rejected(party, why, now);
             }
@@ -712,7 +780,25 @@ impl Member {
             Ok(ToMember::Compare | ToMember::NameObjects { .. } | ToMember::NameInstances { .. }) => {
                 self.fail(party, "a frame that only party 1 sends".to_owned(), now);
             }
+            Ok(ToMember::Format { format }) => {
+                self.formats[index(party)] = format;
+                self.formats_changed();
+            }
+            #[cfg(feature = "next-version")]
+            Ok(ToMember::Begun { .. }) => {}
             Ok(ToMember::Credit { .. }) => self.fail(party, "a grant of credit in a part".to_owned(), now),
+        }
+    }
+
+    /// The format in which this member announces: the highest that it reads, and all others do as both parties say.
+    pub(in crate::member) fn format(&self) -> u16 {
+        self.formats.into_iter().fold(self.config.speaks.formats.highest, u16::min)
+    }
+
+    /// What was announced in a format that not all members read any more is announced again.
+    fn formats_changed(&mut self) {
+        if self.version.is_some() {
+            self.announcements.repeat_above(self.format(), &self.policy);
         }
     }
 
@@ -974,6 +1060,32 @@ impl Member {
 pub fn stored_directory(stored: &[StoredRecord]) -> Option<Directory> {
     let record = stored.iter().find(|record| record.key == SET_KEY)?;
     Directory::decode(&record.value).ok()
+}
+
+/// The format of a member's store that this program writes, which is the first one: it has no record of it.
+const STORE_FORMAT: u64 = 1;
+
+/// Why a member cannot start with its store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error(
+        "the store has format {found}, and this program reads up to {STORE_FORMAT}: a newer release of Wayleave wrote it; run that release, or move the store away and start again: this proxy then believes the member set that both parties show it, and learns from them which versions of its slot are used"
+    )]
+    Newer { found: u64 },
+    #[error("the store does not say which format it has; it is damaged, or no member's: move it away and start again")]
+    Damaged,
+}
+
+/// Whether this program reads a member's store.
+///
+/// # Errors
+/// It was written by a newer program, and is left as it is.
+pub fn check_store(stored: &[StoredRecord]) -> Result<(), StoreError> {
+    match crate::party::format_of(stored) {
+        Some(found) if found > STORE_FORMAT => Err(StoreError::Newer { found }),
+        Some(_) => Ok(()),
+        None => Err(StoreError::Damaged),
+    }
 }
 
 /// Whom the member trusts to say who is a member.

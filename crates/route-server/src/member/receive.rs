@@ -579,6 +579,11 @@ impl Member {
         let opened = object::open(&self.config.exchange, one.epoch, &handle, [&one.share, &two.share], blob);
         let opened = match opened {
             Ok(None) => return Ok(None),
+            Ok(Some(opened)) if !self.config.speaks.formats.include(opened.description.format.number()) => {
+                return Ok(None);
+            }
+            // Its announcer announces it again once it knows that not all members read it.
+            Err(OpenError::Format(_)) => return Ok(None),
             Ok(Some(opened)) => opened,
             Err(error @ OpenError::Key) => {
                 return Err(alarm(&error.to_string(), [both_parties(), vec![Suspect::Announcer(None)]].concat()));

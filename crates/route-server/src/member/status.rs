@@ -17,6 +17,7 @@ use crate::frames::{self, BudgetLeft, Candidate, Refusal};
 use crate::object::Handle;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
 use crate::policy::{Imported, Rejection};
+use crate::versions::Versions;
 
 /// Counts since start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
@@ -159,6 +160,13 @@ pub enum MemberEvent {
     ExportsDiffer {
         modes: [String; 2],
     },
+    /// There is no version of the protocol that both parties and this member speak: what each says.
+    NoVersion {
+        #[serde(serialize_with = "as_texts")]
+        parties: [Versions; 2],
+        #[serde(serialize_with = "as_text")]
+        ours: Versions,
+    },
     /// Party 1 went on without this member's ranking of a batch: its own order decides.
     RankingMissed {
         batch: u64,
@@ -176,6 +184,14 @@ pub enum MemberEvent {
     Stale {
         routes: usize,
     },
+}
+
+fn as_texts<S: serde::Serializer>(values: &[impl fmt::Display], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(ToString::to_string))
+}
+
+fn as_texts_if_any<S: serde::Serializer>(values: &[Option<Versions>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(|value| value.map(|value| value.to_string())))
 }
 
 fn as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
@@ -224,6 +240,16 @@ pub struct MemberStatus {
     pub further_slots: Vec<FurtherSlot>,
     /// The number of the member set in force; none before both parties have shown one.
     pub member_set: Option<u64>,
+    /// The versions of the protocol that this member speaks, those that each party said, and the one of the session.
+    #[serde(serialize_with = "as_text")]
+    pub protocol_versions: Versions,
+    #[serde(serialize_with = "as_texts_if_any")]
+    pub party_protocol_versions: [Option<Versions>; 2],
+    pub protocol_version: Option<u16>,
+    /// The formats of objects that it reads, and the one in which it announces.
+    #[serde(serialize_with = "as_text")]
+    pub formats: Versions,
+    pub format: u16,
     pub counters: MemberCounters,
 }
 
@@ -431,6 +457,11 @@ impl Member {
             verdicts: self.verdicts(),
             further_slots: self.further_slots(),
             member_set: self.set.as_ref().map(|set| set.number),
+            protocol_versions: self.config.speaks.versions,
+            party_protocol_versions: self.told,
+            protocol_version: self.version,
+            formats: self.config.speaks.formats,
+            format: self.format(),
             counters: self.counters.clone(),
         }
     }

@@ -56,6 +56,7 @@ impl Member {
             epoch: self.epoch,
             signing: &self.signing,
             export,
+            format: self.format(),
             max_blob: self.max_blobs[0].min(self.max_blobs[1]),
             has_credit,
             rng: &mut self.rng,

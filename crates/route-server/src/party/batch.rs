@@ -203,5 +203,7 @@ impl State {
         self.membership.adopt(next, self.env.now(), self.env.config.match_wait);
         let set = Box::new(self.membership.set().clone());
         self.env.emit(super::PartyOutput::Members(set));
+        // Slots that were removed count no more.
+        self.review_formats();
     }
 }

@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use wayleave_core::Instant;
+use wayleave_core::{Instant, wire};
 use wayleave_crypto::hash::hash;
 use wayleave_mpc::circuits::{SelectBest, export_all, select_best};
 use wayleave_mpc::{BitRows, Chunk, Demand, Evaluation, Pool, Program, Role, Rounds, SessionId, Setup, Step, Width};
 
 use super::supply::{MAX_CHUNK, SetupDone, SetupJob, Supply};
 use super::{LinkId, PartyNumber};
+use crate::versions::Versions;
 
 /// Bytes of correlations kept ahead of need: our own limit.
 const POOL_LIMIT: usize = 256 << 20;
@@ -44,9 +45,16 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// A session on `link`, bound to both parties' nonces; `seed` is fresh.
-    pub(super) fn new(number: PartyNumber, link: LinkId, [one, two]: [[u8; 16]; 2], seed: [u8; 32]) -> Self {
-        let id = hash("wayleave/route-server/engine/v1", &[&one, &two]);
+    /// A session on `link`, bound to both parties' nonces and to the versions that each says it speaks; `seed` is fresh.
+    pub(super) fn new(
+        number: PartyNumber,
+        link: LinkId,
+        [one, two]: [[u8; 16]; 2],
+        versions: [Versions; 2],
+        seed: [u8; 32],
+    ) -> Self {
+        let [of_one, of_two] = versions.map(|versions| wire::encode(&versions));
+        let id = hash("wayleave/route-server/engine/v2", &[&one, &two, &of_one, &of_two]);
         let id = SessionId(*id.first_chunk().expect("16 of 32 bytes"));
         let role = match number {
             PartyNumber::One => Role::Party1,
@@ -286,7 +294,7 @@ mod tests {
     impl Pair {
         fn new(seed: u64) -> Self {
             let nonces = [[1; 16], [2; 16]];
-            let engine = |number, own| Engine::new(number, 7, nonces, [own; 32]);
+            let engine = |number, own| Engine::new(number, 7, nonces, [crate::versions::VERSIONS; 2], [own; 32]);
             Self {
                 engines: [engine(PartyNumber::One, 3), engine(PartyNumber::Two, 4)],
                 setup: Default::default(),

@@ -71,7 +71,7 @@ impl Role for Follower {
             RoleEvent::PeerFrame(_) => return Err("a frame before the inventories were compared"),
             RoleEvent::PeerLinked => self.take_offered(party),
             RoleEvent::PeerGreeted => {
-                // Party 1 concludes from the inventory of party 2, which goes out at once.
+                // Party 1 concludes from the inventory of party 2, which goes out first of all.
                 self.inventory = Some((0, 0));
                 self.send_inventory(party);
             }

@@ -20,6 +20,7 @@ use super::reconcile::PeerHello;
 use super::{LinkId, PeerId};
 use crate::credit::{self, Receiving, Sending};
 use crate::frames::{InventoryRow, PART, PartyFrame, SessionId, Step, ToMember};
+use crate::versions::{self, Versions};
 
 /// Octets that a member may have on the way at this party when it gets the next slice of everything: our own limit.
 const SLICE_ROOM: u64 = 1 << 20;
@@ -33,13 +34,28 @@ const FRAME_PACE: u64 = 1024;
 /// For how long the status shows that a member spent more than its budget, or broke the protocol.
 const OVERSPENT_SHOWN: Duration = Duration::from_secs(60);
 
+/// What a member said in its hello.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Greeting {
+    pub session: SessionId,
+    pub select_best: bool,
+    pub versions: Versions,
+    /// The highest format of objects that its welcome says.
+    pub format: u16,
+}
+
 /// A member's link at this party.
 #[derive(Debug)]
 struct MemberLink {
     link: LinkId,
-    /// Set by the member's hello.
+    /// What its hello says.
+    greeting: Option<Greeting>,
+    /// Set once it has begun its session.
     session: Option<SessionId>,
     select_best: bool,
+    /// The version of the session, and what the member was told that party 1 and party 2 speak.
+    version: u16,
+    told: Option<[Versions; 2]>,
     /// Rankings missed in a row.
     missed: u32,
     /// When the last one was missed that was not due together with one before.
@@ -73,6 +89,8 @@ struct PeerParty {
     /// Whether the inventories have been compared.
     is_ready: bool,
     hello: Option<PeerHello>,
+    /// The version between the parties, from the hello on.
+    version: u16,
     nonce: [u8; 16],
     /// Rows of an inventory that comes in several frames.
     rows: Vec<InventoryRow>,
@@ -150,17 +168,42 @@ impl Links {
         self.members.contains_key(&slot)
     }
 
-    /// Whether the link is the slot's, and its member has said hello on it.
-    pub(super) fn is_greeted(&self, slot: u32, link: LinkId) -> bool {
+    /// What the slot's member said in its hello, if the link is the slot's and it has said hello on it.
+    pub(super) fn greeting_of(&self, slot: u32, link: LinkId) -> Option<Greeting> {
+        self.members.get(&slot).filter(|member| member.link == link)?.greeting
+    }
+
+    /// Whether the link is the slot's, and its member has begun its session on it.
+    pub(super) fn has_begun(&self, slot: u32, link: LinkId) -> bool {
         self.members.get(&slot).is_some_and(|member| member.link == link && member.session.is_some())
     }
 
-    /// The member's session, and whether it takes part in Select-Best; `None` before its hello.
+    /// The version of the member's session; before it has begun, the first, in which greetings are as in all others.
+    pub(super) fn version_of(&self, slot: u32) -> u16 {
+        self.members.get(&slot).map_or(versions::FIRST, |member| member.version)
+    }
+
+    /// The versions that the member said it speaks.
+    pub(super) fn versions_of(&self, slot: u32) -> Option<Versions> {
+        Some(self.members.get(&slot)?.greeting?.versions)
+    }
+
+    /// What the member was told that party 1 and party 2 speak, once it has begun its session.
+    pub(super) fn told_of(&self, slot: u32) -> Option<[Versions; 2]> {
+        self.members.get(&slot)?.told
+    }
+
+    /// Members that have said hello, whether or not they have begun a session.
+    pub(super) fn greeted(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().filter(|(_, member)| member.greeting.is_some()).map(|(slot, _)| *slot)
+    }
+
+    /// The member's session, and whether it takes part in Select-Best; `None` before it has begun it.
     pub(super) fn session_of(&self, slot: u32) -> Option<(SessionId, bool)> {
         self.members.get(&slot).and_then(|member| Some((member.session?, member.select_best)))
     }
 
-    /// Members that have said hello, by slot.
+    /// Members that have begun a session, by slot.
     pub(super) fn sessions(&self) -> impl Iterator<Item = (u32, SessionId, bool)> {
         self.members.iter().filter_map(|(slot, member)| Some((*slot, member.session?, member.select_best)))
     }
@@ -169,8 +212,11 @@ impl Links {
         self.all.insert(link, PeerId::Member(slot));
         let member = MemberLink {
             link,
+            greeting: None,
             session: None,
             select_best: false,
+            version: versions::FIRST,
+            told: None,
             missed: 0,
             missed_at: None,
             sending: Sending::new(credit::TO_MEMBER, now),
@@ -191,6 +237,7 @@ impl Links {
             link,
             is_ready: false,
             hello: None,
+            version: versions::FIRST,
             nonce,
             rows: Vec::new(),
             sending: Sending::new(credit::BETWEEN_PARTIES, now),
@@ -222,11 +269,19 @@ impl Links {
         std::mem::take(&mut self.departures)
     }
 
-    pub(super) fn greet(&mut self, slot: u32, session: SessionId, select_best: bool) -> bool {
+    pub(super) fn greet(&mut self, slot: u32, greeting: Greeting) -> bool {
         let Some(member) = self.members.get_mut(&slot) else { return false };
-        member.session = Some(session);
-        member.select_best = select_best;
+        member.greeting = Some(greeting);
         true
+    }
+
+    /// The member has begun its session. Returns the format of objects that its welcome said.
+    pub(super) fn begin(&mut self, slot: u32, version: u16, told: [Versions; 2]) -> Option<u16> {
+        let member = self.members.get_mut(&slot)?;
+        let greeting = member.greeting?;
+        (member.session, member.select_best) = (Some(greeting.session), greeting.select_best);
+        (member.version, member.told) = (version, Some(told));
+        Some(greeting.format)
     }
 
     /// The member has said what it holds, or that it wants everything.
@@ -301,10 +356,16 @@ impl Links {
         self.peer.as_ref()?.hello.as_ref()
     }
 
-    pub(super) fn set_peer_hello(&mut self, hello: PeerHello) {
+    /// `version`: the one between the parties.
+    pub(super) fn set_peer_hello(&mut self, hello: PeerHello, version: u16) {
         if let Some(peer) = &mut self.peer {
-            peer.hello = Some(hello);
+            (peer.hello, peer.version) = (Some(hello), version);
         }
+    }
+
+    /// The version between the parties; before the hello, the first.
+    pub(super) fn peer_version(&self) -> u16 {
+        self.peer.as_ref().map_or(versions::FIRST, |peer| peer.version)
     }
 
     /// Adds rows of the peer party's inventory.
@@ -368,8 +429,10 @@ impl Links {
     /// Sends a frame if the member is connected and there is credit for it.
     pub(super) fn offer(&mut self, env: &mut Env, slot: u32, frame: &ToMember) -> bool {
         let Some(member) = self.members.get_mut(&slot) else { return false };
-        // What was begun for the link before is none of this one's, which gets nothing before its welcome.
-        if member.session.is_none() && !matches!(frame, ToMember::Credit { .. } | ToMember::Rejected { .. }) {
+        // What was begun for the link before is none of this one's. It gets greetings alone before both ends know the version.
+        let is_greeting =
+            matches!(frame, ToMember::Welcome { .. } | ToMember::Credit { .. } | ToMember::Rejected { .. });
+        if member.session.is_none() && !is_greeting {
             return false;
         }
         let is_tick = matches!(frame, ToMember::Tick(_));

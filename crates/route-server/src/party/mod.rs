@@ -24,6 +24,7 @@ mod env;
 mod evaluation;
 mod export;
 mod follower;
+mod formats;
 mod lack;
 mod links;
 mod membership;
@@ -50,15 +51,17 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::VerifyingKey;
 
 use crate::directory::{ChainError, Directory, MemberSet, Succession, Trust};
-use crate::frames::{FromMember, PROTOCOL, PartyFrame, Refusal, Rejection, ToMember};
+use crate::frames::{FromMember, PartyFrame, Refusal, Rejection, ToMember};
 use crate::key_roles::{KeyRole, KeyRoles, SharedKey};
 use crate::object::{ExportMode, Kind};
 use crate::object_table::Part;
 use crate::rng::Rng;
+use crate::versions::{self, Speaks};
 
 pub use budget::Budget;
-pub use status::{Counters, MemberBudget, OlderStore, PartyEvent, PartyStatus, RouteView};
-pub use store::{Change, META, StoredRecord};
+pub use status::{Counters, MemberBudget, MemberSpeaks, OlderStore, PartyEvent, PartyStatus, RouteView};
+pub(crate) use store::format_of;
+pub use store::{Change, META, StoredRecord, TABLES};
 pub use supply::{SetupDone, SetupJob};
 
 use batches::Batches;
@@ -66,8 +69,9 @@ use compare::{HeldDigests, Holding};
 use engine::Engine;
 use env::Env;
 use follower::Follower;
+use formats::Formats;
 use lack::{Half, Named};
-use links::Links;
+use links::{Greeting, Links};
 use membership::Membership;
 use objects::Objects;
 use role::{Role, RoleEvent};
@@ -140,6 +144,8 @@ pub struct PartyConfig {
     pub budget: Budget,
     /// How long a recommendation counts at least, at party 1.
     pub epoch: Duration,
+    /// What it speaks.
+    pub speaks: Speaks,
 }
 
 /// What a driver gives a party.
@@ -210,12 +216,14 @@ impl Party {
         stored: Vec<StoredRecord>,
         now: Now,
     ) -> Result<Self, StartError> {
-        let loaded =
-            store::load((config.number, config.export), &config.exchange, stored).map_err(|_| StartError::Store)?;
+        let loaded = store::load((config.number, config.export), &config.exchange, stored)?;
         let (directory, older) = in_force(&config, members, loaded.set.as_deref())?;
         key_roles(&config, &directory)?;
         let (seq, tick) = (loaded.seq.max(now.unix.0), config.tick);
+        let speaks = config.speaks;
+        let formats = Formats::new(speaks.formats, loaded.formats, directory.set());
         let mut state = State {
+            formats,
             membership: Membership::new(directory, loaded.set.as_deref(), loaded.epoch.max(1)),
             links: Links::new(now.instant),
             objects: Objects::new(loaded.table, loaded.store),
@@ -223,9 +231,12 @@ impl Party {
             batches: Batches::new(seq, tick),
             env: Env::new(config, Rng::new(seed), now),
         };
-        if !loaded.outdated.is_empty() {
-            let objects = loaded.outdated.len() / 2;
-            state.persist(loaded.outdated);
+        // One write, before any other: a store is of one format, and its objects are of one mode.
+        let objects = loaded.outdated.len() / 2;
+        if !(loaded.migrated.is_empty() && loaded.outdated.is_empty()) {
+            state.persist([loaded.migrated, loaded.outdated].concat());
+        }
+        if objects > 0 {
             state.event(PartyEvent::OtherExport { objects });
         }
         state.end_leavers();
@@ -280,9 +291,6 @@ impl Party {
             self.tell(RoleEvent::PeerLinked);
         }
         self.state.link_up(link, peer, exporter);
-        if peer == PeerId::Party {
-            self.tell(RoleEvent::PeerGreeted);
-        }
     }
 
     fn frame(&mut self, link: LinkId, bytes: &[u8]) {
@@ -290,16 +298,18 @@ impl Party {
         state.env.counters.bytes_received += bytes.len() as u64;
         match state.links.peer_of(link) {
             None => {}
-            Some(PeerId::Member(slot)) => match FromMember::decode(bytes) {
+            Some(PeerId::Member(slot)) => match FromMember::decode_in(state.links.version_of(slot), bytes) {
                 // A grant is not counted, here as at its sender: otherwise two ends without credit could never grant any.
                 Ok(FromMember::Credit { limit }) => state.member_granted(slot, link, limit),
                 frame => match (state.links.count_from_member(&mut state.env, slot, bytes), frame) {
                     (Err(what), _) => state.bad_frame(Some(slot), link, what.to_owned()),
+                    (Ok(()), _) if state.shares_no_version(slot, link, bytes) => {}
                     (Ok(()), Ok(frame)) => self.member_frame(slot, link, frame),
                     (Ok(()), Err(error)) => state.bad_frame(Some(slot), link, malformed(bytes, error)),
                 },
             },
-            Some(PeerId::Party) => match PartyFrame::decode(bytes) {
+            Some(PeerId::Party) => match PartyFrame::decode_in(state.links.peer_version(), bytes) {
+                _ if let Some(what) = state.shares_no_version_with_peer(bytes) => state.bad_frame(None, link, what),
                 Ok(frame) => {
                     let counted = match &frame {
                         PartyFrame::Credit { .. } => Ok(()),
@@ -317,18 +327,14 @@ impl Party {
 
     fn member_frame(&mut self, slot: u32, link: LinkId, frame: FromMember) {
         let state = &mut self.state;
-        let greeted = state.links.is_greeted(slot, link);
+        let greeting = state.links.greeting_of(slot, link);
+        let has_begun = state.links.has_begun(slot, link);
         match (state.env.config.number, frame) {
-            (_, FromMember::Hello { .. }) if greeted => {
+            (_, FromMember::Hello { .. }) if greeting.is_some() => {
                 state.bad_frame(Some(slot), link, "a second hello".to_owned());
             }
-            (_, FromMember::Hello { protocol, exchange, slot: claimed, session, select_best }) => {
-                let rejected = if protocol != PROTOCOL {
-                    Some((
-                        Rejection::Protocol { ours: PROTOCOL },
-                        format!("it speaks version {protocol} of the protocol"),
-                    ))
-                } else if exchange != state.env.config.exchange {
+            (_, FromMember::Hello { versions, exchange, slot: claimed, session, select_best, formats, later: _ }) => {
+                let rejected = if exchange != state.env.config.exchange {
                     let ours = state.env.config.exchange.clone();
                     Some((Rejection::Exchange { ours }, "it names another exchange".to_owned()))
                 } else if claimed != slot {
@@ -349,14 +355,40 @@ impl Party {
                         state.send_to_member(slot, &ToMember::Rejected { why: Rejection::Removed { slot, set, by } });
                         state.close(link, "the member has left the exchange");
                     }
+                    None if !state.hear_formats(slot, formats) => {
+                        let ours = state.formats.highest();
+                        state.send_to_member(slot, &ToMember::Rejected { why: Rejection::Format { ours } });
+                        state.close(link, "it reads no format of objects in which other members announce");
+                    }
                     None => {
                         let budget = self.role.budget_of(state, slot).unwrap_or_default();
-                        state.welcome(slot, session, select_best, budget);
-                        self.tell(RoleEvent::MemberGreeted { slot, session, select_best });
+                        let format = state.formats.highest();
+                        state.welcome(slot, Greeting { session, select_best, versions, format }, budget);
                     }
                 }
             }
-            _ if !greeted => state.bad_frame(Some(slot), link, "a frame before hello".to_owned()),
+            (number, FromMember::Begin { version, told }) if let Some(greeting) = greeting.filter(|_| !has_begun) => {
+                let own = told[usize::from(number == PartyNumber::Two)];
+                if own != state.env.config.speaks.versions {
+                    let what = format!("it says that this party speaks version {own} of the protocol");
+                    state.bad_frame(Some(slot), link, what);
+                } else if Some(version) != versions::common(&[greeting.versions, told[0], told[1]]) {
+                    let what = format!(
+                        "a session of version {version}, which is not the highest that it and both parties speak"
+                    );
+                    state.bad_frame(Some(slot), link, what);
+                } else if state.begin(slot, version, told) {
+                    #[cfg(feature = "next-version")]
+                    if version >= 8 {
+                        state.send_to_member(slot, &ToMember::Begun { version });
+                    }
+                    let Greeting { session, select_best, .. } = greeting;
+                    self.tell(RoleEvent::MemberGreeted { slot, session, select_best });
+                }
+            }
+            _ if greeting.is_none() => state.bad_frame(Some(slot), link, "a frame before hello".to_owned()),
+            (_, FromMember::Begin { .. }) => state.bad_frame(Some(slot), link, "a session that has begun".to_owned()),
+            _ if !has_begun => state.bad_frame(Some(slot), link, "a frame before its session has begun".to_owned()),
             (PartyNumber::One, FromMember::SubmitOne { header, body }) => {
                 let part = body.map(|(share, blob)| Part::One { share, columns: Vec::new(), blob });
                 self.submit(slot, Arc::new(*header), part, None);
@@ -430,7 +462,7 @@ impl Party {
         state.links.note_heard(state.env.now());
         let taken = match frame {
             PartyFrame::Hello {
-                protocol,
+                versions,
                 exchange,
                 party,
                 nonce,
@@ -442,10 +474,11 @@ impl Party {
                 max_blob,
                 stored,
                 agreed,
+                later: _,
             } => {
                 let store = reconcile::StoreState { stored, agreed };
                 let hello = reconcile::PeerHello {
-                    protocol,
+                    versions,
                     exchange,
                     party,
                     nonce,
@@ -456,13 +489,19 @@ impl Party {
                     max_blob,
                     store,
                 };
-                state.peer_hello(hello, seq)
+                let taken = state.peer_hello(hello, seq);
+                if taken.is_ok() {
+                    self.tell(RoleEvent::PeerGreeted);
+                }
+                taken
             }
             PartyFrame::Credit { limit } => {
                 let granted = state.links.peer_granted(limit, state.env.now());
                 self.tell(RoleEvent::PeerGranted);
                 granted
             }
+            #[cfg(feature = "next-version")]
+            PartyFrame::Raised { version } if version == state.links.peer_version() => Ok(()),
             PartyFrame::Engine { stream, step, bytes } if state.peer_ready() => state.engine_frame(stream, step, bytes),
             frame => self.role.on(state, RoleEvent::PeerFrame(frame)),
         };
@@ -620,9 +659,13 @@ pub enum StartError {
     )]
     Diverges(u64),
     #[error(
-        "the store holds records of another version or party; move it away and start again: members announce their routes again"
+        "the store holds records of another party, or is damaged; move it away and start again: members announce their routes again"
     )]
     Store,
+    #[error(
+        "the store has format {found}, and this program reads up to {reads}: a newer release of Wayleave wrote it; run that release, or move the store away and start again: members announce their routes again"
+    )]
+    NewerStore { found: u64, reads: u64 },
 }
 
 impl Machine for Party {
@@ -649,6 +692,9 @@ impl Machine for Party {
         self.drop_silent_peer();
         self.state.links.note_stalled(now.instant);
         self.state.links.grant_due(&mut self.state.env);
+        if self.state.formats.rises_at().is_some_and(|at| now.instant >= at) {
+            self.state.review_formats();
+        }
         self.tell(RoleEvent::Sweep);
         self.advance();
     }
@@ -660,6 +706,6 @@ impl Machine for Party {
     fn deadline(&self) -> Option<Instant> {
         let progress = self.state.rounds.iter().filter_map(round::Round::progress_due).min();
         let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter();
-        all.chain(self.state.links.deadlines()).flatten().min()
+        all.chain(self.state.links.deadlines()).chain([self.state.formats.rises_at()]).flatten().min()
     }
 }

@@ -11,10 +11,11 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::state::State;
 use super::{OlderStore, PartyEvent, PartyNumber};
-use crate::frames::{Difference, MAX_TICK_MS, PROTOCOL, PartyFrame};
+use crate::frames::{Difference, MAX_TICK_MS, PartyFrame};
 use crate::leaps::{Heard, is_epoch_leap};
 use crate::object::ExportMode;
 use crate::object_table::Effects;
+use crate::versions::{self, Versions};
 
 /// Rows of one inventory frame, and of one frame of what follows from the inventories.
 pub(super) const CHUNK: usize = 16_384;
@@ -78,7 +79,7 @@ pub(super) struct StoreState {
 
 /// The peer party's hello.
 pub(super) struct PeerHello {
-    pub protocol: u16,
+    pub versions: Versions,
     pub exchange: String,
     pub party: u8,
     pub nonce: [u8; 16],
@@ -96,7 +97,7 @@ impl State {
         let Some(nonce) = self.links.peer_nonce() else { return };
         let (config, store) = (&self.env.config, self.objects.store());
         let hello = PartyFrame::Hello {
-            protocol: PROTOCOL,
+            versions: config.speaks.versions,
             exchange: config.exchange.clone(),
             party: config.number.into(),
             nonce,
@@ -108,6 +109,7 @@ impl State {
             max_blob: config.max_blob,
             stored: store.stored,
             agreed: store.agreed,
+            later: Vec::new(),
         };
         self.send_to_peer(&hello);
     }
@@ -145,11 +147,8 @@ impl State {
         self.batches.saw(seq);
         let config = &self.env.config;
         let expected = if config.number == PartyNumber::One { 2 } else { 1 };
-        if hello.protocol != PROTOCOL {
-            return Err(
-                "it speaks another version of the protocol; both parties must run the same version of Wayleave",
-            );
-        }
+        let ranges = [config.speaks.versions, hello.versions];
+        let version = versions::common(&ranges).ok_or("it speaks no version of the protocol that this party does")?;
         if hello.exchange != config.exchange {
             return Err("it is of another exchange; compare `exchange` in both configurations");
         }
@@ -174,11 +173,13 @@ impl State {
         self.compare_stores(expected, hello.store);
         let (one, two) = if expected == 2 { (nonce, hello.nonce) } else { (hello.nonce, nonce) };
         let seed = self.env.rng.draw(&[b"engine", &one, &two]).bytes();
-        self.rounds.begin_session(Engine::new(self.env.config.number, link, [one, two], seed));
+        let [ours, theirs] = ranges;
+        let ranges = if expected == 2 { [ours, theirs] } else { [theirs, ours] };
+        self.rounds.begin_session(Engine::new(self.env.config.number, link, [one, two], ranges, seed));
         if !self.env.is_party_one() {
             self.batches.set_tick(Duration::from_millis(u64::from(hello.tick_ms)));
         }
-        self.links.set_peer_hello(hello);
+        self.links.set_peer_hello(hello, version);
         Ok(())
     }
 
@@ -214,6 +215,14 @@ impl State {
         self.links.peer_agrees();
         if self.membership.is_unannounced() {
             self.tell_members();
+        }
+        #[cfg(feature = "next-version")]
+        if self.links.peer_version() >= 8 {
+            let version = self.links.peer_version();
+            self.send_to_peer(&PartyFrame::Raised { version });
+        }
+        for slot in self.links.sessions().map(|(slot, ..)| slot).collect::<Vec<u32>>() {
+            self.is_told_the_same(slot);
         }
         let objects = self.objects.table().len();
         self.event(PartyEvent::Agreed { objects, dropped: effects.removed.len() });

@@ -17,12 +17,13 @@ use crate::frames::{BudgetLeft, PartyFrame, SessionId};
 pub(super) enum RoleEvent {
     /// The link to the peer party is up; the hello goes out next.
     PeerLinked,
-    /// The hello to the peer party has gone out.
+    /// The peer party's hello has come, so that the version between the two is known.
     PeerGreeted,
     /// A frame of the peer party, other than its hello and the engine's.
     PeerFrame(PartyFrame),
     /// The peer party has granted credit.
     PeerGranted,
+    /// A member has begun its session.
     MemberGreeted {
         slot: u32,
         session: SessionId,

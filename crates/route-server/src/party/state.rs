@@ -1,8 +1,9 @@
-//! What both parties hold and do alike: five owners, and what goes over more than one of them.
+//! What both parties hold and do alike: six owners, and what goes over more than one of them.
 //!
 //! Each owner has its fields for itself, and a page at its head that says what may change them, in which order, and what is durable
 //! before what: [`Membership`] (who is a member), [`Links`] (who is connected), [`Objects`] (what counts and what waits), [`Rounds`] (what
-//! is evaluated) and [`Batches`] (which batch is under way, and whom it serves). [`Env`] is what all of them use.
+//! is evaluated), [`Batches`] (which batch is under way, and whom it serves) and [`Formats`] (which formats of objects members read). [`Env`] is
+//! what all of them use.
 //!
 //! What goes over several of them is here and in `batch`, `delivery`, `evaluation`, `export` and `reconcile`. What only one of the two
 //! parties does is in its role (`role`).
@@ -15,14 +16,16 @@ use wayleave_crypto::secret::Seed;
 
 use super::batches::{Batches, Stage};
 use super::env::Env;
-use super::links::{Departure, Links, Unlinked};
+use super::formats::Formats;
+use super::links::{Departure, Greeting, Links, Unlinked};
 use super::membership::Membership;
 use super::objects::{Objects, PendingObject};
 use super::rounds::Rounds;
 use super::{LinkId, PartyEvent, PartyOutput, PeerId, PersistId, store};
-use crate::frames::{BudgetLeft, PROTOCOL, PartyFrame, Refusal, SessionId, ToMember};
+use crate::frames::{BudgetLeft, PartyFrame, Refusal, Rejection, ToMember};
 use crate::object::Header;
 use crate::object_table::{Effects, Part};
+use crate::versions::{self, Versions};
 
 /// How long the peer party may take to answer.
 const PEER_WAIT: Duration = Duration::from_secs(15);
@@ -35,6 +38,7 @@ pub(super) struct State {
     pub objects: Objects,
     pub rounds: Rounds,
     pub batches: Batches,
+    pub formats: Formats,
 }
 
 impl State {
@@ -213,6 +217,30 @@ impl State {
         }
     }
 
+    /// Whether the frame is a greeting of a member with which this party has no version in common: it is told so, and its link is closed.
+    /// Nothing of the frame but the versions is looked at.
+    pub(super) fn shares_no_version(&mut self, slot: u32, link: LinkId, frame: &[u8]) -> bool {
+        let ours = self.env.config.speaks.versions;
+        let theirs = versions::greeted(frame).filter(|_| self.links.greeting_of(slot, link).is_none());
+        let Some(theirs) = theirs.filter(|theirs| versions::common(&[*theirs, ours]).is_none()) else { return false };
+        let why = if theirs.highest < versions::FIRST {
+            Rejection::Protocol { ours: ours.highest }
+        } else {
+            Rejection::Versions { ours, later: Vec::new() }
+        };
+        // Only its operator can help, who learns nothing from a link that just ends.
+        self.send_to_member(slot, &ToMember::Rejected { why });
+        self.bad_frame(Some(slot), link, versions::nothing_common(theirs, ours));
+        true
+    }
+
+    /// What is wrong with the peer party's greeting if it has no version in common with this party.
+    pub(super) fn shares_no_version_with_peer(&self, frame: &[u8]) -> Option<String> {
+        let ours = self.env.config.speaks.versions;
+        let theirs = versions::greeted(frame).filter(|_| self.links.peer_hello().is_none())?;
+        versions::common(&[theirs, ours]).is_none().then(|| versions::nothing_common(theirs, ours))
+    }
+
     /// A member grants credit.
     pub(super) fn member_granted(&mut self, slot: u32, link: LinkId, limit: u64) {
         match self.links.granted(slot, limit, self.env.now()) {
@@ -226,28 +254,88 @@ impl State {
 // Members.
 impl State {
     /// Answers a member's hello.
-    pub(super) fn welcome(&mut self, slot: u32, session: SessionId, select_best: bool, budget: BudgetLeft) {
-        if !self.links.greet(slot, session, select_best) {
+    pub(super) fn welcome(&mut self, slot: u32, greeting: Greeting, budget: BudgetLeft) {
+        if !self.links.greet(slot, greeting) {
             return;
         }
         let welcome = ToMember::Welcome {
-            protocol: PROTOCOL,
-            session,
+            versions: self.env.config.speaks.versions,
+            session: greeting.session,
             epoch: self.membership.epoch(),
             high_water: self.objects.table().high_water(slot),
             tick_ms: u32::try_from(self.batches.tick().as_millis()).unwrap_or(u32::MAX),
             export: self.env.config.export,
             max_blob: self.max_blob(),
             budget,
+            format: greeting.format,
             set: self.membership.bytes(),
+            later: Vec::new(),
         };
         self.send_to_member(slot, &welcome);
     }
 
-    /// Tells the connected members the epoch and the member set. One without a hello so far learns both from its welcome.
+    /// The member begins its session. Returns whether it counts: not if the peer party told the member another range of versions than this
+    /// party. Either the peer party lies to one of the two, or it was started again between the two greetings, and then the session is
+    /// of no use, since its other link has gone.
+    pub(super) fn begin(&mut self, slot: u32, version: u16, told: [Versions; 2]) -> bool {
+        let told_format = self.links.begin(slot, version, told);
+        let format = self.formats.highest();
+        if told_format != Some(format) {
+            self.send_to_member(slot, &ToMember::Format { format });
+        }
+        if self.links.owes_set(slot) {
+            // It changed after the welcome.
+            self.tell_set(slot);
+        }
+        self.is_told_the_same(slot)
+    }
+
+    /// A member says which formats of objects it reads. Returns whether it can be served: not if it reads none that others announce in.
+    pub(super) fn hear_formats(&mut self, slot: u32, formats: Versions) -> bool {
+        if formats.least > self.formats.highest() {
+            return false;
+        }
+        if self.formats.hear(slot, formats) {
+            self.persist(vec![store::formats_change(slot, formats)]);
+            self.review_formats();
+        }
+        true
+    }
+
+    /// Looks again up to which format members may announce, and tells them if that has changed.
+    pub(super) fn review_formats(&mut self) {
+        let before = self.formats.highest();
+        if !self.formats.review(self.membership.set(), self.env.now()) {
+            return;
+        }
+        let format = self.formats.highest();
+        self.event(PartyEvent::Format { format, before });
+        for slot in self.links.sessions().map(|(slot, ..)| slot).collect::<Vec<u32>>() {
+            self.send_to_member(slot, &ToMember::Format { format });
+        }
+    }
+
+    /// Whether the member was told the same of the peer party as this party; if not, its link is closed. What the peer party says of
+    /// itself is known once the parties are connected: before, nobody is served.
+    pub(super) fn is_told_the_same(&mut self, slot: u32) -> bool {
+        let Some(ours) = self.links.peer_hello().map(|hello| hello.versions) else { return true };
+        let peer = usize::from(self.env.is_party_one());
+        let Some(told) = self.links.told_of(slot).map(|told| told[peer]).filter(|told| *told != ours) else {
+            return true;
+        };
+        self.event(PartyEvent::VersionsDiffer { slot, told, ours });
+        self.send_to_member(slot, &ToMember::Rejected { why: Rejection::Told { told, ours } });
+        if let Some(link) = self.links.link_of(slot) {
+            self.close(link, "the other party told the member another range of versions");
+        }
+        false
+    }
+
+    /// Tells the connected members the epoch and the member set. One without a hello so far learns both from its welcome, and one that
+    /// has not begun its session is told when it does.
     pub(super) fn tell_members(&mut self) {
         self.membership.announced();
-        for slot in self.links.sessions().map(|(slot, ..)| slot).collect::<Vec<u32>>() {
+        for slot in self.links.greeted().collect::<Vec<u32>>() {
             self.tell_set(slot);
         }
     }
@@ -277,6 +365,10 @@ impl State {
         if self.links.is_overspent(slot, now) {
             self.links.note_overspent(slot, now);
             self.refuse(slot, version, Refusal::Budget);
+            return false;
+        }
+        if !self.formats.takes(header.description.format.number(), now, self.env.config.match_wait) {
+            self.refuse(slot, version, Refusal::Format);
             return false;
         }
         let of = (&self.env, &self.membership);

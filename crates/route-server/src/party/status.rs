@@ -11,6 +11,7 @@ use super::budget::prefixes_allowed;
 use crate::frames::Refusal;
 use crate::object::Kind;
 use crate::object_table::Part;
+use crate::versions::Versions;
 
 /// Counts since start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
@@ -105,6 +106,16 @@ pub enum PartyEvent {
     OlderStores { slot: u32, took: u64, holds: u64 },
     /// A member set that was not taken: not signed by both operators, or it does not follow what is in force.
     MembersRefused { why: String },
+    /// Up to which format of objects members may announce has changed, with what their programs read.
+    Format { format: u16, before: u16 },
+    /// The peer party told the member in this slot that it speaks other versions of the protocol than it told this party.
+    VersionsDiffer {
+        slot: u32,
+        #[serde(serialize_with = "as_text")]
+        told: Versions,
+        #[serde(serialize_with = "as_text")]
+        ours: Versions,
+    },
     /// The peer party's message does not fit the state of the two-party evaluation.
     Engine { what: String },
 }
@@ -136,11 +147,29 @@ pub struct MemberBudget {
     pub choices_left: Option<u32>,
 }
 
+/// What a member speaks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct MemberSpeaks {
+    pub slot: u32,
+    /// The version of its session, if it has one.
+    pub protocol_version: Option<u16>,
+    /// The versions that it said in its last hello, while it is connected.
+    #[serde(serialize_with = "as_text_if_any")]
+    pub protocol_versions: Option<Versions>,
+    /// The formats of objects that it last said it reads.
+    #[serde(serialize_with = "as_text_if_any")]
+    pub formats: Option<Versions>,
+}
+
 /// For how long the status shows that a party came with an older store.
 const OLDER_STORE_SHOWN: Duration = Duration::from_secs(3600);
 
 fn as_text<S: serde::Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
+}
+
+fn as_text_if_any<S: serde::Serializer>(value: &Option<Versions>, serializer: S) -> Result<S::Ok, S::Error> {
+    value.map(|value| value.to_string()).serialize(serializer)
 }
 
 /// The party's status.
@@ -177,6 +206,18 @@ pub struct PartyStatus {
     pub misbehaving: Vec<u32>,
     /// What each member that is connected, or has routes, has spent of its budget.
     pub budgets: Vec<MemberBudget>,
+    /// The versions of the protocol that this party speaks, and the one between the parties while they are connected.
+    #[serde(serialize_with = "as_text")]
+    pub protocol_versions: Versions,
+    pub peer_protocol_version: Option<u16>,
+    /// The formats of objects that it reads, and the highest that all members read, too: up to that they announce.
+    #[serde(serialize_with = "as_text")]
+    pub formats: Versions,
+    pub format: u16,
+    /// Slots that keep the format from rising to what this party reads.
+    pub holding_back: Vec<u32>,
+    /// What each member speaks that is connected, or has said which formats it reads.
+    pub speaks: Vec<MemberSpeaks>,
     /// If a party came with an older store in the last hour, the last one.
     pub older_store: Option<OlderStore>,
     /// Octets of the objects that wait to be applied, of the member with the most.
@@ -231,6 +272,12 @@ impl Party {
             over_budget: self.state.links.over_budget(self.state.now()),
             misbehaving: self.state.links.misbehaving(self.state.now()),
             budgets: self.budgets(),
+            protocol_versions: self.state.env.config.speaks.versions,
+            peer_protocol_version: self.state.links.peer_hello().map(|_| self.state.links.peer_version()),
+            formats: self.state.env.config.speaks.formats,
+            format: self.state.formats.highest(),
+            holding_back: self.state.formats.holding_back(self.state.membership.set()),
+            speaks: self.speaks(),
             older_store: self.older_store(),
             octets_waiting: self.state.objects.most_waiting(),
             stage: match self.state.batches.stage() {
@@ -248,6 +295,17 @@ impl Party {
     fn older_store(&self) -> Option<OlderStore> {
         let (older, at) = self.state.objects.older_store()?;
         (self.state.now().since(*at) < OLDER_STORE_SHOWN).then(|| older.clone())
+    }
+
+    fn speaks(&self) -> Vec<MemberSpeaks> {
+        let state = &self.state;
+        let of = |(slot, _): (u32, &crate::directory::Slot)| {
+            let (protocol_versions, formats) = (state.links.versions_of(slot), state.formats.of(slot));
+            let protocol_version = state.links.session_of(slot).map(|_| state.links.version_of(slot));
+            let is_known = protocol_versions.is_some() || formats.is_some();
+            is_known.then_some(MemberSpeaks { slot, protocol_version, protocol_versions, formats })
+        };
+        state.membership.set().iter().filter(|(_, of)| of.active).filter_map(of).collect()
     }
 
     fn budgets(&self) -> Vec<MemberBudget> {

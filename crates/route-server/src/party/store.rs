@@ -1,14 +1,20 @@
 //! What a party keeps over a restart: live objects, their dead prefixes, the highest version of each slot, epoch, batch
-//! number, and the last batch that the peer party has.
+//! number, the last batch that the peer party has, and which formats of objects each slot's member reads.
+//!
+//! The layout of all this has a number, the store's format. A program that changes the layout raises it, and adds a step from the format
+//! before to [`MIGRATIONS`]. What the steps change is written at once and before all else, with the new number: a process that is killed
+//! meanwhile leaves the old store or the new one. A store of a format that came after this program is refused, and left as it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::PartyNumber;
 use super::reconcile::StoreState;
-use crate::object::{ExportMode, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
+use super::{PartyNumber, StartError};
+use crate::directory::Directory;
+use crate::object::{ExportMode, Format, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
-use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
+use crate::versions::Versions;
+use wayleave_core::wire::{self, Malformed, Reader, Wire, Writer};
 use wayleave_crypto::secret::Seed;
 
 /// Table of what there is one of: `epoch`, `seq`, `agreed`, the directory in force (`set`).
@@ -21,6 +27,18 @@ pub(super) const OBJECTS: &str = "objects";
 pub(super) const MARKS: &str = "marks";
 /// Table of the highest version of each slot: key `slot 32`.
 pub(super) const VERSIONS: &str = "versions";
+
+/// Table of the formats of objects that each slot's member last said it reads: key `slot 32`.
+pub(super) const FORMATS: &str = "formats";
+/// The tables of a party's and of a member's store.
+pub const TABLES: [&str; 5] = [META, OBJECTS, MARKS, VERSIONS, FORMATS];
+
+/// The key of the store's format. Stores of the first one have no such record.
+const FORMAT: &[u8] = b"format";
+/// What leads from each format to the next one, the first of all to the second.
+const MIGRATIONS: &[fn(&mut Migration)] = &[who_is_there_reads_the_first_format];
+/// The format of the stores that this program writes.
+const NEWEST: u64 = 1 + MIGRATIONS.len() as u64;
 
 /// One change of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,8 +66,69 @@ pub(super) fn agreed_change(seq: u64) -> Change {
     Change { table: META, key: AGREED.to_vec(), value: Some(seq.to_be_bytes().to_vec()) }
 }
 
+/// What a slot's member reads.
+pub(super) fn formats_change(slot: u32, formats: Versions) -> Change {
+    Change { table: FORMATS, key: slot.to_be_bytes().to_vec(), value: Some(wire::encode(&formats)) }
+}
+
+/// A store on its way to a newer format: its records, and what was changed of them.
+struct Migration {
+    records: Vec<StoredRecord>,
+    changes: Vec<Change>,
+}
+
+impl Migration {
+    fn put(&mut self, change: Change) {
+        let Change { table, key, value } = &change;
+        self.records.retain(|record| (record.table.as_str(), &record.key) != (*table, key));
+        let record = value.clone().map(|value| StoredRecord { table: (*table).to_owned(), key: key.clone(), value });
+        self.records.extend(record);
+        self.changes.push(change);
+    }
+}
+
+/// To format 2, which has the formats of objects that members read. Members that were there before read the first one, whatever they
+/// come to say: until then they may be away, and must not miss what others announce meanwhile.
+fn who_is_there_reads_the_first_format(store: &mut Migration) {
+    let set = store.records.iter().find(|record| record.table == META && record.key == SET);
+    let Some(directory) = set.and_then(|set| Directory::decode(&set.value).ok()) else { return };
+    let first = Versions { least: Format::FIRST, highest: Format::FIRST };
+    for (slot, _) in directory.set().iter().filter(|(_, slot)| slot.active) {
+        store.put(formats_change(slot, first));
+    }
+}
+
+/// The format of a party's or a member's store; `None` if it is none.
+pub(crate) fn format_of(stored: &[StoredRecord]) -> Option<u64> {
+    let written = stored.iter().find(|record| record.table == META && record.key == FORMAT);
+    let Some(record) = written else { return Some(1) };
+    record.value.as_slice().try_into().ok().map(u64::from_be_bytes).filter(|format| *format > 0)
+}
+
+/// Brings a store to the format of this program. Returns the records, and what was changed of them.
+fn migrate(stored: Vec<StoredRecord>) -> Result<(Vec<StoredRecord>, Vec<Change>), StartError> {
+    let found = format_of(&stored).ok_or(StartError::Store)?;
+    if found > NEWEST {
+        return Err(StartError::NewerStore { found, reads: NEWEST });
+    }
+    let steps = MIGRATIONS.iter().skip(usize::try_from(found - 1).expect("at most as many as there are"));
+    let mut store = Migration { records: stored, changes: Vec::new() };
+    for step in steps {
+        step(&mut store);
+    }
+    if found < NEWEST {
+        let value = Some(NEWEST.to_be_bytes().to_vec());
+        store.put(Change { table: META, key: FORMAT.to_vec(), value });
+    }
+    Ok((store.records, store.changes))
+}
+
 /// What was read back.
 pub(super) struct Loaded {
+    /// What brings the store to the format of this program, if it was of an earlier one.
+    pub migrated: Vec<Change>,
+    /// What each slot's member last said that it reads.
+    pub formats: BTreeMap<u32, Versions>,
     pub epoch: u64,
     pub seq: u64,
     pub store: StoreState,
@@ -149,14 +228,25 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
     })
 }
 
-/// Reads the store back. Objects that were shared for another mode of export than `mode` are left out: their announcers share
+/// Reads the store back, of this or an earlier format. Objects that were shared for another mode of export than `mode` are left out: their announcers share
 /// them again.
 pub(super) fn load(
     (number, mode): (PartyNumber, ExportMode),
     exchange: &str,
     stored: Vec<StoredRecord>,
+) -> Result<Loaded, StartError> {
+    let (stored, migrated) = migrate(stored)?;
+    read((number, mode), exchange, (stored, migrated)).map_err(|_| StartError::Store)
+}
+
+fn read(
+    (number, mode): (PartyNumber, ExportMode),
+    exchange: &str,
+    (stored, migrated): (Vec<StoredRecord>, Vec<Change>),
 ) -> Result<Loaded, Malformed> {
     let mut loaded = Loaded {
+        migrated,
+        formats: BTreeMap::new(),
         epoch: 0,
         seq: 0,
         store: StoreState::default(),
@@ -164,8 +254,8 @@ pub(super) fn load(
         outdated: Vec::new(),
         set: None,
     };
-    let mut entries = std::collections::BTreeMap::new();
-    let mut marks = std::collections::BTreeMap::new();
+    let mut entries = BTreeMap::new();
+    let mut marks = BTreeMap::new();
     for record in stored {
         match record.table.as_str() {
             META if record.key == SET => loaded.set = Some(record.value),
@@ -189,6 +279,9 @@ pub(super) fn load(
             VERSIONS => {
                 let slot = Reader::new(&record.key).u32()?;
                 loaded.table.saw(slot, Reader::new(&record.value).u64()?);
+            }
+            FORMATS => {
+                loaded.formats.insert(Reader::new(&record.key).u32()?, wire::decode(&record.value)?);
             }
             _ => {}
         }

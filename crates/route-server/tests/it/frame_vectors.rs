@@ -13,10 +13,11 @@ use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::digests::{BucketSet, Roots, Through};
 use wayleave_route_server::frames::{
-    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PROTOCOL, PartyFrame, Refusal,
-    Rejection, Slice, SliceContent, Step, Tick, ToMember,
+    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, OwnObject, PartyFrame, Refusal, Rejection,
+    Slice, SliceContent, Step, Tick, ToMember,
 };
-use wayleave_route_server::object::{Description, ExportMode, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::object::{Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
+use wayleave_route_server::versions::{VERSIONS, Versions};
 
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/exchange.json")
@@ -35,7 +36,8 @@ fn shared(octets: &[u8]) -> Arc<[u8]> {
 }
 
 fn header(kind: Kind) -> Box<Header> {
-    let description = Description { slot: 3, set: 4, epoch: 5, version: 6, salt: [7; 32], kind };
+    let description =
+        Description { format: Format::default(), slot: 3, set: 4, epoch: 5, version: 6, salt: [7; 32], kind };
     let commitments = [Commitment([9; 32]), Commitment([10; 32])];
     Box::new(Header { description, blob_hash: [8; 32], commitments, signature: [11; 64] })
 }
@@ -61,12 +63,15 @@ fn from_member() -> Vec<FromMember> {
     let two = || ShareTwo { opening: [16; 32], row: shared(&[17; 20]) };
     vec![
         FromMember::Hello {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             exchange: "test-ix".into(),
             slot: 3,
             session: [1; 16],
             select_best: true,
+            formats: Versions { least: 1, highest: 2 },
+            later: b"later".to_vec(),
         },
+        FromMember::Begin { version: 7, told: [VERSIONS, Versions { least: 7, highest: 9 }] },
         FromMember::SubmitOne { header: announce.clone(), body: Some((one, shared(b"sealed"))) },
         FromMember::SubmitOne { header: withdraw.clone(), body: None },
         FromMember::SubmitTwo { header: column, share: Some(two()) },
@@ -128,14 +133,17 @@ fn to_member() -> Vec<ToMember> {
         choices_left: 9,
     };
     let rejections = [
-        Rejection::Protocol { ours: PROTOCOL },
+        Rejection::Protocol { ours: 7 },
         Rejection::Exchange { ours: "test-ix".into() },
         Rejection::Slot { proved: 2 },
         Rejection::Removed { slot: 3, set: 9, by: 1 },
+        Rejection::Versions { ours: Versions { least: 7, highest: 8 }, later: b"later".to_vec() },
+        Rejection::Format { ours: 2 },
+        Rejection::Told { told: VERSIONS, ours: Versions { least: 7, highest: 8 } },
     ];
     let mut all = vec![
         ToMember::Welcome {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             session: [1; 16],
             epoch: 2,
             high_water: 6,
@@ -143,7 +151,9 @@ fn to_member() -> Vec<ToMember> {
             export: ExportMode::Direct,
             max_blob: 65_536,
             budget,
+            format: 2,
             set: shared(b"a set"),
+            later: b"later".to_vec(),
         },
         ToMember::Renew { epoch: 3, set: shared(b"a set") },
         ToMember::Tick(Box::default()),
@@ -159,6 +169,7 @@ fn to_member() -> Vec<ToMember> {
         ToMember::Compare,
         ToMember::NameObjects { question: 5, after: 41, buckets: some_buckets(), from: Handle([7; 32]) },
         ToMember::NameInstances { question: 6, after: 41, buckets: BucketSet::Everything, from: [0; 32] },
+        ToMember::Format { format: 2 },
     ];
     let refusals = [
         Refusal::OldVersion,
@@ -172,6 +183,7 @@ fn to_member() -> Vec<ToMember> {
         Refusal::BlobSize,
         Refusal::Budget,
         Refusal::Stored,
+        Refusal::Format,
     ];
     all.extend(refusals.map(|reason| ToMember::Refused { version: 6, reason }));
     all.extend(rejections.map(|why| ToMember::Rejected { why }));
@@ -208,7 +220,7 @@ fn between() -> Vec<PartyFrame> {
     let differ = vec![(3, 6, 16, vec![1, 2])];
     vec![
         PartyFrame::Hello {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             exchange: "test-ix".into(),
             party: 2,
             nonce: [31; 16],
@@ -220,6 +232,7 @@ fn between() -> Vec<PartyFrame> {
             max_blob: 65_536,
             stored: 39,
             agreed: 38,
+            later: b"later".to_vec(),
         },
         PartyFrame::Inventory { rows: vec![row], high_water: vec![(3, 6)], more: true },
         PartyFrame::Reconciling { drop: vec![(3, 5)], differ: differ.clone() },
@@ -281,11 +294,11 @@ fn octets<T: Debug>(
 #[test]
 fn every_frame_has_the_published_octets() {
     let lists = [
-        ("from_member", octets(&from_member(), 10, FromMember::encode, FromMember::decode)),
-        ("to_member", octets(&to_member(), 16, ToMember::encode, ToMember::decode)),
+        ("from_member", octets(&from_member(), 11, FromMember::encode, FromMember::decode)),
+        ("to_member", octets(&to_member(), 17, ToMember::encode, ToMember::decode)),
         ("between_parties", octets(&between(), 20, PartyFrame::encode, PartyFrame::decode)),
     ];
-    let mut found = json!({ "format": "frames of an exchange, protocol 6; see docs/protocol.md" });
+    let mut found = json!({ "format": "frames of an exchange, protocol 7; see docs/protocol.md" });
     for (name, frames) in &lists {
         found[name] = frames.iter().map(|one| hex(one)).collect::<Vec<_>>().into();
     }

@@ -11,7 +11,7 @@ use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::{AttestKey, ChainError, Change, Claim, Consent, Directory, MemberSet, SetError};
-use wayleave_route_server::frames::{FromMember, PROTOCOL, ToMember};
+use wayleave_route_server::frames::{FromMember, ToMember};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
 use wayleave_route_server::object::ExportMode;
@@ -19,6 +19,7 @@ use wayleave_route_server::party::{
     Budget, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, StartError,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS};
 
 const NOW: Now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_700_000_000_000_000) };
 /// The number of the key that has two roles.
@@ -159,6 +160,7 @@ fn party(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory) -> Result<Party,
         max_prefix_limit: 1_000_000,
         budget: Budget::default(),
         epoch: Duration::ZERO,
+        speaks: Speaks::default(),
     };
     Party::new(config, &seed(1), &directory.encode(), Vec::new(), NOW)
 }
@@ -229,6 +231,7 @@ fn greeted(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory, parties: &[u64
         lab: true,
         accept_as_set: false,
         validates: false,
+        speaks: Speaks::default(),
     };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
     let mut member = Member::new(config, Box::new(policy), SigningKey::from_seed(&seed(2)), &seed(3), &[], NOW);
@@ -243,7 +246,7 @@ fn greeted(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory, parties: &[u64
         _ => None,
     });
     let welcome = ToMember::Welcome {
-        protocol: PROTOCOL,
+        versions: VERSIONS,
         session: session.expect("a hello"),
         epoch: 1,
         high_water: 0,
@@ -251,6 +254,8 @@ fn greeted(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory, parties: &[u64
         tick_ms: 0,
         max_blob: 8192,
         budget: Default::default(),
+        format: FORMATS.highest,
+        later: Vec::new(),
         set: directory.encode().into(),
     };
     for link in parties {

@@ -15,4 +15,5 @@ mod policy_ranking;
 mod policy_rules;
 mod policy_validate;
 mod rejections;
+mod stores;
 mod vectors;

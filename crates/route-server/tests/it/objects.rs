@@ -9,7 +9,7 @@ use wayleave_core::wire;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::frames::FromMember;
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind, OpenError, Sealed};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Kind, OpenError, Sealed};
 
 const EXCHANGE: &str = "test-ix";
 
@@ -20,7 +20,15 @@ fn key() -> SigningKey {
 fn description(prefixes: &[&str]) -> Description {
     let mut prefixes: Vec<Nlri> = prefixes.iter().map(|p| Nlri::new(p.parse().expect("a prefix"))).collect();
     prefixes.sort_unstable();
-    Description { slot: 3, set: 1, epoch: 5, version: 7, salt: [4; 32], kind: Kind::Announce { prefixes } }
+    Description {
+        format: Format::default(),
+        slot: 3,
+        set: 1,
+        epoch: 5,
+        version: 7,
+        salt: [4; 32],
+        kind: Kind::Announce { prefixes },
+    }
 }
 
 fn sealed(exported: &[bool], fresh: u8) -> Sealed {

@@ -10,11 +10,12 @@ use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::Directory;
-use wayleave_route_server::frames::{FromMember, PROTOCOL, Rejection, SessionId, ToMember};
+use wayleave_route_server::frames::{FromMember, Rejection, SessionId, ToMember};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyNumber;
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS, Versions};
 
 const NOW: Now = Now { instant: Instant(0), unix: UnixTime(1_700_000_000_000_000) };
 
@@ -40,6 +41,7 @@ fn greeted() -> (Member, SessionId) {
         lab: true,
         accept_as_set: false,
         validates: false,
+        speaks: Speaks::default(),
     };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
     let mut member = Member::new(config, Box::new(policy), SigningKey::from_seed(&seed(2)), &seed(3), &[], NOW);
@@ -69,11 +71,12 @@ fn closed(outputs: &[MemberOutput]) -> Vec<(u64, bool)> {
     outputs.iter().filter_map(close).collect()
 }
 
-fn all() -> [Rejection; 3] {
+fn all() -> [Rejection; 4] {
     [
         Rejection::Protocol { ours: 7 },
         Rejection::Exchange { ours: "other-ix".to_owned() },
         Rejection::Slot { proved: 9 },
+        Rejection::Versions { ours: Versions { least: 8, highest: 9 }, later: b"later".to_vec() },
     ]
 }
 
@@ -114,7 +117,7 @@ fn a_rejection_without_a_hello_is_a_fault_of_the_party() {
     let (mut member, session) = greeted();
     let directory = Directory::new("test-ix", operators(21).map(|key| key.to_bytes())).expect("sound");
     let welcome = ToMember::Welcome {
-        protocol: PROTOCOL,
+        versions: VERSIONS,
         session,
         epoch: 1,
         high_water: 0,
@@ -122,6 +125,8 @@ fn a_rejection_without_a_hello_is_a_fault_of_the_party() {
         export: ExportMode::Direct,
         max_blob: 8192,
         budget: Default::default(),
+        format: FORMATS.highest,
+        later: Vec::new(),
         set: directory.encode().into(),
     };
     member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
@@ -140,7 +145,7 @@ fn other_operators_in_the_configuration_accuse_no_party() {
         let set = directory.encode().into();
         let export = ExportMode::Direct;
         let welcome = ToMember::Welcome {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             session,
             epoch: 1,
             high_water: 0,
@@ -148,6 +153,8 @@ fn other_operators_in_the_configuration_accuse_no_party() {
             export,
             max_blob: 8192,
             budget: Default::default(),
+            format: FORMATS.highest,
+            later: Vec::new(),
             set,
         };
         member.handle(MemberInput::Frame { link: 1, bytes: welcome.encode() }, NOW);
@@ -164,7 +171,7 @@ fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() 
     for (link, export) in [(1, ExportMode::Mpc), (2, ExportMode::Direct)] {
         let set = directory.encode().into();
         let welcome = ToMember::Welcome {
-            protocol: PROTOCOL,
+            versions: VERSIONS,
             session,
             epoch: 1,
             high_water: 0,
@@ -172,6 +179,8 @@ fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() 
             export,
             max_blob: 8192,
             budget: Default::default(),
+            format: FORMATS.highest,
+            later: Vec::new(),
             set,
         };
         member.handle(MemberInput::Frame { link, bytes: welcome.encode() }, NOW);
@@ -181,4 +190,86 @@ fn parties_that_multiply_in_different_ways_are_named_and_nothing_is_announced() 
     let modes = ["mpc".to_owned(), "direct".to_owned()];
     let named = |output: &MemberOutput| matches!(output, MemberOutput::Event(MemberEvent::ExportsDiffer { modes: shown }) if *shown == modes);
     assert!(outputs.iter().any(named), "{outputs:?}");
+}
+
+/// The welcome of a party that speaks these versions.
+fn welcome(versions: Versions, session: SessionId) -> Vec<u8> {
+    let directory = Directory::new("test-ix", operators(21).map(|key| key.to_bytes())).expect("sound");
+    let welcome = ToMember::Welcome {
+        versions,
+        session,
+        epoch: 1,
+        high_water: 0,
+        tick_ms: 0,
+        export: ExportMode::Direct,
+        max_blob: 8192,
+        budget: Default::default(),
+        format: FORMATS.highest,
+        set: directory.encode().into(),
+        later: b"what a later version adds".to_vec(),
+    };
+    welcome.encode()
+}
+
+fn begins(outputs: &[MemberOutput]) -> Vec<(u64, u16, [Versions; 2])> {
+    let begin = |output: &MemberOutput| match output {
+        MemberOutput::Send { link, frame } => match FromMember::decode(frame) {
+            Ok(FromMember::Begin { version, told }) => Some((*link, version, told)),
+            _ => None,
+        },
+        _ => None,
+    };
+    outputs.iter().filter_map(begin).collect()
+}
+
+#[test]
+fn a_session_begins_with_both_welcomes_in_the_highest_version_of_all_and_says_what_each_party_said() {
+    let later = Versions { least: 6, highest: 9 };
+    let (mut member, session) = greeted();
+    member.handle(MemberInput::Frame { link: 2, bytes: welcome(later, session) }, NOW);
+    let first = outputs(&mut member);
+    assert!(first.iter().all(|output| !matches!(output, MemberOutput::Send { .. })), "{first:?}");
+    member.handle(MemberInput::Frame { link: 1, bytes: welcome(VERSIONS, session) }, NOW);
+    let second = outputs(&mut member);
+    let told = [VERSIONS, later];
+    assert_eq!(begins(&second), [(1, 7, told), (2, 7, told)]);
+    let sent = second.iter().position(|output| matches!(output, MemberOutput::Send { .. }));
+    let begun = second.iter().position(|output| matches!(output, MemberOutput::Send { frame, .. } if frame[0] == 10));
+    assert_eq!(sent, begun, "before all else");
+
+    // Told by a party that the other said something else to it, the member tells its operator and accuses nobody.
+    let why = Rejection::Told { told: VERSIONS, ours: later };
+    let bytes = ToMember::Rejected { why: why.clone() }.encode();
+    member.handle(MemberInput::Frame { link: 2, bytes }, NOW);
+    let outputs = outputs(&mut member);
+    assert_eq!(closed(&outputs), [(1, true), (2, true)]);
+    let said = |output: &MemberOutput| matches!(output, MemberOutput::Event(MemberEvent::Rejected { party: 2, why: said }) if *said == why);
+    assert!(outputs.iter().any(said), "{outputs:?}");
+    assert_eq!(member.counters().alarms, 0);
+}
+
+#[test]
+fn without_a_version_that_all_three_speak_nothing_begins_and_the_operator_is_told() {
+    // Each party alone would do for this member, which speaks one version.
+    let (mut member, session) = greeted();
+    member.handle(MemberInput::Frame { link: 1, bytes: welcome(VERSIONS, session) }, NOW);
+    outputs(&mut member);
+    let bytes = welcome(Versions { least: 8, highest: 9 }, session);
+    member.handle(MemberInput::Frame { link: 2, bytes }, NOW);
+    let outputs = outputs(&mut member);
+    assert_eq!(begins(&outputs), []);
+    assert_eq!(closed(&outputs).len(), 2, "{outputs:?}");
+    assert!(outputs.iter().any(|output| {
+        matches!(output, MemberOutput::Close { reason, .. } if reason.contains("this program is the older of the two"))
+    }));
+}
+
+#[test]
+fn a_second_welcome_cannot_change_what_was_said() {
+    let (mut member, session) = greeted();
+    for _ in 0..2 {
+        member.handle(MemberInput::Frame { link: 1, bytes: welcome(VERSIONS, session) }, NOW);
+    }
+    assert_eq!(closed(&outputs(&mut member)), [(1, false), (2, false)]);
+    assert_eq!(member.counters().alarms, 1);
 }

@@ -197,8 +197,8 @@ fn counters(mut value: Value) -> String {
     pairs_by_name(&mut value);
     remove(&mut value, "problems");
     remove(&mut value, "older_store"); // It stands among the problems.
-    let budgets = budgets(&mut value);
-    fields(&value) + &budgets
+    let (speaks, budgets) = (speaks(&mut value), budgets(&mut value));
+    fields(&value) + &speaks + &budgets
 }
 
 /// The pairs of an attesting proxy, each under its name.
@@ -238,6 +238,14 @@ fn budget_in_words(value: &mut Value) {
         )
         .into()
     };
+}
+
+/// Which versions of the protocol and which formats of objects members speak, as a table.
+fn speaks(value: &mut Value) -> String {
+    let Some(Value::Array(rows)) = remove(value, "speaks").filter(|rows| *rows != serde_json::json!([])) else {
+        return String::new();
+    };
+    format!("\n{}", objects(&rows, &["slot", "protocol_version", "protocol_versions", "formats"]))
 }
 
 /// What members have spent of their budgets at a party, as a table.

@@ -17,6 +17,7 @@ use wayleave_bgp::session::{Cause, Ended, State};
 use wayleave_core::{Asn, VerdictKind};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::party::PartyEvent;
+use wayleave_route_server::versions::Versions;
 use wayleave_runtime::identity::Fingerprint;
 
 use super::link_faults::LinkEndpoint;
@@ -48,6 +49,13 @@ fn party_events() -> Vec<PartyEvent> {
         PartyEvent::OlderStore(OlderStore { party: 2, holds: 10, agreed: 12 }),
         PartyEvent::OlderStores { slot: 3, took: 12, holds: 10 },
         PartyEvent::MembersRefused { why: "not signed by both operators".into() },
+        PartyEvent::Format { format: 1, before: 0 },
+        PartyEvent::Format { format: 0, before: 1 },
+        PartyEvent::VersionsDiffer {
+            slot: 3,
+            told: Versions { least: 7, highest: 7 },
+            ours: Versions { least: 7, highest: 8 },
+        },
         PartyEvent::Engine { what: "a message of another round".into() },
     ]
 }
@@ -78,6 +86,10 @@ fn member_events() -> Vec<MemberEvent> {
         MemberEvent::OlderSet { party: 2, shown: 4, in_force: 5 },
         MemberEvent::SetsDiffer { numbers: [4, 5] },
         MemberEvent::ExportsDiffer { modes: ["direct".into(), "mpc".into()] },
+        MemberEvent::NoVersion {
+            parties: [Versions { least: 7, highest: 7 }, Versions { least: 8, highest: 9 }],
+            ours: Versions { least: 7, highest: 8 },
+        },
         MemberEvent::RankingMissed { batch: 12 },
         MemberEvent::OutcomeOverdue { batch: 12 },
         MemberEvent::NotAnnounced { prefix: "192.0.2.0/24".into(), why: "the policy exports it to nobody".into() },
@@ -85,6 +97,15 @@ fn member_events() -> Vec<MemberEvent> {
         MemberEvent::SessionDown,
         MemberEvent::Rejected { party: 1, why: Rejection::Exchange { ours: "other".into() } },
         MemberEvent::Rejected { party: 2, why: Rejection::Slot { proved: 4 } },
+        MemberEvent::Rejected {
+            party: 1,
+            why: Rejection::Versions { ours: Versions { least: 9, highest: 10 }, later: Vec::new() },
+        },
+        MemberEvent::Rejected { party: 1, why: Rejection::Format { ours: 1 } },
+        MemberEvent::Rejected {
+            party: 2,
+            why: Rejection::Told { told: Versions { least: 7, highest: 7 }, ours: Versions { least: 7, highest: 8 } },
+        },
         MemberEvent::SetRefused { party: 2, why: "that does not count".into() },
     ]
 }

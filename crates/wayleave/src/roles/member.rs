@@ -12,6 +12,7 @@ use toml::Spanned;
 use tracing::{info, warn};
 use wayleave_member::{Input, MemberProxy};
 use wayleave_route_server::key_roles::KeyRoles;
+use wayleave_route_server::member::check_store;
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::{Connecting, Limits, Links};
 
@@ -79,6 +80,7 @@ impl Role for MemberRole {
         let (file, clock) = (&config.file, *clock);
         let identity = Identity::load(&source.resolve(file.member.key.get_ref()))?;
         let (store, stored) = state::open(&source.resolve(file.member.state.get_ref()))?;
+        check_store(&stored).map_err(|error| Failure::from_error(&error))?;
         let asn = *file.router.get_ref().asn.get_ref();
         let started = match file.attestation.as_ref().map(Spanned::get_ref) {
             Some(section) => Some(attestation::start(section, asn, source, &store, clock).await?),

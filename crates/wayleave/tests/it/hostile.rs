@@ -39,8 +39,9 @@ use wayleave_lab::ports::free_address;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 use wayleave_route_server::credit::{self, Receiving};
-use wayleave_route_server::frames::{FromMember, PROTOCOL, Tick, ToMember};
-use wayleave_route_server::object::{self, Description, ExportMode, Fresh, Kind};
+use wayleave_route_server::frames::{FromMember, Tick, ToMember};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Kind};
+use wayleave_route_server::versions::{Speaks, VERSIONS};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role, client_config};
@@ -235,7 +236,9 @@ impl Hostile {
 
     fn hello(&self) -> Vec<u8> {
         let (exchange, slot) = ("demo-ix".to_owned(), self.order.slot);
-        FromMember::Hello { protocol: PROTOCOL, exchange, slot, session: [7; 16], select_best: true }.encode()
+        let Speaks { versions, formats } = Speaks::default();
+        let (session, later) = ([7; 16], Vec::new());
+        FromMember::Hello { versions, exchange, slot, session, select_best: true, formats, later }.encode()
     }
 
     fn connect(&self) -> Option<Session> {
@@ -255,7 +258,11 @@ impl Hostile {
             }
         }
         self.counts.sessions.fetch_add(2, Ordering::Relaxed);
-        up.iter().for_each(|link| links.send(*link, self.hello()));
+        let begin = FromMember::Begin { version: VERSIONS.highest, told: [VERSIONS; 2] }.encode();
+        for link in up {
+            links.send(link, self.hello());
+            links.send(link, begin.clone());
+        }
         // It keeps nothing, and is sent everything.
         links.send(up[0], FromMember::holds_nothing().encode());
         let (mut welcomed, mut epoch, mut high_water) = (0, 0, 0);
@@ -284,7 +291,7 @@ impl Hostile {
 
     fn description(&self, session: &Session, version: u64, kind: Kind) -> Description {
         let (slot, set, epoch) = (self.order.slot, self.order.set, session.epoch);
-        Description { slot, set, epoch, version, salt: [3; 32], kind }
+        Description { format: Format::default(), slot, set, epoch, version, salt: [3; 32], kind }
     }
 
     /// A link to a party that is up.

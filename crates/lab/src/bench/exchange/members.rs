@@ -14,6 +14,7 @@ use wayleave_route_server::member::MemberConfig;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{LinkId, PartyNumber};
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::Speaks;
 
 use super::{BOTH, fresh, now, thread_time};
 use crate::sim::{EXCHANGE, RS_ASN, Setup, directory_of, member_key, operator_keys};
@@ -106,6 +107,7 @@ impl Members {
             lab: true,
             accept_as_set: false,
             validates: false,
+            speaks: Speaks::default(),
         };
         let policy = Box::new(Policy::compile(&PolicyConfig::default()).expect("the default policy is one"));
         let proxy = MemberProxy::new(config, policy, member_key(self.seed, slot), &fresh(), &[], None, now());

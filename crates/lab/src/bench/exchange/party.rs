@@ -12,6 +12,7 @@ use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
 use wayleave_route_server::party::{
     Budget, Party, PartyConfig, PartyInput, PartyNumber, PartyOutput, PeerId, StoredRecord,
 };
+use wayleave_route_server::versions::Speaks;
 use wayleave_runtime::store::{self, FileStore, Store};
 
 use super::pipe::{self, Answer, Record, Say};
@@ -84,6 +85,7 @@ impl PartyArguments {
             max_prefix_limit: 1_000_000,
             budget: Budget::default(),
             epoch: Duration::ZERO,
+            speaks: Speaks::default(),
         };
         Party::new(config, seed, &directory_of(&setup).encode(), stored, now).map_err(io::Error::other)
     }

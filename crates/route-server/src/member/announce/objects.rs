@@ -11,7 +11,7 @@ use wayleave_crypto::secret::{Key128, Seed};
 
 use super::{AnnouncedRoute, Announcements, Bar, Context, Effect, WINDOW};
 use crate::frames::FromMember;
-use crate::object::{self, Description, Fresh, Kind};
+use crate::object::{self, Description, Format, Fresh, Kind};
 use crate::policy::{ExportSet, sealed_attributes};
 use crate::rng::Draw;
 
@@ -44,7 +44,8 @@ impl Announcements {
         }
         let version = self.versions.take()?;
         let (slot, set, epoch) = (context.config.slot, context.set.number, context.epoch);
-        let mut description = Description { slot, set, epoch, version, salt: [0; 32], kind };
+        let format = Format::of(context.format, version);
+        let mut description = Description { format, slot, set, epoch, version, salt: [0; 32], kind };
         let described = wire::encode(&description);
         let mut draw = context.rng.draw(&[&[b"object", described.as_slice()], hidden].concat());
         description.salt = draw.bytes();
@@ -91,7 +92,7 @@ impl Announcements {
         let signed_for = route.and_then(|route| route.under).unwrap_or(context.neighbours);
         let hidden: [&[u8]; 3] = [&inside, &signed_for, &octets(&row)];
         let (description, mut draw) = self.describe(kind, &hidden, context)?;
-        let (version, epoch) = (description.version, description.epoch);
+        let (version, epoch, format) = (description.version, description.epoch, description.format.number());
         let fresh = Fresh { key: draw.bytes(), seed: draw.bytes(), openings: [draw.bytes(), draw.bytes()] };
         let (exchange, signing) = (&context.config.exchange, context.signing);
         let sealed =
@@ -104,7 +105,7 @@ impl Announcements {
             OwnObject { prefixes: prefixes.to_vec(), key: sealed.key, seed: sealed.one.seed.clone(), epoch, width };
         self.objects.insert(version, own);
         for nlri in prefixes {
-            let last = AnnouncedRoute { version, attributes: attributes.clone(), exported: exported.clone() };
+            let last = AnnouncedRoute { version, format, attributes: attributes.clone(), exported: exported.clone() };
             if let Some(old) = self.announced.insert(*nlri, last) {
                 self.forget_object(old.version);
             }

@@ -1,4 +1,5 @@
-//! Routes that are announced again though nothing of them changed, so that a reload does not show which of them it concerns.
+//! Routes that are announced again though nothing of them changed, so that a reload does not show which of them it concerns, or since
+//! not all members read the format that they have.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -51,7 +52,7 @@ impl Repeats {
         self.waiting.remove(nlri);
     }
 
-    /// Everything waits: first what waits since the last time, so that frequent reloads leave nothing out, then the others
+    /// All of these wait: first what waits since the last time, so that frequent reloads leave nothing out, then the others
     /// of `announced`. `update_of`: the UPDATE that brought a prefix. At most `most` prefixes share an object.
     fn restart<'a>(
         &mut self,
@@ -103,6 +104,13 @@ impl Announcements {
     pub(in super::super) fn repeat_all(&mut self, policy: &Policy) {
         let update_of = |nlri: &Nlri| self.router.get(nlri).map(|route| route.update);
         self.repeats.restart(self.announced.keys(), update_of, super::prefixes_per_object(policy));
+    }
+
+    /// Announces again what is announced in a higher format than this, as all announcers do: which that is, the parties know.
+    pub(in super::super) fn repeat_above(&mut self, format: u16, policy: &Policy) {
+        let update_of = |nlri: &Nlri| self.router.get(nlri).map(|route| route.update);
+        let above = self.announced.iter().filter(|(_, last)| last.format > format).map(|(nlri, _)| nlri);
+        self.repeats.restart(above, update_of, super::prefixes_per_object(policy));
     }
 
     /// The next object of a turn; `None` once the turn is over.

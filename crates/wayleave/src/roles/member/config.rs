@@ -8,6 +8,7 @@ use wayleave_bgp::peer::PeerEvent;
 use wayleave_member::router_session;
 use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::MemberConfig as MachineConfig;
+use wayleave_route_server::versions::Speaks;
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpOptions;
 use wayleave_runtime::identity::Identity;
@@ -34,6 +35,7 @@ pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> Machine
         lab: member.lab,
         accept_as_set: member.accept_as_set,
         validates: false, // set with the attestation that `MemberProxy::new` gets
+        speaks: Speaks::default(),
     }
 }
 

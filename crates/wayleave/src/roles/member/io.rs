@@ -8,9 +8,10 @@ use tokio::sync::mpsc;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_crypto::secret::Seed;
 use wayleave_member::{Input, MemberProxy, Output};
-use wayleave_route_server::frames::{PROTOCOL, Rejection};
+use wayleave_route_server::frames::Rejection;
 use wayleave_route_server::member::{Alarm, MemberEvent};
 use wayleave_route_server::party::PartyNumber;
+use wayleave_route_server::versions::{VERSIONS, Versions};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{LinkEvent, Links};
@@ -144,9 +145,17 @@ impl ExchangeLabels {
         let Self { name, slot, parties } = self;
         let at = &parties[usize::from(party != 1)].address;
         match why {
-            Rejection::Protocol { ours } => format!(
-                "party {party} at {at} speaks version {ours} of the protocol, and this proxy version {PROTOCOL}: run the version of \
-                 Wayleave that the exchange runs"
+            Rejection::Protocol { ours } => versions(party, at, Versions { least: *ours, highest: *ours }),
+            Rejection::Versions { ours, .. } => versions(party, at, *ours),
+            Rejection::Format { ours } => format!(
+                "other members of `{name}` announce in format {ours} of route objects, as party {party} at {at} says, and this proxy reads it \
+                 no more: run the release of Wayleave before this one until they are upgraded"
+            ),
+            Rejection::Told { told, ours } => format!(
+                "the parties do not say the same of the versions that they speak: party {} told this proxy {told}, and party {party} at \
+                 {at} {ours}; one of them was just started again with another version, which mends itself, or one of them lies: tell both \
+                 operators if this is said again",
+                3 - party
             ),
             Rejection::Exchange { ours } => format!(
                 "party {party} at {at} belongs to the exchange `{ours}`, and `[exchange] name` is `{name}`: correct the name, or \
@@ -168,6 +177,16 @@ impl ExchangeLabels {
             }
         }
     }
+}
+
+/// A party speaks no version of the protocol that this proxy does.
+fn versions(party: u8, at: &str, theirs: Versions) -> String {
+    let what = if theirs.highest < VERSIONS.least {
+        "the party is the older of the two: run the release of Wayleave that the exchange runs until it is upgraded"
+    } else {
+        "this proxy is the older of the two: upgrade it to the release of Wayleave that the exchange runs, or the one before that"
+    };
+    format!("party {party} at {at} speaks version {theirs} of the protocol, and this proxy {VERSIONS}: {what}")
 }
 
 impl MemberIo {
@@ -252,6 +271,11 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
         MemberEvent::ExportsDiffer { modes: modes @ [one, two] } => event!(ERROR "exports-differ" by 0, {; modes }
             "party 1 has `export = \"{one}\"` and party 2 `export = \"{two}\"`; nothing is announced until they have the same: tell both \
              operators"),
+        MemberEvent::NoVersion { parties: [one, two], ours } => {
+            event!(ERROR "no-version" by 0, {; parties = [one, two].map(ToString::to_string), ours = ours.to_string() }
+            "party 1 speaks version {one} of the protocol, party 2 {two} and this proxy {ours}, so that there is none that all three \
+             speak: whichever is behind has to be upgraded")
+        }
         MemberEvent::RankingMissed { batch } => event!(WARN "ranking-missed" by 0, { batch }
             "this member's ranking did not reach both parties in time, and its own order decided; if that happens again, look at the \
              load and the links of this machine"),

@@ -204,6 +204,16 @@ pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
              them there, or whether that member errs"),
         PartyEvent::MembersRefused { why } => event!(ERROR "members-refused" {; why }
             "the member set's file is refused: {why}; the set in force stays, and `wayleave members show` prints the file's"),
+        PartyEvent::Format { format, before } if format > before => event!(INFO "format" { format, before }
+            "all members read format {format} of route objects: they announce in it from now on"),
+        PartyEvent::Format { format, before } => event!(WARN "format" { format, before }
+            "a member reads format {format} of route objects at most, and others announced in {before}: they announce their routes again; \
+             `wayleave show status` says which slot it is"),
+        PartyEvent::VersionsDiffer { slot, told, ours } => {
+            event!(WARN "versions-differ" by *slot, { slot; told = told.to_string(), ours = ours.to_string() }
+            "the peer party told the member in slot {slot} that it speaks version {told} of the protocol, and told this party {ours}: it \
+             was just started again with another version, which mends itself, or one of the two lies; the member's link is closed")
+        }
         PartyEvent::Engine { what } => event!(ERROR "engine" {; what }
             "computation with the peer party failed: {what}; it starts again when both parties are ready"),
     }

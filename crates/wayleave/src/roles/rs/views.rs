@@ -196,6 +196,9 @@ impl View for PartyView {
         overview.count(format!("{} routes to {} prefixes", status["objects"], status["prefixes"]));
         overview.count(format!("batch {}", status["batch"]));
         overview.count(format!("member set {}", status["member_set"]));
+        for line in speaks_less(status) {
+            overview.count(line);
+        }
         Ok(overview)
     }
 
@@ -243,6 +246,29 @@ fn state_of(status: &Value, slot: u32) -> &'static str {
     ];
     let has = |list: &Value| list.as_array().is_some_and(|slots| slots.iter().any(|other| *other == slot));
     states.iter().find(|(list, _)| has(&status[*list])).map_or(AWAY, |(_, words)| words)
+}
+
+/// Where members, or the peer party, speak less than this party, so that something newer cannot be used yet.
+fn speaks_less(status: &Value) -> Vec<String> {
+    let highest = |range: &Value| range.as_str().and_then(|range| range.rsplit(' ').next()?.parse::<u64>().ok());
+    let (version, format) = (highest(&status["protocol_versions"]), highest(&status["formats"]));
+    let (peer, used) = (status["peer_protocol_version"].as_u64(), status["format"].as_u64());
+    let slots = |slots: &mut dyn Iterator<Item = &Value>| slots.map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let members = status["speaks"].as_array().into_iter().flatten();
+    let mut older = members.filter(|of| of["protocol_version"].as_u64().is_some_and(|of| Some(of) < version));
+    let older = slots(&mut older.by_ref().map(|of| &of["slot"]));
+    let holding_back = slots(&mut status["holding_back"].as_array().into_iter().flatten());
+    let mut lines = Vec::new();
+    if let Some(peer) = peer.filter(|peer| Some(*peer) < version) {
+        lines.push(format!("version {peer} with the peer party"));
+    }
+    if !older.is_empty() {
+        lines.push(format!("an older version with slots {older}"));
+    }
+    if let Some(used) = used.filter(|used| Some(*used) < format && !holding_back.is_empty()) {
+        lines.push(format!("format {used}, since slots {holding_back} read no higher"));
+    }
+    lines
 }
 
 /// That a party came with a store that holds less than it did.
