@@ -198,7 +198,7 @@ fn counters(mut value: Value) -> String {
     remove(&mut value, "problems");
     remove(&mut value, "older_store"); // It stands among the problems.
     let (speaks, budgets) = (speaks(&mut value), budgets(&mut value));
-    fields(&value) + &speaks + &budgets
+    fields(&value) + &budgets + &speaks
 }
 
 /// The pairs of an attesting proxy, each under its name.

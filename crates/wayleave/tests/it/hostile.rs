@@ -41,7 +41,7 @@ use wayleave_lab::table::Announcement;
 use wayleave_route_server::credit::{self, Receiving};
 use wayleave_route_server::frames::{FromMember, Tick, ToMember};
 use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Kind};
-use wayleave_route_server::versions::{Speaks, VERSIONS};
+use wayleave_route_server::versions::Speaks;
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role, client_config};
@@ -234,11 +234,14 @@ impl Hostile {
         PinVerifier::new(Pins::new([(self.parties[party], pin)]), Role::Party)
     }
 
-    fn hello(&self) -> Vec<u8> {
+    /// A hello, and what begins its session with parties of this build.
+    fn greeting(&self) -> [Vec<u8>; 2] {
         let (exchange, slot) = ("demo-ix".to_owned(), self.order.slot);
         let Speaks { versions, formats } = Speaks::default();
         let (session, later) = ([7; 16], Vec::new());
-        FromMember::Hello { versions, exchange, slot, session, select_best: true, formats, later }.encode()
+        let hello = FromMember::Hello { versions, exchange, slot, session, select_best: true, formats, later };
+        let begin = FromMember::Begin { version: versions.highest, told: [versions; 2] };
+        [hello.encode(), begin.encode()]
     }
 
     fn connect(&self) -> Option<Session> {
@@ -258,10 +261,8 @@ impl Hostile {
             }
         }
         self.counts.sessions.fetch_add(2, Ordering::Relaxed);
-        let begin = FromMember::Begin { version: VERSIONS.highest, told: [VERSIONS; 2] }.encode();
         for link in up {
-            links.send(link, self.hello());
-            links.send(link, begin.clone());
+            self.greeting().into_iter().for_each(|frame| links.send(link, frame));
         }
         // It keeps nothing, and is sent everything.
         links.send(up[0], FromMember::holds_nothing().encode());
@@ -482,7 +483,9 @@ fn rank_and_read_slowly(hostile: &Hostile) -> io::Result<()> {
     let mut wires = [hostile.dial(0)?, hostile.dial(1)?];
     for wire in &mut wires {
         wire.stream.sock.set_read_timeout(Some(Duration::from_millis(1)))?;
-        wire.send(&hostile.hello())?;
+        for frame in hostile.greeting() {
+            wire.send(&frame)?;
+        }
     }
     wires[0].send(&FromMember::holds_nothing().encode())?;
     // Batches of which one party's tick was read.
@@ -583,7 +586,9 @@ fn send_to(
     (begin, a_second): (Instant, u64),
 ) -> io::Result<()> {
     let mut wire = hostile.dial(party)?;
-    wire.send(&hostile.hello())?;
+    for frame in hostile.greeting() {
+        wire.send(&frame)?;
+    }
     let sent = &hostile.counts.updates[party];
     loop {
         // What it could not send while it was away it sends now.
