@@ -429,8 +429,9 @@ mod tests {
             let tag = |engine: &Engine| engine.pool.origin().map(|(_, tag)| tag);
             let old = tag(one);
             let mut next = Pair::new(seed + 100);
-            next.engines = [(PartyNumber::One, 5), (PartyNumber::Two, 6)]
-                .map(|(number, own)| Engine::new(number, 8, [[3; 16], [4; 16]], [own; 32]));
+            next.engines = [(PartyNumber::One, 5), (PartyNumber::Two, 6)].map(|(number, own)| {
+                Engine::new(number, 8, [[3; 16], [4; 16]], [crate::versions::VERSIONS; 2], [own; 32])
+            });
             assert_eq!(next.engines[0].pool.available().total(), 0);
             until_message(&mut next, 5);
             assert!(tag(&next.engines[0]).is_some() && tag(&next.engines[0]) != old);
