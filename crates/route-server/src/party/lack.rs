@@ -484,7 +484,7 @@ mod tests {
 
     use super::*;
     use crate::frames::MAX_NAMES;
-    use crate::object::{Description, ExportMode, Header, Kind, ShareOne};
+    use crate::object::{Description, ExportMode, Format, Header, Kind, ShareOne};
     use crate::object_table::{ObjectEntry, Part};
 
     const SESSION: SessionId = [9; 16];
@@ -500,8 +500,8 @@ mod tests {
             let [a, b, c, d] = (0x1400_0000 + number).to_be_bytes();
             let prefixes = vec![Nlri::new(format!("{a}.{b}.{c}.{d}/32").parse().expect("a prefix"))];
             let version = u64::from(number);
-            let description =
-                Description { slot: 0, set: 1, epoch: 1, version, salt: [7; 32], kind: Kind::Announce { prefixes } };
+            let (format, kind) = (Format::default(), Kind::Announce { prefixes });
+            let description = Description { format, slot: 0, set: 1, epoch: 1, version, salt: [7; 32], kind };
             // One signature for all: nobody checks it here.
             let header = signed.get_or_insert_with(|| {
                 Header::sign("test", description.clone(), [0; 32], [Commitment([0; 32]); 2], &key)
