@@ -121,4 +121,6 @@ fn a_member_that_takes_up_a_tenth_of_the_churn_lacks_nothing_after_it_and_is_sen
     let octets: usize = frames.iter().filter(between).map(|frame| frame.bytes.len()).sum();
     println!("{lacked} octets lacked, {octets} octets on its link to party 1");
     assert!(octets <= 3 * lacked, "{octets} octets for {lacked}");
+    let counters = exchange.sim.member(AWAY).expect("it runs").counters().clone();
+    assert_eq!((counters.resyncs, counters.alarms), (0, 0), "names settled it, and nobody had to ask again");
 }

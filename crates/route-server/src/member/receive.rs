@@ -391,7 +391,9 @@ impl Member {
 
     /// The first slice of what this member lacks has come.
     fn begin_sync(&mut self, lists_own: bool) {
-        let (own, gone, gone_instances) = (Inventory::default(), Vec::new(), Vec::new());
+        // What it was told is gone before it was paused does not come back, and is not named again.
+        let before = self.sync.take().map(|sync| (sync.gone, sync.gone_instances));
+        let (own, (gone, gone_instances)) = (Inventory::default(), before.unwrap_or_default());
         self.sync = Some(Sync { is_first: !self.synced, lists_own, objects: 0, own, gone, gone_instances });
         // What is sent from here on is what it lacked before, whatever the reason.
         self.is_in_doubt = false;

@@ -35,6 +35,9 @@ pub(super) enum Half {
     Instances,
 }
 
+/// What a member holds, by names, with the check of the dead prefixes of an object.
+type Names = BTreeMap<ShortName, u32>;
+
 /// Beside the name of an instance: it need not be listed again, or has to be.
 pub(super) const DONE: u32 = 0;
 pub(super) const OPEN: u32 = 1;
@@ -42,7 +45,7 @@ pub(super) const OPEN: u32 = 1;
 /// What a member says that it holds up to a hash, with the checks of dead prefixes, or with [`DONE`] or [`OPEN`] for instances.
 pub(super) struct Named {
     pub through: [u8; 32],
-    pub names: BTreeMap<ShortName, u32>,
+    pub names: Names,
 }
 
 /// What the member said of the next hashes.
@@ -81,7 +84,7 @@ impl Unsettled {
     }
 
     /// What it says of the hashes from `from` on: through which, and what it holds. `None` while that is not known.
-    fn known(&self) -> Option<([u8; 32], Option<&BTreeMap<ShortName, u32>>)> {
+    fn known(&self) -> Option<([u8; 32], Option<&Names>)> {
         match &self.said {
             Said::Names { through, names } => Some((*through, Some(names))),
             Said::HoldsNone => Some((LAST, None)),
@@ -434,7 +437,7 @@ impl Lack {
 }
 
 /// What was named and is not there.
-fn gone(names: Option<&BTreeMap<ShortName, u32>>, matched: Vec<ShortName>, room: &mut Room) -> Vec<ShortName> {
+fn gone(names: Option<&Names>, matched: Vec<ShortName>, room: &mut Room) -> Vec<ShortName> {
     let matched: BTreeSet<ShortName> = matched.into_iter().collect();
     let gone: Vec<ShortName> =
         names.into_iter().flat_map(BTreeMap::keys).filter(|name| !matched.contains(*name)).copied().collect();
