@@ -200,6 +200,8 @@ wayleave_core::wire! {
         pub own_ends: bool,
         /// Some of the receiver's own live objects.
         pub own: Vec<OwnObject> as Long,
+        /// Prefixes that died of objects that the receiver named.
+        pub died: Vec<Candidate> as Long,
         /// Objects that the receiver named and that are gone.
         pub gone: Vec<ShortName> as List32<MAX_GONE>,
         /// The same of instances.

@@ -1,6 +1,8 @@
 //! A member that lacks something is sent that, whatever others announce and however slowly it takes it up.
 //!
 //! SIX, much in one place: one member's prefixes, 128 to an object, fill one gap between others' first prefixes: who comes back gets all.
+//! SIX, what is lost and what is replaced: results of a new epoch that do not come, and one prefix of many that is another object's since: who
+//! comes back has the right choice, and its router loses nothing meanwhile.
 //! SIX, a tenth of the churn: a member takes up a tenth of what changes for a minute: then it is whole, with little more than it lacked.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,4 +125,44 @@ fn a_member_that_takes_up_a_tenth_of_the_churn_lacks_nothing_after_it_and_is_sen
     assert!(octets <= 3 * lacked, "{octets} octets for {lacked}");
     let counters = exchange.sim.member(AWAY).expect("it runs").counters().clone();
     assert_eq!((counters.resyncs, counters.alarms), (0, 0), "names settled it, and nobody had to ask again");
+}
+
+#[test]
+fn results_of_a_new_epoch_that_were_lost_are_computed_again() {
+    let mut exchange = Exchange::new(Setup { members: 4, seed: 900, ..Setup::default() });
+    for slot in [0, 1] {
+        exchange.announce(slot, &[nlri("20.0.0.0/16")], &route(slot, &[64500], &[]));
+    }
+    exchange.recommend(&[(0, 20), (1, 10)].into());
+    exchange.check();
+    exchange.sim.tamper = Some(Box::new(|_, to, bytes| match ToMember::decode(bytes) {
+        Ok(ToMember::Outcome { .. }) if to == Node::Member(AWAY) => FrameAction::Drop,
+        _ => FrameAction::Pass,
+    }));
+    exchange.recommend(&[(0, 10), (1, 20)].into());
+    exchange.sim.run_for(Duration::from_secs(2));
+    exchange.sim.tamper = None;
+    exchange.sim.cut_member(AWAY);
+    exchange.check();
+}
+
+#[test]
+fn one_prefix_of_many_that_is_replaced_while_a_member_is_away_is_not_withdrawn_first() {
+    let mut exchange = Exchange::new(Setup { members: 3, seed: 900, ..Setup::default() });
+    let all: Vec<Nlri> = (0..100).map(|number| nlri(&format!("20.0.{number}.0/24"))).collect();
+    exchange.announce(0, &all, &route(0, &[64500], &[]));
+    exchange.check();
+    exchange.sim.cut_member(AWAY);
+    for number in [7, 50] {
+        exchange.announce(0, &all[number..=number], &route(0, &[64501], &[]));
+    }
+    exchange.sim.run_for(Duration::from_secs(1));
+    let before = exchange.sim.router_changes.len();
+    exchange.check();
+    let changes: Vec<bool> = exchange.sim.router_changes[before..]
+        .iter()
+        .filter(|(slot, ..)| *slot == AWAY)
+        .map(|(.., is_there)| *is_there)
+        .collect();
+    assert_eq!(changes, [true, true], "replaced, and nothing else");
 }

@@ -1,6 +1,6 @@
 //! The member as receiver: pairs the two parties' ticks, opens what it may have, and keeps what lives.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,8 +59,9 @@ pub(super) struct Sync {
     /// The own objects so far.
     own: Inventory,
     /// What this member named and the parties do not have. It goes at the end, since what replaces it comes with a later slice, perhaps.
-    gone: Vec<Handle>,
-    gone_instances: Vec<(InstanceHash, Candidate)>,
+    gone: HashSet<Handle>,
+    gone_instances: HashMap<InstanceHash, Candidate>,
+    died: Vec<Candidate>,
 }
 
 /// What this member named to party 1 last.
@@ -234,6 +235,10 @@ impl Member {
                 let held = self.routes.keys().filter(|handle| **handle >= from && buckets.has(bucket_of(&handle.0)));
                 let mut held: Vec<Handle> = held.copied().collect();
                 let through = Handle(first_by(&mut held, |handle| handle.0));
+                // What is named again is not gone any more, as far as is known.
+                if let Some(sync) = &mut self.sync {
+                    sync.gone.retain(|handle| !held.contains(handle));
+                }
                 let named = |handle: &Handle| {
                     let dead = self.routes[handle].dead.iter().copied();
                     (name(&handle.0), digests::dead_check(&session, handle, dead))
@@ -248,6 +253,9 @@ impl Member {
                 let (mut names, mut open) = (Vec::new(), Vec::new());
                 for (hash, first, is_done) in held {
                     let name = name(&hash);
+                    if let Some(sync) = &mut self.sync {
+                        sync.gone_instances.remove(&hash);
+                    }
                     self.named.instances.insert(name, (hash, first));
                     if is_done { names.push(name) } else { open.push(name) }
                 }
@@ -260,11 +268,17 @@ impl Member {
     fn note_gone(&mut self, slice: &Slice) {
         let Some(sync) = &mut self.sync else { return };
         sync.gone.extend(slice.gone.iter().filter_map(|name| self.named.objects.remove(name)));
+        sync.died.extend(&slice.died);
         sync.gone_instances.extend(slice.gone_instances.iter().filter_map(|name| self.named.instances.remove(name)));
     }
 
     /// All that was to be sent has come, and what is gone goes.
     fn drop_gone(&mut self) {
+        let Some(sync) = &mut self.sync else { return };
+        for (handle, prefix_index) in std::mem::take(&mut sync.died) {
+            self.instances.died(&(handle, prefix_index));
+            self.mark_dead(handle, prefix_index);
+        }
         let gone = self.sync.as_mut().map(|sync| std::mem::take(&mut sync.gone));
         gone.into_iter().flatten().for_each(|handle| self.drop_route(&handle));
     }
@@ -344,6 +358,7 @@ impl Member {
         for (first, second) in deliver {
             if let Some(sync) = &mut self.sync {
                 sync.objects += 1;
+                sync.gone.remove(&first.handle);
             }
             came.push(first.handle);
             self.delivered(first, second);
@@ -392,9 +407,9 @@ impl Member {
     /// The first slice of what this member lacks has come.
     fn begin_sync(&mut self, lists_own: bool) {
         // What it was told is gone before it was paused does not come back, and is not named again.
-        let before = self.sync.take().map(|sync| (sync.gone, sync.gone_instances));
-        let (own, (gone, gone_instances)) = (Inventory::default(), before.unwrap_or_default());
-        self.sync = Some(Sync { is_first: !self.synced, lists_own, objects: 0, own, gone, gone_instances });
+        let before = self.sync.take().map(|sync| (sync.gone, sync.gone_instances, sync.died));
+        let (own, (gone, gone_instances, died)) = (Inventory::default(), before.unwrap_or_default());
+        self.sync = Some(Sync { is_first: !self.synced, lists_own, objects: 0, own, gone, gone_instances, died });
         // What is sent from here on is what it lacked before, whatever the reason.
         self.is_in_doubt = false;
         self.ahead = None;

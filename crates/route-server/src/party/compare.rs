@@ -128,6 +128,14 @@ impl Comparisons {
         self.serving.remove(&slot);
     }
 
+    /// It has left the other party: it is not served, but may still answer.
+    pub(super) fn left(&mut self, slot: u32) {
+        if let Some(Comparison::Requested(_)) = self.of.remove(&slot) {
+            self.overdue.insert(slot);
+        }
+        self.serving.remove(&slot);
+    }
+
     /// Takes what a member says. `Err` says how it erred.
     pub(super) fn said(&mut self, slot: u32, holding: Holding) -> Result<(), &'static str> {
         if holding.through.objects > holding.seq {
@@ -172,14 +180,14 @@ impl Comparisons {
     pub(super) fn can_go_on(&self, slot: u32, now: Instant) -> bool {
         match self.of.get(&slot) {
             Some(Comparison::Requested(at)) => now >= *at + SAY_WAIT,
-            Some(Comparison::Due) | None => self.has_capacity(),
+            Some(Comparison::Due) | None => self.has_capacity(now),
             Some(Comparison::Said(_) | Comparison::Paused(..)) => true,
         }
     }
 
-    fn has_capacity(&self) -> bool {
+    fn has_capacity(&self, now: Instant) -> bool {
         let is_large = |comparison: &&Comparison| match comparison {
-            Comparison::Requested(_) => true,
+            Comparison::Requested(at) => now < *at + SAY_WAIT,
             Comparison::Said(holding) => matches!(holding.held, HeldDigests::Buckets { .. }),
             Comparison::Due | Comparison::Paused(..) => false,
         };
@@ -205,7 +213,7 @@ impl Comparisons {
             return known;
         }
         self.of.insert(slot, Comparison::Due);
-        if self.has_capacity() {
+        if self.has_capacity(now) {
             party.offer_to_member(slot, &ToMember::Compare);
             self.of.insert(slot, Comparison::Requested(now));
         }
@@ -278,9 +286,17 @@ impl Comparisons {
     }
 
     /// The next slice for a member, which the proposed batch brings it.
-    pub(super) fn slice(&mut self, party: &State, (slot, session): (u32, &SessionId)) -> Option<Box<SliceContent>> {
+    /// Takes what is looked at for it off `looked`.
+    pub(super) fn slice(
+        &mut self,
+        party: &mut State,
+        (slot, session): (u32, &SessionId),
+        looked: &mut usize,
+    ) -> Option<Box<SliceContent>> {
         let lack = self.lack_of(slot)?;
-        let (content, progress) = lack.slice(party.objects.table(), (slot, session))?;
+        let (content, progress) = lack.slice(party.objects.table(), (slot, session), *looked)?;
+        *looked = looked.saturating_sub(progress.looked);
+        party.env.counters.scanned += progress.looked as u64;
         self.goes_on.insert(slot, progress);
         Some(Box::new(content))
     }
@@ -338,12 +354,13 @@ impl Comparisons {
 
 /// What a member lacks that was sent nothing for a while, if the changes since are known.
 fn of_pause(party: &State, slot: u32, pause: &Pause) -> Option<Lack> {
-    let Rest { own, buckets: [mut objects, mut instances], mut again } = pause.before.clone();
+    let Rest { own, buckets: [mut objects, mut instances], mut again, began } = pause.before.clone();
     let recent = party.objects.recent();
-    if !recent.covers(pause.since) {
+    let results = began.map_or(pause.since, |began| pause.since.min(began.saturating_sub(1)));
+    if !recent.covers(results) {
         return None;
     }
-    let [of_objects, of_instances] = recent.after(Through { objects: pause.since, results: pause.since });
+    let [of_objects, of_instances] = recent.after(Through { objects: pause.since, results });
     objects.extend(of_objects.from(0));
     instances.extend(of_instances.from(0));
     again.of.extend(party.batches.relisted().missed(pause.since));

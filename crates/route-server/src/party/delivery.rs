@@ -200,19 +200,19 @@ impl Plan<'_> {
             let others = entries(&content.objects);
             let others = others.into_iter().filter(|entry| !self.deliveries.has(slot, &entry.handle));
             tick.deliver.extend(others.filter_map(|entry| delivery(slot, entry)));
-            for entry in entries(&content.died) {
-                tick.dead.extend(entry.dead.iter().map(|index| (entry.handle, *index)));
-            }
         }
         if content.is_some() || begins.is_some() {
             let default = SliceContent::default();
             let content = content.map_or(&default, |content| content);
+            let died = entries(&content.died).into_iter();
+            let died = died.flat_map(|entry| entry.dead.iter().map(|index| (entry.handle, *index))).collect();
             let own = content.own.iter().filter_map(|version| table.entry(slot, *version)).map(ObjectEntry::as_own);
             tick.slice = Some(Slice {
                 begins,
                 ends,
                 own: own.collect(),
                 own_ends: content.own_ends || begins == Some(false),
+                died,
                 gone: content.gone.clone(),
                 gone_instances: content.gone_instances.clone(),
             });

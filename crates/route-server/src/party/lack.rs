@@ -15,14 +15,14 @@ use wayleave_core::Prefix;
 use super::recent::RecentChanges;
 use super::round;
 use crate::digests::{self, BucketSet, ShortName, Through, bucket_of};
-use crate::frames::{MAX_SLICE, Seq, SessionId, SliceContent, ToMember};
+use crate::frames::{MAX_NAMES, MAX_SLICE, Seq, SessionId, SliceContent, ToMember};
 use crate::object::Handle;
 use crate::object_table::ObjectTable;
 
 /// Octets of a slice, about: our own limit.
 pub(super) const SLICE_BYTES: usize = 512 << 10;
-/// Objects and instances that are looked at for one slice, most of which the member may have: our own limit.
-const MAX_LOOKED: usize = 1 << 14;
+/// Objects and instances that are looked at for the slices of one batch, most of which the members may have: our own limit.
+pub(super) const MAX_LOOKED: usize = 1 << 14;
 /// Octets of a candidate in the list of a prefix.
 const CANDIDATE: usize = 34;
 /// Octets of an object beyond its blob, about.
@@ -46,6 +46,8 @@ pub(super) const OPEN: u32 = 1;
 pub(super) struct Named {
     pub through: [u8; 32],
     pub names: Names,
+    /// How many it said, with any twice.
+    pub said: usize,
 }
 
 /// What the member said of the next hashes.
@@ -80,7 +82,11 @@ impl Unsettled {
     }
 
     fn is_settled(&self) -> bool {
-        self.buckets.from(bucket_of(&self.from)).next().is_none()
+        match self.buckets {
+            BucketSet::Nothing => true,
+            BucketSet::Everything => false,
+            BucketSet::Some(_) => self.buckets.from(bucket_of(&self.from)).next().is_none(),
+        }
     }
 
     /// What it says of the hashes from `from` on: through which, and what it holds. `None` while that is not known.
@@ -135,6 +141,8 @@ pub(super) struct Rest {
     /// Where objects, and instances, may differ.
     pub buckets: [BucketSet; 2],
     pub again: Again,
+    /// The batch from which on it got what changed, if objects were still to come: what was listed since then was not whole.
+    pub began: Option<Seq>,
 }
 
 /// What one member lacks.
@@ -153,6 +161,8 @@ pub(super) struct Lack {
 /// How far a slice goes.
 #[derive(Default)]
 pub(super) struct Progress {
+    /// Objects and instances that were looked at.
+    pub looked: usize,
     own: Option<u64>,
     halves: [Step; 2],
 }
@@ -173,11 +183,12 @@ struct Room {
     octets: usize,
     items: usize,
     looked: usize,
+    most: usize,
 }
 
 impl Room {
     fn is_full(&self) -> bool {
-        self.octets >= SLICE_BYTES || self.items >= MAX_SLICE as usize || self.looked >= MAX_LOOKED
+        self.octets >= SLICE_BYTES || self.items >= MAX_SLICE as usize || self.looked >= self.most
     }
 
     fn add(&mut self, octets: usize) {
@@ -210,11 +221,12 @@ impl Lack {
 
     /// What it still lacks, where it is sent no more of it for now.
     pub(super) fn rest(self) -> Rest {
+        let began = self.began.filter(|_| !self.halves[0].is_settled());
         let buckets = self.halves.map(|mut half| {
             half.buckets.retain_from(bucket_of(&half.from));
             half.buckets
         });
-        Rest { own: self.own.is_some(), buckets, again: self.again }
+        Rest { own: self.own.is_some(), buckets, again: self.again, began }
     }
 
     /// The member gets all that changes from this batch on.
@@ -223,10 +235,6 @@ impl Lack {
         if self.halves[0].is_settled() {
             self.listed = Some(seq);
         }
-    }
-
-    fn is_settled(&self) -> bool {
-        self.is_nothing()
     }
 
     /// The half of which something is sent next.
@@ -270,17 +278,23 @@ impl Lack {
         if named.through < unsettled.from {
             return Err("it says what it holds in another place than it was asked for");
         }
+        // Only what one frame does not hold is another answer: each one costs a batch.
+        if named.said > MAX_NAMES || named.through != LAST && named.said < MAX_NAMES {
+            return Err("it says a part of what it holds where it was asked for all that a frame has room for");
+        }
         unsettled.said = Said::Names { through: named.through, names: named.names };
         Ok(())
     }
 
-    /// The next slice for the member in `slot`, and how far it goes; `None` if the member must say something first.
+    /// The next slice for the member in `slot`, for which so many objects and instances may be looked at, and how far it goes; `None` if the
+    /// member must say something first.
     pub(super) fn slice(
         &self,
         table: &ObjectTable,
         (slot, session): (u32, &SessionId),
+        most: usize,
     ) -> Option<(SliceContent, Progress)> {
-        let mut room = Room { octets: 0, items: 0, looked: 0 };
+        let mut room = Room { octets: 0, items: 0, looked: 0, most };
         let (mut content, mut progress) = (SliceContent::default(), Progress { own: self.own, ..Progress::default() });
         self.list_own(table, slot, (&mut content, &mut progress), &mut room);
         let mut is_settled = self.halves.each_ref().map(Unsettled::is_settled);
@@ -292,20 +306,25 @@ impl Lack {
             progress.halves[1] = self.instances(table, session, &mut content, &mut room);
             is_settled[1] = self.is_settled_after(Half::Instances, &progress.halves[1]);
         }
-        content.ends = progress.own.is_none() && is_settled == [true; 2] && (self.is_settled() || may_end(table));
+        // Who lacks nothing to begin with has nothing of what is still being told.
+        let lacks_nothing = self.began.is_none() && self.is_nothing();
+        content.ends = progress.own.is_none() && is_settled == [true; 2] && (lacks_nothing || may_end(table));
         content.settled = is_settled[0].then(|| match &progress.halves[1] {
             Step::To(next, _) => *next,
             Step::Through(last) => after(*last).unwrap_or(LAST),
             Step::None => self.halves[1].from,
         });
         let SliceContent { own, own_ends, objects, died, prefixes, gone, gone_instances, settled: _, ends } = &content;
+        // That it has all objects is said with the batch that begins: from then on changes are whole for it.
+        let has_objects = self.began.is_none() && content.settled.is_some();
         let is_empty = own.is_empty()
-            && !(*own_ends || *ends)
+            && !(*own_ends || *ends || has_objects)
             && objects.is_empty()
             && died.is_empty()
             && prefixes.is_empty()
             && gone.is_empty()
             && gone_instances.is_empty();
+        progress.looked = room.looked;
         // Where it has all of what it was asked for, the next it is asked is another part.
         let goes_on = progress.halves.iter().any(|step| !matches!(step, Step::None));
         (!is_empty || goes_on).then_some((content, progress))
@@ -486,7 +505,6 @@ mod tests {
     use wayleave_crypto::sign::SigningKey;
 
     use super::*;
-    use crate::frames::MAX_NAMES;
     use crate::object::{Description, ExportMode, Format, Header, Kind, ShareOne};
     use crate::object_table::{ObjectEntry, Part};
 
@@ -540,9 +558,10 @@ mod tests {
                     let first: Vec<[u8; 32]> = asked.copied().take(MAX_NAMES).collect();
                     let through = first.last().filter(|_| first.len() == MAX_NAMES).copied().unwrap_or(LAST);
                     let names = first.iter().map(|hash| (digests::name(&SESSION, hash), 0)).collect();
-                    Some((Half::Objects, Named { through, names }))
+                    let said = first.len();
+                    Some((Half::Objects, Named { through, names, said }))
                 }
-                Some(_) => Some((Half::Instances, Named { through: LAST, names: BTreeMap::new() })),
+                Some(_) => Some((Half::Instances, Named { through: LAST, names: BTreeMap::new(), said: 0 })),
                 None => None,
             };
             if let Some((half, named)) = answer {
@@ -550,7 +569,7 @@ mod tests {
                 lack.said((half, 7), named).expect("an answer");
             }
             assert!(lack.can_go_on(table));
-            let (content, progress) = lack.slice(table, (SLOT, &SESSION)).expect("something goes on");
+            let (content, progress) = lack.slice(table, (SLOT, &SESSION), MAX_LOOKED).expect("something goes on");
             let octets = content.objects.len() * (512 + OBJECT) + content.prefixes.len() * (4 + CANDIDATE);
             assert!(octets < SLICE_BYTES + 1_000, "{octets}");
             objects.extend(content.objects);
@@ -596,12 +615,15 @@ mod tests {
         buckets.extend([7]);
         let mut lack = Lack::of([buckets, BucketSet::Nothing], false, Again::default());
         assert!(lack.ask(5, 1).is_some());
-        let named = |through| Named { through, names: BTreeMap::new() };
+        let of = |said: usize, through| Named { through, names: BTreeMap::new(), said };
+        let named = |through| of(if through == LAST { 0 } else { MAX_NAMES }, through);
         lack.said((Half::Objects, 4), named(LAST)).expect("it is passed over");
         lack.said((Half::Instances, 5), named(LAST)).expect("it is passed over");
-        assert!(lack.slice(&table, (SLOT, &SESSION)).is_none());
+        assert!(lack.slice(&table, (SLOT, &SESSION), MAX_LOOKED).is_none());
+        assert!(lack.said((Half::Objects, 5), of(3, in_bucket(7, 0))).is_err(), "a part without need");
+        assert!(lack.said((Half::Objects, 5), of(MAX_NAMES + 1, LAST)).is_err(), "more than a frame has");
         lack.said((Half::Objects, 5), named(in_bucket(7, 0))).expect("a part");
-        let (content, progress) = lack.slice(&table, (SLOT, &SESSION)).expect("that part");
+        let (content, progress) = lack.slice(&table, (SLOT, &SESSION), MAX_LOOKED).expect("that part");
         assert!(!content.objects.is_empty());
         lack.advance(progress, 2, &RecentChanges::default());
         assert!(lack.ask(6, 2).is_some(), "what it holds behind that");
@@ -614,7 +636,7 @@ mod tests {
         buckets.extend([3, 7, 9]);
         let mut lack = Lack::of([buckets, BucketSet::Everything], true, Again::default());
         let halves = [Step::To(in_bucket(7, 0), Vec::new()), Step::None];
-        lack.advance(Progress { own: None, halves }, 2, &RecentChanges::default());
+        lack.advance(Progress { looked: 0, own: None, halves }, 2, &RecentChanges::default());
         let Rest { own, buckets: [objects, instances], .. } = lack.rest();
         assert_eq!(objects.from(0).collect::<Vec<u16>>(), [7, 9]);
         assert_eq!((own, instances), (false, BucketSet::Everything));

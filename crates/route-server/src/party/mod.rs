@@ -423,13 +423,15 @@ impl Party {
                 self.member_says(slot, link, RoleEvent::Holds { slot, holding });
             }
             (_, FromMember::ObjectNames { question, through, names }) => {
-                let named = Named { through: through.0, names: names.into_iter().collect() };
+                let said = names.len();
+                let named = Named { through: through.0, names: names.into_iter().collect(), said };
                 self.member_says(slot, link, RoleEvent::Named { slot, half: Half::Objects, question, named });
             }
             (_, FromMember::InstanceNames { question, through, names, open }) => {
+                let said = names.len() + open.len();
                 let done = names.into_iter().map(|name| (name, lack::DONE));
                 let names = done.chain(open.into_iter().map(|name| (name, lack::OPEN))).collect();
-                let named = Named { through, names };
+                let named = Named { through, names, said };
                 self.member_says(slot, link, RoleEvent::Named { slot, half: Half::Instances, question, named });
             }
             _ => state.bad_frame(Some(slot), link, "a frame meant for the other party".to_owned()),

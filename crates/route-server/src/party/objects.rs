@@ -270,7 +270,12 @@ impl Objects {
         let handles = changed.filter_map(|(slot, version)| Some(self.table.entry(slot, version)?.handle));
         let handles = handles.chain(effects.removed.iter().map(|(.., handle)| *handle));
         let objects = handles.map(|handle| bucket_of(&handle.0)).collect();
-        self.recent.note(seq, [objects, self.table.take_changed()]);
+        // Also those that are listed as they were: somebody may lack the result.
+        let listed = effects.touched.iter().chain(&effects.relisted).chain(&effects.opened);
+        let mut instances: Vec<u16> =
+            listed.filter_map(|prefix| Some(bucket_of(&self.table.instance_of(prefix)?))).collect();
+        instances.extend(self.table.take_changed());
+        self.recent.note(seq, [objects, instances]);
         self.changes(effects, epoch, seq)
     }
 

@@ -45,7 +45,7 @@ impl RecentChanges {
         self.agreed
     }
 
-    /// Notes the buckets of objects, and of instances, in which a batch changed something.
+    /// Notes the buckets of objects, and of instances, in which a batch changed something, or listed it again.
     pub(super) fn note(&mut self, seq: Seq, changed: [Vec<u16>; 2]) {
         let [objects, instances] = changed.map(|mut buckets| {
             buckets.sort_unstable();

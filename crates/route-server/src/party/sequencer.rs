@@ -313,15 +313,27 @@ impl Sequencer {
         let known: BTreeSet<u32> = queue.iter().copied().collect();
         queue.extend(party.links.slots().filter(|slot| !known.contains(slot)));
         let (mut steps, mut served, mut equal, mut compared) = (Vec::new(), 0, 0, 0);
-        for slot in &self.begun {
-            let Some(session) = party.batches.session_of(*slot) else { continue };
-            if served < MAX_SLICES && self.is_ready(party, *slot) {
-                self.comparisons.ask(party, *slot);
-                let content = self.comparisons.slice(party, (*slot, &session));
-                served += usize::from(content.is_some());
-                steps.extend(content.map(|content| Step::Slice { slot: *slot, content }));
+        let mut looked = lack::MAX_LOOKED;
+        // Who has had a slice is behind the others, and who waits has a place: nobody keeps both from others by asking for little.
+        let places = MAX_SLICES - usize::from(queue.iter().any(|slot| self.sync_of(party, *slot).is_some()));
+        let (mut had, mut others) = (Vec::new(), Vec::new());
+        for slot in std::mem::take(&mut self.begun) {
+            let session = party.batches.session_of(slot);
+            let session = session.filter(|_| served < places && looked > 0 && self.is_ready(party, slot));
+            let content = session.and_then(|session| {
+                self.comparisons.ask(party, slot);
+                self.comparisons.slice(party, (slot, &session), &mut looked)
+            });
+            served += usize::from(content.is_some());
+            if content.is_some() {
+                had.push(slot)
+            } else {
+                others.push(slot)
             }
+            steps.extend(content.map(|content| Step::Slice { slot, content }));
         }
+        others.append(&mut had);
+        self.begun = others;
         let mut waiting = Vec::new();
         for slot in queue {
             let Some((session, select_best)) = self.sync_of(party, slot) else { continue };
@@ -361,7 +373,7 @@ impl Sequencer {
             let chooses = self.take_turn(party, slot, select_best && !is_equal) || is_equal;
             steps.push(Step::Sync { slot, session, select_best, chooses, own: lack.lists_own() });
             self.comparisons.begins(slot, lack);
-            let content = self.comparisons.slice(party, (slot, &session));
+            let content = self.comparisons.slice(party, (slot, &session), &mut looked);
             steps.extend(content.map(|content| Step::Slice { slot, content }));
             if !is_begun {
                 self.begun.push(slot);
@@ -955,7 +967,7 @@ impl Sequencer {
                 if self.peer_joined.get(&slot).is_some_and(|(s, _)| *s == session) {
                     self.peer_joined.remove(&slot);
                     // It keeps no place among those that are compared while it is not to be served.
-                    self.comparisons.departed(slot);
+                    self.comparisons.left(slot);
                     self.peer_holds.retain(|(s, _), _| *s != slot);
                     self.refused.remove(&slot);
                     party.leave_rounds(slot);

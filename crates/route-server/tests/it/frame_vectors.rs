@@ -106,6 +106,7 @@ fn tick() -> Tick {
             ends: Some(roots()),
             own: vec![OwnObject { version: 6, width: 16, live: vec![nlri(0, "198.51.100.0/24")] }],
             own_ends: true,
+            died: vec![candidate(40)],
             gone: vec![[36; 8]],
             gone_instances: vec![[37; 8], [38; 8]],
         }),
