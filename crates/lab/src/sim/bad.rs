@@ -11,7 +11,7 @@ use wayleave_crypto::hash::hash;
 use wayleave_crypto::seal;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::frames::{FromMember, SessionId};
+use wayleave_route_server::frames::{FromMember, PartyFrame, SessionId, Step, ToMember};
 use wayleave_route_server::member::{Alarm, MemberEvent};
 use wayleave_route_server::object::{self, Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::versions::{Speaks, VERSIONS};
@@ -31,14 +31,38 @@ pub struct Shape {
     pub len: usize,
 }
 
+/// Octets of a name.
+const NAME: usize = 8;
+
+/// Octets of the names of what is gone in a step.
+fn gone(step: &Step) -> usize {
+    match step {
+        Step::Slice { content, .. } => NAME * (content.gone.len() + content.gone_instances.len()),
+        _ => 0,
+    }
+}
+
 impl Recorded {
-    /// The frame without its content, and without the length of what a member says that it holds: that follows from which handles share
-    /// a bucket, which the parties know.
+    /// The frame without its content, and without the length of what a member says that it holds, and of what is gone of that: both follow
+    /// from which handles share a bucket, which the parties know.
     #[must_use]
     pub fn shape(&self) -> Shape {
         let kind = self.bytes.first().copied().unwrap_or(0);
-        let is_holding = matches!((self.from, kind), (Node::Member(_), 6 | 9 | 11));
-        Shape { from: self.from, to: self.to, at: self.at, kind, len: if is_holding { 0 } else { self.bytes.len() } }
+        let named = match (self.from, self.to) {
+            (Node::Member(_), _) if matches!(kind, 6 | 9 | 11) => self.bytes.len(),
+            (Node::Party(_), Node::Party(_)) if kind == 7 => match PartyFrame::decode(&self.bytes) {
+                Ok(PartyFrame::Propose { steps, .. }) => steps.iter().map(gone).sum(),
+                _ => 0,
+            },
+            (Node::Party(_), Node::Member(_)) if kind == 3 => match ToMember::decode(&self.bytes) {
+                Ok(ToMember::Tick(tick)) => {
+                    tick.slice.map_or(0, |slice| NAME * (slice.gone.len() + slice.gone_instances.len()))
+                }
+                _ => 0,
+            },
+            _ => 0,
+        };
+        Shape { from: self.from, to: self.to, at: self.at, kind, len: self.bytes.len() - named }
     }
 }
 

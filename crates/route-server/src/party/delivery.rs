@@ -196,6 +196,8 @@ impl Plan<'_> {
             all.filter(|entry| !table.has_ended(entry.header.description.slot)).collect::<Vec<_>>()
         };
         tick.deliver.extend(entries(&widened).into_iter().filter_map(|entry| delivery(slot, entry)));
+        // Of what a slice brings, party 1 counts what it looked at.
+        counters.scanned += tick.deliver.len() as u64;
         if let Some(content) = content {
             let others = entries(&content.objects);
             let others = others.into_iter().filter(|entry| !self.deliveries.has(slot, &entry.handle));
@@ -217,7 +219,6 @@ impl Plan<'_> {
                 gone_instances: content.gone_instances.clone(),
             });
         }
-        counters.scanned += tick.deliver.len() as u64;
         counters.delivered += tick.deliver.len() as u64;
         counters.listed += tick.instances.iter().map(|instance| instance.len() as u64).sum::<u64>();
         let served = match content {
