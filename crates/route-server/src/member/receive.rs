@@ -237,7 +237,8 @@ impl Member {
                 let through = Handle(first_by(&mut held, |handle| handle.0));
                 // What is named again is not gone any more, as far as is known.
                 if let Some(sync) = &mut self.sync {
-                    sync.gone.retain(|handle| !held.contains(handle));
+                    // They are in order: both may be many.
+                    sync.gone.retain(|handle| held.binary_search(handle).is_err());
                 }
                 let named = |handle: &Handle| {
                     let dead = self.routes[handle].dead.iter().copied();
@@ -406,7 +407,7 @@ impl Member {
 
     /// The first slice of what this member lacks has come.
     fn begin_sync(&mut self, lists_own: bool) {
-        // What it was told is gone before it was paused does not come back, and is not named again.
+        // What it was told is gone before it was paused goes at the end all the same, unless it is named again.
         let before = self.sync.take().map(|sync| (sync.gone, sync.gone_instances, sync.died));
         let (own, (gone, gone_instances, died)) = (Inventory::default(), before.unwrap_or_default());
         self.sync = Some(Sync { is_first: !self.synced, lists_own, objects: 0, own, gone, gone_instances, died });

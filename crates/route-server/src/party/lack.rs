@@ -52,7 +52,7 @@ pub(super) struct Named {
 
 /// What the member said of the next hashes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Said {
+enum Answer {
     Nothing,
     /// It was asked, by this question. It may take its time: nobody waits for the answer.
     Asked(u32),
@@ -60,7 +60,7 @@ enum Said {
     /// listed again.
     Names {
         through: [u8; 32],
-        names: BTreeMap<ShortName, u32>,
+        names: Names,
     },
     /// It holds nothing at all.
     HoldsNone,
@@ -73,12 +73,12 @@ struct Unsettled {
     buckets: BucketSet,
     /// What is below this hash is settled.
     from: [u8; 32],
-    said: Said,
+    said: Answer,
 }
 
 impl Unsettled {
     fn new(buckets: BucketSet, holds_none: bool) -> Self {
-        Self { buckets, from: [0; 32], said: if holds_none { Said::HoldsNone } else { Said::Nothing } }
+        Self { buckets, from: [0; 32], said: if holds_none { Answer::HoldsNone } else { Answer::Nothing } }
     }
 
     fn is_settled(&self) -> bool {
@@ -92,9 +92,9 @@ impl Unsettled {
     /// What it says of the hashes from `from` on: through which, and what it holds. `None` while that is not known.
     fn known(&self) -> Option<([u8; 32], Option<&Names>)> {
         match &self.said {
-            Said::Names { through, names } => Some((*through, Some(names))),
-            Said::HoldsNone => Some((LAST, None)),
-            Said::Nothing | Said::Asked(_) => None,
+            Answer::Names { through, names } => Some((*through, Some(names))),
+            Answer::HoldsNone => Some((LAST, None)),
+            Answer::Nothing | Answer::Asked(_) => None,
         }
     }
 
@@ -104,8 +104,8 @@ impl Unsettled {
             Some(next) => self.from = next,
             None => self.buckets = BucketSet::Nothing,
         }
-        if !matches!(self.said, Said::HoldsNone) {
-            self.said = Said::Nothing;
+        if !matches!(self.said, Answer::HoldsNone) {
+            self.said = Answer::Nothing;
         }
     }
 }
@@ -164,12 +164,12 @@ pub(super) struct Progress {
     /// Objects and instances that were looked at.
     pub looked: usize,
     own: Option<u64>,
-    halves: [Step; 2],
+    halves: [Reach; 2],
 }
 
 /// How far a slice goes in one half.
 #[derive(Clone, Default)]
-enum Step {
+enum Reach {
     #[default]
     None,
     /// Up to this hash, which is still to be sent, having come by these that the member has.
@@ -179,14 +179,14 @@ enum Step {
 }
 
 /// What a slice has room for.
-struct Room {
+struct SliceRoom {
     octets: usize,
     items: usize,
     looked: usize,
     most: usize,
 }
 
-impl Room {
+impl SliceRoom {
     fn is_full(&self) -> bool {
         self.octets >= SLICE_BYTES || self.items >= MAX_SLICE as usize || self.looked >= self.most
     }
@@ -253,16 +253,16 @@ impl Lack {
 
     /// Whether the answer to a question is awaited, before anything else is sent.
     pub(super) fn is_asked(&self) -> bool {
-        self.own.is_none() && self.current().is_some_and(|half| matches!(half.said, Said::Asked(_)))
+        self.own.is_none() && self.current().is_some_and(|half| matches!(half.said, Answer::Asked(_)))
     }
 
     /// Asks the member, by a question of this number, what it holds after a batch of what comes next, if that has to be known.
     pub(super) fn ask(&mut self, question: u32, after: Seq) -> Option<ToMember> {
         let mut halves = [Half::Objects, Half::Instances].into_iter().zip(&mut self.halves);
         let (kind, half) =
-            halves.find(|(_, half)| !half.is_settled()).filter(|(_, half)| half.said == Said::Nothing)?;
+            halves.find(|(_, half)| !half.is_settled()).filter(|(_, half)| half.said == Answer::Nothing)?;
         let (buckets, from) = (half.buckets.clone(), half.from);
-        half.said = Said::Asked(question);
+        half.said = Answer::Asked(question);
         Some(match kind {
             Half::Objects => ToMember::NameObjects { question, after, buckets, from: Handle(from) },
             Half::Instances => ToMember::NameInstances { question, after, buckets, from },
@@ -272,7 +272,7 @@ impl Lack {
     /// Takes the answer to a question, if that is open. `Err` says how the member erred.
     pub(super) fn said(&mut self, (half, question): (Half, u32), named: Named) -> Result<(), &'static str> {
         let unsettled = &mut self.halves[half as usize];
-        if !matches!(unsettled.said, Said::Asked(open) if open == question) {
+        if !matches!(unsettled.said, Answer::Asked(open) if open == question) {
             return Ok(());
         }
         if named.through < unsettled.from {
@@ -282,7 +282,7 @@ impl Lack {
         if named.said > MAX_NAMES || named.through != LAST && named.said < MAX_NAMES {
             return Err("it says a part of what it holds where it was asked for all that a frame has room for");
         }
-        unsettled.said = Said::Names { through: named.through, names: named.names };
+        unsettled.said = Answer::Names { through: named.through, names: named.names };
         Ok(())
     }
 
@@ -294,7 +294,7 @@ impl Lack {
         (slot, session): (u32, &SessionId),
         most: usize,
     ) -> Option<(SliceContent, Progress)> {
-        let mut room = Room { octets: 0, items: 0, looked: 0, most };
+        let mut room = SliceRoom { octets: 0, items: 0, looked: 0, most };
         let (mut content, mut progress) = (SliceContent::default(), Progress { own: self.own, ..Progress::default() });
         self.list_own(table, slot, (&mut content, &mut progress), &mut room);
         let mut is_settled = self.halves.each_ref().map(Unsettled::is_settled);
@@ -310,9 +310,9 @@ impl Lack {
         let lacks_nothing = self.began.is_none() && self.is_nothing();
         content.ends = progress.own.is_none() && is_settled == [true; 2] && (lacks_nothing || may_end(table));
         content.settled = is_settled[0].then(|| match &progress.halves[1] {
-            Step::To(next, _) => *next,
-            Step::Through(last) => after(*last).unwrap_or(LAST),
-            Step::None => self.halves[1].from,
+            Reach::To(next, _) => *next,
+            Reach::Through(last) => after(*last).unwrap_or(LAST),
+            Reach::None => self.halves[1].from,
         });
         let SliceContent { own, own_ends, objects, died, prefixes, gone, gone_instances, settled: _, ends } = &content;
         // That it has all objects is said with the batch that begins: from then on changes are whole for it.
@@ -326,12 +326,12 @@ impl Lack {
             && gone_instances.is_empty();
         progress.looked = room.looked;
         // Where it has all of what it was asked for, the next it is asked is another part.
-        let goes_on = progress.halves.iter().any(|step| !matches!(step, Step::None));
+        let goes_on = progress.halves.iter().any(|step| !matches!(step, Reach::None));
         (!is_empty || goes_on).then_some((content, progress))
     }
 
-    fn is_settled_after(&self, half: Half, step: &Step) -> bool {
-        let Step::Through(last) = step else { return false };
+    fn is_settled_after(&self, half: Half, step: &Reach) -> bool {
+        let Reach::Through(last) = step else { return false };
         after(*last).is_none_or(|next| self.halves[half as usize].buckets.from(bucket_of(&next)).next().is_none())
     }
 
@@ -340,7 +340,7 @@ impl Lack {
         table: &ObjectTable,
         slot: u32,
         (content, progress): (&mut SliceContent, &mut Progress),
-        room: &mut Room,
+        room: &mut SliceRoom,
     ) {
         let Some(from) = self.own else { return };
         let mut entries = table.objects_of(slot, from).peekable();
@@ -357,17 +357,17 @@ impl Lack {
         table: &ObjectTable,
         (slot, session): (u32, &SessionId),
         content: &mut SliceContent,
-        room: &mut Room,
-    ) -> Step {
+        room: &mut SliceRoom,
+    ) -> Reach {
         let half = &self.halves[0];
-        let Some((through, names)) = half.known() else { return Step::None };
+        let Some((through, names)) = half.known() else { return Reach::None };
         let mut matched = Vec::new();
         for (handle, (announcer, version)) in table.objects_in(&half.buckets, Handle(half.from)) {
             if handle.0 > through {
                 break;
             }
             if room.is_full() {
-                return Step::To(handle.0, matched);
+                return Reach::To(handle.0, matched);
             }
             room.looked += 1;
             let Some(entry) = table.entry(announcer, version).filter(|entry| slot < entry.width) else { continue };
@@ -391,12 +391,18 @@ impl Lack {
             }
         }
         content.gone = gone(names, matched, room);
-        Step::Through(through)
+        Reach::Through(through)
     }
 
-    fn instances(&self, table: &ObjectTable, session: &SessionId, content: &mut SliceContent, room: &mut Room) -> Step {
+    fn instances(
+        &self,
+        table: &ObjectTable,
+        session: &SessionId,
+        content: &mut SliceContent,
+        room: &mut SliceRoom,
+    ) -> Reach {
         let half = &self.halves[1];
-        let Some((through, names)) = half.known() else { return Step::None };
+        let Some((through, names)) = half.known() else { return Reach::None };
         let is_again = |prefix: &Prefix| {
             (self.again.all || table.announcers_of(prefix).any(|slot| self.again.of.contains(&slot)))
                 && table.routes_of(prefix) > 1
@@ -407,7 +413,7 @@ impl Lack {
                 break;
             }
             if room.is_full() {
-                return Step::To(hash, matched);
+                return Reach::To(hash, matched);
             }
             room.looked += 1;
             let name = names.map(|_| digests::name(session, &hash));
@@ -420,7 +426,7 @@ impl Lack {
             }
         }
         content.gone_instances = gone(names, matched, room);
-        Step::Through(through)
+        Reach::Through(through)
     }
 
     /// The slice is on its way, with this batch; `recent` has what changed with this one and those before.
@@ -429,16 +435,16 @@ impl Lack {
         let had_objects = self.halves[0].is_settled();
         for (half, step) in self.halves.iter_mut().zip(progress.halves) {
             match step {
-                Step::None => {}
-                Step::To(next, matched) => {
+                Reach::None => {}
+                Reach::To(next, matched) => {
                     half.from = next;
-                    if let Said::Names { names, .. } = &mut half.said {
+                    if let Answer::Names { names, .. } = &mut half.said {
                         matched.iter().for_each(|name| {
                             names.remove(name);
                         });
                     }
                 }
-                Step::Through(through) => half.settle_through(through),
+                Reach::Through(through) => half.settle_through(through),
             }
         }
         if !had_objects && self.halves[0].is_settled() {
@@ -456,7 +462,7 @@ impl Lack {
 }
 
 /// What was named and is not there.
-fn gone(names: Option<&Names>, matched: Vec<ShortName>, room: &mut Room) -> Vec<ShortName> {
+fn gone(names: Option<&Names>, matched: Vec<ShortName>, room: &mut SliceRoom) -> Vec<ShortName> {
     let matched: BTreeSet<ShortName> = matched.into_iter().collect();
     let gone: Vec<ShortName> =
         names.into_iter().flat_map(BTreeMap::keys).filter(|name| !matched.contains(*name)).copied().collect();
@@ -635,7 +641,7 @@ mod tests {
         let mut buckets = BucketSet::Nothing;
         buckets.extend([3, 7, 9]);
         let mut lack = Lack::of([buckets, BucketSet::Everything], true, Again::default());
-        let halves = [Step::To(in_bucket(7, 0), Vec::new()), Step::None];
+        let halves = [Reach::To(in_bucket(7, 0), Vec::new()), Reach::None];
         lack.advance(Progress { looked: 0, own: None, halves }, 2, &RecentChanges::default());
         let Rest { own, buckets: [objects, instances], .. } = lack.rest();
         assert_eq!(objects.from(0).collect::<Vec<u16>>(), [7, 9]);
