@@ -36,7 +36,7 @@ pub(super) fn state_fault(state: &Spanned<PathBuf>, source: &Source) -> Option<F
 }
 
 /// The tables of a party's and of a member's state.
-pub const STATE_TABLES: [&str; 5] = TABLES;
+pub const STATE_TABLES: [&str; 6] = TABLES;
 
 /// What a role's state holds, without a change to it. `None` if there is none yet, or it cannot be read now: a running role has
 /// it open, or it has to be repaired after a crash.

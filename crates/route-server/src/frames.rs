@@ -183,7 +183,7 @@ wayleave_core::wire! {
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct OwnObject {
         pub version: u64,
-        /// Slots that its row covers: fewer than its announcer knows, if columns of it were lost.
+        /// Slots that its row covers: fewer than its announcer knows, if columns of it were lost, and none if it was lost itself.
         pub width: u32,
         /// Prefixes that it still owns, ascending where it is digested.
         pub live: Vec<Nlri> as List32<MAX_PREFIXES, NlriCodec>,
@@ -206,6 +206,9 @@ wayleave_core::wire! {
         pub gone: Vec<ShortName> as List32<MAX_GONE>,
         /// The same of instances.
         pub gone_instances: Vec<ShortName> as List32<MAX_GONE>,
+        /// Lost objects, with the prefixes of which nothing else is known: a receiver's router may keep what it has of these for now.
+        /// With the last slice all have been listed that there are.
+        pub lost: Vec<(Handle, Vec<u16>)> as Long<(Own, Places)>,
     }
 
     /// One batch as one member sees it. Party 1 and party 2 send ticks that differ in shares and bodies only.
@@ -473,6 +476,9 @@ wayleave_core::wire! {
         8 = Pause { slot: u32 },
         /// So many prefixes more are looked at, since an epoch began: those with a candidate whose value changed are evaluated again.
         9 = Relist { prefixes: u32 as AtMost<MAX_SLICE> },
+        /// Forgets so many lost objects, those that were lost first: their announcer was removed, or has not said for longer than the stale
+        /// timer what became of them.
+        10 = Forget { objects: u32 as AtMost<MAX_SLICE> },
     }
 
     /// Part of what one member lacks, as party 1 names it. Both parties send it as it is after the batch.
@@ -490,6 +496,8 @@ wayleave_core::wire! {
         /// What the member named and what is gone.
         pub gone: Vec<ShortName> as List32<MAX_GONE>,
         pub gone_instances: Vec<ShortName> as List32<MAX_GONE>,
+        /// Slots and versions of lost objects.
+        pub lost: Vec<(u32, u64)> as Long,
         /// Instances whose hashes are below this one have been sent, or are as the member has them; none while objects are still to come.
         pub settled: Option<InstanceHash>,
         /// Whether it is the last part.
@@ -508,7 +516,28 @@ wayleave_core::wire! {
         /// Indices of dead prefixes.
         pub dead: Vec<u16> as Places,
     }
+
+    /// An object, or a part of one, that one party alone had when their link came up, and of which neither knows that it was withdrawn or
+    /// replaced.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct LostObject {
+        pub slot: u32,
+        pub version: u64,
+        pub handle: Handle,
+        /// The first slot for which it is lost: both parties may have it for those below.
+        pub from: u32,
+        /// When it was lost, in microseconds of Unix time.
+        pub since: u64,
+        /// Its prefixes that were lost, by index.
+        pub prefixes: Vec<(u16, Nlri)> as List32<MAX_PREFIXES, (Own, NlriCodec)>,
+    }
 }
+
+/// A prefix of an object by slot, version and index.
+pub type ReplacedPrefix = (u32, u64, u16);
+
+/// What party 2 has and party 1 does not: slot, version, and whether it is lost, rather than known to be withdrawn or replaced.
+pub type Dropped = (u32, u64, bool);
 
 /// An object of which the two parties have different rows or dead prefixes, and what counts: slot, version, the narrower row's width,
 /// and the indices of prefixes that are dead at either.
@@ -553,25 +582,34 @@ wayleave_core::wire! {
             rows: Vec<InventoryRow> as Long,
             /// The highest version seen, per slot.
             high_water: Vec<(u32, u64)> as List32<MAX_SLOTS>,
+            /// The highest version applied, per slot.
+            applied: Vec<(u32, u64)> as List32<MAX_SLOTS>,
+            /// What objects replaced with the last batch.
+            replaced: Vec<ReplacedPrefix> as Long,
             more: bool,
         },
         /// Part of what party 1 concludes from both inventories, if that is long. [`Self::Reconciled`] has the last part.
         20 = Reconciling {
-            /// (slot, version) to drop.
-            drop: Vec<(u32, u64)> as Long,
+            /// (slot, version) to drop, and whether it is lost.
+            drop: Vec<Dropped> as Long,
             differ: Vec<Difference> as Long<(Own, Own, Own, Places)>,
         },
         /// Party 1's conclusion from both inventories. What party 2 need not drop, both have.
         3 = Reconciled {
             epoch: u64,
             set: Arc<[u8]> as Blob<MAX_SET>,
-            /// (slot, version) to drop.
-            drop: Vec<(u32, u64)> as Long,
+            /// As in [`Self::Reconciling`].
+            drop: Vec<Dropped> as Long,
             differ: Vec<Difference> as Long<(Own, Own, Own, Places)>,
             /// The highest version seen, per slot.
             high_water: Vec<(u32, u64)> as List32<MAX_SLOTS>,
             /// The view that both must have now.
             view: [u8; 32],
+        },
+        /// Lost objects that this party knows of, after party 1's conclusion: each party sends all of them, and both have those of both.
+        22 = Lost {
+            objects: Vec<LostObject> as Long,
+            more: bool,
         },
         /// Party 2 holds these objects, which wait to be applied.
         4 = Holding {

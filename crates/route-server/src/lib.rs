@@ -12,6 +12,7 @@ pub mod directory;
 pub mod frames;
 pub mod key_roles;
 mod leaps;
+mod lost;
 pub mod member;
 pub mod object;
 mod object_buckets;

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::iter;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -14,8 +15,10 @@ use wayleave_crypto::hash::hash;
 
 use crate::digests::{self, BUCKETS, BucketDigests, BucketSet, Digest, InstanceHash, Roots, bounds, bucket_of};
 use crate::frames::{
-    Body, Candidate, Deliver, InventoryRow, MAX_CANDIDATES, MAX_PATHS, OwnObject, Seq, SessionId, Step,
+    Body, Candidate, Deliver, InventoryRow, LostObject, MAX_CANDIDATES, MAX_PATHS, OwnObject, ReplacedPrefix, Seq, SessionId,
+    Step,
 };
+use crate::lost::LostObjects;
 use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::object_buckets::ObjectBuckets;
 
@@ -202,6 +205,10 @@ pub struct Effects {
     pub opened: BTreeSet<Prefix>,
     /// Versions applied, per slot.
     pub applied: BTreeMap<u32, Vec<u64>>,
+    /// Prefixes of objects that other objects replaced.
+    pub replaced: Vec<ReplacedPrefix>,
+    /// Lost objects that are new, or of which something is not lost any more, (slot, version).
+    pub lost: BTreeSet<(u32, u64)>,
 }
 
 impl Effects {
@@ -238,6 +245,9 @@ pub struct ObjectTable {
     /// At party 1: octets of the blobs of each slot.
     octets_of: BTreeMap<u32, u64>,
     high_water: BTreeMap<u32, u64>,
+    /// The highest version applied from each slot: of what is not above it and not here it is known that it is withdrawn or replaced.
+    applied_through: BTreeMap<u32, u64>,
+    lost: LostObjects,
     /// Slots that were removed: what they announced is no candidate and is delivered no more, until all of it has been removed.
     ended: BTreeSet<u32>,
     /// Those of them of which something is left.
@@ -489,7 +499,9 @@ impl ObjectTable {
         *self.octets_of.entry(slot).or_default() += entry.octets();
         self.objects.insert((slot, version), entry);
         for (index, nlri) in (0u16..).zip(prefixes) {
-            self.supersede(slot, &nlri, effects);
+            self.end_lost(slot, &nlri, effects);
+            let replaced = self.supersede(slot, &nlri, effects);
+            effects.replaced.extend(replaced);
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             self.count_prefix(slot);
             self.digests.unsettled.push(nlri.prefix);
@@ -502,6 +514,7 @@ impl ObjectTable {
         let description = &header.description;
         self.applied(description.slot, description.version, effects);
         for nlri in description.prefixes() {
+            self.end_lost(description.slot, nlri, effects);
             self.supersede(description.slot, nlri, effects);
         }
     }
@@ -533,6 +546,9 @@ impl ObjectTable {
             }
             entry.width = *to;
             entry.since.push((*from, self.seq));
+            if self.lost.remove((description.slot, *version)).is_some() {
+                effects.lost.insert((description.slot, *version));
+            }
             self.digests.own.remove(&description.slot);
             self.digests.objects.resized(&entry.handle, *from, *to);
             effects.opened.extend(entry.live().map(|nlri| nlri.prefix));
@@ -549,6 +565,7 @@ impl ObjectTable {
         if self.prefixes_of(slot) > 0 {
             self.ending.insert(slot);
         }
+        self.lost.end_slot(slot);
         let objects = self.objects.range((slot, 0)..=(slot, u64::MAX));
         for (_, entry) in objects {
             self.digests.objects.removed(&entry.handle, entry.width);
@@ -585,19 +602,21 @@ impl ObjectTable {
 
     fn applied(&mut self, slot: u32, version: u64, effects: &mut Effects) {
         self.saw(slot, version);
+        self.was_applied(slot, version);
         effects.applied.entry(slot).or_default().push(version);
     }
 
     /// Removes `nlri` from the object of `slot` that owns it, if any.
-    fn supersede(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) {
-        let Some(routes) = self.by_prefix.get_mut(&nlri.prefix) else { return };
-        let Some((version, index)) = routes.remove(&(slot, nlri.path_id)) else { return };
+    fn supersede(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) -> Option<ReplacedPrefix> {
+        let routes = self.by_prefix.get_mut(&nlri.prefix)?;
+        let (version, index) = routes.remove(&(slot, nlri.path_id))?;
         if routes.is_empty() {
             self.by_prefix.remove(&nlri.prefix);
         }
         self.digests.unsettled.push(nlri.prefix);
         effects.touch(nlri.prefix, slot);
         self.kill(slot, version, index, effects);
+        Some((slot, version, index))
     }
 
     fn kill(&mut self, slot: u32, version: u64, index: u16, effects: &mut Effects) {
@@ -651,6 +670,93 @@ impl ObjectTable {
         self.by_handle.insert(entry.handle, (slot, version));
         *self.octets_of.entry(slot).or_default() += entry.octets();
         self.objects.insert((slot, version), entry);
+    }
+
+    /// Notes that everything up to a version was applied from `slot`.
+    pub fn was_applied(&mut self, slot: u32, version: u64) {
+        let through = self.applied_through.entry(slot).or_default();
+        *through = (*through).max(version);
+    }
+
+    /// The highest version that was applied from each slot.
+    #[must_use]
+    pub fn applied_through(&self) -> Vec<(u32, u64)> {
+        self.applied_through.iter().map(|(slot, version)| (*slot, *version)).collect()
+    }
+
+    /// The same of one slot.
+    pub(crate) fn applied_of(&self, slot: u32) -> u64 {
+        self.applied_through.get(&slot).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn lost(&self) -> &LostObjects {
+        &self.lost
+    }
+
+    /// What is lost with an object for the slots from one on: some of its live prefixes, by index.
+    pub(crate) fn as_lost(
+        &self,
+        (slot, version): (u32, u64),
+        (from, since): (u32, u64),
+        is_lost: impl Fn(u16) -> bool,
+    ) -> Option<LostObject> {
+        let entry = self.objects.get(&(slot, version))?;
+        let prefixes = (0u16..).zip(entry.header.description.prefixes()).map(|(index, nlri)| (index, *nlri));
+        let prefixes = prefixes.filter(|(index, _)| !entry.dead.contains(index) && is_lost(*index)).collect();
+        Some(LostObject { slot, version, handle: entry.handle, from, since, prefixes })
+    }
+
+    /// An object is lost, as this party found, or as its store or the peer party says. What lives is not lost, and one that would be
+    /// another than is known is passed over.
+    pub(crate) fn add_lost(&mut self, object: LostObject, effects: &mut Effects) {
+        let key = (object.slot, object.version);
+        let of_handle = self.lost.by_handle(object.handle).next().filter(|known| known.handle == object.handle);
+        let is_other = of_handle.is_some_and(|known| (known.slot, known.version) != key)
+            || self.lost.get(key.0, key.1).is_some_and(|known| known.handle != object.handle)
+            || self.by_handle.get(&object.handle).is_some_and(|known| *known != key);
+        let lives = self.objects.get(&key).is_some_and(|entry| {
+            object.from < entry.width && object.prefixes.iter().any(|(index, _)| !entry.dead.contains(index))
+        });
+        if is_other || lives || object.prefixes.is_empty() {
+            return;
+        }
+        self.digests.own.remove(&object.slot);
+        self.lost.add(if self.has_ended(object.slot) { LostObject { since: 0, ..object } } else { object });
+        effects.lost.insert(key);
+    }
+
+    /// The announcer said what became of its route to a prefix, of which nothing else was known.
+    fn end_lost(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) {
+        for ended in self.lost.end(slot, nlri) {
+            self.digests.own.remove(&slot);
+            effects.lost.insert((slot, ended.version));
+            // Where both parties have it for some, it is dead for all once it is replaced there.
+            if ended.is_whole {
+                effects.dead.push((ended.handle, ended.index));
+            }
+        }
+    }
+
+    /// Forgets so many lost objects: those that were lost first.
+    pub(crate) fn forget_lost(&mut self, most: usize, effects: &mut Effects) {
+        for _ in 0..most {
+            let Some(object) = self.lost.take_oldest() else { return };
+            self.digests.own.remove(&object.slot);
+            effects.lost.insert((object.slot, object.version));
+            effects.dead.extend(object.candidates().filter(|_| object.from == 0));
+        }
+    }
+
+    /// The objects of `slot` from a version on, as it is told of them: also those that are lost, which nobody has.
+    pub(crate) fn own_of(&self, slot: u32, version: u64) -> impl Iterator<Item = OwnObject> {
+        let mut live = self.objects_of(slot, version).peekable();
+        let lost = self.lost.of(slot, version).filter(move |object| self.entry(slot, object.version).is_none());
+        let mut lost = lost.peekable();
+        iter::from_fn(move || {
+            let next = live.peek().map(|entry| entry.header.description.version);
+            let is_lost = |object: &&LostObject| next.is_none_or(|next| object.version < next);
+            lost.next_if(is_lost).map(LostObject::as_own).or_else(|| live.next().map(ObjectEntry::as_own))
+        })
     }
 
     /// The inventory that the parties compare when their link comes up.
@@ -774,9 +880,8 @@ impl ObjectTable {
             return *digest;
         }
         let mut objects = 0;
-        let own = self.objects_of(slot, 0).map(|entry| {
+        let own = self.own_of(slot, 0).map(|mut own| {
             objects += 1;
-            let mut own = entry.as_own();
             own.live.sort_unstable();
             own
         });
@@ -836,6 +941,14 @@ impl ObjectTable {
         self.digests.hashed += all.len() as u64 / BUCKETS_PER_OBJECT;
         self.digests.all_instances = Some(digests::root(&all));
         all
+    }
+
+    /// Extends the view by what is lost.
+    pub(crate) fn note_lost_in_view(&mut self) {
+        let mut w = Writer::new();
+        w.bytes(&self.view).u64(self.lost.len() as u64);
+        self.lost.iter().for_each(|object| object.write(&mut w));
+        self.view = hash(LABEL_VIEW, &[&w.finish()]);
     }
 
     /// Starts a new view from the inventory, after both parties agreed on it.

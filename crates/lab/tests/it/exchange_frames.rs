@@ -419,7 +419,7 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         ("part of a conclusion with nothing in it", PartyFrame::Reconciling { drop: vec![], differ: vec![] }.encode()),
         (
             "a conclusion over more than there was",
-            PartyFrame::Reconciling { drop: vec![(0, 1); 1 << 17], differ: vec![] }.encode(),
+            PartyFrame::Reconciling { drop: vec![(0, 1, false); 1 << 17], differ: vec![] }.encode(),
         ),
         (
             "a second conclusion",

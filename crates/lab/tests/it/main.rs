@@ -20,6 +20,7 @@ mod exchange_leakage;
 mod exchange_leaps;
 mod exchange_limits;
 mod exchange_links;
+mod exchange_lost;
 mod exchange_members;
 mod exchange_new_members;
 mod exchange_random;

@@ -10,6 +10,7 @@ mod announce;
 mod backlog;
 mod barred;
 mod dirty;
+mod kept;
 mod listed;
 mod receive;
 mod select;
@@ -49,6 +50,7 @@ pub use status::{
 
 use announce::Announcements;
 use backlog::{Backlog, Slices};
+use kept::Kept;
 use listed::{Instances, Keyed};
 use receive::{Named, ReceivedObject, Sync};
 use select::{Choice, DueRanking, InstalledRoute, Round};
@@ -307,6 +309,7 @@ pub struct Member {
     questions: Vec<Question>,
     saying_due: Option<Instant>,
     installed: BTreeMap<Prefix, InstalledRoute>,
+    kept: Kept,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,
     /// Routes whose validation has no result yet.
@@ -388,6 +391,7 @@ impl Member {
             failed_syncs: 0,
             saying_due: None,
             installed: BTreeMap::new(),
+            kept: Kept::default(),
             lost_since: None,
             touched: BTreeSet::new(),
             awaited: BTreeSet::new(),
@@ -1013,6 +1017,7 @@ impl Member {
     fn assess_moved(&mut self, set: &MemberSet) {
         let Some(before) = &self.set else { return };
         self.rules += 1;
+        self.touched.extend(self.kept.prefixes());
         let is_moved = |slot: u32| {
             let of = |set: &'_ MemberSet| set.slot(slot).map(|slot| (slot.active, slot.addresses.clone()));
             of(before) != of(set)
@@ -1170,6 +1175,7 @@ impl Machine for Member {
             self.lost_since = None;
             self.forget_everything();
         }
+        self.expire_kept(now);
         for prefix in self.late_successors(now) {
             self.install(prefix, now);
         }
@@ -1190,8 +1196,9 @@ impl Machine for Member {
         let announce = self.announcements.deadline(self.may_announce() && self.has_credit());
         let successor = self.successors.values().min().copied();
         let differ = self.differ_since.map(|since| since + SET_WAIT);
+        let kept = self.kept.first().map(|since| since + self.config.stale);
         let sending = self.next_sending();
-        [stale, sending, work, rounds, announce, successor, differ].into_iter().flatten().min()
+        [stale, kept, sending, work, rounds, announce, successor, differ].into_iter().flatten().min()
     }
 }
 
@@ -1213,5 +1220,6 @@ impl Member {
             route.assessment = None;
         }
         self.touched.extend(self.choices.keys().copied());
+        self.touched.extend(self.kept.prefixes());
     }
 }

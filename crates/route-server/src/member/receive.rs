@@ -62,6 +62,8 @@ pub(super) struct Sync {
     gone: HashSet<Handle>,
     gone_instances: HashMap<InstanceHash, Candidate>,
     died: Vec<Candidate>,
+    /// All that is lost, as far as it has been listed.
+    lost: BTreeSet<Candidate>,
 }
 
 /// What this member named to party 1 last.
@@ -270,11 +272,17 @@ impl Member {
         let Some(sync) = &mut self.sync else { return };
         sync.gone.extend(slice.gone.iter().filter_map(|name| self.named.objects.remove(name)));
         sync.died.extend(&slice.died);
+        for (handle, indices) in &slice.lost {
+            sync.lost.extend(indices.iter().map(|index| (*handle, *index)));
+        }
         sync.gone_instances.extend(slice.gone_instances.iter().filter_map(|name| self.named.instances.remove(name)));
     }
 
-    /// All that was to be sent has come, and what is gone goes.
-    fn drop_gone(&mut self) {
+    /// All that was to be sent has come, and what is gone goes; the router keeps what is lost.
+    fn drop_gone(&mut self, now: Now) {
+        let Some(sync) = &mut self.sync else { return };
+        let lost = std::mem::take(&mut sync.lost);
+        self.keep_lost(&lost, now);
         let Some(sync) = &mut self.sync else { return };
         for (handle, prefix_index) in std::mem::take(&mut sync.died) {
             self.instances.died(&(handle, prefix_index));
@@ -350,6 +358,10 @@ impl Member {
         for (handle, prefix_index) in &one.dead {
             self.instances.died(&(*handle, *prefix_index));
             self.mark_dead(*handle, *prefix_index);
+            self.lost_died(&(*handle, *prefix_index));
+            if let Some(sync) = &mut self.sync {
+                sync.lost.remove(&(*handle, *prefix_index));
+            }
         }
         for handle in &one.gone {
             self.drop_route(handle);
@@ -373,7 +385,7 @@ impl Member {
         let ended = std::mem::take(&mut self.touched);
         one.slice.iter().for_each(|slice| self.note_gone(slice));
         if ends.is_some() {
-            self.drop_gone();
+            self.drop_gone(now);
         }
         let unranked: BTreeSet<usize> = one.unranked.iter().map(|place| *place as usize).collect();
         let live = one.live as usize;
@@ -410,7 +422,8 @@ impl Member {
         // What it was told is gone before it was paused goes at the end all the same, unless it is named again.
         let before = self.sync.take().map(|sync| (sync.gone, sync.gone_instances, sync.died));
         let (own, (gone, gone_instances, died)) = (Inventory::default(), before.unwrap_or_default());
-        self.sync = Some(Sync { is_first: !self.synced, lists_own, objects: 0, own, gone, gone_instances, died });
+        let (is_first, lost) = (!self.synced, BTreeSet::new());
+        self.sync = Some(Sync { is_first, lists_own, objects: 0, own, gone, gone_instances, died, lost });
         // What is sent from here on is what it lacked before, whatever the reason.
         self.is_in_doubt = false;
         self.ahead = None;
@@ -530,7 +543,8 @@ impl Member {
         if let Some(unopened) = gone.as_ref().and_then(|route| route.unopened.as_ref()) {
             self.backlog.went(unopened);
         }
-        if gone.is_some_and(|route| !matches!(route.validation, Validation::NotRequested)) {
+        let is_validated = gone.is_some_and(|route| !matches!(route.validation, Validation::NotRequested));
+        if is_validated && !self.kept.has(handle) {
             self.output.push_back(MemberOutput::Forget { handle: *handle });
         }
     }
@@ -562,6 +576,7 @@ impl Member {
         }
         self.counters.delivered += 1;
         let handle = one.handle;
+        self.lost_came(&handle);
         // What came before, broken, was listed as if it were whole.
         let is_late = self.instances.are_partial() || self.routes.contains_key(&handle);
         let unopened = Box::new((one, two));

@@ -156,6 +156,8 @@ impl Member {
     /// The parties were away for longer than the stale timer: drops everything that they delivered.
     pub(super) fn forget_everything(&mut self) {
         self.event(MemberEvent::Stale { routes: self.installed.len() });
+        let kept: Vec<Prefix> = self.kept.prefixes().collect();
+        kept.into_iter().for_each(|prefix| self.keep_no_longer(prefix));
         let all: Vec<Handle> = self.routes.keys().copied().collect();
         all.iter().for_each(|handle| self.drop_route(handle));
         self.touched.extend(self.choices.keys().copied());
@@ -384,6 +386,9 @@ impl Member {
     pub(super) fn install(&mut self, prefix: Prefix, now: Now) {
         if self.config.validates {
             self.request_validations(prefix);
+        }
+        if self.install_kept(prefix) {
+            return;
         }
         let Some(wanted) = self.selected(&prefix, now) else { return };
         self.successors.remove(&prefix);

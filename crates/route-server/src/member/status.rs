@@ -184,6 +184,10 @@ pub enum MemberEvent {
     Stale {
         routes: usize,
     },
+    /// A party lost what it stored; so many routes stay in the router until their announcers have said what became of them.
+    Kept {
+        routes: usize,
+    },
 }
 
 fn as_texts<S: serde::Serializer>(values: &[impl fmt::Display], serializer: S) -> Result<S::Ok, S::Error> {
@@ -228,6 +232,8 @@ pub struct MemberStatus {
     pub objects: usize,
     /// Prefixes installed in the router.
     pub installed: usize,
+    /// How many of them stay though the parties lost their objects, until their announcers have said what became of them.
+    pub kept: usize,
     /// Prefixes whose result is awaited.
     pub awaiting: usize,
     /// Slots that get no routes because this member has not let them.
@@ -451,6 +457,7 @@ impl Member {
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
             installed: self.installed.len(),
+            kept: self.kept.len(),
             awaiting: self.choices.values().filter(|choice| matches!(choice.awaits, Awaits::Batch(_))).count(),
             held: self.held_slots(),
             validating: self.awaited.len(),
@@ -775,6 +782,9 @@ impl Member {
     }
 
     fn summary(&self, prefix: &Prefix, is_installed: bool, routes: &[WhyRoute], has_own: bool) -> String {
+        if self.kept.contains(prefix) {
+            return "kept: a party lost what it had stored, and the announcer has not said what became of the route".to_owned();
+        }
         let choice = self.choices.get(prefix);
         let words = match (is_installed, choice) {
             (false, _) if routes.is_empty() && has_own => {

@@ -56,6 +56,7 @@ impl Member {
 
     /// Takes the result of a validation, or a changed one.
     pub(super) fn on_findings(&mut self, handle: Handle, findings: Vec<Finding>) {
+        self.on_kept_findings(&handle, &findings);
         let Some(route) = self.routes.get_mut(&handle) else { return };
         let Some(open) = route.opened.as_ref().filter(|open| open.prefixes.len() == findings.len()) else { return };
         let prefixes: BTreeSet<Prefix> = open.prefixes.iter().map(|nlri| nlri.prefix).collect();

@@ -120,6 +120,7 @@ impl State {
                 self.objects.apply_object(object, as_of, &self.membership, &mut applied.effects)?;
             }
             Step::Expire { slot, objects } => self.objects.expire(*slot, *objects, &mut applied.effects),
+            Step::Forget { objects } => self.objects.forget(*objects, &mut applied.effects),
             // A batch may end the slot that it was to serve.
             Step::Sync { slot, .. } if self.membership.set().active(*slot).is_none() => {}
             Step::Sync { slot, session, select_best, chooses, own } => {

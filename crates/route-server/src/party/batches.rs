@@ -27,6 +27,10 @@ const LEFT_OUT: u64 = 1 << 16;
 /// The stage of the current batch. Rounds of earlier ones go on beside it.
 pub(super) enum Stage {
     Idle,
+    /// The store of party 1 is writing what the parties agreed on.
+    Agreeing {
+        id: PersistId,
+    },
     /// Party 1 awaits the answer to its proposal.
     Proposed {
         seq: u64,
@@ -188,11 +192,18 @@ impl Batches {
     pub(super) fn written(&mut self, id: PersistId) -> Option<(u64, Box<Applied>)> {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Persisting { seq, id: awaited, applied } if awaited == id => Some((seq, applied)),
+            Stage::Agreeing { id: awaited } if awaited == id => None,
             stage => {
                 self.stage = stage;
                 None
             }
         }
+    }
+
+    /// What the parties agreed on is being written: nothing is proposed before it has been. Otherwise a batch could be durable at the peer
+    /// party alone, by which it knows more than is so: that what this party had, and drops, was withdrawn.
+    pub(super) fn await_agreement(&mut self, id: PersistId) {
+        self.stage = Stage::Agreeing { id };
     }
 
     /// Party 2 accepts what it has written.

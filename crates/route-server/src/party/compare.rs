@@ -196,6 +196,10 @@ impl Comparisons {
 
     /// What the member lacks, as far as that is known; otherwise it is asked, in its turn.
     pub(super) fn lack(&mut self, party: &mut State, slot: u32, now: Instant) -> Option<Lack> {
+        self.known(party, slot, now).map(|lack| lack.with_lost(party.objects.table()))
+    }
+
+    fn known(&mut self, party: &mut State, slot: u32, now: Instant) -> Option<Lack> {
         let known = match self.of.get(&slot) {
             // Whoever does not answer leaves its place to others: it may lack anything, and is asked for names.
             Some(Comparison::Requested(at)) if now >= *at + SAY_WAIT => {

@@ -18,7 +18,7 @@ use super::round::{Group, Round};
 use super::state::State;
 use super::status::Counters;
 use crate::digests::InstanceHash;
-use crate::frames::{Deliver, Instance, MAX_CANDIDATES, Slice, SliceContent, Tick, ToMember};
+use crate::frames::{Deliver, Instance, LostObject, MAX_CANDIDATES, Slice, SliceContent, Tick, ToMember};
 use crate::object::ExportMode;
 use crate::object_table::{Effects, ObjectEntry};
 use crate::schedule;
@@ -208,15 +208,20 @@ impl Plan<'_> {
             let content = content.map_or(&default, |content| content);
             let died = entries(&content.died).into_iter();
             let died = died.flat_map(|entry| entry.dead.iter().map(|index| (entry.handle, *index))).collect();
-            let own = content.own.iter().filter_map(|version| table.entry(slot, *version)).map(ObjectEntry::as_own);
+            let own = |version: &u64| {
+                let lost = || table.lost().get(slot, *version).map(LostObject::as_own);
+                table.entry(slot, *version).map(ObjectEntry::as_own).or_else(lost)
+            };
+            let lost = content.lost.iter().filter_map(|(slot, version)| table.lost().get(*slot, *version));
             tick.slice = Some(Slice {
                 begins,
                 ends,
-                own: own.collect(),
+                own: content.own.iter().filter_map(own).collect(),
                 own_ends: content.own_ends || begins == Some(false),
                 died,
                 gone: content.gone.clone(),
                 gone_instances: content.gone_instances.clone(),
+                lost: lost.map(LostObject::as_told).collect(),
             });
         }
         counters.delivered += tick.deliver.len() as u64;

@@ -9,7 +9,7 @@ use wayleave_core::Instant;
 use super::batch::BatchInput;
 use super::links::Departure;
 use super::objects::PendingObject;
-use super::reconcile::{CHUNK, Conclusion, LONG};
+use super::reconcile::{CHUNK, Conclusion, LONG, LostExchange};
 use super::role::{Role, RoleEvent};
 use super::round::Round;
 use super::state::State;
@@ -42,6 +42,8 @@ pub(super) struct Follower {
     inventory: Option<(u32, u64)>,
     /// What party 1 has sent so far of what it concludes from the inventories.
     conclusion: Conclusion,
+    /// Once that is done here: what is lost, and what changed.
+    concluded: Option<(LostExchange, Effects)>,
     /// Objects that wait here and of which party 1 has not been told, for want of credit.
     unreported: BTreeSet<(u32, u64)>,
     /// Of the latest batches, the members without whose rankings the evaluation began. Party 1 is told once that one came.
@@ -68,6 +70,11 @@ impl Role for Follower {
             RoleEvent::PeerFrame(PartyFrame::Reconciling { drop, differ }) => {
                 return self.conclusion.add(drop, differ, party.objects.table().len());
             }
+            RoleEvent::PeerFrame(PartyFrame::Lost { objects, more }) => {
+                let (exchange, _) = self.concluded.as_mut().ok_or("lost objects out of turn")?;
+                party.take_lost(exchange, (objects, more))?;
+                self.share_lost(party);
+            }
             RoleEvent::PeerFrame(_) => return Err("a frame before the inventories were compared"),
             RoleEvent::PeerLinked => self.take_offered(party),
             RoleEvent::PeerGreeted => {
@@ -77,6 +84,7 @@ impl Role for Follower {
             }
             RoleEvent::PeerGranted => {
                 self.send_inventory(party);
+                self.share_lost(party);
                 self.report(party);
             }
             RoleEvent::MemberGreeted { slot, session, select_best } => {
@@ -133,13 +141,12 @@ impl Follower {
                 if !(drop.is_empty() && differ.is_empty()) {
                     all.add(drop, differ, party.objects.table().len())?;
                 }
-                reconcile(party, epoch, &set, &all, &high_water, view)?;
-                let waiting = |(slot, objects): (&u32, &BTreeMap<u64, PendingObject>)| {
-                    objects.keys().map(|version| (*slot, *version)).collect::<Vec<_>>()
-                };
-                self.unreported = party.objects.pending().iter().flat_map(waiting).collect();
-                self.report(party);
-                self.offer(party);
+                if self.concluded.is_some() {
+                    return Err("a reconciliation out of turn");
+                }
+                let effects = reconcile(party, epoch, &set, &all, &high_water, view)?;
+                self.concluded = Some((LostExchange::default(), effects));
+                self.share_lost(party);
                 Ok(())
             }
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps),
@@ -208,6 +215,10 @@ impl Follower {
             Departure::Peer { .. } => {
                 self.inventory = None;
                 self.conclusion = Conclusion::default();
+                // What this party dropped of it stays dropped.
+                if let Some((_, effects)) = self.concluded.take() {
+                    party.persist_effects(&effects);
+                }
                 self.unreported.clear();
                 self.missing.clear();
                 self.departing.clear();
@@ -225,6 +236,27 @@ impl Follower {
         }
     }
 
+    /// Goes on to tell party 1 what is lost; once both have told the other, they agree.
+    fn share_lost(&mut self, party: &mut State) {
+        let Some((mut exchange, mut effects)) = self.concluded.take() else { return };
+        party.send_lost(&mut exchange);
+        if !party.share_lost(&mut exchange, &mut effects) {
+            self.concluded = Some((exchange, effects));
+            return;
+        }
+        party.agreed(&effects);
+        for (slot, session, select_best) in party.links.sessions().collect::<Vec<_>>() {
+            party.send_to_peer(&PartyFrame::Joined { slot, session, select_best });
+        }
+        party.links.forget_held();
+        let waiting = |(slot, objects): (&u32, &BTreeMap<u64, PendingObject>)| {
+            objects.keys().map(|version| (*slot, *version)).collect::<Vec<_>>()
+        };
+        self.unreported = party.objects.pending().iter().flat_map(waiting).collect();
+        self.report(party);
+        self.offer(party);
+    }
+
     /// Sends the inventory as far as there is credit.
     fn send_inventory(&mut self, party: &mut State) {
         while let Some(from) = self.inventory
@@ -234,8 +266,13 @@ impl Follower {
             self.inventory = rows.get(CHUNK).map(|row| (row.slot, row.version));
             rows.truncate(CHUNK);
             let more = self.inventory.is_some();
-            let high_water = if more { Vec::new() } else { party.objects.table().high_waters() };
-            party.send_to_peer(&PartyFrame::Inventory { rows, high_water, more });
+            let (mut high_water, mut applied, mut replaced) = Default::default();
+            if !more {
+                let table = party.objects.table();
+                (high_water, applied) = (table.high_waters(), table.applied_through());
+                replaced = party.objects.replaced().to_vec();
+            }
+            party.send_to_peer(&PartyFrame::Inventory { rows, high_water, applied, replaced, more });
         }
     }
 
@@ -390,7 +427,7 @@ fn refill(party: &mut State, demand: &[(u32, u64)]) -> Result<(), &'static str> 
     Ok(())
 }
 
-/// Does what party 1 concluded from the inventories; both must then have the same view.
+/// Does what party 1 concluded from the inventories; both must then have the same view. Returns what changed.
 fn reconcile(
     party: &mut State,
     epoch: u64,
@@ -398,7 +435,7 @@ fn reconcile(
     conclusion: &Conclusion,
     high_water: &[(u32, u64)],
     view: [u8; 32],
-) -> Result<(), &'static str> {
+) -> Result<Effects, &'static str> {
     if party.peer_ready() || party.rounds.engine().is_none() {
         return Err("a reconciliation out of turn");
     }
@@ -410,15 +447,11 @@ fn reconcile(
     let (slots, now) = (party.membership.set().slots.len(), party.env.clocks.unix);
     party.objects.saw(high_water, slots, (Heard::Relayed, now))?;
     party.membership.raise_epoch(epoch, Heard::Relayed, now)?;
-    party.objects.conclude(conclusion, &mut effects);
+    party.forget_older_lost(&mut effects);
+    party.objects.conclude(conclusion, now, &mut effects);
     party.reset_view();
     if party.objects.view() != view {
         return Err("after the inventories were compared the views differ");
     }
-    party.agreed(&effects);
-    for (slot, session, select_best) in party.links.sessions().collect::<Vec<_>>() {
-        party.send_to_peer(&PartyFrame::Joined { slot, session, select_best });
-    }
-    party.links.forget_held();
-    Ok(())
+    Ok(effects)
 }

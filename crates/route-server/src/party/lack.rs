@@ -2,7 +2,7 @@
 //!
 //! A bucket is settled by names: the member says what it holds there, and is sent what is missing and the names of what is gone. So what
 //! is sent follows from what lacks, however large a bucket is and however many there are. First come the member's own objects by version,
-//! then objects by handle, then instances by hash; each part has so many octets, lists and names included, and the next one goes on
+//! then the lost objects, all of them whatever the member has, then objects by handle, then instances by hash; each part has so many octets, lists and names included, and the next one goes on
 //! after it. Party 1 names what a part brings ([`SliceContent`]), and both parties send that as it is after the batch.
 //!
 //! From the batch with which this begins on the member gets all that changes, as everybody does: what is newer is not sent again.
@@ -150,6 +150,8 @@ pub(super) struct Rest {
 pub(super) struct Lack {
     /// The version from which on its own objects are still to be listed; `None` once all are.
     own: Option<u64>,
+    /// The same of the handles of lost objects.
+    lost: Option<Handle>,
     halves: [Unsettled; 2],
     again: Again,
     /// The batch from which on it gets all that changes, and the one with which it had the last of its objects: what was listed before
@@ -164,6 +166,7 @@ pub(super) struct Progress {
     /// Objects and instances that were looked at.
     pub looked: usize,
     own: Option<u64>,
+    lost: Option<Handle>,
     halves: [Reach; 2],
 }
 
@@ -201,17 +204,22 @@ impl Lack {
     /// Of a member that lacks nothing but what may differ in these buckets of objects and of instances.
     pub(super) fn of([objects, instances]: [BucketSet; 2], own: bool, again: Again) -> Self {
         let halves = [Unsettled::new(objects, false), Unsettled::new(instances, false)];
-        Self { own: own.then_some(0), halves, again, began: None, listed: None }
+        Self { own: own.then_some(0), lost: None, halves, again, began: None, listed: None }
     }
 
     /// Of one that holds nothing.
     pub(super) fn everything() -> Self {
         let all = || Unsettled::new(BucketSet::Everything, true);
-        Self { own: Some(0), halves: [all(), all()], again: Again::default(), began: None, listed: None }
+        Self { own: Some(0), lost: None, halves: [all(), all()], again: Again::default(), began: None, listed: None }
+    }
+
+    /// Whoever is sent what it lacks is told what is lost, also if it lacks nothing else.
+    pub(super) fn with_lost(self, table: &ObjectTable) -> Self {
+        Self { lost: (!table.lost().is_empty()).then_some(Handle([0; 32])), ..self }
     }
 
     pub(super) fn is_nothing(&self) -> bool {
-        self.own.is_none() && self.halves.iter().all(Unsettled::is_settled)
+        self.own.is_none() && self.lost.is_none() && self.halves.iter().all(Unsettled::is_settled)
     }
 
     /// Whether its own objects are listed.
@@ -245,7 +253,7 @@ impl Lack {
     /// Whether something can be sent, or asked, now.
     pub(super) fn can_go_on(&self, table: &ObjectTable) -> bool {
         match self.current() {
-            _ if self.own.is_some() => true,
+            _ if self.own.is_some() || self.lost.is_some() => true,
             Some(_) => !self.is_asked(),
             None => may_end(table),
         }
@@ -253,7 +261,9 @@ impl Lack {
 
     /// Whether the answer to a question is awaited, before anything else is sent.
     pub(super) fn is_asked(&self) -> bool {
-        self.own.is_none() && self.current().is_some_and(|half| matches!(half.said, Answer::Asked(_)))
+        self.own.is_none()
+            && self.lost.is_none()
+            && self.current().is_some_and(|half| matches!(half.said, Answer::Asked(_)))
     }
 
     /// Asks the member, by a question of this number, what it holds after a batch of what comes next, if that has to be known.
@@ -295,26 +305,31 @@ impl Lack {
         most: usize,
     ) -> Option<(SliceContent, Progress)> {
         let mut room = SliceRoom { octets: 0, items: 0, looked: 0, most };
-        let (mut content, mut progress) = (SliceContent::default(), Progress { own: self.own, ..Progress::default() });
+        let mut content = SliceContent::default();
+        let mut progress = Progress { own: self.own, lost: self.lost, ..Progress::default() };
         self.list_own(table, slot, (&mut content, &mut progress), &mut room);
+        if progress.own.is_none() {
+            self.list_lost(table, slot, (&mut content, &mut progress), &mut room);
+        }
         let mut is_settled = self.halves.each_ref().map(Unsettled::is_settled);
-        if progress.own.is_none() && !is_settled[0] && !room.is_full() {
+        let is_listed = progress.own.is_none() && progress.lost.is_none();
+        if is_listed && !is_settled[0] && !room.is_full() {
             progress.halves[0] = self.objects(table, (slot, session), &mut content, &mut room);
             is_settled[0] = self.is_settled_after(Half::Objects, &progress.halves[0]);
         }
-        if progress.own.is_none() && is_settled[0] && !is_settled[1] && !room.is_full() {
+        if is_listed && is_settled[0] && !is_settled[1] && !room.is_full() {
             progress.halves[1] = self.instances(table, session, &mut content, &mut room);
             is_settled[1] = self.is_settled_after(Half::Instances, &progress.halves[1]);
         }
         // Who lacks nothing to begin with has nothing of what is still being told.
         let lacks_nothing = self.began.is_none() && self.is_nothing();
-        content.ends = progress.own.is_none() && is_settled == [true; 2] && (lacks_nothing || may_end(table));
+        content.ends = is_listed && is_settled == [true; 2] && (lacks_nothing || may_end(table));
         content.settled = is_settled[0].then(|| match &progress.halves[1] {
             Reach::To(next, _) => *next,
             Reach::Through(last) => after(*last).unwrap_or(LAST),
             Reach::None => self.halves[1].from,
         });
-        let SliceContent { own, own_ends, objects, died, prefixes, gone, gone_instances, settled: _, ends } = &content;
+        let SliceContent { own, own_ends, objects, died, prefixes, gone, gone_instances, lost, settled: _, ends } = &content;
         // That it has all objects is said with the batch that begins: from then on changes are whole for it.
         let has_objects = self.began.is_none() && content.settled.is_some();
         let is_empty = own.is_empty()
@@ -323,7 +338,8 @@ impl Lack {
             && died.is_empty()
             && prefixes.is_empty()
             && gone.is_empty()
-            && gone_instances.is_empty();
+            && gone_instances.is_empty()
+            && lost.is_empty();
         progress.looked = room.looked;
         // Where it has all of what it was asked for, the next it is asked is another part.
         let goes_on = progress.halves.iter().any(|step| !matches!(step, Reach::None));
@@ -343,13 +359,30 @@ impl Lack {
         room: &mut SliceRoom,
     ) {
         let Some(from) = self.own else { return };
-        let mut entries = table.objects_of(slot, from).peekable();
-        while let Some(entry) = entries.next_if(|_| !room.is_full()) {
-            room.add(16 + 22 * entry.live().count());
-            content.own.push(entry.header.description.version);
+        let mut own = table.own_of(slot, from).peekable();
+        while let Some(object) = own.next_if(|_| !room.is_full()) {
+            room.add(16 + 22 * object.live.len());
+            content.own.push(object.version);
         }
-        progress.own = entries.next().map(|entry| entry.header.description.version);
+        progress.own = own.next().map(|object| object.version);
         content.own_ends = progress.own.is_none();
+    }
+
+    fn list_lost(
+        &self,
+        table: &ObjectTable,
+        slot: u32,
+        (content, progress): (&mut SliceContent, &mut Progress),
+        room: &mut SliceRoom,
+    ) {
+        let Some(from) = self.lost else { return };
+        let all = table.lost().by_handle(from);
+        let mut lost = all.filter(|object| object.from <= slot && !table.has_ended(object.slot)).peekable();
+        while let Some(object) = lost.next_if(|_| !room.is_full()) {
+            room.add(36 + 2 * object.prefixes.len());
+            content.lost.push((object.slot, object.version));
+        }
+        progress.lost = lost.next().map(|object| object.handle);
     }
 
     fn objects(
@@ -431,7 +464,7 @@ impl Lack {
 
     /// The slice is on its way, with this batch; `recent` has what changed with this one and those before.
     pub(super) fn advance(&mut self, progress: Progress, seq: Seq, recent: &RecentChanges) {
-        self.own = progress.own;
+        (self.own, self.lost) = (progress.own, progress.lost);
         let had_objects = self.halves[0].is_settled();
         for (half, step) in self.halves.iter_mut().zip(progress.halves) {
             match step {
@@ -493,6 +526,20 @@ pub(super) fn objects_to_expire(
         }
     }
     MAX_SLICE
+}
+
+/// How many lost objects are forgotten with one batch, of those that have been lost since a time or before: as many as it has room to name to
+/// each member.
+pub(super) fn objects_to_forget(table: &ObjectTable, until: u64) -> u32 {
+    let (mut objects, mut octets) = (0, 0);
+    for object in table.lost().by_age(until) {
+        octets += CANDIDATE * object.prefixes.len();
+        if objects > 0 && octets > SLICE_BYTES || objects == MAX_SLICE {
+            break;
+        }
+        objects += 1;
+    }
+    objects
 }
 
 /// Octets, about, that it takes to name dead routes to these prefixes, and to list what is left of each.
@@ -642,7 +689,7 @@ mod tests {
         buckets.extend([3, 7, 9]);
         let mut lack = Lack::of([buckets, BucketSet::Everything], true, Again::default());
         let halves = [Reach::To(in_bucket(7, 0), Vec::new()), Reach::None];
-        lack.advance(Progress { looked: 0, own: None, halves }, 2, &RecentChanges::default());
+        lack.advance(Progress { halves, ..Progress::default() }, 2, &RecentChanges::default());
         let Rest { own, buckets: [objects, instances], .. } = lack.rest();
         assert_eq!(objects.from(0).collect::<Vec<u16>>(), [7, 9]);
         assert_eq!((own, instances), (false, BucketSet::Everything));

@@ -216,7 +216,7 @@ impl Party {
         stored: Vec<StoredRecord>,
         now: Now,
     ) -> Result<Self, StartError> {
-        let loaded = store::load((config.number, config.export), &config.exchange, stored)?;
+        let loaded = store::load((config.number, config.export), (&config.exchange, now.unix), stored)?;
         let (directory, older) = in_force(&config, members, loaded.set.as_deref())?;
         key_roles(&config, &directory)?;
         let (seq, tick) = (loaded.seq.max(now.unix.0), config.tick);
@@ -226,13 +226,13 @@ impl Party {
             formats,
             membership: Membership::new(directory, loaded.set.as_deref(), loaded.epoch.max(1)),
             links: Links::new(now.instant),
-            objects: Objects::new(loaded.table, loaded.store),
+            objects: Objects::new(loaded.table, loaded.replaced, loaded.store),
             rounds: Rounds::new(now.instant),
             batches: Batches::new(seq, tick),
             env: Env::new(config, Rng::new(seed), now),
         };
         // One write, before any other: a store is of one format, and its objects are of one mode.
-        let objects = loaded.outdated.len() / 2;
+        let objects = loaded.objects_outdated;
         if !(loaded.migrated.is_empty() && loaded.outdated.is_empty()) {
             state.persist([loaded.migrated, loaded.outdated].concat());
         }

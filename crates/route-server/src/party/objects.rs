@@ -17,10 +17,10 @@ use super::OlderStore;
 use super::env::Env;
 use super::membership::Membership;
 use super::recent::RecentChanges;
-use super::reconcile::{Conclusion, StoreState};
+use super::reconcile::{Conclusion, PeerInventory, StoreState};
 use super::store::{self, Change};
 use crate::digests::{BucketDigests, BucketSet, Digest, InstanceHash, Roots, bucket_of};
-use crate::frames::{Difference, InventoryRow, Refusal, Step};
+use crate::frames::{Difference, Dropped, InventoryRow, LostObject, Refusal, ReplacedPrefix, Step};
 use crate::leaps::{Heard, is_leap};
 use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Snapshot};
@@ -58,6 +58,8 @@ pub(super) struct Objects {
     pending: Pending,
     /// What changed with the latest batches.
     recent: RecentChanges,
+    /// What objects replaced with the last batch.
+    replaced: Vec<ReplacedPrefix>,
     /// What this party's store holds, and what the peer party's does at least.
     store: StoreState,
     /// The last time one of the two came with an older one.
@@ -65,8 +67,9 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn new(table: ObjectTable, store: StoreState) -> Self {
-        Self { table, pending: Pending::new(), recent: RecentChanges::default(), store, older_store: None }
+    /// With what the store held.
+    pub(super) fn new(table: ObjectTable, replaced: Vec<ReplacedPrefix>, store: StoreState) -> Self {
+        Self { table, pending: Pending::new(), recent: RecentChanges::default(), replaced, store, older_store: None }
     }
 
     pub(super) fn table(&self) -> &ObjectTable {
@@ -75,6 +78,10 @@ impl Objects {
 
     pub(super) fn recent(&self) -> &RecentChanges {
         &self.recent
+    }
+
+    pub(super) fn replaced(&self) -> &[ReplacedPrefix] {
+        &self.replaced
     }
 
     /// Slots that announce something.
@@ -244,6 +251,11 @@ impl Objects {
         self.table.expire(slot, most as usize, effects);
     }
 
+    /// Forgets so many lost objects.
+    pub(super) fn forget(&mut self, most: u32, effects: &mut Effects) {
+        self.table.forget_lost(most as usize, effects);
+    }
+
     /// Ends the routes of a slot that is no member's any more, and drops what waits of it. What is stored is removed with batches.
     pub(super) fn end(&mut self, slot: u32) {
         self.table.end(slot);
@@ -270,6 +282,7 @@ impl Objects {
         let handles = changed.filter_map(|(slot, version)| Some(self.table.entry(slot, version)?.handle));
         let handles = handles.chain(effects.removed.iter().map(|(.., handle)| *handle));
         let objects = handles.map(|handle| bucket_of(&handle.0)).collect();
+        self.replaced.clone_from(&effects.replaced);
         // Also those that are listed as they were: somebody may lack the result.
         let listed = effects.touched.iter().chain(&effects.relisted).chain(&effects.opened);
         let mut instances: Vec<u16> =
@@ -314,51 +327,88 @@ impl Objects {
         Ok(())
     }
 
-    /// Drops here what the peer party lacks; returns what it must drop, and where widths or dead places differ.
+    /// Drops here what the peer party lacks; returns what it must drop, and where widths or dead places differ. What neither knows to be
+    /// withdrawn or replaced is lost, here since `now`.
     pub(super) fn compare(
         &mut self,
-        theirs: &[InventoryRow],
+        theirs: &PeerInventory,
+        now: UnixTime,
         effects: &mut Effects,
-    ) -> (Vec<(u32, u64)>, Vec<Difference>) {
-        let theirs: BTreeMap<(u32, u64), &InventoryRow> =
-            theirs.iter().map(|row| ((row.slot, row.version), row)).collect();
+    ) -> (Vec<Dropped>, Vec<Difference>) {
+        let rows: BTreeMap<(u32, u64), &InventoryRow> =
+            theirs.rows.iter().map(|row| ((row.slot, row.version), row)).collect();
+        let applied: BTreeMap<u32, u64> = theirs.applied.iter().copied().collect();
+        let replaced: BTreeSet<&ReplacedPrefix> = theirs.replaced.iter().collect();
         let mut differ = Vec::new();
         for row in self.table.inventory() {
-            let key = (row.slot, row.version);
-            match theirs.get(&key) {
+            let key @ (slot, version) = (row.slot, row.version);
+            let is_replaced = |index| replaced.contains(&(slot, version, index));
+            match rows.get(&key) {
                 Some(their) if their.digest == row.digest => {
                     if their.dead == row.dead && their.width == row.width {
                         continue;
                     }
+                    let lost = self.table.as_lost(key, (0, now.0), is_replaced);
                     let dead: BTreeSet<u16> = their.dead.iter().chain(&row.dead).copied().collect();
-                    let difference = (key.0, key.1, row.width.min(their.width), dead.into_iter().collect());
-                    self.settle_difference(&difference, effects);
+                    let difference = (slot, version, row.width.min(their.width), dead.into_iter().collect());
+                    self.settle_difference(&difference, now, effects);
+                    lost.into_iter().for_each(|lost| self.table.add_lost(lost, effects));
                     differ.push(difference);
                 }
-                _ => self.table.drop_object(key.0, key.1, effects),
+                _ => {
+                    // What the peer party has applied, and has no more, was withdrawn or replaced there. What replaced it with the last
+                    // batch, which only the peer party has, is lost itself: then both are, and whoever holds one of them keeps it.
+                    let is_known = applied.get(&slot).is_some_and(|through| version <= *through);
+                    self.lose(key, now, |index| !is_known || is_replaced(index), effects);
+                }
             }
         }
         let lacks = |key: &&(u32, u64)| {
-            let same = |entry: &ObjectEntry| entry.digest == theirs[*key].digest;
+            let same = |entry: &ObjectEntry| entry.digest == rows[*key].digest;
             !self.table.entry(key.0, key.1).is_some_and(same)
         };
-        (theirs.keys().filter(lacks).copied().collect(), differ)
+        let dropped = |(slot, version): &(u32, u64)| (*slot, *version, self.table.applied_of(*slot) < *version);
+        (rows.keys().filter(lacks).map(dropped).collect(), differ)
     }
 
     /// Does at party 2 what party 1 concluded from both inventories.
-    pub(super) fn conclude(&mut self, conclusion: &Conclusion, effects: &mut Effects) {
-        for (slot, version) in &conclusion.drop {
-            self.table.drop_object(*slot, *version, effects);
+    pub(super) fn conclude(&mut self, conclusion: &Conclusion, now: UnixTime, effects: &mut Effects) {
+        for (slot, version, is_lost) in &conclusion.drop {
+            self.lose((*slot, *version), now, |_| *is_lost, effects);
         }
         for difference in &conclusion.differ {
-            self.settle_difference(difference, effects);
+            self.settle_difference(difference, now, effects);
         }
     }
 
-    fn settle_difference(&mut self, (slot, version, width, dead): &Difference, effects: &mut Effects) {
+    /// Drops an object; some of its live prefixes are lost.
+    fn lose(&mut self, key: (u32, u64), now: UnixTime, is_lost: impl Fn(u16) -> bool, effects: &mut Effects) {
+        let lost = self.table.as_lost(key, (0, now.0), is_lost);
+        self.table.drop_object(key.0, key.1, effects);
+        lost.into_iter().for_each(|lost| self.table.add_lost(lost, effects));
+    }
+
+    fn settle_difference(&mut self, difference: &Difference, now: UnixTime, effects: &mut Effects) {
+        let (slot, version, width, dead) = difference;
+        let is_wider = self.table.entry(*slot, *version).is_some_and(|entry| entry.width > *width);
+        // For the slots that only this party's row covered.
+        let lost = || self.table.as_lost((*slot, *version), (*width, now.0), |index| !dead.contains(&index));
+        let lost = is_wider.then(lost).flatten();
         self.table.narrow(*slot, *version, *width);
         self.table.mark_dead(*slot, *version, dead, effects);
         effects.marked.insert((*slot, *version));
+        lost.into_iter().for_each(|lost| self.table.add_lost(lost, effects));
+    }
+
+    /// What was lost before is what the peer party says: this party's store is an older copy.
+    pub(super) fn forget_all_lost(&mut self, effects: &mut Effects) {
+        self.table.forget_lost(usize::MAX, effects);
+    }
+
+    /// The peer party's lost objects are this party's, too.
+    pub(super) fn add_lost(&mut self, objects: Vec<LostObject>, effects: &mut Effects) {
+        objects.into_iter().for_each(|object| self.table.add_lost(object, effects));
+        self.table.note_lost_in_view();
     }
 
     /// Both parties have the same objects; their views begin anew.
@@ -371,6 +421,7 @@ impl Objects {
         self.table.settle();
         self.table.take_changed();
         self.recent.begin(seq);
+        self.replaced.clear();
         self.changes(effects, epoch, seq)
     }
 }

@@ -1,9 +1,15 @@
 //! Reconciliation when the link between the parties comes up: they compare what they store and keep what both have.
 //!
-//! A crash of one party between two steps of a batch can leave an object, or a dead prefix, at one party alone. Both then
-//! drop what is not common: an object that one lacks is dropped by the other, a prefix that one marked dead is marked by
-//! the other. Nothing withdrawn comes back, and nothing is evaluated on unequal shares. Announcers learn from their
-//! inventory what was dropped, and announce it again.
+//! A store that is new or an older copy, or a crash of one party between two steps of a batch, leaves objects, or dead prefixes, at one
+//! party alone. Both then drop what is not common: an object that one lacks is dropped by the other, a prefix that one marked dead is
+//! marked by the other. Nothing withdrawn comes back, and nothing is evaluated on unequal shares. Announcers learn from their inventory
+//! what was dropped, and announce it again.
+//!
+//! Of what is dropped there are two kinds. The party that lacks an object has applied it, or what came after it of the same slot: then it
+//! was withdrawn or replaced. Or it has not: then the object is lost ([`crate::lost`]), and so is what was replaced with a batch that only
+//! party 2 has, since the announcer was not told that it was. In the end each party sends the other all lost objects that it knows of.
+//! What a party applied is durable no later than what it says of it, and party 1 proposes nothing before the outcome is durable there: so
+//! what one says that it applied never covers what the other is about to drop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +17,14 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::state::State;
 use super::{OlderStore, PartyEvent, PartyNumber};
-use crate::frames::{Difference, MAX_TICK_MS, PartyFrame};
+use crate::frames::{Difference, Dropped, InventoryRow, LostObject, MAX_TICK_MS, PartyFrame, ReplacedPrefix};
 use crate::leaps::{Heard, is_epoch_leap};
 use crate::object::ExportMode;
 use crate::object_table::Effects;
 use crate::versions::{self, Versions};
 
+/// Rows of a whole inventory: our own limit.
+pub(super) const MAX_INVENTORY: usize = 4 << 20;
 /// Rows of one inventory frame, and of one frame of what follows from the inventories.
 pub(super) const CHUNK: usize = 16_384;
 /// Octets of credit without which no long frame is sent: an inventory's rows, with the most dead prefixes, take as many.
@@ -26,17 +34,20 @@ pub(super) const LONG: u64 = 8 << 20;
 /// then the parties agree.
 #[derive(Default)]
 pub(super) struct Conclusion {
-    /// What party 2 is still to be told: (slot, version) to drop, and where the two differ.
-    pub drop: Vec<(u32, u64)>,
+    /// What party 2 is still to be told: what it drops, and where the two differ.
+    pub drop: Vec<Dropped>,
     pub differ: Vec<Difference>,
     /// What party 1 changed.
     pub effects: Effects,
+    /// Whether party 2 has been told all of it; then what is lost is.
+    pub is_sent: bool,
+    pub lost: LostExchange,
 }
 
 impl Conclusion {
     /// Takes so many rows that fit a frame.
-    fn take(&mut self) -> (Vec<(u32, u64)>, Vec<Difference>) {
-        let drop: Vec<(u32, u64)> = self.drop.drain(..self.drop.len().min(CHUNK)).collect();
+    fn take(&mut self) -> (Vec<Dropped>, Vec<Difference>) {
+        let drop: Vec<Dropped> = self.drop.drain(..self.drop.len().min(CHUNK)).collect();
         let differ = self.differ.drain(..self.differ.len().min(CHUNK - drop.len())).collect();
         (drop, differ)
     }
@@ -51,7 +62,7 @@ impl Conclusion {
     /// How party 1 erred.
     pub(super) fn add(
         &mut self,
-        drop: Vec<(u32, u64)>,
+        drop: Vec<Dropped>,
         differ: Vec<Difference>,
         most: usize,
     ) -> Result<(), &'static str> {
@@ -75,6 +86,25 @@ pub(super) struct StoreState {
     pub stored: u64,
     /// The last one that it knows to be in the peer party's.
     pub agreed: u64,
+}
+
+/// What party 2 has, and what it knows of the rest.
+pub(super) struct PeerInventory {
+    pub rows: Vec<InventoryRow>,
+    /// The highest version applied, per slot.
+    pub applied: Vec<(u32, u64)>,
+    /// What objects replaced with a batch that party 1 does not have.
+    pub replaced: Vec<ReplacedPrefix>,
+}
+
+/// The lost objects of both parties, as each says them to the other.
+#[derive(Default)]
+pub(super) struct LostExchange {
+    /// The last one that the peer party was sent, and whether that was all.
+    sent: Option<(u32, u64)>,
+    all_sent: bool,
+    theirs: Vec<LostObject>,
+    all_theirs: bool,
 }
 
 /// The peer party's hello.
@@ -205,13 +235,78 @@ impl State {
         false
     }
 
+    /// Whether this party's store is an older copy than the peer party knows of.
+    fn is_store_older(&self) -> bool {
+        self.links.peer_hello().is_some_and(|hello| self.objects.store().stored < hello.store.agreed)
+    }
+
+    /// Whether party 2 has a batch that this party has not, and never had.
+    pub(super) fn lacks_last_batch(&self) -> bool {
+        let ours = self.objects.store().stored;
+        self.links.peer_hello().is_some_and(|hello| ours >= hello.store.agreed && ours < hello.store.stored)
+    }
+
+    /// What was lost before this party's store was copied may have been found again since.
+    pub(super) fn forget_older_lost(&mut self, effects: &mut Effects) {
+        if self.is_store_older() {
+            self.objects.forget_all_lost(effects);
+        }
+    }
+
+    /// Sends the peer party the lost objects, as far as there is credit.
+    pub(super) fn send_lost(&mut self, exchange: &mut LostExchange) {
+        while !exchange.all_sent && self.links.has_peer_credit(LONG) {
+            let (mut objects, mut prefixes) = (Vec::new(), 0);
+            let mut rest = self.objects.table().lost().after(exchange.sent).peekable();
+            while let Some(object) = rest.next_if(|_| prefixes < CHUNK) {
+                prefixes += object.prefixes.len();
+                objects.push(object.clone());
+            }
+            let more = rest.next().is_some();
+            drop(rest);
+            exchange.sent = objects.last().map(|object| (object.slot, object.version)).or(exchange.sent);
+            exchange.all_sent = !more;
+            self.send_to_peer(&PartyFrame::Lost { objects, more });
+        }
+    }
+
+    /// Takes some of the peer party's.
+    pub(super) fn take_lost(
+        &mut self,
+        exchange: &mut LostExchange,
+        (objects, more): (Vec<LostObject>, bool),
+    ) -> Result<(), &'static str> {
+        let slots = self.membership.set().slots.len();
+        if exchange.all_theirs || exchange.theirs.len() + objects.len() > MAX_INVENTORY {
+            return Err("more lost objects than there can be");
+        }
+        if objects.iter().any(|object| object.slot as usize >= slots || object.prefixes.is_empty()) {
+            return Err("a lost object of a slot that there is not, or of no prefix");
+        }
+        exchange.theirs.extend(objects);
+        exchange.all_theirs = !more;
+        Ok(())
+    }
+
+    /// Once both have said what is lost: it is lost for both. Returns whether they have.
+    pub(super) fn share_lost(&mut self, exchange: &mut LostExchange, effects: &mut Effects) -> bool {
+        let is_done = exchange.all_sent && exchange.all_theirs;
+        if is_done {
+            self.objects.add_lost(std::mem::take(&mut exchange.theirs), effects);
+        }
+        is_done
+    }
+
     /// Both parties agree: batches may flow.
     pub(super) fn agreed(&mut self, effects: &Effects) {
         let changes = self.objects.agreed(effects, self.membership.epoch(), self.batches.seq());
-        self.persist(changes);
+        let written = self.persist(changes);
         self.deactivate_all();
         self.links.forget_lacks();
         self.batches.agreed();
+        if self.env.is_party_one() {
+            self.batches.await_agreement(written);
+        }
         self.links.peer_agrees();
         if self.membership.is_unannounced() {
             self.tell_members();
@@ -224,7 +319,7 @@ impl State {
         for slot in self.links.sessions().map(|(slot, ..)| slot).collect::<Vec<u32>>() {
             self.is_told_the_same(slot);
         }
-        let objects = self.objects.table().len();
-        self.event(PartyEvent::Agreed { objects, dropped: effects.removed.len() });
+        let (objects, lost) = (self.objects.table().len(), self.objects.table().lost().len());
+        self.event(PartyEvent::Agreed { objects, dropped: effects.removed.len(), lost });
     }
 }

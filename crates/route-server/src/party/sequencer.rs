@@ -22,14 +22,16 @@ use super::lack::Lack;
 use super::links::Departure;
 use super::objects::PendingObject;
 use super::probation::{Missed, Punctuality};
-use super::reconcile::Conclusion;
+use super::reconcile::{Conclusion, MAX_INVENTORY, PeerInventory};
 use super::relist::Relist;
 use super::role::{Role, RoleEvent, RoleStatus};
 use super::round::Round;
 use super::state::State;
 use super::{PartyEvent, engine, lack};
 use crate::directory::{Directory, Succession};
-use crate::frames::{BudgetLeft, InventoryRow, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::frames::{
+    BudgetLeft, InventoryRow, LostObject, MAX_SLICE, PartyFrame, Refusal, ReplacedPrefix, SessionId, Step, ToMember,
+};
 use crate::leaps::{Heard, is_leap};
 use crate::object::Kind;
 use crate::object_table::Effects;
@@ -52,8 +54,6 @@ const MAX_MISSED: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// Refused objects of one slot whose other half may be at party 2: our own limit, as many as a member has on its way.
 const MAX_REFUSED: usize = 1024;
-/// Rows of a whole inventory: our own limit.
-const MAX_INVENTORY: usize = 4 << 20;
 
 /// Slot and version of an object that both parties drop, and why.
 type Dropped = ((u32, u64), Refusal);
@@ -175,6 +175,7 @@ impl Sequencer {
         party.peer_ready()
             && (self.queued.iter().any(|step| !self.waits_for_epoch(step, party.now()))
                 || party.rounds.has_place() && self.expirable(party).next().is_some()
+                || Self::forgets_at(party).is_some_and(|at| at <= party.now())
                 || self.has_matched_object(party)
                 || (party.links.strained().union(&self.peer_held))
                     .any(|slot| party.batches.is_active(*slot) && self.is_behind(party, *slot)))
@@ -511,6 +512,18 @@ impl Sequencer {
         steps
     }
 
+    /// Up to when lost objects have been lost that are forgotten by now, in microseconds of Unix time.
+    fn forgotten_until(party: &State) -> u64 {
+        let stale = u64::try_from(party.env.config.stale.as_micros()).unwrap_or(u64::MAX);
+        party.env.clocks.unix.0.saturating_sub(stale)
+    }
+
+    /// When the first of the lost objects is forgotten.
+    fn forgets_at(party: &State) -> Option<Instant> {
+        let oldest = party.objects.table().lost().oldest()?;
+        Some(party.now() + Duration::from_micros(oldest.saturating_sub(Self::forgotten_until(party))))
+    }
+
     /// Whether party 2 holds the same object.
     fn is_matched(&self, slot: u32, version: u64, object: &PendingObject) -> bool {
         self.peer_holds.get(&(slot, version)).is_some_and(|(digest, _)| *digest == object.digest)
@@ -792,9 +805,8 @@ impl Sequencer {
     fn inventory(
         &mut self,
         party: &mut State,
-        rows: Vec<InventoryRow>,
-        high_water: &[(u32, u64)],
-        more: bool,
+        (rows, high_water, more): (Vec<InventoryRow>, &[(u32, u64)], bool),
+        (applied, replaced): (Vec<(u32, u64)>, Vec<ReplacedPrefix>),
     ) -> Result<(), &'static str> {
         if self.conclusion.is_some() || !party.links.is_peer_unready() {
             return Err("an inventory out of turn");
@@ -808,24 +820,40 @@ impl Sequencer {
         if more {
             return Ok(());
         }
-        let theirs = party.links.take_rows();
+        let replaced = if party.lacks_last_batch() { replaced } else { Vec::new() };
+        let theirs = PeerInventory { rows: party.links.take_rows(), applied, replaced };
         let mut effects = Effects::default();
         party.adopt_newer_set(&their_set)?;
         let epoch = party.membership.epoch().max(their_epoch);
         let (slots, now) = (party.membership.set().slots.len(), party.env.clocks.unix);
         party.objects.saw(high_water, slots, (Heard::First, now))?;
         party.membership.raise_epoch(epoch, Heard::First, now)?;
-        let (drop, differ) = party.objects.compare(&theirs, &mut effects);
+        party.forget_older_lost(&mut effects);
+        let (drop, differ) = party.objects.compare(&theirs, now, &mut effects);
         party.reset_view();
-        self.conclusion = Some(Conclusion { drop, differ, effects });
+        self.conclusion = Some(Conclusion { drop, differ, effects, ..Conclusion::default() });
         self.conclude(party);
         Ok(())
     }
 
-    /// Goes on to send what follows from the inventories; once party 2 has been sent all of it, the parties agree.
+    /// Some of the lost objects that party 2 knows of.
+    fn lost(&mut self, party: &mut State, objects: Vec<LostObject>, more: bool) -> Result<(), &'static str> {
+        let conclusion = self.conclusion.as_mut().filter(|conclusion| conclusion.is_sent);
+        party.take_lost(&mut conclusion.ok_or("lost objects out of turn")?.lost, (objects, more))?;
+        self.conclude(party);
+        Ok(())
+    }
+
+    /// Goes on to send what follows from the inventories, and then what is lost; once both have all of that, the parties agree.
     fn conclude(&mut self, party: &mut State) {
         let Some(mut conclusion) = self.conclusion.take() else { return };
-        if !party.send_conclusion(&mut conclusion) {
+        if !conclusion.is_sent {
+            conclusion.is_sent = party.send_conclusion(&mut conclusion);
+        }
+        if conclusion.is_sent {
+            party.send_lost(&mut conclusion.lost);
+        }
+        if !party.share_lost(&mut conclusion.lost, &mut conclusion.effects) {
             self.conclusion = Some(conclusion);
             return;
         }
@@ -938,7 +966,7 @@ impl Sequencer {
 impl Sequencer {
     fn peer_frame(&mut self, party: &mut State, frame: PartyFrame) -> Result<(), &'static str> {
         match frame {
-            PartyFrame::Inventory { rows, high_water, more } => self.inventory(party, rows, &high_water, more),
+            PartyFrame::Inventory { .. } => Err("an inventory out of turn"),
             PartyFrame::Holding { objects } => {
                 let mut refused = Vec::new();
                 for (slot, version, digest) in objects {
@@ -1184,6 +1212,8 @@ impl Sequencer {
             if party.rounds.has_place() {
                 steps.extend(self.expiries(party));
             }
+            let objects = lack::objects_to_forget(party.objects.table(), Self::forgotten_until(party));
+            steps.extend((objects > 0).then_some(Step::Forget { objects }));
         }
         // A new member set may end the slots of objects that wait: those are checked under it, in the next batch. Nor is anything of
         // such slots sent with it again.
@@ -1246,9 +1276,10 @@ impl Role for Sequencer {
     fn on(&mut self, party: &mut State, event: RoleEvent) -> Result<(), &'static str> {
         match event {
             RoleEvent::PeerFrame(frame) if party.peer_ready() => return self.peer_frame(party, frame),
-            RoleEvent::PeerFrame(PartyFrame::Inventory { rows, high_water, more }) => {
-                return self.inventory(party, rows, &high_water, more);
+            RoleEvent::PeerFrame(PartyFrame::Inventory { rows, high_water, applied, replaced, more }) => {
+                return self.inventory(party, (rows, &high_water, more), (applied, replaced));
             }
+            RoleEvent::PeerFrame(PartyFrame::Lost { objects, more }) => return self.lost(party, objects, more),
             RoleEvent::PeerFrame(_) => return Err("a frame before the inventories were compared"),
             RoleEvent::PeerGranted => self.conclude(party),
             RoleEvent::Departed(departure) => self.departed(party, departure),
@@ -1308,13 +1339,15 @@ impl Role for Sequencer {
         let sweep = if unmatched { Some(self.next_sweep) } else { dies };
         let sweep = sweep.filter(|_| party.peer_ready());
         let may_propose = may_propose && party.rounds.has_place() && party.rounds.has_background_place();
+        let forgets = Self::forgets_at(party).filter(|_| party.batches.is_idle() && party.peer_ready());
+        let forgets = forgets.map(|at| at.max(self.next_tick));
         let turn = self.next_turn(party).filter(|_| may_propose && party.peer_ready());
         let turn = turn.map(|at| at.max(self.next_background));
         let has_background_work = Self::may_propose(party) && self.has_background_work(party);
         let background = has_background_work.then_some(self.next_background);
         let is_idle = party.batches.is_idle() && party.peer_ready();
         let compared = is_idle.then(|| self.compared_at(party)).flatten();
-        [round, tick, background, epoch, sweep, turn, compared, self.refill_deadline(party)].into_iter().flatten().min()
+        [round, tick, background, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)].into_iter().flatten().min()
     }
 
     /// In a round party 1 waits for members first, and for party 2 once it is evaluated.

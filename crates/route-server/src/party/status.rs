@@ -63,6 +63,8 @@ pub enum PartyEvent {
         objects: usize,
         /// Objects dropped here because the peer party lacks them.
         dropped: usize,
+        /// Objects that are lost: what routers have of them stays until their announcers have said what became of them.
+        lost: usize,
     },
     /// The link to the peer party is down.
     #[serde(rename = "other-gone")]
@@ -186,6 +188,8 @@ pub struct PartyStatus {
     /// Whether the peer party is connected and agrees on what is stored.
     pub other_party: bool,
     pub objects: usize,
+    /// Objects that one party alone had when they compared what they store, and of which their announcers have not said what became.
+    pub lost: usize,
     pub prefixes: usize,
     /// Slots whose member is connected to both parties.
     pub members: Vec<u32>,
@@ -262,6 +266,7 @@ impl Party {
             batch: self.state.batches.seq(),
             other_party: self.state.peer_ready(),
             objects: self.state.objects.table().len(),
+            lost: self.state.objects.table().lost().len(),
             prefixes: self.state.objects.table().prefixes().count(),
             members: self.state.batches.active().keys().copied().collect(),
             on_probation: role.on_probation,
@@ -281,6 +286,7 @@ impl Party {
             older_store: self.older_store(),
             octets_waiting: self.state.objects.most_waiting(),
             stage: match self.state.batches.stage() {
+                Stage::Agreeing { .. } => "agreeing",
                 Stage::Idle => "idle",
                 Stage::Proposed { .. } => "proposed",
                 Stage::Persisting { .. } => "persisting",

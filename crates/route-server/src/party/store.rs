@@ -1,5 +1,5 @@
-//! What a party keeps over a restart: live objects, their dead prefixes, the highest version of each slot, epoch, batch
-//! number, the last batch that the peer party has, and which formats of objects each slot's member reads.
+//! What a party keeps over a restart: live objects, their dead prefixes, lost objects, the highest version of each slot, epoch, batch
+//! number, what the last batch replaced, the last batch that the peer party has, and which formats of objects each slot's member reads.
 //!
 //! The layout of all this has a number, the store's format. A program that changes the layout raises it, and adds a step from the format
 //! before to [`MIGRATIONS`]. What the steps change is written at once and before all else, with the new number: a process that is killed
@@ -11,9 +11,11 @@ use std::sync::Arc;
 use super::reconcile::StoreState;
 use super::{PartyNumber, StartError};
 use crate::directory::Directory;
+use crate::frames::{LostObject, ReplacedPrefix};
 use crate::object::{ExportMode, Format, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
 use crate::versions::Versions;
+use wayleave_core::UnixTime;
 use wayleave_core::wire::{self, Malformed, Reader, Wire, Writer};
 use wayleave_crypto::secret::Seed;
 
@@ -25,13 +27,15 @@ const SET: &[u8] = b"set";
 pub(super) const OBJECTS: &str = "objects";
 /// Table of dead prefixes by index, with the row's width: key as above.
 pub(super) const MARKS: &str = "marks";
-/// Table of the highest version of each slot: key `slot 32`.
+/// Table of lost objects: key `slot 32 || version 64`.
+pub(super) const LOST: &str = "lost";
+/// Table of the highest version of each slot, and the highest that was applied: key `slot 32`.
 pub(super) const VERSIONS: &str = "versions";
 
 /// Table of the formats of objects that each slot's member last said it reads: key `slot 32`.
 pub(super) const FORMATS: &str = "formats";
 /// The tables of a party's and of a member's store.
-pub const TABLES: [&str; 5] = [META, OBJECTS, MARKS, VERSIONS, FORMATS];
+pub const TABLES: [&str; 6] = [META, OBJECTS, MARKS, LOST, VERSIONS, FORMATS];
 
 /// The key of the store's format. Stores of the first one have no such record.
 const FORMAT: &[u8] = b"format";
@@ -60,6 +64,9 @@ pub struct StoredRecord {
 
 /// The key of the last batch that the peer party is known to have stored.
 const AGREED: &[u8] = b"agreed";
+
+/// The key of what the last batch replaced.
+const REPLACED: &[u8] = b"replaced";
 
 /// The last batch that the peer party is known to have stored.
 pub(super) fn agreed_change(seq: u64) -> Change {
@@ -133,8 +140,11 @@ pub(super) struct Loaded {
     pub seq: u64,
     pub store: StoreState,
     pub table: ObjectTable,
-    /// What removes the objects that were shared for another mode of export.
+    /// What the last batch replaced.
+    pub replaced: Vec<ReplacedPrefix>,
+    /// What makes lost the objects that were shared for another mode of export, and how many these are.
     pub outdated: Vec<Change>,
+    pub objects_outdated: usize,
     /// The directory that was in force.
     pub set: Option<Vec<u8>>,
 }
@@ -156,6 +166,10 @@ pub(super) fn changes(table: &ObjectTable, effects: &Effects, epoch: u64, seq: u
         value: Some(value.to_be_bytes().to_vec()),
     };
     let mut out = vec![number("epoch", epoch), number("seq", seq)];
+    let mut w = Writer::new();
+    w.list32(&effects.replaced, |w, replaced| replaced.write(w));
+    out.push(Change { table: META, key: REPLACED.to_vec(), value: Some(w.finish()) });
+    out.extend(effects.lost.iter().map(|key| lost_change(table, *key)));
     let widened = effects.widened.iter().map(|(slot, version, ..)| (*slot, *version));
     let written: BTreeSet<(u32, u64)> = effects.added.iter().copied().chain(widened).collect();
     for (slot, version) in written {
@@ -175,10 +189,16 @@ pub(super) fn changes(table: &ObjectTable, effects: &Effects, epoch: u64, seq: u
         out.push(Change { table: MARKS, key: object_key(*slot, *version), value: None });
     }
     for slot in effects.applied.keys() {
-        let value = table.high_water(*slot).to_be_bytes().to_vec();
+        let value = [table.high_water(*slot), table.applied_of(*slot)].map(u64::to_be_bytes).concat();
         out.push(Change { table: VERSIONS, key: slot.to_be_bytes().to_vec(), value: Some(value) });
     }
     out
+}
+
+/// What is lost of an object, or that nothing is any more.
+fn lost_change(table: &ObjectTable, (slot, version): (u32, u64)) -> Change {
+    let value = table.lost().get(slot, version).map(wire::encode);
+    Change { table: LOST, key: object_key(slot, version), value }
 }
 
 fn encode(entry: &ObjectEntry) -> Vec<u8> {
@@ -228,20 +248,20 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
     })
 }
 
-/// Reads the store back, of this or an earlier format. Objects that were shared for another mode of export than `mode` are left out: their announcers share
-/// them again.
+/// Reads the store back, of this or an earlier format. Objects that were shared for another mode of export than `mode` are lost, since
+/// `now`: their announcers share them again.
 pub(super) fn load(
     (number, mode): (PartyNumber, ExportMode),
-    exchange: &str,
+    (exchange, now): (&str, UnixTime),
     stored: Vec<StoredRecord>,
 ) -> Result<Loaded, StartError> {
     let (stored, migrated) = migrate(stored)?;
-    read((number, mode), exchange, (stored, migrated)).map_err(|_| StartError::Store)
+    read((number, mode), (exchange, now), (stored, migrated)).map_err(|_| StartError::Store)
 }
 
 fn read(
     (number, mode): (PartyNumber, ExportMode),
-    exchange: &str,
+    (exchange, now): (&str, UnixTime),
     (stored, migrated): (Vec<StoredRecord>, Vec<Change>),
 ) -> Result<Loaded, Malformed> {
     let mut loaded = Loaded {
@@ -251,14 +271,22 @@ fn read(
         seq: 0,
         store: StoreState::default(),
         table: ObjectTable::new(),
+        replaced: Vec::new(),
         outdated: Vec::new(),
+        objects_outdated: 0,
         set: None,
     };
     let mut entries = BTreeMap::new();
     let mut marks = BTreeMap::new();
+    let mut lost: Vec<LostObject> = Vec::new();
     for record in stored {
         match record.table.as_str() {
             META if record.key == SET => loaded.set = Some(record.value),
+            META if record.key == REPLACED => {
+                loaded.replaced =
+                    Reader::new(&record.value).list32(ReplacedPrefix::LEAST, record.value.len(), ReplacedPrefix::read)?;
+            }
+            LOST => lost.push(wire::decode(&record.value)?),
             META => {
                 let value = Reader::new(&record.value).u64()?;
                 match record.key.as_slice() {
@@ -278,7 +306,11 @@ fn read(
             }
             VERSIONS => {
                 let slot = Reader::new(&record.key).u32()?;
-                loaded.table.saw(slot, Reader::new(&record.value).u64()?);
+                let mut r = Reader::new(&record.value);
+                let seen = r.u64()?;
+                loaded.table.saw(slot, seen);
+                // Where it does not say so, whatever is not here counts as withdrawn: nothing that went comes back.
+                loaded.table.was_applied(slot, if record.value.len() == 8 { seen } else { r.u64()? });
             }
             FORMATS => {
                 loaded.formats.insert(Reader::new(&record.key).u32()?, wire::decode(&record.value)?);
@@ -286,14 +318,8 @@ fn read(
             _ => {}
         }
     }
+    let mut outdated = Vec::new();
     for (key, mut entry) in entries {
-        if entry.mode != mode {
-            loaded.table.saw(entry.header.description.slot, entry.header.description.version);
-            for table in [OBJECTS, MARKS] {
-                loaded.outdated.push(Change { table, key: key.clone(), value: None });
-            }
-            continue;
-        }
         if let Some((width, dead)) = marks.remove(&key) {
             entry.dead = dead.into_iter().collect();
             // A column that came after the mark widened the object itself; a narrowing rewrote the mark.
@@ -305,7 +331,25 @@ fn read(
                 Part::One { .. } => u32::MAX,
             });
         }
+        let of = (entry.header.description.slot, entry.header.description.version);
+        if entry.mode != mode {
+            outdated.push(of);
+        }
         loaded.table.restore(entry);
+    }
+    let mut effects = Effects::default();
+    // A clock that was ahead keeps nothing for longer.
+    let lost = lost.into_iter().map(|object| LostObject { since: object.since.min(now.0), ..object });
+    lost.for_each(|object| loaded.table.add_lost(object, &mut effects));
+    effects = Effects::default();
+    for (slot, version) in outdated {
+        let lost = loaded.table.as_lost((slot, version), (0, now.0), |_| true);
+        loaded.table.drop_object(slot, version, &mut effects);
+        lost.into_iter().for_each(|object| loaded.table.add_lost(object, &mut effects));
+    }
+    loaded.objects_outdated = effects.removed.len();
+    if loaded.objects_outdated > 0 {
+        loaded.outdated = changes(&loaded.table, &effects, loaded.epoch, loaded.seq);
     }
     Ok(loaded)
 }

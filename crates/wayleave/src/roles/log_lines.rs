@@ -28,7 +28,7 @@ fn party_events() -> Vec<PartyEvent> {
     use wayleave_route_server::frames::Refusal;
     use wayleave_route_server::party::OlderStore;
     vec![
-        PartyEvent::Agreed { objects: 7, dropped: 2 },
+        PartyEvent::Agreed { objects: 7, dropped: 2, lost: 1 },
         PartyEvent::PeerPartyDown,
         PartyEvent::BadFrame { slot: Some(3), what: "3 octets short".into() },
         PartyEvent::BadFrame { slot: None, what: "3 octets short".into() },
@@ -94,6 +94,7 @@ fn member_events() -> Vec<MemberEvent> {
         MemberEvent::OutcomeOverdue { batch: 12 },
         MemberEvent::NotAnnounced { prefix: "192.0.2.0/24".into(), why: "the policy exports it to nobody".into() },
         MemberEvent::Stale { routes: 7 },
+        MemberEvent::Kept { routes: 7 },
         MemberEvent::SessionDown,
         MemberEvent::Rejected { party: 1, why: Rejection::Exchange { ours: "other".into() } },
         MemberEvent::Rejected { party: 2, why: Rejection::Slot { proved: 4 } },

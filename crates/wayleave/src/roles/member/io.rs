@@ -285,5 +285,7 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
             "the router's route to {prefix} is not announced: {why}; `wayleave why --announced {prefix}` says what to do"),
         MemberEvent::Stale { routes } => event!(WARN "stale" { routes }
             "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn"),
+        MemberEvent::Kept { routes } => event!(WARN "kept" { routes }
+            "a party lost what it had stored: {routes} routes stay in the router until their announcers have said what became of them"),
     }
 }

@@ -150,7 +150,7 @@ impl PartyIo {
 /// What the operator is told; `last_end` is why the last link to the peer party ended.
 pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
     match event {
-        PartyEvent::Agreed { objects, dropped } => event!(INFO "agreed" { objects, dropped }
+        PartyEvent::Agreed { objects, dropped, lost } => event!(INFO "agreed" { objects, dropped, lost }
             "link to the peer party up: both parties store the same objects"),
         PartyEvent::PeerPartyDown => event!(WARN "other-gone" {}
             "link to the peer party down: {last_end}; nothing is computed until it is up, and members keep their routes"),
