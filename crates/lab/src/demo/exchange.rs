@@ -254,7 +254,7 @@ impl DemoExchange {
     }
 
     /// The first difference between a member's table and the expected one.
-    fn first_difference(&mut self) -> Option<String> {
+    pub(super) fn first_difference(&mut self) -> Option<String> {
         let expected = &self.expected;
         self.members.iter_mut().find_map(|member| {
             let difference = match member.router.table() {

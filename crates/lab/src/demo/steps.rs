@@ -1,5 +1,7 @@
 //! The steps of the demonstration, in the order played.
 
+use std::fs;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,7 @@ use super::paid;
 use super::{DEFAULT_PREFIXES, Options, default_table};
 use crate::netns::Rung;
 use crate::process::wait_until;
-use crate::table::Announcement;
+use crate::table::{Announcement, LearnedRoute};
 
 /// How long the routers' tables are watched while a process is down.
 const OUTAGE: Duration = Duration::from_secs(2);
@@ -58,7 +60,7 @@ pub(super) const STEPS: &[Step] = &[
     step(ALL, "the exchange's recommendation changes a choice, and no member learns why", recommendation),
     step(ALL, "a withdrawal reaches every table", withdrawal),
     step(ALL, "kill -9 of party 1: tables stay; after its restart nothing is lost", kill_party_1),
-    step(ALL, "kill -9 of party 2: tables stay; after its restart nothing is lost", kill_party_2),
+    step(ALL, "party 2 loses its machine, and comes back from one file without its state: no table changes", move_party_2),
     step(ALL, "kill -9 of a member's proxy: other members keep its routes; nothing is lost", kill_proxy),
     step(ALL, "the exchange's operator alone tries to add itself under alpha's AS", intruder),
     step(ALL, "attested announcements pass BIRD and FRR routers", attested::announced),
@@ -290,37 +292,69 @@ fn withdrawal(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Re
 }
 
 fn kill_party_1(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
-    kill_party(exchange, 0, "alpha", "198.51.100.128/25", facts)
-}
-
-fn kill_party_2(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
-    kill_party(exchange, 1, "echo", "203.0.113.208/28", facts)
-}
-
-fn kill_party(
-    exchange: &mut DemoExchange,
-    index: usize,
-    announcer: &str,
-    new: &str,
-    facts: &mut Facts,
-) -> Result<(), String> {
+    const ANNOUNCER: &str = "alpha";
+    const NEW: &str = "198.51.100.128/25";
     let before = exchange.tables()?;
-    exchange.parties[index].role.kill();
-    exchange.announce_also(announcer, route(new))?;
-    let killed = Instant::now();
-    while killed.elapsed() < OUTAGE {
-        if exchange.tables()? != before {
-            return Err("a table changed while a party was down".to_owned());
+    exchange.parties[0].role.kill();
+    exchange.announce_also(ANNOUNCER, route(NEW))?;
+    stay(exchange, &before, "party 1")?;
+    facts.push(format!("{} s without party 1: no table changed", OUTAGE.as_secs()));
+    exchange.parties[0].role.start()?;
+    let time = exchange.settle()?;
+    facts.push(format!(
+        "{ANNOUNCER} announced {NEW} meanwhile: it is in all tables {:.1} s after the restart; nothing else changed",
+        time.as_secs_f64()
+    ));
+    Ok(())
+}
+
+/// Its keys and the member set come from a copy; what it had stored it learns from party 1 and the members.
+fn move_party_2(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
+    let files = &exchange.files;
+    let (config, copy) = (files.party(2).display().to_string(), files.path("party2.tar"));
+    files.tool(&["backup", "--config", &config, &copy])?;
+    let octets = fs::metadata(&copy).map_err(|error| format!("{copy}: {error}"))?.len();
+    facts.push(format!("`wayleave backup` while it runs: one file of {octets} octets"));
+    let before = exchange.tables()?;
+    exchange.parties[1].role.kill();
+    for file in exchange.files.of_party_2() {
+        fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    exchange.announce_also("echo", route("203.0.113.208/28"))?;
+    stay(exchange, &before, "party 2")?;
+    facts.push(format!("kill -9, and its files are gone; {} s without it: no table changed", OUTAGE.as_secs()));
+    let folder = Path::new(&config).parent().unwrap_or(Path::new(".")).display().to_string();
+    exchange.files.tool(&["restore", &copy, "--to", &folder, "--outside"])?;
+    exchange.parties[1].role.start()?;
+    let restarted = Instant::now();
+    while let Some(difference) = exchange.first_difference() {
+        let has = |table: &[LearnedRoute], prefix| table.iter().any(|route| route.prefix == prefix);
+        let tables = exchange.tables()?;
+        let mut gone = before.iter().zip(&tables).flat_map(|(before, now)| before.iter().filter(|route| !has(now, route.prefix)));
+        if let Some(route) = gone.next() {
+            return Err(format!("a router lost {} while party 2 learnt what it had stored", route.prefix));
+        }
+        if restarted.elapsed() > TIMEOUT {
+            return Err(format!("after {} s: {difference}", TIMEOUT.as_secs()));
         }
         sleep(WATCH_EVERY);
     }
-    facts.push(format!("{} s without party {}: no table changed", OUTAGE.as_secs(), index + 1));
-    exchange.parties[index].role.start()?;
-    let time = exchange.settle()?;
     facts.push(format!(
-        "{announcer} announced {new} meanwhile: it is in all tables {:.1} s after the restart; nothing else changed",
-        time.as_secs_f64()
+        "restored from it, without its state: after {:.1} s echo's 203.0.113.208/28, announced meanwhile, is in all tables, and no router lost a route",
+        restarted.elapsed().as_secs_f64()
     ));
+    Ok(())
+}
+
+/// Watches the tables while a process is away.
+fn stay(exchange: &mut DemoExchange, before: &[Vec<LearnedRoute>], who: &str) -> Result<(), String> {
+    let begin = Instant::now();
+    while begin.elapsed() < OUTAGE {
+        if exchange.tables()? != before {
+            return Err(format!("a table changed while {who} was away"));
+        }
+        sleep(WATCH_EVERY);
+    }
     Ok(())
 }
 

@@ -235,6 +235,13 @@ impl Files {
         }
     }
 
+    /// All that party 2 has on its machine.
+    #[must_use]
+    pub fn of_party_2(&self) -> [PathBuf; 4] {
+        let key = self.of("party2", "party2.key");
+        [self.party(2), key.into(), self.member_set(2).into(), self.state("party2").into()]
+    }
+
     /// Party 1's operator proposes what these members request.
     pub fn propose(&self, members: &[&str]) -> Result<String, String> {
         let (set, key, out) = (self.member_set(1), self.of("party1", "operator1.key"), self.proposal());

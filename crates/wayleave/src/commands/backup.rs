@@ -1,10 +1,10 @@
-//! `backup` and `restore`: what is lost with a role's machine, in a folder, and from there to where a role starts.
+//! `backup` and `restore`: what is lost with a role's machine, in a folder or one file, and from there to where a role starts.
 //!
-//! The folder has `backup.json`, which says what is in it, and `files/` with each file under a number. What a role makes anew is left
+//! The folder has `backup.json`, which says what is in it, and `files/` with each file under a number. One file is a tar of such a folder. What a role makes anew is left
 //! out: an old copy of a party's state would be worse than none.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown, lchown};
 use std::path::{Component, Path, PathBuf};
 
@@ -26,6 +26,8 @@ const MANIFEST: &str = "backup.json";
 const FILES: &str = "files";
 /// The manifest's form.
 const VERSION: u32 = 1;
+/// How the name of a copy ends that is one file.
+const ARCHIVE: &str = "tar";
 /// The longest file that is copied, in octets: keys, sets and records are far shorter.
 const LONGEST: u64 = 1 << 30;
 /// What lies beside a file and goes with it: what an operator's key signed, what an anchor published, what usage was closed.
@@ -40,7 +42,7 @@ const ALSO: &str = "(also)";
 
 #[derive(Args, Debug)]
 pub struct Backup {
-    /// The folder to make. It has private keys: keep it as them.
+    /// The folder to make, or the one file if its name ends with `.tar`. It has private keys: keep it as them.
     pub folder: PathBuf,
     /// The role's configuration. The role may run meanwhile.
     #[arg(long, short)]
@@ -54,7 +56,7 @@ pub struct Backup {
 
 #[derive(Args, Debug)]
 pub struct Restore {
-    /// The folder that `backup` made.
+    /// The folder, or the file, that `backup` made.
     pub folder: PathBuf,
     /// The folder in which the configuration is to lie; made if it is not there.
     #[arg(long, value_name = "FOLDER")]
@@ -108,8 +110,14 @@ pub fn backup(wanted: &Backup) -> Outcome {
     let role = role_of(&source)?;
     let name = wanted.config.file_name().ok_or_else(|| Failure::usage("--config names no file"))?;
     let named = named_files(&source);
-    fs::DirBuilder::new().mode(0o700).create(&wanted.folder).map_err(system(&wanted.folder))?;
-    let made = Copy::begin(&wanted.folder).and_then(|mut copy| {
+    let is_archive = wanted.folder.extension().is_some_and(|ending| ending == ARCHIVE);
+    // Of an archive, the folder that becomes it.
+    let folder = if is_archive { with_ending(&wanted.folder, ".part") } else { wanted.folder.clone() };
+    if is_archive && fs::symlink_metadata(&wanted.folder).is_ok() {
+        return Err(occupied(&wanted.folder).into());
+    }
+    fs::DirBuilder::new().mode(0o700).create(&folder).map_err(system(&folder))?;
+    let made = Copy::begin(&folder).and_then(|mut copy| {
         let mut absent = Vec::new();
         for NamedFile { setting, path, .. } in named.iter().filter(|file| is_copied(file.loss)) {
             let from = source.resolve(path);
@@ -134,17 +142,17 @@ pub fn backup(wanted: &Backup) -> Outcome {
         };
         // The last file: a folder without it is no backup.
         let text = serde_json::to_string_pretty(&manifest).map_err(|error| Failure::new(error.to_string()))?;
-        write(&wanted.folder.join(MANIFEST), format!("{text}\n").as_bytes(), 0o600, None)?;
+        write(&folder.join(MANIFEST), format!("{text}\n").as_bytes(), 0o600, None)?;
+        if is_archive {
+            pack(&folder, &manifest, &wanted.folder)?;
+        }
         Ok((manifest, absent))
     });
-    let (manifest, absent) = match made {
-        Ok(made) => made,
-        Err(failures) => {
-            // It was made just now, and is none.
-            let _ = fs::remove_dir_all(&wanted.folder);
-            return Err(failures);
-        }
-    };
+    if is_archive || made.is_err() {
+        // It was made just now, and is in the file, or is none.
+        let _ = fs::remove_dir_all(&folder);
+    }
+    let (manifest, absent) = made?;
     if wanted.json {
         let shown = |setting: &str, path: &Path| json!({ "setting": setting, "path": path });
         print_json(json!({
@@ -263,6 +271,77 @@ impl<'a> Copy<'a> {
     }
 }
 
+/// Makes one file of a copy: of its owner alone, and whole or not there.
+fn pack(folder: &Path, manifest: &Manifest, to: &Path) -> Outcome {
+    let file = File::options().write(true).create_new(true).mode(0o600).open(to).map_err(system(to))?;
+    let pack = || {
+        let mut archive = tar::Builder::new(io::BufWriter::new(file));
+        archive.mode(tar::HeaderMode::Deterministic);
+        archive.append_path_with_name(folder.join(MANIFEST), MANIFEST)?;
+        for entry in &manifest.files {
+            let name = Path::new(FILES).join(&entry.stored);
+            archive.append_path_with_name(folder.join(&name), &name)?;
+        }
+        archive.into_inner()?.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+    };
+    let packed = pack().map_err(system(to)).and_then(|()| private::sync_folder(to));
+    if packed.is_err() {
+        let _ = fs::remove_file(to);
+    }
+    packed
+}
+
+/// A copy as a folder. One that was unpacked for that is removed in the end.
+struct Opened {
+    folder: PathBuf,
+    is_unpacked: bool,
+}
+
+impl Opened {
+    fn of(wanted: &Restore) -> Outcome<Self> {
+        if !wanted.folder.is_file() {
+            return Ok(Self { folder: wanted.folder.clone(), is_unpacked: false });
+        }
+        // Where the secrets go anyway.
+        fs::create_dir_all(wanted.to.parent().unwrap_or(Path::new("."))).map_err(system(&wanted.to))?;
+        let folder = with_ending(&wanted.to, ".restoring");
+        fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|error| {
+            Failures::from(Failure::system(folder.display(), &error).help("if nothing is being restored there, remove it"))
+        })?;
+        let opened = Self { folder, is_unpacked: true };
+        opened.unpack(&wanted.folder)?;
+        Ok(opened)
+    }
+
+    /// Takes out what a copy has, and nothing else.
+    fn unpack(&self, from: &Path) -> Outcome {
+        let no_backup = |error: io::Error| Failures::from(damaged(&format!("{} is no backup: {error}", from.display())));
+        fs::DirBuilder::new().mode(0o700).create(self.folder.join(FILES)).map_err(system(&self.folder))?;
+        let mut archive = tar::Archive::new(io::BufReader::new(File::open(from).map_err(system(from))?));
+        for entry in archive.entries().map_err(no_backup)? {
+            let mut entry = entry.map_err(no_backup)?;
+            let name = entry.path().map_err(no_backup)?.into_owned();
+            let is_of_copy = name == Path::new(MANIFEST)
+                || name.strip_prefix(FILES).is_ok_and(|file| plain(&file.to_string_lossy()).is_ok());
+            if !is_of_copy || !entry.header().entry_type().is_file() || entry.size() > LONGEST {
+                return Err(damaged(&format!("{}: {} is no part of a backup", from.display(), name.display())).into());
+            }
+            let mut octets = Vec::new();
+            entry.read_to_end(&mut octets).map_err(no_backup)?;
+            write(&self.folder.join(name), &octets, 0o600, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.is_unpacked {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
 fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
@@ -318,12 +397,14 @@ struct Placed {
 }
 
 pub fn restore(wanted: &Restore) -> Outcome {
-    let manifest = read_manifest(&wanted.folder)?;
+    let opened = Opened::of(wanted)?;
+    let folder = &opened.folder;
+    let manifest = read_manifest(folder)?;
     let begins = manifest.files.iter().find(|entry| entry.setting == CONFIGURATION);
     let begins = begins.ok_or_else(|| Failure::new(format!("{} has no configuration", wanted.folder.display())))?;
-    let source = Source::read(&wanted.folder.join(FILES).join(plain(&begins.stored)?))?;
+    let source = Source::read(&folder.join(FILES).join(plain(&begins.stored)?))?;
     let (named, role) = (named_files(&source), role_of(&source)?);
-    let placed = manifest.files.iter().map(|entry| place(wanted, entry, &named)).collect::<Outcome<Vec<Placed>>>()?;
+    let placed = manifest.files.iter().map(|entry| place((wanted, folder), entry, &named)).collect::<Outcome<Vec<Placed>>>()?;
     for (at, file) in placed.iter().enumerate() {
         if placed[..at].iter().any(|other| other.to == file.to) {
             return Err(damaged(&format!("two files for {}", file.to.display())).into());
@@ -454,8 +535,8 @@ fn plain(name: &str) -> Result<&str, Failure> {
 }
 
 /// Reads a file of a backup, and says where it goes: to the place that the configuration names, and nowhere else.
-fn place(wanted: &Restore, entry: &Entry, named: &[NamedFile]) -> Outcome<Placed> {
-    let stored = wanted.folder.join(FILES).join(plain(&entry.stored)?);
+fn place((wanted, folder): (&Restore, &Path), entry: &Entry, named: &[NamedFile]) -> Outcome<Placed> {
+    let stored = folder.join(FILES).join(plain(&entry.stored)?);
     let octets = fs::read(&stored).map_err(system(&stored))?;
     if to_hex(&sha256(&octets)) != entry.sha256 {
         return Err(damaged(&format!("{} is not what was copied", stored.display())).into());

@@ -46,6 +46,15 @@ fn edit(folder: &Folder, file: &str, changes: &[(&str, &str)]) {
     fs::write(path, text).expect("written");
 }
 
+/// Party 2's is one file.
+fn copy_of(owner: &str) -> &'static str {
+    match owner {
+        "party1" => "copy-party1",
+        "party2" => "copy-party2.tar",
+        _ => "copy-alpha",
+    }
+}
+
 /// Both parties and a member lose their machines; what was copied while they ran is enough, and their state is made anew.
 #[test]
 fn an_exchange_comes_back_from_copies_made_while_it_ran() {
@@ -86,7 +95,7 @@ fn an_exchange_comes_back_from_copies_made_while_it_ran() {
     for (_, owner) in owners {
         let config = format!("trial/{owner}/wayleave.toml");
         let operator = format!("trial/operators/operator{}.key", if owner == "party2" { 2 } else { 1 });
-        let said = folder.ok(&["backup", "--config", &config, &format!("copy-{owner}"), "--also", &operator]);
+        let said = folder.ok(&["backup", "--config", &config, copy_of(owner), "--also", &operator]);
         assert!(said.contains("private keys: keep it as them") && said.contains(&format!("{owner}.redb")), "{said}");
     }
     let kept: Vec<String> = {
@@ -104,7 +113,7 @@ fn an_exchange_comes_back_from_copies_made_while_it_ran() {
     // The machines are gone. The operators' keys go where the trial has them.
     fs::remove_dir_all(folder.0.join("trial")).expect("removed");
     for (role, owner) in owners {
-        let said = folder.ok(&["restore", &format!("copy-{owner}"), "--to", &format!("again/{owner}")]);
+        let said = folder.ok(&["restore", copy_of(owner), "--to", &format!("again/{owner}")]);
         assert!(said.contains(&format!("wayleave run {role} --config again/{owner}/wayleave.toml")), "{said}");
         assert_eq!(said.contains("may lack what came later: take the other party's file"), role == "rs", "{said}");
         assert!(said.contains(".key.signed may lack what came later: compare with the newest member set"), "{said}");
@@ -281,4 +290,46 @@ fn a_restore_stays_in_its_folder_unless_it_is_told_otherwise() {
     let refused = folder.fails(1, &["restore", "copy-2", "--to", "linked"]);
     assert!(refused.contains("linked/keys is a symbolic link"), "{refused}");
     assert!(!outside.exists() && !folder.0.join("linked/wayleave.toml").exists());
+}
+
+#[test]
+fn of_one_file_nothing_else_is_taken_than_what_a_copy_has() {
+    let folder = Folder::new("backup-archive");
+    folder.ok(&["exchange", "new", "trial", "--member", "alpha=64497@192.0.2.1"]);
+    folder.ok(&["backup", "--config", "trial/alpha/wayleave.toml", "alpha.tar"]);
+    let archive = folder.0.join("alpha.tar");
+    assert_eq!(fs::metadata(&archive).expect("a file").permissions().mode() & 0o777, 0o600);
+    assert!(!folder.0.join("alpha.tar.part").exists(), "the folder that became it is gone");
+    let said = folder.fails(1, &["backup", "--config", "trial/alpha/wayleave.toml", "alpha.tar"]);
+    assert!(said.contains("alpha.tar exists"), "{said}");
+    let whole = fs::read(&archive).expect("an archive");
+    let with = |name: &str, kind: tar::EntryType| {
+        let mut made = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(4);
+        header.set_entry_type(kind);
+        header.set_mode(0o600);
+        // As a hostile one is made: the library would refuse the name.
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        made.append(&header, &b"text"[..]).expect("appended");
+        made.into_inner().expect("an archive")
+    };
+    let bad = [
+        ("cut", whole[..whole.len() / 2].to_vec()),
+        ("a name that leads out", with("../out", tar::EntryType::Regular)),
+        ("a name from the root", with("/tmp/wayleave-out", tar::EntryType::Regular)),
+        ("a folder below", with("files/a/b", tar::EntryType::Regular)),
+        ("a link", with("files/000-link", tar::EntryType::Symlink)),
+        ("no archive", b"text".to_vec()),
+    ];
+    for (what, octets) in bad {
+        fs::write(folder.0.join("bad.tar"), octets).expect("written");
+        let said = folder.fails(1, &["restore", "bad.tar", "--to", "here/alpha"]);
+        assert!(said.contains("backup"), "{what}: {said}");
+        assert!(!folder.0.join("here/alpha").exists() && !folder.0.join("here/alpha.restoring").exists(), "{what}");
+        assert!(!folder.0.join("out").exists() && !Path::new("/tmp/wayleave-out").exists(), "{what}");
+    }
+    folder.ok(&["restore", "alpha.tar", "--to", "here/alpha"]);
+    assert!(folder.0.join("here/alpha/alpha.key").exists());
 }

@@ -184,6 +184,9 @@ impl View for MemberView {
         overview.count(format!("{} routes of your router", status["router_routes"]));
         overview.count(format!("{} of them not announced", status["not_announced"]));
         overview.count(format!("{} prefixes installed in it", status["installed"]));
+        if status["kept"] != 0 {
+            overview.count(format!("{} of them kept, whose objects a party lost", status["kept"]));
+        }
         if let Some(budget) = status["budget"].as_object() {
             overview.count(format!("{} of {} prefixes announced", budget["prefixes"], budget["max_prefixes"]));
         }
@@ -285,6 +288,7 @@ fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> 
         gauge "router" Routes "Routes that the router announces" = status.router_routes;
         gauge "known" Objects "Route objects known, sealed ones included" = status.objects;
         gauge "installed" Prefixes "Prefixes installed in the router" = status.installed;
+        gauge "kept" Prefixes "Prefixes whose route stays in the router though a party lost what it had of it" = status.kept;
         gauge "unconfirmed" Changes "Changes that the parties have not applied yet" = status.unconfirmed;
         counter "announced" Objects "Route objects announced" = counters.announcements;
         counter "withdrawn" Objects "Route objects withdrawn" = counters.withdrawals;

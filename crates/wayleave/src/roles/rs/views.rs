@@ -194,6 +194,9 @@ impl View for PartyView {
         }
         overview.count(format!("{connected} of {} members connected", members.len()));
         overview.count(format!("{} routes to {} prefixes", status["objects"], status["prefixes"]));
+        if status["lost"] != 0 {
+            overview.count(format!("{} lost routes whose announcers have not said what became of them", status["lost"]));
+        }
         overview.count(format!("batch {}", status["batch"]));
         overview.count(format!("member set {}", status["member_set"]));
         for line in speaks_less(status) {
@@ -358,6 +361,7 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
         gauge "misbehaving" Members "Members that sent frames that break the protocol in the last minute" = status.misbehaving.len();
         gauge "deferred" Members "Members that asked for everything too often, and get it later" = status.deferred.len();
         gauge "stored" Objects "Route objects stored" = status.objects;
+        gauge "lost" Objects "Route objects that one party alone had, and whose announcers have not said what became of them" = status.lost;
         gauge "live" Prefixes "Prefixes with a live route" = status.prefixes;
         gauge "member_set" Number "Number of the member set in force" = status.member_set;
         counter "accepted" Objects "Route objects accepted" = counters.objects;
