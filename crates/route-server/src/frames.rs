@@ -208,7 +208,7 @@ wayleave_core::wire! {
         pub gone_instances: Vec<ShortName> as List32<MAX_GONE>,
         /// Lost objects, with the prefixes of which nothing else is known: a receiver's router may keep what it has of these for now.
         /// With the last slice all have been listed that there are.
-        pub lost: Vec<(Handle, Vec<u16>)> as Long<(Own, Places)>,
+        pub lost: Vec<ToldLost> as Long<(Own, Own, Places)>,
     }
 
     /// One batch as one member sees it. Party 1 and party 2 send ticks that differ in shares and bodies only.
@@ -496,8 +496,8 @@ wayleave_core::wire! {
         /// What the member named and what is gone.
         pub gone: Vec<ShortName> as List32<MAX_GONE>,
         pub gone_instances: Vec<ShortName> as List32<MAX_GONE>,
-        /// Slots and versions of lost objects.
-        pub lost: Vec<(u32, u64)> as Long,
+        /// Slots and versions of lost objects, and for how many seconds they have been lost.
+        pub lost: Vec<(u32, u64, u32)> as Long,
         /// Instances whose hashes are below this one have been sent, or are as the member has them; none while objects are still to come.
         pub settled: Option<InstanceHash>,
         /// Whether it is the last part.
@@ -524,17 +524,18 @@ wayleave_core::wire! {
         pub slot: u32,
         pub version: u64,
         pub handle: Handle,
-        /// The first slot for which it is lost: both parties may have it for those below.
-        pub from: u32,
-        /// When it was lost, in microseconds of Unix time.
+        /// When it was lost first, in microseconds of Unix time.
         pub since: u64,
-        /// Its prefixes that were lost, by index.
-        pub prefixes: Vec<(u16, Nlri)> as List32<MAX_PREFIXES, (Own, NlriCodec)>,
+        /// Its prefixes that were lost: index, the first slot for which it is lost, and prefix. Both parties may have it for the slots below.
+        pub prefixes: Vec<LostPrefix> as List32<MAX_PREFIXES, (Own, Own, NlriCodec)>,
     }
 }
 
-/// A prefix of an object by slot, version and index.
-pub type ReplacedPrefix = (u32, u64, u16);
+/// A prefix of a lost object: its index, the first slot for which it is lost, and itself.
+pub type LostPrefix = (u16, u32, Nlri);
+
+/// A lost object as a member is told of it: for how many seconds it has been lost, and the indices of the prefixes that were.
+pub type ToldLost = (Handle, u32, Vec<u16>);
 
 /// What party 2 has and party 1 does not: slot, version, and whether it is lost, rather than known to be withdrawn or replaced.
 pub type Dropped = (u32, u64, bool);
@@ -576,6 +577,10 @@ wayleave_core::wire! {
             stored: Seq,
             /// The last batch that it knows to be in the peer party's.
             agreed: Seq,
+            /// The last batch that it has applied: what it stores may be behind that.
+            applied: Seq,
+            /// Its clock, in microseconds of Unix time.
+            clock: u64,
             later: Vec<u8> as Later,
         },
         2 = Inventory {
@@ -584,8 +589,6 @@ wayleave_core::wire! {
             high_water: Vec<(u32, u64)> as List32<MAX_SLOTS>,
             /// The highest version applied, per slot.
             applied: Vec<(u32, u64)> as List32<MAX_SLOTS>,
-            /// What objects replaced with the last batch.
-            replaced: Vec<ReplacedPrefix> as Long,
             more: bool,
         },
         /// Part of what party 1 concludes from both inventories, if that is long. [`Self::Reconciled`] has the last part.

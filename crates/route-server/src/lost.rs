@@ -12,8 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wayleave_bgp::Nlri;
 
-use crate::frames::{Candidate, LostObject, OwnObject};
+use crate::frames::{Candidate, LostObject, LostPrefix, OwnObject, ToldLost};
 use crate::object::Handle;
+
+/// Prefixes that may be lost of one slot, and lost objects of one prefix: our own limits. An announcer that both parties serve comes to neither.
+const MAX_PREFIXES_OF_SLOT: usize = 1 << 20;
+const MAX_VERSIONS: usize = 4;
 
 /// All of them, by slot and version.
 #[derive(Clone, Default, Debug)]
@@ -24,25 +28,22 @@ pub(crate) struct LostObjects {
     by_route: BTreeMap<(u32, Nlri), BTreeSet<u64>>,
     /// Since when, slot and version.
     by_age: BTreeSet<(u64, u32, u64)>,
+    prefixes_of: BTreeMap<u32, usize>,
 }
 
 /// A prefix of an object that is not lost any more.
 pub(crate) struct Ended {
     pub version: u64,
     pub handle: Handle,
-    /// Whether it is lost for all slots: what ends is dead then, and otherwise only not lost any more.
-    pub is_whole: bool,
     /// Index of the prefix.
     pub index: u16,
+    /// The first slot for which it was lost.
+    pub from: u32,
 }
 
 impl LostObjects {
     pub(crate) fn len(&self) -> usize {
         self.all.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
     }
 
     pub(crate) fn get(&self, slot: u32, version: u64) -> Option<&LostObject> {
@@ -99,16 +100,23 @@ impl LostObjects {
 
     /// Adds an object, or what else is lost of it. It has been lost since it was first.
     pub(crate) fn add(&mut self, mut object: LostObject) {
+        let key = (object.slot, object.version);
+        if let Some(known) = self.remove(key) {
+            let mut prefixes: BTreeMap<u16, LostPrefix> = known.prefixes.iter().map(|lost| (lost.0, *lost)).collect();
+            for lost @ (index, from, _) in object.prefixes {
+                let before = prefixes.entry(index).or_insert(lost);
+                before.1 = before.1.min(from);
+            }
+            object.prefixes = prefixes.into_values().collect();
+            object.since = object.since.min(known.since);
+        }
+        let room = MAX_PREFIXES_OF_SLOT.saturating_sub(self.prefixes_of.get(&object.slot).copied().unwrap_or(0));
+        object.prefixes.truncate(room);
         if object.prefixes.is_empty() {
             return;
         }
-        let key = (object.slot, object.version);
-        if let Some(known) = self.remove(key) {
-            let prefixes: BTreeMap<u16, Nlri> = known.prefixes.iter().chain(&object.prefixes).copied().collect();
-            object.prefixes = prefixes.into_iter().collect();
-            (object.since, object.from) = (object.since.min(known.since), object.from.min(known.from));
-        }
-        for (_, nlri) in &object.prefixes {
+        *self.prefixes_of.entry(object.slot).or_default() += object.prefixes.len();
+        for (.., nlri) in &object.prefixes {
             self.by_route.entry((object.slot, *nlri)).or_default().insert(object.version);
         }
         self.by_handle.insert(object.handle, key);
@@ -120,10 +128,41 @@ impl LostObjects {
         let object = self.all.remove(&key)?;
         self.by_handle.remove(&object.handle);
         self.by_age.remove(&(object.since, key.0, key.1));
-        for (_, nlri) in &object.prefixes {
+        self.count_off(key.0, object.prefixes.len());
+        for (.., nlri) in &object.prefixes {
             self.forget_route(key, nlri);
         }
         Some(object)
+    }
+
+    fn count_off(&mut self, slot: u32, prefixes: usize) {
+        if let Some(count) = self.prefixes_of.get_mut(&slot) {
+            *count = count.saturating_sub(prefixes);
+            if *count == 0 {
+                self.prefixes_of.remove(&slot);
+            }
+        }
+    }
+
+    /// What is lost of each object as it should be: of each prefix that `is_lost`, by slot, version, index and first slot, and of one route
+    /// the latest versions alone.
+    pub(crate) fn retain(&mut self, is_lost: impl Fn(&LostObject, &LostPrefix) -> bool) {
+        let mut surplus: BTreeSet<(u32, u64, Nlri)> = BTreeSet::new();
+        for ((slot, nlri), versions) in self.by_route.iter().filter(|(_, versions)| versions.len() > MAX_VERSIONS) {
+            let first = versions.len() - MAX_VERSIONS;
+            surplus.extend(versions.iter().take(first).map(|version| (*slot, *version, *nlri)));
+        }
+        let is_kept = |object: &LostObject, lost: &LostPrefix| {
+            is_lost(object, lost) && !surplus.contains(&(object.slot, object.version, lost.2))
+        };
+        let others = self.iter().filter(|object| !object.prefixes.iter().all(|lost| is_kept(object, lost)));
+        let others: Vec<LostObject> = others.cloned().collect();
+        for mut object in others {
+            self.remove((object.slot, object.version));
+            let all = std::mem::take(&mut object.prefixes);
+            object.prefixes = all.into_iter().filter(|lost| is_kept(&object, lost)).collect();
+            self.add(object);
+        }
     }
 
     fn forget_route(&mut self, (slot, version): (u32, u64), nlri: &Nlri) {
@@ -140,32 +179,41 @@ impl LostObjects {
         let mut ended = Vec::new();
         for version in self.by_route.remove(&(slot, *nlri)).unwrap_or_default() {
             let Some(object) = self.all.get_mut(&(slot, version)) else { continue };
-            let Some(place) = object.prefixes.iter().position(|(_, lost)| lost == nlri) else { continue };
-            let (index, _) = object.prefixes.remove(place);
-            let (handle, is_whole) = (object.handle, object.from == 0);
-            if object.prefixes.is_empty() {
+            let handle = object.handle;
+            let before = object.prefixes.len();
+            let of_route = object.prefixes.iter().filter(|(.., lost)| lost == nlri);
+            ended.extend(of_route.map(|(index, from, _)| Ended { version, handle, index: *index, from: *from }));
+            object.prefixes.retain(|(.., lost)| lost != nlri);
+            let (left, is_over) = (object.prefixes.len(), object.prefixes.is_empty());
+            self.count_off(slot, before - left);
+            if is_over {
                 self.remove((slot, version));
             }
-            ended.push(Ended { version, handle, is_whole, index });
         }
         ended
     }
 }
 
 impl LostObject {
-    /// Its prefixes that were lost, as candidates.
-    pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        self.prefixes.iter().map(|(index, _)| (self.handle, *index))
+    /// Its prefixes that were lost, as candidates, each with the first slot for which it was.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = (Candidate, u32)> {
+        self.prefixes.iter().map(|(index, from, _)| ((self.handle, *index), *from))
     }
 
-    /// As members are told of it.
-    pub(crate) fn as_told(&self) -> (Handle, Vec<u16>) {
-        (self.handle, self.prefixes.iter().map(|(index, _)| *index).collect())
+    /// Whether the member in a slot may have had something that was lost.
+    pub(crate) fn concerns(&self, slot: u32) -> bool {
+        self.prefixes.iter().any(|(_, from, _)| *from <= slot)
+    }
+
+    /// As the member in a slot is told of it, for so many seconds.
+    pub(crate) fn as_told(&self, slot: u32, seconds: u32) -> ToldLost {
+        let indices = self.prefixes.iter().filter(|(_, from, _)| *from <= slot).map(|(index, ..)| *index);
+        (self.handle, seconds, indices.collect())
     }
 
     /// As its announcer is told of it: nobody has it.
     pub(crate) fn as_own(&self) -> OwnObject {
-        OwnObject { version: self.version, width: 0, live: self.prefixes.iter().map(|(_, nlri)| *nlri).collect() }
+        OwnObject { version: self.version, width: 0, live: self.prefixes.iter().map(|(.., nlri)| *nlri).collect() }
     }
 }
 
@@ -192,8 +240,9 @@ mod tests {
             let (slot, version) = (below(3) as u32, below(20));
             if below(2) == 0 {
                 // An object has the same prefixes whenever it is named.
+                let at = (0..below(4)).map(|_| below(5) as u16);
                 let prefixes: BTreeMap<u16, Nlri> =
-                    (0..below(4)).map(|_| below(5) as u16).map(|at| (at, nlri(version as u32 * 3 + u32::from(at)))).collect();
+                    at.map(|at| (at, nlri(version as u32 * 3 + u32::from(at)))).collect();
                 let mut octets = [0; 32];
                 (octets[0], octets[1]) = (slot as u8, version as u8);
                 let since = below(round);
@@ -207,8 +256,8 @@ mod tests {
                     let of_object = plain.range_mut((slot, version, 0)..=(slot, version, u16::MAX));
                     of_object.for_each(|(_, (_, since))| *since = first);
                 }
-                let (handle, prefixes) = (Handle(octets), prefixes.into_iter().collect());
-                lost.add(LostObject { slot, version, handle, from: 0, since, prefixes });
+                let prefixes = prefixes.into_iter().map(|(index, nlri)| (index, 0, nlri)).collect();
+                lost.add(LostObject { slot, version, handle: Handle(octets), since, prefixes });
             } else {
                 let route = nlri(below(64) as u32);
                 let ended = lost.end(slot, &route);
@@ -218,12 +267,17 @@ mod tests {
             }
             let of = |object: &LostObject| {
                 let key = (object.slot, object.version, object.since);
-                object.prefixes.iter().map(move |(index, nlri)| ((key.0, key.1, *index), (*nlri, key.2))).collect::<Vec<_>>()
+                object
+                    .prefixes
+                    .iter()
+                    .map(move |(index, _, nlri)| ((key.0, key.1, *index), (*nlri, key.2)))
+                    .collect::<Vec<_>>()
             };
             assert_eq!(lost.iter().flat_map(of).collect::<BTreeMap<_, _>>(), plain);
             assert_eq!(lost.by_handle(Handle([0; 32])).count(), lost.len());
             assert_eq!(lost.by_age(u64::MAX).count(), lost.len());
             assert_eq!(lost.oldest(), plain.values().map(|(_, since)| *since).min());
+            assert_eq!(lost.prefixes_of.values().sum::<usize>(), plain.len());
             assert_eq!(lost.by_route.values().map(BTreeSet::len).sum::<usize>(), plain.len());
         }
     }

@@ -15,8 +15,7 @@ use wayleave_crypto::hash::hash;
 
 use crate::digests::{self, BUCKETS, BucketDigests, BucketSet, Digest, InstanceHash, Roots, bounds, bucket_of};
 use crate::frames::{
-    Body, Candidate, Deliver, InventoryRow, LostObject, MAX_CANDIDATES, MAX_PATHS, OwnObject, ReplacedPrefix, Seq, SessionId,
-    Step,
+    Body, Candidate, Deliver, InventoryRow, LostObject, MAX_CANDIDATES, MAX_PATHS, OwnObject, Seq, SessionId, Step,
 };
 use crate::lost::LostObjects;
 use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
@@ -205,13 +204,27 @@ pub struct Effects {
     pub opened: BTreeSet<Prefix>,
     /// Versions applied, per slot.
     pub applied: BTreeMap<u32, Vec<u64>>,
-    /// Prefixes of objects that other objects replaced.
-    pub replaced: Vec<ReplacedPrefix>,
+    /// Routes that objects replaced, and nothing withdrew, by slot: the first object that was replaced, by version and handle, and the prefix's
+    /// index in it.
+    pub replaced: BTreeMap<(u32, Nlri), (u64, Handle, u16)>,
     /// Lost objects that are new, or of which something is not lost any more, (slot, version).
     pub lost: BTreeSet<(u32, u64)>,
+    /// Prefixes that are lost no more for the slots from one on, and live for those below.
+    pub not_lost: Vec<(Candidate, u32)>,
 }
 
 impl Effects {
+    /// What was replaced, as objects.
+    pub(crate) fn replaced_objects(&self) -> Vec<LostObject> {
+        let mut objects: BTreeMap<(u32, u64), LostObject> = BTreeMap::new();
+        for ((slot, nlri), (version, handle, index)) in &self.replaced {
+            let (slot, version, handle) = (*slot, *version, *handle);
+            let object = LostObject { slot, version, handle, since: 0, prefixes: Vec::new() };
+            objects.entry((slot, version)).or_insert(object).prefixes.push((*index, 0, *nlri));
+        }
+        objects.into_values().collect()
+    }
+
     /// A route of `slot` to the prefix came or went.
     fn touch(&mut self, prefix: Prefix, slot: u32) {
         self.touched.insert(prefix);
@@ -500,8 +513,9 @@ impl ObjectTable {
         self.objects.insert((slot, version), entry);
         for (index, nlri) in (0u16..).zip(prefixes) {
             self.end_lost(slot, &nlri, effects);
-            let replaced = self.supersede(slot, &nlri, effects);
-            effects.replaced.extend(replaced);
+            if let Some(replaced) = self.supersede(slot, &nlri, effects) {
+                effects.replaced.entry((slot, nlri)).or_insert(replaced);
+            }
             self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
             self.count_prefix(slot);
             self.digests.unsettled.push(nlri.prefix);
@@ -516,6 +530,7 @@ impl ObjectTable {
         for nlri in description.prefixes() {
             self.end_lost(description.slot, nlri, effects);
             self.supersede(description.slot, nlri, effects);
+            effects.replaced.remove(&(description.slot, *nlri));
         }
     }
 
@@ -607,7 +622,7 @@ impl ObjectTable {
     }
 
     /// Removes `nlri` from the object of `slot` that owns it, if any.
-    fn supersede(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) -> Option<ReplacedPrefix> {
+    fn supersede(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) -> Option<(u64, Handle, u16)> {
         let routes = self.by_prefix.get_mut(&nlri.prefix)?;
         let (version, index) = routes.remove(&(slot, nlri.path_id))?;
         if routes.is_empty() {
@@ -615,8 +630,9 @@ impl ObjectTable {
         }
         self.digests.unsettled.push(nlri.prefix);
         effects.touch(nlri.prefix, slot);
+        let handle = self.objects.get(&(slot, version)).map(|entry| entry.handle);
         self.kill(slot, version, index, effects);
-        Some((slot, version, index))
+        Some((version, handle?, index))
     }
 
     fn kill(&mut self, slot: u32, version: u64, index: u16, effects: &mut Effects) {
@@ -701,9 +717,9 @@ impl ObjectTable {
         is_lost: impl Fn(u16) -> bool,
     ) -> Option<LostObject> {
         let entry = self.objects.get(&(slot, version))?;
-        let prefixes = (0u16..).zip(entry.header.description.prefixes()).map(|(index, nlri)| (index, *nlri));
-        let prefixes = prefixes.filter(|(index, _)| !entry.dead.contains(index) && is_lost(*index)).collect();
-        Some(LostObject { slot, version, handle: entry.handle, from, since, prefixes })
+        let prefixes = (0u16..).zip(entry.header.description.prefixes()).map(|(index, nlri)| (index, from, *nlri));
+        let prefixes = prefixes.filter(|(index, ..)| !entry.dead.contains(index) && is_lost(*index)).collect();
+        Some(LostObject { slot, version, handle: entry.handle, since, prefixes })
     }
 
     /// An object is lost, as this party found, or as its store or the peer party says. What lives is not lost, and one that would be
@@ -714,15 +730,21 @@ impl ObjectTable {
         let is_other = of_handle.is_some_and(|known| (known.slot, known.version) != key)
             || self.lost.get(key.0, key.1).is_some_and(|known| known.handle != object.handle)
             || self.by_handle.get(&object.handle).is_some_and(|known| *known != key);
-        let lives = self.objects.get(&key).is_some_and(|entry| {
-            object.from < entry.width && object.prefixes.iter().any(|(index, _)| !entry.dead.contains(index))
-        });
-        if is_other || lives || object.prefixes.is_empty() {
+        if is_other {
             return;
         }
         self.digests.own.remove(&object.slot);
         self.lost.add(if self.has_ended(object.slot) { LostObject { since: 0, ..object } } else { object });
         effects.lost.insert(key);
+    }
+
+    /// What lives is not lost, nor what would be too much. Both parties have the same objects, and know of the same lost ones.
+    pub(crate) fn settle_lost(&mut self) {
+        let objects = &self.objects;
+        self.lost.retain(|object, (index, from, _)| {
+            let entry = objects.get(&(object.slot, object.version));
+            entry.is_none_or(|entry| *from >= entry.width || entry.dead.contains(index))
+        });
     }
 
     /// The announcer said what became of its route to a prefix, of which nothing else was known.
@@ -731,7 +753,7 @@ impl ObjectTable {
             self.digests.own.remove(&slot);
             effects.lost.insert((slot, ended.version));
             // Where both parties have it for some, it is dead for all once it is replaced there.
-            if ended.is_whole {
+            if ended.from == 0 {
                 effects.dead.push((ended.handle, ended.index));
             }
         }
@@ -743,7 +765,9 @@ impl ObjectTable {
             let Some(object) = self.lost.take_oldest() else { return };
             self.digests.own.remove(&object.slot);
             effects.lost.insert((object.slot, object.version));
-            effects.dead.extend(object.candidates().filter(|_| object.from == 0));
+            let (whole, part): (Vec<_>, Vec<_>) = object.candidates().partition(|(_, from)| *from == 0);
+            effects.dead.extend(whole.into_iter().map(|(candidate, _)| candidate));
+            effects.not_lost.extend(part);
         }
     }
 

@@ -368,7 +368,7 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         let set = [].into();
         let (epoch, export) = (1, ExportMode::Direct);
         let (nonce, tick_ms, max_blob) = ([3; 16], 0, 8192);
-        let (stored, agreed) = (0, 0);
+        let (stored, agreed, applied, clock) = (0, 0, 0, 0);
         PartyFrame::Hello {
             versions,
             exchange,
@@ -382,6 +382,8 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
             max_blob,
             stored,
             agreed,
+            applied,
+            clock,
             later: Vec::new(),
         }
         .encode()

@@ -318,6 +318,8 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
                     tick_ms,
                     export,
                     max_blob,
+                    applied,
+                    clock,
                     later,
                     ..
                 }),
@@ -336,6 +338,8 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
                     max_blob,
                     stored,
                     agreed,
+                    applied,
+                    clock,
                     later,
                 };
                 Some(FrameAction::Change(hello.encode()))

@@ -233,6 +233,103 @@ fn a_party_that_stops_anywhere_in_a_batch_takes_no_route_from_a_router(export: E
     assert!(lost > 0, "some of them stopped between the two writes");
 }
 
+// The members' links stay.
+in_both_modes!(a_link_between_the_parties_that_fails_anywhere_in_a_batch_takes_no_route_from_a_router);
+fn a_link_between_the_parties_that_fails_anywhere_in_a_batch_takes_no_route_from_a_router(export: ExportMode) {
+    let mut lost = 0;
+    for steps in 0..40u64 {
+        let mut exchange = Exchange::new(Setup { members: 3, ..setup(export, 1_300 + steps) });
+        exchange.announce(0, &[at(0), at(1)], &route(0, &[64500], &[]));
+        exchange.announce(1, &[at(1)], &route(1, &[64500, 64501], &[]));
+        exchange.check();
+        losses(&mut exchange.sim);
+        exchange.sim.party_events.clear();
+        exchange.announce(0, &[at(0)], &route(0, &[64599], &[]));
+        exchange.announce(0, &[at(2)], &route(0, &[64598], &[]));
+        for _ in 0..steps {
+            exchange.sim.step(Duration::from_millis(100));
+        }
+        exchange.sim.cut_parties();
+        exchange.check();
+        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "after {steps} steps");
+        lost += usize::from(lost_objects(&exchange.sim).iter().any(|lost| *lost > 0));
+    }
+    assert!(lost > 0, "some of them failed between the two writes");
+}
+
+// As with the machine, what it was about to do is gone.
+in_both_modes!(a_party_that_loses_its_store_anywhere_in_a_batch_takes_no_route_from_a_router);
+fn a_party_that_loses_its_store_anywhere_in_a_batch_takes_no_route_from_a_router(export: ExportMode) {
+    for steps in 0..60u64 {
+        let party = PARTIES[steps as usize % 2];
+        let mut exchange = Exchange::new(Setup { members: 3, ..setup(export, 1_400 + steps) });
+        exchange.announce(0, &[at(0), at(1)], &route(0, &[64500], &[]));
+        exchange.announce(1, &[at(1)], &route(1, &[64500, 64501], &[]));
+        exchange.check();
+        losses(&mut exchange.sim);
+        exchange.announce(0, &[at(0)], &route(0, &[64599], &[]));
+        for _ in 0..steps / 2 {
+            exchange.sim.step(Duration::from_millis(100));
+        }
+        wipe(&mut exchange.sim, party);
+        exchange.check();
+        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "{party:?} after {steps} steps");
+    }
+}
+
+in_both_modes!(a_column_that_one_party_alone_has_is_lost_to_the_slots_that_it_opened);
+fn a_column_that_one_party_alone_has_is_lost_to_the_slots_that_it_opened(export: ExportMode) {
+    for (seed, party) in (1_500..).zip(PARTIES) {
+        let mut exchange = Exchange::new(setup(export, seed));
+        for number in 0..3 {
+            exchange.announce(0, &[at(2 * number), at(2 * number + 1)], &route(0, &[64500], &[]));
+        }
+        exchange.check();
+        let older = exchange.sim.store(party).clone();
+        let joined = exchange.join();
+        exchange.check();
+        losses(&mut exchange.sim);
+        exchange.sim.kill(Node::Member(0));
+        exchange.sim.kill(party);
+        *exchange.sim.store(party) = older;
+        exchange.sim.start(party);
+        exchange.sim.pass(Duration::from_secs(10));
+        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "{party:?}");
+        assert!(lost_objects(&exchange.sim).contains(&3));
+        // The party starts again with what it knows of it now.
+        exchange.sim.kill(party);
+        exchange.sim.start(party);
+        exchange.sim.pass(Duration::from_secs(10));
+        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "{party:?}");
+        exchange.sim.start(Node::Member(0));
+        exchange.check();
+        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "{party:?}");
+        assert!((0..6).all(|number| has(&exchange.sim, joined, number)));
+    }
+}
+
+// As one without a battery, before it has the time from the network.
+in_both_modes!(a_clock_that_is_behind_at_a_start_ends_nothing_that_is_lost);
+fn a_clock_that_is_behind_at_a_start_ends_nothing_that_is_lost(export: ExportMode) {
+    let mut exchange = Exchange::new(setup(export, 1_510));
+    exchange.announce(0, &[at(0)], &route(0, &[64500], &[]));
+    exchange.check();
+    exchange.sim.set_wall_clock_forward(100 * STALE);
+    exchange.sim.pass(Duration::from_secs(1));
+    exchange.sim.kill(Node::Member(0));
+    wipe(&mut exchange.sim, PARTIES[0]);
+    exchange.sim.pass(Duration::from_secs(1));
+    // It starts with a clock that is hours behind, which is right a while later.
+    exchange.sim.set_wall_clock_right();
+    wipe(&mut exchange.sim, PARTIES[1]);
+    exchange.sim.pass(Duration::from_secs(1));
+    exchange.sim.set_wall_clock_forward(100 * STALE);
+    exchange.sim.pass(STALE / 2);
+    assert!(has(&exchange.sim, 1, 0));
+    exchange.sim.pass(STALE);
+    assert!(!has(&exchange.sim, 1, 0));
+}
+
 in_both_modes!(a_withdrawal_that_one_party_alone_stored_stays_one);
 fn a_withdrawal_that_one_party_alone_stored_stays_one(export: ExportMode) {
     for steps in 0..40u64 {

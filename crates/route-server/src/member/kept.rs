@@ -11,18 +11,21 @@ use wayleave_bgp::Attributes;
 use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 
 use super::receive::OpenRoute;
-use super::{Finding, Member, MemberConfig, MemberEvent, MemberOutput};
+use super::{Finding, Member, MemberEvent, MemberOutput};
 use crate::frames::Candidate;
 use crate::object::Handle;
-use crate::policy::{Imported, Policy};
+use crate::policy::Imported;
+use crate::policy::validate::validate_for;
 
 /// An installed route whose object is lost.
 pub(super) struct KeptRoute {
     handle: Handle,
-    index: u16,
+    /// The places of the prefix in the object, one for each path: the router has one of them, and it is not kept which.
+    indices: BTreeSet<u16>,
     open: Arc<OpenRoute>,
-    /// What validation found, the last time that the object counted.
+    /// What validation found.
     finding: Option<Finding>,
+    /// When it was lost.
     since: Instant,
 }
 
@@ -45,14 +48,16 @@ impl Kept {
 
     fn insert(&mut self, prefix: Prefix, route: KeptRoute) {
         self.remove(&prefix);
-        self.by_candidate.insert((route.handle, route.index), prefix);
+        self.by_candidate.extend(route.indices.iter().map(|index| ((route.handle, *index), prefix)));
         self.by_age.insert((route.since, prefix));
         self.of.insert(prefix, route);
     }
 
     fn remove(&mut self, prefix: &Prefix) -> Option<KeptRoute> {
         let route = self.of.remove(prefix)?;
-        self.by_candidate.remove(&(route.handle, route.index));
+        for index in &route.indices {
+            self.by_candidate.remove(&(route.handle, *index));
+        }
         self.by_age.remove(&(route.since, *prefix));
         Some(route)
     }
@@ -79,9 +84,10 @@ impl Kept {
 
 impl Member {
     /// The parties have said all that is lost: what the router has of that stays, and nothing else that is not among what lives.
-    pub(super) fn keep_lost(&mut self, lost: &BTreeSet<Candidate>, now: Now) {
+    /// With each, for how many seconds it has been lost.
+    pub(super) fn keep_lost(&mut self, lost: &BTreeMap<Candidate, u32>, now: Now) {
         let before = self.kept.len();
-        for candidate @ (handle, index) in lost {
+        for (candidate @ (handle, index), seconds) in lost {
             let route = self.routes.get(handle);
             let Some(open) = route.and_then(|route| route.opened.clone()) else { continue };
             let Some(nlri) = open.prefixes.get(usize::from(*index)) else { continue };
@@ -90,12 +96,19 @@ impl Member {
                 continue;
             }
             let finding = route.and_then(|route| route.validation.of(usize::from(*index))).cloned();
-            let prefix = nlri.prefix;
-            self.kept.insert(prefix, KeptRoute { handle: *handle, index: *index, open, finding, since: now.instant });
+            let (prefix, handle, index) = (nlri.prefix, *handle, *index);
+            let since = Instant(now.instant.0.saturating_sub(u64::from(*seconds) * 1_000_000));
+            let mut indices = BTreeSet::from([index]);
+            // Another path of the same object to the prefix.
+            indices.extend(
+                self.kept.remove(&prefix).filter(|kept| kept.handle == handle).iter().flat_map(|kept| &kept.indices),
+            );
+            self.kept.insert(prefix, KeptRoute { handle, indices, open, finding, since });
         }
-        let is_lost = |(candidate, _): &(&Candidate, &Prefix)| !lost.contains(*candidate);
-        let over: Vec<Prefix> = self.kept.by_candidate.iter().filter(is_lost).map(|(_, prefix)| *prefix).collect();
-        over.into_iter().for_each(|prefix| self.keep_no_longer(prefix));
+        let is_over = |(candidate, _): &(&Candidate, &Prefix)| !lost.contains_key(*candidate);
+        let over: Vec<Candidate> =
+            self.kept.by_candidate.iter().filter(is_over).map(|(candidate, _)| *candidate).collect();
+        over.iter().for_each(|candidate| self.lost_died(candidate));
         if self.kept.len() > before {
             self.event(MemberEvent::Kept { routes: self.kept.len() });
         }
@@ -116,7 +129,8 @@ impl Member {
         let all: Vec<Prefix> = self.kept.of_object(handle).collect();
         for prefix in all {
             let Some(route) = self.kept.of.get_mut(&prefix) else { continue };
-            if let Some(finding) = findings.get(usize::from(route.index)) {
+            let first = route.indices.first().copied().unwrap_or_default();
+            if let Some(finding) = findings.get(usize::from(first)) {
                 route.finding = Some(finding.clone());
                 self.touched.insert(prefix);
             }
@@ -125,7 +139,10 @@ impl Member {
 
     /// A prefix of an object is dead.
     pub(super) fn lost_died(&mut self, candidate: &Candidate) {
-        if let Some(prefix) = self.kept.by_candidate.get(candidate).copied() {
+        let Some(prefix) = self.kept.by_candidate.remove(candidate) else { return };
+        let Some(route) = self.kept.of.get_mut(&prefix) else { return };
+        route.indices.remove(&candidate.1);
+        if route.indices.is_empty() {
             self.keep_no_longer(prefix);
         }
     }
@@ -147,9 +164,7 @@ impl Member {
     /// longer.
     pub(super) fn install_kept(&mut self, prefix: Prefix) -> bool {
         let Some(route) = self.kept.of.get(&prefix) else { return false };
-        let announcer = self.set.as_ref().and_then(|set| set.active(route.open.slot));
-        let attributes = announcer.and_then(|_| self.kept_attributes(route));
-        let Some(attributes) = attributes else {
+        let Some(attributes) = self.kept_attributes(route) else {
             // It is looked at right now.
             self.keep_no_longer(prefix);
             self.touched.remove(&prefix);
@@ -164,24 +179,18 @@ impl Member {
     }
 
     fn kept_attributes(&self, route: &KeptRoute) -> Option<Attributes> {
-        let nlri = route.open.prefixes.get(usize::from(route.index))?;
-        attributes(&self.policy, &self.config, (route, nlri), self.set.as_ref()?.slot(route.open.slot)?)
-    }
-}
-
-fn attributes(
-    policy: &Policy,
-    config: &MemberConfig,
-    (route, nlri): (&KeptRoute, &wayleave_bgp::Nlri),
-    announcer: &crate::directory::Slot,
-) -> Option<Attributes> {
-    let (mut verdict, mut attributes) = (VerdictKind::default(), &route.open.attributes);
-    if config.validates {
-        let finding = route.finding.as_ref()?;
-        (verdict, attributes) = (finding.verdict, finding.attributes.as_ref()?);
-    }
-    match policy.import(&route.open.rank_input(nlri, announcer, verdict).route()) {
-        Imported::Accepted(changes) => Some(changes.apply(attributes)),
-        Imported::Rejected(_) => None,
+        let nlri = route.open.prefixes.get(usize::from(*route.indices.first()?))?;
+        let set = self.set.as_ref()?;
+        let (receiver, announcer) = (set.slot(self.config.slot)?.asn, set.active(route.open.slot)?);
+        validate_for(receiver, nlri.prefix, &route.open.attributes, announcer, self.config.rules()).ok()?;
+        let (mut verdict, mut attributes) = (VerdictKind::default(), &route.open.attributes);
+        if self.config.validates {
+            let finding = route.finding.as_ref()?;
+            (verdict, attributes) = (finding.verdict, finding.attributes.as_ref()?);
+        }
+        match self.policy.import(&route.open.rank_input(nlri, announcer, verdict).route()) {
+            Imported::Accepted(changes) => Some(changes.apply(attributes)),
+            Imported::Rejected(_) => None,
+        }
     }
 }

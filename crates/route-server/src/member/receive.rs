@@ -1,6 +1,6 @@
 //! The member as receiver: pairs the two parties' ticks, opens what it may have, and keeps what lives.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ pub(super) struct Sync {
     gone: HashSet<Handle>,
     gone_instances: HashMap<InstanceHash, Candidate>,
     died: Vec<Candidate>,
-    /// All that is lost, as far as it has been listed.
-    lost: BTreeSet<Candidate>,
+    /// All that is lost, as far as it has been listed, and for how many seconds it has been.
+    lost: BTreeMap<Candidate, u32>,
 }
 
 /// What this member named to party 1 last.
@@ -272,8 +272,8 @@ impl Member {
         let Some(sync) = &mut self.sync else { return };
         sync.gone.extend(slice.gone.iter().filter_map(|name| self.named.objects.remove(name)));
         sync.died.extend(&slice.died);
-        for (handle, indices) in &slice.lost {
-            sync.lost.extend(indices.iter().map(|index| (*handle, *index)));
+        for (handle, seconds, indices) in &slice.lost {
+            sync.lost.extend(indices.iter().map(|index| ((*handle, *index), *seconds)));
         }
         sync.gone_instances.extend(slice.gone_instances.iter().filter_map(|name| self.named.instances.remove(name)));
     }
@@ -384,6 +384,7 @@ impl Member {
         let ends = one.slice.as_ref().and_then(|slice| slice.ends);
         let ended = std::mem::take(&mut self.touched);
         one.slice.iter().for_each(|slice| self.note_gone(slice));
+        let lost = if ends.is_some() { self.sync.as_ref().map_or(0, |sync| sync.lost.len()) } else { 0 };
         if ends.is_some() {
             self.drop_gone(now);
         }
@@ -394,7 +395,8 @@ impl Member {
         let numbers = one.instances.iter().enumerate().map(list).collect();
         self.instances.settle();
         let candidates = one.instances.iter().map(|candidates| candidates.len()).sum();
-        self.schedule.came(schedule::work(came.len(), candidates), now.instant);
+        // What is kept of what is lost takes no longer than to open it.
+        self.schedule.came(schedule::work(came.len() + lost, candidates), now.instant);
         let rows = if one.rank { self.begin_round(&one, numbers, now) } else { Vec::new() };
         self.look_later(&one, rows, &unranked);
         came.into_iter().for_each(|handle| self.backlog.open(one.seq, handle));
@@ -422,7 +424,7 @@ impl Member {
         // What it was told is gone before it was paused goes at the end all the same, unless it is named again.
         let before = self.sync.take().map(|sync| (sync.gone, sync.gone_instances, sync.died));
         let (own, (gone, gone_instances, died)) = (Inventory::default(), before.unwrap_or_default());
-        let (is_first, lost) = (!self.synced, BTreeSet::new());
+        let (is_first, lost) = (!self.synced, BTreeMap::new());
         self.sync = Some(Sync { is_first, lists_own, objects: 0, own, gone, gone_instances, died, lost });
         // What is sent from here on is what it lacked before, whatever the reason.
         self.is_in_doubt = false;

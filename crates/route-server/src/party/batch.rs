@@ -71,9 +71,12 @@ impl Party {
 
     /// The store has what the batch changed.
     pub(super) fn persisted(&mut self, id: PersistId) {
+        // Also if the peer party's link went while it was written: the store has it.
+        if let Some(seq) = self.state.batches.stored(id) {
+            self.state.objects.note_stored(seq);
+        }
         let Some((seq, applied)) = self.state.batches.written(id) else { return };
         self.state.links.note_heard(self.state.env.now());
-        self.state.objects.note_stored(seq);
         self.tell(RoleEvent::Persisted { seq, applied });
     }
 }

@@ -81,6 +81,8 @@ pub(super) struct Batches {
     /// The next one's number is above this, too.
     floor: u64,
     stage: Stage,
+    /// The batch that the store is writing, whatever became of it meanwhile.
+    writing: Option<(PersistId, u64)>,
     /// The interval between batches, as party 1 says.
     tick: Duration,
     active: BTreeMap<u32, ActiveMember>,
@@ -102,6 +104,7 @@ impl Batches {
             seq,
             floor: 0,
             stage: Stage::Idle,
+            writing: None,
             tick,
             active: BTreeMap::new(),
             unserved: BTreeSet::new(),
@@ -184,7 +187,13 @@ impl Batches {
 
     /// They have been, and the store is writing.
     pub(super) fn write(&mut self, id: PersistId, applied: Applied) {
+        self.writing = Some((id, self.seq));
         self.stage = Stage::Persisting { seq: self.seq, id, applied: Box::new(applied) };
+    }
+
+    /// The batch that the store has written with this, if it was one.
+    pub(super) fn stored(&mut self, id: PersistId) -> Option<u64> {
+        self.writing.take_if(|(awaited, _)| *awaited == id).map(|(_, seq)| seq)
     }
 
     /// The store has written something: the batch, if it was that. Otherwise the peer's link went while the batch was written, and it is

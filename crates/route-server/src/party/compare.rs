@@ -196,7 +196,7 @@ impl Comparisons {
 
     /// What the member lacks, as far as that is known; otherwise it is asked, in its turn.
     pub(super) fn lack(&mut self, party: &mut State, slot: u32, now: Instant) -> Option<Lack> {
-        self.known(party, slot, now).map(|lack| lack.with_lost(party.objects.table()))
+        self.known(party, slot, now).map(|lack| lack.with_lost(party.objects.table(), slot))
     }
 
     fn known(&mut self, party: &mut State, slot: u32, now: Instant) -> Option<Lack> {
@@ -298,7 +298,8 @@ impl Comparisons {
         looked: &mut usize,
     ) -> Option<Box<SliceContent>> {
         let lack = self.lack_of(slot)?;
-        let (content, progress) = lack.slice(party.objects.table(), (slot, session), *looked)?;
+        let (content, progress) =
+            lack.slice(party.objects.table(), (slot, session), (*looked, party.env.clocks.unix))?;
         *looked = looked.saturating_sub(progress.looked);
         party.env.counters.scanned += progress.looked as u64;
         self.goes_on.insert(slot, progress);

@@ -191,6 +191,9 @@ impl Plan<'_> {
             rank: active.select_best && chooses && !group.multi.is_empty(),
             ..Tick::default()
         };
+        // For the slots below both parties have it.
+        let not_lost = effects.not_lost.iter().filter(|(_, from)| *from <= slot);
+        tick.dead.extend(not_lost.map(|(candidate, _)| *candidate));
         let entries = |objects: &[(u32, u64)]| {
             let all = objects.iter().filter_map(|(slot, version)| table.entry(*slot, *version));
             all.filter(|entry| !table.has_ended(entry.header.description.slot)).collect::<Vec<_>>()
@@ -212,7 +215,9 @@ impl Plan<'_> {
                 let lost = || table.lost().get(slot, *version).map(LostObject::as_own);
                 table.entry(slot, *version).map(ObjectEntry::as_own).or_else(lost)
             };
-            let lost = content.lost.iter().filter_map(|(slot, version)| table.lost().get(*slot, *version));
+            let lost = |(of, version, seconds): &(u32, u64, u32)| {
+                table.lost().get(*of, *version).map(|object| object.as_told(slot, *seconds))
+            };
             tick.slice = Some(Slice {
                 begins,
                 ends,
@@ -221,7 +226,7 @@ impl Plan<'_> {
                 died,
                 gone: content.gone.clone(),
                 gone_instances: content.gone_instances.clone(),
-                lost: lost.map(LostObject::as_told).collect(),
+                lost: content.lost.iter().filter_map(lost).collect(),
             });
         }
         counters.delivered += tick.deliver.len() as u64;

@@ -266,13 +266,12 @@ impl Follower {
             self.inventory = rows.get(CHUNK).map(|row| (row.slot, row.version));
             rows.truncate(CHUNK);
             let more = self.inventory.is_some();
-            let (mut high_water, mut applied, mut replaced) = Default::default();
+            let (mut high_water, mut applied) = Default::default();
             if !more {
                 let table = party.objects.table();
                 (high_water, applied) = (table.high_waters(), table.applied_through());
-                replaced = party.objects.replaced().to_vec();
             }
-            party.send_to_peer(&PartyFrame::Inventory { rows, high_water, applied, replaced, more });
+            party.send_to_peer(&PartyFrame::Inventory { rows, high_water, applied, more });
         }
     }
 
@@ -447,8 +446,8 @@ fn reconcile(
     let (slots, now) = (party.membership.set().slots.len(), party.env.clocks.unix);
     party.objects.saw(high_water, slots, (Heard::Relayed, now))?;
     party.membership.raise_epoch(epoch, Heard::Relayed, now)?;
-    party.forget_older_lost(&mut effects);
-    party.objects.conclude(conclusion, now, &mut effects);
+    party.begin_lost(&mut effects);
+    party.objects.conclude(conclusion, party.time_of_loss(), &mut effects);
     party.reset_view();
     if party.objects.view() != view {
         return Err("after the inventories were compared the views differ");

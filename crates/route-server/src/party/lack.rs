@@ -10,12 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wayleave_bgp::Nlri;
-use wayleave_core::Prefix;
+use wayleave_core::{Prefix, UnixTime};
 
 use super::recent::RecentChanges;
 use super::round;
 use crate::digests::{self, BucketSet, ShortName, Through, bucket_of};
-use crate::frames::{MAX_NAMES, MAX_SLICE, Seq, SessionId, SliceContent, ToMember};
+use crate::frames::{LostObject, MAX_NAMES, MAX_SLICE, Seq, SessionId, SliceContent, ToMember};
 use crate::object::Handle;
 use crate::object_table::ObjectTable;
 
@@ -214,12 +214,18 @@ impl Lack {
     }
 
     /// Whoever is sent what it lacks is told what is lost, also if it lacks nothing else.
-    pub(super) fn with_lost(self, table: &ObjectTable) -> Self {
-        Self { lost: (!table.lost().is_empty()).then_some(Handle([0; 32])), ..self }
+    pub(super) fn with_lost(self, table: &ObjectTable, slot: u32) -> Self {
+        let concerns = |object: &LostObject| object.concerns(slot) && !table.has_ended(object.slot);
+        Self { lost: table.lost().iter().any(concerns).then_some(Handle([0; 32])), ..self }
+    }
+
+    /// Whether it has what it is to have: what it lacks is at most to be told what is lost.
+    pub(super) fn is_equal(&self) -> bool {
+        self.own.is_none() && self.halves.iter().all(Unsettled::is_settled)
     }
 
     pub(super) fn is_nothing(&self) -> bool {
-        self.own.is_none() && self.lost.is_none() && self.halves.iter().all(Unsettled::is_settled)
+        self.is_equal() && self.lost.is_none()
     }
 
     /// Whether its own objects are listed.
@@ -302,14 +308,14 @@ impl Lack {
         &self,
         table: &ObjectTable,
         (slot, session): (u32, &SessionId),
-        most: usize,
+        (most, now): (usize, UnixTime),
     ) -> Option<(SliceContent, Progress)> {
         let mut room = SliceRoom { octets: 0, items: 0, looked: 0, most };
         let mut content = SliceContent::default();
         let mut progress = Progress { own: self.own, lost: self.lost, ..Progress::default() };
         self.list_own(table, slot, (&mut content, &mut progress), &mut room);
         if progress.own.is_none() {
-            self.list_lost(table, slot, (&mut content, &mut progress), &mut room);
+            self.list_lost(table, (slot, now), (&mut content, &mut progress), &mut room);
         }
         let mut is_settled = self.halves.each_ref().map(Unsettled::is_settled);
         let is_listed = progress.own.is_none() && progress.lost.is_none();
@@ -329,7 +335,8 @@ impl Lack {
             Reach::Through(last) => after(*last).unwrap_or(LAST),
             Reach::None => self.halves[1].from,
         });
-        let SliceContent { own, own_ends, objects, died, prefixes, gone, gone_instances, lost, settled: _, ends } = &content;
+        let SliceContent { own, own_ends, objects, died, prefixes, gone, gone_instances, lost, settled: _, ends } =
+            &content;
         // That it has all objects is said with the batch that begins: from then on changes are whole for it.
         let has_objects = self.began.is_none() && content.settled.is_some();
         let is_empty = own.is_empty()
@@ -342,7 +349,7 @@ impl Lack {
             && lost.is_empty();
         progress.looked = room.looked;
         // Where it has all of what it was asked for, the next it is asked is another part.
-        let goes_on = progress.halves.iter().any(|step| !matches!(step, Reach::None));
+        let goes_on = progress.lost != self.lost || progress.halves.iter().any(|step| !matches!(step, Reach::None));
         (!is_empty || goes_on).then_some((content, progress))
     }
 
@@ -371,16 +378,17 @@ impl Lack {
     fn list_lost(
         &self,
         table: &ObjectTable,
-        slot: u32,
+        (slot, now): (u32, UnixTime),
         (content, progress): (&mut SliceContent, &mut Progress),
         room: &mut SliceRoom,
     ) {
         let Some(from) = self.lost else { return };
         let all = table.lost().by_handle(from);
-        let mut lost = all.filter(|object| object.from <= slot && !table.has_ended(object.slot)).peekable();
+        let mut lost = all.filter(|object| object.concerns(slot) && !table.has_ended(object.slot)).peekable();
         while let Some(object) = lost.next_if(|_| !room.is_full()) {
-            room.add(36 + 2 * object.prefixes.len());
-            content.lost.push((object.slot, object.version));
+            room.add(40 + 2 * object.prefixes.len());
+            let seconds = now.0.saturating_sub(object.since) / 1_000_000;
+            content.lost.push((object.slot, object.version, u32::try_from(seconds).unwrap_or(u32::MAX)));
         }
         progress.lost = lost.next().map(|object| object.handle);
     }
@@ -622,7 +630,8 @@ mod tests {
                 lack.said((half, 7), named).expect("an answer");
             }
             assert!(lack.can_go_on(table));
-            let (content, progress) = lack.slice(table, (SLOT, &SESSION), MAX_LOOKED).expect("something goes on");
+            let (content, progress) =
+                lack.slice(table, (SLOT, &SESSION), (MAX_LOOKED, UnixTime(0))).expect("something goes on");
             let octets = content.objects.len() * (512 + OBJECT) + content.prefixes.len() * (4 + CANDIDATE);
             assert!(octets < SLICE_BYTES + 1_000, "{octets}");
             objects.extend(content.objects);
@@ -672,11 +681,11 @@ mod tests {
         let named = |through| of(if through == LAST { 0 } else { MAX_NAMES }, through);
         lack.said((Half::Objects, 4), named(LAST)).expect("it is passed over");
         lack.said((Half::Instances, 5), named(LAST)).expect("it is passed over");
-        assert!(lack.slice(&table, (SLOT, &SESSION), MAX_LOOKED).is_none());
+        assert!(lack.slice(&table, (SLOT, &SESSION), (MAX_LOOKED, UnixTime(0))).is_none());
         assert!(lack.said((Half::Objects, 5), of(3, in_bucket(7, 0))).is_err(), "a part without need");
         assert!(lack.said((Half::Objects, 5), of(MAX_NAMES + 1, LAST)).is_err(), "more than a frame has");
         lack.said((Half::Objects, 5), named(in_bucket(7, 0))).expect("a part");
-        let (content, progress) = lack.slice(&table, (SLOT, &SESSION), MAX_LOOKED).expect("that part");
+        let (content, progress) = lack.slice(&table, (SLOT, &SESSION), (MAX_LOOKED, UnixTime(0))).expect("that part");
         assert!(!content.objects.is_empty());
         lack.advance(progress, 2, &RecentChanges::default());
         assert!(lack.ask(6, 2).is_some(), "what it holds behind that");

@@ -476,6 +476,8 @@ impl Party {
                 max_blob,
                 stored,
                 agreed,
+                applied,
+                clock,
                 later: _,
             } => {
                 let store = reconcile::StoreState { stored, agreed };
@@ -490,6 +492,8 @@ impl Party {
                     export,
                     max_blob,
                     store,
+                    applied,
+                    clock,
                 };
                 let taken = state.peer_hello(hello, seq);
                 if taken.is_ok() {

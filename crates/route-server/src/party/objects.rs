@@ -20,7 +20,7 @@ use super::recent::RecentChanges;
 use super::reconcile::{Conclusion, PeerInventory, StoreState};
 use super::store::{self, Change};
 use crate::digests::{BucketDigests, BucketSet, Digest, InstanceHash, Roots, bucket_of};
-use crate::frames::{Difference, Dropped, InventoryRow, LostObject, Refusal, ReplacedPrefix, Step};
+use crate::frames::{Difference, Dropped, InventoryRow, LostObject, Refusal, Seq, Step};
 use crate::leaps::{Heard, is_leap};
 use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Snapshot};
@@ -58,8 +58,9 @@ pub(super) struct Objects {
     pending: Pending,
     /// What changed with the latest batches.
     recent: RecentChanges,
-    /// What objects replaced with the last batch.
-    replaced: Vec<ReplacedPrefix>,
+    /// The last batch that was applied, and what it replaced, while the parties have agreed on nothing since.
+    applied: Seq,
+    replaced: Vec<LostObject>,
     /// What this party's store holds, and what the peer party's does at least.
     store: StoreState,
     /// The last time one of the two came with an older one.
@@ -68,8 +69,9 @@ pub(super) struct Objects {
 
 impl Objects {
     /// With what the store held.
-    pub(super) fn new(table: ObjectTable, replaced: Vec<ReplacedPrefix>, store: StoreState) -> Self {
-        Self { table, pending: Pending::new(), recent: RecentChanges::default(), replaced, store, older_store: None }
+    pub(super) fn new(table: ObjectTable, replaced: Vec<LostObject>, store: StoreState) -> Self {
+        let (pending, recent, applied) = (Pending::new(), RecentChanges::default(), store.stored);
+        Self { table, pending, recent, applied, replaced, store, older_store: None }
     }
 
     pub(super) fn table(&self) -> &ObjectTable {
@@ -80,8 +82,9 @@ impl Objects {
         &self.recent
     }
 
-    pub(super) fn replaced(&self) -> &[ReplacedPrefix] {
-        &self.replaced
+    /// The last batch that was applied.
+    pub(super) fn applied(&self) -> Seq {
+        self.applied
     }
 
     /// Slots that announce something.
@@ -282,14 +285,16 @@ impl Objects {
         let handles = changed.filter_map(|(slot, version)| Some(self.table.entry(slot, version)?.handle));
         let handles = handles.chain(effects.removed.iter().map(|(.., handle)| *handle));
         let objects = handles.map(|handle| bucket_of(&handle.0)).collect();
-        self.replaced.clone_from(&effects.replaced);
+        (self.applied, self.replaced) = (seq, effects.replaced_objects());
         // Also those that are listed as they were: somebody may lack the result.
         let listed = effects.touched.iter().chain(&effects.relisted).chain(&effects.opened);
         let mut instances: Vec<u16> =
             listed.filter_map(|prefix| Some(bucket_of(&self.table.instance_of(prefix)?))).collect();
         instances.extend(self.table.take_changed());
         self.recent.note(seq, [objects, instances]);
-        self.changes(effects, epoch, seq)
+        let mut changes = self.changes(effects, epoch, seq);
+        changes.push(store::replaced_change(&self.replaced));
+        changes
     }
 
     pub(super) fn changes(&self, effects: &Effects, epoch: u64, seq: u64) -> Vec<Change> {
@@ -332,34 +337,29 @@ impl Objects {
     pub(super) fn compare(
         &mut self,
         theirs: &PeerInventory,
-        now: UnixTime,
+        now: u64,
         effects: &mut Effects,
     ) -> (Vec<Dropped>, Vec<Difference>) {
         let rows: BTreeMap<(u32, u64), &InventoryRow> =
             theirs.rows.iter().map(|row| ((row.slot, row.version), row)).collect();
         let applied: BTreeMap<u32, u64> = theirs.applied.iter().copied().collect();
-        let replaced: BTreeSet<&ReplacedPrefix> = theirs.replaced.iter().collect();
         let mut differ = Vec::new();
         for row in self.table.inventory() {
             let key @ (slot, version) = (row.slot, row.version);
-            let is_replaced = |index| replaced.contains(&(slot, version, index));
             match rows.get(&key) {
                 Some(their) if their.digest == row.digest => {
                     if their.dead == row.dead && their.width == row.width {
                         continue;
                     }
-                    let lost = self.table.as_lost(key, (0, now.0), is_replaced);
                     let dead: BTreeSet<u16> = their.dead.iter().chain(&row.dead).copied().collect();
                     let difference = (slot, version, row.width.min(their.width), dead.into_iter().collect());
                     self.settle_difference(&difference, now, effects);
-                    lost.into_iter().for_each(|lost| self.table.add_lost(lost, effects));
                     differ.push(difference);
                 }
                 _ => {
-                    // What the peer party has applied, and has no more, was withdrawn or replaced there. What replaced it with the last
-                    // batch, which only the peer party has, is lost itself: then both are, and whoever holds one of them keeps it.
+                    // What the peer party has applied, and has no more, was withdrawn or replaced there.
                     let is_known = applied.get(&slot).is_some_and(|through| version <= *through);
-                    self.lose(key, now, |index| !is_known || is_replaced(index), effects);
+                    self.lose(key, now, !is_known, effects);
                 }
             }
         }
@@ -372,27 +372,27 @@ impl Objects {
     }
 
     /// Does at party 2 what party 1 concluded from both inventories.
-    pub(super) fn conclude(&mut self, conclusion: &Conclusion, now: UnixTime, effects: &mut Effects) {
+    pub(super) fn conclude(&mut self, conclusion: &Conclusion, now: u64, effects: &mut Effects) {
         for (slot, version, is_lost) in &conclusion.drop {
-            self.lose((*slot, *version), now, |_| *is_lost, effects);
+            self.lose((*slot, *version), now, *is_lost, effects);
         }
         for difference in &conclusion.differ {
             self.settle_difference(difference, now, effects);
         }
     }
 
-    /// Drops an object; some of its live prefixes are lost.
-    fn lose(&mut self, key: (u32, u64), now: UnixTime, is_lost: impl Fn(u16) -> bool, effects: &mut Effects) {
-        let lost = self.table.as_lost(key, (0, now.0), is_lost);
+    /// Drops an object, which may be lost.
+    fn lose(&mut self, key: (u32, u64), now: u64, is_lost: bool, effects: &mut Effects) {
+        let lost = self.table.as_lost(key, (0, now), |_| is_lost);
         self.table.drop_object(key.0, key.1, effects);
         lost.into_iter().for_each(|lost| self.table.add_lost(lost, effects));
     }
 
-    fn settle_difference(&mut self, difference: &Difference, now: UnixTime, effects: &mut Effects) {
+    fn settle_difference(&mut self, difference: &Difference, now: u64, effects: &mut Effects) {
         let (slot, version, width, dead) = difference;
         let is_wider = self.table.entry(*slot, *version).is_some_and(|entry| entry.width > *width);
         // For the slots that only this party's row covered.
-        let lost = || self.table.as_lost((*slot, *version), (*width, now.0), |index| !dead.contains(&index));
+        let lost = || self.table.as_lost((*slot, *version), (*width, now), |index| !dead.contains(&index));
         let lost = is_wider.then(lost).flatten();
         self.table.narrow(*slot, *version, *width);
         self.table.mark_dead(*slot, *version, dead, effects);
@@ -405,9 +405,17 @@ impl Objects {
         self.table.forget_lost(usize::MAX, effects);
     }
 
+    /// What this party's last batch replaced is lost with it: the peer party does not have that batch, and its announcer was not told of it.
+    pub(super) fn lose_replaced(&mut self, now: u64, effects: &mut Effects) {
+        for object in std::mem::take(&mut self.replaced) {
+            self.table.add_lost(LostObject { since: now, ..object }, effects);
+        }
+    }
+
     /// The peer party's lost objects are this party's, too.
     pub(super) fn add_lost(&mut self, objects: Vec<LostObject>, effects: &mut Effects) {
         objects.into_iter().for_each(|object| self.table.add_lost(object, effects));
+        self.table.settle_lost();
         self.table.note_lost_in_view();
     }
 
@@ -422,7 +430,9 @@ impl Objects {
         self.table.take_changed();
         self.recent.begin(seq);
         self.replaced.clear();
-        self.changes(effects, epoch, seq)
+        let mut changes = self.changes(effects, epoch, seq);
+        changes.push(store::replaced_change(&[]));
+        changes
     }
 }
 

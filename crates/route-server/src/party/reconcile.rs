@@ -11,14 +11,17 @@
 //! What a party applied is durable no later than what it says of it, and party 1 proposes nothing before the outcome is durable there: so
 //! what one says that it applied never covers what the other is about to drop.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+use wayleave_bgp::Nlri;
 
 use super::engine::Engine;
 use super::state::State;
 use super::{OlderStore, PartyEvent, PartyNumber};
-use crate::frames::{Difference, Dropped, InventoryRow, LostObject, MAX_TICK_MS, PartyFrame, ReplacedPrefix};
-use crate::leaps::{Heard, is_epoch_leap};
+use crate::frames::{Difference, Dropped, InventoryRow, LostObject, MAX_TICK_MS, PartyFrame, Seq};
+use crate::leaps::{Heard, is_epoch_leap, is_leap};
 use crate::object::ExportMode;
 use crate::object_table::Effects;
 use crate::versions::{self, Versions};
@@ -60,12 +63,7 @@ impl Conclusion {
     ///
     /// # Errors
     /// How party 1 erred.
-    pub(super) fn add(
-        &mut self,
-        drop: Vec<Dropped>,
-        differ: Vec<Difference>,
-        most: usize,
-    ) -> Result<(), &'static str> {
+    pub(super) fn add(&mut self, drop: Vec<Dropped>, differ: Vec<Difference>, most: usize) -> Result<(), &'static str> {
         if drop.is_empty() && differ.is_empty() {
             return Err("part of a conclusion with nothing in it");
         }
@@ -93,8 +91,6 @@ pub(super) struct PeerInventory {
     pub rows: Vec<InventoryRow>,
     /// The highest version applied, per slot.
     pub applied: Vec<(u32, u64)>,
-    /// What objects replaced with a batch that party 1 does not have.
-    pub replaced: Vec<ReplacedPrefix>,
 }
 
 /// The lost objects of both parties, as each says them to the other.
@@ -104,7 +100,15 @@ pub(super) struct LostExchange {
     sent: Option<(u32, u64)>,
     all_sent: bool,
     theirs: Vec<LostObject>,
+    prefixes: usize,
     all_theirs: bool,
+}
+
+/// Whether there can be a lost object like this.
+fn is_lost_object(object: &LostObject, slots: usize) -> bool {
+    let ascends = object.prefixes.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    let prefixes: BTreeSet<&Nlri> = object.prefixes.iter().map(|(.., nlri)| nlri).collect();
+    (object.slot as usize) < slots && ascends && !prefixes.is_empty() && prefixes.len() == object.prefixes.len()
 }
 
 /// The peer party's hello.
@@ -119,6 +123,10 @@ pub(super) struct PeerHello {
     pub export: ExportMode,
     pub max_blob: u32,
     pub store: StoreState,
+    /// The last batch that it has applied.
+    pub applied: Seq,
+    /// Its clock, in microseconds of Unix time.
+    pub clock: u64,
 }
 
 impl State {
@@ -139,6 +147,8 @@ impl State {
             max_blob: config.max_blob,
             stored: store.stored,
             agreed: store.agreed,
+            applied: self.objects.applied(),
+            clock: self.env.clocks.unix.0,
             later: Vec::new(),
         };
         self.send_to_peer(&hello);
@@ -168,7 +178,7 @@ impl State {
         if hello.epoch > self.membership.epoch() && is_epoch_leap(hello.epoch, Heard::First, now) {
             return Err("an epoch that no exchange has come to");
         }
-        if hello.store.stored.max(hello.store.agreed) > seq {
+        if hello.store.stored.max(hello.store.agreed).max(hello.applied) > seq {
             return Err("a store that holds a batch which is above its last one");
         }
         if hello.tick_ms > MAX_TICK_MS {
@@ -240,16 +250,26 @@ impl State {
         self.links.peer_hello().is_some_and(|hello| self.objects.store().stored < hello.store.agreed)
     }
 
-    /// Whether party 2 has a batch that this party has not, and never had.
-    pub(super) fn lacks_last_batch(&self) -> bool {
-        let ours = self.objects.store().stored;
-        self.links.peer_hello().is_some_and(|hello| ours >= hello.store.agreed && ours < hello.store.stored)
+    /// The time of what is lost now: what the clock says that is ahead of the other, so that one which is behind ends nothing early.
+    pub(super) fn time_of_loss(&self) -> u64 {
+        let now = self.env.clocks.unix;
+        let theirs = self.links.peer_hello().map_or(0, |hello| hello.clock);
+        let theirs = if is_leap(theirs, Heard::First, now) { 0 } else { theirs };
+        now.0.max(theirs).max(self.objects.applied())
     }
 
-    /// What was lost before this party's store was copied may have been found again since.
-    pub(super) fn forget_older_lost(&mut self, effects: &mut Effects) {
+    /// What this party knows to be lost before the inventories are compared.
+    pub(super) fn begin_lost(&mut self, effects: &mut Effects) {
+        // What was lost before this party's store was copied may have been found again since.
         if self.is_store_older() {
             self.objects.forget_all_lost(effects);
+        }
+        // Party 2 stores a batch before party 1 does, and its announcers are told of it once party 1 has. Party 1 has told party 2's half of
+        // the members nothing as long as party 2 does not have it.
+        let (ours, agreed) = (self.objects.applied(), self.objects.store().agreed);
+        let is_theirs = self.links.peer_hello().is_none_or(|hello| hello.applied >= ours);
+        if !(is_theirs || !self.env.is_party_one() && agreed >= ours) {
+            self.objects.lose_replaced(self.time_of_loss(), effects);
         }
     }
 
@@ -277,13 +297,15 @@ impl State {
         (objects, more): (Vec<LostObject>, bool),
     ) -> Result<(), &'static str> {
         let slots = self.membership.set().slots.len();
-        if exchange.all_theirs || exchange.theirs.len() + objects.len() > MAX_INVENTORY {
+        exchange.prefixes += objects.iter().map(|object| object.prefixes.len()).sum::<usize>();
+        if exchange.all_theirs || exchange.prefixes > MAX_INVENTORY {
             return Err("more lost objects than there can be");
         }
-        if objects.iter().any(|object| object.slot as usize >= slots || object.prefixes.is_empty()) {
-            return Err("a lost object of a slot that there is not, or of no prefix");
+        if objects.iter().any(|object| !is_lost_object(object, slots)) {
+            return Err("a lost object that there cannot be");
         }
-        exchange.theirs.extend(objects);
+        let now = self.time_of_loss();
+        exchange.theirs.extend(objects.into_iter().map(|object| LostObject { since: object.since.min(now), ..object }));
         exchange.all_theirs = !more;
         Ok(())
     }

@@ -29,9 +29,7 @@ use super::round::Round;
 use super::state::State;
 use super::{PartyEvent, engine, lack};
 use crate::directory::{Directory, Succession};
-use crate::frames::{
-    BudgetLeft, InventoryRow, LostObject, MAX_SLICE, PartyFrame, Refusal, ReplacedPrefix, SessionId, Step, ToMember,
-};
+use crate::frames::{BudgetLeft, InventoryRow, LostObject, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
 use crate::leaps::{Heard, is_leap};
 use crate::object::Kind;
 use crate::object_table::Effects;
@@ -40,6 +38,8 @@ use crate::object_table::Effects;
 const MAX_SLICES: usize = 8;
 /// Members that one batch begins to serve and that lack nothing: our own limit. Each is sent some hundred octets.
 const MAX_EQUAL: usize = 256;
+/// Lost objects of which so many members are told with one batch: our own limit.
+const MAX_LOST_BESIDE: usize = 64;
 /// Members whose state is compared in one batch once there is no place for a further slice.
 const MAX_COMPARED: usize = 32;
 /// Candidates, and candidates times members, that one batch evaluates again for a new epoch: our own limits, so that what
@@ -362,14 +362,16 @@ impl Sequencer {
             // Also if no step comes of it: what is bounded is the work of comparing.
             compared += 1;
             let lack = self.comparisons.lack(party, slot, now);
-            let is_equal = lack.as_ref().is_some_and(Lack::is_nothing);
-            let has_place = if is_equal { equal < MAX_EQUAL } else { served < MAX_SLICES };
+            // Of few lost objects it is told in some octets, too.
+            let is_equal = lack.as_ref().is_some_and(Lack::is_equal);
+            let is_short = is_equal && party.objects.table().lost().len() <= MAX_LOST_BESIDE;
+            let has_place = if is_short { equal < MAX_EQUAL } else { served < MAX_SLICES };
             let Some(lack) = lack.filter(|_| has_place) else {
                 waiting.push(slot);
                 continue;
             };
-            equal += usize::from(is_equal);
-            served += usize::from(!is_equal);
+            equal += usize::from(is_short);
+            served += usize::from(!is_short);
             self.deferred.remove(&slot);
             let chooses = self.take_turn(party, slot, select_best && !is_equal) || is_equal;
             steps.push(Step::Sync { slot, session, select_best, chooses, own: lack.lists_own() });
@@ -806,7 +808,7 @@ impl Sequencer {
         &mut self,
         party: &mut State,
         (rows, high_water, more): (Vec<InventoryRow>, &[(u32, u64)], bool),
-        (applied, replaced): (Vec<(u32, u64)>, Vec<ReplacedPrefix>),
+        applied: Vec<(u32, u64)>,
     ) -> Result<(), &'static str> {
         if self.conclusion.is_some() || !party.links.is_peer_unready() {
             return Err("an inventory out of turn");
@@ -820,16 +822,15 @@ impl Sequencer {
         if more {
             return Ok(());
         }
-        let replaced = if party.lacks_last_batch() { replaced } else { Vec::new() };
-        let theirs = PeerInventory { rows: party.links.take_rows(), applied, replaced };
+        let theirs = PeerInventory { rows: party.links.take_rows(), applied };
         let mut effects = Effects::default();
         party.adopt_newer_set(&their_set)?;
         let epoch = party.membership.epoch().max(their_epoch);
         let (slots, now) = (party.membership.set().slots.len(), party.env.clocks.unix);
         party.objects.saw(high_water, slots, (Heard::First, now))?;
         party.membership.raise_epoch(epoch, Heard::First, now)?;
-        party.forget_older_lost(&mut effects);
-        let (drop, differ) = party.objects.compare(&theirs, now, &mut effects);
+        party.begin_lost(&mut effects);
+        let (drop, differ) = party.objects.compare(&theirs, party.time_of_loss(), &mut effects);
         party.reset_view();
         self.conclusion = Some(Conclusion { drop, differ, effects, ..Conclusion::default() });
         self.conclude(party);
@@ -1276,8 +1277,8 @@ impl Role for Sequencer {
     fn on(&mut self, party: &mut State, event: RoleEvent) -> Result<(), &'static str> {
         match event {
             RoleEvent::PeerFrame(frame) if party.peer_ready() => return self.peer_frame(party, frame),
-            RoleEvent::PeerFrame(PartyFrame::Inventory { rows, high_water, applied, replaced, more }) => {
-                return self.inventory(party, (rows, &high_water, more), (applied, replaced));
+            RoleEvent::PeerFrame(PartyFrame::Inventory { rows, high_water, applied, more }) => {
+                return self.inventory(party, (rows, &high_water, more), applied);
             }
             RoleEvent::PeerFrame(PartyFrame::Lost { objects, more }) => return self.lost(party, objects, more),
             RoleEvent::PeerFrame(_) => return Err("a frame before the inventories were compared"),
@@ -1347,7 +1348,10 @@ impl Role for Sequencer {
         let background = has_background_work.then_some(self.next_background);
         let is_idle = party.batches.is_idle() && party.peer_ready();
         let compared = is_idle.then(|| self.compared_at(party)).flatten();
-        [round, tick, background, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)].into_iter().flatten().min()
+        [round, tick, background, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// In a round party 1 waits for members first, and for party 2 once it is evaluated.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::reconcile::StoreState;
 use super::{PartyNumber, StartError};
 use crate::directory::Directory;
-use crate::frames::{LostObject, ReplacedPrefix};
+use crate::frames::LostObject;
 use crate::object::{ExportMode, Format, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
 use crate::versions::Versions;
@@ -141,7 +141,7 @@ pub(super) struct Loaded {
     pub store: StoreState,
     pub table: ObjectTable,
     /// What the last batch replaced.
-    pub replaced: Vec<ReplacedPrefix>,
+    pub replaced: Vec<LostObject>,
     /// What makes lost the objects that were shared for another mode of export, and how many these are.
     pub outdated: Vec<Change>,
     pub objects_outdated: usize,
@@ -166,9 +166,6 @@ pub(super) fn changes(table: &ObjectTable, effects: &Effects, epoch: u64, seq: u
         value: Some(value.to_be_bytes().to_vec()),
     };
     let mut out = vec![number("epoch", epoch), number("seq", seq)];
-    let mut w = Writer::new();
-    w.list32(&effects.replaced, |w, replaced| replaced.write(w));
-    out.push(Change { table: META, key: REPLACED.to_vec(), value: Some(w.finish()) });
     out.extend(effects.lost.iter().map(|key| lost_change(table, *key)));
     let widened = effects.widened.iter().map(|(slot, version, ..)| (*slot, *version));
     let written: BTreeSet<(u32, u64)> = effects.added.iter().copied().chain(widened).collect();
@@ -193,6 +190,13 @@ pub(super) fn changes(table: &ObjectTable, effects: &Effects, epoch: u64, seq: u
         out.push(Change { table: VERSIONS, key: slot.to_be_bytes().to_vec(), value: Some(value) });
     }
     out
+}
+
+/// What the last batch replaced.
+pub(super) fn replaced_change(replaced: &[LostObject]) -> Change {
+    let mut w = Writer::new();
+    w.list32(replaced, |w, object| object.write(w));
+    Change { table: META, key: REPLACED.to_vec(), value: Some(w.finish()) }
 }
 
 /// What is lost of an object, or that nothing is any more.
@@ -284,7 +288,7 @@ fn read(
             META if record.key == SET => loaded.set = Some(record.value),
             META if record.key == REPLACED => {
                 loaded.replaced =
-                    Reader::new(&record.value).list32(ReplacedPrefix::LEAST, record.value.len(), ReplacedPrefix::read)?;
+                    Reader::new(&record.value).list32(LostObject::LEAST, record.value.len(), LostObject::read)?;
             }
             LOST => lost.push(wire::decode(&record.value)?),
             META => {
@@ -338,15 +342,17 @@ fn read(
         loaded.table.restore(entry);
     }
     let mut effects = Effects::default();
-    // A clock that was ahead keeps nothing for longer.
-    let lost = lost.into_iter().map(|object| LostObject { since: object.since.min(now.0), ..object });
+    // A clock that was ahead keeps nothing for longer, and one that is behind ends nothing: batches have been made until then at least.
+    let now = now.0.max(loaded.seq);
+    let lost = lost.into_iter().map(|object| LostObject { since: object.since.min(now), ..object });
     lost.for_each(|object| loaded.table.add_lost(object, &mut effects));
     effects = Effects::default();
     for (slot, version) in outdated {
-        let lost = loaded.table.as_lost((slot, version), (0, now.0), |_| true);
+        let lost = loaded.table.as_lost((slot, version), (0, now), |_| true);
         loaded.table.drop_object(slot, version, &mut effects);
         lost.into_iter().for_each(|object| loaded.table.add_lost(object, &mut effects));
     }
+    loaded.table.settle_lost();
     loaded.objects_outdated = effects.removed.len();
     if loaded.objects_outdated > 0 {
         loaded.outdated = changes(&loaded.table, &effects, loaded.epoch, loaded.seq);

@@ -13,8 +13,8 @@ use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::digests::{BucketSet, Roots, Through};
 use wayleave_route_server::frames::{
-    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, LostObject, OwnObject, PartyFrame, Refusal, Rejection,
-    Slice, SliceContent, Step, Tick, ToMember,
+    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, LostObject, OwnObject, PartyFrame, Refusal,
+    Rejection, Slice, SliceContent, Step, Tick, ToMember,
 };
 use wayleave_route_server::object::{Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::versions::{VERSIONS, Versions};
@@ -109,7 +109,7 @@ fn tick() -> Tick {
             died: vec![candidate(40)],
             gone: vec![[36; 8]],
             gone_instances: vec![[37; 8], [38; 8]],
-            lost: vec![(Handle([41; 32]), vec![0, 2])],
+            lost: vec![(Handle([41; 32]), 60, vec![0, 2])],
         }),
         applied: vec![6, 7],
         deliver: vec![deliver(22, Body::Blob(shared(b"sealed"))), deliver(23, Body::Hash([24; 32]))],
@@ -202,7 +202,7 @@ fn between() -> Vec<PartyFrame> {
         prefixes: vec!["198.51.100.0/24".parse().expect("a prefix")],
         gone: vec![[36; 8]],
         gone_instances: vec![[37; 8], [38; 8]],
-        lost: vec![(5, 8)],
+        lost: vec![(5, 8, 60)],
         settled: Some([39; 32]),
         ends: true,
     };
@@ -222,8 +222,8 @@ fn between() -> Vec<PartyFrame> {
     ];
     let row = InventoryRow { slot: 3, version: 6, digest: [30; 32], width: 16, dead: vec![0, 2] };
     let differ = vec![(3, 6, 16, vec![1, 2])];
-    let prefixes = vec![(1, nlri(0, "198.51.100.0/24"))];
-    let lost = LostObject { slot: 3, version: 5, handle: Handle([39; 32]), from: 0, since: 1_700_000_000_000_000, prefixes };
+    let prefixes = vec![(1, 4, nlri(0, "198.51.100.0/24"))];
+    let lost = LostObject { slot: 3, version: 5, handle: Handle([39; 32]), since: 1_700_000_000_000_000, prefixes };
     vec![
         PartyFrame::Hello {
             versions: VERSIONS,
@@ -238,15 +238,11 @@ fn between() -> Vec<PartyFrame> {
             max_blob: 65_536,
             stored: 39,
             agreed: 38,
+            applied: 39,
+            clock: 1_700_000_000_000_000,
             later: b"later".to_vec(),
         },
-        PartyFrame::Inventory {
-            rows: vec![row],
-            high_water: vec![(3, 6)],
-            applied: vec![(3, 5)],
-            replaced: vec![(3, 4, 1)],
-            more: true,
-        },
+        PartyFrame::Inventory { rows: vec![row], high_water: vec![(3, 6)], applied: vec![(3, 5)], more: true },
         PartyFrame::Reconciling { drop: vec![(3, 5, true)], differ: differ.clone() },
         PartyFrame::Reconciled {
             epoch: 2,

@@ -24,12 +24,14 @@ pub(in super::super) struct Inventory {
     held: BTreeMap<Nlri, (u64, u32)>,
     /// Live objects.
     live: BTreeSet<u64>,
+    /// Objects that are lost: nobody has them.
+    lost: BTreeSet<u64>,
 }
 
 impl Inventory {
     pub(in super::super) fn add(&mut self, version: u64, width: u32, live: &[Nlri]) {
         self.held.extend(live.iter().map(|nlri| (*nlri, (version, width))));
-        self.live.insert(version);
+        if width > 0 { &mut self.live } else { &mut self.lost }.insert(version);
     }
 }
 
@@ -60,7 +62,14 @@ impl Announcements {
 
     /// The parties' inventory of this member's objects.
     pub(in super::super) fn inventory(&mut self, own: Inventory) {
-        let Inventory { held, live } = own;
+        let Inventory { held, live, lost } = own;
+        // One that was lost on its way is as one that a session's end took.
+        for version in lost {
+            for nlri in self.in_flight.remove(&version).unwrap_or_default() {
+                self.lost(version, nlri);
+                self.mark(nlri);
+            }
+        }
         let lost: Vec<Nlri> = self
             .announced
             .iter()
