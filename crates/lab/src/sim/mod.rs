@@ -332,6 +332,7 @@ impl Sim {
                     tick: self.setup.tick,
                     stale: self.setup.stale,
                     rank_wait: Duration::from_secs(1),
+                    rank_allowance: None,
                     match_wait: Duration::from_secs(2),
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
                     max_blob: self.setup.max_blob,

@@ -12,6 +12,7 @@ use wayleave_mpc::circuit::Circuit;
 use wayleave_mpc::{BitRows, Demand, Program};
 
 use super::engine::Engine;
+use super::late::{LateGroup, LateRound, LateRow};
 use crate::frames::{Instance, MAX_CANDIDATES, round_order};
 use crate::object::Handle;
 use crate::rng::stream;
@@ -21,11 +22,11 @@ pub(super) const CLASS_BITS: usize = 8;
 /// Bytes of a ranking for each candidate: the valid bit, the class.
 pub(super) const RANK_BYTES: usize = 2;
 /// How often members are told that a round goes on; they wait for three times as long at least.
-const PROGRESS: Duration = Duration::from_secs(3);
+pub(super) const PROGRESS: Duration = Duration::from_secs(3);
 /// Comparators times lanes of one evaluation: our own limit on what is in memory at once.
 const JOB_COMPARATORS: usize = 1 << 16;
 /// The same where prefixes are evaluated again: what changes meanwhile waits for one of these.
-const LATER_JOB_COMPARATORS: usize = 1 << 14;
+pub(super) const LATER_JOB_COMPARATORS: usize = 1 << 14;
 
 /// Comparators of one lane of an evaluation among so many routes, padded as it is.
 pub(super) fn comparators(routes: usize) -> usize {
@@ -50,6 +51,17 @@ pub(super) enum Ranking {
     Late,
     /// It breaks the protocol, and how.
     Wrong(String),
+}
+
+impl Ranking {
+    /// A member has one ranking for a round. The first counts: the peer party may already have been informed of it.
+    pub(super) fn second() -> Self {
+        Self::Wrong("a second ranking for one batch".to_owned())
+    }
+
+    pub(super) fn wrong_length(octets: usize, expected: usize) -> Self {
+        Self::Wrong(format!("a ranking of {octets} bytes, not {expected}"))
+    }
 }
 
 /// Members that get the same instances.
@@ -154,6 +166,11 @@ pub(super) struct Round {
     groups: Vec<Group>,
     begin: Instant,
     deadline: Instant,
+    /// When each participant's ranking leaves by the schedule, and the last one of them.
+    leaves: BTreeMap<u32, Instant>,
+    last_leaves: Instant,
+    /// Whether party 1 has looked at it since it need not wait for everybody.
+    was_due: bool,
     /// When members were last told that it goes on, and what the engine had done by then.
     reported: Instant,
     progress: u64,
@@ -174,16 +191,27 @@ struct Running {
     /// How many have been done.
     done: usize,
     demand: Demand,
+    began: Instant,
 }
 
 impl Round {
-    pub(super) fn new(seq: u64, groups: Vec<Group>, begin: Instant, deadline: Instant) -> Self {
+    /// `leaves`: when each participant's ranking leaves by the schedule.
+    pub(super) fn new(
+        seq: u64,
+        groups: Vec<Group>,
+        (begin, deadline): (Instant, Instant),
+        leaves: BTreeMap<u32, Instant>,
+    ) -> Self {
         let (rows, peer_rows) = (BTreeMap::new(), BTreeMap::new());
+        let last_leaves = leaves.values().max().copied().unwrap_or(deadline).min(deadline);
         Self {
             seq,
             groups,
             begin,
             deadline,
+            leaves,
+            last_leaves,
+            was_due: false,
             reported: begin,
             progress: 0,
             rows,
@@ -231,13 +259,60 @@ impl Round {
         self.begin
     }
 
-    /// Until when rankings are awaited, if they still are.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.running.is_none().then_some(self.deadline)
+    /// Until when all rankings are awaited.
+    fn awaits_all_until(&self, allowance: Duration) -> Instant {
+        (self.last_leaves + allowance).min(self.deadline)
     }
 
-    /// When rankings are, or were, due.
-    pub(super) fn due(&self) -> Instant {
+    /// When party 1 looks at it whatever comes, if rankings are still awaited.
+    pub(super) fn looked_at(&self, allowance: Duration) -> Option<Instant> {
+        let next = if self.was_due { self.deadline } else { self.awaits_all_until(allowance) };
+        self.running.is_none().then_some(next)
+    }
+
+    /// Whether it begins: at party 1, once all rankings are there that are waited for; after the time for that, once half of them are: where
+    /// more are missing the parties' own link is late; and at the deadline.
+    pub(super) fn may_begin(&mut self, now: Instant, allowance: Duration, is_awaited: impl Fn(u32) -> bool) -> bool {
+        if now >= self.deadline {
+            return true;
+        }
+        let is_due = now >= self.awaits_all_until(allowance);
+        if !self.take_changed() && (!is_due || self.was_due) {
+            return false;
+        }
+        self.was_due = is_due;
+        let (mut awaited, mut there) = (0, 0);
+        for slot in self.participants().filter(|slot| is_awaited(*slot)) {
+            awaited += 1;
+            there += usize::from(self.is_matched(slot));
+        }
+        there == awaited || is_due && there * 2 >= awaited
+    }
+
+    /// The time that the round has taken, but for what it waited beyond the schedule: how long rounds usually take is not for those to say
+    /// who are late.
+    pub(super) fn took(&self, now: Instant) -> Duration {
+        let started = self.running.as_ref().map_or(now, |running| running.began);
+        now.since(self.begin).saturating_sub(started.since(self.last_leaves))
+    }
+
+    /// Whether it has something that changed just now.
+    pub(super) fn is_live(&self) -> bool {
+        self.groups.iter().any(|group| group.live_multi > 0)
+    }
+
+    fn is_matched(&self, slot: u32) -> bool {
+        let own = self.rows.get(&slot).map(|(row, _)| row);
+        own.is_some() && own == self.peer_rows.get(&slot)
+    }
+
+    /// When the member's ranking left by the schedule, if it is at both parties.
+    pub(super) fn matched(&self, slot: u32) -> Option<Instant> {
+        self.leaves.get(&slot).copied().filter(|_| self.is_matched(slot))
+    }
+
+    /// Until when rankings are, or were, taken.
+    pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
@@ -288,15 +363,6 @@ impl Round {
         self.groups.iter().flat_map(|group| group.members.iter().copied())
     }
 
-    /// Whether the ranking of each participant that is waited for is at both parties.
-    pub(super) fn is_complete(&self, is_awaited: impl Fn(u32) -> bool) -> bool {
-        let same = |slot: u32| {
-            let own = self.rows.get(&slot).map(|(row, _)| row);
-            own.is_some() && own == self.peer_rows.get(&slot)
-        };
-        self.participants().filter(|slot| is_awaited(*slot)).all(same)
-    }
-
     /// Whether this party, and the peer party, have the member's ranking.
     pub(super) fn is_at(&self, slot: u32) -> [bool; 2] {
         [self.rows.contains_key(&slot), self.peer_rows.contains_key(&slot)]
@@ -310,8 +376,13 @@ impl Round {
         }
     }
 
-    /// Jobs over the rankings that count; the same at both parties.
-    pub(super) fn start(&mut self, ids: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
+    /// Jobs over the rankings that count; the same at both parties. Returns what is left of the round for those in `late`.
+    pub(super) fn start(
+        &mut self,
+        ids: &[(u32, [u8; 16])],
+        late: &[u32],
+        now: Instant,
+    ) -> Result<LateRound, &'static str> {
         let mut rows = BTreeMap::new();
         for (slot, id) in ids {
             match self.rows.remove(slot) {
@@ -319,7 +390,7 @@ impl Round {
                 _ => return Err("an evaluation with a ranking that we do not hold"),
             };
         }
-        let mut jobs = Vec::new();
+        let (mut jobs, late) = (Vec::new(), self.late_round(late, now));
         for (number, group) in self.groups.iter_mut().enumerate() {
             group.members.retain(|slot| rows.contains_key(slot));
             group.members.sort_unstable();
@@ -337,22 +408,47 @@ impl Round {
         }
         // The results of one group stay in order.
         jobs.sort_by_key(|job| !job.live);
-        self.running = Some(Running { rows, jobs: jobs.into(), done: 0, demand: Demand::default() });
-        Ok(())
+        self.running = Some(Running { rows, jobs: jobs.into(), done: 0, demand: Demand::default(), began: now });
+        Ok(late)
     }
+
+    /// What is left of the round for those whose rankings are not there.
+    fn late_round(&mut self, late: &[u32], now: Instant) -> LateRound {
+        let mut round = LateRound::new(self.begin, self.deadline, now);
+        for group in &self.groups {
+            let members: Vec<u32> = late.iter().copied().filter(|slot| group.members.contains(slot)).collect();
+            if members.is_empty() {
+                continue;
+            }
+            let unranked = group.unranked.iter().filter(|(_, slot)| members.contains(slot)).copied().collect();
+            let rows = members.into_iter().map(|slot| LateRow {
+                slot,
+                leaves: self.leaves.get(&slot).copied().unwrap_or(self.last_leaves),
+                row: self.rows.remove(&slot),
+                peer_row: self.peer_rows.remove(&slot),
+            });
+            round.add(LateGroup::new(group.multi.clone(), group.live_multi, unranked), rows.collect());
+        }
+        round
+    }
+
+    /// Whether its evaluation has begun with a ranking of the member.
+    pub(super) fn counts(&self, slot: u32) -> bool {
+        self.running.as_ref().is_some_and(|running| running.rows.contains_key(&slot))
+    }
+
     /// Takes a member's ranking.
     pub(super) fn rank(&mut self, slot: u32, row: [u8; 16], share: RankShare) -> Ranking {
-        let Some(expected) = self.expected_len(slot).filter(|_| self.running.is_none()) else { return Ranking::Late };
-        if self.rows.contains_key(&slot) {
-            // The first counts: the peer party may already have been informed of it.
-            return Ranking::Wrong("a second ranking for one batch".to_owned());
+        if self.counts(slot) || self.rows.contains_key(&slot) {
+            return Ranking::second();
         }
+        let Some(expected) = self.expected_len(slot).filter(|_| self.running.is_none()) else { return Ranking::Late };
         let bytes = match share {
             RankShare::Seed(seed) => stream(&seed, expected),
             RankShare::Bytes(bytes) => bytes,
         };
         if bytes.len() != expected {
-            return Ranking::Wrong(format!("a ranking of {} bytes, not {expected}", bytes.len()));
+            return Ranking::wrong_length(bytes.len(), expected);
         }
         self.rows.insert(slot, (row, bytes));
         self.has_changed = true;
@@ -417,14 +513,32 @@ impl Round {
         let job = running.jobs.pop_front()?;
         running.done += 1;
         let members = &self.groups[job.group].members;
-        let index_bits = outputs.rows() - 1;
         let first = u32::try_from(job.instances.start).expect("a tick has few million instances");
-        let octet = |lane: usize| {
-            let index = u8::try_from(outputs.number(0, index_bits, lane)).expect("at most 7 bits");
-            index | u8::from(outputs.bit(index_bits, lane)) << 7
-        };
-        let share = |m: usize| (0..job.instances.len()).map(|i| octet(i * members.len() + m)).collect();
+        let share = |m: usize| (0..job.instances.len()).map(|i| result(outputs, i * members.len() + m)).collect();
         Some((first, members.iter().enumerate().map(|(m, slot)| (*slot, share(m))).collect()))
+    }
+}
+
+/// This party's share of the result of a lane: valid 1 bit, index 7.
+pub(super) fn result(outputs: &BitRows, lane: usize) -> u8 {
+    let index_bits = outputs.rows() - 1;
+    let index = u8::try_from(outputs.number(0, index_bits, lane)).expect("at most 7 bits");
+    index | u8::from(outputs.bit(index_bits, lane)) << 7
+}
+
+/// Puts a party's share of what a member ranks of a route, and of the exchange's recommendation, into a lane.
+pub(super) fn set_ranking(
+    out: &mut BitRows,
+    circuit: &Circuit,
+    (route, lane): (usize, usize),
+    (ranking, recommended): (&[u8], u8),
+) {
+    use wayleave_mpc::circuit::Kind;
+    let first = |kind| circuit.input(kind, route).map_or(0, |input| input.first);
+    out.set_bit(first(Kind::Valid), lane, ranking[0] & 1 == 1);
+    out.set_number(first(Kind::Class), CLASS_BITS, lane, u128::from(ranking[1]));
+    if recommended > 0 {
+        out.set_number(first(Kind::Recommendation), CLASS_BITS, lane, u128::from(recommended));
     }
 }
 

@@ -14,9 +14,10 @@ use wayleave_core::Instant;
 use wayleave_mpc::{BitRows, Demand};
 
 use super::engine::{Engine, MAX_TARGET};
+use super::late::{LateRounds, LateShare};
 use super::round::{RankShare, Ranking, Round, Shares};
 use super::supply::{SetupDone, SetupJob};
-use crate::frames::EngineStream;
+use crate::frames::{EngineStream, LATE, MAX_LATE_ROUNDS};
 use crate::object::Handle;
 
 /// Rounds that are open at a time: our own limit. Beyond it no batch is made until one of them ends. With the usual tick and wait for
@@ -35,6 +36,8 @@ const MAX_OVERTAKEN: u32 = 64;
 const MAX_ORDERED: usize = 4;
 /// Prefixes of one batch for which correlations are kept ahead.
 const READY_PREFIXES: usize = 128;
+/// Rounds over what changed just now that say how long one usually takes: the last ones, of which the median counts.
+const USUAL_ROUNDS: usize = 64;
 /// How long after a batch the pool is filled, so that members on the same machine, and the next batch, go first.
 const REFILL_PAUSE: Duration = Duration::from_millis(2);
 
@@ -44,6 +47,10 @@ type Pumped = (Vec<(u64, Vec<u8>)>, Option<BitRows>);
 pub(super) struct Rounds {
     /// Rounds whose rankings are awaited, or that are evaluated, by batch.
     open: BTreeMap<u64, Round>,
+    /// Rankings that were not there when their rounds began.
+    pub late: LateRounds,
+    /// How long the last rounds took, but for what they waited for members that were late.
+    took: VecDeque<Duration>,
     engine: Option<Engine>,
     /// The batch of which the engine evaluates a part, and at party 2 those of what comes next.
     work: Option<u64>,
@@ -65,6 +72,8 @@ impl Rounds {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             open: BTreeMap::new(),
+            late: LateRounds::default(),
+            took: VecDeque::new(),
             engine: None,
             work: None,
             ordered: VecDeque::new(),
@@ -84,8 +93,13 @@ impl Rounds {
         self.open.len()
     }
 
+    pub(super) fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Whether none is open, and no late ranking is awaited.
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.late.is_empty()
     }
 
     pub(super) fn get(&self, seq: u64) -> Option<&Round> {
@@ -113,18 +127,35 @@ impl Rounds {
 
     /// Takes a member's ranking.
     pub(super) fn rank(&mut self, seq: u64, slot: u32, row: [u8; 16], share: RankShare) -> Ranking {
-        self.open.get_mut(&seq).map_or(Ranking::Late, |round| round.rank(slot, row, share))
+        if let Some(round) = self.open.get_mut(&seq).filter(|round| !round.is_running() || round.counts(slot)) {
+            return round.rank(slot, row, share);
+        }
+        self.late.rank(seq, slot, row, share).unwrap_or(Ranking::Late)
     }
 
-    /// Party 2 holds this ranking. `false` if it is too late for its round.
+    /// Party 2 holds this ranking. `false` if it is too late.
     pub(super) fn peer_ranked(&mut self, seq: u64, slot: u32, row: [u8; 16]) -> bool {
-        let open = self.open.get_mut(&seq).filter(|round| !round.is_running());
-        open.map(|round| round.peer_ranked(slot, row)).is_some()
+        match self.open.get_mut(&seq).filter(|round| !round.is_running()) {
+            Some(round) => {
+                round.peer_ranked(slot, row);
+                true
+            }
+            None => self.late.peer_ranked(seq, slot, row),
+        }
+    }
+
+    /// When a ranking left by the schedule, and whether its round began without it, if it is at both parties.
+    pub(super) fn matched(&self, seq: u64, slot: u32) -> Option<(Instant, bool)> {
+        match self.open.get(&seq).filter(|round| !round.is_running()) {
+            Some(round) => Some((round.matched(slot)?, false)),
+            None => Some((self.late.matched(seq, slot)?, true)),
+        }
     }
 
     /// Nobody waits in any round for the ranking of a member that has gone.
     pub(super) fn leave(&mut self, slot: u32) {
         self.open.values_mut().for_each(|round| round.leave(slot));
+        self.late.leave(slot);
     }
 
     /// Who was waited for in one round is waited for in others no more: they may begin.
@@ -132,35 +163,58 @@ impl Rounds {
         self.open.values_mut().for_each(Round::note_changed);
     }
 
-    /// The next round to start at party 1: one whose deadline is there, or which has all rankings that are waited for. `is_awaited`:
-    /// whether a slot's is, in a round that began at that time.
-    pub(super) fn next_to_start(&mut self, now: Instant, is_awaited: impl Fn(u32, Instant) -> bool) -> Option<u64> {
+    /// The next round to start at party 1 ([`Round::may_begin`]). `is_awaited`: whether a slot's ranking is waited for, in a round that
+    /// began at that time.
+    pub(super) fn next_to_start(
+        &mut self,
+        now: Instant,
+        allowance: Duration,
+        is_awaited: impl Fn(u32, Instant) -> bool,
+    ) -> Option<u64> {
         for (seq, round) in self.open.iter_mut().filter(|(_, round)| !round.is_running()) {
-            let is_due = round.deadline().is_some_and(|at| now >= at);
-            if !is_due && !round.take_changed() {
-                continue;
-            }
             let begin = round.begin();
-            if is_due || round.is_complete(|slot| is_awaited(slot, begin)) {
+            if round.may_begin(now, allowance, |slot| is_awaited(slot, begin)) {
                 return Some(*seq);
             }
         }
         None
     }
 
-    /// Begins the evaluation of a round with the rankings that count.
+    /// Begins the evaluation of a round with the rankings that count; those of the slots in `late` may be evaluated later.
     ///
     /// # Errors
     /// There is no such round, or it does not hold these.
-    pub(super) fn start(&mut self, seq: u64, rows: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
+    pub(super) fn start(
+        &mut self,
+        seq: u64,
+        (rows, late): (&[(u32, [u8; 16])], &[u32]),
+        now: Instant,
+    ) -> Result<(), &'static str> {
         let open = self.open.get_mut(&seq).filter(|round| !round.is_running());
-        open.ok_or("an evaluation out of turn")?.start(rows)
+        let late = open.ok_or("an evaluation out of turn")?.start(rows, late, now)?;
+        self.late.insert(seq, late);
+        if self.late.len() > MAX_LATE_ROUNDS {
+            return Err("late rankings of too many rounds");
+        }
+        Ok(())
+    }
+
+    /// How long a round usually takes, if some were measured.
+    pub(super) fn usual(&self) -> Option<Duration> {
+        let mut took: Vec<Duration> = self.took.iter().copied().collect();
+        took.sort_unstable();
+        took.get(took.len() / 2).copied()
     }
 
     /// Forgets a round once all of it is evaluated. Returns whether it is.
     pub(super) fn finish(&mut self, seq: u64, now: Instant) -> bool {
         let Some(demand) = self.open.get(&seq).and_then(Round::done) else { return false };
-        self.open.remove(&seq);
+        if let Some(round) = self.open.remove(&seq).filter(Round::is_live) {
+            self.took.push_back(round.took(now));
+            if self.took.len() > USUAL_ROUNDS {
+                self.took.pop_front();
+            }
+        }
         if let Some(engine) = &mut self.engine {
             engine.keep(&demand);
         }
@@ -175,7 +229,12 @@ impl Rounds {
             .open
             .iter_mut()
             .filter_map(|(seq, round)| round.note_progress(done, now).then(|| (*seq, round.participants().collect())));
-        going_on.collect()
+        going_on.chain(self.late.take_progress(now)).collect()
+    }
+
+    /// When they are to be told next, while rankings are awaited.
+    pub(super) fn progress_due(&self) -> Option<Instant> {
+        self.open.values().filter_map(Round::progress_due).chain(self.late.progress_due()).min()
     }
 }
 
@@ -189,6 +248,7 @@ impl Rounds {
     pub(super) fn end_session(&mut self) {
         self.engine = None;
         self.open.clear();
+        self.late = LateRounds::default();
         self.work = None;
         self.ordered.clear();
     }
@@ -295,7 +355,9 @@ impl Rounds {
         let seq = exporting.or_else(|| {
             let is_first = self.live_in_a_row % FIRST_ROUND == FIRST_ROUND - 1;
             let in_order = is_first || self.open.len() > MAX_ROUNDS / 2;
-            let turns = || self.open.values().filter_map(|round| round.turn(in_order));
+            // Late rankings have the share of the engine that is for what can wait.
+            let late = || self.late.has_job().then_some((true, 0, LATE));
+            let turns = || self.open.values().filter_map(|round| round.turn(in_order)).chain(late());
             // What can wait is not put off for ever, however much changes.
             let owed = turns().filter(|(can_wait, ..)| *can_wait && self.live_in_a_row >= MAX_LIVE).min();
             let next = owed.or_else(|| turns().min()).map(|(.., seq)| seq);
@@ -304,7 +366,10 @@ impl Rounds {
         let is_owed = self.live_in_a_row >= MAX_LIVE;
         let engine = self.engine.as_mut()?;
         // What is evaluated again takes nothing of what the pool keeps for what changes.
-        let later = seq.and_then(|seq| self.open.get(&seq)).and_then(|round| round.demand(engine, false));
+        let later = match seq {
+            Some(LATE) => self.late.demand(engine),
+            seq => seq.and_then(|seq| self.open.get(&seq)).and_then(|round| round.demand(engine, false)),
+        };
         let is_later = later.is_some();
         if let Some(demand) = later
             && !is_owed
@@ -324,6 +389,9 @@ impl Rounds {
     /// takes less goes before it, so that it waits for its own setup and for no other's.
     fn supplied(&mut self, first: u64) -> Option<u64> {
         let Self { open, engine: Some(engine), overtaken, .. } = self else { return None };
+        if first == LATE {
+            return Some(first);
+        }
         let Some(wanted) = open.get(&first)?.demand(engine, true) else { return Some(first) };
         if engine.has(&wanted) || *overtaken >= MAX_OVERTAKEN {
             *overtaken = 0;
@@ -346,9 +414,17 @@ impl Rounds {
         seq: u64,
         recommendation: impl Fn(&Handle) -> Option<u8>,
     ) -> Result<Option<u64>, String> {
-        let Self { open, engine: Some(engine), .. } = self else { return Ok(None) };
+        let Self { open, late, engine: Some(engine), .. } = self else { return Ok(None) };
+        if seq == LATE {
+            return late.begin_job(engine, recommendation);
+        }
         let round = open.get_mut(&seq).ok_or_else(|| format!("batch {seq} has nothing to evaluate"))?;
         round.begin_job(engine, recommendation)
+    }
+
+    /// Takes the results of an evaluation of late rankings.
+    pub(super) fn late_job_done(&mut self, outputs: &BitRows) -> Vec<LateShare> {
+        self.late.job_done(outputs)
     }
 
     /// Takes the results of the evaluation of a round ([`Round::job_done`]).
