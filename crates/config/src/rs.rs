@@ -802,8 +802,11 @@ pub fn template_with(values: &PartyValues<'_>) -> String {
          #tick_ms = 50\n\
          # How long routes of a member that is away are kept, in seconds.\n\
          #stale_secs = 120\n\
-         # How long to wait for a member's ranking beyond the tick, in milliseconds.\n\
+         # How long a member's ranking is taken beyond the tick, in milliseconds.\n\
          #rank_wait_ms = 1000\n\
+         # How much later than by its schedule a ranking may come before a round begins without it, in milliseconds; by default as\n\
+         # members' links answer. Only party 1's value is used.\n\
+         #rank_allowance_ms = 20\n\
          # Who multiplies export policies and route keys, the same at both parties: \"direct\", the announcer, or \"mpc\", the\n\
          # parties: announcers then send some hundred octets an object in place of 16 for each member.\n\
          #export = \"direct\"\n\

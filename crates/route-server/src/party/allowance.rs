@@ -1,7 +1,7 @@
-//! How much later than by the schedule rankings may come before a round begins without them.
+//! How much later than others' rankings may come before a round begins without them.
 //!
 //! It is one time for all, and no member sets it: the time within which the links of nine tenths of the members answered in the last
-//! hour, at most a tenth of what a round usually takes. Only public facts count: when rankings were at both parties, and when rounds
+//! hour, at most a tenth of what a round usually takes, or of the time in which this one's rankings leave by the schedule. Only public facts count: when rankings were at both parties, and when rounds
 //! began and ended.
 
 use std::collections::BTreeMap;
@@ -16,15 +16,30 @@ const SPARE: Duration = Duration::from_millis(1);
 /// Of the usual round, and of the time in which rankings are taken before one was measured.
 const PART: u32 = 10;
 
+/// The allowance of each round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AllowanceFor {
+    most: Duration,
+    /// What a round usually takes, of which it is a part at most.
+    usual: Option<Duration>,
+}
+
+impl AllowanceFor {
+    /// That of a round whose rankings leave so long after its ticks.
+    pub(super) fn of_round(self, leaves_after: Duration) -> Duration {
+        self.usual.map_or(self.most, |usual| self.most.min(usual.max(leaves_after) / PART))
+    }
+}
+
 /// What party 1 measures.
 #[derive(Debug)]
 pub(super) struct Allowance {
     /// The operator's setting.
     fixed: Option<Duration>,
-    /// The longest time after its schedule in which each member's ranking came to be at both parties: in this half hour, and in the last.
+    /// The longest time in which each member's ranking came to be at both parties after it was expected: in this half hour, and in the last.
     longest: [BTreeMap<u32, Duration>; 2],
     since: Instant,
-    now: Duration,
+    now: AllowanceFor,
     /// How many rounds had ended when that was last worked out.
     followed: u64,
 }
@@ -33,15 +48,17 @@ impl Allowance {
     /// Before anything is measured: a tenth of `rank_wait`.
     pub(super) fn new(fixed: Option<Duration>, rank_wait: Duration, now: Instant) -> Self {
         let longest = [BTreeMap::new(), BTreeMap::new()];
-        Self { fixed, longest, since: now, now: fixed.unwrap_or(rank_wait / PART), followed: 0 }
+        let first =
+            AllowanceFor { most: fixed.unwrap_or(rank_wait / PART), usual: fixed.is_none().then_some(rank_wait) };
+        Self { fixed, longest, since: now, now: first, followed: 0 }
     }
 
     /// How much later rankings may come.
-    pub(super) fn get(&self) -> Duration {
+    pub(super) fn get(&self) -> AllowanceFor {
         self.now
     }
 
-    /// A member's ranking came so long after its schedule.
+    /// A member's ranking came so long after it was expected.
     pub(super) fn note(&mut self, slot: u32, after: Duration, now: Instant) {
         if now.since(self.since) >= HALF {
             self.since = now;
@@ -58,8 +75,8 @@ impl Allowance {
             return;
         }
         let Some(usual) = usual() else { return };
-        let most = usual / PART;
-        self.now = self.of_links().map_or(most, |links| (links + links / 4 + SPARE).min(most));
+        let most = self.of_links().map_or(Duration::MAX, |links| links + links / 4 + SPARE);
+        self.now = AllowanceFor { most, usual: Some(usual) };
     }
 
     /// The time within which nine tenths of the links answered. The slowest one is not among these, however few there are.
@@ -85,6 +102,10 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn get(allowance: &Allowance) -> Duration {
+        allowance.get().of_round(Duration::ZERO)
+    }
+
     fn at(secs: u64) -> Instant {
         Instant(secs * 1_000_000_000)
     }
@@ -92,21 +113,22 @@ mod tests {
     #[test]
     fn no_member_sets_it_and_it_is_at_most_a_tenth_of_the_usual_round() {
         let mut allowance = Allowance::new(None, ms(1000), at(0));
-        assert_eq!(allowance.get(), ms(100));
+        assert_eq!(get(&allowance), ms(100));
         for members in 2..40u32 {
             let mut of = Allowance::new(None, ms(1000), at(0));
             (1..members).for_each(|slot| of.note(slot, ms(4), at(1)));
             of.note(0, ms(900), at(1));
             of.follow(1, || Some(ms(1000)));
-            assert_eq!(of.get(), ms(6), "{members} members");
+            assert_eq!(get(&of), ms(6), "{members} members");
         }
         (0..10).for_each(|slot| allowance.note(slot, ms(40), at(1)));
         allowance.follow(1, || Some(ms(100)));
-        assert_eq!(allowance.get(), ms(10));
+        assert_eq!(get(&allowance), ms(10));
+        assert_eq!(allowance.get().of_round(ms(300)), ms(30), "where a large batch has rankings leave later");
         allowance.follow(1, || Some(ms(1000)));
-        assert_eq!(allowance.get(), ms(10), "no round has ended since");
+        assert_eq!(get(&allowance), ms(10), "no round has ended since");
         allowance.follow(2, || Some(ms(1000)));
-        assert_eq!(allowance.get(), ms(51));
+        assert_eq!(get(&allowance), ms(51));
     }
 
     #[test]
@@ -116,7 +138,7 @@ mod tests {
         for (second, expected) in [(1_800, 51), (3_599, 51), (3_600, 6)] {
             (0..10).for_each(|slot| allowance.note(slot, ms(4), at(second)));
             allowance.follow(second, || Some(ms(1000)));
-            assert_eq!(allowance.get(), ms(expected), "after {second} s");
+            assert_eq!(get(&allowance), ms(expected), "after {second} s");
         }
     }
 
@@ -125,6 +147,6 @@ mod tests {
         let mut allowance = Allowance::new(Some(ms(70)), ms(1000), at(0));
         (0..10).for_each(|slot| allowance.note(slot, ms(4), at(1)));
         allowance.follow(1, || Some(ms(100)));
-        assert_eq!(allowance.get(), ms(70));
+        assert_eq!(get(&allowance), ms(70));
     }
 }

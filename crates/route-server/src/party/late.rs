@@ -55,8 +55,8 @@ impl LateGroup {
 /// A member whose ranking was not there when its round began.
 struct LateMember {
     group: Arc<LateGroup>,
-    /// When its ranking left, by the schedule.
-    leaves: Instant,
+    /// When its ranking was to be there, but for the allowance.
+    expected_at: Instant,
     row: Option<([u8; 16], Vec<u8>)>,
     /// At party 1, the ranking that party 2 holds.
     peer_row: Option<[u8; 16]>,
@@ -84,13 +84,13 @@ impl LateRound {
         Self { begin, deadline, members: BTreeMap::new(), octets: 0, reported }
     }
 
-    /// Adds members that got the same instances, each with when its ranking left by the schedule, and with what there is of it.
+    /// Adds members that got the same instances, each with what there is of its ranking.
     pub(super) fn add(&mut self, group: LateGroup, members: Vec<LateRow>) {
         self.octets += group.multi.iter().map(|candidates| candidates.len() * CANDIDATE).sum::<usize>();
         let group = Arc::new(group);
-        for LateRow { slot, leaves, row, peer_row } in members {
+        for LateRow { slot, expected_at, row, peer_row } in members {
             self.octets += group.octets;
-            self.members.insert(slot, LateMember { group: Arc::clone(&group), leaves, row, peer_row });
+            self.members.insert(slot, LateMember { group: Arc::clone(&group), expected_at, row, peer_row });
         }
     }
 
@@ -108,7 +108,7 @@ impl LateRound {
 /// What there is of a member's ranking when its round begins without it.
 pub(super) struct LateRow {
     pub slot: u32,
-    pub leaves: Instant,
+    pub expected_at: Instant,
     pub row: Option<([u8; 16], Vec<u8>)>,
     pub peer_row: Option<[u8; 16]>,
 }
@@ -198,10 +198,10 @@ impl LateRounds {
         member.map(|member| member.peer_row = Some(row)).is_some()
     }
 
-    /// When the ranking left by the schedule, if it is at both parties.
+    /// When the ranking was to be there, but for the allowance, if it is at both parties.
     pub(super) fn matched(&self, seq: u64, slot: u32) -> Option<Instant> {
         let member = self.rounds.get(&seq)?.members.get(&slot)?;
-        member.is_matched().then_some(member.leaves)
+        member.is_matched().then_some(member.expected_at)
     }
 
     /// Comparators that the ranking takes: all, and those over what changed just now; and its id. `None` if there is none.

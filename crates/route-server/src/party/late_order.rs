@@ -5,7 +5,7 @@
 //! which changed just now it pays from a budget of its own; what it is sent again it has paid for already. What is over, or finds no time
 //! in that share, the member's own order answers, and it is told so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use wayleave_core::Instant;
@@ -36,6 +36,8 @@ pub(super) struct LateOrder {
     /// When each member was last late, and when its budget was last spent.
     late: BTreeMap<u32, Instant>,
     spent: BTreeMap<u32, Instant>,
+    /// Members whose own orders decided, and that have not been in time since.
+    owed: BTreeSet<u32>,
 }
 
 impl LateOrder {
@@ -58,6 +60,22 @@ impl LateOrder {
     /// The member's budget is spent. Returns whether that is new.
     pub(super) fn note_spent(&mut self, slot: u32, now: Instant) -> bool {
         self.spent.insert(slot, now).is_none_or(|at| now.since(at) >= SHOWN)
+    }
+
+    /// The member's own order decided where its ranking was late.
+    pub(super) fn owe(&mut self, slot: u32) {
+        self.owed.insert(slot);
+    }
+
+    /// Whether it did since the member was last in time, which it is now.
+    pub(super) fn is_owed(&mut self, slot: u32) -> bool {
+        self.owed.remove(&slot)
+    }
+
+    /// The link to the peer party is gone: all members are compared with the next one.
+    pub(super) fn end_session(&mut self) {
+        self.queue.clear();
+        self.owed.clear();
     }
 
     /// Members that were late in the last minute.

@@ -11,6 +11,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_mpc::circuit::Circuit;
 use wayleave_mpc::{BitRows, Demand, Program};
 
+use super::allowance::AllowanceFor;
 use super::engine::Engine;
 use super::late::{LateGroup, LateRound, LateRow};
 use crate::frames::{Instance, MAX_CANDIDATES, round_order};
@@ -81,8 +82,8 @@ pub(super) struct Group {
     pub members: Vec<u32>,
     /// Places in `multi`, and slots whose rankings there count as zero.
     unranked: HashSet<(usize, u32)>,
-    /// Comparators of a lane that are there because of each announcer's changes.
-    comparators_of: BTreeMap<u32, usize>,
+    /// Of each of `multi` that changed just now, the announcers whose changes it is there for.
+    announcers: Vec<Vec<u32>>,
 }
 
 impl Group {
@@ -95,7 +96,7 @@ impl Group {
         let live_multi = order.iter().filter(|place| **place < live).count();
         let number = order.iter().enumerate().map(|(number, place)| (*place, number)).collect();
         let multi = order.into_iter().map(|place| Arc::clone(&instances[place])).collect();
-        let (members, unranked, comparators_of) = (Vec::new(), HashSet::new(), BTreeMap::new());
+        let (members, unranked, announcers) = (Vec::new(), HashSet::new(), Vec::new());
         Self {
             instances,
             live,
@@ -106,18 +107,35 @@ impl Group {
             number,
             members,
             unranked,
-            comparators_of,
+            announcers,
         }
     }
 
     /// Notes which announcers' changes the evaluations are there for: of each prefix, the slots whose routes changed.
     pub(super) fn note_announcers(&mut self, changed_by: &BTreeMap<Prefix, BTreeSet<u32>>) {
-        for (prefix, instance) in self.live_prefixes.iter().zip(&self.instances) {
-            let of_prefix = comparators(instance.len());
-            for slot in changed_by.get(prefix).into_iter().flatten().filter(|_| of_prefix > 0) {
-                *self.comparators_of.entry(*slot).or_default() += of_prefix;
+        self.announcers = vec![Vec::new(); self.live_multi];
+        for (place, prefix) in self.live_prefixes.iter().enumerate() {
+            if let Some(number) = self.number.get(&place) {
+                self.announcers[*number] = changed_by.get(prefix).into_iter().flatten().copied().collect();
             }
         }
+    }
+
+    /// Comparators of a run of instances, in the lanes of all members, that are there because of each announcer.
+    fn load(&self, instances: Range<usize>) -> BTreeMap<u32, usize> {
+        let mut load = BTreeMap::new();
+        for place in instances {
+            let of = comparators(self.multi[place].len()) * self.members.len();
+            for slot in self.announcers.get(place).into_iter().flatten() {
+                *load.entry(*slot).or_default() += of;
+            }
+        }
+        load
+    }
+
+    /// Octets of the rankings of all its members.
+    fn octets(&self) -> usize {
+        self.multi.iter().map(|candidates| candidates.len()).sum::<usize>() * RANK_BYTES * self.members.len()
     }
 
     /// Has what the slot ranks for a prefix count as zero. Returns its place in `instances`, if there is something to rank.
@@ -158,6 +176,8 @@ struct Job {
     instances: Range<usize>,
     /// Whether they changed just now.
     live: bool,
+    /// Comparators, in all lanes, that are there because of each announcer.
+    load: BTreeMap<u32, usize>,
 }
 
 /// The round of a batch.
@@ -169,8 +189,16 @@ pub(super) struct Round {
     /// When each participant's ranking leaves by the schedule, and the last one of them.
     leaves: BTreeMap<u32, Instant>,
     last_leaves: Instant,
-    /// Whether party 1 has looked at it since it need not wait for everybody.
-    was_due: bool,
+    /// Octets of all rankings.
+    octets: usize,
+    /// At party 1: how many rankings are at both parties, and how many are awaited, which is to be counted if members went or others are
+    /// waited for; and when half of these were there.
+    matched: usize,
+    awaited: usize,
+    is_awaited_by_others: bool,
+    half_at: Option<Instant>,
+    /// Whether it waits for more than the allowance.
+    is_overdue: bool,
     /// When members were last told that it goes on, and what the engine had done by then.
     reported: Instant,
     progress: u64,
@@ -188,8 +216,6 @@ struct Running {
     rows: BTreeMap<u32, Vec<u8>>,
     /// First those over what changed just now.
     jobs: VecDeque<Job>,
-    /// How many have been done.
-    done: usize,
     demand: Demand,
     began: Instant,
 }
@@ -206,12 +232,17 @@ impl Round {
         let last_leaves = leaves.values().max().copied().unwrap_or(deadline).min(deadline);
         Self {
             seq,
-            groups,
             begin,
             deadline,
             leaves,
             last_leaves,
-            was_due: false,
+            octets: groups.iter().map(Group::octets).sum(),
+            matched: 0,
+            awaited: 0,
+            is_awaited_by_others: true,
+            half_at: None,
+            is_overdue: false,
+            groups,
             reported: begin,
             progress: 0,
             rows,
@@ -221,11 +252,15 @@ impl Round {
         }
     }
 
-    /// When it is the turn of its next evaluation, if it has one: the least first. Where rounds are crowded, the first ones end first.
-    pub(super) fn turn(&self, in_order: bool) -> Option<(bool, usize, u64)> {
-        let running = self.running.as_ref()?;
-        let live = running.jobs.front()?.live;
-        Some((!live, if live && !in_order { running.done } else { 0 }, self.seq))
+    /// Its next evaluation, if it has one: whether that can wait, and comparators that are there because of each announcer.
+    pub(super) fn next_job(&self) -> Option<(bool, &BTreeMap<u32, usize>)> {
+        let job = self.running.as_ref()?.jobs.front()?;
+        Some((!job.live, &job.load))
+    }
+
+    /// Octets of the rankings that it waits for, if its evaluation has not begun.
+    pub(super) fn octets_awaited(&self) -> usize {
+        if self.running.is_some() { 0 } else { self.octets }
     }
 
     /// What its next evaluation takes, if that is over prefixes that changed just now (`live`), or over ones that are evaluated again.
@@ -235,23 +270,20 @@ impl Round {
         Some(Demand::of(&engine.program(job.routes), lanes))
     }
 
-    /// Whether it has prefixes that are evaluated again, or may have.
+    /// Whether it has prefixes that are evaluated again, or may have. One that waits for more than the allowance keeps nobody from being
+    /// served.
     pub(super) fn is_background(&self) -> bool {
         match &self.running {
             Some(running) => running.jobs.back().is_some_and(|job| !job.live),
+            None if self.is_overdue => false,
             None => self.groups.iter().any(|group| group.live_multi < group.multi.len()),
         }
     }
 
-    /// Comparators, in all lanes, that are still to be evaluated because of what the slot announced, about.
+    /// Comparators, in all lanes, that wait for the engine because of what the slot announced.
     pub(super) fn comparators_of(&self, slot: u32) -> usize {
-        let of_group = |group: &Group| group.comparators_of.get(&slot).map_or(0, |of| of * group.members.len());
-        let all: usize = self.groups.iter().map(of_group).sum();
-        match &self.running {
-            // Evaluations are of about one size.
-            Some(running) => all * running.jobs.len() / (running.jobs.len() + running.done).max(1),
-            None => all,
-        }
+        let jobs = self.running.iter().flat_map(|running| &running.jobs);
+        jobs.filter_map(|job| job.load.get(&slot)).sum()
     }
 
     /// When its ticks went out.
@@ -259,41 +291,48 @@ impl Round {
         self.begin
     }
 
+    /// From when on a ranking is late by the allowance: when the last one left by its schedule, or half of them were there, if that is later.
+    /// What delays most of them is no single member's doing.
+    fn usual_time(&self) -> Option<Instant> {
+        self.half_at.map(|half| half.max(self.last_leaves))
+    }
+
     /// Until when all rankings are awaited.
-    fn awaits_all_until(&self, allowance: Duration) -> Instant {
-        (self.last_leaves + allowance).min(self.deadline)
+    fn awaits_all_until(&self, allowance: AllowanceFor) -> Instant {
+        let allowance = allowance.of_round(self.last_leaves.since(self.begin));
+        self.usual_time().map_or(self.deadline, |at| (at + allowance).min(self.deadline))
     }
 
     /// When party 1 looks at it whatever comes, if rankings are still awaited.
-    pub(super) fn looked_at(&self, allowance: Duration) -> Option<Instant> {
-        let next = if self.was_due { self.deadline } else { self.awaits_all_until(allowance) };
-        self.running.is_none().then_some(next)
+    pub(super) fn looked_at(&self, allowance: AllowanceFor) -> Option<Instant> {
+        self.running.is_none().then(|| self.awaits_all_until(allowance))
     }
 
-    /// Whether it begins: at party 1, once all rankings are there that are waited for; after the time for that, once half of them are: where
-    /// more are missing the parties' own link is late; and at the deadline.
-    pub(super) fn may_begin(&mut self, now: Instant, allowance: Duration, is_awaited: impl Fn(u32) -> bool) -> bool {
-        if now >= self.deadline {
-            return true;
+    /// Whether it begins: at party 1, once all rankings are there that are waited for; an allowance after they usually are; and at the
+    /// deadline.
+    pub(super) fn may_begin(
+        &mut self,
+        now: Instant,
+        allowance: AllowanceFor,
+        is_awaited: impl Fn(u32) -> bool,
+    ) -> bool {
+        if std::mem::take(&mut self.is_awaited_by_others) {
+            self.awaited = self.participants().filter(|slot| is_awaited(*slot)).count();
+        }
+        if self.half_at.is_none() && self.matched * 2 >= self.awaited {
+            self.half_at = Some(now);
         }
         let is_due = now >= self.awaits_all_until(allowance);
-        if !self.take_changed() && (!is_due || self.was_due) {
-            return false;
-        }
-        self.was_due = is_due;
-        let (mut awaited, mut there) = (0, 0);
-        for slot in self.participants().filter(|slot| is_awaited(*slot)) {
-            awaited += 1;
-            there += usize::from(self.is_matched(slot));
-        }
-        there == awaited || is_due && there * 2 >= awaited
+        self.is_overdue |= now >= self.last_leaves + allowance.of_round(self.last_leaves.since(self.begin));
+        is_due
+            || self.take_changed() && self.participants().filter(|slot| is_awaited(*slot)).all(|of| self.is_matched(of))
     }
 
     /// The time that the round has taken, but for what it waited beyond the schedule: how long rounds usually take is not for those to say
     /// who are late.
     pub(super) fn took(&self, now: Instant) -> Duration {
         let started = self.running.as_ref().map_or(now, |running| running.began);
-        now.since(self.begin).saturating_sub(started.since(self.last_leaves))
+        now.since(self.begin).saturating_sub(started.since(self.usual_time().unwrap_or(started)))
     }
 
     /// Whether it has something that changed just now.
@@ -301,14 +340,25 @@ impl Round {
         self.groups.iter().any(|group| group.live_multi > 0)
     }
 
+    fn note_ranked(&mut self, slot: u32, was_matched: bool) {
+        self.has_changed = true;
+        self.matched = self.matched + usize::from(self.is_matched(slot)) - usize::from(was_matched);
+    }
+
     fn is_matched(&self, slot: u32) -> bool {
         let own = self.rows.get(&slot).map(|(row, _)| row);
         own.is_some() && own == self.peer_rows.get(&slot)
     }
 
-    /// When the member's ranking left by the schedule, if it is at both parties.
+    /// When the member's ranking was to be there, but for the allowance, if it is at both parties.
     pub(super) fn matched(&self, slot: u32) -> Option<Instant> {
-        self.leaves.get(&slot).copied().filter(|_| self.is_matched(slot))
+        self.expected_at(slot).filter(|_| self.is_matched(slot))
+    }
+
+    fn expected_at(&self, slot: u32) -> Option<Instant> {
+        let leaves = *self.leaves.get(&slot)?;
+        // Until half of them are there, whatever comes is among the first.
+        Some(self.half_at.map_or(self.deadline, |half| half.max(leaves)))
     }
 
     /// Until when rankings are, or were, taken.
@@ -329,8 +379,9 @@ impl Round {
 
     /// Party 2 holds this ranking.
     pub(super) fn peer_ranked(&mut self, slot: u32, row: [u8; 16]) {
+        let was_matched = self.is_matched(slot);
         self.peer_rows.insert(slot, row);
-        self.has_changed = true;
+        self.note_ranked(slot, was_matched);
     }
 
     /// The rankings that both parties hold, by slot, and the participants without one.
@@ -372,7 +423,7 @@ impl Round {
     pub(super) fn leave(&mut self, slot: u32) {
         if self.running.is_none() {
             self.groups.iter_mut().for_each(|group| group.members.retain(|member| *member != slot));
-            self.has_changed = true;
+            self.note_changed();
         }
     }
 
@@ -403,19 +454,26 @@ impl Round {
                 let most = (comparators / ((routes - 1) * lanes)).max(1);
                 let part = |from: usize| from..(from + most).min(run.end);
                 let parts = run.clone().step_by(most).map(part);
-                jobs.extend(parts.map(|instances| Job { group: number, routes, instances, live }));
+                let job = |instances: Range<usize>| {
+                    let load = if live { group.load(instances.clone()) } else { BTreeMap::new() };
+                    Job { group: number, routes, instances, live, load }
+                };
+                jobs.extend(parts.map(job));
             }
         }
         // The results of one group stay in order.
         jobs.sort_by_key(|job| !job.live);
-        self.running = Some(Running { rows, jobs: jobs.into(), done: 0, demand: Demand::default(), began: now });
+        self.running = Some(Running { rows, jobs: jobs.into(), demand: Demand::default(), began: now });
         Ok(late)
     }
 
     /// What is left of the round for those whose rankings are not there.
     fn late_round(&mut self, late: &[u32], now: Instant) -> LateRound {
         let mut round = LateRound::new(self.begin, self.deadline, now);
-        for group in &self.groups {
+        let expected_at = |slot: &u32| (*slot, self.expected_at(*slot).unwrap_or(self.deadline));
+        let expected_at: BTreeMap<u32, Instant> = late.iter().map(expected_at).collect();
+        let Self { groups, rows, peer_rows, .. } = self;
+        for group in groups {
             let members: Vec<u32> = late.iter().copied().filter(|slot| group.members.contains(slot)).collect();
             if members.is_empty() {
                 continue;
@@ -423,9 +481,9 @@ impl Round {
             let unranked = group.unranked.iter().filter(|(_, slot)| members.contains(slot)).copied().collect();
             let rows = members.into_iter().map(|slot| LateRow {
                 slot,
-                leaves: self.leaves.get(&slot).copied().unwrap_or(self.last_leaves),
-                row: self.rows.remove(&slot),
-                peer_row: self.peer_rows.remove(&slot),
+                expected_at: expected_at[&slot],
+                row: rows.remove(&slot),
+                peer_row: peer_rows.remove(&slot),
             });
             round.add(LateGroup::new(group.multi.clone(), group.live_multi, unranked), rows.collect());
         }
@@ -451,7 +509,7 @@ impl Round {
             return Ranking::wrong_length(bytes.len(), expected);
         }
         self.rows.insert(slot, (row, bytes));
-        self.has_changed = true;
+        self.note_ranked(slot, false);
         Ranking::Counts
     }
 
@@ -462,7 +520,7 @@ impl Round {
 
     /// What others of its members do may let it begin.
     pub(super) fn note_changed(&mut self) {
-        self.has_changed = true;
+        (self.has_changed, self.is_awaited_by_others) = (true, true);
     }
 
     /// What all its evaluations so far took, once the last one is done.
@@ -511,7 +569,6 @@ impl Round {
     pub(super) fn job_done(&mut self, outputs: &BitRows) -> Option<Shares> {
         let running = self.running.as_mut()?;
         let job = running.jobs.pop_front()?;
-        running.done += 1;
         let members = &self.groups[job.group].members;
         let first = u32::try_from(job.instances.start).expect("a tick has few million instances");
         let share = |m: usize| (0..job.instances.len()).map(|i| result(outputs, i * members.len() + m)).collect();

@@ -1,8 +1,8 @@
 //! The open rounds of a party, and the engine that evaluates them.
 //!
 //! Several rounds are open at a time, and batches go on beside them. The engine does one thing after the other, and party 1 says
-//! what comes next: what changed just now before what is evaluated again, and among rounds the one of which the least was
-//! done, so that a round with many prefixes delays another by one evaluation and not by all of its own.
+//! what comes next: what changed just now before what is evaluated again and what is late, and of that what is there because of the
+//! announcer that has had the least of the engine.
 //!
 //! A round is opened when its batch is delivered, takes rankings until its evaluation begins, and goes once all of it is evaluated. All
 //! of it goes with the link to the peer party, whose session the engine is: nothing here outlives that, and nothing is durable.
@@ -13,6 +13,7 @@ use std::time::Duration;
 use wayleave_core::Instant;
 use wayleave_mpc::{BitRows, Demand};
 
+use super::allowance::AllowanceFor;
 use super::engine::{Engine, MAX_TARGET};
 use super::late::{LateRounds, LateShare};
 use super::round::{RankShare, Ranking, Round, Shares};
@@ -20,16 +21,15 @@ use super::supply::{SetupDone, SetupJob};
 use crate::frames::{EngineStream, LATE, MAX_LATE_ROUNDS};
 use crate::object::Handle;
 
-/// Rounds that are open at a time: our own limit. Beyond it no batch is made until one of them ends. With the usual tick and wait for
-/// rankings this is more than begin while the first one waits for a member that is silent.
-pub(super) const MAX_ROUNDS: usize = 32;
+/// Rounds that are evaluated at a time: our own limit. Beyond it no batch with a round is made until one of them ends.
+const MAX_ROUNDS: usize = 32;
+/// Octets of rankings for which rounds wait that have not begun: our own limit, of some tens of the largest batches. Otherwise these take no
+/// place that others need.
+const MAX_AWAITED: usize = 32 << 20;
 /// Of these, rounds with prefixes that are evaluated again: our own limit.
 const MAX_BACKGROUND: usize = 2;
 /// Evaluations of what changed just now that go before one that can wait: our own limit.
 const MAX_LIVE: u32 = 16;
-/// Of these each so-manieth is the first round's, however much of that was done: a round with several evaluations would otherwise wait
-/// for as long as new ones come.
-const FIRST_ROUND: u32 = 8;
 /// Evaluations that go before one for which correlations are made: our own limit. Then the engine waits for these.
 const MAX_OVERTAKEN: u32 = 64;
 /// Work that party 1 may name before it is begun here: the engine at party 1 is ahead by one evaluation at most.
@@ -57,6 +57,8 @@ pub(super) struct Rounds {
     ordered: VecDeque<u64>,
     /// How much the engine has done.
     progress: u64,
+    /// How much of the engine each announcer has had, at party 1.
+    shares: EngineShares,
     /// Evaluations of what changed just now since the last one that could wait, at party 1.
     live_in_a_row: u32,
     /// Evaluations that went before one for which correlations are made, at party 1.
@@ -65,6 +67,36 @@ pub(super) struct Rounds {
     refill_at: Instant,
     /// Whether a job of setup is out: at most one is, whatever becomes of the link.
     is_setup_out: bool,
+}
+
+/// How much of the engine each announcer has had. Who has had the least is next, so that whoever has much to be ranked delays others by one
+/// evaluation and not by all of its own. One evaluation is there because of several announcers: it has the turn of the one among them that
+/// has had the least, and each of them has had its part of it (start-time fair queueing).
+#[derive(Default)]
+struct EngineShares {
+    /// The start of the last evaluation: who comes anew has had as much.
+    clock: u64,
+    /// Comparators that each announcer has had, those in whose place others had theirs included.
+    had: BTreeMap<u32, u64>,
+}
+
+impl EngineShares {
+    /// When an evaluation has its turn: the least first.
+    fn start(&self, load: &BTreeMap<u32, usize>) -> u64 {
+        let of = |slot: &u32| self.had.get(slot).map_or(self.clock, |had| self.clock.max(*had));
+        load.keys().map(of).min().unwrap_or(self.clock)
+    }
+
+    /// It has its turn.
+    fn serve(&mut self, load: &BTreeMap<u32, usize>) {
+        self.clock = self.start(load);
+        for (slot, comparators) in load {
+            let had = self.had.entry(*slot).or_default();
+            *had = self.clock.max(*had) + *comparators as u64;
+        }
+        // The others have had no more than whoever comes anew.
+        self.had.retain(|_, had| *had > self.clock);
+    }
 }
 
 // The rounds.
@@ -78,6 +110,7 @@ impl Rounds {
             work: None,
             ordered: VecDeque::new(),
             progress: 0,
+            shares: EngineShares::default(),
             live_in_a_row: 0,
             overtaken: 0,
             refill_at: now,
@@ -112,7 +145,8 @@ impl Rounds {
 
     /// Whether a round more may be open.
     pub(super) fn has_place(&self) -> bool {
-        self.open.len() < MAX_ROUNDS
+        let running = self.open.values().filter(|round| round.is_running()).count();
+        running < MAX_ROUNDS && self.open.values().map(Round::octets_awaited).sum::<usize>() < MAX_AWAITED
     }
 
     /// Whether more may be evaluated again, beside what changes: as much as waits is enough to keep the parties busy.
@@ -120,7 +154,7 @@ impl Rounds {
         self.open.values().filter(|round| round.is_background()).count() < MAX_BACKGROUND
     }
 
-    /// Comparators of open rounds that are there because of what a slot announced, or of what it announces no more.
+    /// Comparators that wait for the engine because of what a slot announced, or of what it announces no more.
     pub(super) fn comparators_of(&self, slot: u32) -> usize {
         self.open.values().map(|round| round.comparators_of(slot)).sum()
     }
@@ -144,7 +178,7 @@ impl Rounds {
         }
     }
 
-    /// When a ranking left by the schedule, and whether its round began without it, if it is at both parties.
+    /// When a ranking was to be there, but for the allowance, and whether its round began without it, if it is at both parties.
     pub(super) fn matched(&self, seq: u64, slot: u32) -> Option<(Instant, bool)> {
         match self.open.get(&seq).filter(|round| !round.is_running()) {
             Some(round) => Some((round.matched(slot)?, false)),
@@ -168,7 +202,7 @@ impl Rounds {
     pub(super) fn next_to_start(
         &mut self,
         now: Instant,
-        allowance: Duration,
+        allowance: AllowanceFor,
         is_awaited: impl Fn(u32, Instant) -> bool,
     ) -> Option<u64> {
         for (seq, round) in self.open.iter_mut().filter(|(_, round)| !round.is_running()) {
@@ -353,14 +387,19 @@ impl Rounds {
     pub(super) fn choose(&mut self, exporting: Option<u64>) -> Option<u64> {
         // What is delivered goes before what is chosen.
         let seq = exporting.or_else(|| {
-            let is_first = self.live_in_a_row % FIRST_ROUND == FIRST_ROUND - 1;
-            let in_order = is_first || self.open.len() > MAX_ROUNDS / 2;
-            // Late rankings have the share of the engine that is for what can wait.
-            let late = || self.late.has_job().then_some((true, 0, LATE));
-            let turns = || self.open.values().filter_map(|round| round.turn(in_order)).chain(late());
-            // What can wait is not put off for ever, however much changes.
-            let owed = turns().filter(|(can_wait, ..)| *can_wait && self.live_in_a_row >= MAX_LIVE).min();
-            let next = owed.or_else(|| turns().min()).map(|(.., seq)| seq);
+            // What can wait is not put off for ever, however much changes; late rankings have a part of its share of the engine.
+            let can_wait = || {
+                let first = self.open.iter().find(|(_, round)| round.next_job().is_some_and(|(can_wait, _)| can_wait));
+                self.late.has_job().then_some(LATE).or(first.map(|(seq, _)| *seq))
+            };
+            let live = || {
+                let jobs = self.open.iter().filter_map(|(seq, round)| Some((*seq, round.next_job()?)));
+                let live =
+                    jobs.filter(|(_, (can_wait, _))| !can_wait).map(|(seq, (_, load))| (self.shares.start(load), seq));
+                live.min().map(|(_, seq)| seq)
+            };
+            let owed = if self.live_in_a_row >= MAX_LIVE { can_wait() } else { None };
+            let next = owed.or_else(live).or_else(can_wait);
             next.and_then(|next| self.supplied(next))
         });
         let is_owed = self.live_in_a_row >= MAX_LIVE;
@@ -382,6 +421,12 @@ impl Rounds {
         engine.keep_spare(&Demand::default());
         let seq = seq?;
         self.live_in_a_row = if is_later { 0 } else { self.live_in_a_row.saturating_add(1) };
+        if let Some((false, load)) = self.open.get(&seq).and_then(Round::next_job) {
+            self.shares.serve(load);
+        }
+        if !self.open.values().any(Round::is_running) {
+            self.shares = EngineShares::default();
+        }
         Some(seq)
     }
 
@@ -444,5 +489,44 @@ impl Rounds {
         let program = engine.program(engine.widest);
         let lane = Demand::of(&program, 1);
         engine.keep(&(lane * (rankers * READY_PREFIXES).min(MAX_TARGET / lane.total().max(1))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(of: &[(u32, usize)]) -> BTreeMap<u32, usize> {
+        of.iter().copied().collect()
+    }
+
+    #[test]
+    fn announcers_have_equal_parts_of_the_engine_whatever_they_bring() {
+        let mut shares = EngineShares::default();
+        // One has large evaluations, always; another has small ones, always; a third comes now and then.
+        let (large, small) = (load(&[(1, 16_000)]), load(&[(2, 1_000)]));
+        let mut served = [0, 0];
+        for turn in 0..1_000 {
+            if turn % 50 == 49 {
+                let third = load(&[(3, 100)]);
+                assert!(shares.start(&third) <= shares.start(&large).min(shares.start(&small)), "it waits for nobody");
+                shares.serve(&third);
+            }
+            let is_large = shares.start(&large) < shares.start(&small);
+            let of = if is_large { &large } else { &small };
+            served[usize::from(!is_large)] += of.values().sum::<usize>();
+            shares.serve(of);
+        }
+        assert!(served[0].abs_diff(served[1]) <= 16_000, "{served:?}");
+    }
+
+    #[test]
+    fn an_evaluation_has_the_turn_of_the_announcer_that_has_had_the_least() {
+        let mut shares = EngineShares::default();
+        shares.serve(&load(&[(1, 5_000)]));
+        let both = load(&[(1, 5_000), (2, 10)]);
+        assert!(shares.start(&both) < shares.start(&load(&[(1, 1)])));
+        shares.serve(&both);
+        assert!(shares.start(&load(&[(2, 1)])) < shares.start(&load(&[(1, 1)])));
     }
 }

@@ -933,6 +933,10 @@ impl Sequencer {
         party.links.note_heard(now);
         for (slot, _) in &rows {
             party.links.note_in_time(*slot);
+            if self.late.is_owed(*slot) {
+                // As after a probation: its own order decided where it was late.
+                self.comparisons.request(*slot);
+            }
             if self.punctuality.in_time(*slot, now) {
                 self.probation_ended(party, *slot);
             }
@@ -951,9 +955,9 @@ impl Sequencer {
 
     /// A ranking is at both parties, perhaps.
     fn ranked(&mut self, party: &mut State, seq: u64, slot: u32) {
-        let Some((leaves, is_late)) = party.rounds.matched(seq, slot) else { return };
+        let Some((expected_at, is_late)) = party.rounds.matched(seq, slot) else { return };
         let now = party.now();
-        self.allowance.note(slot, now.since(leaves), now);
+        self.allowance.note(slot, now.since(expected_at), now);
         if !is_late {
             return;
         }
@@ -965,11 +969,19 @@ impl Sequencer {
             self.late.queue.push_back((seq, slot));
             return;
         }
+        party.links.note_overspent(slot, now);
         if self.late.note_spent(slot, now) {
-            party.links.note_overspent(slot, now);
             party.event(PartyEvent::LateRankings { slot });
         }
-        refuse_late(party, (seq, slot), Miss::Budget);
+        self.refuse_late(party, (seq, slot), Miss::Budget);
+    }
+
+    /// A late ranking is not evaluated: its member's own order decides, until the member is in time again.
+    fn refuse_late(&mut self, party: &mut State, (seq, slot): (u64, u32), why: Miss) {
+        party.rounds.late.drop_member(seq, slot);
+        party.env.counters.late_refused += 1;
+        self.late.owe(slot);
+        party.send_to_member(slot, &ToMember::Missed { seq, why });
     }
 
     /// Has late rankings evaluated, and ends the rounds of which none is awaited any more.
@@ -1014,7 +1026,7 @@ impl Sequencer {
         while is_over(party) && seqs.len() > 1 {
             let Some(seq) = seqs.pop_front() else { break };
             let slots: Vec<u32> = party.rounds.late.get(seq).into_iter().flat_map(LateRound::slots).collect();
-            slots.into_iter().for_each(|slot| refuse_late(party, (seq, slot), Miss::Share));
+            slots.into_iter().for_each(|slot| self.refuse_late(party, (seq, slot), Miss::Share));
         }
         for seq in seqs {
             let Some(round) = party.rounds.late.get(seq).filter(|round| now >= round.deadline) else { continue };
@@ -1027,7 +1039,7 @@ impl Sequencer {
                 continue;
             };
             let slots: Vec<u32> = round.slots().collect();
-            slots.into_iter().for_each(|slot| refuse_late(party, (seq, slot), Miss::Share));
+            slots.into_iter().for_each(|slot| self.refuse_late(party, (seq, slot), Miss::Share));
         }
     }
 
@@ -1168,7 +1180,7 @@ impl Sequencer {
                 self.peer_lacks.clear();
                 self.expiring.clear();
                 self.paid.clear();
-                self.late.queue.clear();
+                self.late.end_session();
                 self.doubts_stores = false;
                 self.excused =
                     party.membership.set().iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
@@ -1497,7 +1509,7 @@ impl Role for Sequencer {
         RoleStatus {
             on_probation: self.punctuality.on_probation().collect(),
             late: self.late.late(party.now()),
-            rank_allowance: self.allowance.get(),
+            rank_allowance: self.allowance.get().of_round(party.batches.tick()),
             waiting: self.waiting.clone(),
             behind: self.paused.iter().copied().collect(),
             deferred: self.deferred.iter().copied().collect(),
@@ -1510,13 +1522,6 @@ struct Paid {
     is_excused: bool,
     turns: Option<Turns>,
     choices: Option<Turns>,
-}
-
-/// A late ranking is not evaluated: its member's own order decides.
-fn refuse_late(party: &mut State, (seq, slot): (u64, u32), why: Miss) {
-    party.rounds.late.drop_member(seq, slot);
-    party.env.counters.late_refused += 1;
-    party.send_to_member(slot, &ToMember::Missed { seq, why });
 }
 
 /// A round that was to begin, or began, without a ranking.

@@ -243,6 +243,7 @@ fn state_of(status: &Value, slot: u32) -> &'static str {
         ("behind", "behind"),
         ("deferred", "deferred"),
         ("on_probation", "on probation"),
+        ("late", "ranks late"),
         ("synchronising", "synchronising"),
         ("waiting", "waits to synchronise"),
         ("members", CONNECTED),
