@@ -238,7 +238,11 @@ fn who_is_late_for_more_than_its_budget_has_its_own_order_and_is_told_so(export:
     let status = status(&exchange.sim);
     assert_eq!((status.over_budget, status.late), (vec![LATE], vec![LATE]));
     assert_eq!(status.counters.late_refused, told as u64);
-    assert!(status.counters.late_rankings <= 12, "what it had at once, and a second: {}", status.counters.late_rankings);
+    assert!(
+        status.counters.late_rankings <= 12,
+        "what it had at once, and a second: {}",
+        status.counters.late_rankings
+    );
     assert!(exchange.sim.closed.is_empty(), "it keeps its links");
 }
 

@@ -94,15 +94,29 @@ impl LateRound {
         }
     }
 
-    /// The members whose rankings are not at both parties, and whether they are at each.
-    pub(super) fn absent(&self) -> Vec<(u32, [bool; 2])> {
-        let absent = self.members.iter().filter(|(_, member)| !member.is_matched());
-        absent.map(|(slot, member)| (*slot, [member.row.is_some(), member.peer_row.is_some()])).collect()
+    /// The members whose rankings are not at both parties.
+    pub(super) fn absent(&self) -> Vec<u32> {
+        self.members.iter().filter(|(_, member)| !member.is_matched()).map(|(slot, _)| *slot).collect()
+    }
+
+    /// The member's ranking, if it is awaited and is not at both parties.
+    fn missing(&self, slot: u32) -> Option<MissingRanking> {
+        let member = self.members.get(&slot).filter(|member| !member.is_matched())?;
+        let is_at = [member.row.is_some(), member.peer_row.is_some()];
+        Some(MissingRanking { begin: self.begin, deadline: self.deadline, is_at })
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
         self.members.keys().copied()
     }
+}
+
+/// A ranking that was not there when its round was to begin, or until the deadline.
+pub(super) struct MissingRanking {
+    pub begin: Instant,
+    pub deadline: Instant,
+    /// Whether party 1, and party 2, have it.
+    pub is_at: [bool; 2],
 }
 
 /// What there is of a member's ranking when its round begins without it.
@@ -208,6 +222,16 @@ impl LateRounds {
     pub(super) fn cost(&self, seq: u64, slot: u32) -> Option<((usize, usize), [u8; 16])> {
         let member = self.rounds.get(&seq)?.members.get(&slot)?;
         Some((member.group.comparators(), member.row.as_ref()?.0))
+    }
+
+    /// The member's late ranking of a batch, if it is awaited and is not at both parties.
+    pub(super) fn missing(&self, seq: u64, slot: u32) -> Option<MissingRanking> {
+        self.rounds.get(&seq)?.missing(slot)
+    }
+
+    /// All of these of the member, with their batches.
+    pub(super) fn absent_of(&self, slot: u32) -> Vec<(u64, MissingRanking)> {
+        self.rounds.iter().filter_map(|(seq, round)| Some((*seq, round.missing(slot)?))).collect()
     }
 
     /// Nobody awaits the member's ranking of this batch any more.

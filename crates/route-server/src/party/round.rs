@@ -324,8 +324,12 @@ impl Round {
         }
         let is_due = now >= self.awaits_all_until(allowance);
         self.is_overdue |= now >= self.last_leaves + allowance.of_round(self.last_leaves.since(self.begin));
+        // Where nobody is waited for those who are there at the usual time take part, and the others are told once they have their ticks.
+        let is_for_others = self.awaited == 0 && self.participants().next().is_some();
         is_due
-            || self.take_changed() && self.participants().filter(|slot| is_awaited(*slot)).all(|of| self.is_matched(of))
+            || self.take_changed()
+                && !is_for_others
+                && self.participants().filter(|slot| is_awaited(*slot)).all(|of| self.is_matched(of))
     }
 
     /// The time that the round has taken, but for what it waited beyond the schedule: how long rounds usually take is not for those to say

@@ -20,7 +20,7 @@ use super::budget::{Turns, octets_stored, prefixes_allowed};
 use super::compare::Comparisons;
 use super::engine::Engine;
 use super::lack::Lack;
-use super::late::{LateRound, waits_until};
+use super::late::{LateRound, MissingRanking, waits_until};
 use super::late_order::{self, LateOrder};
 use super::links::Departure;
 use super::objects::PendingObject;
@@ -879,7 +879,7 @@ impl Sequencer {
     }
 
     /// The member's ranking was not at both parties when the evaluation began.
-    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), round: &Late) {
+    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), round: &MissingRanking) {
         self.allowance.note(slot, party.env.config.rank_wait, party.now());
         // Rounds are open beside each other: what is not there while one deadline passes is one lapse.
         let is_same = party.links.note_missed(slot, round.begin, party.env.now());
@@ -905,6 +905,13 @@ impl Sequencer {
             }
             Missed::OnProbation => {}
         }
+        if !is_same && missed != Missed::OnProbation {
+            // What else is not there of rounds that began by now is the same lapse: the member is told at once.
+            for (seq, late) in party.rounds.late.absent_of(slot) {
+                party.rounds.late.drop_member(seq, slot);
+                self.missed_ranking(party, (seq, slot), &late);
+            }
+        }
     }
 
     /// The next round to start.
@@ -920,11 +927,13 @@ impl Sequencer {
         let (rows, missed) = round.matched_rankings();
         let (begin, deadline, now) = (round.begin(), round.deadline(), party.now());
         // Those for whom nobody waits have their own orders decide at once.
-        let is_over = |slot: u32| now >= deadline || self.punctuality.is_on_probation(slot);
+        let is_over = |slot: u32| {
+            now >= deadline || self.punctuality.is_on_probation(slot) || party.links.is_late_since(slot, begin)
+        };
         let (missed, mut late): (Vec<u32>, Vec<u32>) = missed.into_iter().partition(|slot| is_over(*slot));
         late.sort_unstable();
-        let missing = |slot: u32| (slot, Late { begin, deadline, is_at: round.is_at(slot) });
-        let missed: Vec<(u32, Late)> = missed.into_iter().map(missing).collect();
+        let missing = |slot: u32| (slot, MissingRanking { begin, deadline, is_at: round.is_at(slot) });
+        let missed: Vec<(u32, MissingRanking)> = missed.into_iter().map(missing).collect();
         // Before party 2 is told to evaluate: with rankings that do not fit nothing is evaluated anywhere.
         if let Err(what) = party.rounds.start(seq, (&rows, &late), now) {
             party.close_peer(what);
@@ -1030,10 +1039,11 @@ impl Sequencer {
         }
         for seq in seqs {
             let Some(round) = party.rounds.late.get(seq).filter(|round| now >= round.deadline) else { continue };
-            let (begin, deadline) = (round.begin, round.deadline);
-            for (slot, is_at) in round.absent() {
+            for slot in round.absent() {
+                // Unless it went with another one.
+                let Some(missing) = party.rounds.late.missing(seq, slot) else { continue };
                 party.rounds.late.drop_member(seq, slot);
-                self.missed_ranking(party, (seq, slot), &Late { begin, deadline, is_at });
+                self.missed_ranking(party, (seq, slot), &missing);
             }
             let Some(round) = party.rounds.late.get(seq).filter(|round| now >= waits_until(round, wait)) else {
                 continue;
@@ -1522,13 +1532,6 @@ struct Paid {
     is_excused: bool,
     turns: Option<Turns>,
     choices: Option<Turns>,
-}
-
-/// A round that was to begin, or began, without a ranking.
-struct Late {
-    begin: Instant,
-    deadline: Instant,
-    is_at: [bool; 2],
 }
 
 /// What changes when a round ends, or goes on, or a batch is made: what waited for that is looked at again.
