@@ -112,7 +112,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    const BUDGET: Budget = Budget { objects: 100, octets: 1_000_000, syncs: 360, choices: 360 };
+    const BUDGET: Budget = Budget { objects: 100, octets: 1_000_000, syncs: 360, choices: 360, late: 1_000 };
 
     fn ms(ms: u64) -> Instant {
         Instant(1_000_000_000 + ms * 1_000_000)

@@ -124,7 +124,7 @@ mod tests {
             (3, _) => Some((TOGETHER * 2, [3; 16])),
             _ => Some((TOGETHER / 2, [1; 16])),
         };
-        let mut taken = |order: &mut LateOrder| order.take(cost).iter().map(|row| row.0).collect::<Vec<_>>();
+        let taken = |order: &mut LateOrder| order.take(cost).iter().map(|row| row.0).collect::<Vec<_>>();
         assert_eq!([taken(&mut order), taken(&mut order), taken(&mut order)], [vec![1, 2], vec![3], vec![4]]);
     }
 }

@@ -32,7 +32,8 @@ use super::state::State;
 use super::{PartyEvent, engine, lack};
 use crate::directory::{Directory, Succession};
 use crate::frames::{
-    BudgetLeft, InventoryRow, LostObject, MAX_SLICE, Miss, PartyFrame, Refusal, ReplacedPrefix, SessionId, Step, ToMember,
+    BudgetLeft, InventoryRow, LostObject, MAX_SLICE, Miss, PartyFrame, Refusal, ReplacedPrefix, SessionId, Step,
+    ToMember,
 };
 use crate::leaps::{Heard, is_leap};
 use crate::object::Kind;

@@ -13,8 +13,8 @@ use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::digests::{BucketSet, Roots, Through};
 use wayleave_route_server::frames::{
-    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, LostObject, Miss, OwnObject, PartyFrame, Refusal, Rejection,
-    Slice, SliceContent, Step, Tick, ToMember,
+    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, LostObject, Miss, OwnObject, PartyFrame,
+    Refusal, Rejection, Slice, SliceContent, Step, Tick, ToMember,
 };
 use wayleave_route_server::object::{Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::versions::{VERSIONS, Versions};
@@ -223,7 +223,8 @@ fn between() -> Vec<PartyFrame> {
     let row = InventoryRow { slot: 3, version: 6, digest: [30; 32], width: 16, dead: vec![0, 2] };
     let differ = vec![(3, 6, 16, vec![1, 2])];
     let prefixes = vec![(1, nlri(0, "198.51.100.0/24"))];
-    let lost = LostObject { slot: 3, version: 5, handle: Handle([39; 32]), from: 0, since: 1_700_000_000_000_000, prefixes };
+    let lost =
+        LostObject { slot: 3, version: 5, handle: Handle([39; 32]), from: 0, since: 1_700_000_000_000_000, prefixes };
     vec![
         PartyFrame::Hello {
             versions: VERSIONS,
