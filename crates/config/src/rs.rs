@@ -59,6 +59,9 @@ pub struct PartySection {
     /// How long party 1 waits for a member's ranking beyond the tick.
     #[serde(default = "default_rank_wait")]
     pub rank_wait_ms: Spanned<u64>,
+    /// How much later than by the schedule a ranking may come before party 1 begins a round without it; by default as members' links
+    /// answer.
+    pub rank_allowance_ms: Option<Spanned<u64>>,
     /// Who multiplies export policies and route keys; the same at both parties.
     #[serde(default)]
     pub export: Export,
@@ -110,17 +113,20 @@ pub struct BudgetSection {
     pub resyncs_per_hour: Spanned<u64>,
     /// How often Select-Best chooses for it among those.
     pub choices_per_hour: Spanned<u64>,
+    /// Comparisons that are evaluated for it although its ranking came late.
+    pub late_per_second: Spanned<u64>,
 }
 
 impl Default for BudgetSection {
     fn default() -> Self {
-        let Budget { objects, octets, syncs, choices } = Budget::default();
+        let Budget { objects, octets, syncs, choices, late } = Budget::default();
         let spanned = |number: u32| Spanned::new(0..0, u64::from(number));
         Self {
             objects_per_second: spanned(objects),
             kib_per_second: spanned(octets / 1024),
             resyncs_per_hour: spanned(syncs),
             choices_per_hour: spanned(choices),
+            late_per_second: spanned(late),
         }
     }
 }
@@ -131,7 +137,8 @@ impl BudgetSection {
         let octets = range(&self.kib_per_second, 64, 2_000_000, "KiB a second");
         let syncs = range(&self.resyncs_per_hour, 1, 1_000_000, "times an hour");
         let choices = range(&self.choices_per_hour, 1, 1_000_000, "times an hour");
-        [objects, octets, syncs, choices].into_iter().flatten()
+        let late = range(&self.late_per_second, 1, 1_000_000, "comparisons a second");
+        [objects, octets, syncs, choices, late].into_iter().flatten()
     }
 
     /// `faults` has checked every number.
@@ -142,6 +149,7 @@ impl BudgetSection {
             octets: number(&self.kib_per_second).saturating_mul(1024),
             syncs: number(&self.resyncs_per_hour),
             choices: number(&self.choices_per_hour),
+            late: number(&self.late_per_second),
         }
     }
 }
@@ -245,6 +253,13 @@ impl RsConfig {
         faults.extend(range(&party.tick_ms, 0, 60_000, "milliseconds"));
         faults.extend(range(&party.stale_secs, 1, 86_400, "seconds"));
         faults.extend(range(&party.rank_wait_ms, 1, 60_000, "milliseconds"));
+        if let Some(allowance) = &party.rank_allowance_ms {
+            faults.extend(range(allowance, 1, *party.rank_wait_ms.get_ref(), "milliseconds").map(|fault| {
+                fault.help(
+                    "rankings are taken for rank_wait_ms, and those that come after the allowance are evaluated later",
+                )
+            }));
+        }
         let shortest = if party.lab { 0 } else { SHORTEST_EPOCH };
         faults.extend(range(&party.epoch_secs, shortest, 31_536_000, "seconds").map(|fault| {
             fault.help("members learn more of a recommendation that changes often; a laboratory with `lab = true` may")
@@ -493,6 +508,7 @@ impl RsConfig {
             tick: Duration::from_millis(*party.tick_ms.get_ref()),
             stale: Duration::from_secs(*party.stale_secs.get_ref()),
             rank_wait: Duration::from_millis(*party.rank_wait_ms.get_ref()),
+            rank_allowance: party.rank_allowance_ms.as_ref().map(|ms| Duration::from_millis(*ms.get_ref())),
             match_wait: Duration::from_secs(2),
             export: match party.export {
                 Export::Direct => ExportMode::Direct,
@@ -786,8 +802,11 @@ pub fn template_with(values: &PartyValues<'_>) -> String {
          #tick_ms = 50\n\
          # How long routes of a member that is away are kept, in seconds.\n\
          #stale_secs = 120\n\
-         # How long to wait for a member's ranking beyond the tick, in milliseconds.\n\
+         # How long a member's ranking is taken beyond the tick, in milliseconds.\n\
          #rank_wait_ms = 1000\n\
+         # How much later than by its schedule a ranking may come before a round begins without it, in milliseconds; by default as\n\
+         # members' links answer. Only party 1's value is used.\n\
+         #rank_allowance_ms = 20\n\
          # Who multiplies export policies and route keys, the same at both parties: \"direct\", the announcer, or \"mpc\", the\n\
          # parties: announcers then send some hundred octets an object in place of 16 for each member.\n\
          #export = \"direct\"\n\

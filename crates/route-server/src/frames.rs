@@ -38,6 +38,11 @@ const CANDIDATE: usize = 34;
 pub const MAX_SLICE: u32 = 4096;
 /// Names of what a member holds in one frame: our own limit, of a third of a megabyte.
 pub const MAX_NAMES: usize = 1 << 15;
+/// In the place of a batch's number, which is never zero: the evaluation of late rankings.
+pub const LATE: Seq = 0;
+/// Late rankings that are evaluated together, and batches of which there may be some: our own limits.
+pub const MAX_LATE_ROWS: usize = 4096;
+pub const MAX_LATE_ROUNDS: usize = 512;
 const MAX_NAME: usize = 128;
 const MAX_LIST: usize = 4 << 20;
 /// Names of one slice: those of one frame, twice.
@@ -292,9 +297,10 @@ wayleave_core::wire! {
         9 = Progress {
             seq: Seq,
         },
-        /// From party 1: the ranking of this batch was not at both parties in time. The member's own order decides.
+        /// From party 1: the ranking of this batch does not count. The member's own order decides.
         8 = Missed {
             seq: Seq,
+            why: Miss,
         },
         /// Answers a [`FromMember::Hello`] that is not taken; the party then closes the link.
         7 = Rejected {
@@ -417,6 +423,19 @@ wayleave_core::wire! {
         7 = Format {
             ours: u16,
         },
+    }
+
+    /// Why a ranking does not count.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+    pub enum Miss: "the reason of a missed ranking" {
+        #[error("it was not at both parties in time")]
+        1 = Absent,
+        #[error("rankings of the member were late before, and are not waited for")]
+        2 = Probation,
+        #[error("it came late, and the member's budget for late rankings is spent")]
+        3 = Budget,
+        #[error("it came late, and the parties had no time for it")]
+        4 = Share,
     }
 
     /// Why an object was not taken.
@@ -656,14 +675,23 @@ wayleave_core::wire! {
             /// The ranking's id.
             row: [u8; 16],
         },
-        /// Party 1 starts the rounds of a batch with these rankings.
+        /// Party 1 starts the round of a batch with these rankings.
         12 = Evaluate {
             seq: Seq,
             /// (slot, ranking's id), ascending.
             rows: Vec<(u32, [u8; 16])> as List32<MAX_SLOTS>,
+            /// Slots, ascending, whose rankings are not at both parties: they may be evaluated later, with [`Self::Late`].
+            late: Vec<u32> as List32<MAX_SLOTS>,
         },
-        /// Party 1 has begun the next evaluation of this batch: the next part of its round, or of Export-All. The order of these frames is
-        /// that of the engine's work.
+        /// Party 1 has these late rankings evaluated together, and those of some batches not any more.
+        23 = Late {
+            /// (batch, slot, ranking's id).
+            rows: Vec<(Seq, u32, [u8; 16])> as List32<MAX_LATE_ROWS>,
+            /// Batches of which no late ranking that is not named by now will be.
+            ended: Vec<Seq> as List32<MAX_LATE_ROUNDS>,
+        },
+        /// Party 1 has begun the next evaluation of this batch: the next part of its round, or of Export-All; or, with [`LATE`], of late
+        /// rankings. The order of these frames is that of the engine's work.
         19 = Next {
             seq: Seq,
         },

@@ -106,6 +106,8 @@ pub struct Setup {
     pub max_blob: u32,
     /// What each member may cost the parties.
     pub budget: Budget,
+    /// How much later than by the schedule rankings may come; by default as links answer.
+    pub rank_allowance: Option<Duration>,
     /// How long a recommendation counts at least.
     pub epoch: Duration,
     /// Keys of parties and operators, as every process is configured with them.
@@ -130,6 +132,7 @@ impl Default for Setup {
             export: ExportMode::Direct,
             max_blob: MAX_BLOB_DEFAULT,
             budget: Budget::default(),
+            rank_allowance: None,
             epoch: Duration::ZERO,
             keys: Vec::new(),
             sinks: BTreeSet::new(),
@@ -332,6 +335,7 @@ impl Sim {
                     tick: self.setup.tick,
                     stale: self.setup.stale,
                     rank_wait: Duration::from_secs(1),
+                    rank_allowance: self.setup.rank_allowance,
                     match_wait: Duration::from_secs(2),
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
                     max_blob: self.setup.max_blob,

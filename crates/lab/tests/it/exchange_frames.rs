@@ -409,7 +409,7 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
         ("a rejection of nothing", PartyFrame::Reject { seq: 7, missing: vec![(1, 1)] }.encode()),
         ("a batch of the past", PartyFrame::Propose { seq: 0, steps: vec![] }.encode()),
         ("the highest batch", PartyFrame::Propose { seq: u64::MAX, steps: vec![] }.encode()),
-        ("an evaluation of nothing", PartyFrame::Evaluate { seq: 7, rows: vec![(0, [0; 16])] }.encode()),
+        ("an evaluation of nothing", PartyFrame::Evaluate { seq: 7, rows: vec![(0, [0; 16])], late: vec![] }.encode()),
         ("an engine message of step 2^64 - 1", engine(EngineStream::Evaluation, u64::MAX)),
         ("a setup message of step 2^64 - 1", engine(EngineStream::Setup, u64::MAX)),
         ("a refill of 2^64 - 1", refill(vec![(1, u64::MAX)])),

@@ -539,7 +539,10 @@ fn be_slow(export: ExportMode, hides: fn(u32) -> bool) -> (Sim, Vec<Shape>, usiz
     let budget = Budget { objects: 1_000_000, octets: 1 << 30, ..Budget::default() };
     let (tick, costs) = (Duration::from_millis(200), Some(Costs::default()));
     let members = SLOW as usize + 1;
-    let mut sim = Sim::new(Setup { members, tick, seed: 49, export, costs, sinks, budget, ..Setup::default() });
+    // The sinks rank at once. What a slice makes later is less than this.
+    let rank_allowance = Some(Duration::from_millis(100));
+    let setup = Setup { members, tick, seed: 49, export, costs, sinks, budget, rank_allowance, ..Setup::default() };
+    let mut sim = Sim::new(setup);
     rest(&mut sim);
     for slot in 0..ANNOUNCERS {
         announce_some(&mut sim, slot, 0..UPDATES, &[64500, 64501], hides);
@@ -641,9 +644,9 @@ fn a_slow_members_rankings_and_parts_of_results_say_nothing_of_what_was_opened(e
 /// The member whose links are slow.
 const LATE: u32 = 5;
 
-/// What is seen of a member whose rankings come too late, which goes on probation and comes back from it. `None` if two handles shared a
-/// bucket.
-fn be_late(export: ExportMode, branch: u64, hides: fn(u32) -> bool) -> Option<(Sim, Vec<Shape>)> {
+/// What is seen of a member whose rankings come later by `by`: after two seconds it goes on probation and comes back from it. `None` if two
+/// handles shared a bucket.
+fn be_late(export: ExportMode, by: Duration, branch: u64, hides: fn(u32) -> bool) -> Option<(Sim, Vec<Shape>)> {
     let (tick, costs) = (Duration::from_millis(50), Some(Costs::default()));
     let mut sim = Sim::new(Setup { members: 6, tick, seed: 50, export, costs, ..Setup::default() });
     sim.diverge(branch);
@@ -667,7 +670,7 @@ fn be_late(export: ExportMode, branch: u64, hides: fn(u32) -> bool) -> Option<(S
     sim.forget_events();
     sim.recording = Some(Vec::new());
     for number in 12..30 {
-        let delay = if number < 18 { Duration::from_secs(2) } else { Wire::LAN.delay };
+        let delay = if number < 18 { by } else { Wire::LAN.delay };
         for party in PARTIES {
             let wires = &mut sim.costs().expect("it has costs").wires;
             wires.insert((party, Node::Member(LATE)), Wire { delay, ..Wire::LAN });
@@ -683,7 +686,8 @@ fn be_late(export: ExportMode, branch: u64, hides: fn(u32) -> bool) -> Option<(S
 
 in_both_modes!(missed_rankings_and_probation_say_nothing_of_what_was_opened);
 fn missed_rankings_and_probation_say_nothing_of_what_was_opened(export: ExportMode) {
-    let play = |hides| (0..MOST_BRANCHES).find_map(|branch| be_late(export, branch, hides)).expect("most runs do");
+    let by = Duration::from_secs(2);
+    let play = |hides| (0..MOST_BRANCHES).find_map(|branch| be_late(export, by, branch, hides)).expect("most runs do");
     let (all, shapes) = play(|_| false);
     let begins = |of: bool| {
         let event = (PARTIES[0], PartyEvent::Probation { slot: LATE, begins: of });
@@ -696,6 +700,24 @@ fn missed_rankings_and_probation_say_nothing_of_what_was_opened(export: ExportMo
         let (sim, shapes) = play(hides);
         assert_same_links(&plain, &of_links(&shapes));
         assert_eq!(all.party_events, sim.party_events);
+        opened.insert(sim.tables[&LATE].len());
+    }
+    assert_eq!(opened.len(), 3, "{opened:?}");
+}
+
+in_both_modes!(late_rankings_and_their_results_say_nothing_of_what_was_opened);
+fn late_rankings_and_their_results_say_nothing_of_what_was_opened(export: ExportMode) {
+    let by = Duration::from_millis(300);
+    let play = |hides| (0..MOST_BRANCHES).find_map(|branch| be_late(export, by, branch, hides)).expect("most runs do");
+    let (all, shapes) = play(|_| false);
+    let counted = |sim: &Sim| sim.party(PARTIES[0]).expect("it runs").counters().late_rankings;
+    assert!(counted(&all) >= 6, "{} late rankings", counted(&all));
+    let (plain, mut opened) = (of_links(&shapes), BTreeSet::from([all.tables[&LATE].len()]));
+    for hides in [(|_| true) as fn(u32) -> bool, |prefix| prefix < 2] {
+        let (sim, shapes) = play(hides);
+        assert_same_links(&plain, &of_links(&shapes));
+        assert_eq!(all.party_events, sim.party_events);
+        assert_eq!(counted(&all), counted(&sim));
         opened.insert(sim.tables[&LATE].len());
     }
     assert_eq!(opened.len(), 3, "{opened:?}");

@@ -16,6 +16,7 @@ mod exchange_frames;
 mod exchange_full;
 mod exchange_hostile;
 mod exchange_lack;
+mod exchange_late;
 mod exchange_leakage;
 mod exchange_leaps;
 mod exchange_limits;

@@ -762,7 +762,7 @@ impl Member {
             Ok(ToMember::Tick(tick)) => self.half_tick(party, tick, now),
             Ok(ToMember::Outcome { seq, first, share }) => self.half_outcome(party, seq, first, &share, now),
             Ok(ToMember::Progress { seq }) => self.round_goes_on(seq, now),
-            Ok(ToMember::Missed { seq }) => self.ranking_missed(seq),
+            Ok(ToMember::Missed { seq, why }) => self.ranking_missed(seq, why),
             Ok(ToMember::Refused { version, reason }) => self.refused(version, reason, now),
             Ok(ToMember::Part { last, bytes }) => self.part(party, last, &bytes, now),
             Ok(ToMember::Queued { ahead }) => {

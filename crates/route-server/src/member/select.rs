@@ -10,7 +10,7 @@ use wayleave_crypto::secret::Seed;
 
 use super::receive::Assessment;
 use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index, number};
-use crate::frames::{Candidate, FromMember, Instance, Seq};
+use crate::frames::{Candidate, FromMember, Instance, Miss, Seq};
 use crate::object::Handle;
 use crate::party::PartyNumber;
 use crate::policy::Imported;
@@ -339,11 +339,11 @@ impl Member {
         }
     }
 
-    /// Party 1 did not have the ranking of a batch in time, and goes on without it.
-    pub(super) fn ranking_missed(&mut self, seq: u64) {
+    /// Party 1 goes on without the ranking of a batch.
+    pub(super) fn ranking_missed(&mut self, seq: u64, why: Miss) {
         if self.rounds.contains_key(&seq) {
             self.counters.missed_rankings += 1;
-            self.event(MemberEvent::RankingMissed { batch: seq });
+            self.event(MemberEvent::RankingMissed { batch: seq, why });
             self.decide_alone(seq);
         }
     }

@@ -13,7 +13,7 @@ use super::announce::{Bar, OwnState};
 use super::receive::{OpenRoute, Validation};
 use super::select::Awaits;
 use crate::directory::Slot;
-use crate::frames::{self, BudgetLeft, Candidate, Refusal};
+use crate::frames::{self, BudgetLeft, Candidate, Miss, Refusal};
 use crate::object::Handle;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
 use crate::policy::{Imported, Rejection};
@@ -170,6 +170,8 @@ pub enum MemberEvent {
     /// Party 1 went on without this member's ranking of a batch: its own order decides.
     RankingMissed {
         batch: u64,
+        #[serde(serialize_with = "as_text")]
+        why: Miss,
     },
     /// A result of Select-Best did not come; the member's own ranking decided.
     OutcomeOverdue {

@@ -21,9 +21,10 @@ pub(super) const MAX_BATCH: usize = 1024;
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 /// Comparators, in all lanes, of what one batch changes for those who rank, about: our own limit.
 pub(super) const LIVE_COMPARATORS: usize = 1 << 17;
-/// Comparators of open rounds that are there because of one announcer: our own limit. Beyond it, further announcements of it that have to
-/// be ranked wait, so that no announcer can keep everybody waiting: with an empty pool these are about 0.1 s of the engine's work. Where
-/// routes go, four times as many may be open. An object is taken whatever it costs when nothing of its announcer is open.
+/// Comparators of one announcer that wait for the engine or come with the batch: our own limit. Beyond it, further announcements of it that
+/// have to be ranked wait: with an empty pool these are about 0.1 s of the engine's work. What waits for rankings does not count: it takes
+/// nothing from anybody. Where routes go, four times as many may wait. An object is taken whatever it costs when there is nothing else of
+/// its announcer.
 pub(super) const OPEN_COMPARATORS: usize = 1 << 15;
 pub(super) const OPEN_COMPARATORS_GOING: usize = 1 << 17;
 /// For how long members that are up to date have work, by the schedule, after a batch: our own limit, of the most objects of one batch, and so

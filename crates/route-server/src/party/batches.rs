@@ -95,6 +95,8 @@ pub(super) struct Batches {
     relisted: Relisted,
     /// By when members that are up to date have taken up what batches brought, and a part of what others are sent again.
     schedule: Schedule,
+    /// By when each member has taken up what it was sent, by the schedule that it keeps itself.
+    schedules: BTreeMap<u32, Schedule>,
 }
 
 // Batches, one after the other.
@@ -112,6 +114,7 @@ impl Batches {
             relist: None,
             relisted: Relisted::default(),
             schedule: Schedule::default(),
+            schedules: BTreeMap::new(),
         }
     }
 
@@ -258,6 +261,21 @@ impl Batches {
     /// Members that are up to date have work for so long with what a batch brought.
     pub(super) fn note_work(&mut self, work: Duration, now: Instant) {
         self.schedule.came(work, now);
+    }
+
+    /// Each of these members has so much work with a batch whose ticks have left. Returns when their rankings leave.
+    pub(super) fn schedule_rankings(
+        &mut self,
+        works: &BTreeMap<u32, Duration>,
+        now: Instant,
+    ) -> BTreeMap<u32, Instant> {
+        self.schedules.retain(|slot, _| works.contains_key(slot));
+        let of = |(slot, work): (&u32, &Duration)| {
+            let schedule = self.schedules.entry(*slot).or_default();
+            schedule.came(*work, now);
+            (*slot, schedule.ranking(now, self.tick))
+        };
+        works.iter().map(of).collect()
     }
 
     /// For how long they still have.

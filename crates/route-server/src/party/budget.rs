@@ -30,13 +30,15 @@ pub struct Budget {
     /// How often Select-Best chooses among what it is sent so, in an hour. Each time its order may be another one,
     /// and the results say something of the exchange's recommendation.
     pub choices: u32,
+    /// Comparisons a second, of what changed just now, that are evaluated for it although its ranking was late.
+    pub late: u32,
 }
 
 impl Default for Budget {
     /// A quarter of a million routes in little more than two minutes; everything each five seconds, with new choices eight times in an
     /// epoch of a quarter of an hour.
     fn default() -> Self {
-        Self { objects: 2_000, octets: 32 << 20, syncs: 720, choices: 32 }
+        Self { objects: 2_000, octets: 32 << 20, syncs: 720, choices: 32, late: 2_000 }
     }
 }
 
@@ -110,7 +112,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    const BUDGET: Budget = Budget { objects: 100, octets: 1_000_000, syncs: 360, choices: 360 };
+    const BUDGET: Budget = Budget { objects: 100, octets: 1_000_000, syncs: 360, choices: 360, late: 1_000 };
 
     fn ms(ms: u64) -> Instant {
         Instant(1_000_000_000 + ms * 1_000_000)

@@ -33,6 +33,8 @@ pub(super) struct Delivery {
     widest: usize,
     /// For how long members that are up to date have work with it.
     work: Duration,
+    /// The work that each member has by the schedule.
+    works: BTreeMap<u32, Duration>,
 }
 
 impl State {
@@ -58,7 +60,7 @@ impl State {
     }
 
     fn send(&mut self, seq: u64, delivery: Delivery) {
-        let Delivery { ticks, groups, widest, work } = delivery;
+        let Delivery { ticks, groups, widest, work, works } = delivery;
         let mut without_tick = BTreeSet::new();
         let mut unfinished = Vec::new();
         for (slot, tick) in ticks {
@@ -76,7 +78,7 @@ impl State {
         }
         self.batches.note_work(work, self.env.now());
         self.rounds.expect(widest, self.batches.rankers(), self.env.now());
-        self.export(seq, unfinished, (groups, without_tick));
+        self.export(seq, unfinished, PendingRound { groups, without_tick, works });
     }
 
     /// Sends a member its tick. `false` if it is not to have it.
@@ -87,15 +89,34 @@ impl State {
 
     /// Waits for rankings, but not for those who do not have their tick. Whether there is a round follows from the batch, as the
     /// peer party knows it: also if nobody is left in it.
-    pub(super) fn begin_round(&mut self, seq: u64, groups: Vec<Group>, without_tick: &BTreeSet<u32>) {
+    pub(super) fn begin_round(&mut self, seq: u64, pending: PendingRound) {
+        let PendingRound { groups, without_tick, works } = pending;
+        let (now, tick) = (self.env.now(), self.batches.tick());
+        // As each member does, also where this batch has it rank nothing.
+        let mut leaves = self.batches.schedule_rankings(&works, now);
         if groups.is_empty() {
             return;
         }
-        let (now, wait) = (self.env.now(), self.batches.tick() + self.env.config.rank_wait);
-        let mut round = Round::new(seq, groups, now, now + wait);
+        let deadline = now + tick + self.env.config.rank_wait;
+        let participants: BTreeSet<u32> = groups.iter().flat_map(|group| group.members.iter().copied()).collect();
+        leaves.retain(|slot, _| participants.contains(slot) && !without_tick.contains(slot));
+        if tick.is_zero() {
+            // Rankings leave as soon as they are made, which is no time that anybody knows.
+            leaves.values_mut().for_each(|at| *at = deadline);
+        }
+        let mut round = Round::new(seq, groups, (now, deadline), leaves);
         without_tick.iter().for_each(|slot| round.leave(*slot));
         self.rounds.open(seq, round);
     }
+}
+
+/// A round that begins once all ticks of its batch have left.
+pub(super) struct PendingRound {
+    pub groups: Vec<Group>,
+    /// Members that have gone, or have no tick: nobody waits for their rankings.
+    pub without_tick: BTreeSet<u32>,
+    /// The work that each member has with the batch, by the schedule.
+    pub works: BTreeMap<u32, Duration>,
 }
 
 /// Which prefixes a member's tick lists; members with equal ones share the work. Those that lack nothing come first, so that their results
@@ -143,6 +164,7 @@ struct Plan<'a> {
 impl Plan<'_> {
     fn of(mut self, active: Vec<(u32, ActiveMember)>, batches: &mut Batches, counters: &mut Counters) -> Delivery {
         let (mut ticks, mut most) = (Vec::with_capacity(active.len()), Duration::ZERO);
+        let mut works = BTreeMap::new();
         for (slot, active) in active {
             let (listing, mut tick, served) = self.tick(slot, &active, counters);
             if served.is_none() && active.served.is_none() {
@@ -150,10 +172,12 @@ impl Plan<'_> {
             }
             // Whether its tick can be sent or not. A member without its tick is paused, and sent what it lacks later.
             batches.was_sent(slot, served);
+            let candidates = tick.instances.iter().map(|instance| instance.len()).sum();
+            let work = schedule::work(tick.deliver.len(), candidates);
+            works.insert(slot, work);
             // What columns open to one member alone keeps nobody from announcing.
             if tick.slice.is_none() && !self.deliveries.widens(slot) {
-                let candidates = tick.instances.iter().map(|instance| instance.len()).sum();
-                most = most.max(schedule::work(tick.deliver.len(), candidates));
+                most = most.max(work);
             }
             if tick.rank {
                 self.have_rank(slot, &active, (listing, &mut tick), batches);
@@ -163,7 +187,7 @@ impl Plan<'_> {
         let widest = self.groups.values().flat_map(|group| &group.multi).map(|instance| instance.len()).max();
         let mut groups: Vec<Group> = self.groups.into_values().filter(|group| !group.members.is_empty()).collect();
         groups.iter_mut().for_each(|group| group.note_announcers(&self.applied.effects.changed_by));
-        Delivery { ticks, groups, widest: widest.unwrap_or(0), work: schedule::with_spare(most) }
+        Delivery { ticks, groups, widest: widest.unwrap_or(0), work: schedule::with_spare(most), works }
     }
 
     /// What the batch brings to a member: what its tick lists, the tick, and how far the member has been sent what it lacks by then.

@@ -7,7 +7,7 @@ use super::round::{RankShare, Ranking};
 use super::state::State;
 use super::supply::SetupDone;
 use super::{PartyEvent, PartyOutput};
-use crate::frames::{EngineStream, PartyFrame, ToMember};
+use crate::frames::{EngineStream, LATE, PartyFrame, ToMember};
 
 impl State {
     /// Takes a member's ranking. Returns whether it counts.
@@ -20,9 +20,9 @@ impl State {
         false
     }
 
-    /// Starts the evaluation with the rankings that party 1 named.
-    pub(super) fn evaluate(&mut self, seq: u64, rows: &[(u32, [u8; 16])]) -> Result<(), &'static str> {
-        self.rounds.start(seq, rows)?;
+    /// Starts the evaluation with the rankings that party 1 named, and without those that are late.
+    pub(super) fn evaluate(&mut self, seq: u64, rows: &[(u32, [u8; 16])], late: &[u32]) -> Result<(), &'static str> {
+        self.rounds.start(seq, (rows, late), self.env.now())?;
         self.finish_round(seq);
         Ok(())
     }
@@ -126,6 +126,13 @@ impl State {
 
     /// Sends each member its share of the results of an evaluation.
     fn job_done(&mut self, seq: u64, outputs: &BitRows) {
+        if seq == LATE {
+            self.env.counters.lanes += outputs.lanes() as u64;
+            for (slot, seq, share) in self.rounds.late_job_done(outputs) {
+                self.send_to_member(slot, &ToMember::Outcome { seq, first: 0, share });
+            }
+            return;
+        }
         let Some((first, shares)) = self.rounds.job_done(seq, outputs) else { return };
         self.env.counters.lanes += outputs.lanes() as u64;
         for (slot, share) in shares {

@@ -2,13 +2,13 @@
 //! gets it (SIXPACK, section 5.4). A result is sent and forgotten: who gets the object again later, after it was away, gets one
 //! that is computed anew, so that nothing has to be durable at both parties together.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use wayleave_mpc::{BitRows, Demand};
 
 use super::PartyNumber;
+use super::delivery::PendingRound;
 use super::engine::MAX_TARGET;
-use super::round::Group;
 use super::state::State;
 use crate::frames::Tick;
 use crate::object::{ExportMode, Handle, dummy_key};
@@ -26,9 +26,7 @@ pub(super) struct Exporting {
     seq: u64,
     /// By slot, each with deliveries whose shares are still to be computed.
     ticks: Vec<(u32, Tick)>,
-    groups: Vec<Group>,
-    /// Members that have gone, or have no tick: nobody waits for their rankings.
-    without_tick: BTreeSet<u32>,
+    round: PendingRound,
     jobs: VecDeque<Job>,
 }
 
@@ -58,21 +56,16 @@ impl Exporting {
 
     /// The member has gone: nobody will wait for its ranking.
     pub(super) fn leave(&mut self, slot: u32) {
-        self.without_tick.insert(slot);
+        self.round.without_tick.insert(slot);
     }
 }
 
 impl State {
     /// Computes the shares of `ticks`, then sends them; at once if there are none to compute. The same happens at both parties,
     /// with the same lanes: which slots get which objects follows from the batch.
-    pub(super) fn export(
-        &mut self,
-        seq: u64,
-        ticks: Vec<(u32, Tick)>,
-        (groups, without_tick): (Vec<Group>, BTreeSet<u32>),
-    ) {
+    pub(super) fn export(&mut self, seq: u64, ticks: Vec<(u32, Tick)>, round: PendingRound) {
         let jobs = jobs(&ticks);
-        self.batches.begin_export(Exporting { seq, ticks, groups, without_tick, jobs });
+        self.batches.begin_export(Exporting { seq, ticks, round, jobs });
         self.expect_exports();
         self.finish_exports();
     }
@@ -119,7 +112,7 @@ impl State {
                 done.leave(slot);
             }
         }
-        self.begin_round(done.seq, done.groups, &done.without_tick);
+        self.begin_round(done.seq, done.round);
     }
 
     /// Raises the pool's target to a burst of [`READY_OBJECTS`] for all who are connected. It follows from public shape alone.

@@ -125,7 +125,7 @@ impl Role for Follower {
 
     /// In a round party 2 waits for party 1, which waits for members.
     fn awaits_peer(&self, party: &State) -> bool {
-        party.is_in_agreement() || !party.rounds.is_empty()
+        party.is_in_agreement() || party.rounds.has_open()
     }
 
     fn is_at_rest(&self, _party: &State) -> bool {
@@ -151,9 +151,10 @@ impl Follower {
             }
             PartyFrame::Propose { seq, steps } => self.apply_proposal(party, seq, &steps),
             PartyFrame::Go { seq } => deliver_accepted(party, seq),
-            PartyFrame::Evaluate { seq, rows } => {
+            PartyFrame::Late { rows, ended } => party.rounds.late.take(&rows, &ended),
+            PartyFrame::Evaluate { seq, rows, late } => {
                 let missing = party.rounds.get(seq).map(Round::without_ranking).unwrap_or_default();
-                party.evaluate(seq, &rows)?;
+                party.evaluate(seq, &rows, &late)?;
                 self.note_missing(seq, missing);
                 Ok(())
             }

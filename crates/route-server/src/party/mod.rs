@@ -13,6 +13,7 @@
 //! not a role of `wayleave run`.
 
 mod admission;
+mod allowance;
 mod batch;
 mod batches;
 mod budget;
@@ -26,6 +27,8 @@ mod export;
 mod follower;
 mod formats;
 mod lack;
+mod late;
+mod late_order;
 mod links;
 mod membership;
 mod objects;
@@ -64,6 +67,7 @@ pub(crate) use store::format_of;
 pub use store::{Change, META, StoredRecord, TABLES};
 pub use supply::{SetupDone, SetupJob};
 
+use allowance::Allowance;
 use batches::Batches;
 use compare::{HeldDigests, Holding};
 use engine::Engine;
@@ -129,8 +133,11 @@ pub struct PartyConfig {
     pub tick: Duration,
     /// How long the routes of a member that is gone are kept.
     pub stale: Duration,
-    /// How long a ranking is awaited after the tick.
+    /// How long a ranking is taken after the tick.
     pub rank_wait: Duration,
+    /// How much later than by the schedule rankings may come, at party 1, before a round begins without them. `None`: as members' links
+    /// answer, at most a tenth of the usual round.
+    pub rank_allowance: Option<Duration>,
     /// How long an object waits for its other half before it is requested from its member again.
     pub match_wait: Duration,
     /// Who multiplies policies and keys; the peer party must have the same.
@@ -249,7 +256,11 @@ impl Party {
         }
         state.env.emit(PartyOutput::Members(Box::new(set)));
         let role: Box<dyn Role> = match state.env.config.number {
-            PartyNumber::One => Box::new(Sequencer::new(state.objects.announcers(), now)),
+            PartyNumber::One => {
+                let allowance =
+                    Allowance::new(state.env.config.rank_allowance, state.env.config.rank_wait, now.instant);
+                Box::new(Sequencer::new(state.objects.announcers(), allowance, now))
+            }
             PartyNumber::Two => Box::new(Follower::default()),
         };
         Ok(Self { state, role })
@@ -710,7 +721,7 @@ impl Machine for Party {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let progress = self.state.rounds.iter().filter_map(round::Round::progress_due).min();
+        let progress = self.state.rounds.progress_due();
         let all = [self.role.deadline(&self.state), self.silence_ends(), progress].into_iter();
         all.chain(self.state.links.deadlines()).chain([self.state.formats.rises_at()]).flatten().min()
     }

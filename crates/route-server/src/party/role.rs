@@ -2,6 +2,7 @@
 //! ([`Follower`](super::follower::Follower)).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use wayleave_core::Instant;
 
@@ -114,7 +115,7 @@ pub(super) trait Role: Send {
     }
 
     /// At party 1, how it stands with members.
-    fn status(&self) -> RoleStatus {
+    fn status(&self, _party: &State) -> RoleStatus {
         RoleStatus::default()
     }
 }
@@ -124,6 +125,9 @@ pub(super) trait Role: Send {
 pub(super) struct RoleStatus {
     /// Those for whose rankings nobody waits.
     pub on_probation: Vec<u32>,
+    /// Those whose rankings were late lately, and how much later than by the schedule they may come.
+    pub late: Vec<u32>,
+    pub rank_allowance: Duration,
     /// Those that wait to be sent what they lack, in the order of their turns.
     pub waiting: Vec<u32>,
     /// Those that get nothing until they have caught up.

@@ -3,7 +3,7 @@
 //! Everything here happens at party 1 alone. Party 2 reports what it holds ([`Between::Holding`], [`Between::Joined`],
 //! [`Between::Ranked`]); the sequencer proposes what both parties can do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,23 +13,27 @@ use super::admission::{
     BATCH_BYTES, BatchLoad, LIVE_COMPARATORS, MAX_BATCH, OPEN_COMPARATORS, OPEN_COMPARATORS_GOING, Replaced,
     blob_octets, comparators, new_prefixes, octets_left, octets_told, prefixes_left, work_left, work_of,
 };
+use super::allowance::Allowance;
 use super::batch::{BatchInput, Noted};
 use super::batches::{NotProposed, Stage};
 use super::budget::{Turns, octets_stored, prefixes_allowed};
 use super::compare::Comparisons;
 use super::engine::Engine;
 use super::lack::Lack;
+use super::late::{LateRound, MissingRanking, waits_until};
+use super::late_order::{self, LateOrder};
 use super::links::Departure;
 use super::objects::PendingObject;
 use super::probation::{Missed, Punctuality};
 use super::reconcile::{Conclusion, MAX_INVENTORY, PeerInventory};
 use super::relist::Relist;
 use super::role::{Role, RoleEvent, RoleStatus};
-use super::round::Round;
 use super::state::State;
 use super::{PartyEvent, engine, lack};
 use crate::directory::{Directory, Succession};
-use crate::frames::{BudgetLeft, InventoryRow, LostObject, MAX_SLICE, PartyFrame, Refusal, SessionId, Step, ToMember};
+use crate::frames::{
+    BudgetLeft, InventoryRow, LostObject, MAX_SLICE, Miss, PartyFrame, Refusal, SessionId, Step, ToMember,
+};
 use crate::leaps::{Heard, is_leap};
 use crate::object::Kind;
 use crate::object_table::Effects;
@@ -102,6 +106,9 @@ pub(super) struct Sequencer {
     /// Announcers that are not connected, and since when.
     absent_since: BTreeMap<u32, Instant>,
     punctuality: Punctuality,
+    /// How long rounds wait for rankings beyond the schedule, and the rankings that come later.
+    allowance: Allowance,
+    late: LateOrder,
     /// By the slot of who said so last, after which batch and up to which none was made here, although a member took one. One range for each
     /// slot, and no batch that was made lies in one: nobody can have what others took count as such.
     foreign: BTreeMap<u32, (u64, u64)>,
@@ -129,7 +136,7 @@ pub(super) struct Sequencer {
 
 impl Sequencer {
     /// A sequencer for a party whose store holds routes of `announcers`.
-    pub(super) fn new(announcers: BTreeSet<u32>, now: Now) -> Self {
+    pub(super) fn new(announcers: BTreeSet<u32>, allowance: Allowance, now: Now) -> Self {
         Self {
             proposed: BTreeMap::new(),
             peer_holds: BTreeMap::new(),
@@ -154,6 +161,8 @@ impl Sequencer {
             held_back_at: (0, 0, 0, 0),
             absent_since: announcers.into_iter().map(|slot| (slot, now.instant)).collect(),
             punctuality: Punctuality::default(),
+            allowance,
+            late: LateOrder::default(),
             foreign: BTreeMap::new(),
             newest_taken: (0, 0),
             doubts_stores: false,
@@ -873,7 +882,8 @@ impl Sequencer {
     }
 
     /// The member's ranking was not at both parties when the evaluation began.
-    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), round: &Late) {
+    fn missed_ranking(&mut self, party: &mut State, (seq, slot): (u64, u32), round: &MissingRanking) {
+        self.allowance.note(slot, party.env.config.rank_wait, party.now());
         // Rounds are open beside each other: what is not there while one deadline passes is one lapse.
         let is_same = party.links.note_missed(slot, round.begin, party.env.now());
         let missed = if party.batches.tick().is_zero() || is_same && !self.punctuality.is_on_probation(slot) {
@@ -881,7 +891,8 @@ impl Sequencer {
         } else {
             self.punctuality.missed(slot, seq, round.deadline, round.is_at, party.now())
         };
-        party.send_to_member(slot, &ToMember::Missed { seq });
+        let why = if missed == Missed::OnProbation { Miss::Probation } else { Miss::Absent };
+        party.send_to_member(slot, &ToMember::Missed { seq, why });
         match missed {
             Missed::Tolerated => {
                 party.env.counters.missed_rankings += 1;
@@ -897,6 +908,13 @@ impl Sequencer {
             }
             Missed::OnProbation => {}
         }
+        if !is_same && missed != Missed::OnProbation {
+            // What else is not there of rounds that began by now is the same lapse: the member is told at once.
+            for (seq, late) in party.rounds.late.absent_of(slot) {
+                party.rounds.late.drop_member(seq, slot);
+                self.missed_ranking(party, (seq, slot), &late);
+            }
+        }
     }
 
     /// The next round to start.
@@ -904,28 +922,39 @@ impl Sequencer {
         let State { rounds, links, env, .. } = party;
         let is_awaited =
             |slot: u32, begin: Instant| !self.punctuality.is_on_probation(slot) && !links.is_late_since(slot, begin);
-        rounds.next_to_start(env.now(), is_awaited)
+        rounds.next_to_start(env.now(), self.allowance.get(), is_awaited)
     }
 
     fn start_round(&mut self, party: &mut State, seq: u64) {
         let Some(round) = party.rounds.get(seq) else { return };
         let (rows, missed) = round.matched_rankings();
-        let (begin, deadline) = (round.begin(), round.due());
-        let late = |slot: u32| (slot, Late { begin, deadline, is_at: round.is_at(slot) });
-        let missed: Vec<(u32, Late)> = missed.into_iter().map(late).collect();
+        let (begin, deadline, now) = (round.begin(), round.deadline(), party.now());
+        // Those for whom nobody waits have their own orders decide at once.
+        let is_over = |slot: u32| {
+            now >= deadline || self.punctuality.is_on_probation(slot) || party.links.is_late_since(slot, begin)
+        };
+        let (missed, mut late): (Vec<u32>, Vec<u32>) = missed.into_iter().partition(|slot| is_over(*slot));
+        late.sort_unstable();
+        let missing = |slot: u32| (slot, MissingRanking { begin, deadline, is_at: round.is_at(slot) });
+        let missed: Vec<(u32, MissingRanking)> = missed.into_iter().map(missing).collect();
         // Before party 2 is told to evaluate: with rankings that do not fit nothing is evaluated anywhere.
-        if let Err(what) = party.rounds.start(seq, &rows) {
+        if let Err(what) = party.rounds.start(seq, (&rows, &late), now) {
             party.close_peer(what);
             return;
         }
-        party.links.note_heard(party.env.now());
+        party.links.note_heard(now);
         for (slot, _) in &rows {
             party.links.note_in_time(*slot);
-            if self.punctuality.in_time(*slot, party.now()) {
+            if self.late.is_owed(*slot) {
+                // As after a probation: its own order decided where it was late.
+                self.comparisons.request(*slot);
+            }
+            if self.punctuality.in_time(*slot, now) {
                 self.probation_ended(party, *slot);
             }
         }
-        party.send_to_peer(&PartyFrame::Evaluate { seq, rows });
+        late.iter().for_each(|slot| self.late.note_late(*slot, now));
+        party.send_to_peer(&PartyFrame::Evaluate { seq, rows, late });
         party.finish_round(seq);
         if !missed.is_empty() {
             // Others that are open may have waited for these alone.
@@ -934,6 +963,109 @@ impl Sequencer {
         for (slot, late) in missed {
             self.missed_ranking(party, (seq, slot), &late);
         }
+    }
+
+    /// A ranking is at both parties, perhaps.
+    fn ranked(&mut self, party: &mut State, seq: u64, slot: u32) {
+        let Some((expected_at, is_late)) = party.rounds.matched(seq, slot) else { return };
+        let now = party.now();
+        self.allowance.note(slot, now.since(expected_at), now);
+        if !is_late {
+            return;
+        }
+        let Some(((_, live), _)) = party.rounds.late.cost(seq, slot) else { return };
+        if self.late.pay(slot, live, party.env.config.budget.late, now) {
+            // It is later than others, and in time for the probation, which is for those that do not rank.
+            party.links.note_in_time(slot);
+            self.punctuality.in_time(slot, now);
+            self.late.queue.push_back((seq, slot));
+            return;
+        }
+        party.links.note_overspent(slot, now);
+        if self.late.note_spent(slot, now) {
+            party.event(PartyEvent::LateRankings { slot });
+        }
+        self.refuse_late(party, (seq, slot), Miss::Budget);
+    }
+
+    /// A late ranking is not evaluated: its member's own order decides, until the member is in time again.
+    fn refuse_late(&mut self, party: &mut State, (seq, slot): (u64, u32), why: Miss) {
+        party.rounds.late.drop_member(seq, slot);
+        party.env.counters.late_refused += 1;
+        self.late.owe(slot);
+        party.send_to_member(slot, &ToMember::Missed { seq, why });
+    }
+
+    /// Has late rankings evaluated, and ends the rounds of which none is awaited any more.
+    fn order_late(&mut self, party: &mut State) {
+        self.expire_late(party);
+        let now = party.now();
+        if now < self.late.next {
+            return;
+        }
+        let rounds = &party.rounds.late;
+        let cost = |seq, slot| rounds.cost(seq, slot).map(|((all, _), row)| (all, row));
+        let rows = if rounds.is_idle() { self.late.take(cost) } else { Vec::new() };
+        let mut ended = rounds.emptied();
+        // What the rows are of ends with them, if nothing else is awaited of it.
+        if !rows.is_empty() {
+            let taken: BTreeSet<(u64, u32)> = rows.iter().map(|(seq, slot, _)| (*seq, *slot)).collect();
+            let is_done = |(seq, round): &(u64, &LateRound)| {
+                round.slots().next().is_some() && round.slots().all(|slot| taken.contains(&(*seq, slot)))
+            };
+            ended.extend(rounds.iter().filter(is_done).map(|(seq, _)| seq));
+        }
+        if rows.is_empty() && ended.is_empty() {
+            return;
+        }
+        self.late.next = now + party.batches.tick();
+        if let Err(what) = party.rounds.late.take(&rows, &ended) {
+            party.close_peer(what);
+            return;
+        }
+        party.env.counters.late_rankings += rows.len() as u64;
+        party.links.note_heard(now);
+        party.send_to_peer(&PartyFrame::Late { rows, ended });
+    }
+
+    /// Late rankings that did not come until the deadline, or for which the engine had no time, and those beyond the limits.
+    fn expire_late(&mut self, party: &mut State) {
+        let (now, wait) = (party.now(), party.env.config.rank_wait);
+        let is_over = |party: &State| {
+            party.rounds.late.len() > late_order::MAX_ROUNDS || party.rounds.late.octets() > late_order::MAX_OCTETS
+        };
+        let mut seqs: VecDeque<u64> = party.rounds.late.iter().map(|(seq, _)| seq).collect();
+        while is_over(party) && seqs.len() > 1 {
+            let Some(seq) = seqs.pop_front() else { break };
+            let slots: Vec<u32> = party.rounds.late.get(seq).into_iter().flat_map(LateRound::slots).collect();
+            slots.into_iter().for_each(|slot| self.refuse_late(party, (seq, slot), Miss::Share));
+        }
+        for seq in seqs {
+            let Some(round) = party.rounds.late.get(seq).filter(|round| now >= round.deadline) else { continue };
+            for slot in round.absent() {
+                // Unless it went with another one.
+                let Some(missing) = party.rounds.late.missing(seq, slot) else { continue };
+                party.rounds.late.drop_member(seq, slot);
+                self.missed_ranking(party, (seq, slot), &missing);
+            }
+            let Some(round) = party.rounds.late.get(seq).filter(|round| now >= waits_until(round, wait)) else {
+                continue;
+            };
+            let slots: Vec<u32> = round.slots().collect();
+            slots.into_iter().for_each(|slot| self.refuse_late(party, (seq, slot), Miss::Share));
+        }
+    }
+
+    /// When something of late rankings is due.
+    fn late_due(&self, party: &State) -> Option<Instant> {
+        let (rounds, wait) = (&party.rounds.late, party.env.config.rank_wait);
+        let has_work = !self.late.queue.is_empty() && rounds.is_idle() || !rounds.emptied().is_empty();
+        let next = has_work.then_some(self.late.next);
+        let expires = rounds
+            .iter()
+            .filter(|(_, round)| round.slots().next().is_some())
+            .map(|(_, round)| if round.absent().is_empty() { waits_until(round, wait) } else { round.deadline });
+        expires.chain(next).min()
     }
 
     fn close_after_misses(&mut self, party: &mut State, slot: u32) {
@@ -1027,7 +1159,9 @@ impl Sequencer {
             PartyFrame::Accept { seq, view } => self.accepted(party, seq, view),
             PartyFrame::Reject { seq, missing } => self.rejected(party, seq, &missing),
             PartyFrame::Ranked { seq, slot, row } => {
-                if !party.rounds.peer_ranked(seq, slot, row) {
+                if party.rounds.peer_ranked(seq, slot, row) {
+                    self.ranked(party, seq, slot);
+                } else {
                     self.ranking_came_late(party, seq, slot, 1);
                 }
                 Ok(())
@@ -1059,6 +1193,7 @@ impl Sequencer {
                 self.peer_lacks.clear();
                 self.expiring.clear();
                 self.paid.clear();
+                self.late.end_session();
                 self.doubts_stores = false;
                 self.excused =
                     party.membership.set().iter().filter(|(_, slot)| slot.active).map(|(slot, _)| slot).collect();
@@ -1285,6 +1420,7 @@ impl Role for Sequencer {
             RoleEvent::PeerGranted => self.conclude(party),
             RoleEvent::Departed(departure) => self.departed(party, departure),
             RoleEvent::Refused { slot, version } => self.object_refused(party, slot, version),
+            RoleEvent::Ranked { seq, slot, .. } => self.ranked(party, seq, slot),
             RoleEvent::RankedLate { seq, slot, .. } => self.ranking_came_late(party, seq, slot, 0),
             RoleEvent::Holds { slot, holding } => {
                 let took = holding.seq;
@@ -1313,21 +1449,26 @@ impl Role for Sequencer {
                 while let Some(seq) = self.next_to_start(party) {
                     self.start_round(party, seq);
                 }
+                self.order_late(party);
             }
-            RoleEvent::Supply => self.supply(party),
+            RoleEvent::Supply => {
+                // Rounds may have ended.
+                self.allowance.follow(party.env.counters.rounds, || party.rounds.usual());
+                self.supply(party);
+            }
             RoleEvent::FlowChanged => party.links.forget_flow(),
             RoleEvent::Sweep => self.sweep(party),
             RoleEvent::PeerLinked
             | RoleEvent::PeerGreeted
             | RoleEvent::MemberGreeted { .. }
-            | RoleEvent::Submitted { .. }
-            | RoleEvent::Ranked { .. } => {}
+            | RoleEvent::Submitted { .. } => {}
         }
         Ok(())
     }
 
     fn deadline(&self, party: &State) -> Option<Instant> {
-        let round = party.rounds.iter().filter_map(Round::deadline).min();
+        let round = party.rounds.iter().filter_map(|round| round.looked_at(self.allowance.get())).min();
+        let late = self.late_due(party);
         let may_propose = Self::may_propose(party);
         let tick = (may_propose && self.has_work(party)).then_some(self.next_tick);
         let is_epoch = |step: &Step| matches!(step, Step::Epoch { .. });
@@ -1348,7 +1489,7 @@ impl Role for Sequencer {
         let background = has_background_work.then_some(self.next_background);
         let is_idle = party.batches.is_idle() && party.peer_ready();
         let compared = is_idle.then(|| self.compared_at(party)).flatten();
-        [round, tick, background, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)]
+        [round, late, tick, background, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)]
             .into_iter()
             .flatten()
             .min()
@@ -1377,9 +1518,11 @@ impl Role for Sequencer {
         Some(self.budget_left(party, slot))
     }
 
-    fn status(&self) -> RoleStatus {
+    fn status(&self, party: &State) -> RoleStatus {
         RoleStatus {
             on_probation: self.punctuality.on_probation().collect(),
+            late: self.late.late(party.now()),
+            rank_allowance: self.allowance.get().of_round(party.batches.tick()),
             waiting: self.waiting.clone(),
             behind: self.paused.iter().copied().collect(),
             deferred: self.deferred.iter().copied().collect(),
@@ -1392,13 +1535,6 @@ struct Paid {
     is_excused: bool,
     turns: Option<Turns>,
     choices: Option<Turns>,
-}
-
-/// A round that was to begin, or began, without a ranking.
-struct Late {
-    begin: Instant,
-    deadline: Instant,
-    is_at: [bool; 2],
 }
 
 /// What changes when a round ends, or goes on, or a batch is made: what waited for that is looked at again.

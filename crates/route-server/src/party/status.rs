@@ -45,6 +45,9 @@ pub struct Counters {
     pub oversized_ticks: u64,
     /// Rankings that came too late.
     pub missed_rankings: u64,
+    /// Rankings that were evaluated after their rounds had begun without them, and those for which there was no budget or no time.
+    pub late_rankings: u64,
+    pub late_refused: u64,
     /// Sessions with the peer party in which one of the two came with an older store.
     pub older_stores: u64,
     pub engine_messages: u64,
@@ -83,6 +86,8 @@ pub enum PartyEvent {
     Mismatch { slot: u32, version: u64 },
     /// The member's ranking did not come in time.
     MissedRanking { slot: u32 },
+    /// The member's rankings are late again and again: its budget for late ones is spent, and its own order decides.
+    LateRankings { slot: u32 },
     /// The member's rankings did not come in time and nobody waits for them; or they are waited for again.
     Probation { slot: u32, begins: bool },
     /// The member takes up too little of what is sent to it: it gets nothing until it has caught up, and then everything; or it
@@ -195,6 +200,10 @@ pub struct PartyStatus {
     pub members: Vec<u32>,
     /// At party 1, slots for whose rankings nobody waits, since they did not come in time.
     pub on_probation: Vec<u32>,
+    /// At party 1, slots whose rankings were late in the last minute, so that their results came later than others'.
+    pub late: Vec<u32>,
+    /// At party 1, milliseconds beyond the schedule that rounds wait for rankings.
+    pub rank_allowance_ms: f64,
     /// Slots that are being sent everything.
     pub synchronising: Vec<u32>,
     /// At party 1, slots whose turn to be sent everything has not come yet.
@@ -256,7 +265,7 @@ impl Party {
     /// The party's status.
     #[must_use]
     pub fn status(&self) -> PartyStatus {
-        let role = self.role.status();
+        let role = self.role.status(&self.state);
         PartyStatus {
             party: self.state.env.config.number.into(),
             exchange: self.state.env.config.exchange.clone(),
@@ -270,6 +279,8 @@ impl Party {
             prefixes: self.state.objects.table().prefixes().count(),
             members: self.state.batches.active().keys().copied().collect(),
             on_probation: role.on_probation,
+            late: role.late,
+            rank_allowance_ms: role.rank_allowance.as_secs_f64() * 1_000.0,
             synchronising: self.state.batches.synchronising().collect(),
             waiting: role.waiting,
             behind: role.behind,

@@ -13,8 +13,8 @@ use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::digests::{BucketSet, Roots, Through};
 use wayleave_route_server::frames::{
-    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, LostObject, OwnObject, PartyFrame, Refusal,
-    Rejection, Slice, SliceContent, Step, Tick, ToMember,
+    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, LostObject, Miss, OwnObject, PartyFrame,
+    Refusal, Rejection, Slice, SliceContent, Step, Tick, ToMember,
 };
 use wayleave_route_server::object::{Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::versions::{VERSIONS, Versions};
@@ -163,7 +163,7 @@ fn to_member() -> Vec<ToMember> {
         ToMember::Outcome { seq: 40, first: 2, share: vec![0x81, 0] },
         ToMember::Part { last: true, bytes: vec![1, 2, 3] },
         ToMember::Progress { seq: 40 },
-        ToMember::Missed { seq: 40 },
+        ToMember::Missed { seq: 40, why: Miss::Budget },
         ToMember::Credit { limit: 1 << 40 },
         ToMember::Queued { ahead: 7 },
         ToMember::Deferred { seconds: 60 },
@@ -261,7 +261,8 @@ fn between() -> Vec<PartyFrame> {
         PartyFrame::Reject { seq: 41, missing: vec![(3, 6)] },
         PartyFrame::Go { seq: 41 },
         PartyFrame::Ranked { seq: 41, slot: 3, row: [18; 16] },
-        PartyFrame::Evaluate { seq: 41, rows: vec![(3, [18; 16])] },
+        PartyFrame::Evaluate { seq: 41, rows: vec![(3, [18; 16])], late: vec![4] },
+        PartyFrame::Late { rows: vec![(41, 4, [19; 16])], ended: vec![40] },
         PartyFrame::Next { seq: 41 },
         PartyFrame::Refill { demand: vec![(750, 64)] },
         PartyFrame::Engine { stream: EngineStream::Evaluation, step: 1, bytes: vec![1, 2] },

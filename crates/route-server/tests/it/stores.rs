@@ -74,6 +74,7 @@ fn start(store: &Store) -> Result<(PartyStatus, Vec<Vec<Change>>), StartError> {
         tick: Duration::ZERO,
         stale: Duration::from_secs(60),
         rank_wait: Duration::from_secs(1),
+        rank_allowance: None,
         match_wait: Duration::from_secs(2),
         export: ExportMode::Direct,
         max_blob: 8192,

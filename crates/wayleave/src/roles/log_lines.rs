@@ -35,6 +35,7 @@ fn party_events() -> Vec<PartyEvent> {
         PartyEvent::Refused { slot: 3, version: 9, reason: Refusal::OldVersion },
         PartyEvent::Mismatch { slot: 3, version: 9 },
         PartyEvent::MissedRanking { slot: 3 },
+        PartyEvent::LateRankings { slot: 3 },
         PartyEvent::Probation { slot: 3, begins: true },
         PartyEvent::Probation { slot: 3, begins: false },
         PartyEvent::Behind { slot: 3, begins: true },
@@ -61,7 +62,7 @@ fn party_events() -> Vec<PartyEvent> {
 }
 
 fn member_events() -> Vec<MemberEvent> {
-    use wayleave_route_server::frames::{Refusal, Rejection};
+    use wayleave_route_server::frames::{Miss, Refusal, Rejection};
     use wayleave_route_server::member::{Alarm, Suspect};
     let new = |earlier, held| MemberEvent::NewMember { slot: 3, name: "charlie".into(), asn: 64499, earlier, held };
     let alarm = |handle: Option<&str>| Alarm {
@@ -90,7 +91,7 @@ fn member_events() -> Vec<MemberEvent> {
             parties: [Versions { least: 7, highest: 7 }, Versions { least: 8, highest: 9 }],
             ours: Versions { least: 7, highest: 8 },
         },
-        MemberEvent::RankingMissed { batch: 12 },
+        MemberEvent::RankingMissed { batch: 12, why: Miss::Absent },
         MemberEvent::OutcomeOverdue { batch: 12 },
         MemberEvent::NotAnnounced { prefix: "192.0.2.0/24".into(), why: "the policy exports it to nobody".into() },
         MemberEvent::Stale { routes: 7 },

@@ -79,6 +79,7 @@ impl PartyArguments {
             tick: self.tick,
             stale: Duration::from_secs(3600),
             rank_wait: Duration::from_secs(1),
+            rank_allowance: None,
             match_wait: Duration::from_secs(10),
             export: self.export,
             max_blob: MAX_BLOB_DEFAULT,

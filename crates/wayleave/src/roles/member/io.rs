@@ -276,9 +276,11 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
             "party 1 speaks version {one} of the protocol, party 2 {two} and this proxy {ours}, so that there is none that all three \
              speak: whichever is behind has to be upgraded")
         }
-        MemberEvent::RankingMissed { batch } => event!(WARN "ranking-missed" by 0, { batch }
-            "this member's ranking did not reach both parties in time, and its own order decided; if that happens again, look at the \
-             load and the links of this machine"),
+        MemberEvent::RankingMissed { batch, why } => {
+            event!(WARN "ranking-missed" by 0, { batch; why = why.to_string() }
+            "a ranking of this member does not count, and its own order decided: {why}; if that happens again, look at the load and the \
+             links of this machine")
+        }
         MemberEvent::OutcomeOverdue { batch } => event!(WARN "outcome-overdue" by 0, { batch }
             "no result of Select-Best in time; routes are chosen by this member's own ranking"),
         MemberEvent::NotAnnounced { prefix, why } => event!(WARN "not-announced" by 0, { prefix; why }

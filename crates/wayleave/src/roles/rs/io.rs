@@ -183,6 +183,9 @@ pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
             "the peer party read nothing of what was sent to it; link closed"),
         PartyEvent::MissedRanking { slot } => event!(INFO "missed-ranking" by *slot, { slot }
             "no ranking from the member in slot {slot} in time; this round goes on without it"),
+        PartyEvent::LateRankings { slot } => event!(WARN "late-rankings" by *slot, { slot }
+            "rankings of the member in slot {slot} come late again and again: its budget for late ones (late_per_second) is spent, and its \
+             own order decides"),
         PartyEvent::Probation { slot, begins: begins @ true } => event!(WARN "probation" by *slot, { slot; begins }
             "two rankings in a row of the member in slot {slot} did not come in time: nobody waits for it until it has been in time for \
              a while; its own order decides for it"),

@@ -244,6 +244,7 @@ fn state_of(status: &Value, slot: u32) -> &'static str {
         ("behind", "behind"),
         ("deferred", "deferred"),
         ("on_probation", "on probation"),
+        ("late", "ranks late"),
         ("synchronising", "synchronising"),
         ("waiting", "waits to synchronise"),
         ("members", CONNECTED),
@@ -356,6 +357,7 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
         gauge "connected" Members "Members connected to both parties" = status.members.len();
         gauge "on_probation" Members "Members for whose rankings nobody waits" = status.on_probation.len();
         gauge "synchronising" Members "Members that are being sent everything" = status.synchronising.len();
+        gauge "late" Members "Members whose rankings came late in the last minute" = status.late.len();
         gauge "waiting" Members "Members that wait to be sent everything" = status.waiting.len();
         gauge "behind" Members "Members that get nothing until they have taken up what is on the way" = status.behind.len();
         gauge "over_budget" Members "Members that spent more than their budgets in the last minute" = status.over_budget.len();
@@ -373,6 +375,8 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
         counter "select_best" Evaluations "Members times prefixes evaluated" = counters.lanes;
         counter "export_all" Evaluations "Objects times receivers multiplied by the parties" = counters.exports;
         counter "missed" Rankings "Rankings that came too late" = counters.missed_rankings;
+        counter "late" Rankings "Rankings that came late and were evaluated later" = counters.late_rankings;
+        counter "late_refused" Rankings "Rankings that came late and found no budget or no time" = counters.late_refused;
         counter "older_store" Sessions "Sessions with the peer party in which one of the two came with an older store" =
             counters.older_stores;
         counter "engine_sent" Messages "Messages of the computation sent" = counters.engine_messages;

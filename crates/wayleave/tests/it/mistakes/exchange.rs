@@ -175,6 +175,14 @@ fn check_names_each_mistake_at_a_party() {
         mistake("[link]", "epoch_secs = 60\n[link]", "60 is out of range", "900 to 31536000 seconds"),
         mistake("[status]", "[status]\nshares = true", "shows shares from which", "a laboratory may"),
         mistake("[link]", "rank_wait_ms = 0\n[link]", "0 is out of range", "1 to 60000 milliseconds"),
+        mistake("[link]", "rank_allowance_ms = 0\n[link]", "0 is out of range", "1 to 1000 milliseconds"),
+        mistake("[link]", "rank_allowance_ms = 1001\n[link]", "1001 is out of range", "evaluated later"),
+        mistake(
+            "[link]",
+            "[budget]\nlate_per_second = 0\n[link]",
+            "0 is out of range",
+            "1 to 1000000 comparisons a second",
+        ),
         mistake("[link]", "rank_wait_ms = 599\n[link]", "may rank later than 599 ms", "600 or more"),
         mistake(
             "[link]",
