@@ -382,6 +382,9 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
             max_blob,
             stored,
             agreed,
+            order: 1,
+            commitment: [4; 32],
+            has_order: None,
             later: Vec::new(),
         }
         .encode()

@@ -318,6 +318,9 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
                     tick_ms,
                     export,
                     max_blob,
+                    order,
+                    commitment,
+                    has_order,
                     later,
                     ..
                 }),
@@ -336,6 +339,9 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
                     max_blob,
                     stored,
                     agreed,
+                    order,
+                    commitment,
+                    has_order,
                     later,
                 };
                 Some(FrameAction::Change(hello.encode()))

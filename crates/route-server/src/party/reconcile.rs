@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::Engine;
+use super::order::PeerOrder;
 use super::state::State;
 use super::{OlderStore, PartyEvent, PartyNumber};
 use crate::frames::{Difference, Dropped, InventoryRow, LostObject, MAX_TICK_MS, PartyFrame, ReplacedPrefix};
@@ -119,12 +120,15 @@ pub(super) struct PeerHello {
     pub export: ExportMode,
     pub max_blob: u32,
     pub store: StoreState,
+    pub order: PeerOrder,
 }
 
 impl State {
     /// Sends the hello; what follows it depends on the role.
     pub(super) fn greet_peer(&mut self) {
         let Some(nonce) = self.links.peer_nonce() else { return };
+        let number = self.env.config.number.into();
+        let (commitment, has_order) = self.order.offer(&mut self.env.rng, number, &nonce);
         let (config, store) = (&self.env.config, self.objects.store());
         let hello = PartyFrame::Hello {
             versions: config.speaks.versions,
@@ -139,6 +143,9 @@ impl State {
             max_blob: config.max_blob,
             stored: store.stored,
             agreed: store.agreed,
+            order: config.order,
+            commitment,
+            has_order,
             later: Vec::new(),
         };
         self.send_to_peer(&hello);
@@ -195,6 +202,9 @@ impl State {
                 }
             });
         }
+        if hello.order.number != config.order {
+            return Err("it has another number of the order of candidates; compare `order` in both configurations");
+        }
         let link = self.links.peer_link().zip(self.links.peer_nonce());
         let (link, nonce) = link.ok_or("a hello without a link")?;
         if self.links.peer_hello().is_some() {
@@ -209,7 +219,9 @@ impl State {
         if !self.env.is_party_one() {
             self.batches.set_tick(Duration::from_millis(u64::from(hello.tick_ms)));
         }
+        let (order, nonce) = (hello.order, hello.nonce);
         self.links.set_peer_hello(hello, version);
+        self.greet_order(order, &nonce);
         Ok(())
     }
 

@@ -151,10 +151,12 @@ impl Exchange {
     }
 
     pub fn compare(&self) {
+        let mut oracle = self.oracle.clone();
+        oracle.set_order(self.sim.order_key(PARTIES[0]).expect("the parties have agreed on an order"));
         for slot in self.sim.tables.keys() {
             let table = self.sim.table(*slot);
             let expected: BTreeMap<Prefix, Attributes> =
-                self.oracle.table(*slot).into_iter().map(|(prefix, (_, attributes))| (prefix, attributes)).collect();
+                oracle.table(*slot).into_iter().map(|(prefix, (_, attributes))| (prefix, attributes)).collect();
             for (prefix, attributes) in &expected {
                 assert_eq!(table.get(prefix), Some(attributes), "member {slot}, {prefix}");
             }
