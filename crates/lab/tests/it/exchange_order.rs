@@ -4,6 +4,7 @@
 //! name all things by handles and hashes; the key is in no frame to a member.
 //! SIX, members in league: the candidate between two of theirs is of any slot as often.
 //! SIX, a candidate that goes and returns has its old place among those that stayed, also after restarts and a lost store.
+//! SIX, a party with a member: what both see is the same whatever others may open, rank and get.
 //! SIX, the key: drawn together, kept over restarts, taken over after one store was lost, drawn anew after both were, after a number that
 //! both operators changed, and after an old copy; a process that dies at any step; a party that opens something else is named.
 //! SIX, too many: with more candidates than are compared announcers of the others are told, and no receiver loses a route.
@@ -11,8 +12,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use wayleave_bgp::Nlri;
-use wayleave_lab::sim::bad::once;
+use wayleave_bgp::{Attributes, Nlri};
+use wayleave_core::Prefix;
+use wayleave_lab::sim::bad::{Shape, once};
 use wayleave_lab::sim::{EXCHANGE, FrameAction, Node, PARTIES, Recorded, Setup, Sim, Store, Tamper};
 use wayleave_route_server::digests;
 use wayleave_route_server::frames::{Candidate, FromMember, MAX_CANDIDATES, PartyFrame, Tick, ToMember};
@@ -20,7 +22,9 @@ use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::{ExportMode, Handle};
 use wayleave_route_server::party::PartyEvent;
 
-use crate::common::{Exchange, LIMIT, in_both_modes, nlri, route};
+use crate::common::{Exchange, LIMIT, in_both_modes, nlri, policy, route};
+
+type Table = BTreeMap<Prefix, Attributes>;
 
 const TICK: Duration = Duration::from_millis(50);
 /// So that nobody may open it.
@@ -282,7 +286,7 @@ fn the_parties_draw_the_key_together_and_keep_it(export: ExportMode) {
         assert_eq!(both(&exchange), drawn, "an old copy at {party:?}");
         assert!(keys.insert(same_key(&exchange.sim)));
     }
-    restart(&mut exchange, |sim| PARTIES.into_iter().for_each(|party| drop(sim.orders.insert(party, 2))));
+    restart(&mut exchange, |sim| sim.orders.extend(PARTIES.map(|party| (party, 2))));
     assert_eq!(both(&exchange), drawn, "another number");
     assert!(keys.insert(same_key(&exchange.sim)));
     let slots: Vec<u32> = exchange.sim.tables.keys().copied().collect();
@@ -311,12 +315,16 @@ fn one_operator_alone_changes_no_order() {
 
 #[test]
 fn a_party_that_dies_at_any_step_of_the_drawing_leaves_one_key() {
+    // Which of the parties had the key when one of them died.
+    let mut found = BTreeSet::new();
     for victim in PARTIES {
-        for steps in 0..24 {
+        for steps in 0..40 {
             let mut exchange = Exchange::of(Sim::new(Setup { members: 3, seed: 1205, ..Setup::default() }));
-            (0..steps).for_each(|_| drop(exchange.sim.step(Duration::from_secs(1))));
+            for _ in 0..steps {
+                exchange.sim.step(Duration::from_secs(1));
+            }
             exchange.sim.kill(victim);
-            // What it has in its store it has used for nothing yet, or both have it.
+            found.insert(PARTIES.map(|party| exchange.sim.order_key(party).is_some()));
             exchange.sim.start(victim);
             assert!(exchange.sim.settle(LIMIT), "{victim:?}, {steps} steps");
             for slot in 0..2 {
@@ -329,6 +337,7 @@ fn a_party_that_dies_at_any_step_of_the_drawing_leaves_one_key() {
             assert_eq!(same_key(&exchange.sim), key);
         }
     }
+    assert_eq!(found.len(), 4, "neither, either and both: {found:?}");
 }
 
 /// Changes frames from one party to the other, once, if it can.
@@ -462,7 +471,7 @@ fn beyond_what_is_compared_announcers_are_told_and_no_receiver_loses_a_route() {
     assert_eq!(out.values().sum::<usize>(), PATHS as usize, "as many give way as came");
     assert_eq!(out.keys().copied().collect::<BTreeSet<_>>(), told(&exchange));
     assert!(out.values().all(|routes| *routes == 1), "first paths go before others: {out:?}");
-    let withdrawn = |(slot, of, is_there): &(u32, wayleave_core::Prefix, bool)| {
+    let withdrawn = |(slot, of, is_there): &(u32, Prefix, bool)| {
         !is_there && *of == prefix(0).prefix && *slot != receiver(last)
     };
     assert!(!exchange.sim.router_changes[changes..].iter().any(withdrawn), "no route flaps");
@@ -527,4 +536,43 @@ fn a_key_that_is_drawn_anew_lists_everything_anew_and_loses_nobody_a_route() {
     });
     let withdrawn = exchange.sim.router_changes[changes..].iter().filter(|(.., is_there)| !is_there).count();
     assert_eq!(withdrawn, 0);
+}
+
+/// The member in league with a party, and what both of them see of a life in which others may open this and rank so.
+fn of_party_and_member(export: ExportMode, hidden_from: u32, rules: &str) -> (Vec<Shape>, Table, usize) {
+    const IN_LEAGUE: u32 = 2;
+    let mut exchange = exchange(5, 1211, export);
+    for slot in [3, 4] {
+        exchange.set_policy(slot, &policy(rules));
+    }
+    exchange.check();
+    exchange.sim.recording = Some(Vec::new());
+    for (slot, number) in [0, 1, 3].into_iter().flat_map(|slot| (0..6).map(move |number| (slot, number))) {
+        // What it may have itself is the same.
+        let hides = [format!("64496:0:{}", crate::common::asn(hidden_from).0), "64496:0:65002".to_owned()];
+        let hides: Vec<&str> = hides.iter().map(String::as_str).take(1 + usize::from(number == slot)).collect();
+        exchange.announce(slot, &[prefix(number)], &route(slot, &[64500 + number], &hides));
+    }
+    exchange.check();
+    exchange.withdraw(1, &[prefix(2)]);
+    exchange.check();
+    let others = [3, 4].map(|slot| exchange.sim.tables[&slot].len()).iter().sum();
+    let shapes = exchange.sim.recording.take().expect("it records").iter().map(Recorded::shape).collect();
+    (shapes, exchange.sim.tables[&IN_LEAGUE].clone(), others)
+}
+
+in_both_modes!(a_party_with_a_member_sees_the_same_whatever_others_may_open);
+fn a_party_with_a_member_sees_the_same_whatever_others_may_open(export: ExportMode) {
+    let (shapes, table, others) = of_party_and_member(export, 0, "");
+    let reject = "[[rule]]\ndirection = \"import\"\nreject = true\n";
+    let favour = "[[rule]]\ndirection = \"import\"\npeer = [\"65001\"]\nclass = 250\n";
+    let mut differ = BTreeSet::from([others]);
+    for (hidden_from, rules) in [(4, ""), (0, reject), (3, favour)] {
+        let (others_shapes, others_table, others) = of_party_and_member(export, hidden_from, rules);
+        let at = shapes.iter().zip(&others_shapes).find(|(a, b)| a != b);
+        assert_eq!((at, others_shapes.len()), (None, shapes.len()), "hidden from {hidden_from}, {rules}");
+        assert_eq!(others_table, table);
+        differ.insert(others);
+    }
+    assert!(differ.len() > 1, "the runs do not differ");
 }

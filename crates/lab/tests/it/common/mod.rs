@@ -87,6 +87,7 @@ impl Exchange {
     pub fn new(setup: Setup) -> Self {
         let mut exchange = Self::of(Sim::new(setup));
         assert!(exchange.sim.settle(LIMIT), "the exchange did not start");
+        exchange.oracle.set_order(exchange.sim.order_key(PARTIES[0]).expect("the parties have agreed on an order"));
         exchange
     }
 
