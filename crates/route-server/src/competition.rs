@@ -39,8 +39,7 @@ pub(crate) fn first_paths(routes: &Routes) -> impl Iterator<Item = (usize, Compe
 
 /// The routes that compete, in the order of their numbers: `most` at most, and none of slots that have ended.
 pub(crate) fn competing(routes: &Routes, has_ended: impl Fn(u32) -> bool, most: usize) -> Vec<Competitor<'_>> {
-    let mut all: Vec<(usize, Competitor<'_>)> =
-        first_paths(routes).filter(|(_, (key, _))| !has_ended(key.0)).collect();
+    let mut all: Vec<(usize, Competitor<'_>)> = first_paths(routes).filter(|(_, (key, _))| !has_ended(key.0)).collect();
     if all.len() > most {
         all.sort_unstable_by_key(|(nth, (key, route))| (*nth, route.number.precedence(), **key));
         all.truncate(most);
@@ -80,7 +79,11 @@ impl Outside {
         for (slot, path_id) in before.symmetric_difference(&now) {
             let (nlri, is_outside) = (Nlri { path_id: *path_id, prefix }, now.contains(&(*slot, *path_id)));
             let of_slot = self.of_slot.entry(*slot).or_default();
-            if is_outside { of_slot.insert(nlri) } else { of_slot.remove(&nlri) };
+            if is_outside {
+                of_slot.insert(nlri)
+            } else {
+                of_slot.remove(&nlri)
+            };
             if of_slot.is_empty() {
                 self.of_slot.remove(slot);
             }

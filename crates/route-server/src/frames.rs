@@ -709,7 +709,7 @@ wayleave_core::wire! {
             share: Seed as SeedCodec,
         },
         /// The key of the order of candidates, to a peer party that has none.
-        22 = OrderKey {
+        23 = OrderKey {
             key: Seed as SeedCodec,
         },
         /// Whether a member takes up too little of what party 2 sends to it, so that it can get nothing more now, and whether it could not
@@ -720,7 +720,7 @@ wayleave_core::wire! {
             lacks: bool,
         },
         /// The parties agree, in this version. Of the second version that is built for tests.
-        23 since 8 if (feature = "next-version") = Raised {
+        24 since 8 if (feature = "next-version") = Raised {
             version: u16,
         },
     }

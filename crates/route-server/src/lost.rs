@@ -193,8 +193,10 @@ mod tests {
             let (slot, version) = (below(3) as u32, below(20));
             if below(2) == 0 {
                 // An object has the same prefixes whenever it is named.
-                let prefixes: BTreeMap<u16, Nlri> =
-                    (0..below(4)).map(|_| below(5) as u16).map(|at| (at, nlri(version as u32 * 3 + u32::from(at)))).collect();
+                let prefixes: BTreeMap<u16, Nlri> = (0..below(4))
+                    .map(|_| below(5) as u16)
+                    .map(|at| (at, nlri(version as u32 * 3 + u32::from(at))))
+                    .collect();
                 let mut octets = [0; 32];
                 (octets[0], octets[1]) = (slot as u8, version as u8);
                 let since = below(round);
@@ -219,7 +221,11 @@ mod tests {
             }
             let of = |object: &LostObject| {
                 let key = (object.slot, object.version, object.since);
-                object.prefixes.iter().map(move |(index, nlri)| ((key.0, key.1, *index), (*nlri, key.2))).collect::<Vec<_>>()
+                object
+                    .prefixes
+                    .iter()
+                    .map(move |(index, nlri)| ((key.0, key.1, *index), (*nlri, key.2)))
+                    .collect::<Vec<_>>()
             };
             assert_eq!(lost.iter().flat_map(of).collect::<BTreeMap<_, _>>(), plain);
             assert_eq!(lost.by_handle(Handle([0; 32])).count(), lost.len());

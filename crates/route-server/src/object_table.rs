@@ -21,7 +21,7 @@ use crate::frames::{
 use crate::lost::LostObjects;
 use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::object_buckets::ObjectBuckets;
-use crate::order::{Number, OrderKey};
+use crate::order::{Number, OrderKey, Place};
 
 /// Digests of buckets that are hashed in the time of one object, about.
 const BUCKETS_PER_OBJECT: u64 = 8;
@@ -221,6 +221,8 @@ pub struct ObjectTable {
     objects: BTreeMap<(u32, u64), ObjectEntry>,
     by_handle: BTreeMap<Handle, (u32, u64)>,
     by_prefix: BTreeMap<Prefix, Routes>,
+    /// All prefixes of that, in an order that says nothing of them.
+    places: BTreeSet<Place>,
     /// Numbers candidates. Without it, as before the parties have agreed on one, nothing is listed for anybody.
     order: Option<OrderKey>,
     /// Routes that do not compete.
@@ -352,11 +354,14 @@ impl ObjectTable {
         self.objects.range((slot, version)..=(slot, u64::MAX)).map(|(_, entry)| entry)
     }
 
-    /// Prefixes with a live route from `from` on, in order.
-    pub fn prefixes_from(&self, from: Option<Prefix>) -> impl Iterator<Item = &Prefix> {
-        self.by_prefix
-            .range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
-            .map(|(prefix, _)| prefix)
+    /// Prefixes with a live route from `from` on, in the order of their places.
+    pub fn places_from(&self, from: Option<Place>) -> impl Iterator<Item = &Place> {
+        self.places.range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
+    }
+
+    /// Where a prefix stands.
+    fn place_of(&self, prefix: &Prefix) -> Place {
+        self.order.as_ref().map_or((0, *prefix), |key| key.place(prefix))
     }
 
     /// How many live routes of a prefix compete.
@@ -451,6 +456,7 @@ impl ObjectTable {
             }
             self.digests.unsettled.push(*prefix);
         }
+        self.places = self.by_prefix.keys().map(|prefix| key.place(prefix)).collect();
         self.order = Some(key);
     }
 
@@ -485,6 +491,9 @@ impl ObjectTable {
             self.numbered += u64::from(self.order.is_some());
             self.order.as_ref().map(|key| key.number(slot, nlri)).unwrap_or_default()
         });
+        if !self.by_prefix.contains_key(&nlri.prefix) {
+            self.places.insert(self.place_of(&nlri.prefix));
+        }
         let routes = self.by_prefix.entry(nlri.prefix).or_default();
         routes.insert((slot, nlri.path_id), Route { version, index, number });
     }
@@ -640,6 +649,8 @@ impl ObjectTable {
         let Route { version, index, number } = routes.remove(&(slot, nlri.path_id))?;
         if routes.is_empty() {
             self.by_prefix.remove(&nlri.prefix);
+            let place = self.place_of(&nlri.prefix);
+            self.places.remove(&place);
         }
         self.digests.unsettled.push(nlri.prefix);
         effects.touch(nlri.prefix, slot);
@@ -1054,6 +1065,25 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_through_all_prefixes_does_not_follow_their_order() {
+        let mut table = ObjectTable::new();
+        (1..=60).for_each(|version| table.restore(entry(0, version, 4)));
+        for byte in [5, 6] {
+            table.set_order(OrderKey::new([byte; 32]));
+            let walked: Vec<Prefix> = table.places_from(None).map(|(_, prefix)| *prefix).collect();
+            let ascending = walked.is_sorted_by(|a, b| a < b);
+            let all: BTreeSet<Prefix> = walked.iter().copied().collect();
+            assert_eq!((ascending, walked.len(), all.len()), (false, 60, 60));
+            let rises = walked.windows(2).filter(|pair| pair[0] < pair[1]).count();
+            assert!((18..=41).contains(&rises), "{rises} of 59 neighbours rise");
+            let half = *table.places_from(None).nth(30).expect("60 of them");
+            assert_eq!(table.places_from(Some(half)).count(), 30);
+        }
+        table.expire(0, 59, &mut Effects::default());
+        assert_eq!(table.places_from(None).count(), 1);
+    }
+
+    #[test]
     fn each_candidate_is_numbered_once_and_keeps_its_number() {
         let mut table = ObjectTable::new();
         table.set_order(OrderKey::new([5; 32]));
@@ -1069,7 +1099,10 @@ mod tests {
         // What replaces a route has its number.
         let mut replacing = entry(0, 61, 4);
         let prefixes = vec![Nlri::new("20.0.7.0/24".parse().expect("a prefix"))];
-        let header = Header { description: Description { kind: Kind::Announce { prefixes }, ..replacing.header.description.clone() }, ..(*replacing.header).clone() };
+        let header = Header {
+            description: Description { kind: Kind::Announce { prefixes }, ..replacing.header.description.clone() },
+            ..(*replacing.header).clone()
+        };
         replacing.header = Arc::new(header);
         table.announce(replacing, &mut Effects::default());
         assert_eq!(table.numbered(), 60);

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use wayleave_bgp::Nlri;
+use wayleave_core::Prefix;
 use wayleave_core::wire::{Codec, Writer};
 use wayleave_crypto::commit::{Commitment, commit};
 use wayleave_crypto::hash::hash;
@@ -15,6 +16,7 @@ use wayleave_crypto::secret::{Secret, Seed};
 
 use crate::codecs::NlriCodec;
 
+const LABEL_PLACE: &str = "wayleave/route-server/place/v1";
 const LABEL_NUMBER: &str = "wayleave/route-server/number/v1";
 const LABEL_KEY: &str = "wayleave/route-server/order-key/v1";
 const LABEL_CHECK: &str = "wayleave/route-server/order-check/v1";
@@ -31,6 +33,9 @@ impl Number {
         self.0 as u32
     }
 }
+
+/// Where a prefix stands in an order of all prefixes that says nothing of them; among equals the prefix itself decides.
+pub type Place = (u64, Prefix);
 
 /// The key of the numbers. No member may have it.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,6 +68,15 @@ impl OrderKey {
         NlriCodec::write(nlri, &mut candidate);
         let number = hash(LABEL_NUMBER, &[self.0.expose(), &candidate.finish()]);
         Number(u64::from_be_bytes(*number.first_chunk().expect("8 of 32")))
+    }
+
+    /// Where a prefix stands among all prefixes.
+    #[must_use]
+    pub fn place(&self, prefix: &Prefix) -> Place {
+        let mut encoded = Writer::with_capacity(32);
+        NlriCodec::write(&Nlri::new(*prefix), &mut encoded);
+        let place = hash(LABEL_PLACE, &[self.0.expose(), &encoded.finish()]);
+        (u64::from_be_bytes(*place.first_chunk().expect("8 of 32")), *prefix)
     }
 
     /// What shows to whoever has the key that `party` has it, too, in the session of this nonce of its hello.

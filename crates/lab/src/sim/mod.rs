@@ -34,8 +34,8 @@ use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
 use wayleave_route_server::order::OrderKey;
 use wayleave_route_server::party::{
-    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError, StoredRecord,
-    stored_order,
+    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError,
+    StoredRecord, stored_order,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 use wayleave_route_server::versions::Speaks;

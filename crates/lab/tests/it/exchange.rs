@@ -44,7 +44,8 @@ fn a_route_reaches_whom_it_may_and_nobody_else(export: ExportMode) {
     assert!(!sim.tables[&3].contains_key(&prefix.prefix));
     assert!(!sim.tables[&0].contains_key(&prefix.prefix));
     compare(&sim, &oracle);
-    let is_usual = |event: &PartyEvent| matches!(event, PartyEvent::Agreed { .. } | PartyEvent::Order { is_drawn: true, .. });
+    let is_usual =
+        |event: &PartyEvent| matches!(event, PartyEvent::Agreed { .. } | PartyEvent::Order { is_drawn: true, .. });
     assert!(sim.party_events.iter().all(|(_, event)| is_usual(event)));
 }
 

@@ -171,6 +171,30 @@ fn members_in_league_learn_nothing_of_the_slots_between_theirs(export: ExportMod
     }
 }
 
+in_both_modes!(a_reload_does_not_show_prefixes_by_their_order);
+fn a_reload_does_not_show_prefixes_by_their_order(export: ExportMode) {
+    const ROUTES: u32 = 120;
+    let mut exchange = exchange(3, 1212, export);
+    (0..ROUTES).for_each(|number| exchange.announce(0, &[prefix(number)], &route(0, &[64500], &[TO_NOBODY])));
+    exchange.check();
+    exchange.sim.recording = Some(Vec::new());
+    exchange.set_policy(0, &policy("[[rule]]\ndirection = \"import\"\nclass = 7\n"));
+    exchange.check();
+    let frames = exchange.sim.recording.take().expect("it records");
+    let own = submitted(&frames, 0);
+    // Batch after batch, as another member sees them.
+    let batches: Vec<Vec<Nlri>> = ticks(&frames, 1)
+        .into_iter()
+        .map(|tick| tick.deliver.iter().filter_map(|deliver| Some(own.get(&deliver.handle)?[0])).collect())
+        .filter(|batch: &Vec<Nlri>| !batch.is_empty())
+        .collect();
+    assert_eq!(batches.iter().map(Vec::len).sum::<usize>(), ROUTES as usize);
+    assert!(batches.len() > 1, "{} batches", batches.len());
+    let (low, high) = (batches[0].iter().min(), batches[0].iter().max());
+    let between = batches[1..].iter().flatten().filter(|nlri| Some(*nlri) > low && Some(*nlri) < high).count();
+    assert!(between > ROUTES as usize / 3, "{between} of the others lie between those of the first batch");
+}
+
 /// The handles of the candidates of a prefix, by announcer, in their order.
 fn order_of(exchange: &mut Exchange, frames: &[Recorded], nlri: Nlri) -> Vec<u32> {
     let slots: Vec<u32> = exchange.sim.tables.keys().copied().collect();
@@ -304,7 +328,8 @@ fn one_operator_alone_changes_no_order() {
     exchange.sim.start(two);
     exchange.sim.run_for(Duration::from_secs(1));
     let why = "it has another number of the order of candidates; compare `order` in both configurations";
-    let refused = |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::BadFrame { slot: None, what } if what == why);
+    let refused =
+        |(_, event): &&(Node, PartyEvent)| matches!(event, PartyEvent::BadFrame { slot: None, what } if what == why);
     assert!(exchange.sim.party_events.iter().any(|event| refused(&event)), "{:?}", exchange.sim.party_events);
     exchange.sim.kill(one);
     exchange.sim.orders.insert(one, 2);
@@ -391,7 +416,12 @@ fn a_party_that_does_not_open_what_it_committed_to_is_named() {
             let named = |(of, event): &&(Node, PartyEvent)| {
                 *of == by && matches!(event, PartyEvent::BadFrame { slot: None, what } if what == why)
             };
-            assert_eq!(exchange.sim.party_events.iter().filter(named).count(), 1, "{why}: {:?}", exchange.sim.party_events);
+            assert_eq!(
+                exchange.sim.party_events.iter().filter(named).count(),
+                1,
+                "{why}: {:?}",
+                exchange.sim.party_events
+            );
             assert!(exchange.sim.closed.iter().any(|(who, of, what)| (*who, *of, what.as_str()) == (by, from, why)));
             // The next link is none of the lie.
             exchange.check();
@@ -471,9 +501,8 @@ fn beyond_what_is_compared_announcers_are_told_and_no_receiver_loses_a_route() {
     assert_eq!(out.values().sum::<usize>(), PATHS as usize, "as many give way as came");
     assert_eq!(out.keys().copied().collect::<BTreeSet<_>>(), told(&exchange));
     assert!(out.values().all(|routes| *routes == 1), "first paths go before others: {out:?}");
-    let withdrawn = |(slot, of, is_there): &(u32, Prefix, bool)| {
-        !is_there && *of == prefix(0).prefix && *slot != receiver(last)
-    };
+    let withdrawn =
+        |(slot, of, is_there): &(u32, Prefix, bool)| !is_there && *of == prefix(0).prefix && *slot != receiver(last);
     assert!(!exchange.sim.router_changes[changes..].iter().any(withdrawn), "no route flaps");
     let first = *out.keys().next().expect("there are some");
     let why = exchange.sim.member(first).expect("runs").why(prefix(0).prefix).own;
@@ -505,7 +534,8 @@ fn beyond_what_is_compared_announcers_are_told_and_no_receiver_loses_a_route() {
 fn what_a_member_sends_does_not_depend_on_routes_that_do_not_compete() {
     // The receivers may open the last paths, or nobody may: all that the parties see is the same.
     let play = |is_open: bool| {
-        let mut exchange = Exchange::new(Setup { members: FULL as usize + 2, tick: TICK, seed: 1209, ..Setup::default() });
+        let mut exchange =
+            Exchange::new(Setup { members: FULL as usize + 2, tick: TICK, seed: 1209, ..Setup::default() });
         exchange.sim.recording = Some(Vec::new());
         for (slot, path_id) in (0..=FULL).flat_map(|slot| (1..=PATHS).map(move |path_id| (slot, path_id))) {
             let communities: &[&str] = if is_open { &[] } else { &[TO_NOBODY] };

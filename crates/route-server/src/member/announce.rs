@@ -47,6 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Prefix};
+use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 
 use super::barred::Barred;
@@ -197,7 +198,7 @@ pub(super) struct Announcements {
 
 impl Announcements {
     /// With what the store held.
-    pub(super) fn new(stored: &[StoredRecord], now: Instant) -> Self {
+    pub(super) fn new(stored: &[StoredRecord], seed: &Seed, now: Instant) -> Self {
         Self {
             versions: Versions::new(stored),
             router: BTreeMap::new(),
@@ -208,7 +209,7 @@ impl Announcements {
             barred: Barred::default(),
             retried: None,
             outside: BTreeSet::new(),
-            repeats: Repeats::new(now),
+            repeats: Repeats::new(seed, now),
             objects: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             is_settled: false,

@@ -370,7 +370,7 @@ impl Member {
             ahead: None,
             deferred: None,
             budget: None,
-            announcements: Announcements::new(stored, now.instant),
+            announcements: Announcements::new(stored, seed, now.instant),
             halves: BTreeMap::new(),
             halves_octets: 0,
             rules: 0,

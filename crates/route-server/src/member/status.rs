@@ -799,7 +799,8 @@ impl Member {
 
     fn summary(&self, prefix: &Prefix, is_installed: bool, routes: &[WhyRoute], has_own: bool) -> String {
         if self.kept.contains(prefix) {
-            return "kept: a party lost what it had stored, and the announcer has not said what became of the route".to_owned();
+            return "kept: a party lost what it had stored, and the announcer has not said what became of the route"
+                .to_owned();
         }
         let choice = self.choices.get(prefix);
         let words = match (is_installed, choice) {

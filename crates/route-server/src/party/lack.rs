@@ -329,7 +329,8 @@ impl Lack {
             Reach::Through(last) => after(*last).unwrap_or(LAST),
             Reach::None => self.halves[1].from,
         });
-        let SliceContent { own, own_ends, objects, died, prefixes, gone, gone_instances, lost, settled: _, ends } = &content;
+        let SliceContent { own, own_ends, objects, died, prefixes, gone, gone_instances, lost, settled: _, ends } =
+            &content;
         // That it has all objects is said with the batch that begins: from then on changes are whole for it.
         let has_objects = self.began.is_none() && content.settled.is_some();
         let is_empty = own.is_empty()

@@ -76,9 +76,8 @@ impl State {
             (Some(key), None) => (Awaited::Nothing, Some(PartyFrame::OrderKey { key: key.secret().clone() })),
             (None, Some(_)) => (Awaited::Key, None),
             (None, None) | (Some(_), Some(_)) => {
-                let open = |draw: &OrderDraw| {
-                    PartyFrame::OrderShare { opening: draw.opening, share: draw.share.clone() }
-                };
+                let open =
+                    |draw: &OrderDraw| PartyFrame::OrderShare { opening: draw.opening, share: draw.share.clone() };
                 (Awaited::Share, self.order.draw.as_ref().map(open))
             }
         };

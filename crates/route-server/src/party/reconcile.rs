@@ -61,12 +61,7 @@ impl Conclusion {
     ///
     /// # Errors
     /// How party 1 erred.
-    pub(super) fn add(
-        &mut self,
-        drop: Vec<Dropped>,
-        differ: Vec<Difference>,
-        most: usize,
-    ) -> Result<(), &'static str> {
+    pub(super) fn add(&mut self, drop: Vec<Dropped>, differ: Vec<Difference>, most: usize) -> Result<(), &'static str> {
         if drop.is_empty() && differ.is_empty() {
             return Err("part of a conclusion with nothing in it");
         }

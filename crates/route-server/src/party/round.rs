@@ -86,18 +86,7 @@ impl Group {
         let number = order.iter().enumerate().map(|(number, place)| (*place, number)).collect();
         let multi = order.into_iter().map(|place| Arc::clone(&instances[place])).collect();
         let (members, unranked, comparators_of) = (Vec::new(), HashSet::new(), BTreeMap::new());
-        Self {
-            instances,
-            live,
-            live_prefixes,
-            places,
-            multi,
-            live_multi,
-            number,
-            members,
-            unranked,
-            comparators_of,
-        }
+        Self { instances, live, live_prefixes, places, multi, live_multi, number, members, unranked, comparators_of }
     }
 
     /// Notes which announcers' changes the evaluations are there for: of each prefix, the slots whose routes changed.

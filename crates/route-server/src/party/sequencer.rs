@@ -1347,7 +1347,10 @@ impl Role for Sequencer {
         let background = has_background_work.then_some(self.next_background);
         let is_idle = party.batches.is_idle() && party.peer_ready();
         let compared = is_idle.then(|| self.compared_at(party)).flatten();
-        [round, tick, background, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)].into_iter().flatten().min()
+        [round, tick, background, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// In a round party 1 waits for members first, and for party 2 once it is evaluated.

@@ -91,7 +91,9 @@ impl State {
     /// Whether the parties agree on a batch, on what is stored, or compute: each then waits for the other.
     pub(super) fn is_in_agreement(&self) -> bool {
         match self.batches.stage() {
-            Stage::Idle | Stage::Agreeing { .. } | Stage::Persisting { .. } => self.rounds.is_at_work() || self.links.is_peer_unready(),
+            Stage::Idle | Stage::Agreeing { .. } | Stage::Persisting { .. } => {
+                self.rounds.is_at_work() || self.links.is_peer_unready()
+            }
             Stage::Proposed { .. } | Stage::Accepted { .. } | Stage::Exporting(_) => true,
         }
     }

@@ -308,8 +308,11 @@ fn read(
                 loaded.order = (of == order).then_some(key);
             }
             META if record.key == REPLACED => {
-                loaded.replaced =
-                    Reader::new(&record.value).list32(ReplacedPrefix::LEAST, record.value.len(), ReplacedPrefix::read)?;
+                loaded.replaced = Reader::new(&record.value).list32(
+                    ReplacedPrefix::LEAST,
+                    record.value.len(),
+                    ReplacedPrefix::read,
+                )?;
             }
             LOST => lost.push(wire::decode(&record.value)?),
             META => {

@@ -13,8 +13,8 @@ use wayleave_crypto::commit::Commitment;
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::digests::{BucketSet, Roots, Through};
 use wayleave_route_server::frames::{
-    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, LostObject, OwnObject, PartyFrame, Refusal, Rejection,
-    Slice, SliceContent, Step, Tick, ToMember,
+    Body, BudgetLeft, Deliver, EngineStream, FromMember, InventoryRow, LostObject, OwnObject, PartyFrame, Refusal,
+    Rejection, Slice, SliceContent, Step, Tick, ToMember,
 };
 use wayleave_route_server::object::{Description, ExportMode, Format, Handle, Header, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::versions::{VERSIONS, Versions};
@@ -104,7 +104,12 @@ fn tick() -> Tick {
         slice: Some(Slice {
             begins: Some(true),
             ends: Some(roots()),
-            own: vec![OwnObject { version: 6, width: 16, live: vec![nlri(0, "198.51.100.0/24")], outside: vec![nlri(0, "198.51.100.0/24")] }],
+            own: vec![OwnObject {
+                version: 6,
+                width: 16,
+                live: vec![nlri(0, "198.51.100.0/24")],
+                outside: vec![nlri(0, "198.51.100.0/24")],
+            }],
             own_ends: true,
             died: vec![candidate(40)],
             gone: vec![[36; 8]],
@@ -225,7 +230,8 @@ fn between() -> Vec<PartyFrame> {
     let row = InventoryRow { slot: 3, version: 6, digest: [30; 32], width: 16, dead: vec![0, 2] };
     let differ = vec![(3, 6, 16, vec![1, 2])];
     let prefixes = vec![(1, nlri(0, "198.51.100.0/24"))];
-    let lost = LostObject { slot: 3, version: 5, handle: Handle([39; 32]), from: 0, since: 1_700_000_000_000_000, prefixes };
+    let lost =
+        LostObject { slot: 3, version: 5, handle: Handle([39; 32]), from: 0, since: 1_700_000_000_000_000, prefixes };
     vec![
         PartyFrame::Hello {
             versions: VERSIONS,
@@ -316,7 +322,7 @@ fn every_frame_has_the_published_octets() {
     let lists = [
         ("from_member", octets(&from_member(), 11, FromMember::encode, FromMember::decode)),
         ("to_member", octets(&to_member(), 17, ToMember::encode, ToMember::decode)),
-        ("between_parties", octets(&between(), 22, PartyFrame::encode, PartyFrame::decode)),
+        ("between_parties", octets(&between(), 23, PartyFrame::encode, PartyFrame::decode)),
     ];
     let mut found = json!({ "format": "frames of an exchange, protocol 7; see docs/protocol.md" });
     for (name, frames) in &lists {

@@ -71,7 +71,12 @@ impl Announcements {
     }
 
     /// Both parties say which of this member's routes compete no more, and which do again, or are gone.
-    pub(in super::super) fn competition(&mut self, outside: &[Nlri], inside: &[Nlri], inventory: Option<&mut Inventory>) {
+    pub(in super::super) fn competition(
+        &mut self,
+        outside: &[Nlri],
+        inside: &[Nlri],
+        inventory: Option<&mut Inventory>,
+    ) {
         for known in std::iter::once(&mut self.outside).chain(inventory.map(|inventory| &mut inventory.outside)) {
             for nlri in inside {
                 known.remove(nlri);
