@@ -507,6 +507,13 @@ fn beyond_what_is_compared_announcers_are_told_and_no_receiver_loses_a_route() {
     let first = *out.keys().next().expect("there are some");
     let why = exchange.sim.member(first).expect("runs").why(prefix(0).prefix).own;
     assert_eq!(why.iter().filter(|route| route.reason.outcome.contains("does not compete")).count(), 1, "{why:?}");
+    let kept = exchange.sim.member(receiver(first)).expect("runs").why(prefix(0).prefix).routes;
+    let rules: Vec<&str> = kept
+        .iter()
+        .filter(|route| route.route.reason.outcome == "installed")
+        .map(|route| route.route.reason.rule.as_ref())
+        .collect();
+    assert!(rules.len() == 1 && rules[0].contains("does not compete"), "{rules:?}");
     // Other versions of them arrive, and whoever starts from nothing has them, too.
     out.keys().for_each(|slot| announce_paths(&mut exchange, *slot, 64501));
     exchange.check();

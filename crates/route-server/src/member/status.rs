@@ -607,6 +607,9 @@ impl Member {
     fn rule_of_choice(&self, prefix: &Prefix, candidates: usize) -> &'static str {
         match self.choices.get(prefix) {
             _ if candidates == 1 => "it is the only route",
+            _ if self.installed_outside(prefix).is_some() => {
+                "your own ranking: it does not compete, since too many others do, and none of them is better"
+            }
             Some(choice) if choice.chosen.is_some() => "Select-Best: your ranking, then the exchange's recommendation",
             _ => "your own ranking ([ranking] and import rules)",
         }
@@ -659,6 +662,13 @@ impl Member {
         }
         let Some(class) = class else { return self.by_policy(open, place, assessment.verdict) };
         let top = classes.iter().filter_map(|(_, _, class)| *class).max();
+        if Some(class) == top && !self.instances.lists(candidate) {
+            return Reason::new(
+                format!("ranked equal, but it does not compete: more than {MAX_CANDIDATES} routes for the prefix do"),
+                "your own ranking: one that does not compete is used where no other is as good, or while it is installed",
+                "rank this route higher (an import rule with `class` or `local_pref`) if you want it",
+            );
+        }
         if Some(class) == top {
             return Reason::new(
                 "ranked equal; the exchange's recommendation preferred another route",
