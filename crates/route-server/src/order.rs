@@ -153,6 +153,18 @@ mod tests {
     }
 
     #[test]
+    fn numbers_places_checks_and_keys_are_those_of_the_protocols_page() {
+        let (key, nlri) = (OrderKey::new([5; 32]), Nlri { path_id: 1, prefix: "20.0.0.0/16".parse().expect("a prefix") });
+        assert_eq!(key.number(3, &nlri).0, 0x039e_f6af_c6e5_af90);
+        assert_eq!(key.place(&nlri.prefix).0, 0x171b_850f_3f81_5bbd);
+        let first = |octets: [u8; 32]| u64::from_be_bytes(*octets.first_chunk().expect("8 of 32"));
+        assert_eq!(first(key.check(2, &[7; 16])), 0xdc71_444a_d511_b80f);
+        assert_eq!(first(draw(1).commitment(1, &[7; 16])), 0x7e77_e3c7_7a8f_2475);
+        let [one, two] = [1, 2].map(|byte| Seed::new([byte; 32]));
+        assert_eq!(first(*OrderKey::from_shares("ix", [&one, &two]).secret().expose()), 0xcf7b_dbad_345d_fea1);
+    }
+
+    #[test]
     fn a_number_depends_on_all_of_a_candidate() {
         let nlri = |path_id, prefix: &str| Nlri { path_id, prefix: prefix.parse().expect("a prefix") };
         let number = |byte, slot, path_id, prefix| OrderKey::new([byte; 32]).number(slot, &nlri(path_id, prefix));

@@ -343,8 +343,8 @@ fn a_party_that_dies_at_any_step_of_the_drawing_leaves_one_key() {
     // Which of the parties had the key when one of them died.
     let mut found = BTreeSet::new();
     for victim in PARTIES {
-        for steps in 0..40 {
-            let mut exchange = Exchange::of(Sim::new(Setup { members: 3, seed: 1205, ..Setup::default() }));
+        for steps in 0..120 {
+            let mut exchange = Exchange::of(Sim::new(Setup { members: 3, seed: 1205 + steps % 4, ..Setup::default() }));
             for _ in 0..steps {
                 exchange.sim.step(Duration::from_secs(1));
             }

@@ -204,7 +204,7 @@ impl Member {
     }
 
     /// The installed route, if it does not compete.
-    pub(super) fn installed_outside(&self, prefix: &Prefix) -> Option<Candidate> {
+    fn installed_outside(&self, prefix: &Prefix) -> Option<Candidate> {
         let (installed, others) = (self.installed.get(prefix)?, self.not_competing.get(prefix)?);
         others.iter().find(|other| other.0 == installed.handle && self.lives(prefix, other)).copied()
     }

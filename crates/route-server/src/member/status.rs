@@ -607,12 +607,19 @@ impl Member {
     fn rule_of_choice(&self, prefix: &Prefix, candidates: usize) -> &'static str {
         match self.choices.get(prefix) {
             _ if candidates == 1 => "it is the only route",
-            _ if self.installed_outside(prefix).is_some() => {
+            _ if self.is_installed_outside(prefix) => {
                 "your own ranking: it does not compete, since too many others do, and none of them is better"
             }
             Some(choice) if choice.chosen.is_some() => "Select-Best: your ranking, then the exchange's recommendation",
             _ => "your own ranking ([ranking] and import rules)",
         }
+    }
+
+    /// Whether the installed route does not compete.
+    fn is_installed_outside(&self, prefix: &Prefix) -> bool {
+        let Some(installed) = self.installed.get(prefix) else { return false };
+        let routes = self.known_routes(prefix);
+        routes.iter().any(|candidate| candidate.0 == installed.handle && !self.instances.lists(candidate))
     }
 
     /// Why an open route is not installed.
