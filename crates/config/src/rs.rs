@@ -65,6 +65,9 @@ pub struct PartySection {
     /// Who multiplies export policies and route keys; the same at both parties.
     #[serde(default)]
     pub export: Export,
+    /// The number of the order of candidates; the same at both parties. Once both have another one, they draw the key of the order anew.
+    #[serde(default = "default_order")]
+    pub order: Spanned<u64>,
     /// Octets of the largest sealed route that this party's operator agrees to; the lower value of both parties counts.
     #[serde(default = "default_max_blob")]
     pub max_blob: Spanned<u64>,
@@ -219,6 +222,10 @@ fn default_max_prefix_limit() -> Spanned<u64> {
     Spanned::new(0..0, u64::from(MAX_PREFIX_LIMIT))
 }
 
+fn default_order() -> Spanned<u64> {
+    Spanned::new(0..0, 1)
+}
+
 fn default_max_blob() -> Spanned<u64> {
     Spanned::new(0..0, u64::from(MAX_BLOB_DEFAULT))
 }
@@ -264,6 +271,7 @@ impl RsConfig {
         faults.extend(range(&party.epoch_secs, shortest, 31_536_000, "seconds").map(|fault| {
             fault.help("members learn more of a recommendation that changes often; a laboratory with `lab = true` may")
         }));
+        faults.extend(range(&party.order, 1, u64::from(u32::MAX), "the number of an order"));
         faults.extend(range(&party.max_blob, 512, MAX_BLOB as u64, "octets"));
         faults.extend(range(&party.max_prefix_limit, 1, MOST_PREFIXES, "prefixes"));
         faults.extend(self.budget.faults());
@@ -514,6 +522,7 @@ impl RsConfig {
                 Export::Direct => ExportMode::Direct,
                 Export::Mpc => ExportMode::Mpc,
             },
+            order: u32::try_from(*party.order.get_ref()).unwrap_or(1),
             max_blob: u32::try_from(*party.max_blob.get_ref()).unwrap_or(MAX_BLOB_DEFAULT),
             max_prefix_limit: u32::try_from(*party.max_prefix_limit.get_ref()).unwrap_or(MAX_PREFIX_LIMIT),
             budget: self.budget.budget(),
@@ -810,6 +819,9 @@ pub fn template_with(values: &PartyValues<'_>) -> String {
          # Who multiplies export policies and route keys, the same at both parties: \"direct\", the announcer, or \"mpc\", the\n\
          # parties: announcers then send some hundred octets an object in place of 16 for each member.\n\
          #export = \"direct\"\n\
+         # The number of the order of candidates, the same at both parties. Change it at both to have them draw the secret key of\n\
+         # the order anew, as after one of the two was perhaps read by a stranger.\n\
+         #order = 1\n\
          # Octets of the largest sealed route that members may announce; the lower value of both parties counts.\n\
          #max_blob = 8192\n\
          # Prefixes that the member set may let one member announce, at most: give both parties the same, since both operators\n\

@@ -169,7 +169,12 @@ impl Sink {
             FromMember::Holds { seq, through, epoch, roots, .. } if *seq == self.last => {
                 let mut live: BTreeMap<u64, Vec<Nlri>> = BTreeMap::new();
                 self.own.iter().for_each(|(nlri, version)| live.entry(*version).or_default().push(*nlri));
-                let own = live.into_iter().map(|(version, live)| OwnObject { version, width: self.width, live });
+                let own = live.into_iter().map(|(version, live)| OwnObject {
+                    version,
+                    width: self.width,
+                    live,
+                    outside: Vec::new(),
+                });
                 FromMember::Holds { seq: *seq, through: *through, epoch: *epoch, roots: *roots, own: digests::own(own) }
             }
             _ => FromMember::holds_nothing(),

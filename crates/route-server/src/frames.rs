@@ -28,12 +28,14 @@ pub const PART: usize = 4 << 20;
 /// Largest frame to a member that comes in parts: a full tick of a large exchange.
 pub const MAX_IN_PARTS: usize = 1 << 30;
 /// Candidates of one prefix that Select-Best looks at: our own limit. Where there are more, every slot's first path counts before any
-/// slot's second.
+/// slot's second, and among equals the parties' numbers decide ([`crate::order`]).
 pub const MAX_CANDIDATES: usize = 128;
 /// Of each member's paths to a prefix, by path identifiers, so many compete with those of others: our own limit.
 pub const MAX_PATHS: usize = 4;
 /// Bytes of a candidate.
 const CANDIDATE: usize = 34;
+/// Bytes of a prefix with its path identifier, at most.
+const NLRI: usize = 22;
 /// Objects, and instances, that one batch sends a member of what it lacks, and prefixes that it looks at again: our own limit.
 pub const MAX_SLICE: u32 = 4096;
 /// Names of what a member holds in one frame: our own limit, of a third of a megabyte.
@@ -192,6 +194,8 @@ wayleave_core::wire! {
         pub width: u32,
         /// Prefixes that it still owns, ascending where it is digested.
         pub live: Vec<Nlri> as List32<MAX_PREFIXES, NlriCodec>,
+        /// Those of them that do not compete, since too many others do.
+        pub outside: Vec<Nlri> as List32<MAX_PREFIXES, NlriCodec>,
     }
 
     /// Part of what a member lacks: what of `deliver`, `dead` and `instances` is not new to everybody, and this.
@@ -232,16 +236,20 @@ wayleave_core::wire! {
         pub dead: Vec<Candidate> as Long,
         /// Objects without a live prefix.
         pub gone: Vec<Handle> as Long,
-        /// The prefixes whose candidates changed, each with its candidates in number order. One candidate needs no round.
+        /// The prefixes whose candidates changed, each with its candidates in number order: by the hashes of these. One candidate needs no
+        /// round.
         pub instances: Vec<Instance> as Long<InstanceCodec>,
         /// How many of them, from the first on, changed just now: their results go before those of the others, which a slice or a new
-        /// epoch lists again.
+        /// epoch lists again, and which are by their hashes, too.
         pub live: u32,
         /// Whether a ranking is awaited from this receiver.
         pub rank: bool,
         /// Places, ascending, of instances in which only routes of the receiver's own AS changed, which it does not use: what was chosen
         /// for it stays, and whatever it ranks there counts as zero.
         pub unranked: Vec<u32> as Long,
+        /// The receiver's own routes that compete no more, since too many others do; and those that compete again, or are gone.
+        pub outside: Vec<Nlri> as Long<NlriCodec>,
+        pub inside: Vec<Nlri> as Long<NlriCodec>,
     }
 
     /// A frame from a party to a member.
@@ -600,6 +608,12 @@ wayleave_core::wire! {
             applied: Seq,
             /// Its clock, in microseconds of Unix time.
             clock: u64,
+            /// The number of the order of candidates in this party's configuration; both must have the same.
+            order: u32,
+            /// Commits to this party's share of the key of that order, should it be drawn.
+            commitment: [u8; 32],
+            /// Shows which key this party has of that order, if it has one ([`crate::order::OrderKey::check`]).
+            has_order: Option<[u8; 32]>,
             later: Vec<u8> as Later,
         },
         2 = Inventory {
@@ -720,6 +734,15 @@ wayleave_core::wire! {
         17 = Credit {
             limit: u64,
         },
+        /// Opens what this party's hello committed to: the key of the order of candidates is drawn.
+        21 = OrderShare {
+            opening: [u8; 32],
+            share: Seed as SeedCodec,
+        },
+        /// The key of the order of candidates, to a peer party that has none.
+        25 = OrderKey {
+            key: Seed as SeedCodec,
+        },
         /// Whether a member takes up too little of what party 2 sends to it, so that it can get nothing more now, and whether it could not
         /// be sent something.
         18 = Held {
@@ -728,7 +751,7 @@ wayleave_core::wire! {
             lacks: bool,
         },
         /// The parties agree, in this version. Of the second version that is built for tests.
-        21 since 8 if (feature = "next-version") = Raised {
+        24 since 8 if (feature = "next-version") = Raised {
             version: u16,
         },
     }
@@ -775,7 +798,8 @@ impl Tick {
         let body = |deliver: &Deliver| if let Body::Blob(blob) = &deliver.body { blob.len() } else { 32 };
         let delivered: usize = self.deliver.iter().map(|deliver| body(deliver) + 128).sum();
         let instances: usize = self.instances.iter().map(|instance| instance.len() * CANDIDATE + 4).sum();
-        256 + delivered + instances + (self.dead.len() + self.gone.len()) * CANDIDATE
+        let own = (self.outside.len() + self.inside.len()) * NLRI;
+        256 + delivered + instances + (self.dead.len() + self.gone.len()) * CANDIDATE + own
     }
 }
 

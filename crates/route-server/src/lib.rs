@@ -6,6 +6,7 @@
 //! SIXPACK (CoNEXT 2017); what differs from it is in `docs/departures.md`.
 
 pub mod codecs;
+pub mod competition;
 pub mod credit;
 pub mod digests;
 pub mod directory;
@@ -18,6 +19,7 @@ pub mod object;
 mod object_buckets;
 pub mod object_table;
 pub mod oracle;
+pub mod order;
 pub mod party;
 pub mod policy;
 pub mod rng;

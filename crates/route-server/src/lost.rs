@@ -213,7 +213,8 @@ impl LostObject {
 
     /// As its announcer is told of it: nobody has it.
     pub(crate) fn as_own(&self) -> OwnObject {
-        OwnObject { version: self.version, width: 0, live: self.prefixes.iter().map(|(.., nlri)| *nlri).collect() }
+        let live = self.prefixes.iter().map(|(.., nlri)| *nlri).collect();
+        OwnObject { version: self.version, width: 0, live, outside: Vec::new() }
     }
 }
 

@@ -13,13 +13,15 @@ use wayleave_core::Prefix;
 use wayleave_core::wire::{Wire, Writer};
 use wayleave_crypto::hash::hash;
 
+use crate::competition::{CompetitionChange, Outside, Route, Routes, competing, first_paths};
 use crate::digests::{self, BUCKETS, BucketDigests, BucketSet, Digest, InstanceHash, Roots, bounds, bucket_of};
 use crate::frames::{
-    Body, Candidate, Deliver, InventoryRow, LostObject, MAX_CANDIDATES, MAX_PATHS, OwnObject, Seq, SessionId, Step,
+    Body, Candidate, Deliver, InventoryRow, LostObject, MAX_CANDIDATES, OwnObject, Seq, SessionId, Step,
 };
 use crate::lost::LostObjects;
 use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::object_buckets::ObjectBuckets;
+use crate::order::{Number, OrderKey, Place};
 
 /// Digests of buckets that are hashed in the time of one object, about.
 const BUCKETS_PER_OBJECT: u64 = 8;
@@ -149,11 +151,6 @@ impl ObjectEntry {
         (0u16..).zip(prefixes).filter(|(index, _)| !self.dead.contains(index)).map(|(_, nlri)| nlri)
     }
 
-    /// The object as its announcer is told of it.
-    pub(crate) fn as_own(&self) -> OwnObject {
-        OwnObject { version: self.header.description.version, width: self.width, live: self.live().copied().collect() }
-    }
-
     /// Indices of dead prefixes, ascending.
     #[must_use]
     pub fn dead_indices(&self) -> Vec<u16> {
@@ -232,26 +229,20 @@ impl Effects {
     }
 }
 
-/// The live routes of a prefix in number order: by (slot, path identifier) the object's version and the prefix's index.
-type Routes = BTreeMap<(u32, u32), (u64, u16)>;
-
-/// Of each slot the first [`MAX_PATHS`] routes, each with its number among those of its slot.
-fn competing(routes: &Routes) -> impl Iterator<Item = (usize, &(u32, u32), &(u64, u16))> {
-    let (mut last, mut nth) = (None, 0);
-    let numbered = routes.iter().map(move |(key, object)| {
-        nth = if last == Some(key.0) { nth + 1 } else { 0 };
-        last = Some(key.0);
-        (nth, key, object)
-    });
-    numbered.filter(|(nth, ..)| *nth < MAX_PATHS)
-}
-
 /// The objects of one exchange at one party.
 #[derive(Default)]
 pub struct ObjectTable {
     objects: BTreeMap<(u32, u64), ObjectEntry>,
     by_handle: BTreeMap<Handle, (u32, u64)>,
     by_prefix: BTreeMap<Prefix, Routes>,
+    /// All prefixes of that, in an order that says nothing of them.
+    places: BTreeSet<Place>,
+    /// Numbers candidates. Without it, as before the parties have agreed on one, nothing is listed for anybody.
+    order: Option<OrderKey>,
+    /// Routes that do not compete.
+    outside: Outside,
+    /// Candidates that were numbered so far.
+    numbered: u64,
     /// The batch that is applied, or was last.
     seq: Seq,
     prefixes_of: BTreeMap<u32, usize>,
@@ -377,17 +368,20 @@ impl ObjectTable {
         self.objects.range((slot, version)..=(slot, u64::MAX)).map(|(_, entry)| entry)
     }
 
-    /// Prefixes with a live route from `from` on, in order.
-    pub fn prefixes_from(&self, from: Option<Prefix>) -> impl Iterator<Item = &Prefix> {
-        self.by_prefix
-            .range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
-            .map(|(prefix, _)| prefix)
+    /// Prefixes with a live route from `from` on, in the order of their places.
+    pub fn places_from(&self, from: Option<Place>) -> impl Iterator<Item = &Place> {
+        self.places.range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
+    }
+
+    /// Where a prefix stands.
+    fn place_of(&self, prefix: &Prefix) -> Place {
+        self.order.as_ref().map_or((0, *prefix), |key| key.place(prefix))
     }
 
     /// How many live routes of a prefix compete.
     #[must_use]
     pub fn routes_of(&self, prefix: &Prefix) -> usize {
-        self.by_prefix.get(prefix).map_or(0, |routes| competing(routes).count())
+        self.by_prefix.get(prefix).map_or(0, |routes| first_paths(routes).count())
     }
 
     /// Routes of a slot to a prefix, whether they compete or not.
@@ -415,8 +409,8 @@ impl ObjectTable {
     /// The object of `slot` with its live route for `nlri`.
     #[must_use]
     pub fn owner(&self, slot: u32, nlri: &Nlri) -> Option<&ObjectEntry> {
-        let (version, _) = self.by_prefix.get(&nlri.prefix)?.get(&(slot, nlri.path_id))?;
-        self.objects.get(&(slot, *version))
+        let route = self.by_prefix.get(&nlri.prefix)?.get(&(slot, nlri.path_id))?;
+        self.objects.get(&(slot, route.version))
     }
 
     /// Whether `slot` has a live route for `nlri`.
@@ -454,24 +448,68 @@ impl ObjectTable {
         self.by_prefix.keys()
     }
 
-    /// The live routes of a prefix that compete, in number order: by (slot, path identifier); none of slots that have ended, and of each
-    /// slot the first [`MAX_PATHS`], so that no member makes the choice among its own paths and another's routes many times as
-    /// expensive. Where there are more than `most`, every slot's first path comes before any slot's second.
+    /// The live routes of a prefix that compete, in the order of their numbers; none of slots that have ended, and of each slot
+    /// [`MAX_PATHS`](crate::frames::MAX_PATHS) at most, so that no member makes the choice among its own paths and another's routes many
+    /// times as expensive.
     #[must_use]
-    pub fn candidates(&self, prefix: &Prefix, most: usize) -> Vec<Candidate> {
+    pub fn candidates(&self, prefix: &Prefix) -> Vec<Candidate> {
         let Some(routes) = self.by_prefix.get(prefix) else { return Vec::new() };
-        let all = competing(routes).filter(|(_, (slot, _), _)| !self.has_ended(*slot));
-        let named = |(nth, (slot, _), (version, index)): (usize, &(u32, u32), &(u64, u16))| {
-            (nth, (self.objects[&(*slot, *version)].handle, *index))
-        };
-        let mut all: Vec<(usize, usize, Candidate)> =
-            all.map(named).enumerate().map(|(number, (nth, candidate))| (nth, number, candidate)).collect();
-        if all.len() > most {
-            all.sort_unstable();
-            all.truncate(most);
-            all.sort_unstable_by_key(|(_, number, _)| *number);
+        let all = competing(routes, |slot| self.has_ended(slot), MAX_CANDIDATES).into_iter();
+        all.map(|((slot, _), route)| (self.objects[&(*slot, route.version)].handle, route.index)).collect()
+    }
+
+    /// Candidates are numbered under this key from now on. Instances, and digests of them, follow with [`Self::settle`].
+    pub fn set_order(&mut self, key: OrderKey) {
+        if self.order.as_ref() == Some(&key) {
+            return;
         }
-        all.into_iter().map(|(.., candidate)| candidate).collect()
+        for (prefix, routes) in &mut self.by_prefix {
+            self.numbered += routes.len() as u64;
+            for ((slot, path_id), route) in routes {
+                route.number = key.number(*slot, &Nlri { path_id: *path_id, prefix: *prefix });
+            }
+            self.digests.unsettled.push(*prefix);
+        }
+        self.places = self.by_prefix.keys().map(|prefix| key.place(prefix)).collect();
+        self.order = Some(key);
+    }
+
+    /// Candidates that were numbered so far.
+    #[must_use]
+    pub fn numbered(&self) -> u64 {
+        self.numbered
+    }
+
+    /// Which routes of each slot compete no more, or do again, since this was last asked.
+    pub fn take_competition(&mut self) -> BTreeMap<u32, CompetitionChange> {
+        self.outside.take_changed()
+    }
+
+    /// The last batch that changed which routes of a slot compete.
+    #[must_use]
+    pub fn competition_since(&self, slot: u32) -> Seq {
+        self.outside.since(slot)
+    }
+
+    /// An object as its announcer is told of it.
+    pub(crate) fn own_object(&self, entry: &ObjectEntry) -> OwnObject {
+        let (slot, version) = (entry.header.description.slot, entry.header.description.version);
+        let live: Vec<Nlri> = entry.live().copied().collect();
+        let outside = live.iter().filter(|nlri| self.outside.has(slot, nlri)).copied().collect();
+        OwnObject { version, width: entry.width, live, outside }
+    }
+
+    /// A live route of `slot`. Its number is the one that it had, if it replaces one.
+    fn insert_route(&mut self, slot: u32, nlri: &Nlri, (version, index): (u64, u16), number: Option<Number>) {
+        let number = number.unwrap_or_else(|| {
+            self.numbered += u64::from(self.order.is_some());
+            self.order.as_ref().map(|key| key.number(slot, nlri)).unwrap_or_default()
+        });
+        if !self.by_prefix.contains_key(&nlri.prefix) {
+            self.places.insert(self.place_of(&nlri.prefix));
+        }
+        let routes = self.by_prefix.entry(nlri.prefix).or_default();
+        routes.insert((slot, nlri.path_id), Route { version, index, number });
     }
 
     /// A live object.
@@ -513,10 +551,12 @@ impl ObjectTable {
         self.objects.insert((slot, version), entry);
         for (index, nlri) in (0u16..).zip(prefixes) {
             self.end_lost(slot, &nlri, effects);
-            if let Some(replaced) = self.supersede(slot, &nlri, effects) {
-                effects.replaced.entry((slot, nlri)).or_insert(replaced);
+            let before = self.supersede(slot, &nlri, effects);
+            let number = before.map(|(.., number)| number);
+            if let Some((version, handle, index, _)) = before {
+                effects.replaced.entry((slot, nlri)).or_insert((version, handle, index));
             }
-            self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
+            self.insert_route(slot, &nlri, (version, index), number);
             self.count_prefix(slot);
             self.digests.unsettled.push(nlri.prefix);
             effects.touch(nlri.prefix, slot);
@@ -621,18 +661,21 @@ impl ObjectTable {
         effects.applied.entry(slot).or_default().push(version);
     }
 
-    /// Removes `nlri` from the object of `slot` that owns it, if any.
-    fn supersede(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) -> Option<(u64, Handle, u16)> {
+    /// Removes `nlri` from the object of `slot` that owns it, if any. Returns its version and handle, the prefix's index in it, and the number
+    /// that the route had.
+    fn supersede(&mut self, slot: u32, nlri: &Nlri, effects: &mut Effects) -> Option<(u64, Handle, u16, Number)> {
         let routes = self.by_prefix.get_mut(&nlri.prefix)?;
-        let (version, index) = routes.remove(&(slot, nlri.path_id))?;
+        let Route { version, index, number } = routes.remove(&(slot, nlri.path_id))?;
         if routes.is_empty() {
             self.by_prefix.remove(&nlri.prefix);
+            let place = self.place_of(&nlri.prefix);
+            self.places.remove(&place);
         }
         self.digests.unsettled.push(nlri.prefix);
         effects.touch(nlri.prefix, slot);
         let handle = self.objects.get(&(slot, version)).map(|entry| entry.handle);
         self.kill(slot, version, index, effects);
-        Some((version, handle?, index))
+        Some((version, handle?, index, number))
     }
 
     fn kill(&mut self, slot: u32, version: u64, index: u16, effects: &mut Effects) {
@@ -677,7 +720,8 @@ impl ObjectTable {
             if entry.dead.contains(&index) {
                 continue;
             }
-            self.by_prefix.entry(nlri.prefix).or_default().insert((slot, nlri.path_id), (version, index));
+            let nlri = *nlri;
+            self.insert_route(slot, &nlri, (version, index), None);
             self.count_prefix(slot);
             self.digests.unsettled.push(nlri.prefix);
         }
@@ -779,7 +823,7 @@ impl ObjectTable {
         iter::from_fn(move || {
             let next = live.peek().map(|entry| entry.header.description.version);
             let is_lost = |object: &&LostObject| next.is_none_or(|next| object.version < next);
-            lost.next_if(is_lost).map(LostObject::as_own).or_else(|| live.next().map(ObjectEntry::as_own))
+            lost.next_if(is_lost).map(LostObject::as_own).or_else(|| live.next().map(|entry| self.own_object(entry)))
         })
     }
 
@@ -842,10 +886,25 @@ impl ObjectTable {
         unsettled.sort_unstable();
         unsettled.dedup();
         for prefix in unsettled {
-            let candidates = self.candidates(&prefix, MAX_CANDIDATES);
+            let candidates = self.candidates(&prefix);
+            self.settle_competition(prefix, candidates.len());
             self.digests.hashed += candidates.len() as u64;
             let hash = (!candidates.is_empty()).then(|| digests::instance(&candidates));
             self.digests.instance_changed(prefix, hash, self.seq);
+        }
+    }
+
+    /// Finds which routes of a prefix do not compete, where there are more than so many that do.
+    fn settle_competition(&mut self, prefix: Prefix, most: usize) {
+        let mut outside = BTreeSet::new();
+        if let Some(routes) = self.by_prefix.get(&prefix).filter(|routes| routes.len() > most) {
+            outside.extend(routes.keys().filter(|(slot, _)| !self.ended.contains(slot)));
+            for (key, _) in competing(routes, |slot| self.ended.contains(&slot), MAX_CANDIDATES) {
+                outside.remove(key);
+            }
+        }
+        for slot in self.outside.set(prefix, outside, self.seq) {
+            self.digests.own.remove(&slot);
         }
     }
 
@@ -907,6 +966,7 @@ impl ObjectTable {
         let own = self.own_of(slot, 0).map(|mut own| {
             objects += 1;
             own.live.sort_unstable();
+            own.outside.sort_unstable();
             own
         });
         let digest = digests::own(own);
@@ -1030,6 +1090,52 @@ mod tests {
         let header = Arc::new(Header::sign("test", description, [0; 32], [Commitment([0; 32]); 2], &key));
         let (mode, dead, part) = (ExportMode::Direct, BTreeSet::new(), Part::Two { row: Vec::new() });
         ObjectEntry { header, digest: [0; 32], handle, mode, width, dead, part, since: Vec::new() }
+    }
+
+    #[test]
+    fn a_walk_through_all_prefixes_does_not_follow_their_order() {
+        let mut table = ObjectTable::new();
+        (1..=60).for_each(|version| table.restore(entry(0, version, 4)));
+        for byte in [5, 6] {
+            table.set_order(OrderKey::new([byte; 32]));
+            let walked: Vec<Prefix> = table.places_from(None).map(|(_, prefix)| *prefix).collect();
+            let ascending = walked.is_sorted_by(|a, b| a < b);
+            let all: BTreeSet<Prefix> = walked.iter().copied().collect();
+            assert_eq!((ascending, walked.len(), all.len()), (false, 60, 60));
+            let rises = walked.windows(2).filter(|pair| pair[0] < pair[1]).count();
+            assert!((18..=41).contains(&rises), "{rises} of 59 neighbours rise");
+            let half = *table.places_from(None).nth(30).expect("60 of them");
+            assert_eq!(table.places_from(Some(half)).count(), 30);
+        }
+        table.expire(0, 59, &mut Effects::default());
+        assert_eq!(table.places_from(None).count(), 1);
+    }
+
+    #[test]
+    fn each_candidate_is_numbered_once_and_keeps_its_number() {
+        let mut table = ObjectTable::new();
+        table.set_order(OrderKey::new([5; 32]));
+        for version in 1..=60 {
+            table.restore(entry(0, version, 4));
+        }
+        assert_eq!(table.numbered(), 60, "a start numbers each candidate once");
+        table.settle();
+        let before = table.candidates(&"20.0.7.0/24".parse().expect("a prefix"));
+        table.set_order(OrderKey::new([5; 32]));
+        table.settle();
+        assert_eq!((table.numbered(), before.len()), (60, 1));
+        // What replaces a route has its number.
+        let mut replacing = entry(0, 61, 4);
+        let prefixes = vec![Nlri::new("20.0.7.0/24".parse().expect("a prefix"))];
+        let header = Header {
+            description: Description { kind: Kind::Announce { prefixes }, ..replacing.header.description.clone() },
+            ..(*replacing.header).clone()
+        };
+        replacing.header = Arc::new(header);
+        table.announce(replacing, &mut Effects::default());
+        assert_eq!(table.numbered(), 60);
+        table.set_order(OrderKey::new([6; 32]));
+        assert_eq!(table.numbered(), 120, "another key numbers all");
     }
 
     #[test]

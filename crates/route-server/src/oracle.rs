@@ -10,6 +10,7 @@ use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Prefix, VerdictKind};
 
 use crate::directory::{MemberSet, SetError, Slot, SlotId};
+use crate::order::OrderKey;
 use crate::policy::ranking::{RankInput, rank};
 use crate::policy::validate::{Invalid, Martians, validate, validate_for};
 use crate::policy::{ExportSet, Imported, Policy, export_set, sealed_attributes};
@@ -70,9 +71,10 @@ pub struct Oracle {
     rs: Asn,
     recommendation: BTreeMap<SlotId, u8>,
     precedence: Precedence,
+    order: Option<OrderKey>,
     martians: Martians,
     policies: BTreeMap<SlotId, Policy>,
-    /// By prefix, then by announcer and path identifier: the order in which routes are numbered.
+    /// By prefix, then by announcer and path identifier.
     routes: BTreeMap<Prefix, BTreeMap<(SlotId, u32), Announced>>,
     /// Keys that each slot announces.
     counts: BTreeMap<SlotId, usize>,
@@ -88,6 +90,7 @@ impl Oracle {
             rs,
             recommendation,
             precedence: Precedence::default(),
+            order: None,
             martians: Martians::default(),
             policies: BTreeMap::new(),
             routes: BTreeMap::new(),
@@ -99,6 +102,11 @@ impl Oracle {
     #[must_use]
     pub fn with_precedence(self, precedence: Precedence) -> Self {
         Self { precedence, ..self }
+    }
+
+    /// Routes are numbered under this key, as the parties do; without one, by announcer, then path identifier.
+    pub fn set_order(&mut self, key: OrderKey) {
+        self.order = Some(key);
     }
 
     /// The same with other martians.
@@ -214,8 +222,7 @@ impl Oracle {
         best.map(|(_, offer)| offer)
     }
 
-    /// Every route to `prefix` that the member in `slot` may have and accepts, by number: announcer, then path
-    /// identifier.
+    /// Every route to `prefix` that the member in `slot` may have and accepts, by number.
     #[must_use]
     pub fn offers(&self, slot: SlotId, prefix: Prefix) -> Vec<Offer> {
         let (Some(receiver), Some(routes)) = (self.members.active(slot), self.routes.get(&prefix)) else {
@@ -224,7 +231,11 @@ impl Oracle {
         let default = Policy::default();
         let policy = self.policies.get(&slot).unwrap_or(&default);
         let mut held = Vec::new();
-        for (&(id, path_id), route) in routes.iter().filter(|(_, route)| route.export.contains(slot)) {
+        let mut routes: Vec<(&(SlotId, u32), &Announced)> = routes.iter().collect();
+        if let Some(key) = &self.order {
+            routes.sort_by_key(|((announcer, path_id), _)| key.number(*announcer, &Nlri { path_id: *path_id, prefix }));
+        }
+        for (&(id, path_id), route) in routes.into_iter().filter(|(_, route)| route.export.contains(slot)) {
             let Some(announcer) = self.members.active(id) else { continue };
             if validate_for(receiver.asn, prefix, &route.sealed, announcer, self.martians).is_ok() {
                 let verdict = route.verdict;

@@ -102,6 +102,7 @@ pub fn exchange_trace(
     let mut sim = Sim::new(Setup { members, tick, export, ..Setup::default() });
     assert!(sim.settle(Duration::from_secs(600)), "the exchange did not start");
     let mut oracle = Oracle::new(sim.set.clone(), RS_ASN, BTreeMap::new()).with_martians(Martians::AllowDocumentation);
+    oracle.set_order(sim.order_key(PARTIES[0]).expect("the parties have agreed on an order"));
     sim.fill_pools();
     let mut out = ExchangeTrace::default();
     for (i, update) in updates.iter().enumerate() {

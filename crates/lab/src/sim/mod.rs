@@ -32,8 +32,10 @@ use wayleave_route_server::directory::{Directory, MemberSet};
 use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
+use wayleave_route_server::order::OrderKey;
 use wayleave_route_server::party::{
-    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError, StoredRecord,
+    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError,
+    StoredRecord, stored_order,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 use wayleave_route_server::versions::Speaks;
@@ -175,6 +177,8 @@ pub struct Sim {
     pub files: BTreeMap<Node, Vec<u8>>,
     /// A party's own mode of export from its next start on, where it differs.
     pub exports: BTreeMap<Node, ExportMode>,
+    /// A party's own number of the order of candidates from its next start on, where it is not 1.
+    pub orders: BTreeMap<Node, u32>,
     /// What a process speaks from its next start on, where it is not the default.
     pub speaks: BTreeMap<Node, Speaks>,
     now: Now,
@@ -237,6 +241,7 @@ impl Sim {
             operators: operator_keys(setup.seed).map(|key| key.verifying_key()),
             files: BTreeMap::new(),
             exports: BTreeMap::new(),
+            orders: BTreeMap::new(),
             speaks: BTreeMap::new(),
             now: BEGIN,
             wall_ahead: 0,
@@ -338,6 +343,7 @@ impl Sim {
                     rank_allowance: self.setup.rank_allowance,
                     match_wait: Duration::from_secs(2),
                     export: self.exports.get(&node).copied().unwrap_or(self.setup.export),
+                    order: self.orders.get(&node).copied().unwrap_or(1),
                     max_blob: self.setup.max_blob,
                     max_prefix_limit: 1_000_000,
                     budget: self.setup.budget,
@@ -379,6 +385,16 @@ impl Sim {
         }
         self.connect_all();
         Ok(())
+    }
+
+    /// The key by which a party numbers candidates, if its store has one.
+    pub fn order_key(&self, party: Node) -> Option<OrderKey> {
+        let records = self.stores.get(&party)?.iter().map(|((table, key), value)| StoredRecord {
+            table: table.clone(),
+            key: key.clone(),
+            value: value.clone(),
+        });
+        records.filter_map(|record| stored_order(&record)).map(|(_, key)| key).next()
     }
 
     /// What a process has made durable, to be copied and put back as a backup is.

@@ -289,6 +289,7 @@ fn tables_equal_the_reference_with_the_same_verdicts() {
         let mut sim = started(Setup { seed, tick, ..setup(5, &[1, 2, 3, 4]) });
         let martians = Martians::AllowDocumentation;
         let mut oracle = Oracle::new(sim.set.clone(), RS_ASN, BTreeMap::new()).with_martians(martians);
+        oracle.set_order(sim.order_key(PARTIES[0]).expect("the parties have agreed on an order"));
         let rules = [
             "",
             "[[rule]]\ndirection = \"import\"\nverdict = \"valid\"\nlocal_pref = 200\n",

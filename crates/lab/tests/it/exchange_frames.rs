@@ -384,6 +384,9 @@ fn bad_between(to: Node) -> Vec<(&'static str, Vec<u8>)> {
             agreed,
             applied,
             clock,
+            order: 1,
+            commitment: [4; 32],
+            has_order: None,
             later: Vec::new(),
         }
         .encode()

@@ -501,8 +501,19 @@ fn what_waits_for_its_other_half_is_bounded_in_octets(export: ExportMode) {
     assert!(named(&sim, busy) > 200, "{}", named(&sim, busy));
 }
 
-/// Announcers of one prefix, which the exchange recommends the more the higher their slots are: opposite to a member's own order.
+/// Announcers of one prefix, which the exchange recommends the more the higher their numbers are: opposite to a member's own order.
 const ANNOUNCERS: u32 = 40;
+
+/// Has the exchange recommend the announcers of a prefix so. Returns them, the best first.
+fn recommend_against_own_order(sim: &mut Sim, prefix: Nlri) -> Vec<u32> {
+    assert!(sim.settle(LIMIT));
+    let key = sim.order_key(PARTIES[0]).expect("the parties have agreed on an order");
+    let mut slots: Vec<u32> = (1..=ANNOUNCERS).collect();
+    slots.sort_by_key(|slot| std::cmp::Reverse(key.number(*slot, &prefix)));
+    sim.recommend(slots.iter().rev().zip(1..).map(|(slot, value)| (*slot, value)).collect());
+    assert!(sim.settle(LIMIT));
+    slots
+}
 
 /// How many places of the order of the recommendation a member (slot 0) finds within an epoch that rejects each winner in turn, and
 /// changes a route of its own each time; `asks`: whether it asks for everything as well; `ranks_all`: whether it ranks also what the
@@ -511,8 +522,7 @@ fn places_found(asks: bool, ranks_all: bool) -> u32 {
     let members = ANNOUNCERS as usize + 1;
     let mut sim = Sim::new(Setup { members, tick: TICK, ..Setup::default() });
     let prefix = nlri("192.0.2.0/24");
-    sim.recommend((1..=ANNOUNCERS).map(|slot| (slot, u8::try_from(slot).expect("few"))).collect());
-    assert!(sim.settle(LIMIT));
+    let best = recommend_against_own_order(&mut sim, prefix);
     for slot in 1..=ANNOUNCERS {
         sim.announce(slot, &[prefix], &route(slot, &[64500], &[]));
     }
@@ -533,9 +543,10 @@ fn places_found(asks: bool, ranks_all: bool) -> u32 {
     let (begin, mut found, mut step) = (sim.now().instant, 0, 0);
     while sim.now().instant - begin < Duration::from_secs(900) && found < ANNOUNCERS {
         let winner = sim.tables[&0].get(&prefix.prefix).and_then(|route| route.as_path().first_asn());
-        if winner == Some(asn(ANNOUNCERS - found)) {
+        if winner == Some(asn(best[found as usize])) {
             found += 1;
-            let rejected: Vec<String> = (0..found).map(|n| format!("\"{}\"", asn(ANNOUNCERS - n).0)).collect();
+            let rejected: Vec<String> =
+                best[..found as usize].iter().map(|slot| format!("\"{}\"", asn(*slot).0)).collect();
             let rejected = rejected.join(", ");
             sim.set_policy(
                 0,
@@ -570,8 +581,7 @@ fn places_found_while_sent(lies: bool) -> u32 {
     let members = ANNOUNCERS as usize + 1;
     let mut sim = Sim::new(Setup { members, tick: TICK, ..Setup::default() });
     let prefix = nlri("192.0.2.0/24");
-    sim.recommend((1..=ANNOUNCERS).map(|slot| (slot, u8::try_from(slot).expect("few"))).collect());
-    assert!(sim.settle(LIMIT));
+    let best = recommend_against_own_order(&mut sim, prefix);
     let filling: Vec<String> = (0..550).map(|n| format!("64999:{n}:1")).collect();
     let filling: Vec<&str> = filling.iter().map(String::as_str).collect();
     for i in 0..LARGE {
@@ -623,9 +633,10 @@ fn places_found_while_sent(lies: bool) -> u32 {
     sim.pass(Duration::from_secs(1));
     let find = |sim: &mut Sim, found: &mut u32, step: u32| {
         let winner = sim.tables[&0].get(&prefix.prefix).and_then(|route| route.as_path().first_asn());
-        if winner == Some(asn(ANNOUNCERS - *found)) {
+        if winner == Some(asn(best[*found as usize])) {
             *found += 1;
-            let rejected: Vec<String> = (0..*found).map(|n| format!("\"{}\"", asn(ANNOUNCERS - n).0)).collect();
+            let rejected: Vec<String> =
+                best[..*found as usize].iter().map(|slot| format!("\"{}\"", asn(*slot).0)).collect();
             let rejected = rejected.join(", ");
             sim.set_policy(
                 0,

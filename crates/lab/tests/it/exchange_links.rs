@@ -320,6 +320,9 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
                     max_blob,
                     applied,
                     clock,
+                    order,
+                    commitment,
+                    has_order,
                     later,
                     ..
                 }),
@@ -340,6 +343,9 @@ fn the_highest_epoch_of_the_other_party_wraps_nothing(export: ExportMode) {
                     agreed,
                     applied,
                     clock,
+                    order,
+                    commitment,
+                    has_order,
                     later,
                 };
                 Some(FrameAction::Change(hello.encode()))

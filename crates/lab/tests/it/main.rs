@@ -24,6 +24,7 @@ mod exchange_links;
 mod exchange_lost;
 mod exchange_members;
 mod exchange_new_members;
+mod exchange_order;
 mod exchange_random;
 mod exchange_recommendation;
 mod exchange_rounds;

@@ -47,6 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Prefix};
+use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 
 use super::barred::Barred;
@@ -142,8 +143,8 @@ impl AnnouncedRoute {
 /// How a route of the own router stands at the parties.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum OwnState {
-    /// Both have it; so many slots may open it.
-    Announced(usize),
+    /// Both have it; so many slots may open it, and whether it competes with others.
+    Announced { slots: usize, competes: bool },
     /// It is being sent, or waits for that.
     UnderWay,
     /// It is not announced.
@@ -182,6 +183,8 @@ pub(super) struct Announcements {
     barred: Barred,
     /// The last one of those refused for their octets that was tried again.
     retried: Option<Nlri>,
+    /// Those that the parties have and that do not compete, since too many others do.
+    outside: BTreeSet<Nlri>,
     repeats: Repeats,
     objects: BTreeMap<u64, OwnObject>,
     /// Objects, columns and withdrawals that the parties have not confirmed, and their prefixes.
@@ -195,7 +198,7 @@ pub(super) struct Announcements {
 
 impl Announcements {
     /// With what the store held.
-    pub(super) fn new(stored: &[StoredRecord], now: Instant) -> Self {
+    pub(super) fn new(stored: &[StoredRecord], seed: &Seed, now: Instant) -> Self {
         Self {
             versions: Versions::new(stored),
             router: BTreeMap::new(),
@@ -205,7 +208,8 @@ impl Announcements {
             dirty: Dirty::default(),
             barred: Barred::default(),
             retried: None,
-            repeats: Repeats::new(now),
+            outside: BTreeSet::new(),
+            repeats: Repeats::new(seed, now),
             objects: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             is_settled: false,
@@ -292,7 +296,9 @@ impl Announcements {
         }
         let is_under_way = self.in_flight.values().any(|prefixes| prefixes.contains(nlri));
         match self.announced.get(nlri) {
-            Some(last) if !is_under_way && !self.dirty.contains(nlri) => OwnState::Announced(last.exported.count()),
+            Some(last) if !is_under_way && !self.dirty.contains(nlri) => {
+                OwnState::Announced { slots: last.exported.count(), competes: !self.outside.contains(nlri) }
+            }
             _ => OwnState::UnderWay,
         }
     }
@@ -376,6 +382,11 @@ impl Announcements {
     /// Some of the router's routes that are not announced, in order, and how many there are.
     pub(super) fn barred(&self, most: usize) -> (Vec<(Nlri, &Bar)>, usize) {
         (self.barred.iter().take(most).map(|(nlri, bar)| (*nlri, bar)).collect(), self.barred.len())
+    }
+
+    /// Routes that do not compete.
+    pub(super) fn not_competing(&self) -> usize {
+        self.outside.len()
     }
 
     /// Routes that the parties would not take for their size.

@@ -272,6 +272,7 @@ impl Member {
         let units = self.open_received(handle);
         if units > 0 {
             self.touch_all(handle);
+            self.note_unlisted(handle);
         }
         units
     }

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use crate::digests::{self, BucketDigests, BucketSet, InstanceHash, bucket_of};
-use crate::frames::{Candidate, Instance, MAX_NAMES, Seq};
+use crate::frames::{Candidate, Instance, MAX_CANDIDATES, MAX_NAMES, Seq};
 use crate::object::Handle;
 
 /// An instance as it was listed last.
@@ -110,6 +110,8 @@ pub(super) struct Instances {
     hashes: Vec<Option<InstanceHash>>,
     /// How many are not whole.
     partial: usize,
+    /// How many have so many candidates that there may be more which do not compete.
+    full: usize,
     /// Instances with a dead candidate, until the end of the tick, which perhaps lists them anew.
     dying: Vec<usize>,
 }
@@ -159,6 +161,8 @@ impl Instances {
             self.listed.push(None);
         }
         let before = self.listed[number].take();
+        self.full = self.full + usize::from(is_full(candidates))
+            - usize::from(before.as_ref().is_some_and(|before| is_full(&before.candidates)));
         let (was, is) = changed(before.as_ref().map_or(&[], |before| &before.candidates[..]), candidates);
         // A party may name a candidate twice.
         was.iter().filter(|was| !candidates.contains(was)).for_each(|was| self.of_candidate.remove(was));
@@ -248,6 +252,7 @@ impl Instances {
     fn forget(&mut self, number: usize) {
         let Some(listed) = self.listed[number].take() else { return };
         self.partial -= usize::from(!listed.is_whole);
+        self.full -= usize::from(is_full(&listed.candidates));
         self.forget_hash(number);
         for candidate in listed.candidates.iter() {
             self.of_candidate.remove(candidate);
@@ -268,6 +273,16 @@ impl Instances {
         if let Some(hash) = self.hashes.get_mut(number) {
             *hash = None;
         }
+    }
+
+    /// Whether a candidate is in an instance.
+    pub(super) fn lists(&self, candidate: &Candidate) -> bool {
+        self.of_candidate.get(candidate).is_some()
+    }
+
+    /// Whether there may be routes that do not compete.
+    pub(super) fn are_some_full(&self) -> bool {
+        self.full > 0
     }
 
     /// Whether these are the candidates of an instance.
@@ -355,6 +370,11 @@ impl Instances {
     pub(super) fn is_overtaken(&self, has: impl Fn(&Candidate) -> bool) -> bool {
         self.each().any(|listed| !listed.is_whole && listed.candidates.iter().all(&has))
     }
+}
+
+/// Whether there may be more candidates, which do not compete.
+pub(super) fn is_full(candidates: &[Candidate]) -> bool {
+    candidates.len() >= MAX_CANDIDATES
 }
 
 /// What two lists of candidates have between their common beginning and their common end: as a rule one candidate changed.

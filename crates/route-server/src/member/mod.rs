@@ -31,7 +31,7 @@ use crate::credit::{self, Receiving, Sending};
 use crate::digests::{BucketSet, InstanceHash};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{
-    BudgetLeft, FromMember, MAX_IN_PARTS, MAX_TICK_MS, Refusal, Rejection, Seq, SessionId, Tick, ToMember,
+    BudgetLeft, Candidate, FromMember, MAX_IN_PARTS, MAX_TICK_MS, Refusal, Rejection, Seq, SessionId, Tick, ToMember,
 };
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::leaps::{Heard, is_epoch_leap, is_leap};
@@ -295,6 +295,8 @@ pub struct Member {
     routes: HashMap<Handle, ReceivedObject, Keyed>,
     instances: Instances,
     choices: BTreeMap<Prefix, Choice>,
+    /// By prefix, routes that this member may open and that are in no instance, since too many others compete.
+    not_competing: BTreeMap<Prefix, BTreeSet<Candidate>>,
     rounds: BTreeMap<u64, Round>,
     /// Prefixes of which something ended while this member was away, until it has been sent what it lacks.
     ended_away: BTreeSet<Prefix>,
@@ -368,7 +370,7 @@ impl Member {
             ahead: None,
             deferred: None,
             budget: None,
-            announcements: Announcements::new(stored, now.instant),
+            announcements: Announcements::new(stored, seed, now.instant),
             halves: BTreeMap::new(),
             halves_octets: 0,
             rules: 0,
@@ -378,6 +380,7 @@ impl Member {
             routes: HashMap::default(),
             instances: Instances::default(),
             choices: BTreeMap::new(),
+            not_competing: BTreeMap::new(),
             rounds: BTreeMap::new(),
             ended_away: BTreeSet::new(),
             rankings_due: VecDeque::new(),

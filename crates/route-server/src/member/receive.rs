@@ -381,6 +381,11 @@ impl Member {
         }
         let own = self.sync.as_mut().map(|sync| &mut sync.own);
         self.announcements.applied(&one.applied, own);
+        let own = self.sync.as_mut().map(|sync| &mut sync.own);
+        self.announcements.competition(&one.outside, &one.inside, own);
+        if let Some(first) = one.outside.first() {
+            self.event(MemberEvent::NotCompeting { routes: one.outside.len(), prefix: first.prefix.to_string() });
+        }
         let ends = one.slice.as_ref().and_then(|slice| slice.ends);
         let ended = std::mem::take(&mut self.touched);
         one.slice.iter().for_each(|slice| self.note_gone(slice));
@@ -485,7 +490,7 @@ impl Member {
     fn list_own(&mut self, slice: &Slice) {
         let Some(sync) = &mut self.sync else { return };
         for own in &slice.own {
-            sync.own.add(own.version, own.width, &own.live);
+            sync.own.list(own);
         }
         if !slice.own_ends {
             return;
@@ -506,6 +511,7 @@ impl Member {
         self.named = Named::default();
         sync.gone_instances.iter().for_each(|(hash, first)| self.instances.gone(hash, first));
         self.forget_unlisted();
+        self.find_not_competing();
         let roots =
             Roots { objects: digests::root(&self.objects_held()), instances: digests::root(&self.instances.all()) };
         let has_come = |(handle, _): &Candidate| self.routes.contains_key(handle);
@@ -715,6 +721,8 @@ fn alike(one: &Tick, two: &Tick) -> bool {
         && one.live == two.live
         && one.rank == two.rank
         && one.unranked == two.unranked
+        && one.outside == two.outside
+        && one.inside == two.inside
         && one.deliver.len() == two.deliver.len()
         && one.deliver.iter().zip(&two.deliver).all(same)
 }

@@ -8,6 +8,7 @@ use wayleave_bgp::Attributes;
 use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
 
+use super::listed::is_full;
 use super::receive::Assessment;
 use super::{Alarm, Member, MemberEvent, MemberOutput, Suspect, index, number};
 use crate::frames::{Candidate, FromMember, Instance, Miss, Seq};
@@ -126,8 +127,10 @@ impl Member {
         let choice = self.choices.entry(prefix).or_default();
         let is_latest = choice.listed <= seq;
         let is_unchanged = choice.candidates == *candidates;
+        let mut replaced = None;
         if is_latest {
-            (choice.listed, choice.candidates) = (seq, Arc::clone(candidates));
+            replaced = Some(std::mem::replace(&mut choice.candidates, Arc::clone(candidates)));
+            choice.listed = seq;
         }
         match choosing {
             Choosing::Stays if is_latest => choice.chosen = choice.chosen.filter(|chosen| candidates.contains(chosen)),
@@ -142,7 +145,68 @@ impl Member {
             }
             _ => {}
         }
+        if let Some(before) = replaced {
+            self.note_displaced(prefix, &before, candidates);
+        }
         Some(prefix)
+    }
+
+    /// Candidates of a prefix gave way to these: what lives of them, and of those that had to before, does not compete.
+    fn note_displaced(&mut self, prefix: Prefix, before: &Instance, now: &Instance) {
+        if !(is_full(before) || is_full(now) || self.not_competing.contains_key(&prefix)) {
+            return;
+        }
+        let mut others = self.not_competing.remove(&prefix).unwrap_or_default();
+        others.extend(before.iter());
+        others.retain(|other| !now.contains(other) && self.lives(&prefix, other));
+        if !others.is_empty() {
+            self.not_competing.insert(prefix, others);
+        }
+    }
+
+    /// An object was opened that came with no list, after what was listed was looked at: its prefixes that are in no instance do not
+    /// compete. While this member is sent what it lacks the lists may be to come; then all are found at the end.
+    pub(super) fn note_unlisted(&mut self, handle: &Handle) {
+        if self.sync.is_some() || !self.instances.are_some_full() {
+            return;
+        }
+        let Some(route) = self.routes.get(handle) else { return };
+        for (prefix_index, nlri) in (0u16..).zip(route.opened.iter().flat_map(|open| &open.prefixes)) {
+            let candidate = (*handle, prefix_index);
+            if !route.dead.contains(&prefix_index) && !self.instances.lists(&candidate) {
+                self.not_competing.entry(nlri.prefix).or_default().insert(candidate);
+            }
+        }
+    }
+
+    /// Finds all routes that this member may open and that do not compete. Where no prefix has as many candidates as can be there are none.
+    pub(super) fn find_not_competing(&mut self) {
+        self.touched.extend(std::mem::take(&mut self.not_competing).into_keys());
+        if self.instances.are_some_full() {
+            let open = self.routes.iter().filter(|(_, route)| route.opened.is_some());
+            let all: Vec<Handle> = open.map(|(handle, _)| *handle).collect();
+            all.iter().for_each(|handle| self.note_unlisted(handle));
+            self.touched.extend(self.not_competing.keys());
+        }
+    }
+
+    fn lives(&self, prefix: &Prefix, (handle, prefix_index): &Candidate) -> bool {
+        self.routes.get(handle).and_then(|route| route.prefix(*prefix_index)) == Some(*prefix)
+    }
+
+    /// The candidates of a prefix, and after them the routes that this member may open and that do not compete. What it sends depends on
+    /// the candidates alone.
+    pub(super) fn known_routes(&self, prefix: &Prefix) -> Instance {
+        let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        let Some(others) = self.not_competing.get(prefix) else { return candidates };
+        let others = others.iter().filter(|other| !candidates.contains(other) && self.lives(prefix, other));
+        candidates.iter().chain(others).copied().collect()
+    }
+
+    /// The installed route, if it does not compete.
+    fn installed_outside(&self, prefix: &Prefix) -> Option<Candidate> {
+        let (installed, others) = (self.installed.get(prefix)?, self.not_competing.get(prefix)?);
+        others.iter().find(|other| other.0 == installed.handle && self.lives(prefix, other)).copied()
     }
 
     /// Of prefixes whose candidates are no instance any more, what is listed is nothing that this member may open.
@@ -162,6 +226,7 @@ impl Member {
         all.iter().for_each(|handle| self.drop_route(handle));
         self.touched.extend(self.choices.keys().copied());
         self.choices.clear();
+        self.not_competing.clear();
         self.instances.clear();
         self.complete = 0;
     }
@@ -414,6 +479,9 @@ impl Member {
                 if !self.choices.get(&prefix).is_some_and(|choice| choice.candidates.iter().any(lives)) {
                     self.choices.remove(&prefix);
                 }
+                if !self.not_competing.get(&prefix).is_some_and(|others| others.iter().any(lives)) {
+                    self.not_competing.remove(&prefix);
+                }
             }
         }
     }
@@ -421,16 +489,25 @@ impl Member {
     /// `None`: wait, and leave the router as it is. `Some(None)`: the router is to have no route.
     #[expect(clippy::option_option, reason = "three answers: wait, none, this one")]
     fn selected(&mut self, prefix: &Prefix, now: Now) -> Option<Option<Candidate>> {
-        let Some(choice) = self.choices.get(prefix) else { return Some(None) };
-        let (awaits, chosen) = (choice.awaits, choice.chosen);
-        if choice.candidates.len() > 1 && self.config.select_best {
+        let known = self.choices.get(prefix);
+        if known.is_none() && !self.not_competing.contains_key(prefix) {
+            return Some(None);
+        }
+        let is_contested = known.is_some_and(|choice| choice.candidates.len() > 1) && self.config.select_best;
+        let (awaits, chosen) = known.map(|choice| (choice.awaits, choice.chosen)).unwrap_or_default();
+        if is_contested {
             if matches!(awaits, Awaits::Batch(_)) && !self.is_refused(prefix) {
                 // Between a tick and its outcome the installed route stays. If it is gone and nothing replaced it, the best that
                 // is there by the member's own order takes its place, and the router loses the prefix only if there is none.
-                let (installed, choice) = (self.installed.get(prefix)?, self.choices.get(prefix)?);
-                if self.lives_or_is_replaced(&installed.handle, installed.announcer, &choice.candidates) {
+                let installed = self.installed.get(prefix)?;
+                if self.lives_or_is_replaced(&installed.handle, installed.announcer, &self.known_routes(prefix)) {
                     return None;
                 }
+            } else if let Some(outside) = self.installed_outside(prefix)
+                && self.is_best(prefix, outside)
+            {
+                // That others compete is no reason to replace it by one that is as good.
+                return Some(Some(outside));
             } else if let Some(chosen) = chosen
                 && self.is_still_best(prefix, chosen)
             {
@@ -444,7 +521,7 @@ impl Member {
         if self.config.validates && self.waits_for_successor(prefix, now) {
             return None;
         }
-        let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        let candidates = self.known_routes(prefix);
         if let [candidate] = &candidates[..] {
             return Some(self.is_accepted(candidate).then_some(*candidate));
         }

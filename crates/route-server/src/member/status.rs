@@ -13,7 +13,7 @@ use super::announce::{Bar, OwnState};
 use super::receive::{OpenRoute, Validation};
 use super::select::Awaits;
 use crate::directory::Slot;
-use crate::frames::{self, BudgetLeft, Candidate, Miss, Refusal};
+use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
 use crate::policy::{Imported, Rejection};
@@ -177,6 +177,11 @@ pub enum MemberEvent {
     OutcomeOverdue {
         batch: u64,
     },
+    /// So many of the own routes, this one among them, compete no more: more others do than one evaluation takes.
+    NotCompeting {
+        routes: usize,
+        prefix: String,
+    },
     /// A route of the router is not announced.
     NotAnnounced {
         prefix: String,
@@ -227,6 +232,8 @@ pub struct MemberStatus {
     pub not_announced: usize,
     /// How many of those are larger than the parties take.
     pub too_large: usize,
+    /// Announced routes that do not compete, since too many others do.
+    pub not_competing: usize,
     pub withheld: Vec<Withheld>,
     /// Changes that both parties have not applied yet.
     pub unconfirmed: usize,
@@ -455,6 +462,7 @@ impl Member {
             router_routes: self.announcements.router_routes(),
             not_announced,
             too_large: self.announcements.too_large(),
+            not_competing: self.announcements.not_competing(),
             withheld: barred.into_iter().map(withheld).collect(),
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
@@ -522,7 +530,7 @@ impl Member {
 
     /// Why `prefix` has its installed route, or none.
     pub fn why(&mut self, prefix: Prefix) -> Why {
-        let candidates = self.choices.get(&prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        let candidates = self.known_routes(&prefix);
         let classes = self.classes(&candidates);
         let winner = self.installed.get(&prefix).map(|installed| installed.handle);
         let mut routes = Vec::new();
@@ -601,9 +609,19 @@ impl Member {
     fn rule_of_choice(&self, prefix: &Prefix, candidates: usize) -> &'static str {
         match self.choices.get(prefix) {
             _ if candidates == 1 => "it is the only route",
+            _ if self.is_installed_outside(prefix) => {
+                "your own ranking: it does not compete, since too many others do, and none of them is better"
+            }
             Some(choice) if choice.chosen.is_some() => "Select-Best: your ranking, then the exchange's recommendation",
             _ => "your own ranking ([ranking] and import rules)",
         }
+    }
+
+    /// Whether the installed route does not compete.
+    fn is_installed_outside(&self, prefix: &Prefix) -> bool {
+        let Some(installed) = self.installed.get(prefix) else { return false };
+        let routes = self.known_routes(prefix);
+        routes.iter().any(|candidate| candidate.0 == installed.handle && !self.instances.lists(candidate))
     }
 
     /// Why an open route is not installed.
@@ -653,6 +671,13 @@ impl Member {
         }
         let Some(class) = class else { return self.by_policy(open, place, assessment.verdict) };
         let top = classes.iter().filter_map(|(_, _, class)| *class).max();
+        if Some(class) == top && !self.instances.lists(candidate) {
+            return Reason::new(
+                format!("ranked equal, but it does not compete: more than {MAX_CANDIDATES} routes for the prefix do"),
+                "your own ranking: one that does not compete is used where no other is as good, or while it is installed",
+                "rank this route higher (an import rule with `class` or `local_pref`) if you want it",
+            );
+        }
         if Some(class) == top {
             return Reason::new(
                 "ranked equal; the exchange's recommendation preferred another route",
@@ -710,7 +735,15 @@ impl Member {
                 return Reason { outcome, rule, cure };
             }
             match state {
-                OwnState::Announced(slots) => Reason::new(
+                OwnState::Announced { slots, competes: false } => Reason::new(
+                    format!(
+                        "announced, but it does not compete: more than {MAX_CANDIDATES} routes for the prefix do; slots \
+                         that may open it, and use it where they have no better one: {slots}"
+                    ),
+                    "every member's first path goes before any member's second; among equals a keyed hash decides",
+                    "announce fewer paths of the prefix, or a more specific one",
+                ),
+                OwnState::Announced { slots, competes: true } => Reason::new(
                     format!("announced: both parties have it; slots that may open it: {slots}"),
                     "your communities and export rules",
                     NOTHING,

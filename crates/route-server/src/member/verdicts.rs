@@ -21,7 +21,7 @@ const SUCCESSOR_WAIT: Duration = Duration::from_secs(120);
 impl Member {
     /// Requests the validation of those routes to a prefix that could become best.
     pub(super) fn request_validations(&mut self, prefix: Prefix) {
-        let Some(candidates) = self.choices.get(&prefix).map(|choice| choice.candidates.clone()) else { return };
+        let candidates = self.known_routes(&prefix);
         let assessments: Vec<Option<Assessment>> =
             candidates.iter().map(|candidate| self.assessment(candidate)).collect();
         if assessments.iter().flatten().all(|assessment| assessment.best_case.is_none()) {
@@ -92,7 +92,7 @@ impl Member {
     /// nothing can have changed that, and when results come no time is spent that depends on how many candidates were opened.
     pub(super) fn is_still_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
         let is_as_ranked = self.choices.get(prefix).is_some_and(|choice| choice.chosen_under == self.rules);
-        if is_as_ranked && !self.config.validates {
+        if is_as_ranked && !self.config.validates && !self.not_competing.contains_key(prefix) {
             return self.is_accepted(&chosen);
         }
         self.is_best(prefix, chosen)
@@ -100,7 +100,7 @@ impl Member {
 
     /// Whether the member's own order puts no other candidate above this one, which it may use.
     pub(super) fn is_best(&mut self, prefix: &Prefix, chosen: Candidate) -> bool {
-        let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        let candidates = self.known_routes(prefix);
         let classes = self.classes(&candidates);
         let best = classes.iter().filter_map(|(_, _, class)| *class).max();
         best.is_some() && classes.iter().any(|(_, candidate, class)| *candidate == chosen && *class == best)
@@ -110,7 +110,7 @@ impl Member {
     /// changed, or since its announcer's addresses did. One whose validation has no result yet is not refused.
     pub(super) fn is_refused(&mut self, prefix: &Prefix) -> bool {
         let Some(handle) = self.installed.get(prefix).map(|installed| installed.handle) else { return false };
-        let candidates = self.choices.get(prefix).map(|choice| choice.candidates.clone()).unwrap_or_default();
+        let candidates = self.known_routes(prefix);
         let of = |candidates: &Instance| candidates.iter().find(|(of, _)| *of == handle).copied();
         let assessment = of(&candidates).and_then(|candidate| self.assessment(&candidate));
         assessment.is_some_and(|assessment| assessment.rank.is_none() && assessment.best_case.is_none())
@@ -133,15 +133,13 @@ impl Member {
     }
 
     fn is_replaced(&self, prefix: &Prefix) -> bool {
-        let (Some(installed), Some(choice)) = (self.installed.get(prefix), self.choices.get(prefix)) else {
-            return false;
-        };
+        let Some(installed) = self.installed.get(prefix) else { return false };
+        let candidates = self.known_routes(prefix);
         let is_awaited = |(handle, _): &Candidate| {
             let open = self.routes.get(handle).and_then(|route| route.opened.as_ref());
             self.awaited.contains(handle) && open.is_some_and(|open| open.slot == installed.announcer)
         };
-        !choice.candidates.iter().any(|(handle, _)| *handle == installed.handle)
-            && choice.candidates.iter().any(is_awaited)
+        !candidates.iter().any(|(handle, _)| *handle == installed.handle) && candidates.iter().any(is_awaited)
     }
 }
 

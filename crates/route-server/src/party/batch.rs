@@ -10,6 +10,7 @@ use super::batches::{ActiveMember, Served};
 use super::objects::PendingObject;
 use super::role::RoleEvent;
 use super::state::State;
+use crate::competition::CompetitionChange;
 use crate::digests::InstanceHash;
 use crate::directory::Directory;
 use crate::frames::{Rejection, SliceContent, Step, ToMember};
@@ -24,6 +25,8 @@ pub(super) struct Applied {
     pub before: BTreeMap<Prefix, InstanceHash>,
     /// Members that begin to be sent what they lack, and whether that has their own objects.
     pub begins: BTreeMap<u32, bool>,
+    /// What announcers are told of which of their routes compete.
+    pub competition: BTreeMap<u32, CompetitionChange>,
     /// What members are sent of what they lack.
     pub slices: BTreeMap<u32, SliceContent>,
     /// Whether epoch or member set changed.
@@ -103,6 +106,7 @@ impl State {
             applied.before = self.objects.instances_before(&applied.effects);
         }
         let stored = self.objects.finish_batch(seq, steps, &applied.effects, self.membership.epoch());
+        applied.competition = self.objects.take_competition();
         applied.view = self.objects.view();
         let id = self.persist(stored);
         self.batches.write(id, applied);

@@ -369,7 +369,8 @@ fn of_pause(party: &State, slot: u32, pause: &Pause) -> Option<Lack> {
     objects.extend(of_objects.from(0));
     instances.extend(of_instances.from(0));
     again.of.extend(party.batches.relisted().missed(pause.since));
-    let own = own || party.objects.table().high_water(slot) != pause.own;
+    let table = party.objects.table();
+    let own = own || table.high_water(slot) != pause.own || table.competition_since(slot) > pause.since;
     Some(Lack::of(with_again(party, [objects, instances], &again), own, again))
 }
 

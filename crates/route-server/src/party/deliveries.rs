@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::frames::Deliver;
+use crate::frames::{Candidate, Deliver};
 use crate::object::{ExportMode, Handle};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable};
 
@@ -13,6 +13,10 @@ pub(super) struct Deliveries {
     added: BTreeMap<Handle, Outgoing>,
     /// Others that columns opened, by the slots that have them from now on: the first one, and the one behind the last.
     widened: BTreeMap<(u32, u32), BTreeMap<Handle, (u32, u64)>>,
+    /// Prefixes of objects that died, and objects without a live one. By handles, as all that it names: the order in which it applied them is
+    /// that of slots.
+    dead: Vec<Candidate>,
+    gone: Vec<Handle>,
 }
 
 /// What a batch brings to one slot.
@@ -67,7 +71,11 @@ impl Deliveries {
                 widened.entry((*from, *to)).or_default().insert(entry.handle, (*slot, *version));
             }
         }
-        Self { added, widened }
+        let (mut dead, mut gone): (Vec<Candidate>, Vec<Handle>) =
+            (effects.dead.clone(), effects.removed.iter().map(|(.., handle)| *handle).collect());
+        dead.sort_unstable();
+        gone.sort_unstable();
+        Self { added, widened, dead, gone }
     }
 
     /// Whether columns opened objects to the slot.
@@ -78,7 +86,16 @@ impl Deliveries {
     /// What the slot gets of it.
     pub(super) fn to(&self, slot: u32) -> Brought {
         let new = self.added.values().filter_map(|outgoing| outgoing.to(slot)).collect();
-        Brought { new, widened: self.widened_for(slot).flat_map(BTreeMap::values).copied().collect() }
+        let widened: BTreeMap<&Handle, &(u32, u64)> = self.widened_for(slot).flatten().collect();
+        Brought { new, widened: widened.into_values().copied().collect() }
+    }
+
+    pub(super) fn dead(&self) -> &[Candidate] {
+        &self.dead
+    }
+
+    pub(super) fn gone(&self) -> &[Handle] {
+        &self.gone
     }
 
     /// Whether the slot gets the object anyway.

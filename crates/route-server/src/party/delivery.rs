@@ -18,7 +18,7 @@ use super::round::{Group, Round};
 use super::state::State;
 use super::status::Counters;
 use crate::digests::InstanceHash;
-use crate::frames::{Deliver, Instance, LostObject, MAX_CANDIDATES, Slice, SliceContent, Tick, ToMember};
+use crate::frames::{Deliver, Instance, LostObject, Slice, SliceContent, Tick, ToMember};
 use crate::object::ExportMode;
 use crate::object_table::{Effects, ObjectEntry};
 use crate::schedule;
@@ -203,13 +203,16 @@ impl Plan<'_> {
         let group = self.groups.entry(listing.clone()).or_insert_with(|| group_of(&listing, self.objects, effects));
         let chooses = active.chooses || active.served.is_none();
         let Brought { new, widened } = self.deliveries.to(slot);
+        let competition = self.applied.competition.get(&slot).cloned().unwrap_or_default();
         let mut tick = Tick {
             seq: self.seq,
             view: self.applied.view,
             applied: effects.applied.get(&slot).cloned().unwrap_or_default(),
-            dead: effects.dead.clone(),
-            gone: effects.removed.iter().map(|(.., handle)| *handle).collect(),
+            dead: self.deliveries.dead().to_vec(),
+            gone: self.deliveries.gone().to_vec(),
             deliver: new,
+            outside: competition.outside,
+            inside: competition.inside,
             instances: group.instances.clone(),
             live: u32::try_from(group.live).expect("a tick has few million instances"),
             rank: active.select_best && chooses && !group.multi.is_empty(),
@@ -237,7 +240,7 @@ impl Plan<'_> {
             let died = died.flat_map(|entry| entry.dead.iter().map(|index| (entry.handle, *index))).collect();
             let own = |version: &u64| {
                 let lost = || table.lost().get(slot, *version).map(LostObject::as_own);
-                table.entry(slot, *version).map(ObjectEntry::as_own).or_else(lost)
+                table.entry(slot, *version).map(|entry| table.own_object(entry)).or_else(lost)
             };
             let lost = |(of, version, seconds): &(u32, u64, u32)| {
                 table.lost().get(*of, *version).map(|object| object.as_told(slot, *seconds))
@@ -303,8 +306,11 @@ impl Plan<'_> {
 fn group_of(listing: &Listing, objects: &Objects, effects: &Effects) -> Group {
     let table = objects.table();
     let instances = |prefixes: BTreeSet<Prefix>| {
-        let instance = |prefix: &Prefix| -> Instance { table.candidates(prefix, MAX_CANDIDATES).into() };
-        let all = prefixes.into_iter().map(|prefix| (prefix, instance(&prefix)));
+        // By what they are listed as: the order of prefixes would tell between which of those that a member knows a sealed one lies.
+        let hashed = prefixes.into_iter().filter_map(|prefix| Some((table.instance_of(&prefix)?, prefix)));
+        let mut hashed: Vec<(InstanceHash, Prefix)> = hashed.collect();
+        hashed.sort_unstable();
+        let all = hashed.into_iter().map(|(_, prefix)| (prefix, Instance::from(table.candidates(&prefix))));
         all.filter(|(_, instance)| !instance.is_empty()).collect()
     };
     let [live, later] = listing.prefixes(effects);

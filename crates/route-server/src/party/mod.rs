@@ -32,6 +32,7 @@ mod late_order;
 mod links;
 mod membership;
 mod objects;
+mod order;
 mod probation;
 mod recent;
 mod reconcile;
@@ -64,7 +65,7 @@ use crate::versions::{self, Speaks};
 pub use budget::Budget;
 pub use status::{Counters, MemberBudget, MemberSpeaks, OlderStore, PartyEvent, PartyStatus, RouteView};
 pub(crate) use store::format_of;
-pub use store::{Change, META, StoredRecord, TABLES};
+pub use store::{Change, META, StoredRecord, TABLES, stored_order};
 pub use supply::{SetupDone, SetupJob};
 
 use allowance::Allowance;
@@ -78,6 +79,7 @@ use lack::{Half, Named};
 use links::{Greeting, Links};
 use membership::Membership;
 use objects::Objects;
+use order::Order;
 use role::{Role, RoleEvent};
 use rounds::Rounds;
 use sequencer::Sequencer;
@@ -94,6 +96,13 @@ pub enum PartyNumber {
     One,
     /// The neutral organisation.
     Two,
+}
+
+impl PartyNumber {
+    /// The number of the peer party.
+    fn peer(self) -> u8 {
+        3 - u8::from(self)
+    }
 }
 
 impl From<PartyNumber> for u8 {
@@ -142,6 +151,8 @@ pub struct PartyConfig {
     pub match_wait: Duration,
     /// Who multiplies policies and keys; the peer party must have the same.
     pub export: ExportMode,
+    /// The number of the order of candidates; the peer party must have the same. Where both change it, the key of the order is drawn anew.
+    pub order: u32,
     /// Octets of the largest blob that this party's operator agrees to. Party 1 takes no larger one than both agree to.
     pub max_blob: u32,
     /// Prefixes that this party's operator lets the member set give one member, at most. Party 1 takes no more from a member, whatever
@@ -223,7 +234,7 @@ impl Party {
         stored: Vec<StoredRecord>,
         now: Now,
     ) -> Result<Self, StartError> {
-        let loaded = store::load((config.number, config.export), (&config.exchange, now.unix), stored)?;
+        let loaded = store::load((config.number, config.export, config.order), (&config.exchange, now.unix), stored)?;
         let (directory, older) = in_force(&config, members, loaded.set.as_deref())?;
         key_roles(&config, &directory)?;
         let (seq, tick) = (loaded.seq.max(now.unix.0), config.tick);
@@ -234,6 +245,7 @@ impl Party {
             membership: Membership::new(directory, loaded.set.as_deref(), loaded.epoch.max(1)),
             links: Links::new(now.instant),
             objects: Objects::new(loaded.table, loaded.replaced, loaded.store),
+            order: Order::new(loaded.order),
             rounds: Rounds::new(now.instant),
             batches: Batches::new(seq, tick),
             env: Env::new(config, Rng::new(seed), now),
@@ -489,9 +501,13 @@ impl Party {
                 agreed,
                 applied,
                 clock,
+                order,
+                commitment,
+                has_order,
                 later: _,
             } => {
                 let store = reconcile::StoreState { stored, agreed };
+                let order = order::PeerOrder { number: order, commitment, has_order };
                 let hello = reconcile::PeerHello {
                     versions,
                     exchange,
@@ -505,12 +521,18 @@ impl Party {
                     store,
                     applied,
                     clock,
+                    order,
                 };
                 let taken = state.peer_hello(hello, seq);
-                if taken.is_ok() {
-                    self.tell(RoleEvent::PeerGreeted);
-                }
-                taken
+                self.order_may_be_agreed(taken)
+            }
+            PartyFrame::OrderShare { opening, share } => {
+                let taken = state.order_opened(opening, share);
+                self.order_may_be_agreed(taken)
+            }
+            PartyFrame::OrderKey { key } => {
+                let taken = state.order_told(&key);
+                self.order_may_be_agreed(taken)
             }
             PartyFrame::Credit { limit } => {
                 let granted = state.links.peer_granted(limit, state.env.now());
@@ -520,6 +542,7 @@ impl Party {
             #[cfg(feature = "next-version")]
             PartyFrame::Raised { version } if version == state.links.peer_version() => Ok(()),
             PartyFrame::Engine { stream, step, bytes } if state.peer_ready() => state.engine_frame(stream, step, bytes),
+            _ if !state.order.is_agreed() => Err("a frame before the order of candidates was agreed on"),
             frame => self.role.on(state, RoleEvent::PeerFrame(frame)),
         };
         if let Err(what) = taken {
@@ -527,6 +550,14 @@ impl Party {
             self.state.event(PartyEvent::BadFrame { slot: None, what: what.to_owned() });
             self.state.close_peer(what);
         }
+    }
+
+    /// The hellos are there, and perhaps the key of the order of candidates: what follows depends on the role.
+    fn order_may_be_agreed(&mut self, taken: Result<(), &'static str>) -> Result<(), &'static str> {
+        if taken.is_ok() && self.state.order.is_agreed() {
+            self.tell(RoleEvent::PeerGreeted);
+        }
+        taken
     }
 
     /// Checks a new directory of the operator.

@@ -19,11 +19,13 @@ use super::membership::Membership;
 use super::recent::RecentChanges;
 use super::reconcile::{Conclusion, PeerInventory, StoreState};
 use super::store::{self, Change};
+use crate::competition::CompetitionChange;
 use crate::digests::{BucketDigests, BucketSet, Digest, InstanceHash, Roots, bucket_of};
 use crate::frames::{Difference, Dropped, InventoryRow, LostObject, Refusal, Seq, Step};
 use crate::leaps::{Heard, is_leap};
 use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Snapshot};
+use crate::order::OrderKey;
 
 /// Objects that one member may have waiting, and octets of them: our own limits.
 const MAX_PENDING: usize = 8192;
@@ -306,6 +308,19 @@ impl Objects {
     }
 }
 
+// The order of candidates.
+impl Objects {
+    /// The parties agree on the key of the order.
+    pub(super) fn set_order(&mut self, key: OrderKey) {
+        self.table.set_order(key);
+    }
+
+    /// Of each slot, which of its routes compete no more, or do again, since this was last asked.
+    pub(super) fn take_competition(&mut self) -> BTreeMap<u32, CompetitionChange> {
+        self.table.take_competition()
+    }
+}
+
 // The comparison with the peer party.
 impl Objects {
     /// The peer party has seen these versions, of the `slots` that there are: none up to them is taken any more.
@@ -428,6 +443,8 @@ impl Objects {
     pub(super) fn agreed(&mut self, effects: &Effects, epoch: u64, seq: u64) -> Vec<Change> {
         self.table.settle();
         self.table.take_changed();
+        // Members are not served, and are compared.
+        self.table.take_competition();
         self.recent.begin(seq);
         self.replaced.clear();
         let mut changes = self.changes(effects, epoch, seq);

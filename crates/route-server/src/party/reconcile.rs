@@ -18,6 +18,7 @@ use std::time::Duration;
 use wayleave_bgp::Nlri;
 
 use super::engine::Engine;
+use super::order::PeerOrder;
 use super::state::State;
 use super::{OlderStore, PartyEvent, PartyNumber};
 use crate::frames::{Difference, Dropped, InventoryRow, LostObject, MAX_TICK_MS, PartyFrame, Seq};
@@ -127,12 +128,15 @@ pub(super) struct PeerHello {
     pub applied: Seq,
     /// Its clock, in microseconds of Unix time.
     pub clock: u64,
+    pub order: PeerOrder,
 }
 
 impl State {
     /// Sends the hello; what follows it depends on the role.
     pub(super) fn greet_peer(&mut self) {
         let Some(nonce) = self.links.peer_nonce() else { return };
+        let number = self.env.config.number.into();
+        let (commitment, has_order) = self.order.offer(&mut self.env.rng, number, &nonce);
         let (config, store) = (&self.env.config, self.objects.store());
         let hello = PartyFrame::Hello {
             versions: config.speaks.versions,
@@ -149,6 +153,9 @@ impl State {
             agreed: store.agreed,
             applied: self.objects.applied(),
             clock: self.env.clocks.unix.0,
+            order: config.order,
+            commitment,
+            has_order,
             later: Vec::new(),
         };
         self.send_to_peer(&hello);
@@ -205,6 +212,9 @@ impl State {
                 }
             });
         }
+        if hello.order.number != config.order {
+            return Err("it has another number of the order of candidates; compare `order` in both configurations");
+        }
         let link = self.links.peer_link().zip(self.links.peer_nonce());
         let (link, nonce) = link.ok_or("a hello without a link")?;
         if self.links.peer_hello().is_some() {
@@ -219,7 +229,9 @@ impl State {
         if !self.env.is_party_one() {
             self.batches.set_tick(Duration::from_millis(u64::from(hello.tick_ms)));
         }
+        let (order, nonce) = (hello.order, hello.nonce);
         self.links.set_peer_hello(hello, version);
+        self.greet_order(order, &nonce);
         Ok(())
     }
 

@@ -9,14 +9,15 @@ use wayleave_core::Prefix;
 
 use crate::frames::Seq;
 use crate::object_table::ObjectTable;
+use crate::order::Place;
 
-/// A walk through all prefixes, in order.
+/// A walk through all prefixes, by their places: with which batch a prefix is evaluated again does not tell which it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Relist {
-    /// The next prefix; `None` is the first one.
-    next: Option<Prefix>,
-    /// From which prefix on those of a slot are still to be evaluated; `None` is the first one.
-    from: BTreeMap<u32, Option<Prefix>>,
+    /// The next place; `None` is the first one.
+    next: Option<Place>,
+    /// From which place on those of a slot are still to be evaluated; `None` is the first one.
+    from: BTreeMap<u32, Option<Place>>,
 }
 
 /// With which batches prefixes of each slot were evaluated again, so that whoever was away for them gets these.
@@ -65,16 +66,16 @@ impl Relist {
     }
 
     /// Whether the change concerns the prefix: there is something to choose, and a value among it is another.
-    fn concerns(&self, table: &ObjectTable, prefix: &Prefix) -> bool {
-        let is_due = |slot: u32| self.from.get(&slot).is_some_and(|from| *from <= Some(*prefix));
+    fn concerns(&self, table: &ObjectTable, place @ (_, prefix): &Place) -> bool {
+        let is_due = |slot: u32| self.from.get(&slot).is_some_and(|from| *from <= Some(*place));
         table.routes_of(prefix) > 1 && table.announcers_of(prefix).any(is_due)
     }
 
     /// Of the next `prefixes` those that are concerned, and what is left.
     pub(super) fn take(self, table: &ObjectTable, prefixes: u32) -> (Vec<Prefix>, Option<Self>) {
-        let mut all = table.prefixes_from(self.next);
+        let mut all = table.places_from(self.next);
         let some = all.by_ref().take(prefixes as usize);
-        let concerned = some.filter(|prefix| self.concerns(table, prefix)).copied().collect();
+        let concerned = some.filter(|place| self.concerns(table, place)).map(|(_, prefix)| *prefix).collect();
         let next = all.next().copied();
         (concerned, next.map(|next| Self { next: Some(next), ..self }))
     }
@@ -82,10 +83,10 @@ impl Relist {
     /// How many prefixes to look at with one batch so that those that are evaluated again have `most` candidates, about.
     pub(super) fn within(&self, table: &ObjectTable, most: usize, longest: usize) -> u32 {
         let (mut prefixes, mut candidates) = (0, 0);
-        for prefix in table.prefixes_from(self.next).take(longest) {
+        for place in table.places_from(self.next).take(longest) {
             prefixes += 1;
-            if self.concerns(table, prefix) {
-                candidates += table.routes_of(prefix);
+            if self.concerns(table, place) {
+                candidates += table.routes_of(&place.1);
             }
             if candidates >= most {
                 break;
@@ -99,8 +100,8 @@ impl Relist {
 mod tests {
     use super::*;
 
-    fn prefix(n: u8) -> Prefix {
-        format!("20.{n}.0.0/16").parse().expect("a prefix")
+    fn place(n: u64) -> Place {
+        (n, "20.0.0.0/16".parse().expect("a prefix"))
     }
 
     #[test]
@@ -108,17 +109,17 @@ mod tests {
         let walk = Relist::begin(None, &[1, 2]).expect("a walk");
         assert_eq!(walk.next, None);
         // It came to the fifth prefix when the values of 2 and 3 changed, and then to the third when that of 4 did.
-        let walk = Relist { next: Some(prefix(5)), ..walk };
+        let walk = Relist { next: Some(place(5)), ..walk };
         let walk = Relist::begin(Some(walk), &[2, 3]).expect("a walk");
         assert_eq!(walk.next, None);
-        assert_eq!(walk.from, BTreeMap::from([(1, Some(prefix(5))), (2, None), (3, None)]));
-        let walk = Relist { next: Some(prefix(3)), ..walk };
+        assert_eq!(walk.from, BTreeMap::from([(1, Some(place(5))), (2, None), (3, None)]));
+        let walk = Relist { next: Some(place(3)), ..walk };
         let walk = Relist::begin(Some(walk), &[4]).expect("a walk");
-        let from = [(1, Some(prefix(5))), (2, Some(prefix(3))), (3, Some(prefix(3))), (4, None)];
+        let from = [(1, Some(place(5))), (2, Some(place(3))), (3, Some(place(3))), (4, None)];
         assert_eq!(walk.from, BTreeMap::from(from));
         // Nothing new: it goes on where it was.
-        let walk = Relist::begin(Some(Relist { next: Some(prefix(6)), ..walk }), &[]).expect("a walk");
-        assert_eq!(walk.next, Some(prefix(6)));
+        let walk = Relist::begin(Some(Relist { next: Some(place(6)), ..walk }), &[]).expect("a walk");
+        assert_eq!(walk.next, Some(place(6)));
         assert_eq!(Relist::begin(None, &[]), None);
     }
 }

@@ -70,9 +70,9 @@ pub(super) struct Group {
     /// All instances of the tick: first those that changed just now.
     pub instances: Vec<Instance>,
     pub live: usize,
-    /// The prefixes of those that changed just now, and of the others, each ascending.
+    /// The prefixes of those that changed just now, and of each its place in `instances`.
     live_prefixes: Vec<Prefix>,
-    later_prefixes: Vec<Prefix>,
+    places: HashMap<Prefix, usize>,
     /// Those with two or more candidates, in [`round_order`], and how many of them changed just now.
     pub multi: Vec<Instance>,
     live_multi: usize,
@@ -91,24 +91,15 @@ impl Group {
         let (live_prefixes, mut instances): (Vec<Prefix>, Vec<Instance>) = live.into_iter().unzip();
         let live = instances.len();
         let (later_prefixes, later): (Vec<Prefix>, Vec<Instance>) = later.into_iter().unzip();
+        let all = live_prefixes.iter().chain(&later_prefixes).copied();
+        let places = all.enumerate().map(|(place, prefix)| (prefix, place)).collect();
         instances.extend(later);
         let order = round_order(&instances, live);
         let live_multi = order.iter().filter(|place| **place < live).count();
         let number = order.iter().enumerate().map(|(number, place)| (*place, number)).collect();
         let multi = order.into_iter().map(|place| Arc::clone(&instances[place])).collect();
         let (members, unranked, announcers) = (Vec::new(), HashSet::new(), Vec::new());
-        Self {
-            instances,
-            live,
-            live_prefixes,
-            later_prefixes,
-            multi,
-            live_multi,
-            number,
-            members,
-            unranked,
-            announcers,
-        }
+        Self { instances, live, live_prefixes, places, multi, live_multi, number, members, unranked, announcers }
     }
 
     /// Notes which announcers' changes the evaluations are there for: of each prefix, the slots whose routes changed.
@@ -151,8 +142,7 @@ impl Group {
     }
 
     fn place(&self, prefix: &Prefix) -> Option<usize> {
-        let later = || Some(self.live + self.later_prefixes.binary_search(prefix).ok()?);
-        self.live_prefixes.binary_search(prefix).ok().or_else(later)
+        self.places.get(prefix).copied()
     }
 
     /// Runs of `multi` with equally many candidates, padded to a power of two: each with that number, and whether it changed just now.

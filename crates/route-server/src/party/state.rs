@@ -1,9 +1,9 @@
-//! What both parties hold and do alike: six owners, and what goes over more than one of them.
+//! What both parties hold and do alike: seven owners, and what goes over more than one of them.
 //!
 //! Each owner has its fields for itself, and a page at its head that says what may change them, in which order, and what is durable
 //! before what: [`Membership`] (who is a member), [`Links`] (who is connected), [`Objects`] (what counts and what waits), [`Rounds`] (what
-//! is evaluated), [`Batches`] (which batch is under way, and whom it serves) and [`Formats`] (which formats of objects members read). [`Env`] is
-//! what all of them use.
+//! is evaluated), [`Batches`] (which batch is under way, and whom it serves), [`Formats`] (which formats of objects members read) and [`Order`]
+//! (how candidates are numbered). [`Env`] is what all of them use.
 //!
 //! What goes over several of them is here and in `batch`, `delivery`, `evaluation`, `export` and `reconcile`. What only one of the two
 //! parties does is in its role (`role`).
@@ -20,6 +20,7 @@ use super::formats::Formats;
 use super::links::{Departure, Greeting, Links, Unlinked};
 use super::membership::Membership;
 use super::objects::{Objects, PendingObject};
+use super::order::Order;
 use super::rounds::Rounds;
 use super::{LinkId, PartyEvent, PartyOutput, PeerId, PersistId, store};
 use crate::frames::{BudgetLeft, PartyFrame, Refusal, Rejection, ToMember};
@@ -39,6 +40,7 @@ pub(super) struct State {
     pub rounds: Rounds,
     pub batches: Batches,
     pub formats: Formats,
+    pub order: Order,
 }
 
 impl State {

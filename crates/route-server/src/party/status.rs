@@ -106,6 +106,9 @@ pub enum PartyEvent {
     /// Stored objects that were shared for another `export` than is configured now: they are removed, and their announcers, who
     /// learn the mode when they connect, send them again.
     OtherExport { objects: usize },
+    /// The parties have a key of the order of candidates of this number, which this one had not: they drew it together, or the peer party
+    /// had it.
+    Order { number: u32, is_drawn: bool },
     /// A party's store holds less than the two had agreed on, as when it was replaced by an older copy.
     OlderStore(OlderStore),
     /// A member says that it took a batch which is in neither party's store: both may have been replaced by older copies, which the parties

@@ -14,6 +14,7 @@ use crate::directory::Directory;
 use crate::frames::LostObject;
 use crate::object::{ExportMode, Format, Header, MAX_BLOB, MAX_PREFIXES, MAX_SLOTS, ShareOne};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part};
+use crate::order::OrderKey;
 use crate::versions::Versions;
 use wayleave_core::UnixTime;
 use wayleave_core::wire::{self, Malformed, Reader, Wire, Writer};
@@ -36,6 +37,9 @@ pub(super) const VERSIONS: &str = "versions";
 pub(super) const FORMATS: &str = "formats";
 /// The tables of a party's and of a member's store.
 pub const TABLES: [&str; 6] = [META, OBJECTS, MARKS, LOST, VERSIONS, FORMATS];
+
+/// The key of the order of candidates.
+const ORDER: &[u8] = b"order";
 
 /// The key of the store's format. Stores of the first one have no such record.
 const FORMAT: &[u8] = b"format";
@@ -71,6 +75,20 @@ const REPLACED: &[u8] = b"replaced";
 /// The last batch that the peer party is known to have stored.
 pub(super) fn agreed_change(seq: u64) -> Change {
     Change { table: META, key: AGREED.to_vec(), value: Some(seq.to_be_bytes().to_vec()) }
+}
+
+/// The key of the order of candidates of this number in the configuration.
+pub(super) fn order_change(number: u32, key: &OrderKey) -> Change {
+    let value = [&number.to_be_bytes()[..], key.secret().expose()].concat();
+    Change { table: META, key: ORDER.to_vec(), value: Some(value) }
+}
+
+/// The number and the key of the order of candidates in a record of a store, if it is that.
+#[must_use]
+pub fn stored_order(record: &StoredRecord) -> Option<(u32, OrderKey)> {
+    let (number, key) = record.value.split_first_chunk::<4>()?;
+    let is_order = record.table == META && record.key == ORDER;
+    is_order.then_some((u32::from_be_bytes(*number), OrderKey::new(key.try_into().ok()?)))
 }
 
 /// What a slot's member reads.
@@ -140,6 +158,8 @@ pub(super) struct Loaded {
     pub seq: u64,
     pub store: StoreState,
     pub table: ObjectTable,
+    /// The key of the order of candidates, if it is of the number in the configuration.
+    pub order: Option<OrderKey>,
     /// What the last batch replaced.
     pub replaced: Vec<LostObject>,
     /// What makes lost the objects that were shared for another mode of export, and how many these are.
@@ -255,16 +275,16 @@ fn decode(number: PartyNumber, exchange: &str, bytes: &[u8]) -> Result<ObjectEnt
 /// Reads the store back, of this or an earlier format. Objects that were shared for another mode of export than `mode` are lost, since
 /// `now`: their announcers share them again.
 pub(super) fn load(
-    (number, mode): (PartyNumber, ExportMode),
+    (number, mode, order): (PartyNumber, ExportMode, u32),
     (exchange, now): (&str, UnixTime),
     stored: Vec<StoredRecord>,
 ) -> Result<Loaded, StartError> {
     let (stored, migrated) = migrate(stored)?;
-    read((number, mode), (exchange, now), (stored, migrated)).map_err(|_| StartError::Store)
+    read((number, mode, order), (exchange, now), (stored, migrated)).map_err(|_| StartError::Store)
 }
 
 fn read(
-    (number, mode): (PartyNumber, ExportMode),
+    (number, mode, order): (PartyNumber, ExportMode, u32),
     (exchange, now): (&str, UnixTime),
     (stored, migrated): (Vec<StoredRecord>, Vec<Change>),
 ) -> Result<Loaded, Malformed> {
@@ -275,6 +295,7 @@ fn read(
         seq: 0,
         store: StoreState::default(),
         table: ObjectTable::new(),
+        order: None,
         replaced: Vec::new(),
         outdated: Vec::new(),
         objects_outdated: 0,
@@ -286,6 +307,10 @@ fn read(
     for record in stored {
         match record.table.as_str() {
             META if record.key == SET => loaded.set = Some(record.value),
+            META if record.key == ORDER => {
+                let (of, key) = stored_order(&record).ok_or(Malformed::Value("the key of the order of candidates"))?;
+                loaded.order = (of == order).then_some(key);
+            }
             META if record.key == REPLACED => {
                 loaded.replaced =
                     Reader::new(&record.value).list32(LostObject::LEAST, record.value.len(), LostObject::read)?;
@@ -322,6 +347,8 @@ fn read(
             _ => {}
         }
     }
+    // Before the objects, whose routes it numbers.
+    loaded.order.iter().for_each(|key| loaded.table.set_order(key.clone()));
     let mut outdated = Vec::new();
     for (key, mut entry) in entries {
         if let Some((width, dead)) = marks.remove(&key) {

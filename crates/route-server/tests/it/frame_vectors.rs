@@ -104,7 +104,12 @@ fn tick() -> Tick {
         slice: Some(Slice {
             begins: Some(true),
             ends: Some(roots()),
-            own: vec![OwnObject { version: 6, width: 16, live: vec![nlri(0, "198.51.100.0/24")] }],
+            own: vec![OwnObject {
+                version: 6,
+                width: 16,
+                live: vec![nlri(0, "198.51.100.0/24")],
+                outside: vec![nlri(0, "198.51.100.0/24")],
+            }],
             own_ends: true,
             died: vec![candidate(40)],
             gone: vec![[36; 8]],
@@ -119,6 +124,8 @@ fn tick() -> Tick {
         live: 1,
         rank: true,
         unranked: vec![0],
+        outside: vec![nlri(1, "198.51.100.0/24")],
+        inside: vec![nlri(2, "198.51.100.0/24")],
     }
 }
 
@@ -240,6 +247,9 @@ fn between() -> Vec<PartyFrame> {
             agreed: 38,
             applied: 39,
             clock: 1_700_000_000_000_000,
+            order: 3,
+            commitment: [41; 32],
+            has_order: Some([42; 32]),
             later: b"later".to_vec(),
         },
         PartyFrame::Inventory { rows: vec![row], high_water: vec![(3, 6)], applied: vec![(3, 5)], more: true },
@@ -271,6 +281,8 @@ fn between() -> Vec<PartyFrame> {
         PartyFrame::Members { set: shared(b"a set") },
         PartyFrame::Credit { limit: 1 << 40 },
         PartyFrame::Held { slot: 3, held: true, lacks: false },
+        PartyFrame::OrderShare { opening: [43; 32], share: Seed::new([44; 32]) },
+        PartyFrame::OrderKey { key: Seed::new([45; 32]) },
     ]
 }
 
@@ -306,7 +318,7 @@ fn every_frame_has_the_published_octets() {
     let lists = [
         ("from_member", octets(&from_member(), 11, FromMember::encode, FromMember::decode)),
         ("to_member", octets(&to_member(), 17, ToMember::encode, ToMember::decode)),
-        ("between_parties", octets(&between(), 20, PartyFrame::encode, PartyFrame::decode)),
+        ("between_parties", octets(&between(), 23, PartyFrame::encode, PartyFrame::decode)),
     ];
     let mut found = json!({ "format": "frames of an exchange, protocol 7; see docs/protocol.md" });
     for (name, frames) in &lists {

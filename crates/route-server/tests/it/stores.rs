@@ -77,6 +77,7 @@ fn start(store: &Store) -> Result<(PartyStatus, Vec<Vec<Change>>), StartError> {
         rank_allowance: None,
         match_wait: Duration::from_secs(2),
         export: ExportMode::Direct,
+        order: 1,
         max_blob: 8192,
         max_prefix_limit: 1_000_000,
         budget: Budget::default(),

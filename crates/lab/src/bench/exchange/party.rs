@@ -82,6 +82,7 @@ impl PartyArguments {
             rank_allowance: None,
             match_wait: Duration::from_secs(10),
             export: self.export,
+            order: 1,
             max_blob: MAX_BLOB_DEFAULT,
             max_prefix_limit: 1_000_000,
             budget: Budget::default(),

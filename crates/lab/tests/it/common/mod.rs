@@ -87,6 +87,7 @@ impl Exchange {
     pub fn new(setup: Setup) -> Self {
         let mut exchange = Self::of(Sim::new(setup));
         assert!(exchange.sim.settle(LIMIT), "the exchange did not start");
+        exchange.oracle.set_order(exchange.sim.order_key(PARTIES[0]).expect("the parties have agreed on an order"));
         exchange
     }
 
@@ -151,10 +152,12 @@ impl Exchange {
     }
 
     pub fn compare(&self) {
+        let mut oracle = self.oracle.clone();
+        oracle.set_order(self.sim.order_key(PARTIES[0]).expect("the parties have agreed on an order"));
         for slot in self.sim.tables.keys() {
             let table = self.sim.table(*slot);
             let expected: BTreeMap<Prefix, Attributes> =
-                self.oracle.table(*slot).into_iter().map(|(prefix, (_, attributes))| (prefix, attributes)).collect();
+                oracle.table(*slot).into_iter().map(|(prefix, (_, attributes))| (prefix, attributes)).collect();
             for (prefix, attributes) in &expected {
                 assert_eq!(table.get(prefix), Some(attributes), "member {slot}, {prefix}");
             }

@@ -26,10 +26,19 @@ pub(in super::super) struct Inventory {
     live: BTreeSet<u64>,
     /// Objects that are lost: nobody has them.
     lost: BTreeSet<u64>,
+    /// Live prefixes that do not compete.
+    outside: BTreeSet<Nlri>,
 }
 
 impl Inventory {
-    pub(in super::super) fn add(&mut self, version: u64, width: u32, live: &[Nlri]) {
+    pub(in super::super) fn list(&mut self, own: &Listed) {
+        self.add(own.version, own.width, &own.live);
+        // What a tick said before was of a time before.
+        self.outside.retain(|nlri| !own.live.contains(nlri));
+        self.outside.extend(&own.outside);
+    }
+
+    fn add(&mut self, version: u64, width: u32, live: &[Nlri]) {
         self.held.extend(live.iter().map(|nlri| (*nlri, (version, width))));
         if width > 0 { &mut self.live } else { &mut self.lost }.insert(version);
     }
@@ -57,12 +66,31 @@ impl Announcements {
         for (nlri, last) in &self.announced {
             live.entry((last.version, last.width())).or_default().push(*nlri);
         }
-        digests::own(live.into_iter().map(|((version, width), live)| Listed { version, width, live }))
+        digests::own(live.into_iter().map(|((version, width), live)| {
+            let outside = live.iter().filter(|nlri| self.outside.contains(nlri)).copied().collect();
+            Listed { version, width, live, outside }
+        }))
+    }
+
+    /// Both parties say which of this member's routes compete no more, and which do again, or are gone.
+    pub(in super::super) fn competition(
+        &mut self,
+        outside: &[Nlri],
+        inside: &[Nlri],
+        inventory: Option<&mut Inventory>,
+    ) {
+        for known in std::iter::once(&mut self.outside).chain(inventory.map(|inventory| &mut inventory.outside)) {
+            for nlri in inside {
+                known.remove(nlri);
+            }
+            known.extend(outside);
+        }
     }
 
     /// The parties' inventory of this member's objects.
     pub(in super::super) fn inventory(&mut self, own: Inventory) {
-        let Inventory { held, live, lost } = own;
+        let Inventory { held, live, lost, outside } = own;
+        self.outside = outside;
         // One that was lost on its way is as one that a session's end took.
         for version in lost {
             for nlri in self.in_flight.remove(&version).unwrap_or_default() {

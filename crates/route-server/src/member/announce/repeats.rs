@@ -6,15 +6,21 @@ use std::time::Duration;
 
 use wayleave_bgp::Nlri;
 use wayleave_core::Instant;
+use wayleave_core::wire::{Codec, Writer};
+use wayleave_crypto::hash::hash;
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::Seed;
 
 use super::flush::Group;
 use super::{Announcements, Context};
+use crate::codecs::NlriCodec;
 use crate::policy::{ExportSet, Policy};
 
 /// How often objects that did not change are announced again after a reload, and how many each time: our own limit of 500
 /// objects a second, so that what changes meanwhile goes first and parties are not flooded.
 const INTERVAL: Duration = Duration::from_millis(100);
 const BURST: usize = 50;
+const LABEL_ORDER: &str = "wayleave/route-server/repeats/v1";
 
 /// An UPDATE, and prefixes of one object that it brought. Those that no longer wait, or that another UPDATE brought
 /// meanwhile, are passed over.
@@ -25,11 +31,22 @@ pub(super) struct Repeats {
     waiting: BTreeMap<Nlri, u64>,
     queue: VecDeque<Repeat>,
     next: Instant,
+    /// Orders what is announced again. Others see the objects change one after the other: in the order of prefixes they would see between which
+    /// of those that they know a sealed one lies. It follows from no policy and no route.
+    order: Seed,
 }
 
 impl Repeats {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { waiting: BTreeMap::new(), queue: VecDeque::new(), next: now }
+    pub(super) fn new(seed: &Seed, now: Instant) -> Self {
+        let order = kdf::derive(LABEL_ORDER, seed.expose(), &[]);
+        Self { waiting: BTreeMap::new(), queue: VecDeque::new(), next: now, order }
+    }
+
+    /// Where an UPDATE stands by one of its prefixes.
+    fn place(&self, nlri: &Nlri) -> [u8; 32] {
+        let mut encoded = Writer::with_capacity(32);
+        NlriCodec::write(nlri, &mut encoded);
+        hash(LABEL_ORDER, &[self.order.expose(), &encoded.finish()])
     }
 
     /// Prefixes that wait.
@@ -63,17 +80,23 @@ impl Repeats {
         let waiting = std::mem::take(&mut self.queue).into_iter().flat_map(|(_, prefixes)| prefixes);
         let mut order: Vec<Nlri> = waiting.filter(|nlri| self.waiting.remove(nlri).is_some()).collect();
         let first: BTreeSet<Nlri> = order.iter().copied().collect();
+        let began_before = order.len();
         order.extend(announced.filter(|nlri| !first.contains(nlri)));
         let mut places: HashMap<u64, usize> = HashMap::new();
         let mut groups: Vec<Repeat> = Vec::new();
-        for nlri in order {
+        let mut before = 0;
+        for (number, nlri) in order.into_iter().enumerate() {
             let Some(update) = update_of(&nlri) else { continue };
             let place = *places.entry(update).or_insert(groups.len());
             if place == groups.len() {
                 groups.push((update, Vec::new()));
             }
             groups[place].1.push(nlri);
+            if number < began_before {
+                before = groups.len();
+            }
         }
+        groups[before..].sort_by_cached_key(|(_, prefixes)| self.place(&prefixes[0]));
         let each = groups.iter().flat_map(|(update, prefixes)| prefixes.iter().map(|nlri| (*nlri, *update)));
         self.waiting = each.collect();
         let objects = groups.iter().flat_map(|(update, prefixes)| prefixes.chunks(most).map(|part| (*update, part)));
@@ -100,7 +123,7 @@ impl Turn {
 }
 
 impl Announcements {
-    /// Announces everything again. The order follows from what the parties know.
+    /// Announces everything again. The order follows from no policy.
     pub(in super::super) fn repeat_all(&mut self, policy: &Policy) {
         let update_of = |nlri: &Nlri| self.router.get(nlri).map(|route| route.update);
         self.repeats.restart(self.announced.keys(), update_of, super::prefixes_per_object(policy));

@@ -283,6 +283,9 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
         }
         MemberEvent::OutcomeOverdue { batch } => event!(WARN "outcome-overdue" by 0, { batch }
             "no result of Select-Best in time; routes are chosen by this member's own ranking"),
+        MemberEvent::NotCompeting { routes, prefix } => event!(WARN "not-competing" by 0, { routes, prefix }
+            "{routes} routes of the router, one to {prefix} among them, do not compete any more, since more others do than the exchange \
+             compares; receivers use them where they have no better one, and `wayleave why --announced {prefix}` says what to do"),
         MemberEvent::NotAnnounced { prefix, why } => event!(WARN "not-announced" by 0, { prefix; why }
             "the router's route to {prefix} is not announced: {why}; `wayleave why --announced {prefix}` says what to do"),
         MemberEvent::Stale { routes } => event!(WARN "stale" { routes }

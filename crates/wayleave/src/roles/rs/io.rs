@@ -196,6 +196,14 @@ pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
         PartyEvent::OtherExport { objects } => event!(WARN "other-export" { objects }
             "`export` has changed: {objects} stored route objects were secret-shared in the other mode and are removed; their members \
              send them again"),
+        PartyEvent::Order { number, is_drawn: is_drawn @ true } => event!(INFO "order" by *number, { number; is_drawn }
+            "both parties have drawn the key of the order of candidates (`order = {number}`): all members are sent all lists of candidates \
+             again"),
+        PartyEvent::Order { number, is_drawn: is_drawn @ false } => {
+            event!(WARN "order" by *number, { number; is_drawn }
+            "this party had no key of the order of candidates (`order = {number}`) and has taken over the peer party's: that is right if \
+             this party's store is new")
+        }
         PartyEvent::OlderStore(OlderStore { party, holds, agreed }) => {
             event!(WARN "older-store" by *party, { party, holds, agreed }
             "the store of party {party} holds less than the parties had agreed on, as when it was replaced by an older copy: what it \
