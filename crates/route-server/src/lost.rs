@@ -100,6 +100,9 @@ impl LostObjects {
 
     /// Adds an object, or what else is lost of it. It has been lost since it was first.
     pub(crate) fn add(&mut self, mut object: LostObject) {
+        if object.prefixes.is_empty() {
+            return;
+        }
         let key = (object.slot, object.version);
         if let Some(known) = self.remove(key) {
             let mut prefixes: BTreeMap<u16, LostPrefix> = known.prefixes.iter().map(|lost| (lost.0, *lost)).collect();
