@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn numbers_places_checks_and_keys_are_those_of_the_protocols_page() {
-        let (key, nlri) = (OrderKey::new([5; 32]), Nlri { path_id: 1, prefix: "20.0.0.0/16".parse().expect("a prefix") });
+        let (key, nlri) =
+            (OrderKey::new([5; 32]), Nlri { path_id: 1, prefix: "20.0.0.0/16".parse().expect("a prefix") });
         assert_eq!(key.number(3, &nlri).0, 0x039e_f6af_c6e5_af90);
         assert_eq!(key.place(&nlri.prefix).0, 0x171b_850f_3f81_5bbd);
         let first = |octets: [u8; 32]| u64::from_be_bytes(*octets.first_chunk().expect("8 of 32"));

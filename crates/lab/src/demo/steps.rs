@@ -60,7 +60,11 @@ pub(super) const STEPS: &[Step] = &[
     step(ALL, "the exchange's recommendation changes a choice, and no member learns why", recommendation),
     step(ALL, "a withdrawal reaches every table", withdrawal),
     step(ALL, "kill -9 of party 1: tables stay; after its restart nothing is lost", kill_party_1),
-    step(ALL, "party 2 loses its machine, and comes back from one file without its state: no table changes", move_party_2),
+    step(
+        ALL,
+        "party 2 loses its machine, and comes back from one file without its state: no table changes",
+        move_party_2,
+    ),
     step(ALL, "kill -9 of a member's proxy: other members keep its routes; nothing is lost", kill_proxy),
     step(ALL, "the exchange's operator alone tries to add itself under alpha's AS", intruder),
     step(ALL, "attested announcements pass BIRD and FRR routers", attested::announced),
@@ -330,7 +334,8 @@ fn move_party_2(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> 
     while let Some(difference) = exchange.first_difference() {
         let has = |table: &[LearnedRoute], prefix| table.iter().any(|route| route.prefix == prefix);
         let tables = exchange.tables()?;
-        let mut gone = before.iter().zip(&tables).flat_map(|(before, now)| before.iter().filter(|route| !has(now, route.prefix)));
+        let mut gone =
+            before.iter().zip(&tables).flat_map(|(before, now)| before.iter().filter(|route| !has(now, route.prefix)));
         if let Some(route) = gone.next() {
             return Err(format!("a router lost {} while party 2 learnt what it had stored", route.prefix));
         }

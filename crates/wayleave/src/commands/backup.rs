@@ -306,7 +306,9 @@ impl Opened {
         fs::create_dir_all(wanted.to.parent().unwrap_or(Path::new("."))).map_err(system(&wanted.to))?;
         let folder = with_ending(&wanted.to, ".restoring");
         fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|error| {
-            Failures::from(Failure::system(folder.display(), &error).help("if nothing is being restored there, remove it"))
+            Failures::from(
+                Failure::system(folder.display(), &error).help("if nothing is being restored there, remove it"),
+            )
         })?;
         let opened = Self { folder, is_unpacked: true };
         opened.unpack(&wanted.folder)?;
@@ -315,7 +317,8 @@ impl Opened {
 
     /// Takes out what a copy has, and nothing else.
     fn unpack(&self, from: &Path) -> Outcome {
-        let no_backup = |error: io::Error| Failures::from(damaged(&format!("{} is no backup: {error}", from.display())));
+        let no_backup =
+            |error: io::Error| Failures::from(damaged(&format!("{} is no backup: {error}", from.display())));
         fs::DirBuilder::new().mode(0o700).create(self.folder.join(FILES)).map_err(system(&self.folder))?;
         let mut archive = tar::Archive::new(io::BufReader::new(File::open(from).map_err(system(from))?));
         for entry in archive.entries().map_err(no_backup)? {
@@ -404,7 +407,8 @@ pub fn restore(wanted: &Restore) -> Outcome {
     let begins = begins.ok_or_else(|| Failure::new(format!("{} has no configuration", wanted.folder.display())))?;
     let source = Source::read(&folder.join(FILES).join(plain(&begins.stored)?))?;
     let (named, role) = (named_files(&source), role_of(&source)?);
-    let placed = manifest.files.iter().map(|entry| place((wanted, folder), entry, &named)).collect::<Outcome<Vec<Placed>>>()?;
+    let placed =
+        manifest.files.iter().map(|entry| place((wanted, folder), entry, &named)).collect::<Outcome<Vec<Placed>>>()?;
     for (at, file) in placed.iter().enumerate() {
         if placed[..at].iter().any(|other| other.to == file.to) {
             return Err(damaged(&format!("two files for {}", file.to.display())).into());

@@ -38,7 +38,10 @@ impl Inventory {
 
     fn add(&mut self, version: u64, width: u32, live: &[Nlri]) {
         self.held.extend(live.iter().map(|nlri| (*nlri, (version, width))));
-        self.live.insert(version);
+        // A lost object has no width. One that is in flight all the same is not confirmed by that: its refusal, or a later one, tells.
+        if width > 0 {
+            self.live.insert(version);
+        }
     }
 }
 

@@ -195,7 +195,8 @@ impl View for PartyView {
         overview.count(format!("{connected} of {} members connected", members.len()));
         overview.count(format!("{} routes to {} prefixes", status["objects"], status["prefixes"]));
         if status["lost"] != 0 {
-            overview.count(format!("{} lost routes whose announcers have not said what became of them", status["lost"]));
+            overview
+                .count(format!("{} lost routes whose announcers have not said what became of them", status["lost"]));
         }
         overview.count(format!("batch {}", status["batch"]));
         overview.count(format!("member set {}", status["member_set"]));
