@@ -193,13 +193,16 @@ fn a_prefix_that_had_no_route_waits_for_the_result_and_routers_see_one_change(ex
 
 in_both_modes!(what_is_open_when_the_parties_go_is_decided_once_and_moves_no_route_without_need);
 fn what_is_open_when_the_parties_go_is_decided_once_and_moves_no_route_without_need(export: ExportMode) {
-    let (known, new) = (nlri("192.0.2.0/24"), nlri("203.0.113.0/24"));
+    let known = nlri("192.0.2.0/24");
     // Before and after the members have looked at what the parties list.
     for looked_at in [false, true] {
         let mut sim = exchange(export);
         let first =
             |sim: &Sim, prefix: Nlri| sim.tables[&BAD].get(&prefix.prefix).and_then(|a| a.as_path().first_asn());
-        // The member's own order would take the lower slot.
+        // The member's own order would take slot 0.
+        let key = sim.order_key(PARTIES[0]).expect("the parties have agreed on an order");
+        let mut others = (0..250).map(|number| nlri(&format!("20.0.{number}.0/24")));
+        let new = others.find(|nlri| key.number(0, nlri) < key.number(1, nlri)).expect("half of them");
         sim.recommend([(0, 1), (1, 9)].into());
         assert!(sim.settle(LIMIT));
         assert_eq!(first(&sim, known), Some(asn(1)));

@@ -272,8 +272,9 @@ impl Member {
         let units = self.open_received(handle);
         if units > 0 {
             self.touch_all(handle);
-            self.note_unlisted(handle);
         }
+        // Also if it was opened for one of its prefixes that is listed.
+        self.note_unlisted(handle);
         units
     }
 

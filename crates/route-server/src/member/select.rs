@@ -175,6 +175,7 @@ impl Member {
             let candidate = (*handle, prefix_index);
             if !route.dead.contains(&prefix_index) && !self.instances.lists(&candidate) {
                 self.not_competing.entry(nlri.prefix).or_default().insert(candidate);
+                self.touched.insert(nlri.prefix);
             }
         }
     }
@@ -186,7 +187,6 @@ impl Member {
             let open = self.routes.iter().filter(|(_, route)| route.opened.is_some());
             let all: Vec<Handle> = open.map(|(handle, _)| *handle).collect();
             all.iter().for_each(|handle| self.note_unlisted(handle));
-            self.touched.extend(self.not_competing.keys());
         }
     }
 
