@@ -15,6 +15,12 @@ impl Instant {
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// So long before this, or the origin if that is later.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Instant {
+        Instant(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
 }
 
 impl Add<Duration> for Instant {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wayleave_bgp::Attributes;
 use wayleave_core::{Instant, Now, Prefix, VerdictKind};
@@ -97,7 +98,7 @@ impl Member {
             }
             let finding = route.and_then(|route| route.validation.of(usize::from(*index))).cloned();
             let (prefix, handle, index) = (nlri.prefix, *handle, *index);
-            let since = Instant(now.instant.0.saturating_sub(u64::from(*seconds) * 1_000_000));
+            let since = now.instant.before(Duration::from_secs((*seconds).into()));
             let mut indices = BTreeSet::from([index]);
             // Another path of the same object to the prefix.
             indices.extend(
