@@ -611,6 +611,8 @@ fn send_to(
 struct Running {
     exchange: DemoExchange,
     changes: u32,
+    /// Of each two members with equal routes the one whose route is chosen: the order of candidates is the parties' own, and stays.
+    chosen: Vec<usize>,
 }
 
 impl Running {
@@ -637,7 +639,7 @@ impl Running {
             member.role.start().expect("a member that starts");
             member.router.start().expect("a speaker");
         }
-        let mut running = Self { exchange, changes: 0 };
+        let mut running = Self { exchange, changes: 0, chosen: Vec::new() };
         let up = wait_until(TIMEOUT, || {
             running.exchange.members[..HONEST]
                 .iter_mut()
@@ -654,7 +656,17 @@ impl Running {
             tables.all(|routes| routes == HONEST - 1 + HONEST / 2).then_some(())
         });
         assert!(full.is_some(), "every member has every route; {:?}", running.exchange.exited());
+        running.chosen = (0..HONEST / 2).map(|pair| running.chosen(pair)).collect();
         running
+    }
+
+    /// Whose route of two members to their common prefix a third one's router has.
+    fn chosen(&mut self, pair: usize) -> usize {
+        let (first, other) = (2 * pair, (2 * pair + 7) % HONEST);
+        let table = self.exchange.members[other].router.table().expect("a table");
+        let route = table.iter().find(|route| route.prefix == contested(first)).expect("it has every route");
+        let asns = [first, first + 1].map(|member| self.exchange.members[member].at.asn);
+        first + asns.iter().position(|asn| route.as_path.first() == Some(asn)).expect("one of both announced it")
     }
 
     fn status(&self, party: usize) -> Value {
@@ -685,10 +697,12 @@ impl Running {
     fn p99(&mut self, changes: usize) -> Duration {
         let mut latencies: Vec<Duration> = (0..changes)
             .map(|change| {
-                // Of two members with equal routes the first one's is chosen.
                 let member = change * 7 % HONEST;
-                let (from, prefix) =
-                    if change.is_multiple_of(2) { (member, own(member)) } else { (member & !1, contested(member)) };
+                let (from, prefix) = if change.is_multiple_of(2) {
+                    (member, own(member))
+                } else {
+                    (self.chosen[member / 2], contested(member))
+                };
                 let to = (from + 7) % HONEST;
                 let begin = Instant::now();
                 let mark = self.change(from, &[prefix]);
