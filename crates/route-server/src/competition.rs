@@ -58,7 +58,7 @@ pub struct CompetitionChange {
 
 /// The live routes that do not compete. Only prefixes with more routes than one evaluation takes have any.
 #[derive(Default)]
-pub(crate) struct Outside {
+pub(crate) struct NonCompetingRoutes {
     of_prefix: BTreeMap<Prefix, BTreeSet<(u32, u32)>>,
     of_slot: BTreeMap<u32, BTreeSet<Nlri>>,
     /// Slots whose routes changed so since this was last asked: whether each is outside now.
@@ -67,7 +67,7 @@ pub(crate) struct Outside {
     since: BTreeMap<u32, Seq>,
 }
 
-impl Outside {
+impl NonCompetingRoutes {
     /// These routes of a prefix do not compete, as of a batch, and all others do. Returns the slots that this changes.
     pub(crate) fn set(&mut self, prefix: Prefix, now: BTreeSet<(u32, u32)>, seq: Seq) -> Vec<u32> {
         let before = match now.is_empty() {

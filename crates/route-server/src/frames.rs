@@ -217,7 +217,7 @@ wayleave_core::wire! {
         pub gone_instances: Vec<ShortName> as List32<MAX_GONE>,
         /// Lost objects, with the prefixes of which nothing else is known: a receiver's router may keep what it has of these for now.
         /// With the last slice all have been listed that there are.
-        pub lost: Vec<ToldLost> as Long<(Own, Own, Places)>,
+        pub lost: Vec<LostEntry> as Long<(Own, Own, Places)>,
     }
 
     /// One batch as one member sees it. Party 1 and party 2 send ticks that differ in shares and bodies only.
@@ -562,10 +562,10 @@ wayleave_core::wire! {
 pub type LostPrefix = (u16, u32, Nlri);
 
 /// A lost object as a member is told of it: for how many seconds it has been lost, and the indices of the prefixes that were.
-pub type ToldLost = (Handle, u32, Vec<u16>);
+pub type LostEntry = (Handle, u32, Vec<u16>);
 
 /// What party 2 has and party 1 does not: slot, version, and whether it is lost, rather than known to be withdrawn or replaced.
-pub type Dropped = (u32, u64, bool);
+pub type DroppedObject = (u32, u64, bool);
 
 /// An object of which the two parties have different rows or dead prefixes, and what counts: slot, version, the narrower row's width,
 /// and the indices of prefixes that are dead at either.
@@ -627,7 +627,7 @@ wayleave_core::wire! {
         /// Part of what party 1 concludes from both inventories, if that is long. [`Self::Reconciled`] has the last part.
         20 = Reconciling {
             /// (slot, version) to drop, and whether it is lost.
-            drop: Vec<Dropped> as Long,
+            drop: Vec<DroppedObject> as Long,
             differ: Vec<Difference> as Long<(Own, Own, Own, Places)>,
         },
         /// Party 1's conclusion from both inventories. What party 2 need not drop, both have.
@@ -635,7 +635,7 @@ wayleave_core::wire! {
             epoch: u64,
             set: Arc<[u8]> as Blob<MAX_SET>,
             /// As in [`Self::Reconciling`].
-            drop: Vec<Dropped> as Long,
+            drop: Vec<DroppedObject> as Long,
             differ: Vec<Difference> as Long<(Own, Own, Own, Places)>,
             /// The highest version seen, per slot.
             high_water: Vec<(u32, u64)> as List32<MAX_SLOTS>,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wayleave_bgp::Nlri;
 
-use crate::frames::{Candidate, LostObject, LostPrefix, OwnObject, ToldLost};
+use crate::frames::{Candidate, LostEntry, LostObject, LostPrefix, OwnObject};
 use crate::object::Handle;
 
 /// Prefixes that may be lost of one slot, and lost objects of one prefix: our own limits. An announcer that both parties serve comes to neither.
@@ -32,7 +32,7 @@ pub(crate) struct LostObjects {
 }
 
 /// A prefix of an object that is not lost any more.
-pub(crate) struct Ended {
+pub(crate) struct EndedPrefix {
     pub version: u64,
     pub handle: Handle,
     /// Index of the prefix.
@@ -147,9 +147,9 @@ impl LostObjects {
         }
     }
 
-    /// What is lost of each object as it should be: of each prefix that `is_lost`, by slot, version, index and first slot, and of one route
-    /// the latest versions alone.
-    pub(crate) fn retain(&mut self, is_lost: impl Fn(&LostObject, &LostPrefix) -> bool) {
+    /// What is lost of each object as it should be: the prefixes of which `is_lost` holds, and of one route the latest versions alone.
+    /// Returns the objects of which that was not all.
+    pub(crate) fn retain(&mut self, is_lost: impl Fn(&LostObject, &LostPrefix) -> bool) -> Vec<(u32, u64)> {
         let mut surplus: BTreeSet<(u32, u64, Nlri)> = BTreeSet::new();
         for ((slot, nlri), versions) in self.by_route.iter().filter(|(_, versions)| versions.len() > MAX_VERSIONS) {
             let first = versions.len() - MAX_VERSIONS;
@@ -160,12 +160,15 @@ impl LostObjects {
         };
         let others = self.iter().filter(|object| !object.prefixes.iter().all(|lost| is_kept(object, lost)));
         let others: Vec<LostObject> = others.cloned().collect();
-        for mut object in others {
-            self.remove((object.slot, object.version));
+        let settle = |mut object: LostObject| {
+            let key = (object.slot, object.version);
+            self.remove(key);
             let all = std::mem::take(&mut object.prefixes);
             object.prefixes = all.into_iter().filter(|lost| is_kept(&object, lost)).collect();
             self.add(object);
-        }
+            key
+        };
+        others.into_iter().map(settle).collect()
     }
 
     fn forget_route(&mut self, (slot, version): (u32, u64), nlri: &Nlri) {
@@ -178,14 +181,14 @@ impl LostObjects {
     }
 
     /// The announcer said what became of its route to a prefix.
-    pub(crate) fn end(&mut self, slot: u32, nlri: &Nlri) -> Vec<Ended> {
+    pub(crate) fn end(&mut self, slot: u32, nlri: &Nlri) -> Vec<EndedPrefix> {
         let mut ended = Vec::new();
         for version in self.by_route.remove(&(slot, *nlri)).unwrap_or_default() {
             let Some(object) = self.all.get_mut(&(slot, version)) else { continue };
             let handle = object.handle;
             let before = object.prefixes.len();
             let of_route = object.prefixes.iter().filter(|(.., lost)| lost == nlri);
-            ended.extend(of_route.map(|(index, from, _)| Ended { version, handle, index: *index, from: *from }));
+            ended.extend(of_route.map(|(index, from, _)| EndedPrefix { version, handle, index: *index, from: *from }));
             object.prefixes.retain(|(.., lost)| lost != nlri);
             let (left, is_over) = (object.prefixes.len(), object.prefixes.is_empty());
             self.count_off(slot, before - left);
@@ -209,7 +212,7 @@ impl LostObject {
     }
 
     /// As the member in a slot is told of it, for so many seconds.
-    pub(crate) fn as_told(&self, slot: u32, seconds: u32) -> ToldLost {
+    pub(crate) fn as_told(&self, slot: u32, seconds: u32) -> LostEntry {
         let indices = self.prefixes.iter().filter(|(_, from, _)| *from <= slot).map(|(index, ..)| *index);
         (self.handle, seconds, indices.collect())
     }
@@ -268,6 +271,27 @@ mod tests {
                 let before = plain.len();
                 plain.retain(|(of, ..), (nlri, _)| (*of, *nlri) != (slot, route));
                 assert_eq!(before - plain.len(), ended.len());
+            }
+            // Those of even places live again, and of one route the latest versions alone are kept.
+            if below(50) == 0 {
+                let lives = |index: u16| index.is_multiple_of(2);
+                let mut versions: BTreeMap<(u32, Nlri), Vec<u64>> = BTreeMap::new();
+                for ((slot, version, _), (nlri, _)) in &plain {
+                    versions.entry((*slot, *nlri)).or_default().push(*version);
+                }
+                let is_kept = |(slot, version, index): &(u32, u64, u16), nlri: &Nlri| {
+                    let of_route = &versions[&(*slot, *nlri)];
+                    !lives(*index) && of_route.iter().rev().take(MAX_VERSIONS).any(|latest| latest == version)
+                };
+                let before: BTreeSet<(u32, u64)> = plain.keys().map(|(slot, version, _)| (*slot, *version)).collect();
+                let whole = plain.clone();
+                plain.retain(|key, (nlri, _)| is_kept(key, nlri));
+                let changed: BTreeSet<(u32, u64)> = lost.retain(|_, (index, ..)| !lives(*index)).into_iter().collect();
+                let of = |all: &BTreeMap<(u32, u64, u16), (Nlri, u64)>, (slot, version): (u32, u64)| {
+                    all.range((slot, version, 0)..=(slot, version, u16::MAX)).count()
+                };
+                let expected = before.into_iter().filter(|key| of(&whole, *key) != of(&plain, *key));
+                assert_eq!(changed, expected.collect());
             }
             let of = |object: &LostObject| {
                 let key = (object.slot, object.version, object.since);

@@ -13,7 +13,7 @@ use wayleave_core::Prefix;
 use wayleave_core::wire::{Wire, Writer};
 use wayleave_crypto::hash::hash;
 
-use crate::competition::{CompetitionChange, Outside, Route, Routes, competing, first_paths};
+use crate::competition::{CompetitionChange, NonCompetingRoutes, Route, Routes, competing, first_paths};
 use crate::digests::{self, BUCKETS, BucketDigests, BucketSet, Digest, InstanceHash, Roots, bounds, bucket_of};
 use crate::frames::{
     Body, Candidate, Deliver, InventoryRow, LostObject, MAX_CANDIDATES, OwnObject, Seq, SessionId, Step,
@@ -240,7 +240,7 @@ pub struct ObjectTable {
     /// Numbers candidates. Without it, as before the parties have agreed on one, nothing is listed for anybody.
     order: Option<OrderKey>,
     /// Routes that do not compete.
-    outside: Outside,
+    outside: NonCompetingRoutes,
     /// Candidates that were numbered so far.
     numbered: u64,
     /// The batch that is applied, or was last.
@@ -783,12 +783,16 @@ impl ObjectTable {
     }
 
     /// What lives is not lost, nor what would be too much. Both parties have the same objects, and know of the same lost ones.
-    pub(crate) fn settle_lost(&mut self) {
+    pub(crate) fn settle_lost(&mut self, effects: &mut Effects) {
         let objects = &self.objects;
-        self.lost.retain(|object, (index, from, _)| {
+        let changed = self.lost.retain(|object, (index, from, _)| {
             let entry = objects.get(&(object.slot, object.version));
             entry.is_none_or(|entry| *from >= entry.width || entry.dead.contains(index))
         });
+        for (slot, _) in &changed {
+            self.digests.own.remove(slot);
+        }
+        effects.lost.extend(changed);
     }
 
     /// The announcer said what became of its route to a prefix, of which nothing else was known.

@@ -208,37 +208,12 @@ fn who_joins_after_the_loss_gets_nothing_of_it(export: ExportMode) {
     assert_eq!([1, 2, 3, joined].map(|slot| has(&exchange.sim, slot, 0)), [true, false, true, false]);
 }
 
-in_both_modes!(a_party_that_stops_anywhere_in_a_batch_takes_no_route_from_a_router);
-fn a_party_that_stops_anywhere_in_a_batch_takes_no_route_from_a_router(export: ExportMode) {
-    let mut lost = 0;
-    for steps in 0..60u64 {
+/// No router loses a route, whatever befalls the parties after any number of steps around a batch that replaces one. Returns how often
+/// something was lost between them.
+fn lost_anywhere_in_a_batch(export: ExportMode, seed: u64, befalls: impl Fn(&mut Sim, Node)) -> usize {
+    let run = |steps: u64| {
         let party = PARTIES[steps as usize % 2];
-        let mut exchange = Exchange::new(Setup { members: 3, ..setup(export, 1_070 + steps) });
-        let [replaced, shared] = [at(0), at(1)];
-        exchange.announce(0, &[replaced, shared], &route(0, &[64500], &[]));
-        exchange.announce(1, &[shared], &route(1, &[64500, 64501], &[]));
-        exchange.check();
-        losses(&mut exchange.sim);
-        exchange.sim.party_events.clear();
-        exchange.announce(0, &[replaced], &route(0, &[64599], &[]));
-        for _ in 0..steps / 2 {
-            exchange.sim.step(Duration::from_millis(100));
-        }
-        exchange.sim.kill(party);
-        exchange.sim.start(party);
-        exchange.check();
-        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "after {steps} steps");
-        lost += usize::from(lost_objects(&exchange.sim).iter().any(|lost| *lost > 0));
-    }
-    assert!(lost > 0, "some of them stopped between the two writes");
-}
-
-// The members' links stay.
-in_both_modes!(a_link_between_the_parties_that_fails_anywhere_in_a_batch_takes_no_route_from_a_router);
-fn a_link_between_the_parties_that_fails_anywhere_in_a_batch_takes_no_route_from_a_router(export: ExportMode) {
-    let mut lost = 0;
-    for steps in 0..40u64 {
-        let mut exchange = Exchange::new(Setup { members: 3, ..setup(export, 1_300 + steps) });
+        let mut exchange = Exchange::new(Setup { members: 3, ..setup(export, seed + steps) });
         exchange.announce(0, &[at(0), at(1)], &route(0, &[64500], &[]));
         exchange.announce(1, &[at(1)], &route(1, &[64500, 64501], &[]));
         exchange.check();
@@ -246,35 +221,37 @@ fn a_link_between_the_parties_that_fails_anywhere_in_a_batch_takes_no_route_from
         exchange.sim.party_events.clear();
         exchange.announce(0, &[at(0)], &route(0, &[64599], &[]));
         exchange.announce(0, &[at(2)], &route(0, &[64598], &[]));
-        for _ in 0..steps {
+        for _ in 0..steps / 2 {
             exchange.sim.step(Duration::from_millis(100));
         }
-        exchange.sim.cut_parties();
+        befalls(&mut exchange.sim, party);
         exchange.check();
-        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "after {steps} steps");
-        lost += usize::from(lost_objects(&exchange.sim).iter().any(|lost| *lost > 0));
-    }
+        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "{party:?} after {steps} steps");
+        lost_objects(&exchange.sim).iter().any(|lost| *lost > 0)
+    };
+    (0..60).filter(|steps| run(*steps)).count()
+}
+
+in_both_modes!(a_party_that_stops_anywhere_in_a_batch_takes_no_route_from_a_router);
+fn a_party_that_stops_anywhere_in_a_batch_takes_no_route_from_a_router(export: ExportMode) {
+    let lost = lost_anywhere_in_a_batch(export, 1_070, |sim, party| {
+        sim.kill(party);
+        sim.start(party);
+    });
+    assert!(lost > 0, "some of them stopped between the two writes");
+}
+
+// The members' links stay.
+in_both_modes!(a_link_between_the_parties_that_fails_anywhere_in_a_batch_takes_no_route_from_a_router);
+fn a_link_between_the_parties_that_fails_anywhere_in_a_batch_takes_no_route_from_a_router(export: ExportMode) {
+    let lost = lost_anywhere_in_a_batch(export, 1_300, |sim, _| sim.cut_parties());
     assert!(lost > 0, "some of them failed between the two writes");
 }
 
 // As with the machine, what it was about to do is gone.
 in_both_modes!(a_party_that_loses_its_store_anywhere_in_a_batch_takes_no_route_from_a_router);
 fn a_party_that_loses_its_store_anywhere_in_a_batch_takes_no_route_from_a_router(export: ExportMode) {
-    for steps in 0..60u64 {
-        let party = PARTIES[steps as usize % 2];
-        let mut exchange = Exchange::new(Setup { members: 3, ..setup(export, 1_400 + steps) });
-        exchange.announce(0, &[at(0), at(1)], &route(0, &[64500], &[]));
-        exchange.announce(1, &[at(1)], &route(1, &[64500, 64501], &[]));
-        exchange.check();
-        losses(&mut exchange.sim);
-        exchange.announce(0, &[at(0)], &route(0, &[64599], &[]));
-        for _ in 0..steps / 2 {
-            exchange.sim.step(Duration::from_millis(100));
-        }
-        wipe(&mut exchange.sim, party);
-        exchange.check();
-        assert_eq!(losses(&mut exchange.sim), BTreeSet::new(), "{party:?} after {steps} steps");
-    }
+    assert_eq!(lost_anywhere_in_a_batch(export, 1_400, wipe), 60);
 }
 
 in_both_modes!(a_column_that_one_party_alone_has_is_lost_to_the_slots_that_it_opened);

@@ -32,13 +32,13 @@ pub(super) struct KeptRoute {
 
 /// All of them.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct KeptRoutes {
     of: BTreeMap<Prefix, KeptRoute>,
     by_candidate: BTreeMap<Candidate, Prefix>,
     by_age: BTreeSet<(Instant, Prefix)>,
 }
 
-impl Kept {
+impl KeptRoutes {
     pub(super) fn len(&self) -> usize {
         self.of.len()
     }

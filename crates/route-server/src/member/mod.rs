@@ -50,7 +50,7 @@ pub use status::{
 
 use announce::Announcements;
 use backlog::{Backlog, Slices};
-use kept::Kept;
+use kept::KeptRoutes;
 use listed::{Instances, Keyed};
 use receive::{Named, ReceivedObject, Sync};
 use select::{Choice, DueRanking, InstalledRoute, Round};
@@ -311,7 +311,7 @@ pub struct Member {
     questions: Vec<Question>,
     saying_due: Option<Instant>,
     installed: BTreeMap<Prefix, InstalledRoute>,
-    kept: Kept,
+    kept: KeptRoutes,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,
     /// Routes whose validation has no result yet.
@@ -394,7 +394,7 @@ impl Member {
             failed_syncs: 0,
             saying_due: None,
             installed: BTreeMap::new(),
-            kept: Kept::default(),
+            kept: KeptRoutes::default(),
             lost_since: None,
             touched: BTreeSet::new(),
             awaited: BTreeSet::new(),

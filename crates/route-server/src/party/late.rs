@@ -134,7 +134,7 @@ struct LateJob {
 }
 
 /// A ranking that is evaluated.
-struct Evaluated {
+struct LateEvaluation {
     group: Arc<LateGroup>,
     row: Vec<u8>,
     /// Shares of the results so far, and how many are still to come.
@@ -147,7 +147,7 @@ struct Evaluated {
 pub(super) struct LateRounds {
     rounds: BTreeMap<u64, LateRound>,
     jobs: VecDeque<LateJob>,
-    evaluated: BTreeMap<(u64, u32), Evaluated>,
+    evaluated: BTreeMap<(u64, u32), LateEvaluation>,
 }
 
 /// Share of the results of one ranking: slot, batch, an octet for each instance.
@@ -274,7 +274,7 @@ impl LateRounds {
                 lanes.entry(candidates.len().next_power_of_two()).or_default().push((*seq, *slot, place));
             }
             let (left, results) = (group.multi.len(), vec![0; group.multi.len()]);
-            self.evaluated.insert((*seq, *slot), Evaluated { group, row, results, left });
+            self.evaluated.insert((*seq, *slot), LateEvaluation { group, row, results, left });
         }
         for (routes, lanes) in lanes {
             let most = (LATER_JOB_COMPARATORS / (routes - 1)).max(1);
@@ -315,7 +315,7 @@ impl LateRounds {
     fn inputs(&self, job: &LateJob, circuit: &Circuit, recommendation: impl Fn(&Handle) -> Option<u8>) -> BitRows {
         let mut out = BitRows::zero(circuit.input_rows(), job.lanes.len());
         for (lane, (seq, slot, place)) in job.lanes.iter().enumerate() {
-            let Some(Evaluated { group, row, .. }) = self.evaluated.get(&(*seq, *slot)) else { continue };
+            let Some(LateEvaluation { group, row, .. }) = self.evaluated.get(&(*seq, *slot)) else { continue };
             if group.unranked.contains(&(*place, *slot)) {
                 continue;
             }
@@ -337,7 +337,7 @@ impl LateRounds {
             evaluated.results[place] = super::round::result(outputs, lane);
             evaluated.left -= 1;
             if evaluated.left == 0
-                && let Some(Evaluated { results, .. }) = self.evaluated.remove(&(seq, slot))
+                && let Some(LateEvaluation { results, .. }) = self.evaluated.remove(&(seq, slot))
             {
                 done.push((slot, seq, results));
             }

@@ -21,7 +21,7 @@ use super::reconcile::{Conclusion, PeerInventory, StoreState};
 use super::store::{self, Change};
 use crate::competition::CompetitionChange;
 use crate::digests::{BucketDigests, BucketSet, Digest, InstanceHash, Roots, bucket_of};
-use crate::frames::{Difference, Dropped, InventoryRow, LostObject, Refusal, Seq, Step};
+use crate::frames::{Difference, DroppedObject, InventoryRow, LostObject, Refusal, Seq, Step};
 use crate::leaps::{Heard, is_leap};
 use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Snapshot};
@@ -354,7 +354,7 @@ impl Objects {
         theirs: &PeerInventory,
         now: u64,
         effects: &mut Effects,
-    ) -> (Vec<Dropped>, Vec<Difference>) {
+    ) -> (Vec<DroppedObject>, Vec<Difference>) {
         let rows: BTreeMap<(u32, u64), &InventoryRow> =
             theirs.rows.iter().map(|row| ((row.slot, row.version), row)).collect();
         let applied: BTreeMap<u32, u64> = theirs.applied.iter().copied().collect();
@@ -430,7 +430,7 @@ impl Objects {
     /// The peer party's lost objects are this party's, too.
     pub(super) fn add_lost(&mut self, objects: Vec<LostObject>, effects: &mut Effects) {
         objects.into_iter().for_each(|object| self.table.add_lost(object, effects));
-        self.table.settle_lost();
+        self.table.settle_lost(effects);
         self.table.note_lost_in_view();
     }
 

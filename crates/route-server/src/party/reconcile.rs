@@ -21,7 +21,7 @@ use super::engine::Engine;
 use super::order::PeerOrder;
 use super::state::State;
 use super::{OlderStore, PartyEvent, PartyNumber};
-use crate::frames::{Difference, Dropped, InventoryRow, LostObject, MAX_TICK_MS, PartyFrame, Seq};
+use crate::frames::{Difference, DroppedObject, InventoryRow, LostObject, MAX_TICK_MS, PartyFrame, Seq};
 use crate::leaps::{Heard, is_epoch_leap, is_leap};
 use crate::object::ExportMode;
 use crate::object_table::Effects;
@@ -39,7 +39,7 @@ pub(super) const LONG: u64 = 8 << 20;
 #[derive(Default)]
 pub(super) struct Conclusion {
     /// What party 2 is still to be told: what it drops, and where the two differ.
-    pub drop: Vec<Dropped>,
+    pub drop: Vec<DroppedObject>,
     pub differ: Vec<Difference>,
     /// What party 1 changed.
     pub effects: Effects,
@@ -50,8 +50,8 @@ pub(super) struct Conclusion {
 
 impl Conclusion {
     /// Takes so many rows that fit a frame.
-    fn take(&mut self) -> (Vec<Dropped>, Vec<Difference>) {
-        let drop: Vec<Dropped> = self.drop.drain(..self.drop.len().min(CHUNK)).collect();
+    fn take(&mut self) -> (Vec<DroppedObject>, Vec<Difference>) {
+        let drop: Vec<DroppedObject> = self.drop.drain(..self.drop.len().min(CHUNK)).collect();
         let differ = self.differ.drain(..self.differ.len().min(CHUNK - drop.len())).collect();
         (drop, differ)
     }
@@ -64,7 +64,12 @@ impl Conclusion {
     ///
     /// # Errors
     /// How party 1 erred.
-    pub(super) fn add(&mut self, drop: Vec<Dropped>, differ: Vec<Difference>, most: usize) -> Result<(), &'static str> {
+    pub(super) fn add(
+        &mut self,
+        drop: Vec<DroppedObject>,
+        differ: Vec<Difference>,
+        most: usize,
+    ) -> Result<(), &'static str> {
         if drop.is_empty() && differ.is_empty() {
             return Err("part of a conclusion with nothing in it");
         }

@@ -379,9 +379,9 @@ fn read(
         loaded.table.drop_object(slot, version, &mut effects);
         lost.into_iter().for_each(|object| loaded.table.add_lost(object, &mut effects));
     }
-    loaded.table.settle_lost();
+    loaded.table.settle_lost(&mut effects);
     loaded.objects_outdated = effects.removed.len();
-    if loaded.objects_outdated > 0 {
+    if loaded.objects_outdated > 0 || !effects.lost.is_empty() {
         loaded.outdated = changes(&loaded.table, &effects, loaded.epoch, loaded.seq);
     }
     Ok(loaded)
