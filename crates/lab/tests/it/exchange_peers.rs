@@ -61,6 +61,7 @@ fn the_same_routes_reach_all_members_of_each_route_server() {
         for name in ["sessions", "table", "reload", "return", "memory"] {
             assert!(values[&format!("{name}.{server}")] > 0.0, "{name}.{server}");
         }
+        assert_eq!(values[&format!("wrong.{server}")], 0.0, "{server}: {report}");
         let found = (values[&format!("routes.{server}")], values[&format!("reload.{server}.changed")]);
         match *server {
             // Where a member's own route is the best it sends most often none of the others.
@@ -82,5 +83,6 @@ fn beside_sinks_the_largest_member_and_two_others_have_their_whole_tables() {
     let whole = [0, 1, MEMBERS as u32 - 1];
     let found = (values["routes.wayleave"], values["reload.wayleave.changed"]);
     assert_eq!(found, expected(whole.into_iter(), OwnBest::NextIsSent));
+    assert_eq!(values["wrong.wayleave"], 0.0, "{report}");
     assert!(!values.keys().any(|name| name.contains("bird")), "only what was asked for");
 }

@@ -368,6 +368,12 @@ impl Members {
         self.whole.get(&slot).map(|whole| &whole.table)
     }
 
+    /// What the proxy of a whole member says of a prefix, as `wayleave why --json` prints it.
+    pub fn why(&mut self, slot: u32, prefix: Prefix) -> String {
+        let why = self.whole.get_mut(&slot).map(|whole| whole.proxy.why(prefix));
+        serde_json::to_string(&why).unwrap_or_default()
+    }
+
     /// Whether all members have been sent everything, and all that they announce is on its way or done.
     #[must_use]
     pub fn are_at_rest(&self) -> bool {

@@ -36,7 +36,7 @@ const BUFFER: usize = 1 << 18;
 /// The link between the parties.
 const PEER_LINKS: LinkId = 1 << 60;
 /// How often it is asked whether the parties are at rest.
-const QUERY_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const QUERY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long links stay down before they are connected again.
 const RECONNECT: Duration = Duration::from_millis(100);
 

@@ -5,9 +5,11 @@ pub mod servers;
 pub mod speakers;
 pub mod work;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::json;
 use wayleave_core::Instant;
 use wayleave_papers::report::Report;
 
@@ -28,6 +30,8 @@ const WAIT: Duration = Duration::from_millis(20);
 pub struct Stretch {
     pub elapsed: Duration,
     pub used: Vec<(&'static str, Duration)>,
+    /// Prefixes of all compared tables that have a route then, but not the best one.
+    pub wrong: usize,
 }
 
 /// What was measured of one server.
@@ -49,11 +53,28 @@ pub struct Measured {
     pub routes: usize,
     /// Of these, how many the policy that is loaded changes.
     pub changed: usize,
+    /// How often the server told its operators what.
+    pub events: BTreeMap<String, u64>,
+    /// What is known of prefixes that stayed wrong.
+    pub said: Vec<String>,
 }
 
 impl Measured {
     /// Adds the results of `server`.
     pub fn report(&self, server: &str, report: &mut Report) {
+        if !self.events.is_empty() {
+            report.params.insert(format!("events.{server}"), json!(self.events));
+        }
+        if !self.said.is_empty() {
+            report.params.insert(format!("wrong.{server}"), json!(self.said));
+        }
+        let all = [&self.table, &self.reload[0], &self.reload[1], &self.back];
+        report.counted(
+            format!("wrong.{server}"),
+            "count",
+            all.iter().map(|stretch| stretch.wrong).max().unwrap_or(0) as f64,
+            self.whole,
+        );
         let seconds = |stretch: &Stretch| stretch.elapsed.as_secs_f64();
         report.exact(format!("sessions.{server}"), "s", seconds(&self.sessions));
         report.exact(format!("table.{server}"), "s", seconds(&self.table));
@@ -118,7 +139,18 @@ pub fn plain(
     work.quarter().for_each(|slot| run.speakers.start(slot));
     let back = run.measure(begin, "tables are not whole after the return", is_right)?;
     let memory = run.server.memory();
-    Ok(Measured { sessions, table, reload, back, memory, whole: work.members, routes, changed })
+    Ok(Measured {
+        sessions,
+        table,
+        reload,
+        back,
+        memory,
+        whole: work.members,
+        routes,
+        changed,
+        events: BTreeMap::new(),
+        said: Vec::new(),
+    })
 }
 
 struct Run {
@@ -149,6 +181,6 @@ impl Run {
         }
         let elapsed = now().instant.since(begin);
         let used = vec![("server", self.server.used() - server), ("members", self.speakers.work - speakers)];
-        Ok(Stretch { elapsed, used })
+        Ok(Stretch { elapsed, used, wrong: 0 })
     }
 }

@@ -8,11 +8,14 @@ use wayleave_route_server::policy::{Policy, PolicyConfig};
 use super::work::{Compared, OwnBest, Stage, Work};
 use super::{Measured, Stretch};
 use crate::bench::exchange::members::Whose;
-use crate::bench::exchange::{Exchange, ExchangeError, Plan, now};
+use crate::bench::exchange::{Exchange, ExchangeError, Plan, QUERY_INTERVAL, now};
 use crate::sim::member_asn;
 
 /// UPDATEs of members' routers that are given to them at a time.
 const AT_ONCE: usize = 512;
+
+/// How long tables may take to become right after all have come to rest.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// What a member's router announces.
 type Routes = [(Vec<Nlri>, Attributes)];
@@ -29,6 +32,8 @@ struct Run<'a> {
     work: &'a Work,
     sinks: Option<Sinks>,
     tables: Vec<Vec<(Vec<Nlri>, Attributes)>>,
+    /// Of each stage that left a prefix wrong, what is known of the first.
+    said: Vec<String>,
 }
 
 /// Measures it. With sinks, the whole members are the largest, one of the quarter and one that is in neither; the tables of all whole
@@ -39,7 +44,7 @@ struct Run<'a> {
 pub fn run(plan: Plan, work: &Work, sinks: Option<Sinks>) -> Result<Measured, ExchangeError> {
     let tables = work.slots().map(|slot| work.table_of(slot)).collect();
     let begin = now().instant;
-    let mut run = Run { exchange: Exchange::start(plan)?, work, sinks, tables };
+    let mut run = Run { exchange: Exchange::start(plan)?, work, sinks, tables, said: Vec::new() };
     work.slots().for_each(|slot| run.add(slot, &[]));
     let sessions = run.measure(begin, Stage::Nothing, |_| Ok(()))?;
 
@@ -59,9 +64,9 @@ pub fn run(plan: Plan, work: &Work, sinks: Option<Sinks>) -> Result<Measured, Ex
     run.exchange.rest()?;
     let back = run.measure(now().instant, Stage::Whole, Run::bring_back)?;
     run.exchange.check_links()?;
-    let memory = run.exchange.memory().iter().sum();
+    let (memory, events) = (run.exchange.memory().iter().sum(), run.exchange.event_counts.clone());
     let whole = work.slots().filter(|slot| run.is_whole(*slot)).count();
-    Ok(Measured { sessions, table, reload, back, memory, whole, routes, changed: hidden })
+    Ok(Measured { sessions, table, reload, back, memory, whole, routes, changed: hidden, events, said: run.said })
 }
 
 /// That of the largest member.
@@ -118,7 +123,9 @@ impl Run<'_> {
         })
     }
 
-    /// From `begin` until all are at rest after `act`; then all tables must be as `stage` says.
+    /// From `begin` until all are at rest after `act` and all tables are as `stage` says. Rankings that came too late for their round are
+    /// evaluated after it, so that a table may follow after the rest; a prefix that does not within [`SETTLE`] is counted as wrong, and the time
+    /// is that of the rest.
     fn measure(
         &mut self,
         begin: wayleave_core::Instant,
@@ -128,12 +135,33 @@ impl Run<'_> {
         let before = self.exchange.used();
         act(self)?;
         self.exchange.rest()?;
-        let elapsed = now().instant.since(begin);
-        let used = self.exchange.used().since(&before);
-        if let Some((slot, table)) = self.tables(stage).find(|(_, table)| table.wrong > 0) {
-            let said = format!("{stage:?}: {} prefixes are wrong at slot {slot}: {}", table.wrong, table.first_wrong());
-            return Err(ExchangeError::Server { server: "wayleave", said });
+        let at_rest = now().instant;
+        let seen = |run: &Self, wrong| {
+            let used = run.exchange.used().since(&before).parts().to_vec();
+            Stretch { elapsed: now().instant.since(begin), used, wrong }
+        };
+        let mut stretch = seen(self, 0);
+        loop {
+            let wrong: Vec<_> = self.tables(stage).filter(|(_, table)| table.wrong > 0).collect();
+            let Some((slot, first)) = wrong.first() else { return Ok(stretch) };
+            let missing = wrong.iter().map(|(_, table)| table.missing()).sum::<usize>();
+            if now().instant.since(at_rest) > SETTLE {
+                let why = first.first_wrong_prefix().map(|prefix| self.exchange.members.why(*slot, prefix));
+                let said = format!("{stage:?}: at slot {slot} {}: {}", first.first_wrong(), why.unwrap_or_default());
+                if missing > 0 {
+                    return Err(ExchangeError::Server {
+                        server: "wayleave",
+                        said: format!("{missing} routes lack; {said}"),
+                    });
+                }
+                self.said.push(said);
+                stretch.wrong = wrong.iter().map(|(_, table)| table.wrong).sum();
+                return Ok(stretch);
+            }
+            self.exchange.step(QUERY_INTERVAL)?;
+            if self.tables(stage).all(|(_, table)| table.wrong == 0) {
+                stretch = seen(self, 0);
+            }
         }
-        Ok(Stretch { elapsed, used: used.parts().to_vec() })
     }
 }

@@ -249,13 +249,29 @@ impl Compared {
         self.table.iter().filter(|entry| **entry > 0).count()
     }
 
-    /// The first prefix in which the two differ, what it is and what it is to be.
+    /// Prefixes without a route that are to have one, or the other way round.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        let pairs = self.table.iter().zip(&self.expected);
+        pairs.filter(|(is, wanted)| !fits(**is, **wanted) && (**is == 0 || **wanted == 0)).count()
+    }
+
+    fn first_wrong_entry(&self) -> Option<(usize, u16, u16)> {
+        let mut pairs = self.table.iter().zip(&self.expected).enumerate();
+        pairs.find_map(|(number, (is, wanted))| (!fits(*is, *wanted)).then_some((number, *is, *wanted)))
+    }
+
+    /// The first prefix in which the two differ.
+    #[must_use]
+    pub fn first_wrong_prefix(&self) -> Option<Prefix> {
+        self.first_wrong_entry().map(|(number, ..)| prefix(number).prefix)
+    }
+
+    /// The same, with what it is and what it is to be.
     #[must_use]
     pub fn first_wrong(&self) -> String {
-        let pairs = self.table.iter().zip(&self.expected);
-        let first = pairs.enumerate().find(|(_, (is, wanted))| !fits(**is, **wanted));
-        first.map_or_else(String::new, |(number, (is, wanted))| {
-            let of = |entry: &u16| entry.checked_sub(1).map_or("nobody".to_owned(), |slot| format!("slot {slot}"));
+        let of = |entry: u16| entry.checked_sub(1).map_or("nobody".to_owned(), |slot| format!("slot {slot}"));
+        self.first_wrong_entry().map_or_else(String::new, |(number, is, wanted)| {
             format!("{} is of {}, expected of {}", prefix(number).prefix, of(is), of(wanted))
         })
     }
