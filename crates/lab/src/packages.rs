@@ -60,7 +60,7 @@ const fn old(package: &'static RouterPackage, release: &'static Release) -> List
 
 /// All of them. Routers of other releases: the old versions of each first.
 pub const LIST: &[Listed] = &[
-    listed(&BIRD, &[Use::Demo, Use::Tests], NO_ROUTERS),
+    listed(&BIRD, &[Use::Demo, Use::Tests, Use::Bench], NO_ROUTERS),
     listed(&FRR, &[Use::Demo, Use::Tests], NO_ROUTERS),
     listed(&CURL, &[Use::Demo, Use::Tests], "the paid transit is not shown, and its tests are skipped"),
     listed(&SSH, &[Use::Demo, Use::Tests], NO_SSH),
@@ -70,6 +70,7 @@ pub const LIST: &[Listed] = &[
     listed(&DIG, &[Use::Tests], "tests that ask by it are skipped"),
     listed(&NFTABLES, &[Use::Tests], "tests of packet filters are skipped"),
     listed(&CHROMIUM, &[Use::Tests], "tests of pages in a browser are skipped"),
+    listed(&OPENBGPD, &[Use::Tests, Use::Bench], "exchange-peers lacks its rows, and its test is skipped"),
     listed(&WIREGUARD_GO, &[Use::Bench], "the comparison lacks its column"),
     old(&BIRD, &BULLSEYE),
     old(&BIRD, &BOOKWORM),

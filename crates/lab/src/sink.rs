@@ -14,13 +14,14 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::credit::{self, Receiving, Sending};
 use wayleave_route_server::digests;
-use wayleave_route_server::directory::MemberSet;
+use wayleave_route_server::directory::{MemberSet, Slot};
 use wayleave_route_server::frames::{FromMember, OwnObject, SessionId, Tick, ToMember};
 use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Handle, Kind, ShareOne, ShareTwo};
 use wayleave_route_server::party::PartyNumber;
+use wayleave_route_server::policy::communities::{self, Controls};
 use wayleave_route_server::versions::Speaks;
 
-use crate::sim::EXCHANGE;
+use crate::sim::{EXCHANGE, RS_ASN};
 
 /// Octets of a ranking for each candidate.
 const RANK_OCTETS: usize = 2;
@@ -284,7 +285,13 @@ impl Sink {
         self.taken.rankings += 1;
     }
 
-    /// Announces a route to one prefix or more to all members of `set`, once there is credit for it.
+    /// Whether a party has welcomed it, so that it can announce.
+    #[must_use]
+    pub fn is_welcome(&self) -> bool {
+        self.epoch > 0
+    }
+
+    /// Announces a route to one prefix or more to the members of `set` to which its communities let it go, once there is credit for it.
     ///
     /// # Panics
     /// If no party has welcomed it.
@@ -297,7 +304,10 @@ impl Sink {
         (now, out): (Instant, &mut Vec<Sent>),
     ) {
         assert!(self.epoch > 0, "a party has welcomed it");
-        let exported: Vec<bool> = set.slots.iter().map(|slot| slot.active).collect();
+        let controls = Controls::read(attributes, RS_ASN);
+        let permits = |slot: &Slot| slot.active && controls.decide(slot.asn).permits();
+        let exported: Vec<bool> = set.slots.iter().map(permits).collect();
+        let attributes = communities::strip(attributes, RS_ASN);
         let kind = Kind::Announce { prefixes: in_order(prefixes) };
         let description = self.describe(set, kind);
         self.own.extend(prefixes.iter().map(|nlri| (*nlri, description.version)));

@@ -3,6 +3,7 @@
 pub mod circuits;
 pub mod exchange;
 pub mod exchange_join;
+pub mod exchange_peers;
 pub mod exchange_restart;
 pub mod exchange_stress;
 pub mod exchange_trace;

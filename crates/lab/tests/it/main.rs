@@ -26,6 +26,7 @@ mod exchange_lost;
 mod exchange_members;
 mod exchange_new_members;
 mod exchange_order;
+mod exchange_peers;
 mod exchange_random;
 mod exchange_recommendation;
 mod exchange_rounds;

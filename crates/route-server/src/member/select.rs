@@ -132,6 +132,16 @@ impl Member {
             replaced = Some(std::mem::replace(&mut choice.candidates, Arc::clone(candidates)));
             choice.listed = seq;
         }
+        // Where an own route changed, what another batch added before may never have been looked at: its ranking had left, and its list
+        // gave way to this one. Then what was chosen did not consider it.
+        let came = |((candidate, assessment), before): ((&Candidate, &Option<Assessment>), &Instance)| {
+            assessment.is_some() && !before.contains(candidate)
+        };
+        let is_missed = choosing == Choosing::Stays
+            && replaced
+                .as_ref()
+                .is_some_and(|before| candidates.iter().zip(assessments).any(|both| came((both, before))));
+        let choosing = if is_missed { Choosing::Anew(Awaits::Lost) } else { choosing };
         match choosing {
             Choosing::Stays if is_latest => choice.chosen = choice.chosen.filter(|chosen| candidates.contains(chosen)),
             // Also if what was listed since, and looked at before, left the choice as it was.

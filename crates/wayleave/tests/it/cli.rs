@@ -967,6 +967,7 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
         "exchange-stress",
         "exchange-join",
         "exchange-restart",
+        "exchange-peers",
     ];
     for name in exchange.iter().chain(&[
         "forward",

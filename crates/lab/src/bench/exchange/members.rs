@@ -90,11 +90,17 @@ impl Members {
         }
     }
 
-    /// A whole member in `slot`, without links.
+    /// A whole member in `slot`, without links, whose router announces nothing so far.
+    pub fn add_whole(&mut self, slot: u32, whose: Whose) {
+        self.add_whole_with(slot, whose, &[]);
+    }
+
+    /// A whole member in `slot`, without links, whose router announces these prefixes with these attributes and then marks the end of
+    /// its table. A proxy that was there before has gone with all that it held.
     ///
     /// # Panics
     /// If the default policy is none.
-    pub fn add_whole(&mut self, slot: u32, whose: Whose) {
+    pub fn add_whole_with(&mut self, slot: u32, whose: Whose, table: &[(Vec<Nlri>, Attributes)]) {
         let config = MemberConfig {
             exchange: EXCHANGE.to_owned(),
             rs_asn: RS_ASN,
@@ -113,7 +119,37 @@ impl Members {
         let proxy = MemberProxy::new(config, policy, member_key(self.seed, slot), &fresh(), &[], None, now());
         self.whole.insert(slot, Whole { proxy, whose, table: BTreeMap::new() });
         self.router(slot, PeerEvent::Up);
+        table.iter().for_each(|(announced, attributes)| self.update(slot, &[], announced, Some(attributes)));
         self.router(slot, PeerEvent::EndOfRib);
+    }
+
+    /// A whole member's operator loads another policy.
+    pub fn set_policy(&mut self, slot: u32, policy: Policy) {
+        self.timed(slot, |members| {
+            if let Some(whole) = members.whole.get_mut(&slot) {
+                whole.proxy.reseed(&fresh());
+                whole.proxy.handle(Input::Policy(Box::new(policy)), now());
+            }
+            members.drain(slot);
+        });
+    }
+
+    /// The member in `slot` goes down, and its links with it.
+    pub fn remove(&mut self, slot: u32) {
+        self.whole.remove(&slot);
+        self.sinks.remove(&slot);
+        for party in BOTH {
+            if let Some(link) = self.by_slot.remove(&(slot, party)) {
+                self.links.remove(&link);
+                self.out.push(ToParty::Down { party, link });
+            }
+        }
+    }
+
+    /// Whether the parties have welcomed all sinks, which can announce from then on.
+    #[must_use]
+    pub fn sinks_are_welcome(&self) -> bool {
+        self.sinks.values().all(|(sink, _)| sink.is_welcome())
     }
 
     /// A sink in `slot`, without links. One that keeps what it takes says, when it connects again, what a whole member does that has
@@ -330,6 +366,12 @@ impl Members {
     #[must_use]
     pub fn table(&self, slot: u32) -> Option<&BTreeMap<Prefix, Attributes>> {
         self.whole.get(&slot).map(|whole| &whole.table)
+    }
+
+    /// What the proxy of a whole member says of a prefix, as `wayleave why --json` prints it.
+    pub fn why(&mut self, slot: u32, prefix: Prefix) -> String {
+        let why = self.whole.get_mut(&slot).map(|whole| whole.proxy.why(prefix));
+        serde_json::to_string(&why).unwrap_or_default()
     }
 
     /// Whether all members have been sent everything, and all that they announce is on its way or done.

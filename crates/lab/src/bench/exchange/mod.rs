@@ -36,7 +36,7 @@ const BUFFER: usize = 1 << 18;
 /// The link between the parties.
 const PEER_LINKS: LinkId = 1 << 60;
 /// How often it is asked whether the parties are at rest.
-const QUERY_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const QUERY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long links stay down before they are connected again.
 const RECONNECT: Duration = Duration::from_millis(100);
 
@@ -77,6 +77,8 @@ pub enum ExchangeError {
     Late { what: &'static str, seconds: u64, state: String },
     #[error("links were closed, so this measures something else: {0}")]
     Closed(String),
+    #[error("{server}: {said}")]
+    Server { server: &'static str, said: String },
 }
 
 /// What an exchange is made of.
@@ -472,7 +474,7 @@ fn arguments(plan: &Plan, number: PartyNumber) -> PartyArguments {
 }
 
 /// Processor time of a process, from `/proc`, in steps of a hundredth of a second.
-fn cpu(process: u32) -> Duration {
+pub(crate) fn cpu(process: u32) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name, in brackets, may contain anything.
     let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();

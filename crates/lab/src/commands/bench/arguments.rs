@@ -8,7 +8,7 @@ use wayleave_mpc::GroupBits;
 use wayleave_runtime::clock::unix_of_day;
 
 /// Arguments for one benchmark, which runs of several do not take.
-const OF_ONE: [&str; 27] = [
+const OF_ONE: [&str; 28] = [
     "name",
     "list",
     "members",
@@ -24,6 +24,7 @@ const OF_ONE: [&str; 27] = [
     "contested",
     "per_update",
     "sinks",
+    "servers",
     "peer",
     "from",
     "until",
@@ -66,7 +67,7 @@ pub struct Bench {
     /// Members of the exchange.
     #[arg(long)]
     pub members: Option<usize>,
-    /// Routes of the prefix, in select-best and exchange-stress.
+    /// Routes of the prefix, in select-best and exchange-stress; in exchange-peers those of all members together.
     #[arg(long)]
     pub routes: Option<usize>,
     /// What select-best returns to a member: the index of the route, or its key.
@@ -102,9 +103,13 @@ pub struct Bench {
     #[arg(long)]
     pub per_update: Option<usize>,
     /// exchange-join, exchange-restart, exchange-trace --generated: whether members that take and discard rank in Select-Best, and keep what they take; they do both by
-    /// default.
+    /// default. exchange-peers: all members but three of Wayleave's take and discard, and keep nothing; without this all are whole.
     #[arg(long, value_enum)]
     pub sinks: Option<BenchSinks>,
+    /// exchange-peers: the route servers to measure, one after the other; all by default. The same routes, policies and outages, but not
+    /// the same work: Wayleave's parties choose by secure computation, and the proxies of all its members share the machine.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub servers: Vec<BenchServer>,
     /// MRT file with the trace or table to measure; the trace that comes with the sources by default.
     #[arg(long)]
     pub mrt: Option<PathBuf>,
@@ -226,6 +231,18 @@ pub enum BenchMode {
     Mpc,
     /// The announcer does.
     Direct,
+}
+
+/// A route server of exchange-peers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum BenchServer {
+    /// Both parties of the private route server.
+    Wayleave,
+    /// BIRD 2, as the system or Debian has it.
+    Bird,
+    /// OpenBGPD, as the system or Debian has it.
+    #[value(name = "openbgpd")]
+    OpenBgpd,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

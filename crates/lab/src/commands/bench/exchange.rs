@@ -19,7 +19,7 @@ use wayleave_config::failure::{Failure, Outcome};
 /// single available route" (section 7.1).
 const CONTESTED: usize = 45;
 /// The longest that a stage may take.
-const LIMIT: Duration = Duration::from_secs(3600);
+pub(super) const LIMIT: Duration = Duration::from_secs(3600);
 
 pub fn join(bench: &Bench) -> Outcome<Report> {
     let (size, plan, _folder) = prepared(bench, (600, 250_000), (20, 2_000), 1)?;
@@ -39,12 +39,12 @@ pub fn party(words: &[String]) -> Outcome {
     Ok(party::run(&arguments, &STATE_TABLES).map_err(|error| Failure::new(format!("party: {error}")))?)
 }
 
-fn failed(error: ExchangeError) -> Failure {
+pub(super) fn failed(error: ExchangeError) -> Failure {
     Failure::new(error.to_string())
 }
 
 /// A folder that goes with the benchmark.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -69,6 +69,12 @@ fn prepared(
         sinks_select: bench.sinks != Some(BenchSinks::OptOut),
         sinks_keep: bench.sinks != Some(BenchSinks::Forget),
     };
+    let (plan, folder) = plan(bench, size.members + joining)?;
+    Ok((size, plan, folder))
+}
+
+/// What an exchange with so many slots is made of, and where its stores are.
+pub(super) fn plan(bench: &Bench, slots: usize) -> Outcome<(Plan, Folder)> {
     let base = std::env::var_os("TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = Folder(base.join(format!("wayleave-bench-{}", std::process::id())));
     std::fs::create_dir_all(&folder.0).map_err(super::unreadable(&folder.0))?;
@@ -77,7 +83,7 @@ fn prepared(
     let plan = Plan {
         program: [program.into_os_string()].into_iter().chain(words).collect(),
         folder: folder.0.clone(),
-        slots: size.members + joining,
+        slots,
         tick: Duration::from_millis(bench.tick.unwrap_or(50)),
         export: match bench.export.or(bench.mode) {
             Some(BenchMode::Mpc) => ExportMode::Mpc,
@@ -85,5 +91,5 @@ fn prepared(
         },
         limit: LIMIT,
     };
-    Ok((size, plan, folder))
+    Ok((plan, folder))
 }

@@ -17,6 +17,7 @@ mod other_overlays;
 mod overlay;
 mod paper_node;
 mod papers;
+mod peers;
 mod pocomon;
 mod stopped;
 mod stress;
@@ -37,12 +38,12 @@ use wayleave_lab::trace::recorded;
 use wayleave_papers::plot::Plot;
 use wayleave_papers::report::{Report, mean};
 
-pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput, BenchSinks};
+pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput, BenchServer, BenchSinks};
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::{print, print_json, table};
 
 /// All benchmarks, and what they measure.
-const ALL: [(&str, &str); 17] = [
+const ALL: [(&str, &str); 18] = [
     ("bgp-codec", "decode and re-encode the UPDATEs of a trace"),
     ("export-all", "one route to all members: direct, or the circuit of the paper"),
     ("select-best", "the best route of each member, both parties over loopback TCP"),
@@ -50,6 +51,7 @@ const ALL: [(&str, &str); 17] = [
     ("exchange-stress", "the parties alone: routes and prefixes a second, by the number of workers"),
     ("exchange-join", "a member announces a full table to all others, and a further member joins it"),
     ("exchange-restart", "each party is killed and returns: the first update, all members, memory"),
+    ("exchange-peers", "the exchange beside BIRD and OpenBGPD: sessions, a table, a reload, a return, memory"),
     ("forward", "verify and rewrite packets in memory, beside no processing and beside IPv4 lookup"),
     (
         "forward-io",
@@ -124,8 +126,9 @@ pub fn run(bench: &Bench) -> Outcome {
         Some("exchange-join") => exchange::join(bench)?,
         Some("exchange-restart") => exchange::restart(bench)?,
         Some("forward") => forward::run(bench)?,
-        Some(name @ ("forward-io" | "overlay" | "pocomon")) => {
+        Some(name @ ("exchange-peers" | "forward-io" | "overlay" | "pocomon")) => {
             let outcome = match name {
+                "exchange-peers" => peers::run(bench),
                 "overlay" => overlay::run(bench),
                 "pocomon" => pocomon::run(bench),
                 _ => forward_io::run(bench),
