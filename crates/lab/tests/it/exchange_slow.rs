@@ -8,19 +8,21 @@
 //! no withdrawal.
 //! SIX, size: a member announces a table: at most two decisions about each route.
 //! SIX, after the ranking: the preferred route comes when Select-Best chooses no more: it is installed.
+//! SIX, after the ranking: so does one whose list gives way, before it is looked at, to one in which the own route alone changed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wayleave_bgp::Nlri;
+use wayleave_lab::sim::costs::Costs;
 use wayleave_lab::sim::{FrameAction, Node, PARTIES, Setup, Sim};
 use wayleave_route_server::frames::{FromMember, ToMember};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{Budget, PartyEvent};
 
-use crate::common::{LIMIT, asn, in_both_modes, nlri, policy, route};
+use crate::common::{Exchange, LIMIT, asn, in_both_modes, nlri, policy, route};
 
 /// The member that misbehaves, and those that announce and receive.
 const BAD: u32 = 3;
@@ -328,4 +330,35 @@ fn a_route_that_came_after_the_ranking_counts_where_select_best_chooses_no_more(
     sim.cut_member(2);
     assert!(sim.settle(LIMIT));
     assert_eq!(first(&sim), Some(asn(1)));
+}
+
+/// A better route comes to a member that has much to look at, and then its own route to the same prefix changes.
+fn own_change_behind_a_better_route(slower: u32, pause: Duration) {
+    let mut costs = Costs::default();
+    costs.slower.insert(Node::Member(2), slower);
+    let mut exchange = Exchange::new(Setup { tick: TICK, costs: Some(costs), ..Setup::default() });
+    let prefixes: Vec<Nlri> = (0..40).map(|i| nlri(&format!("21.{i}.0.0/16"))).collect();
+    for (slot, length) in [(0, 3), (2, 2)] {
+        for prefix in &prefixes {
+            exchange.announce(slot, &[*prefix], &route(slot, &[64500; 3][..length], &[]));
+        }
+    }
+    exchange.check();
+    for prefix in &prefixes {
+        exchange.announce(1, &[*prefix], &route(1, &[64500], &[]));
+    }
+    exchange.sim.run_for(pause);
+    for prefix in &prefixes {
+        exchange.announce(2, &[*prefix], &route(2, &[64501, 64500], &[]));
+    }
+    exchange.check();
+}
+
+#[test]
+fn a_better_route_is_chosen_also_if_the_own_route_changes_before_it_is_looked_at() {
+    for slower in [20, 60, 120] {
+        for pause in [30, 60, 100, 160] {
+            own_change_behind_a_better_route(slower, Duration::from_millis(pause));
+        }
+    }
 }

@@ -132,15 +132,13 @@ impl Member {
             replaced = Some(std::mem::replace(&mut choice.candidates, Arc::clone(candidates)));
             choice.listed = seq;
         }
-        // Where an own route changed, what another batch added before may never have been looked at: its ranking had left, and its list
-        // gave way to this one. Then what was chosen did not consider it.
-        let came = |((candidate, assessment), before): ((&Candidate, &Option<Assessment>), &Instance)| {
-            assessment.is_some() && !before.contains(candidate)
+        // The choice stays where an own route changed. What another batch brought before that may never have been looked at, since its ranking
+        // had left and its list gave way to this one: what was chosen then did not consider it.
+        let is_new = |(candidate, assessment): (&Candidate, &Option<Assessment>)| {
+            let is_usable = assessment.is_some_and(|assessment| assessment.usable && assessment.rank.is_some());
+            is_usable && replaced.as_ref().is_some_and(|before| !before.contains(candidate))
         };
-        let is_missed = choosing == Choosing::Stays
-            && replaced
-                .as_ref()
-                .is_some_and(|before| candidates.iter().zip(assessments).any(|both| came((both, before))));
+        let is_missed = choosing == Choosing::Stays && candidates.iter().zip(assessments).any(is_new);
         let choosing = if is_missed { Choosing::Anew(Awaits::Lost) } else { choosing };
         match choosing {
             Choosing::Stays if is_latest => choice.chosen = choice.chosen.filter(|chosen| candidates.contains(chosen)),
