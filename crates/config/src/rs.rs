@@ -12,7 +12,7 @@ use wayleave_crypto::secret::Secret;
 use wayleave_route_server::directory::{Directory, MAX_EXCHANGE_NAME, MemberSet, Trust};
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles, SharedKey};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB, MAX_BLOB_DEFAULT};
-use wayleave_route_server::party::{Budget, Party, PartyConfig, PartyNumber, StartError};
+use wayleave_route_server::party::{Budget, MAX_WAITING, Party, PartyConfig, PartyNumber, StartError};
 use wayleave_route_server::versions::Speaks;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, IdentityError};
@@ -75,6 +75,9 @@ pub struct PartySection {
     /// agrees to: the lower value of both counts.
     #[serde(default = "default_max_prefix_limit")]
     pub max_prefix_limit: Spanned<u64>,
+    /// MiB of objects of all members together that may wait to be applied.
+    #[serde(default = "default_max_waiting")]
+    pub max_waiting_mib: Spanned<u64>,
     pub recommendation: Option<Spanned<PathBuf>>,
     /// How long a recommendation counts at least.
     #[serde(default = "default_epoch")]
@@ -222,6 +225,10 @@ fn default_max_prefix_limit() -> Spanned<u64> {
     Spanned::new(0..0, u64::from(MAX_PREFIX_LIMIT))
 }
 
+fn default_max_waiting() -> Spanned<u64> {
+    Spanned::new(0..0, (MAX_WAITING >> 20) as u64)
+}
+
 fn default_order() -> Spanned<u64> {
     Spanned::new(0..0, 1)
 }
@@ -274,6 +281,7 @@ impl RsConfig {
         faults.extend(range(&party.order, 1, u64::from(u32::MAX), "the number of an order"));
         faults.extend(range(&party.max_blob, 512, MAX_BLOB as u64, "octets"));
         faults.extend(range(&party.max_prefix_limit, 1, MOST_PREFIXES, "prefixes"));
+        faults.extend(range(&party.max_waiting_mib, 64, 65_536, "MiB"));
         faults.extend(self.budget.faults());
         if link.listen.is_some() == link.connect.is_some() {
             let message =
@@ -525,6 +533,7 @@ impl RsConfig {
             order: u32::try_from(*party.order.get_ref()).unwrap_or(1),
             max_blob: u32::try_from(*party.max_blob.get_ref()).unwrap_or(MAX_BLOB_DEFAULT),
             max_prefix_limit: u32::try_from(*party.max_prefix_limit.get_ref()).unwrap_or(MAX_PREFIX_LIMIT),
+            max_waiting: usize::try_from(*party.max_waiting_mib.get_ref() << 20).unwrap_or(MAX_WAITING),
             budget: self.budget.budget(),
             epoch: Duration::from_secs(*party.epoch_secs.get_ref()),
             speaks: Speaks::default(),
@@ -827,6 +836,8 @@ pub fn template_with(values: &PartyValues<'_>) -> String {
          # Prefixes that the member set may let one member announce, at most: give both parties the same, since both operators\n\
          # sign each limit.\n\
          #max_prefix_limit = 1000000\n\
+         # MiB of objects of all members together that may wait to be applied.\n\
+         #max_waiting_mib = 256\n\
          # Party 1: how long a recommendation counts at least, in seconds. Members learn a little of each one.\n\
          #epoch_secs = 900\n\
          # In a laboratory: allow less.\n\

@@ -34,7 +34,7 @@ use wayleave_route_server::member::{MemberConfig, MemberEvent};
 use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
 use wayleave_route_server::order::OrderKey;
 use wayleave_route_server::party::{
-    Budget, LinkId, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError,
+    Budget, LinkId, MAX_WAITING, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PeerId, SetupJob, StartError,
     StoredRecord, stored_order,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
@@ -106,6 +106,8 @@ pub struct Setup {
     pub export: ExportMode,
     /// Octets of the largest blob that both parties take.
     pub max_blob: u32,
+    /// Octets of all members' objects together that may wait at a party.
+    pub max_waiting: usize,
     /// What each member may cost the parties.
     pub budget: Budget,
     /// How much later than by the schedule rankings may come; by default as links answer.
@@ -133,6 +135,7 @@ impl Default for Setup {
             attesting: BTreeSet::new(),
             export: ExportMode::Direct,
             max_blob: MAX_BLOB_DEFAULT,
+            max_waiting: MAX_WAITING,
             budget: Budget::default(),
             rank_allowance: None,
             epoch: Duration::ZERO,
@@ -346,6 +349,7 @@ impl Sim {
                     order: self.orders.get(&node).copied().unwrap_or(1),
                     max_blob: self.setup.max_blob,
                     max_prefix_limit: 1_000_000,
+                    max_waiting: self.setup.max_waiting,
                     budget: self.setup.budget,
                     epoch: self.setup.epoch,
                     speaks: self.speaks.get(&node).copied().unwrap_or_default(),

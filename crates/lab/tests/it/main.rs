@@ -32,6 +32,7 @@ mod exchange_recommendation;
 mod exchange_rounds;
 mod exchange_set_changes;
 mod exchange_setup;
+mod exchange_shared;
 mod exchange_size;
 mod exchange_slow;
 mod exchange_speakers;

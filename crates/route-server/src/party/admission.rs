@@ -7,8 +7,8 @@ use wayleave_bgp::Nlri;
 use wayleave_core::Prefix;
 
 use super::budget::{octets_stored, prefixes_allowed};
-use super::objects::PendingObject;
 use super::state::State;
+use super::waiting::PendingObject;
 use super::{lack, round};
 use crate::frames::MAX_PATHS;
 use crate::object::{Description, Kind};

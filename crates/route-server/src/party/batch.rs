@@ -7,9 +7,9 @@ use wayleave_core::Prefix;
 
 use super::Party;
 use super::batches::{ActiveMember, Served};
-use super::objects::PendingObject;
 use super::role::RoleEvent;
 use super::state::State;
+use super::waiting::PendingObject;
 use crate::competition::CompetitionChange;
 use crate::digests::InstanceHash;
 use crate::directory::Directory;

@@ -18,6 +18,9 @@ const OVERSPENT: Duration = Duration::from_millis(1000);
 /// How often a member may be sent what it lacks, and have choices with it, at once, when it has not been for long.
 const TURNS_AT_ONCE: u32 = 16;
 
+/// Octets of all members' objects together that wait at a party, where its operator sets nothing else.
+pub const MAX_WAITING: usize = 256 << 20;
+
 /// What each member may cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {

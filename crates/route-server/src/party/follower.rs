@@ -8,11 +8,11 @@ use wayleave_core::Instant;
 
 use super::batch::BatchInput;
 use super::links::Departure;
-use super::objects::PendingObject;
 use super::reconcile::{CHUNK, Conclusion, LONG, LostExchange};
 use super::role::{Role, RoleEvent};
 use super::round::Round;
 use super::state::State;
+use super::waiting::PendingObject;
 use super::{PartyEvent, engine};
 use crate::directory::{Directory, Succession};
 use crate::frames::{PartyFrame, Step};
@@ -283,7 +283,7 @@ impl Follower {
             let mut objects = Vec::with_capacity(keys.len());
             for (slot, version) in keys {
                 self.unreported.remove(&(slot, version));
-                let object = party.objects.pending_object(slot, version);
+                let object = party.objects.waiting().get(slot, version);
                 objects.extend(object.map(|object| (slot, version, object.digest)));
             }
             if !objects.is_empty() {
@@ -329,7 +329,7 @@ impl Follower {
         self.departing_octets.clear();
         let lacks = |step: &Step| match step {
             Step::Object { slot, version, digest } => {
-                let pending = party.objects.pending_object(*slot, *version);
+                let pending = party.objects.waiting().get(*slot, *version);
                 let has = |object: &PendingObject| object.digest == *digest;
                 let same = pending.is_some_and(has) || departing.get(&(*slot, *version)).is_some_and(has);
                 (!same).then_some((*slot, *version))

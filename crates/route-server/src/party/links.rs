@@ -15,8 +15,8 @@ use wayleave_core::Instant;
 
 use super::budget::Pace;
 use super::env::Env;
-use super::objects::PendingObject;
 use super::reconcile::PeerHello;
+use super::waiting::PendingObject;
 use super::{LinkId, PeerId};
 use crate::credit::{self, Receiving, Sending};
 use crate::frames::{InventoryRow, PART, PartyFrame, SessionId, Step, ToMember};

@@ -45,6 +45,7 @@ mod state;
 mod status;
 mod store;
 mod supply;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ use crate::object_table::Part;
 use crate::rng::Rng;
 use crate::versions::{self, Speaks};
 
-pub use budget::Budget;
+pub use budget::{Budget, MAX_WAITING};
 pub use status::{Counters, MemberBudget, MemberSpeaks, OlderStore, PartyEvent, PartyStatus, RouteView};
 pub(crate) use store::format_of;
 pub use store::{Change, META, StoredRecord, TABLES, stored_order};
@@ -158,6 +159,8 @@ pub struct PartyConfig {
     /// Prefixes that this party's operator lets the member set give one member, at most. Party 1 takes no more from a member, whatever
     /// the set says.
     pub max_prefix_limit: u32,
+    /// Octets of objects of all members together that may wait to be applied.
+    pub max_waiting: usize,
     /// What each member may cost this party.
     pub budget: Budget,
     /// How long a recommendation counts at least, at party 1.
@@ -249,6 +252,7 @@ impl Party {
             rounds: Rounds::new(now.instant),
             batches: Batches::new(seq, tick),
             env: Env::new(config, Rng::new(seed), now),
+            changes: true,
         };
         // One write, before any other: a store is of one format, and its objects are of one mode.
         let objects = loaded.objects_outdated;
@@ -478,6 +482,8 @@ impl Party {
             self.tell(RoleEvent::Ranked { seq, slot, row });
             self.run_round();
         } else {
+            // Nobody waits for it, and what one costs is what a flood of them costs: unless it broke the protocol, nothing else is looked at.
+            self.state.changes = !self.state.links.has(slot);
             self.tell(RoleEvent::RankedLate { seq, slot, row });
         }
     }
@@ -612,6 +618,7 @@ impl Party {
 
     /// Does what can be done now.
     fn advance(&mut self) {
+        self.state.env.counters.advanced += 1;
         // First, since a departure queues what the batch that is proposed now says of members that left (`Step::Gone`): otherwise its ticks
         // would be made for members that are not there.
         self.settle_departures();
@@ -732,7 +739,12 @@ impl Machine for Party {
             PartyInput::Recommendation(by_slot) => self.tell(RoleEvent::NewRecommendation(by_slot)),
             PartyInput::SetupDone(done) => self.state.setup_done(done),
         }
-        self.advance();
+        if std::mem::replace(&mut self.state.changes, true) {
+            self.advance();
+        } else {
+            // The frame may have been answered with credit.
+            self.tell(RoleEvent::FlowChanged);
+        }
     }
 
     fn handle_timeout(&mut self, now: Now) {

@@ -9,7 +9,6 @@
 //! What waits is in memory alone. Its announcer sends it again if this process or its link goes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use wayleave_core::{Instant, Prefix, UnixTime};
 
@@ -19,6 +18,7 @@ use super::membership::Membership;
 use super::recent::RecentChanges;
 use super::reconcile::{Conclusion, PeerInventory, StoreState};
 use super::store::{self, Change};
+use super::waiting::{Pending, PendingObject, Waiting, octets};
 use crate::competition::CompetitionChange;
 use crate::digests::{BucketDigests, BucketSet, Digest, InstanceHash, Roots, bucket_of};
 use crate::frames::{Difference, DroppedObject, InventoryRow, LostObject, Refusal, Seq, Step};
@@ -27,37 +27,9 @@ use crate::object::{ExportMode, Header, Kind, MAX_BLOB};
 use crate::object_table::{Effects, ObjectEntry, ObjectTable, Part, Snapshot};
 use crate::order::OrderKey;
 
-/// Objects that one member may have waiting, and octets of them: our own limits.
-const MAX_PENDING: usize = 8192;
-const MAX_PENDING_OCTETS: usize = 32 << 20;
-
-/// An object that waits to be applied.
-pub(super) struct PendingObject {
-    pub header: Arc<Header>,
-    pub digest: [u8; 32],
-    pub part: Option<Part>,
-    pub column: Option<Arc<[u8]>>,
-    pub since: Instant,
-}
-
-impl PendingObject {
-    /// Octets of its blob, row or column: what it takes up in memory, about.
-    pub(super) fn octets(&self) -> usize {
-        let part = match &self.part {
-            Some(Part::One { blob, .. }) => blob.len(),
-            Some(Part::Two { row }) => row.len(),
-            None => 0,
-        };
-        part + self.column.as_ref().map_or(0, |column| column.len())
-    }
-}
-
-/// What waits, by slot and version.
-pub(super) type Pending = BTreeMap<u32, BTreeMap<u64, PendingObject>>;
-
 pub(super) struct Objects {
     table: ObjectTable,
-    pending: Pending,
+    waiting: Waiting,
     /// What changed with the latest batches.
     recent: RecentChanges,
     /// The last batch that was applied, and what it replaced, while the parties have agreed on nothing since.
@@ -72,8 +44,8 @@ pub(super) struct Objects {
 impl Objects {
     /// With what the store held.
     pub(super) fn new(table: ObjectTable, replaced: Vec<LostObject>, store: StoreState) -> Self {
-        let (pending, recent, applied) = (Pending::new(), RecentChanges::default(), store.stored);
-        Self { table, pending, recent, applied, replaced, store, older_store: None }
+        let (waiting, recent, applied) = (Waiting::default(), RecentChanges::default(), store.stored);
+        Self { table, waiting, recent, applied, replaced, store, older_store: None }
     }
 
     pub(super) fn table(&self) -> &ObjectTable {
@@ -97,55 +69,38 @@ impl Objects {
 
 // What waits.
 impl Objects {
+    pub(super) fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
     pub(super) fn pending(&self) -> &Pending {
-        &self.pending
-    }
-
-    pub(super) fn pending_object(&self, slot: u32, version: u64) -> Option<&PendingObject> {
-        self.pending.get(&slot)?.get(&version)
-    }
-
-    /// Octets of the objects that a member has waiting.
-    pub(super) fn octets_waiting(&self, slot: u32) -> usize {
-        self.pending.get(&slot).map_or(0, |waiting| waiting.values().map(PendingObject::octets).sum())
-    }
-
-    /// The same of the member with the most.
-    pub(super) fn most_waiting(&self) -> usize {
-        self.pending.keys().map(|slot| self.octets_waiting(*slot)).max().unwrap_or(0)
+        self.waiting.objects()
     }
 
     /// Lets an object wait that has been checked ([`Objects::check`]). Nothing older of its slot is taken from then on.
     pub(super) fn add_pending(&mut self, slot: u32, object: PendingObject) {
         let version = object.header.description.version;
         self.table.saw(slot, version);
-        self.put_back(slot, version, object);
+        self.waiting.insert(slot, version, object);
     }
 
     /// What was taken waits again.
     pub(super) fn put_back(&mut self, slot: u32, version: u64, object: PendingObject) {
-        self.pending.entry(slot).or_default().insert(version, object);
+        self.waiting.insert(slot, version, object);
     }
 
     pub(super) fn take_pending(&mut self, slot: u32, version: u64) -> Option<PendingObject> {
-        let of_slot = self.pending.get_mut(&slot)?;
-        let object = of_slot.remove(&version);
-        if of_slot.is_empty() {
-            self.pending.remove(&slot);
-        }
-        object
+        self.waiting.take(slot, version)
     }
 
     /// Takes all that waits of a slot.
     pub(super) fn take_all_pending(&mut self, slot: u32) -> BTreeMap<u64, PendingObject> {
-        self.pending.remove(&slot).unwrap_or_default()
+        self.waiting.take_all(slot)
     }
 
     /// What waits is given time again for its other half.
     pub(super) fn restart_waits(&mut self, now: Instant) {
-        for object in self.pending.values_mut().flat_map(BTreeMap::values_mut) {
-            object.since = now;
-        }
+        self.waiting.restart(now);
     }
 
     /// Checks an object, but for its signature, as far as one party can. `max_blob`: octets of the largest blob that is taken.
@@ -176,9 +131,7 @@ impl Objects {
             return Err(Refusal::Epoch);
         }
         let width = membership.width_of(description.set, env.now(), config.match_wait).ok_or(Refusal::Set)?;
-        if self.pending.get(&slot).is_some_and(|waiting| waiting.len() >= MAX_PENDING)
-            || self.octets_waiting(slot) >= MAX_PENDING_OCTETS
-        {
+        if !self.waiting.has_room(slot, octets(part, column), config.max_waiting) {
             return Err(Refusal::Busy);
         }
         match (&description.kind, part) {
@@ -264,7 +217,7 @@ impl Objects {
     /// Ends the routes of a slot that is no member's any more, and drops what waits of it. What is stored is removed with batches.
     pub(super) fn end(&mut self, slot: u32) {
         self.table.end(slot);
-        self.pending.remove(&slot);
+        self.waiting.take_all(slot);
     }
 
     /// The instances of prefixes whose candidates a batch changed, as they were before: until [`Objects::finish_batch`].

@@ -25,12 +25,12 @@ use super::lack::{Lack, SlicesLeft};
 use super::late::MissingRanking;
 use super::late_order::LateOrder;
 use super::links::Departure;
-use super::objects::PendingObject;
 use super::probation::{Missed, Punctuality};
 use super::reconcile::{Conclusion, MAX_INVENTORY, PeerInventory};
 use super::relist::Relist;
 use super::role::{Role, RoleEvent, RoleStatus};
 use super::state::State;
+use super::waiting::PendingObject;
 use super::{PartyEvent, engine, lack};
 use crate::directory::{Directory, Succession};
 use crate::frames::{
@@ -989,6 +989,7 @@ impl Sequencer {
 
     /// The member's probation is over: it gets again what Select-Best did not choose in for it.
     fn probation_ended(&mut self, party: &mut State, slot: u32) {
+        party.changes = true;
         party.event(PartyEvent::Probation { slot, begins: false });
         self.comparisons.request(slot);
     }

@@ -19,9 +19,10 @@ use super::env::Env;
 use super::formats::Formats;
 use super::links::{Departure, Greeting, Links, Unlinked};
 use super::membership::Membership;
-use super::objects::{Objects, PendingObject};
+use super::objects::Objects;
 use super::order::Order;
 use super::rounds::Rounds;
+use super::waiting::PendingObject;
 use super::{LinkId, PartyEvent, PartyOutput, PeerId, PersistId, store};
 use crate::frames::{BudgetLeft, PartyFrame, Refusal, Rejection, ToMember};
 use crate::object::Header;
@@ -41,6 +42,8 @@ pub(super) struct State {
     pub batches: Batches,
     pub formats: Formats,
     pub order: Order,
+    /// Whether what batches, rounds and links depend on may have changed with this input.
+    pub changes: bool,
 }
 
 impl State {

@@ -22,6 +22,8 @@ pub struct Counters {
     pub verified: u64,
     /// Frames that broke the protocol.
     pub bad_frames: u64,
+    /// Inputs and timers after which batches, rounds and links were looked at: not frames that change nothing of these.
+    pub advanced: u64,
     pub batches: u64,
     /// Rounds of Select-Best finished.
     pub rounds: u64,
@@ -238,6 +240,8 @@ pub struct PartyStatus {
     pub older_store: Option<OlderStore>,
     /// Octets of the objects that wait to be applied, of the member with the most.
     pub octets_waiting: usize,
+    /// The same of all members together.
+    pub octets_waiting_in_all: usize,
     /// What the party is doing with the last batch.
     pub stage: &'static str,
     /// Rounds of Select-Best whose rankings are awaited, or that are evaluated.
@@ -298,7 +302,8 @@ impl Party {
             holding_back: self.state.formats.holding_back(self.state.membership.set()),
             speaks: self.speaks(),
             older_store: self.older_store(),
-            octets_waiting: self.state.objects.most_waiting(),
+            octets_waiting: self.state.objects.waiting().octets_of_largest(),
+            octets_waiting_in_all: self.state.objects.waiting().octets_of_all(),
             stage: match self.state.batches.stage() {
                 Stage::Agreeing { .. } => "agreeing",
                 Stage::Idle => "idle",

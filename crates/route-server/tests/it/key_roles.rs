@@ -16,7 +16,7 @@ use wayleave_route_server::key_roles::{KeyRole, KeyRoles};
 use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInput, MemberOutput};
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::{
-    Budget, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, StartError,
+    Budget, MAX_WAITING, Party, PartyConfig, PartyEvent, PartyInput, PartyNumber, PartyOutput, StartError,
 };
 use wayleave_route_server::policy::{Policy, PolicyConfig};
 use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS};
@@ -160,6 +160,7 @@ fn party(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory) -> Result<Party,
         order: 1,
         max_blob: 8192,
         max_prefix_limit: 1_000_000,
+        max_waiting: MAX_WAITING,
         budget: Budget::default(),
         epoch: Duration::ZERO,
         speaks: Speaks::default(),

@@ -13,7 +13,7 @@ use wayleave_route_server::directory::Directory;
 use wayleave_route_server::member::{self, StoreError};
 use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Kind};
 use wayleave_route_server::party::{
-    Budget, Change, Party, PartyConfig, PartyNumber, PartyOutput, PartyStatus, StartError, StoredRecord,
+    Budget, Change, MAX_WAITING, Party, PartyConfig, PartyNumber, PartyOutput, PartyStatus, StartError, StoredRecord,
 };
 use wayleave_route_server::versions::{FORMATS, Speaks};
 
@@ -80,6 +80,7 @@ fn start(store: &Store) -> Result<(PartyStatus, Vec<Vec<Change>>), StartError> {
         order: 1,
         max_blob: 8192,
         max_prefix_limit: 1_000_000,
+        max_waiting: MAX_WAITING,
         budget: Budget::default(),
         epoch: Duration::ZERO,
         speaks: Speaks::default(),

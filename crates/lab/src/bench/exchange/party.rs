@@ -10,7 +10,7 @@ use wayleave_core::{Machine, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_route_server::object::{ExportMode, MAX_BLOB_DEFAULT};
 use wayleave_route_server::party::{
-    Budget, Party, PartyConfig, PartyInput, PartyNumber, PartyOutput, PeerId, StoredRecord,
+    Budget, MAX_WAITING, Party, PartyConfig, PartyInput, PartyNumber, PartyOutput, PeerId, StoredRecord,
 };
 use wayleave_route_server::versions::Speaks;
 use wayleave_runtime::store::{self, FileStore, Store};
@@ -85,6 +85,7 @@ impl PartyArguments {
             order: 1,
             max_blob: MAX_BLOB_DEFAULT,
             max_prefix_limit: 1_000_000,
+            max_waiting: MAX_WAITING,
             budget: Budget::default(),
             epoch: Duration::ZERO,
             speaks: Speaks::default(),

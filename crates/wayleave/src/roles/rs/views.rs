@@ -363,6 +363,7 @@ fn metrics(status: &PartyStatus, links: &Links) -> Vec<Metric> {
         gauge "over_budget" Members "Members that spent more than their budgets in the last minute" = status.over_budget.len();
         gauge "misbehaving" Members "Members that sent frames that break the protocol in the last minute" = status.misbehaving.len();
         gauge "deferred" Members "Members that asked for everything too often, and get it later" = status.deferred.len();
+        gauge "waiting" Bytes "Objects of all members that wait to be applied" = status.octets_waiting_in_all;
         gauge "stored" Objects "Route objects stored" = status.objects;
         gauge "lost" Objects "Route objects that one party alone had, and whose announcers have not said what became of them" = status.lost;
         gauge "live" Prefixes "Prefixes with a live route" = status.prefixes;
