@@ -121,6 +121,8 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    //! SIX, waiting memory: what is kept is what would be counted; whoever has the most waiting is refused first.
+
     use wayleave_crypto::commit::Commitment;
     use wayleave_crypto::secret::Seed;
     use wayleave_crypto::sign::SigningKey;
