@@ -9,7 +9,6 @@ mod exchange;
 mod exchange_attacks;
 mod exchange_attested;
 mod exchange_attested_days;
-mod exchange_beside;
 mod exchange_copies;
 mod exchange_export;
 mod exchange_flips;

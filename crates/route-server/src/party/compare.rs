@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use wayleave_core::Instant;
 
-use super::lack::{Again, Half, Lack, Named, Progress, Rest, SlicesLeft};
+use super::lack::{Again, Half, Lack, Named, Progress, Rest};
 use super::state::State;
 use crate::digests::{BucketDigests, BucketSet, Digest, Roots, Through};
 use crate::frames::{Seq, SessionId, SliceContent, ToMember};
@@ -284,24 +284,23 @@ impl Comparisons {
         matches!(self.of.get(&slot), Some(Comparison::Said(_))) && self.serving.get(&slot).is_some_and(Lack::is_asked)
     }
 
-    /// Whether something can be done now for a member that is being sent what it lacks. `objects`: whether that may be objects.
-    pub(super) fn can_serve(&self, party: &State, slot: u32, objects: bool) -> bool {
-        let can_go_on = |lack: &Lack| lack.can_go_on(party.objects.table()) && (objects || !lack.needs_objects());
-        self.serving.get(&slot).is_some_and(can_go_on)
+    /// Whether something can be done now for a member that is being sent what it lacks.
+    pub(super) fn can_serve(&self, party: &State, slot: u32) -> bool {
+        self.serving.get(&slot).is_some_and(|lack| lack.can_go_on(party.objects.table()))
     }
 
     /// The next slice for a member, which the proposed batch brings it.
-    /// Takes what it has off what is left for slices.
+    /// Takes what is looked at for it off `looked`.
     pub(super) fn slice(
         &mut self,
         party: &mut State,
         (slot, session): (u32, &SessionId),
-        left: &mut SlicesLeft,
+        looked: &mut usize,
     ) -> Option<Box<SliceContent>> {
         let lack = self.lack_of(slot)?;
-        let (content, progress) = lack.slice(party.objects.table(), (slot, session), (left, party.env.clocks.unix))?;
-        left.looked = left.looked.saturating_sub(progress.looked);
-        left.objects -= content.objects.len();
+        let (content, progress) =
+            lack.slice(party.objects.table(), (slot, session), (*looked, party.env.clocks.unix))?;
+        *looked = looked.saturating_sub(progress.looked);
         party.env.counters.scanned += progress.looked as u64;
         self.goes_on.insert(slot, progress);
         Some(Box::new(content))

@@ -38,8 +38,6 @@ pub(super) struct Engine {
     target: Demand,
     /// What it should hold beyond that, for work that can wait.
     backlog: Demand,
-    /// What it should hold beyond that for what members that come back are sent.
-    catching_up: Demand,
     /// Whether it has held all that it should for live work since the link came up.
     was_full: bool,
     /// The most routes of one prefix so far, padded to a power of two.
@@ -75,7 +73,6 @@ impl Engine {
             received: 0,
             target: Demand::default(),
             backlog: Demand::default(),
-            catching_up: Demand::default(),
             was_full: false,
             widest: 0,
         }
@@ -111,23 +108,9 @@ impl Engine {
     /// Whether the pool holds `demand` beyond what it keeps for live work: then work that can wait may take as much. Until it has
     /// been full for the first time since the link came up, nothing is kept.
     pub(super) fn is_spare(&mut self, demand: &Demand) -> bool {
-        self.note_full();
-        !self.was_full || (self.target + *demand).beyond(&self.pool.available()).total() == 0
-    }
-
-    fn note_full(&mut self) {
-        self.was_full |= self.target.total() > 0 && self.target.beyond(&self.pool.available()).total() == 0;
-    }
-
-    /// What the pool holds beyond what it keeps for live work.
-    pub(super) fn spare(&self) -> Demand {
         let available = self.pool.available();
-        if self.was_full { available.beyond(&self.target) } else { available }
-    }
-
-    /// From now on the pool should hold `demand` beyond all else, for what members that come back are sent. At party 1, which orders.
-    pub(super) fn keep_to_catch_up(&mut self, demand: Demand) {
-        self.catching_up = demand;
+        self.was_full |= self.target.total() > 0 && self.target.beyond(&available).total() == 0;
+        !self.was_full || (self.target + *demand).beyond(&available).total() == 0
     }
 
     /// From now on the pool should hold `demand` beyond what it keeps for live work; none by default. At party 1, which orders.
@@ -140,7 +123,7 @@ impl Engine {
 
     /// What the pool lacks of what it should hold while nothing waits for it, and is not ordered yet.
     pub(super) fn short(&self) -> Demand {
-        self.not_ordered(&(self.target + self.backlog + self.catching_up))
+        self.not_ordered(&(self.target + self.backlog))
     }
 
     fn not_ordered(&self, wanted: &Demand) -> Demand {
@@ -208,7 +191,6 @@ impl Engine {
         for correlations in correlations {
             self.pool.add(correlations).map_err(|error| error.to_string())?;
         }
-        self.note_full();
         Ok((message, made))
     }
 
@@ -474,13 +456,6 @@ mod tests {
         fill(&mut pair);
         assert!(pair.engines[0].is_spare(&later));
         assert!(!pair.engines[0].is_spare(&live));
-        // What members that come back are sent is beyond the reserve, too, and beside what else can wait.
-        assert_eq!(later.beyond(&pair.engines[0].spare()).total(), 0);
-        assert!(live.beyond(&pair.engines[0].spare()).total() > 0);
-        pair.engines[0].keep_to_catch_up(later);
-        fill(&mut pair);
-        assert_eq!((later + later).beyond(&pair.engines[0].spare()).total(), 0);
-        pair.engines[0].keep_to_catch_up(Demand::default());
         // A backlog that would not fit is none.
         assert!(!pair.engines[0].keep_spare(&(later * MAX_TARGET)));
         assert_eq!(pair.engines[0].short().total(), 0);

@@ -3,12 +3,8 @@
 //! that is computed anew, so that nothing has to be durable at both parties together.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::LazyLock;
-use std::time::Duration;
 
-use wayleave_core::Instant;
-use wayleave_mpc::circuits::export_all;
-use wayleave_mpc::{BitRows, Demand, Width};
+use wayleave_mpc::{BitRows, Demand};
 
 use super::PartyNumber;
 use super::delivery::PendingRound;
@@ -22,16 +18,6 @@ use crate::object_table::ObjectTable;
 const JOB_LANES: usize = 1 << 15;
 /// Objects of one batch for which correlations are kept ahead, for all who are connected.
 const READY_OBJECTS: usize = 128;
-/// Lanes, at most and at least, of what members that come back are sent with one batch: our own limits. Evaluations for what changes
-/// wait for no more than that.
-const CATCH_UP_LANES: usize = 1 << 13;
-const LEAST_CATCH_UP_LANES: usize = 1 << 9;
-/// Batches for which the pool has that many ahead.
-const CATCH_UP_BATCHES: usize = 4;
-/// How long members that come back wait at most for correlations that nothing else needs.
-const CATCH_UP_WAIT: Duration = Duration::from_millis(250);
-/// What one lane takes from the pool.
-static LANE_DEMAND: LazyLock<Demand> = LazyLock::new(|| Demand::of(&export_all(), 1));
 /// Octets of a lane of inputs: one bit of policy, key and dummy.
 const LANE: usize = 33;
 
@@ -134,42 +120,8 @@ impl State {
         let members = self.batches.active().len();
         let is_needed = self.env.config.export == ExportMode::Mpc && members > 0;
         let Some(engine) = self.rounds.engine_mut().filter(|_| is_needed) else { return };
-        engine.keep(&(*LANE_DEMAND * (members * READY_OBJECTS).min(MAX_TARGET / 2)));
-    }
-
-    /// How many objects members that come back may be sent with the next batch, where the last of that went with one proposed at `last`:
-    /// in mode `mpc` what they take is beyond what the pool keeps for what changes. But they do not wait for ever for that.
-    pub(super) fn catch_up_room(&self, last: Instant) -> usize {
-        if self.env.config.export == ExportMode::Direct {
-            return usize::MAX;
-        }
-        let Some(engine) = self.rounds.engine() else { return 0 };
-        let spare = engine.spare();
-        let lanes = |width| spare.count(width).checked_div(LANE_DEMAND.count(width));
-        let lanes = Width::ALL.into_iter().filter_map(lanes).min().unwrap_or(0).min(CATCH_UP_LANES);
-        let comes = engine.is_supplying() || engine.orders_ahead();
-        if lanes < LEAST_CATCH_UP_LANES && !(comes && self.now() < last + CATCH_UP_WAIT) {
-            return LEAST_CATCH_UP_LANES;
-        }
-        if lanes < LEAST_CATCH_UP_LANES { 0 } else { lanes }
-    }
-
-    /// When they have waited for long enough, where the last of it went with a batch proposed at `last`.
-    pub(super) fn catch_up_at(&self, last: Instant) -> Option<Instant> {
-        (self.env.config.export == ExportMode::Mpc).then_some(last + CATCH_UP_WAIT)
-    }
-
-    /// Has the pool hold what some batches may bring to members that come back, while there are any: as long as it is filled while one
-    /// batch is on its way, they are sent as much as the link carries. It follows from public shape alone.
-    pub(super) fn keep_to_catch_up(&mut self, is_needed: bool) {
-        let is_needed = is_needed && self.env.config.export == ExportMode::Mpc;
-        if let Some(engine) = self.rounds.engine_mut() {
-            engine.keep_to_catch_up(if is_needed {
-                *LANE_DEMAND * (CATCH_UP_BATCHES * CATCH_UP_LANES)
-            } else {
-                Demand::default()
-            });
-        }
+        let lane = Demand::of(&engine.export_program(), 1);
+        engine.keep(&(lane * (members * READY_OBJECTS).min(MAX_TARGET / 2)));
     }
 }
 

@@ -181,25 +181,17 @@ enum Reach {
     Through([u8; 32]),
 }
 
-/// What is left of what the slices of one batch may have.
-pub(super) struct SlicesLeft {
-    /// Objects and instances that may be looked at, most of which the members may have.
-    pub looked: usize,
-    /// Objects that may be sent.
-    pub objects: usize,
-}
-
 /// What a slice has room for.
-struct SliceRoom<'a> {
+struct SliceRoom {
     octets: usize,
     items: usize,
     looked: usize,
-    left: &'a SlicesLeft,
+    most: usize,
 }
 
-impl SliceRoom<'_> {
+impl SliceRoom {
     fn is_full(&self) -> bool {
-        self.octets >= SLICE_BYTES || self.items >= MAX_SLICE as usize || self.looked >= self.left.looked
+        self.octets >= SLICE_BYTES || self.items >= MAX_SLICE as usize || self.looked >= self.most
     }
 
     fn add(&mut self, octets: usize) {
@@ -273,11 +265,6 @@ impl Lack {
         }
     }
 
-    /// Whether objects are what comes next.
-    pub(super) fn needs_objects(&self) -> bool {
-        self.own.is_none() && self.lost.is_none() && !self.halves[0].is_settled()
-    }
-
     /// Whether the answer to a question is awaited, before anything else is sent.
     pub(super) fn is_asked(&self) -> bool {
         self.own.is_none()
@@ -315,15 +302,15 @@ impl Lack {
         Ok(())
     }
 
-    /// The next slice for the member in `slot`, of what is left for slices, and how far it goes; `None` if the member must say something
-    /// first, or nothing is left of what it needs.
+    /// The next slice for the member in `slot`, for which so many objects and instances may be looked at, and how far it goes; `None` if the
+    /// member must say something first.
     pub(super) fn slice(
         &self,
         table: &ObjectTable,
         (slot, session): (u32, &SessionId),
-        (left, now): (&SlicesLeft, UnixTime),
+        (most, now): (usize, UnixTime),
     ) -> Option<(SliceContent, Progress)> {
-        let mut room = SliceRoom { octets: 0, items: 0, looked: 0, left };
+        let mut room = SliceRoom { octets: 0, items: 0, looked: 0, most };
         let mut content = SliceContent::default();
         let mut progress = Progress { own: self.own, lost: self.lost, ..Progress::default() };
         self.list_own(table, slot, (&mut content, &mut progress), &mut room);
@@ -376,7 +363,7 @@ impl Lack {
         table: &ObjectTable,
         slot: u32,
         (content, progress): (&mut SliceContent, &mut Progress),
-        room: &mut SliceRoom<'_>,
+        room: &mut SliceRoom,
     ) {
         let Some(from) = self.own else { return };
         let mut own = table.own_of(slot, from).peekable();
@@ -393,7 +380,7 @@ impl Lack {
         table: &ObjectTable,
         (slot, now): (u32, UnixTime),
         (content, progress): (&mut SliceContent, &mut Progress),
-        room: &mut SliceRoom<'_>,
+        room: &mut SliceRoom,
     ) {
         let Some(from) = self.lost else { return };
         let all = table.lost().by_handle(from);
@@ -411,7 +398,7 @@ impl Lack {
         table: &ObjectTable,
         (slot, session): (u32, &SessionId),
         content: &mut SliceContent,
-        room: &mut SliceRoom<'_>,
+        room: &mut SliceRoom,
     ) -> Reach {
         let half = &self.halves[0];
         let Some((through, names)) = half.known() else { return Reach::None };
@@ -438,7 +425,6 @@ impl Lack {
                     }
                 }
                 None if self.began.is_some_and(|began| entry.since(slot) >= began) => {}
-                None if content.objects.len() >= room.left.objects => return Reach::To(handle.0, matched),
                 None => {
                     room.add(entry.octets() as usize + OBJECT);
                     content.objects.push((announcer, version));
@@ -454,7 +440,7 @@ impl Lack {
         table: &ObjectTable,
         session: &SessionId,
         content: &mut SliceContent,
-        room: &mut SliceRoom<'_>,
+        room: &mut SliceRoom,
     ) -> Reach {
         let half = &self.halves[1];
         let Some((through, names)) = half.known() else { return Reach::None };
@@ -517,7 +503,7 @@ impl Lack {
 }
 
 /// What was named and is not there.
-fn gone(names: Option<&Names>, matched: Vec<ShortName>, room: &mut SliceRoom<'_>) -> Vec<ShortName> {
+fn gone(names: Option<&Names>, matched: Vec<ShortName>, room: &mut SliceRoom) -> Vec<ShortName> {
     let matched: BTreeSet<ShortName> = matched.into_iter().collect();
     let gone: Vec<ShortName> =
         names.into_iter().flat_map(BTreeMap::keys).filter(|name| !matched.contains(*name)).copied().collect();
@@ -585,7 +571,6 @@ mod tests {
 
     const SESSION: SessionId = [9; 16];
     const SLOT: u32 = 3;
-    const ALL: SlicesLeft = SlicesLeft { looked: MAX_LOOKED, objects: usize::MAX };
 
     /// Entries with these handles, each with one prefix of its own.
     fn table(handles: impl Iterator<Item = [u8; 32]>) -> ObjectTable {
@@ -646,7 +631,7 @@ mod tests {
             }
             assert!(lack.can_go_on(table));
             let (content, progress) =
-                lack.slice(table, (SLOT, &SESSION), (&ALL, UnixTime(0))).expect("something goes on");
+                lack.slice(table, (SLOT, &SESSION), (MAX_LOOKED, UnixTime(0))).expect("something goes on");
             let octets = content.objects.len() * (512 + OBJECT) + content.prefixes.len() * (4 + CANDIDATE);
             assert!(octets < SLICE_BYTES + 1_000, "{octets}");
             objects.extend(content.objects);
@@ -696,11 +681,11 @@ mod tests {
         let named = |through| of(if through == LAST { 0 } else { MAX_NAMES }, through);
         lack.said((Half::Objects, 4), named(LAST)).expect("it is passed over");
         lack.said((Half::Instances, 5), named(LAST)).expect("it is passed over");
-        assert!(lack.slice(&table, (SLOT, &SESSION), (&ALL, UnixTime(0))).is_none());
+        assert!(lack.slice(&table, (SLOT, &SESSION), (MAX_LOOKED, UnixTime(0))).is_none());
         assert!(lack.said((Half::Objects, 5), of(3, in_bucket(7, 0))).is_err(), "a part without need");
         assert!(lack.said((Half::Objects, 5), of(MAX_NAMES + 1, LAST)).is_err(), "more than a frame has");
         lack.said((Half::Objects, 5), named(in_bucket(7, 0))).expect("a part");
-        let (content, progress) = lack.slice(&table, (SLOT, &SESSION), (&ALL, UnixTime(0))).expect("that part");
+        let (content, progress) = lack.slice(&table, (SLOT, &SESSION), (MAX_LOOKED, UnixTime(0))).expect("that part");
         assert!(!content.objects.is_empty());
         lack.advance(progress, 2, &RecentChanges::default());
         assert!(lack.ask(6, 2).is_some(), "what it holds behind that");

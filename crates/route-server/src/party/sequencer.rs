@@ -21,7 +21,7 @@ use super::batches::{NotProposed, Stage};
 use super::budget::{Turns, octets_stored, prefixes_allowed};
 use super::compare::Comparisons;
 use super::engine::Engine;
-use super::lack::{Lack, SlicesLeft};
+use super::lack::Lack;
 use super::late::MissingRanking;
 use super::late_order::LateOrder;
 use super::links::Departure;
@@ -131,8 +131,6 @@ pub(super) struct Sequencer {
     /// When what changes may go into a batch, and when what everybody has already may: neither delays the other.
     next_tick: Instant,
     next_background: Instant,
-    /// When what brought objects to members that come back was proposed last.
-    caught_up: Instant,
     next_sweep: Instant,
     /// Since when the pool lacks something that is not ordered.
     short_since: Option<Instant>,
@@ -178,7 +176,6 @@ impl Sequencer {
             next_epoch: now.instant,
             next_tick: now.instant,
             next_background: now.instant,
-            caught_up: now.instant,
             next_sweep: now.instant,
             short_since: None,
         }
@@ -250,10 +247,9 @@ impl Sequencer {
 
     /// Whether there is a member that lacks something and can be sent it, or asked.
     fn has_turn(&self, party: &State) -> bool {
-        let objects = party.catch_up_room(self.caught_up) > 0;
         let lacks = |slot: u32| {
             if party.batches.is_begun(slot) && !self.comparisons.says_anew(slot) {
-                return self.comparisons.can_serve(party, slot, objects);
+                return self.comparisons.can_serve(party, slot);
             }
             self.sync_of(party, slot).is_some()
                 && self.comparisons.can_go_on(slot, party.now())
@@ -329,16 +325,16 @@ impl Sequencer {
         let known: BTreeSet<u32> = queue.iter().copied().collect();
         queue.extend(party.links.slots().filter(|slot| !known.contains(slot)));
         let (mut steps, mut served, mut equal, mut compared) = (Vec::new(), 0, 0, 0);
-        let mut left = SlicesLeft { looked: lack::MAX_LOOKED, objects: party.catch_up_room(self.caught_up) };
+        let mut looked = lack::MAX_LOOKED;
         // Who has had a slice is behind the others, and who waits has a place: nobody keeps both from others by asking for little.
         let places = MAX_SLICES - usize::from(queue.iter().any(|slot| self.sync_of(party, *slot).is_some()));
         let (mut had, mut others) = (Vec::new(), Vec::new());
         for slot in std::mem::take(&mut self.begun) {
             let session = party.batches.session_of(slot);
-            let session = session.filter(|_| served < places && left.looked > 0 && self.is_ready(party, slot));
+            let session = session.filter(|_| served < places && looked > 0 && self.is_ready(party, slot));
             let content = session.and_then(|session| {
                 self.comparisons.ask(party, slot);
-                self.comparisons.slice(party, (slot, &session), &mut left)
+                self.comparisons.slice(party, (slot, &session), &mut looked)
             });
             served += usize::from(content.is_some());
             if content.is_some() {
@@ -391,7 +387,7 @@ impl Sequencer {
             let chooses = self.take_turn(party, slot, select_best && !is_equal) || is_equal;
             steps.push(Step::Sync { slot, session, select_best, chooses, own: lack.lists_own() });
             self.comparisons.begins(slot, lack);
-            let content = self.comparisons.slice(party, (slot, &session), &mut left);
+            let content = self.comparisons.slice(party, (slot, &session), &mut looked);
             steps.extend(content.map(|content| Step::Slice { slot, content }));
             if !is_begun {
                 self.begun.push(slot);
@@ -409,10 +405,6 @@ impl Sequencer {
             }
         }
         self.waiting = waiting;
-        party.keep_to_catch_up(!self.begun.is_empty());
-        if steps.iter().any(|step| matches!(step, Step::Slice { content, .. } if !content.objects.is_empty())) {
-            self.caught_up = party.now();
-        }
         steps
     }
 
@@ -1395,11 +1387,9 @@ impl Role for Sequencer {
         let turn = turn.map(|at| at.max(self.next_background));
         let has_background_work = Self::may_propose(party) && self.has_background_work(party);
         let background = has_background_work.then_some(self.next_background);
-        let catch_up = party.catch_up_at(self.caught_up).filter(|_| Self::may_propose(party) && party.peer_ready());
-        let catch_up = catch_up.filter(|at| *at > party.now() && !self.begun.is_empty());
         let is_idle = party.batches.is_idle() && party.peer_ready();
         let compared = is_idle.then(|| self.compared_at(party)).flatten();
-        [round, late, tick, background, catch_up, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)]
+        [round, late, tick, background, epoch, sweep, forgets, turn, compared, self.refill_deadline(party)]
             .into_iter()
             .flatten()
             .min()
