@@ -1,4 +1,7 @@
 //! What members of an exchange share: the work of looking at what changed, and the memory in which objects wait.
+//!
+//! SIX, frames that change nothing: a thousand rankings for which nobody waits: batches and rounds are not looked at for them.
+//! SIX, waiting memory: three hostile members fill it: they are refused, honest ones are not, and their routes arrive.
 
 use std::time::Duration;
 

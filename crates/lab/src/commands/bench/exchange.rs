@@ -1,7 +1,8 @@
 //! `bench exchange-join` and `bench exchange-restart`: parties as processes of their own.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use wayleave_lab::bench::exchange::party::{self, PartyArguments};
@@ -73,11 +74,22 @@ fn prepared(
     Ok((size, plan, folder))
 }
 
+/// A folder in `base` that was not there before. Processes of two namespaces may have one number, and one that was killed leaves its folder:
+/// a party does not start on the store of another exchange.
+fn new_folder(base: &Path) -> io::Result<PathBuf> {
+    std::fs::create_dir_all(base)?;
+    let name = |number: u32| base.join(format!("wayleave-bench-{}-{number}", std::process::id()));
+    let made = (0..u32::MAX).map(name).find_map(|path| match std::fs::create_dir(&path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+        made => Some(made.map(|()| path)),
+    });
+    made.unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()))
+}
+
 /// What an exchange with so many slots is made of, and where its stores are.
 pub(super) fn plan(bench: &Bench, slots: usize) -> Outcome<(Plan, Folder)> {
     let base = std::env::var_os("TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    let folder = Folder(base.join(format!("wayleave-bench-{}", std::process::id())));
-    std::fs::create_dir_all(&folder.0).map_err(super::unreadable(&folder.0))?;
+    let folder = Folder(new_folder(&base).map_err(super::unreadable(&base))?);
     let program = std::env::current_exe().map_err(|error| Failure::new(format!("this program's file: {error}")))?;
     let words = ["bench", "party", "--party"].map(OsString::from);
     let plan = Plan {
@@ -92,4 +104,17 @@ pub(super) fn plan(bench: &Bench, slots: usize) -> Outcome<(Plan, Folder)> {
         limit: LIMIT,
     };
     Ok((plan, folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_runs_have_one_folder_whatever_their_processes_numbers() {
+        // A second process with this one's number, as in another namespace, is the same as this one again.
+        let folders = [(); 2].map(|()| Folder(new_folder(&std::env::temp_dir()).expect("a folder")));
+        assert_ne!(folders[0].0, folders[1].0);
+        assert!(folders.iter().all(|folder| folder.0.is_dir()));
+    }
 }
