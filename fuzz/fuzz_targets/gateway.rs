@@ -29,6 +29,7 @@ fn gateway() -> Gateway {
         links: Vec::new(),
         rules: Vec::new(),
         accounts: Vec::new(),
+        agreed: Default::default(),
     };
     let receiver = icing::Config {
         version: Version::Standard,

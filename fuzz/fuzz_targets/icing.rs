@@ -47,6 +47,7 @@ fn world() -> (Router, Vec<u8>) {
             meaning: Meaning { queue: 0, output: Output::Link(1), account: None },
         }],
         accounts: Vec::new(),
+        agreed: Default::default(),
     };
     let config = Config {
         version: Version::Standard,

@@ -8,7 +8,7 @@ use wayleave_control::node::{self, OwnId, Realm};
 use wayleave_core::{Afi, IdentityKey, InnerPrefixes, Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::gateway::Member;
-use wayleave_dataplane::icing::{self, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
+use wayleave_dataplane::icing::{self, AgreedKeys, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
 use wayleave_packet::icing::header::{Tag, Version};
 use wayleave_runtime::clock::utc;
 
@@ -90,8 +90,13 @@ pub fn rules(tags: impl Iterator<Item = Tag>) -> Vec<TagRule> {
     tags.map(|tag| TagRule { bits: tag.0, depth: 32, meaning }).collect()
 }
 
-/// What the realm says, as far as this node is concerned.
-pub fn of_realm(settings: &Settings, section: &OverlaySection, realm: &Realm, ids: &[OwnId]) -> Known {
+/// What the realm says, as far as this node is concerned. `agreed`: the keys that it shares with the IDs of others.
+pub fn of_realm(
+    settings: &Settings,
+    section: &OverlaySection,
+    realm: &Realm,
+    (ids, agreed): (&[OwnId], &Arc<AgreedKeys>),
+) -> Known {
     let own = settings.own();
     let member = |(identity, member): (&IdentityKey, &Arc<node::Member>)| Member {
         identity: *identity,
@@ -126,6 +131,7 @@ pub fn of_realm(settings: &Settings, section: &OverlaySection, realm: &Realm, id
             links: receivers,
             rules: rules(section.tags_offered.iter().map(|entry| entry.tag.get_ref().0.0)),
             accounts: Vec::new(),
+            agreed: Arc::clone(agreed),
         },
         links,
         removed: realm

@@ -1,10 +1,13 @@
 //! An ICING router's configuration: its keys, its neighbours, and what tags mean.
 
+use std::sync::Arc;
+
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::icing::header::{NodeId, Tag, Version};
 use wayleave_packet::icing::mint::{MAX_DEPTH, NodeSecret, TagMaster};
 
+use super::agreed::AgreedKeys;
 use crate::replay::MOST_PARTITIONS;
 
 /// Keys of a node that are in use at a time: of the previous, current and next epoch.
@@ -16,7 +19,7 @@ pub struct Config {
     /// The standard version, or the paper's for the laboratory.
     pub version: Version,
     pub policy: Policy,
-    /// The rate of agreements (X25519) for packets of one link. As many may be computed at once, but never fewer than one
+    /// The rate of agreements (X25519) for packets of one link that name nodes of which the policy has no key. As many may be computed at once, but never fewer than one
     /// packet may need.
     pub agreements_per_second: u32,
     /// Paths that are kept.
@@ -47,6 +50,8 @@ pub struct Policy {
     pub rules: Vec<TagRule>,
     /// Rules name accounts by their index here.
     pub accounts: Vec<Account>,
+    /// Keys shared with nodes that are known. Those with others are agreed on when a packet comes, within the rate.
+    pub agreed: Arc<AgreedKeys>,
 }
 
 /// A link to neighbours.

@@ -1,6 +1,8 @@
 //! ICD-10: the whole verifier is compared, in lanes and by itself. A router that compares 16 bits accepts one forgery in
 //! 65,536, so that the same count of forgeries against the whole verifier means something.
 
+use std::sync::Arc;
+
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_packet::icing::header::{CONSENT, Hop, PROOF, Part, Path, Tag, Version, header_length};
@@ -35,6 +37,7 @@ fn router() -> Router {
         links: vec![link(LINK, 0), link(2, 2)],
         rules: vec![TagRule { bits: 0, depth: 0, meaning }],
         accounts: Vec::new(),
+        agreed: Arc::default(),
     };
     let config = Config {
         version: Version::Standard,

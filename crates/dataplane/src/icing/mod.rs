@@ -5,6 +5,7 @@
 
 mod account;
 mod action;
+mod agreed;
 mod cache;
 mod config;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod stamper;
 
 pub use account::{PayerState, Refused, Total};
 pub use action::{Action, Counters, Reason};
+pub use agreed::AgreedKeys;
 pub use config::{Account, Config, ConfigError, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
 pub use report::{Count, Loss, REPORTED, Report, WINDOW, closed, locate};
 pub use router::Router;

@@ -3,6 +3,7 @@
 //! Paths have a sender and seven nodes; the packets are on their way to the fourth. The length given is that of the payload,
 //! after a header of 512 octets with the whole path, or of 200 octets with its handle.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
@@ -210,6 +211,7 @@ fn router(work: IcingTask, index: usize, nodes: &[NodeSecret], kernel: CpuKernel
         links: vec![link(IN, Vec::new()), link(OUT, vec![nodes[index + 1].id()])],
         rules: vec![TagRule { bits: 0, depth: 0, meaning }],
         accounts: if is_full { vec![Account { id: 0, rate: 1 << 40, depth: 1 << 40 }] } else { Vec::new() },
+        agreed: Arc::default(),
     };
     let config = Config {
         version: Version::Standard,

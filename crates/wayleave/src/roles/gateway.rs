@@ -208,8 +208,9 @@ impl Role for GatewayRole {
                 let (realm, mut ids) = (handle.realm(), handle.ids());
                 // The node makes its IDs by itself, at once.
                 let _ = ids.wait_for(|ids| !ids.ids.is_empty()).await;
-                let known =
-                    receiving::of_realm(&settings, overlay.get_ref(), &realm.borrow().clone(), &ids.borrow().ids);
+                let ids_now = ids.borrow().clone();
+                let ids_now = (&*ids_now.ids, &ids_now.agreed);
+                let known = receiving::of_realm(&settings, overlay.get_ref(), &realm.borrow().clone(), ids_now);
                 let noise = settings.noise.clone().ok_or_else(|| Failure::new("a gateway needs a static key"))?;
                 let seconds = u32::try_from(*section.consent_secs.get_ref()).unwrap_or(u32::MAX);
                 let own = settings.own();
@@ -463,12 +464,8 @@ impl GatewayRole {
     /// Looks at the realm again.
     fn refresh(&mut self) {
         if let Control::Overlay { settings, section, realm, ids, .. } = &mut self.control {
-            let known = receiving::of_realm(
-                settings,
-                section,
-                &realm.borrow_and_update().clone(),
-                &ids.borrow_and_update().ids,
-            );
+            let (realm, ids) = (realm.borrow_and_update().clone(), ids.borrow_and_update().clone());
+            let known = receiving::of_realm(settings, section, &realm, (&ids.ids, &ids.agreed));
             self.set_known(known);
         }
     }

@@ -85,8 +85,8 @@ impl Router {
         Ok((KnownPath::new(keys, decision, hop.expiry, octets, Windows::new(now.unix)), proof))
     }
 
-    /// Adds to `keys` the key that this node shares with every other node of `path`. Agreements (X25519) are computed within
-    /// the rate of the link where the packet came in, all that it needs or none; those computed are returned.
+    /// Adds to `keys` the key that this node shares with every other node of `path`. Agreements (X25519) with nodes that are not known are
+    /// computed within the rate of the link where the packet came in, all that it needs or none; those computed are returned.
     fn agree(
         &mut self,
         path: &Path,
@@ -96,9 +96,10 @@ impl Router {
         ingress: Ingress,
         now: Now,
     ) -> Result<[Option<PairKey>; MAX_NODES], Reason> {
-        let mut missing = 0u16;
+        let (mut missing, own) = (0u16, secret.id());
         for other in (0..path.count()).filter(|other| *other != index) {
-            match self.peers.get(&NodePair(secret.id(), *path.node(other))) {
+            let node = path.node(other);
+            match self.policy.agreed.get(&own, node).or_else(|| self.peers.get(&NodePair(own, *node))) {
                 Some(key) => keys.set_pair(other, key),
                 None => missing |= 1 << other,
             }

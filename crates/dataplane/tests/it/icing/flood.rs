@@ -2,10 +2,14 @@
 //!
 //! ICD-06: a flood of new nodes, consented or not, in virtual time: none without consent, 100 agreements a second with
 //! it; good packets all pass.
+//! ICD-06, IDs that nobody has, named by a member with consents at five times the rate of agreements, beside new paths by the same
+//! link: those of nodes with adverts all pass.
+
+use std::sync::Arc;
 
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Seed;
-use wayleave_dataplane::icing::{Account, Action, Config, Policy, Reason, Router};
+use wayleave_dataplane::icing::{Account, Action, AgreedKeys, Config, Policy, Reason, Router};
 use wayleave_packet::icing::header::{Hop, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Sender};
 
@@ -63,6 +67,46 @@ fn new_nodes_cost_a_hundred_agreements_a_second_and_good_packets_pass_beside_the
         let (action, _) = process_at(&mut router, &packet(&other, Form::Path, 1, b""), LINK + 2, now);
         assert!(matches!(action, Action::Forward { .. }));
     }
+}
+
+/// A member has the consents of a path of its own whose last ID nobody has, and sends 500 packets a second with a right proof for the node
+/// before this one, and none for this one. Beside it, by the same link, come first packets of paths whose nodes were never seen.
+#[test]
+fn new_paths_of_known_nodes_pass_beside_a_member_that_names_ids_which_nobody_has() {
+    const NODES: usize = 16;
+    let passed = |agreed: AgreedKeys| {
+        let policy = Policy { agreed: Arc::new(agreed), ..network::policy(1, NODES) };
+        let config = Config { agreements_per_second: 100, policy, ..network::config(1, NODES) };
+        let mut router = Router::new(config, CpuKernel::best()).unwrap();
+        let hop = |node| Hop { node, tag: Tag(TAGS), expiry: EXPIRY };
+        let mut passed = 0;
+        for number in 0..1_000u32 {
+            let now = at_micros(u64::from(TIME) * 1_000_000 + u64::from(number) * 2_000);
+            let nobody = NodeSecret::from_seed(&Seed::new([0xee; 32])).id();
+            let path = Path::new(network::id(3), &[hop(network::id(1)), hop(network::id(2)), hop(nobody)]).unwrap();
+            let consent = network::master(1).consent(&path.hash(Version::Standard), 1, Tag(TAGS), EXPIRY);
+            let other = |index| network::master(9).consent(&path.hash(Version::Standard), index, Tag(TAGS), EXPIRY);
+            let consents = [consent, other(2), other(3)];
+            let insider = Sender::new(Version::Standard, &path, &network::secret(3), &consents).unwrap();
+            let mut octets = packet(&insider, Form::Path, number, b"payload");
+            *octets.last_mut().unwrap() ^= 1;
+            process_at(&mut router, &octets, LINK + 3, now);
+            if number % 77 == 76 {
+                let good = sender(&[3, 1, 4 + (number / 77) as usize % (NODES - 4)]);
+                let (action, _) = process_at(&mut router, &packet(&good, Form::Path, number, b""), LINK + 3, now);
+                passed += u32::from(matches!(action, Action::Forward { .. }));
+            }
+        }
+        (passed, router.counters().of(Reason::Busy), router.counters().agreements)
+    };
+    let others: Vec<_> = (0..NODES).map(network::id).collect();
+    let agreed = AgreedKeys::default().next(&[network::secret(1)], &others, NODES).unwrap();
+    let (known, refused, agreements) = passed(agreed);
+    assert_eq!(known, 12, "all pass");
+    assert!(refused > 0 && agreements <= 300, "what the member sends is refused: {refused}, {agreements} agreements");
+    // Where nobody says who is there, all come out of one limit.
+    let (unknown, ..) = passed(AgreedKeys::default());
+    assert!(unknown < 12, "{unknown} pass");
 }
 
 /// Only nodes of verified packets are kept, so that packets with wrong proofs fill no cache.

@@ -1,6 +1,6 @@
 //! What the tests of ICING share: nodes in a full mesh, paths over them, packets on their way.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
@@ -70,7 +70,8 @@ pub fn policy(node: usize, count: usize) -> Policy {
         rule(TAGS | 0x0080_0000, 9, 2, Output::Service(7)),
         rule(TAGS | 0x0040_0000, 16, 3, Output::Link(OPEN)),
     ];
-    Policy { secrets: vec![secret(node)], masters: vec![(0, master(node))], links, rules, accounts: Vec::new() }
+    let (secrets, masters) = (vec![secret(node)], vec![(0, master(node))]);
+    Policy { secrets, masters, links, rules, accounts: Vec::new(), agreed: Arc::default() }
 }
 
 /// The same with accounts, each at tags of its own: those with its number, counted from 1, in their third octet.

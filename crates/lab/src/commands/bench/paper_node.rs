@@ -97,7 +97,7 @@ impl PaperNode {
             inbox,
             servers: HashMap::new(),
             by_link: HashMap::new(),
-            known: of_realm(&settings, &settings.section, &realm, &[]),
+            known: of_realm(&settings, &settings.section, &realm, (&[], &Arc::default())),
             realm,
             ids: Vec::new(),
             answer: None,
@@ -224,7 +224,7 @@ impl PaperNode {
     }
 
     fn know(&mut self) {
-        self.known = of_realm(&self.settings, &self.settings.section, &self.realm, &self.ids);
+        self.known = of_realm(&self.settings, &self.settings.section, &self.realm, (&self.ids, &Arc::default()));
     }
 
     fn connect(&mut self, server: &Server) -> Result<()> {

@@ -196,6 +196,7 @@ impl LabFile {
                 links: Vec::new(),
                 rules: rules(std::iter::once(Tag(self.tag))),
                 accounts: Vec::new(),
+                agreed: Arc::default(),
             },
             links: Vec::new(),
             removed: BTreeMap::new(),

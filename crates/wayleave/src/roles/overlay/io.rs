@@ -309,7 +309,7 @@ impl LinkIo<Node> for OverlayIo {
                 }
             }
             NodeOutput::Ids(ids) => {
-                self.ids.send_replace(Arc::new(OwnIds { ids }));
+                self.ids.send_modify(|own| *own = Arc::new(OwnIds { ids, agreed: Arc::clone(&own.agreed) }));
             }
             NodeOutput::Realm(realm) => {
                 feedback.push_back(NodeInput::Profile(self.profile(&realm)));

@@ -3,6 +3,7 @@
 //!
 //! All decisions are those of [`wayleave_control::node`]; this is its I/O.
 
+mod agreement;
 mod io;
 pub mod records;
 pub mod renewal;
@@ -23,6 +24,7 @@ use wayleave_control::node::{Node, NodeConfig, NodeInput, OwnId, PublisherConfig
 use wayleave_control::path::PathFailure;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::IdentityKey;
+use wayleave_dataplane::icing::AgreedKeys;
 use wayleave_packet::Path;
 use wayleave_runtime::Clock;
 use wayleave_runtime::links::{Limits, Links};
@@ -65,11 +67,13 @@ pub struct Handle {
     path_servers: usize,
 }
 
-/// The node's own IDs: of the previous, the current and the next epoch.
+/// The node's own IDs, of the previous, the current and the next epoch, and the keys that it shares under them.
 #[derive(Clone, Debug, Default)]
 pub struct OwnIds {
     /// Ascending by epoch.
     pub ids: Vec<OwnId>,
+    /// With the IDs of other members.
+    pub agreed: Arc<AgreedKeys>,
 }
 
 /// There is no path to a host, and why by each path server.
@@ -238,6 +242,7 @@ impl Overlay {
             refusals,
             path_servers: section.servers().len(),
         };
+        tokio::spawn(agreement::agree(handle.realm(), ids_to.clone()));
         let mut io = OverlayIo {
             identity,
             links,
@@ -296,7 +301,7 @@ impl Handle {
         self.realm.clone()
     }
 
-    /// The node's own IDs with their secrets.
+    /// The node's own IDs with their secrets, and the keys that it shares under them.
     pub fn ids(&self) -> watch::Receiver<Arc<OwnIds>> {
         self.ids.clone()
     }

@@ -107,6 +107,11 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     }
     let consent = realm.start("consent", "consent", "127.0.0.1:8502");
     use_names(&network);
+    // Before the first packet: then none has to wait for a limit that others may have used up.
+    eventually("the forwarders share keys with the four other members", || {
+        let agreed = |router: &Running| router.show("status", &[])["agreed_keys"].as_u64();
+        forwarders.iter().all(|router| agreed(router).is_some_and(|keys| keys >= 4))
+    });
     let page: Vec<u8> = (0..300_000u32).flat_map(u32::to_be_bytes).collect();
     eventually("b has its address", || {
         let shown = b.place.command("ip").args(["-j", "addr", "show", "wayleave0"]).output().expect("ip runs");
@@ -121,6 +126,11 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     eventually(&format!("the first page: {} {}", a.log(), b.log()), || curl("-4", "5").stdout == page);
     eprintln!("a realm from nothing had its first page after {:?}", begin.elapsed());
     assert!(curl("-6", "5").stdout == page, "{}", a.log());
+    assert_eq!(
+        forwarders.each_ref().map(|router| router.counted("decided", "agreements")),
+        [0; 3],
+        "no packet cost one"
+    );
     let why = a.json(&["why", "short.b.overlay"]);
     let nodes: Vec<&str> = why["active"]["nodes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     assert_eq!(nodes, ["a", "w1", "w2", "w3", "b"], "{why}");

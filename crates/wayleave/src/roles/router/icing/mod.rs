@@ -99,9 +99,11 @@ fn policy(settings: &Settings, section: &IcingSection, node: Option<&Handle>) ->
     let accounts: Vec<icing::Account> = section.accounts.iter().map(account).collect();
     let mut secrets: Vec<NodeSecret> = live.iter().map(|(_, key)| icing_secret(key)).collect();
     let mut links: Vec<Link> = settings.file.link.iter().map(|link| policy_link(link.get_ref())).collect();
+    let mut agreed = Arc::default();
     if let (Some(node), Some(section)) = (node, overlay_section(settings)) {
         secrets = overlay::secrets(node);
         links.extend(overlay::links(node, section).0);
+        agreed = Arc::clone(&node.ids().borrow().agreed);
     }
     Policy {
         secrets,
@@ -109,6 +111,7 @@ fn policy(settings: &Settings, section: &IcingSection, node: Option<&Handle>) ->
         links,
         rules: section.tags.iter().map(|tag| rule(tag, &accounts)).collect(),
         accounts,
+        agreed,
     }
 }
 
@@ -484,6 +487,7 @@ impl Control<Icing> for IcingControl {
             let known = rows.iter().filter(|row| row["state"] == "known").count();
             members.insert("neighbours".to_owned(), json!(rows.len()));
             members.insert("neighbours_known".to_owned(), json!(known));
+            members.insert("agreed_keys".to_owned(), json!(handle.ids().borrow().agreed.len()));
             members.insert("problems".to_owned(), json!(handle.problems()));
         }
     }
