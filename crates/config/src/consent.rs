@@ -51,7 +51,7 @@ pub struct ConsentSection {
     pub policy: Spanned<PathBuf>,
     /// Each decision, one JSON object a line.
     pub audit: Spanned<PathBuf>,
-    /// What one link may ask for in a second.
+    /// What one node may ask for in a second.
     #[serde(default = "default_requests")]
     pub requests_per_second: Spanned<u64>,
     /// The nodes that it consents for.
@@ -282,7 +282,7 @@ pub fn template_with(values: &ConsentValues) -> String {
          policy = \"policy.toml\"\n\
          # Each decision, one JSON object a line, written before the answer leaves. SIGHUP opens the file anew.\n\
          audit = \"audit.log\"\n\
-         # What one link may ask for in a second.\n\
+         # What one node may ask for in a second.\n\
          #requests_per_second = 100\n\
          # The nodes that it consents for: their identities, and the keys of their tags, or prefixes that were delegated by\n\
          # `wayleave keys delegate-tags`. Reloaded on SIGHUP.\n\

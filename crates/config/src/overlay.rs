@@ -28,7 +28,9 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::membership;
 use crate::key_files::node::{self, KeyKind, TagKeyFile};
 
-/// Requests of one link in a second that a server's configuration may allow.
+/// The table of a node's or path server's state that has the records of the realm.
+pub const RECORDS: &str = "records";
+/// Requests of one node in a second that a server's configuration may allow.
 pub const MAX_REQUESTS: u64 = 1_000_000;
 
 /// `[overlay]`.
@@ -274,8 +276,6 @@ impl OverlaySection {
         }
     }
 
-    /// What is wrong with the section itself.
-    pub fn faults(&self) -> Vec<Fault> {
     /// The names of members of which the node's state knows; `None` if it has none, or cannot be read since the role runs.
     pub fn known_names(&self, source: &Source) -> Option<BTreeSet<Name>> {
         let records = store::peek(&source.resolve(self.state.get_ref()), RECORDS).ok()??;
@@ -287,6 +287,8 @@ impl OverlaySection {
         (!names.is_empty()).then_some(names)
     }
 
+    /// What is wrong with the section itself.
+    pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         let servers = self.path_servers.get_ref();
         if servers.is_empty() || servers.len() > MAX_SERVERS {

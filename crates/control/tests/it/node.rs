@@ -182,7 +182,7 @@ impl World {
                 match output {
                     PathServerOutput::Send { link, octets } => to_nodes.push((link, identity(PATHS), octets)),
                     PathServerOutput::Persist { id, .. } => paths.handle(PathServerInput::Persisted(id), self.now),
-                    PathServerOutput::Event(_) => {}
+                    PathServerOutput::Close { .. } | PathServerOutput::Event(_) => {}
                 }
             }
         }
