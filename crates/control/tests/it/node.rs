@@ -321,6 +321,56 @@ fn an_advert_is_durable_before_anybody_has_it_and_is_renewed_at_half_of_its_time
     assert!(world.nodes[&2].status().sequence > sequence, "adverts last 120 seconds");
 }
 
+/// The wall clock is `secs` after the beginning, and the monotonic one is not: a clock was set, or the machine slept.
+fn jumped(secs: u64) -> Now {
+    Now { unix: at(secs).unix, ..at(1) }
+}
+
+#[test]
+fn an_advert_that_has_expired_by_the_wall_clock_is_replaced_at_once_and_not_sent_again() {
+    let mut node = Node::new(config(1, vec![server(PATHS)], Store::New));
+    let adverts = |node: &mut Node, now: Now| {
+        let (mut sent, mut waits) = (Vec::new(), true);
+        while waits {
+            waits = false;
+            for output in drain(node) {
+                match output {
+                    NodeOutput::Persist { id, .. } => {
+                        node.handle(NodeInput::Persisted(id), now);
+                        waits = true;
+                    }
+                    NodeOutput::Send { octets, .. } => match Frame::decode(&octets).expect("its own").body {
+                        Body::Register { advert, .. } => sent.push(advert.object().issued - NOW),
+                        _ => {}
+                    },
+                    _ => {}
+                }
+            }
+        }
+        sent
+    };
+    node.handle(NodeInput::Connected(identity(PATHS)), at(0));
+    assert_eq!(adverts(&mut node, at(0)), [0]);
+    // Two minutes are over in which the monotonic clock stood still. The link is down, and comes back.
+    node.handle(NodeInput::Disconnected(identity(PATHS)), jumped(600));
+    node.handle(NodeInput::Connected(identity(PATHS)), jumped(600));
+    assert_eq!(adverts(&mut node, jumped(600)), [600]);
+    // The clock is set back: what was issued in the future is replaced too.
+    let later = Now { instant: at(3).instant, ..jumped(300) };
+    node.handle_timeout(later);
+    assert_eq!(adverts(&mut node, later), [300]);
+    // A server whose clock is ahead calls it expired: it is made anew, but not as often as it is refused.
+    let mut made = 0;
+    for second in 0..300 {
+        let now = at(400 + second);
+        let refused = Frame { request: u32::MAX, body: Body::Refused(Refusal::Expired) }.encode();
+        node.handle(NodeInput::Frame { from: identity(PATHS), octets: refused }, now);
+        let fresh: std::collections::BTreeSet<u64> = adverts(&mut node, now).into_iter().collect();
+        made += fresh.iter().filter(|issued| **issued == 400 + second).count();
+    }
+    assert!((9..=11).contains(&made), "{made}");
+}
+
 #[test]
 fn a_node_that_lost_its_store_goes_on_above_what_servers_know() {
     let mut world = row();
