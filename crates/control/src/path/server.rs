@@ -15,7 +15,7 @@ use crate::frames::{Body, Frame, Host, MAX_ANSWER, MAX_RECORDS};
 use crate::labels::Labels;
 use crate::realm::{Membership, RealmKey, Roles};
 use crate::store::{Record, Store};
-use crate::topology::{MAX_PATHS, MAX_STEPS, PartialPath, Topology};
+use crate::topology::{Current, MAX_PATHS, MAX_STEPS, PartialPath};
 
 /// Links at a time.
 pub const MAX_LINKS: usize = 65_536;
@@ -30,8 +30,6 @@ const REGISTRATIONS: (u32, u32) = (2, 10);
 /// The budgets of an identity.
 const ASKS: usize = 0;
 const REGISTERS: usize = 1;
-/// The graph is made again at most this often, however many adverts come: that takes a while where there are many nodes.
-const REBUILD: Duration = Duration::from_millis(200);
 /// Subscribers learn of changes this often.
 const NOTIFY: Duration = Duration::from_millis(200);
 
@@ -132,8 +130,7 @@ pub struct PathServer {
     config: PathServerConfig,
     database: Database,
     labels: Labels,
-    topology: Option<Topology>,
-    built_at: Instant,
+    current: Current,
     links: BTreeMap<u64, Link>,
     clients: Clients<2>,
     pending: BTreeMap<u64, Pending>,
@@ -164,8 +161,7 @@ impl PathServer {
             config,
             database,
             labels: Labels::default(),
-            topology: None,
-            built_at: Instant(0),
+            current: Current::default(),
             links: BTreeMap::new(),
             clients: Clients::new([asks, Budget::new(REGISTRATIONS.0, REGISTRATIONS.1)]),
             pending: BTreeMap::new(),
@@ -490,17 +486,7 @@ impl PathServer {
         self.statistics.queries += 1;
         let unix = now.unix.secs();
         self.database.membership(&peer, unix)?;
-        // Between two makings the graph may be a little old; paths are built from the database, which is not.
-        let is_young = now.instant.since(self.built_at) < REBUILD;
-        let is_usable = |topology: &Topology| {
-            topology.is_current(&self.database, unix)
-                || is_young && topology.has(&peer) == self.database.advert(&peer, unix).is_some()
-        };
-        if !self.topology.as_ref().is_some_and(is_usable) {
-            self.topology = Some(Topology::new(&self.database, unix));
-            self.built_at = now.instant;
-        }
-        let Some(topology) = &self.topology else { return Err(Refusal::Busy) };
+        let topology = self.current.topology(&self.database, &peer, now);
         if !topology.has(&peer) {
             return Err(Refusal::NoAdvert);
         }
