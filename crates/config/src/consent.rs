@@ -51,7 +51,7 @@ pub struct ConsentSection {
     pub policy: Spanned<PathBuf>,
     /// Each decision, one JSON object a line.
     pub audit: Spanned<PathBuf>,
-    /// What one link may ask for in a second.
+    /// What one node may ask for in a second.
     #[serde(default = "default_requests")]
     pub requests_per_second: Spanned<u64>,
     /// The nodes that it consents for.
@@ -111,8 +111,8 @@ impl ConsentFile {
         faults
     }
 
-    /// The policy, if its rules are well formed and its own tests pass.
-    pub fn policy(&self, source: &Source) -> Outcome<Policy> {
+    /// The policy, if its rules are well formed and its own tests pass, and the file that it was read from.
+    pub fn policy(&self, source: &Source) -> Outcome<(Policy, PolicyFile)> {
         let named = &self.consent.policy;
         let at = source.resolve(named.get_ref());
         let text = Source::read(&at).map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
@@ -124,7 +124,7 @@ impl ConsentFile {
         let policy = Policy::new(&file).map_err(|error| wrong(error.to_string()))?;
         let failed = policy.run_tests(&file).map_err(|error| wrong(error.to_string()))?;
         if failed.is_empty() {
-            return Ok(policy);
+            return Ok((policy, file));
         }
         let failures = failed.iter().map(|failure| {
             let failure = Failure::new(format!("{}: {failure}", at.display()))
@@ -172,8 +172,14 @@ impl ConsentFile {
             };
             failures.0.into_iter().map(fault).collect::<Vec<_>>()
         };
-        if let Err(failures) = self.policy(source) {
-            faults.extend(sort(failures, &consent.policy));
+        match self.policy(source) {
+            Err(failures) => faults.extend(sort(failures, &consent.policy)),
+            Ok((policy, file)) => {
+                let doubt = |message: String| FileFault::Doubtful(Fault::at(consent.policy.span(), message));
+                faults.extend(unknown_labels(&policy).map(doubt));
+                let tests = file.test.iter().filter(|test| test.labels.is_some());
+                faults.extend(tests.map(|test| doubt(format!("test {:?}: the labels are the test's own", test.name))));
+            }
         }
         for node in consent.node.iter().map(Spanned::get_ref) {
             if let Some(named) = &node.tags
@@ -237,6 +243,14 @@ impl ConsentFile {
     }
 }
 
+/// What each condition on labels comes to while no process has a source of labels.
+pub fn unknown_labels(policy: &Policy) -> impl Iterator<Item = String> {
+    policy.rules_on_labels().map(|(rule, allows)| {
+        let effect = if allows { "it allows nothing" } else { "it refuses whatever labels a path has" };
+        format!("rule {rule:?} has a condition on labels, of which no node's are known: {effect}")
+    })
+}
+
 /// What `wayleave init consent` prints.
 fn template() -> String {
     template_with(&ConsentValues {
@@ -268,7 +282,7 @@ pub fn template_with(values: &ConsentValues) -> String {
          policy = \"policy.toml\"\n\
          # Each decision, one JSON object a line, written before the answer leaves. SIGHUP opens the file anew.\n\
          audit = \"audit.log\"\n\
-         # What one link may ask for in a second.\n\
+         # What one node may ask for in a second.\n\
          #requests_per_second = 100\n\
          # The nodes that it consents for: their identities, and the keys of their tags, or prefixes that were delegated by\n\
          # `wayleave keys delegate-tags`. Reloaded on SIGHUP.\n\
@@ -302,3 +316,39 @@ pub const POLICY_TEMPLATE: &str = "# Who may have consent to what. The first rul
      sender = \"a\"\n\
      allow = true\n\
      rule = \"members\"\n";
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::check::check;
+
+    #[test]
+    fn a_check_warns_of_each_rule_and_test_with_labels() {
+        let folder = std::env::temp_dir().join(format!("wayleave-consent-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let label = "[{ text = \"east\", signer = \"ed25519:0707070707070707070707070707070707070707070707070707070707070707\" }]";
+        let policy = format!(
+            "[[rule]]\nname = \"no east\"\nallow = false\nany_labels = {label}\n\
+             [[rule]]\nname = \"clean\"\nallow = true\nwithout_labels = {label}\n\
+             [[rule]]\nname = \"rest\"\nallow = true\n\
+             [[test]]\nname = \"west\"\nsender = \"a\"\nallow = true\nrule = \"clean\"\nlabels = []\n\
+             [[test]]\nname = \"today\"\nsender = \"a\"\nallow = false\nrule = \"no east\"\n"
+        );
+        fs::write(folder.join("policy.toml"), policy).unwrap();
+        fs::write(folder.join("consent.toml"), template()).unwrap();
+        let checked = check(&Source::read(&folder.join("consent.toml")).unwrap());
+        let all = checked.warnings.iter().map(|one| format!("{one}: {}", one.label().unwrap_or_default()));
+        let of_policy: Vec<String> = all.filter(|text| text.contains("labels")).collect();
+        assert_eq!(
+            of_policy,
+            [
+                "rule \"no east\" has a condition on labels, of which no node's are known: it refuses whatever labels a path has",
+                "rule \"clean\" has a condition on labels, of which no node's are known: it allows nothing",
+                "test \"west\": the labels are the test's own",
+            ]
+        );
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

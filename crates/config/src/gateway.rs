@@ -85,6 +85,15 @@ pub struct PolicySection {
     pub pin: Option<Vec<Spanned<Text<NodeRef>>>>,
 }
 
+impl PolicySection {
+    /// The nodes that it names, and by which key.
+    pub fn names(&self) -> impl Iterator<Item = (&'static str, &Spanned<Text<NodeRef>>)> {
+        let avoid = self.avoid.iter().map(|node| ("avoid", node));
+        let require = self.require.iter().map(|node| ("require", node));
+        avoid.chain(require).chain(self.pin.iter().flatten().map(|node| ("pin", node)))
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderName {
@@ -218,6 +227,25 @@ impl GatewayFile {
         realm.is_some_and(|realm| realm == EXAMPLE_REALM)
     }
 
+    /// Names in policies that no member has of which this node's state knows. A running role, which has the state open, says it
+    /// itself.
+    fn unresolved(&self, source: &Source) -> Vec<Fault> {
+        let Some(names) = self.overlay.as_ref().and_then(|overlay| overlay.get_ref().known_names(source)) else {
+            return Vec::new();
+        };
+        let nodes = self.policy.iter().flat_map(|policy| policy.get_ref().names());
+        let unresolved = nodes.filter_map(|(key, node)| match &node.get_ref().0 {
+            NodeRef::Name(name) if !names.contains(name) => {
+                let message = format!("`{key}` names `{name}`, and no member of which this node knows is called so");
+                let help =
+                    "names are those of the memberships: `wayleave path list` and the realm's operator have them";
+                Some(Fault::at(node.span(), message).help(help))
+            }
+            _ => None,
+        });
+        unresolved.collect()
+    }
+
     pub(super) fn checked(source: &Source) -> Checked {
         let file = match Self::parse(source) {
             Ok(file) => file,
@@ -244,6 +272,7 @@ impl GatewayFile {
                 fault => errors.push(fault.into_fault()),
             }
         }
+        warnings.extend(file.unresolved(source));
         warnings.extend(file.gateway.dns.as_ref().and_then(absent_address));
         warnings.extend(file.status.as_ref().and_then(status_warning));
         Checked::found("gateway", source, errors, warnings).with_examples(source, examples)
@@ -306,4 +335,52 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          [status]\n\
          listen = \"{status}\"\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use wayleave_control::realm::{Grants, Membership, RealmKey, Roles};
+    use wayleave_control::store::Record;
+    use wayleave_core::IdentityKey;
+    use wayleave_crypto::dh::DhSecret;
+    use wayleave_crypto::secret::Seed;
+    use wayleave_crypto::sign::SigningKey;
+    use wayleave_crypto::signed::Signed;
+    use wayleave_runtime::store::{Change, FileStore, Store as _};
+
+    use super::*;
+    use crate::check::check;
+
+    #[test]
+    fn a_check_warns_of_names_that_no_known_member_has() {
+        let folder = std::env::temp_dir().join(format!("wayleave-unresolved-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let text = template().replace("#avoid = [\"east\"]", "avoid = [\"east\", \"west\"]");
+        fs::write(folder.join("gateway.toml"), text).unwrap();
+        let warnings = || {
+            let checked = check(&Source::read(&folder.join("gateway.toml")).unwrap());
+            let all = checked.warnings.iter().map(ToString::to_string);
+            all.filter(|text| text.contains("names `")).collect::<Vec<String>>()
+        };
+        assert!(warnings().is_empty(), "nothing is known of the realm");
+        let key = SigningKey::from_seed(&Seed::new([1; 32]));
+        let membership = Membership {
+            realm: RealmKey(key.verifying_key().to_bytes()),
+            number: 1,
+            identity: IdentityKey([7; 32]),
+            noise: DhSecret::from_seed(&Seed::new([2; 32])).public(),
+            grants: Grants { roles: Roles::FORWARDER, names: vec!["west".parse().unwrap()], prefixes: Vec::new() },
+            not_before: 1,
+            not_after: 2,
+        };
+        let record = Record::Membership(Signed::sign(&membership, &key).unwrap());
+        let store = FileStore::open(&folder.join("overlay.redb")).unwrap();
+        let change = Change { table: overlay::RECORDS, key: record.key(), value: Some(record.encode()) };
+        store.submit(vec![change], Box::new(|| ())).unwrap();
+        store.close();
+        assert_eq!(warnings(), ["`avoid` names `east`, and no member of which this node knows is called so"]);
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -1,5 +1,6 @@
 //! `[overlay]`: a node's part in a realm, as routers, gateways and consent servers have it.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -10,12 +11,14 @@ use wayleave_control::advert::{
 };
 use wayleave_control::node::{MIN_EPOCH, Profile, Realm};
 use wayleave_control::realm::{MAX_SERVERS, Membership, Name, RealmKey, Server};
+use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::Tag;
 use wayleave_packet::icing::mint::TagMaster;
+use wayleave_runtime::store;
 
 use super::machine::state_fault;
 use super::parse::{self, HostPort, NodeKey, Text, TextValue};
@@ -25,7 +28,9 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::membership;
 use crate::key_files::node::{self, KeyKind, TagKeyFile};
 
-/// Requests of one link in a second that a server's configuration may allow.
+/// The table of a node's or path server's state that has the records of the realm.
+pub const RECORDS: &str = "records";
+/// Requests of one node in a second that a server's configuration may allow.
 pub const MAX_REQUESTS: u64 = 1_000_000;
 
 /// `[overlay]`.
@@ -269,6 +274,17 @@ impl OverlaySection {
             tags: self.tags_offered.iter().map(offer).collect(),
             consent: self.consent.as_ref().map(ServerEntry::server),
         }
+    }
+
+    /// The names of members of which the node's state knows; `None` if it has none, or cannot be read since the role runs.
+    pub fn known_names(&self, source: &Source) -> Option<BTreeSet<Name>> {
+        let records = store::peek(&source.resolve(self.state.get_ref()), RECORDS).ok()??;
+        let names = records.iter().filter_map(|(_, octets)| match Record::decode(octets) {
+            Ok(Record::Membership(membership)) => Some(membership.object().grants.names.clone()),
+            _ => None,
+        });
+        let names: BTreeSet<Name> = names.flatten().collect();
+        (!names.is_empty()).then_some(names)
     }
 
     /// What is wrong with the section itself.

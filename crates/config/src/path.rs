@@ -59,7 +59,7 @@ pub struct PathSection {
     /// Members that are remembered.
     #[serde(default = "default_members")]
     pub members: Spanned<u64>,
-    /// What one link may ask for in a second.
+    /// What one node may ask for in a second.
     #[serde(default = "default_requests")]
     pub requests_per_second: Spanned<u64>,
 }
@@ -234,7 +234,7 @@ pub fn template_with(values: &PathValues) -> String {
          {peers}\n\
          # Members that are remembered.\n\
          #members = 65536\n\
-         # What one link may ask for in a second.\n\
+         # What one node may ask for in a second.\n\
          #requests_per_second = 20\n\
          \n\
          # Status pages and metrics, for you alone.\n\

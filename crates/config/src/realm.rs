@@ -7,7 +7,6 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::realm::{Registrar, Roles, Server};
 use wayleave_control::store::{Record, Store};
-use wayleave_core::IdentityKey;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_runtime::clock::unix_now;
@@ -177,14 +176,12 @@ impl RealmFile {
     pub fn path_servers(&self, source: &Source, registrar: &Registrar) -> Outcome<Vec<Server>> {
         let addresses = self.addresses(source)?;
         let now = unix_now().secs();
-        let is_revoked =
-            |identity: &IdentityKey| registrar.revocations().is_some_and(|list| list.object().has(identity));
         let mut servers = Vec::new();
         for member in registrar.members() {
             let is_server = member.grants.roles.has(Roles::PATH_SERVER) && member.not_after >= now;
             let known =
                 addresses.iter().find(|known| member.grants.names.iter().any(|name| name.as_str() == known.name));
-            if let Some(known) = known.filter(|_| is_server && !is_revoked(&member.identity)) {
+            if let Some(known) = known.filter(|_| is_server && !registrar.is_revoked(&member.identity)) {
                 servers.push(Server { identity: member.identity, address: known.address.clone() });
             }
         }

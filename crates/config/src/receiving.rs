@@ -1,6 +1,6 @@
 //! What a realm's records and a configuration mean for an end of paths: who is a neighbour, and how packets that come in are verified.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct Known {
     /// All members, this gateway among them.
     pub members: Vec<Member>,
     pub names: BTreeMap<String, IdentityKey>,
+    /// The nodes that paths may cross: members, so that whatever name a policy avoids, these are known to have it or not.
+    pub nodes: BTreeSet<IdentityKey>,
     pub prefixes: InnerPrefixes,
     /// How packets that come in are verified.
     pub receiver: Policy,
@@ -124,6 +126,7 @@ pub fn of_realm(
     Known {
         members: realm.nodes.iter().map(member).collect(),
         names: realm.names.iter().map(|(name, identity)| (name.as_str().to_owned(), *identity)).collect(),
+        nodes: realm.nodes.keys().copied().collect(),
         prefixes: realm.prefixes.clone(),
         receiver: Policy {
             secrets: ids[newest..].iter().map(|own| own.secret.clone()).collect(),

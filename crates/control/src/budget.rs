@@ -1,4 +1,4 @@
-//! What a peer may ask for: a token bucket in virtual time, one for each link.
+//! What a peer may ask for: a token bucket in virtual time, one for each identity.
 
 use std::time::Duration;
 

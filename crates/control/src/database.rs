@@ -509,6 +509,27 @@ impl Database {
         }
     }
 
+    /// What is known in the place of a record that was refused as [`Refusal::Conflict`], if that one is signed as it must be: both together
+    /// show what their signer did.
+    #[must_use]
+    pub fn counterpart(&self, record: &Record) -> Option<Record> {
+        match record {
+            Record::Membership(other) => {
+                self.verify_membership(other).ok()?;
+                Some(Record::Membership(self.members.get(&other.object().identity)?.membership.clone()))
+            }
+            Record::Advert(other) => {
+                Advert::verify(other).ok()?;
+                self.members.get(&other.object().identity)?.advert.clone().map(Record::Advert)
+            }
+            Record::Revocations(other) => {
+                self.verify_revocations(other).ok()?;
+                self.revocations.clone().map(Record::Revocations)
+            }
+            Record::Used { .. } => None,
+        }
+    }
+
     /// Whether the realm's operator removed `identity`.
     #[must_use]
     pub fn is_revoked(&self, identity: &IdentityKey) -> bool {

@@ -12,6 +12,7 @@
 pub mod advert;
 pub mod budget;
 pub mod capability;
+mod clients;
 mod codecs;
 pub mod consent;
 pub mod database;

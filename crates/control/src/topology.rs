@@ -5,8 +5,9 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
 
-use wayleave_core::IdentityKey;
+use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::icing::header::MAX_NODES;
 
 use crate::advert::{Advert, Relationship, TagUse};
@@ -19,6 +20,8 @@ pub const MAX_HOPS: usize = MAX_NODES;
 pub const MAX_PATHS: usize = 16;
 /// Links that one search looks at. Beyond, it returns what it has and says so.
 pub const MAX_STEPS: usize = 200_000;
+/// The graph is made again at most this often, however many adverts come: that takes a while where there are many nodes.
+const REBUILD: Duration = Duration::from_millis(200);
 
 wayleave_core::wire! {
     /// The direction of a step from one node to the next.
@@ -105,6 +108,31 @@ pub struct Topology {
     version: u64,
     /// The last Unix second for which this holds.
     until: u64,
+}
+
+/// The graph of a database, made again when somebody searches it, and at most every [`REBUILD`].
+#[derive(Default)]
+pub(crate) struct Current {
+    topology: Option<Topology>,
+    built_at: Instant,
+}
+
+impl Current {
+    /// For a search by `sender`. It may be a little old, unless `sender` itself came or went; paths are built from the database, which
+    /// is not.
+    pub(crate) fn topology(&mut self, database: &Database, sender: &IdentityKey, now: Now) -> &Topology {
+        let unix = now.unix.secs();
+        let is_young = now.instant.since(self.built_at) < REBUILD;
+        let is_usable = |topology: &Topology| {
+            topology.is_current(database, unix)
+                || is_young && topology.has(sender) == database.advert(sender, unix).is_some()
+        };
+        if !self.topology.as_ref().is_some_and(is_usable) {
+            self.topology = None;
+            self.built_at = now.instant;
+        }
+        self.topology.get_or_insert_with(|| Topology::new(database, unix))
+    }
 }
 
 /// What a search found.

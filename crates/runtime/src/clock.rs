@@ -4,31 +4,42 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
 
-/// Both clocks of a process. The monotonic origin is the moment of [`Clock::start`].
+/// The runtime's timers stand still while the machine sleeps: whoever waits for a deadline looks at the clock again after this long.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// Both clocks of a process. The monotonic one counts the time that the machine sleeps (`CLOCK_BOOTTIME`), as all others do who wait
+/// for it; its origin is the moment of [`Clock::start`].
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    origin: tokio::time::Instant,
+    origin: Duration,
 }
 
 impl Clock {
     /// Starts the monotonic clock. Call once per process, so that all machines share one origin.
     #[must_use]
     pub fn start() -> Self {
-        Self { origin: tokio::time::Instant::now() }
+        Self { origin: since_boot() }
     }
 
     /// Reads both clocks.
     #[must_use]
     pub fn now(&self) -> Now {
-        let since = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Now { instant: Instant(since), unix: unix_now() }
+        let since = since_boot().saturating_sub(self.origin).as_nanos();
+        Now { instant: Instant(u64::try_from(since).unwrap_or(u64::MAX)), unix: unix_now() }
     }
 
-    /// The runtime's own instant for a machine's deadline.
+    /// The runtime's own instant until which to wait for a machine's deadline: at most a second ahead, after which the clock is to be
+    /// looked at again.
     #[must_use]
     pub fn at(&self, instant: Instant) -> tokio::time::Instant {
-        self.origin + Duration::from_nanos(instant.0)
+        tokio::time::Instant::now() + instant.since(self.now().instant).min(MAX_WAIT)
     }
+}
+
+/// Since the machine started, asleep or not.
+fn since_boot() -> Duration {
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(u64::try_from(since.tv_sec).unwrap_or(0), u32::try_from(since.tv_nsec).unwrap_or(0))
 }
 
 /// Wall-clock time; zero if the machine's clock is before 1970.
@@ -95,5 +106,7 @@ mod tests {
         let now = clock.now();
         assert!(clock.at(now.instant) <= tokio::time::Instant::now());
         assert!(now.unix.secs() > 1_600_000_000);
+        // However far ahead a deadline is: the machine may sleep meanwhile.
+        assert!(clock.at(now.instant + Duration::from_secs(3_600)) <= tokio::time::Instant::now() + MAX_WAIT);
     }
 }

@@ -1,7 +1,8 @@
 //! Who may have consent to what, as rules that an operator writes, with tests of them in the same file.
 //!
 //! [`PolicyFile`] has the shape of the TOML file; [`Policy::new`] checks it. The first rule that matches decides; without one
-//! the answer is no.
+//! the answer is no. Conditions are three-valued (Kleene), since labels and whose a node ID is may not be known: a rule that allows
+//! matches if it surely does, and one that refuses unless it surely does not.
 
 use std::fmt;
 
@@ -96,9 +97,8 @@ pub struct TestCase {
     pub time: String,
     pub before: Option<String>,
     pub after: Option<String>,
-    /// Labels that every node of the path has.
-    #[serde(default)]
-    pub labels: Vec<LabelCondition>,
+    /// Labels that every node of the path has in this test, and no others; without the key labels are not known, as in a process.
+    pub labels: Option<Vec<LabelCondition>>,
 }
 
 /// What is wrong with a file: the operator erred.
@@ -120,15 +120,18 @@ pub struct TestFailure {
     pub allowed: bool,
     /// The rule that decided.
     pub rule: Option<String>,
+    /// Whether the labels were the test's own.
+    pub has_labels: bool,
 }
 
 impl fmt::Display for TestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decided = if self.allowed { "allowed" } else { "refused" };
         match &self.rule {
-            Some(rule) => write!(f, "test {:?}: {decided} by rule {rule:?}", self.test),
-            None => write!(f, "test {:?}: {decided}, since no rule matches", self.test),
+            Some(rule) => write!(f, "test {:?}: {decided} by rule {rule:?}", self.test)?,
+            None => write!(f, "test {:?}: {decided}, since no rule matches", self.test)?,
         }
+        f.write_str(if self.has_labels { " (the labels are the test's own)" } else { "" })
     }
 }
 
@@ -165,13 +168,36 @@ enum Who {
 }
 
 impl Who {
-    fn matches(&self, subject: &Subject) -> bool {
+    /// `None` if nobody is known to be the node, so that it may be anybody.
+    fn matches(&self, subject: &Subject) -> Option<bool> {
         match self {
-            Self::Name(name) => subject.names.contains(name),
-            Self::Identity(identity) => subject.identity == Some(*identity),
-            Self::Receiver => false,
+            Self::Receiver => Some(false),
+            Self::Name(name) => subject.identity.map(|_| subject.names.contains(name)),
+            Self::Identity(identity) => subject.identity.map(|known| known == *identity),
         }
     }
+}
+
+/// Whether all hold: no as soon as one does not, and not known if one is not known.
+fn all(conditions: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
+    let mut result = Some(true);
+    for condition in conditions {
+        match condition {
+            Some(false) => return Some(false),
+            Some(true) => {}
+            None => result = None,
+        }
+    }
+    result
+}
+
+/// Whether one holds.
+fn any(conditions: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
+    all(conditions.into_iter().map(not)).map(|none| !none)
+}
+
+fn not(condition: Option<bool>) -> Option<bool> {
+    condition.map(|holds| !holds)
 }
 
 #[derive(Clone, Debug)]
@@ -307,32 +333,46 @@ impl Compiled {
         })
     }
 
-    fn matches(&self, question: &Question<'_>) -> bool {
-        let one_of = |list: &[Who], subject: &Subject| list.is_empty() || list.iter().any(|who| who.matches(subject));
+    fn decides(&self, question: &Question<'_>) -> bool {
+        self.matches(question).unwrap_or(!self.allow)
+    }
+
+    fn matches(&self, question: &Question<'_>) -> Option<bool> {
+        let one_of = |list: &[Who], subject: &Subject| match list {
+            [] => Some(true),
+            list => any(list.iter().map(|who| who.matches(subject))),
+        };
         let is_after = || match question.after {
-            None => self.after.is_empty() || self.after.contains(&Who::Receiver),
+            None => Some(self.after.is_empty() || self.after.contains(&Who::Receiver)),
             Some(after) => one_of(&self.after, after),
         };
         let covers = |(bits, depth): &(u32, u8)| *depth == 0 || (question.tag.0 ^ bits) >> (32 - depth) == 0;
         let has = |subject: &Subject, (text, signer): &(String, IdentityKey)| {
-            subject.identity.is_some_and(|node| question.labels.has(&node, text, signer))
+            question.labels.has(subject.identity.as_ref()?, text, signer)
         };
         let some_has = |labels: &[(String, IdentityKey)]| {
-            labels.iter().any(|label| question.others.iter().any(|node| has(node, label)))
+            any(labels.iter().map(|label| any(question.others.iter().map(|node| has(node, label)))))
         };
+        let all_have = || all(self.labels.iter().map(|label| all(question.others.iter().map(|node| has(node, label)))));
         let is_time = self.hours.is_none_or(|(from, to)| {
             let minute = question.minute;
             if from <= to { (from..to).contains(&minute) } else { minute >= from || minute < to }
         });
-        is_time
-            && one_of(&self.senders, question.sender)
-            && (self.realms.is_empty() || self.realms.contains(&IdentityKey(question.realm)))
-            && (self.tags.is_empty() || self.tags.iter().any(covers))
-            && one_of(&self.before, question.before)
-            && is_after()
-            && self.labels.iter().all(|label| question.others.iter().all(|node| has(node, label)))
-            && !some_has(&self.without_labels)
-            && (self.any_labels.is_empty() || some_has(&self.any_labels))
+        all([
+            Some(is_time),
+            one_of(&self.senders, question.sender),
+            Some(self.realms.is_empty() || self.realms.contains(&IdentityKey(question.realm))),
+            Some(self.tags.is_empty() || self.tags.iter().any(covers)),
+            one_of(&self.before, question.before),
+            is_after(),
+            all_have(),
+            not(some_has(&self.without_labels)),
+            if self.any_labels.is_empty() { Some(true) } else { some_has(&self.any_labels) },
+        ])
+    }
+
+    fn has_label_condition(&self) -> bool {
+        !(self.labels.is_empty() && self.without_labels.is_empty() && self.any_labels.is_empty())
     }
 }
 
@@ -357,8 +397,14 @@ impl Policy {
     /// The name of the rule that decides, if one matches, and the seconds that a consent lasts, if there is one.
     #[must_use]
     pub fn decide(&self, question: &Question<'_>) -> (Option<&str>, Option<u32>) {
-        let rule = self.rules.iter().find(|rule| rule.matches(question));
+        let rule = self.rules.iter().find(|rule| rule.decides(question));
         (rule.map(|rule| rule.name.as_str()), rule.filter(|rule| rule.allow).map(|rule| rule.seconds))
+    }
+
+    /// The rules with a condition on labels, and whether each allows. While no labels are known, one that allows never matches, and
+    /// one that refuses matches whatever labels the path has.
+    pub fn rules_on_labels(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.rules.iter().filter(|rule| rule.has_label_condition()).map(|rule| (rule.name.as_str(), rule.allow))
     }
 
     /// Runs the tests of the file; returns those that failed.
@@ -372,7 +418,8 @@ impl Policy {
             let is_right = seconds.is_some() == test.allow && (test.rule.is_none() || test.rule.as_deref() == rule);
             if !is_right {
                 let rule = rule.map(str::to_owned);
-                failures.push(TestFailure { test: test.name.clone(), allowed: seconds.is_some(), rule });
+                let has_labels = test.labels.is_some();
+                failures.push(TestFailure { test: test.name.clone(), allowed: seconds.is_some(), rule, has_labels });
             }
         }
         Ok(failures)
@@ -394,9 +441,13 @@ impl Policy {
         let others: Vec<Subject> =
             [Some(sender.clone()), Some(before.clone()), after.clone()].into_iter().flatten().collect();
         let mut labels = Labels::default();
-        for (text, signer) in values.labels(&test.labels)? {
+        if let Some(of_test) = &test.labels {
+            let of_test = values.labels(of_test)?;
             for node in others.iter().filter_map(|node| node.identity) {
-                labels.insert(node, &text, signer);
+                labels.know(node);
+                for (text, signer) in &of_test {
+                    labels.insert(node, text, *signer);
+                }
             }
         }
         let realm = test.realm.as_deref().map_or(Ok(IdentityKey([0; 32])), |realm| values.identity("realm:", realm))?;

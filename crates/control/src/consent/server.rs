@@ -15,6 +15,7 @@ use super::policy::{Policy, Question, Subject};
 use super::request::ConsentRequest;
 use super::sealing::{ConsentAnswer, seal};
 use crate::budget::Budget;
+use crate::clients::Clients;
 use crate::database::{Change, Database, Refusal};
 use crate::frames::{Body, Frame};
 use crate::labels::Labels;
@@ -33,10 +34,13 @@ const MAX_SENDERS: usize = crate::database::MAX_MEMBERS;
 const MAX_CLAIMS: usize = 4;
 /// Links at a time.
 const MAX_LINKS: usize = 65_536;
-/// Requests of one link in a second, unless the configuration says otherwise, and how many seconds' worth at once: each takes three
+/// Requests of one identity in a second, unless the configuration says otherwise, and how many seconds' worth at once: each takes three
 /// signatures at most.
 pub const REQUESTS: u32 = 100;
 const AT_ONCE: u32 = 4;
+/// Memberships of identities of which none is known yet, in a second and at once, by all of them together: whoever makes identities
+/// could have a signature verified for each, and members' own are known from path servers.
+const UNKNOWN: (u32, u32) = (100, 200);
 
 /// What a consent server needs to know.
 pub struct ConsentServerConfig {
@@ -49,7 +53,7 @@ pub struct ConsentServerConfig {
     pub policy: Policy,
     /// Unless it was kept, nothing is answered before a path server has sent what it knows.
     pub store: Store,
-    /// Requests of one link in a second: [`REQUESTS`], or another number.
+    /// Requests of one identity in a second: [`REQUESTS`], or another number.
     pub requests: u32,
     /// Uniformly random, and used for nothing else.
     pub seed: Seed,
@@ -95,6 +99,10 @@ pub enum ConsentServerOutput {
         link: u64,
         octets: Vec<u8>,
     },
+    /// Close this link: its identity has newer ones.
+    Close {
+        link: u64,
+    },
     /// Store these. Nothing waits for it: what was not stored is learned again before anything is answered.
     Persist(Vec<Record>),
     /// For the audit log.
@@ -138,11 +146,6 @@ pub enum Decision {
     Refused { refusal: Refusal, rule: Option<String> },
 }
 
-struct Link {
-    peer: IdentityKey,
-    budget: Budget,
-}
-
 /// The consent server as a machine.
 pub struct ConsentServer {
     identity: SigningKey,
@@ -151,7 +154,10 @@ pub struct ConsentServer {
     policy: Policy,
     database: Database,
     labels: Labels,
-    links: BTreeMap<u64, Link>,
+    /// The identity at the other end of each.
+    links: BTreeMap<u64, IdentityKey>,
+    clients: Clients<1>,
+    unknown: Budget,
     requests: u32,
     /// Of each identity the requests that came, with the Unix second until which each is remembered.
     nonces: BTreeMap<IdentityKey, Remembered>,
@@ -213,6 +219,8 @@ impl ConsentServer {
             database,
             labels: Labels::default(),
             links: BTreeMap::new(),
+            clients: Clients::new([Budget::new(config.requests, config.requests.saturating_mul(AT_ONCE))]),
+            unknown: Budget::new(UNKNOWN.0, UNKNOWN.1),
             requests: config.requests,
             nonces: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -260,8 +268,7 @@ impl ConsentServer {
     }
 
     fn frame(&mut self, link: u64, octets: &[u8], now: Now) {
-        let Some(state) = self.links.get_mut(&link) else { return };
-        let peer = state.peer;
+        let Some(peer) = self.links.get(&link).copied() else { return };
         let mut audit = Audit {
             time: now.unix.secs(),
             sender: peer,
@@ -270,7 +277,7 @@ impl ConsentServer {
             tag: None,
             decision: refused(Refusal::Malformed),
         };
-        let has_budget = state.budget.take(now.instant);
+        let has_budget = self.clients.take(&peer, 0, now.instant);
         let (request, answer) = match Frame::decode(octets) {
             Ok(Frame { request, .. }) if !has_budget => (request, Err(Refusal::TooOften)),
             Ok(Frame { request, body: Body::Consent { membership, request: signed } }) => {
@@ -333,15 +340,18 @@ impl ConsentServer {
         audit.node = Some(node);
         audit.tag = request.tag();
         self.check_nonce(&request.sender, &request.nonce, unix)?;
+        if self.database.last_membership(&peer).is_none() && !self.unknown.take(now.instant) {
+            return Err(Refusal::TooOften);
+        }
         // The membership may be newer than what path servers have sent; an older one than is known is refused.
         self.database.check_membership(membership, unix)?;
         if !membership.object().holds(unix) || self.database.is_revoked(&peer) {
             return Err(if self.database.is_revoked(&peer) { Refusal::Revoked } else { Refusal::Expired });
         }
+        // Before the signature, which the link's own end made: each request is verified and decided once, whatever comes of it.
+        self.remember_nonce(request, unix);
         let (_, key) = ConsentRequest::verify(signed, now.unix).map_err(|_| Refusal::Signature)?;
         self.check_claim(&request.path.sender, peer, key.not_after.into(), unix)?;
-        // Before the decision: each request is decided once, whatever comes of it.
-        self.remember_nonce(request, unix);
         let hash = request.path.hash().map_err(|_| Refusal::Malformed)?;
         audit.path = Some(hash);
         let expiry = self.decide(membership.object(), request, audit, unix)?;
@@ -501,15 +511,20 @@ impl Machine for ConsentServer {
     fn handle(&mut self, input: ConsentServerInput, now: Now) {
         match input {
             ConsentServerInput::Connected { link, peer } if self.links.len() < MAX_LINKS => {
-                let budget = Budget::new(self.requests, self.requests.saturating_mul(AT_ONCE));
-                self.links.insert(link, Link { peer, budget });
+                self.links.insert(link, peer);
+                if let Some(oldest) = self.clients.connected(link, peer, now.instant) {
+                    self.links.remove(&oldest);
+                    self.outputs.push_back(ConsentServerOutput::Close { link: oldest });
+                }
             }
             ConsentServerInput::Connected { link, .. } => {
                 let octets = Frame { request: 0, body: Body::Refused(Refusal::Busy) }.encode();
                 self.outputs.push_back(ConsentServerOutput::Send { link, octets });
             }
             ConsentServerInput::Disconnected { link } => {
-                self.links.remove(&link);
+                if let Some(peer) = self.links.remove(&link) {
+                    self.clients.disconnected(link, &peer);
+                }
             }
             ConsentServerInput::Frame { link, octets } => self.frame(link, &octets, now),
             ConsentServerInput::Records { records, complete } => self.records(records, complete, now),

@@ -142,6 +142,8 @@ pub enum NodeEvent {
     Removed { server: IdentityKey },
     /// A path server claimed what does not hold.
     Disbelieved { server: IdentityKey, failure: PathFailure },
+    /// Two objects with one number, both signed as they must be: two processes use one key, or its holder tells others differently.
+    Conflict { known: Box<Record>, other: Box<Record> },
     /// The consents of a path were not renewed; they last until they expire.
     Delayed { id: u64, reasons: Vec<HopFailure> },
     /// The store was damaged: it counts as lost.
@@ -178,6 +180,8 @@ pub struct Node {
     up: BTreeSet<IdentityKey>,
     /// Path servers that took a subscription, and those that are asked again.
     subscribed: BTreeSet<IdentityKey>,
+    /// Those of them that have sent all that they know.
+    complete: BTreeSet<IdentityKey>,
     resubscribe: BTreeMap<IdentityKey, Instant>,
     realm: Arc<Realm>,
     /// The version of the database that the snapshot has.
@@ -222,6 +226,7 @@ impl Node {
             partials: Vec::new(),
             up: BTreeSet::new(),
             subscribed: BTreeSet::new(),
+            complete: BTreeSet::new(),
             resubscribe: BTreeMap::new(),
             realm: Arc::default(),
             snapshot: None,
@@ -287,9 +292,18 @@ impl Node {
     fn disconnected(&mut self, server: IdentityKey, now: Now) {
         self.up.remove(&server);
         self.subscribed.remove(&server);
+        self.set_complete(server, false, now);
         self.resubscribe.remove(&server);
         self.publisher.disconnected(server);
         self.unreachable(server, now);
+    }
+
+    /// While a server that has sent all is followed, paths are searched here.
+    fn set_complete(&mut self, server: IdentityKey, is_complete: bool, now: Now) {
+        let has_changed = if is_complete { self.complete.insert(server) } else { self.complete.remove(&server) };
+        if has_changed {
+            self.paths.handle(PathClientInput::Following(!self.complete.is_empty()), now);
+        }
     }
 
     /// What was asked of it will not be answered.
@@ -337,6 +351,7 @@ impl Node {
                     self.outputs.push_back(NodeOutput::Event(NodeEvent::Removed { server: from }));
                 }
                 if self.subscribed.remove(&from) {
+                    self.set_complete(from, false, now);
                     // A removal is not mended in a second.
                     let pause = if refusal == Refusal::Revoked { REMOVED } else { RESUBSCRIBE };
                     self.resubscribe.insert(from, now.instant + pause);
@@ -487,7 +502,8 @@ impl Node {
                 self.outputs.push_back(NodeOutput::Records { records: records.clone(), complete: false });
                 self.paths.handle(PathClientInput::Records(records), now);
             }
-            SubscriptionOutput::Complete(_) => {
+            SubscriptionOutput::Complete(from) => {
+                self.set_complete(from, true, now);
                 self.outputs.push_back(NodeOutput::Records { records: Vec::new(), complete: true });
             }
         }
@@ -507,6 +523,7 @@ impl Node {
                 self.persist(records);
                 return;
             }
+            PathClientOutput::Conflict { known, other } => NodeOutput::Event(NodeEvent::Conflict { known, other }),
             PathClientOutput::Disbelieved { server, failure } => {
                 NodeOutput::Event(NodeEvent::Disbelieved { server, failure })
             }

@@ -213,10 +213,16 @@ impl Publisher {
                 Outcome::Registered(*number)
             }
             Body::Refused(refusal) => {
+                let unix = now.unix.secs();
+                let is_old = |advert: &Signed<Advert>| advert.object().issued + LATE.as_secs() <= unix;
+                // One of the clocks is wrong. A new advert may do; one that was just made would not.
+                let is_out_of_time = matches!(refusal, Refusal::Expired | Refusal::Future);
+                let is_mended = is_out_of_time && self.current.as_ref().is_some_and(is_old);
+                self.is_changed |= is_mended;
                 let is_temporary = matches!(
                     refusal,
                     Refusal::Recovering | Refusal::Busy | Refusal::TooOften | Refusal::Older(_) | Refusal::Full
-                );
+                ) || is_mended;
                 registration.again = Some(now.instant + if is_temporary { SOON } else { LATE });
                 match refusal {
                     // Our store was lost, or a copy of it is older: we go on above what others know.
@@ -260,6 +266,18 @@ impl Publisher {
         (epoch.saturating_sub(1)..=epoch.saturating_add(1)).map(own).collect()
     }
 
+    /// By the wall clock, by which others judge it, half of the advert's time is over, or it is of the future: the clock was set, or the
+    /// machine slept.
+    fn is_out_of_time(&self, unix: u64) -> bool {
+        let advert = self.pending.as_ref().or(self.current.as_ref()).map(Signed::object);
+        advert.is_some_and(|advert| !(advert.issued..advert.issued + self.half().as_secs()).contains(&unix))
+    }
+
+    /// Half of the time that an advert lasts.
+    fn half(&self) -> Duration {
+        Duration::from_secs(30 * u64::from(self.config.lifetime))
+    }
+
     /// What is to be done now.
     pub(super) fn work(&mut self, now: Now) -> Vec<Wish> {
         let mut wishes = Vec::new();
@@ -271,10 +289,11 @@ impl Publisher {
             self.ids = ids;
             self.is_changed = true;
         }
-        if self.pending.is_none() && (self.is_changed && self.not_before <= now.instant || self.due <= now.instant) {
+        let is_changed = self.is_changed || self.is_out_of_time(unix);
+        if self.pending.is_none() && (is_changed && self.not_before <= now.instant || self.due <= now.instant) {
             wishes.extend(self.renew(now).map(Wish::Persist));
         }
-        if let Some(advert) = &self.current {
+        if let Some(advert) = self.current.as_ref().filter(|advert| advert.object().expires() >= unix) {
             let sequence = advert.object().sequence;
             for (server, registration) in &mut self.servers {
                 let is_due = registration.again.is_some_and(|at| at <= now.instant);
@@ -306,9 +325,8 @@ impl Publisher {
             tags: self.profile.tags.clone(),
             consent: self.profile.consent.clone(),
         };
-        let half = Duration::from_secs(30 * u64::from(self.config.lifetime));
         self.not_before = now.instant + LEAST;
-        self.due = now.instant + half;
+        self.due = now.instant + self.half();
         self.is_changed = false;
         let signed = Signed::sign(&advert, &self.config.identity).ok()?;
         self.sequence = advert.sequence;

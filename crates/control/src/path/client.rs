@@ -1,9 +1,11 @@
-//! The client of path servers: it asks, believes signatures alone, remembers, and asks again ahead of expiry.
+//! The client of path servers: it searches what it holds, asks for what it does not, believes signatures alone, remembers, and asks
+//! again ahead of expiry.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
+use wayleave_crypto::hash::hash;
 use wayleave_packet::Path;
 
 use super::{PathFault, build};
@@ -12,7 +14,7 @@ use crate::frames::{Body, Frame, Host};
 use crate::labels::Labels;
 use crate::realm::{RealmKey, Server};
 use crate::store::{Record, Store};
-use crate::topology::{MAX_PATHS, PartialPath};
+use crate::topology::{Current, MAX_PATHS, MAX_STEPS, PartialPath};
 
 /// Hosts whose paths are remembered.
 pub const MAX_HOSTS: usize = 4096;
@@ -57,6 +59,8 @@ pub enum PathClientInput {
     Labels(Labels),
     /// Records that a subscription brought, unverified.
     Records(Vec<Record>),
+    /// Whether a path server that is followed has sent all that it knows, and is connected: then paths are searched here.
+    Following(bool),
 }
 
 /// What a client asks of its driver, and reports.
@@ -75,6 +79,11 @@ pub enum PathClientOutput {
     Failed {
         host: Host,
         reasons: Vec<(IdentityKey, PathFailure)>,
+    },
+    /// Two records with one number, both signed as they must be: the one that is known, and another.
+    Conflict {
+        known: Box<Record>,
+        other: Box<Record>,
     },
     /// Store these.
     Persist(Vec<Record>),
@@ -138,6 +147,10 @@ pub struct PathClient {
     database: Database,
     labels: Labels,
     partials: Vec<PartialPath>,
+    is_following: bool,
+    current: Current,
+    /// By a record's key the digest of the one that was told of as a conflict: once is enough.
+    conflicts: BTreeMap<Vec<u8>, [u8; 32]>,
     hosts: BTreeMap<Host, Entry>,
     /// Servers that failed, by their numbers, until when they are asked last.
     suspects: BTreeMap<usize, Instant>,
@@ -165,6 +178,9 @@ impl PathClient {
             database,
             labels: Labels::default(),
             partials: Vec::new(),
+            is_following: false,
+            current: Current::default(),
+            conflicts: BTreeMap::new(),
             hosts: BTreeMap::new(),
             suspects: BTreeMap::new(),
             graph: (database_graph, Instant(0)),
@@ -193,7 +209,26 @@ impl PathClient {
         path.nodes().skip(1).map(|(identity, _, _)| server(identity)).collect()
     }
 
+    /// The paths to a host by what is held here: no server chooses which of them there are.
+    fn search(&mut self, host: &Host, now: Now) -> Vec<Path> {
+        let unix = now.unix.secs();
+        let Some(target) = self.target(host, unix).filter(|_| self.is_following) else { return Vec::new() };
+        let topology = self.current.topology(&self.database, &self.own, now);
+        if !topology.has(&self.own) {
+            return Vec::new();
+        }
+        let checked = |partial: &PartialPath| Some((partial.clone(), topology.check_partial(partial, &self.own).ok()?));
+        let partials: Vec<_> = self.partials.iter().filter_map(checked).collect();
+        let found = topology.search(&self.own, &partials, &[target], MAX_STEPS);
+        let built = |nodes: &Vec<IdentityKey>| build(&self.database, &self.labels, &self.partials, nodes, unix).ok();
+        found.paths.iter().filter_map(built).collect()
+    }
+
     fn find(&mut self, host: Host, now: Now) {
+        let paths = self.search(&host, now);
+        if !paths.is_empty() {
+            return self.outputs.push_back(PathClientOutput::Paths { host, paths });
+        }
         self.make_room(&host);
         let entry = self.hosts.entry(host.clone()).or_default();
         entry.is_used = true;
@@ -348,12 +383,26 @@ impl PathClient {
     /// Whether nodes lead from here to the host, by what its membership says.
     fn leads_to(&self, nodes: &[IdentityKey], host: &Host, unix: u64) -> bool {
         let (Some(first), Some(last)) = (nodes.first(), nodes.last()) else { return false };
-        let target = match host {
+        *first == self.own && Some(*last) == self.target(host, unix)
+    }
+
+    fn target(&self, host: &Host, unix: u64) -> Option<IdentityKey> {
+        match host {
             Host::Name(name) => self.database.named(name, unix),
             Host::Identity(identity) => Some(*identity),
             Host::Address(address) => self.database.owner(*address, unix),
-        };
-        *first == self.own && Some(*last) == target
+        }
+    }
+
+    /// Tells of a record that contradicts one that is known, if its signer made both; says whether it did.
+    fn conflict(&mut self, other: &Record) -> bool {
+        let Some(known) = self.database.counterpart(other) else { return false };
+        let digest = hash("wayleave/control/conflict/v1", &[&other.encode()]);
+        if self.conflicts.insert(known.key(), digest) != Some(digest) {
+            let (known, other) = (Box::new(known), Box::new(other.clone()));
+            self.outputs.push_back(PathClientOutput::Conflict { known, other });
+        }
+        true
     }
 
     fn records(&mut self, from: Option<IdentityKey>, records: Vec<Record>, now: Now) {
@@ -362,6 +411,7 @@ impl PathClient {
             match self.database.apply(record.clone(), now.unix.secs()) {
                 Ok(Change::New) => kept.push(record),
                 Ok(Change::Same) | Err(Refusal::Older(_)) => {}
+                Err(Refusal::Conflict) if self.conflict(&record) => {}
                 Err(refusal) => {
                     let failure = PathFailure::Record(refusal);
                     let event = from.map(|server| PathClientOutput::Disbelieved { server, failure });
@@ -408,6 +458,7 @@ impl Machine for PathClient {
             PathClientInput::Partials(partials) => self.partials = partials,
             PathClientInput::Labels(labels) => self.labels = labels,
             PathClientInput::Records(records) => self.records(None, records, now),
+            PathClientInput::Following(is_following) => self.is_following = is_following,
         }
     }
 

@@ -9,25 +9,27 @@ use wayleave_crypto::signed::Signed;
 use super::build;
 use crate::advert::Advert;
 use crate::budget::Budget;
+use crate::clients::Clients;
 use crate::database::{Change, Database, Refusal};
 use crate::frames::{Body, Frame, Host, MAX_ANSWER, MAX_RECORDS};
 use crate::labels::Labels;
 use crate::realm::{Membership, RealmKey, Roles};
 use crate::store::{Record, Store};
-use crate::topology::{MAX_PATHS, MAX_STEPS, PartialPath, Topology};
+use crate::topology::{Current, MAX_PATHS, MAX_STEPS, PartialPath};
 
 /// Links at a time.
 pub const MAX_LINKS: usize = 65_536;
-/// Records that wait to be durable.
-const MAX_PENDING: usize = 1024;
-/// What one link may ask for in a second, unless the configuration says otherwise, and how many seconds' worth at once. Each takes
+/// What one identity has handed in and is not durable yet: with a bound for all together one could use up the others' room.
+const MAX_PENDING: u32 = 2;
+/// What one identity may ask for in a second, unless the configuration says otherwise, and how many seconds' worth at once. Each takes
 /// a search or some signatures.
 pub const REQUESTS: u32 = 20;
 const AT_ONCE: u32 = 5;
-/// Adverts of one link in a second, and at once: each is stored, and sent to all subscribers.
+/// Adverts of one identity in a second, and at once: each is stored, and sent to all subscribers.
 const REGISTRATIONS: (u32, u32) = (2, 10);
-/// The graph is made again at most this often, however many adverts come: that takes a while where there are many nodes.
-const REBUILD: Duration = Duration::from_millis(200);
+/// The budgets of an identity.
+const ASKS: usize = 0;
+const REGISTERS: usize = 1;
 /// Subscribers learn of changes this often.
 const NOTIFY: Duration = Duration::from_millis(200);
 
@@ -40,7 +42,7 @@ pub struct PathServerConfig {
     /// Other path servers: whatever they have of others is taken, and they are asked when the store was lost.
     pub peers: Vec<IdentityKey>,
     pub store: Store,
-    /// What one link may ask for in a second: [`REQUESTS`], or another number.
+    /// What one identity may ask for in a second: [`REQUESTS`], or another number.
     pub requests: u32,
     /// Tells this life of the server from others; random.
     pub instance: u64,
@@ -73,6 +75,10 @@ pub enum PathServerOutput {
     Send {
         link: u64,
         octets: Vec<u8>,
+    },
+    /// Close this link: its identity has newer ones.
+    Close {
+        link: u64,
     },
     /// Store these, all or none, and answer with [`PathServerInput::Persisted`].
     Persist {
@@ -108,13 +114,13 @@ pub struct Statistics {
 
 struct Link {
     peer: IdentityKey,
-    budget: Budget,
-    registrations: Budget,
     /// The version up to which the other end has the records, if it subscribed.
     sent: Option<u64>,
 }
 
 struct Pending {
+    /// Who handed it in, unless it came from another server.
+    by: Option<IdentityKey>,
     link: Option<(u64, u32)>,
     records: Vec<Record>,
 }
@@ -124,10 +130,11 @@ pub struct PathServer {
     config: PathServerConfig,
     database: Database,
     labels: Labels,
-    topology: Option<Topology>,
-    built_at: Instant,
+    current: Current,
     links: BTreeMap<u64, Link>,
+    clients: Clients<2>,
     pending: BTreeMap<u64, Pending>,
+    pending_of: BTreeMap<IdentityKey, u32>,
     next: u64,
     /// The store was lost, and no peer has sent everything yet.
     is_recovering: bool,
@@ -149,14 +156,16 @@ impl PathServer {
             is_recovering = true;
             outputs.push_back(PathServerOutput::Event(PathServerEvent::StoreDamaged));
         }
+        let asks = Budget::new(config.requests, config.requests.saturating_mul(AT_ONCE));
         Self {
             config,
             database,
             labels: Labels::default(),
-            topology: None,
-            built_at: Instant(0),
+            current: Current::default(),
             links: BTreeMap::new(),
+            clients: Clients::new([asks, Budget::new(REGISTRATIONS.0, REGISTRATIONS.1)]),
             pending: BTreeMap::new(),
+            pending_of: BTreeMap::new(),
             next: 0,
             is_recovering,
             notify_at: None,
@@ -206,8 +215,7 @@ impl PathServer {
     }
 
     fn frame(&mut self, link: u64, octets: &[u8], now: Now) {
-        let Some(state) = self.links.get_mut(&link) else { return };
-        let peer = state.peer;
+        let Some(peer) = self.links.get(&link).map(|state| state.peer) else { return };
         let is_server = self.config.peers.contains(&peer);
         let frame = match Frame::decode(octets) {
             Ok(frame) => frame,
@@ -215,12 +223,12 @@ impl PathServer {
         };
         let request = frame.request;
         // What another server sends is the answer to our own subscription.
-        if !is_server && !state.budget.take(now.instant) {
+        if !is_server && !self.clients.take(&peer, ASKS, now.instant) {
             return self.refuse(link, request, peer, Refusal::TooOften);
         }
         let done = match frame.body {
             Body::Register { membership, advert } => self.register(link, request, peer, membership, advert, now),
-            Body::SubmitRevocations(list) => self.submit_revocations(link, request, list, now),
+            Body::SubmitRevocations(list) => self.submit_revocations(link, request, peer, list, now),
             Body::Subscribe { instance, since } => self.subscribe(link, peer, instance, since, now),
             Body::Records { complete, records, .. } if is_server => {
                 self.records(peer, complete, records, now);
@@ -256,12 +264,10 @@ impl PathServer {
         if self.is_recovering {
             return Err(Refusal::Recovering);
         }
-        if self.pending.len() >= MAX_PENDING {
-            return Err(Refusal::Busy);
-        }
-        if self.links.get_mut(&link).is_some_and(|state| !state.registrations.take(now.instant)) {
+        if !self.clients.take(&peer, REGISTERS, now.instant) {
             return Err(Refusal::TooOften);
         }
+        self.check_pending(&peer)?;
         self.statistics.registrations += 1;
         let now = now.unix.secs();
         // The membership is taken in at once: the advert is checked against it. What is not durable yet is not answered.
@@ -277,38 +283,53 @@ impl PathServer {
             self.send(link, request, Body::Registered { number: advert.object().sequence });
         } else if !records.is_empty() {
             // A refused advert's membership holds all the same.
-            self.persist(checked.is_ok().then_some((link, request)), records);
+            self.persist(Some(peer), checked.is_ok().then_some((link, request)), records);
         }
         checked.map(|_| ())
+    }
+
+    fn check_pending(&self, of: &IdentityKey) -> Result<(), Refusal> {
+        let count = self.pending_of.get(of).copied().unwrap_or(0);
+        if count < MAX_PENDING { Ok(()) } else { Err(Refusal::Busy) }
     }
 
     fn submit_revocations(
         &mut self,
         link: u64,
         request: u32,
+        peer: IdentityKey,
         list: Signed<crate::realm::RevocationList>,
         now: Now,
     ) -> Result<(), Refusal> {
-        if self.pending.len() >= MAX_PENDING {
-            return Err(Refusal::Busy);
-        }
+        self.check_pending(&peer)?;
         if self.database.check_revocations(&list, now.unix.secs())? == Change::New {
-            self.persist(Some((link, request)), vec![Record::Revocations(list)]);
+            self.persist(Some(peer), Some((link, request)), vec![Record::Revocations(list)]);
         } else {
             self.send(link, request, Body::Registered { number: list.object().number });
         }
         Ok(())
     }
 
-    fn persist(&mut self, link: Option<(u64, u32)>, records: Vec<Record>) {
+    fn persist(&mut self, by: Option<IdentityKey>, link: Option<(u64, u32)>, records: Vec<Record>) {
         let id = self.next;
         self.next += 1;
-        self.pending.insert(id, Pending { link, records: records.clone() });
+        if let Some(by) = by {
+            *self.pending_of.entry(by).or_default() += 1;
+        }
+        self.pending.insert(id, Pending { by, link, records: records.clone() });
         self.outputs.push_back(PathServerOutput::Persist { id, records });
     }
 
     fn persisted(&mut self, id: u64, now: Now) {
-        let Some(Pending { link, records }) = self.pending.remove(&id) else { return };
+        let Some(Pending { by, link, records }) = self.pending.remove(&id) else { return };
+        if let Some(by) = by
+            && let std::collections::btree_map::Entry::Occupied(mut count) = self.pending_of.entry(by)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         let mut outcome = Ok(0);
         let mut registered = None;
         for record in records {
@@ -420,7 +441,7 @@ impl PathServer {
             }
         }
         if !kept.is_empty() {
-            self.persist(None, kept);
+            self.persist(None, None, kept);
             self.notify_at.get_or_insert(now.instant + NOTIFY);
         }
         if complete && self.is_recovering {
@@ -465,17 +486,7 @@ impl PathServer {
         self.statistics.queries += 1;
         let unix = now.unix.secs();
         self.database.membership(&peer, unix)?;
-        // Between two makings the graph may be a little old; paths are built from the database, which is not.
-        let is_young = now.instant.since(self.built_at) < REBUILD;
-        let is_usable = |topology: &Topology| {
-            topology.is_current(&self.database, unix)
-                || is_young && topology.has(&peer) == self.database.advert(&peer, unix).is_some()
-        };
-        if !self.topology.as_ref().is_some_and(is_usable) {
-            self.topology = Some(Topology::new(&self.database, unix));
-            self.built_at = now.instant;
-        }
-        let Some(topology) = &self.topology else { return Err(Refusal::Busy) };
+        let topology = self.current.topology(&self.database, &peer, now);
         if !topology.has(&peer) {
             return Err(Refusal::NoAdvert);
         }
@@ -518,15 +529,19 @@ impl Machine for PathServer {
                 if self.links.len() >= MAX_LINKS {
                     return self.refuse(link, 0, peer, Refusal::Busy);
                 }
-                let budget = Budget::new(self.config.requests, self.config.requests.saturating_mul(AT_ONCE));
-                let registrations = Budget::new(REGISTRATIONS.0, REGISTRATIONS.1);
-                self.links.insert(link, Link { peer, budget, registrations, sent: None });
+                self.links.insert(link, Link { peer, sent: None });
+                if let Some(oldest) = self.clients.connected(link, peer, now.instant) {
+                    self.links.remove(&oldest);
+                    self.outputs.push_back(PathServerOutput::Close { link: oldest });
+                }
                 if self.config.peers.contains(&peer) {
                     self.send(link, 0, Body::Subscribe { instance: 0, since: 0 });
                 }
             }
             PathServerInput::Disconnected { link } => {
-                self.links.remove(&link);
+                if let Some(state) = self.links.remove(&link) {
+                    self.clients.disconnected(link, &state.peer);
+                }
             }
             PathServerInput::Frame { link, octets } => self.frame(link, &octets, now),
             PathServerInput::Persisted(id) => self.persisted(id, now),

@@ -1,6 +1,6 @@
 //! The operator's side of a realm: it invites, admits, renews and revokes. It has the realm's key.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use wayleave_core::wire::Malformed;
@@ -14,6 +14,8 @@ use crate::store::{Record, Store};
 
 /// Admissions, renewals and revocations that wait to be durable.
 const MAX_PENDING: usize = 256;
+/// A removed node stays on the list for so many seconds after its membership ended: others' clocks may be behind.
+const LISTED_AFTER_END: u64 = 86_400;
 
 /// What the operator says of a node that is to join.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,6 +121,8 @@ pub struct Registrar {
     /// One-time keys that were used, and by whom; `None` if withdrawn.
     used: BTreeMap<[u8; 32], Option<IdentityKey>>,
     revocations: Option<Signed<RevocationList>>,
+    /// Everybody who was on a list, also if the current one has no need of them.
+    removed: BTreeSet<IdentityKey>,
     /// Invitations made before this second may have been used already.
     lost_before: Option<u64>,
     /// Whether members that ask get later memberships.
@@ -142,6 +146,7 @@ impl Registrar {
             prefixes: InnerPrefixes::default(),
             used: BTreeMap::new(),
             revocations: None,
+            removed: BTreeSet::new(),
             lost_before,
             renews: true,
             pending: BTreeMap::new(),
@@ -158,7 +163,10 @@ impl Registrar {
     pub fn restore(&mut self, record: Record) {
         match record {
             Record::Membership(membership) => self.insert(membership),
-            Record::Revocations(list) => self.revocations = Some(list),
+            Record::Revocations(list) => {
+                self.removed.extend(&list.object().revoked);
+                self.revocations = Some(list);
+            }
             Record::Used { key, by } => {
                 self.used.insert(key, by);
             }
@@ -228,8 +236,10 @@ impl Registrar {
         grants.prefixes.iter().find_map(|prefix| Some((*prefix, taken(prefix)?)))
     }
 
-    fn is_revoked(&self, identity: &IdentityKey) -> bool {
-        self.revocations.as_ref().is_some_and(|list| list.object().has(identity))
+    /// Whether a node was removed, also if its membership has ended since and the list no longer has it.
+    #[must_use]
+    pub fn is_revoked(&self, identity: &IdentityKey) -> bool {
+        self.removed.contains(identity)
     }
 
     fn is_live(&self, identity: &IdentityKey, now: UnixTime) -> bool {
@@ -339,15 +349,25 @@ impl Registrar {
     }
 
     fn revoke(&mut self, identity: IdentityKey, now: UnixTime) -> Result<(), &'static str> {
+        if self.is_revoked(&identity) {
+            return Err("the node is revoked already");
+        }
         let before = self.revocations.as_ref().map(Signed::object);
-        let mut revoked = before.map_or_else(Vec::new, |list| list.revoked.clone());
-        let Err(at) = revoked.binary_search(&identity) else { return Err("the node is revoked already") };
-        revoked.insert(at, identity);
+        // Nobody takes one in whose membership has ended. Of one that is not known here it may last.
+        let is_over = |identity: &IdentityKey| {
+            let member = self.members.get(identity).map(Signed::object);
+            member.is_some_and(|member| member.not_after.saturating_add(LISTED_AFTER_END) < now.secs())
+        };
+        // The one that is removed now is on this list in any case: from the stored lists it is known who was ever removed.
+        let mut revoked: Vec<IdentityKey> = self.removed.iter().copied().filter(|other| !is_over(other)).collect();
+        revoked.push(identity);
+        revoked.sort_unstable();
         // At least the time, so that a list made after the file was lost is not older than the one that servers hold.
         let number = before.map_or(0, |list| list.number + 1).max(now.secs());
         let list = RevocationList { realm: self.realm, number, issued: now.secs(), revoked };
         let list = Signed::sign(&list, &self.key).map_err(|_| "the list of revoked nodes is full")?;
         // In force before it is stored, so that the node gets no later membership meanwhile.
+        self.removed.insert(identity);
         self.revocations = Some(list.clone());
         self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list));
         Ok(())
@@ -357,6 +377,10 @@ impl Registrar {
         let before = self.members.get(identity).ok_or("no such member")?.object();
         if self.is_revoked(identity) {
             return Err("the node is revoked");
+        }
+        let (grants, own) = (&before.grants, Some(*identity));
+        if self.taken_name(grants, own, now).is_some() || self.taken_prefix(grants, own, now).is_some() {
+            return Err("another member has one of the node's names or prefixes");
         }
         let membership = later(before, lasts, now);
         let membership = Signed::sign(&membership, &self.key).map_err(|_| "a membership cannot last that long")?;
@@ -370,8 +394,8 @@ impl Registrar {
         self.persist(records, Pending::Renewal { membership, requester });
     }
 
-    /// The membership for a node that asks for a later one than `number`: what it was granted before, for as long as before.
-    /// Nothing is signed anew before half of the last one is over, however often it asks.
+    /// The membership for a node that asks for a later one than `number`, before its last one has ended: what it was granted before,
+    /// for as long as before. Nothing is signed anew before half of the last one is over, however often it asks.
     fn renewal(
         &mut self,
         requester: (u64, u32),
@@ -392,18 +416,17 @@ impl Registrar {
         if self.pending.values().any(is_of_peer) {
             return Err(JoinError::Busy);
         }
+        // What has ended does not renew itself: the operator orders it, or invites anew.
+        if now.secs() > before.not_after {
+            return Err(JoinError::Expired);
+        }
         if before.number > number || now.secs() < before.renewable_at() {
             return Ok(Some(signed.clone()));
         }
         if !self.renews {
             return Err(JoinError::ByHand);
         }
-        let (lasts, own) = (before.not_after - before.not_before, Some(*peer));
-        // Others may have got its names once it had ended.
-        if self.taken_name(&before.grants, own, now).is_some() || self.taken_prefix(&before.grants, own, now).is_some()
-        {
-            return Err(JoinError::Taken);
-        }
+        let lasts = before.not_after - before.not_before;
         let membership = Signed::sign(&later(before, lasts, now), &self.key).map_err(JoinError::Malformed)?;
         self.give(membership, Some(requester));
         Ok(None)

@@ -96,7 +96,7 @@ fn ask(server: &mut ConsentServer, link: u64, body: Body, now: Now) -> (Result<S
                 });
             }
             ConsentServerOutput::Audit(entry) => audit = Some(entry),
-            ConsentServerOutput::Persist(_) | ConsentServerOutput::Event(_) => {}
+            ConsentServerOutput::Close { .. } | ConsentServerOutput::Persist(_) | ConsentServerOutput::Event(_) => {}
         }
     }
     (answer.expect("answered"), audit.expect("logged"))

@@ -277,8 +277,18 @@ fn a_node_gets_its_next_membership_once_half_of_its_time_is_over_and_as_often_as
     // Its answer was lost, say.
     assert_eq!(renew(&mut registrar, 7, 1, 43_301), Ok(second.clone()));
     assert_eq!(renew(&mut registrar, 7, 2, 43_301), Ok(second));
-    // Long after its end: nobody else has its name.
-    assert_eq!(renew(&mut registrar, 7, 2, 1_000_000).expect("renewed").object().number, 3);
+    // Until its last second, and not after it, though nobody else has its name.
+    let last = 43_300 + 86_400;
+    assert_eq!(renew(&mut registrar, 7, 2, last).expect("renewed").object().number, 3);
+    let last = last + 86_400;
+    assert_eq!(renew(&mut registrar, 7, 3, last + 1), Err(JoinError::Expired));
+    assert_eq!(renew(&mut registrar, 7, 2, last + 1), Err(JoinError::Expired));
+    // The operator may order it.
+    registrar.handle(RegistrarInput::Renew(identity(7), 100), at(last + 2));
+    let (persist, _) = split(drain(&mut registrar));
+    registrar.handle(RegistrarInput::Persisted(persist.expect("stored").0), at(last + 2));
+    drain(&mut registrar);
+    assert_eq!(renew(&mut registrar, 7, 3, last + 3).expect("the ordered one").object().number, 4);
 }
 
 #[test]
@@ -304,8 +314,48 @@ fn who_was_removed_is_no_member_or_has_lost_its_name_gets_no_later_membership_an
     let (persist, _) = split(drain(&mut registrar));
     registrar.handle(RegistrarInput::Persisted(persist.expect("admitted").0), at(50_001));
     drain(&mut registrar);
-    assert_eq!(renew(&mut registrar, 7, 2, 50_002), Err(JoinError::Taken));
+    assert_eq!(renew(&mut registrar, 7, 2, 50_002), Err(JoinError::Expired));
+    registrar.handle(RegistrarInput::Renew(identity(7), 100), at(50_002));
+    let taken = RegistrarEvent::Failed("another member has one of the node's names or prefixes");
+    assert_eq!(drain(&mut registrar), [RegistrarOutput::Event(taken)]);
     registrar.handle(RegistrarInput::Revoke(identity(9)), at(50_003));
     drain(&mut registrar);
     assert_eq!(renew(&mut registrar, 9, 1, 150_000), Err(JoinError::Revoked));
+}
+
+/// A day after its membership ended a removed node needs no entry of the list any more: it is no member, and never is one again.
+#[test]
+fn the_list_of_removed_nodes_has_those_whose_memberships_last_and_none_of_the_others_returns() {
+    let mut registrar = registrar();
+    let mut stored = Vec::new();
+    for node in 7..10 {
+        let token = registrar.invite(invitee(node), seed(9, node), at(0).unix).expect("in order");
+        stored.extend(join(&mut registrar, &token, node).0);
+    }
+    let mut revoke = |registrar: &mut Registrar, node: u32, secs| {
+        registrar.handle(RegistrarInput::Revoke(identity(node)), at(secs));
+        let (persist, _) = split(drain(registrar));
+        let (id, records) = persist.expect("stored");
+        registrar.handle(RegistrarInput::Persisted(id), at(secs));
+        drain(registrar);
+        stored.extend(records);
+        registrar.revocations().expect("a list").object().clone()
+    };
+    revoke(&mut registrar, 7, 2);
+    // Of a node that never was a member nobody knows when it would end.
+    revoke(&mut registrar, 50, 3);
+    let list = revoke(&mut registrar, 8, 86_401 + 86_399);
+    assert_eq!([7, 8, 9, 50].map(|node| list.has(&identity(node))), [true, true, false, true]);
+    let next = revoke(&mut registrar, 9, 86_401 + 86_401);
+    assert_eq!([7, 8, 9, 50].map(|node| next.has(&identity(node))), [false, false, true, true]);
+    assert!(next.number > list.number);
+    let kept = Registrar::new(realm_key(0), Store::Kept(stored), at(200_000).unix);
+    for mut registrar in [registrar, kept] {
+        for node in [7, 9] {
+            registrar.handle(RegistrarInput::Renew(identity(node), 100), at(200_000));
+            let failed = RegistrarEvent::Failed("the node is revoked");
+            assert_eq!(drain(&mut registrar), [RegistrarOutput::Event(failed)]);
+            assert_eq!(renew(&mut registrar, node, 1, 200_000), Err(JoinError::Revoked));
+        }
+    }
 }

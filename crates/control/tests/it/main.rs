@@ -10,6 +10,7 @@ mod consent_client;
 mod database;
 mod folding;
 mod frames;
+mod insider;
 mod invitations;
 mod join;
 mod leases;

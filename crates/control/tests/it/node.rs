@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use wayleave_control::advert::{Link, Relationship, TagOffer, TagUse};
+use wayleave_control::advert::{Advert, Link, Relationship, TagOffer, TagUse};
 use wayleave_control::consent::{
     ConsentServer, ConsentServerConfig, ConsentServerInput, ConsentServerOutput, HopFault, Policy, PolicyFile, Rule,
     TagKeys,
@@ -182,7 +182,7 @@ impl World {
                 match output {
                     PathServerOutput::Send { link, octets } => to_nodes.push((link, identity(PATHS), octets)),
                     PathServerOutput::Persist { id, .. } => paths.handle(PathServerInput::Persisted(id), self.now),
-                    PathServerOutput::Event(_) => {}
+                    PathServerOutput::Close { .. } | PathServerOutput::Event(_) => {}
                 }
             }
         }
@@ -321,6 +321,56 @@ fn an_advert_is_durable_before_anybody_has_it_and_is_renewed_at_half_of_its_time
     assert!(world.nodes[&2].status().sequence > sequence, "adverts last 120 seconds");
 }
 
+/// The wall clock is `secs` after the beginning, and the monotonic one is not: a clock was set, or the machine slept.
+fn jumped(secs: u64) -> Now {
+    Now { unix: at(secs).unix, ..at(1) }
+}
+
+#[test]
+fn an_advert_that_has_expired_by_the_wall_clock_is_replaced_at_once_and_not_sent_again() {
+    let mut node = Node::new(config(1, vec![server(PATHS)], Store::New));
+    let adverts = |node: &mut Node, now: Now| {
+        let (mut sent, mut waits) = (Vec::new(), true);
+        while waits {
+            waits = false;
+            for output in drain(node) {
+                match output {
+                    NodeOutput::Persist { id, .. } => {
+                        node.handle(NodeInput::Persisted(id), now);
+                        waits = true;
+                    }
+                    NodeOutput::Send { octets, .. } => match Frame::decode(&octets).expect("its own").body {
+                        Body::Register { advert, .. } => sent.push(advert.object().issued - NOW),
+                        _ => {}
+                    },
+                    _ => {}
+                }
+            }
+        }
+        sent
+    };
+    node.handle(NodeInput::Connected(identity(PATHS)), at(0));
+    assert_eq!(adverts(&mut node, at(0)), [0]);
+    // Two minutes are over in which the monotonic clock stood still. The link is down, and comes back.
+    node.handle(NodeInput::Disconnected(identity(PATHS)), jumped(600));
+    node.handle(NodeInput::Connected(identity(PATHS)), jumped(600));
+    assert_eq!(adverts(&mut node, jumped(600)), [600]);
+    // The clock is set back: what was issued in the future is replaced too.
+    let later = Now { instant: at(3).instant, ..jumped(300) };
+    node.handle_timeout(later);
+    assert_eq!(adverts(&mut node, later), [300]);
+    // A server whose clock is ahead calls it expired: it is made anew, but not as often as it is refused.
+    let mut made = 0;
+    for second in 0..300 {
+        let now = at(400 + second);
+        let refused = Frame { request: u32::MAX, body: Body::Refused(Refusal::Expired) }.encode();
+        node.handle(NodeInput::Frame { from: identity(PATHS), octets: refused }, now);
+        let fresh: std::collections::BTreeSet<u64> = adverts(&mut node, now).into_iter().collect();
+        made += fresh.iter().filter(|issued| **issued == 400 + second).count();
+    }
+    assert!((9..=11).contains(&made), "{made}");
+}
+
 #[test]
 fn a_node_that_lost_its_store_goes_on_above_what_servers_know() {
     let mut world = row();
@@ -388,11 +438,14 @@ fn servers_that_are_silent_or_gone_are_named_and_the_next_one_is_asked() {
     world.nodes.insert(1, node);
     world.connect(1);
     world.pass(3);
-    // Server 901 never answers: it is asked last from then on.
-    let paths = world.found(1, n3()).expect("from the second server");
+    let paths = world.found(1, n3()).expect("what the second server sent");
     assert_eq!(paths.len(), 1);
+    // Server 901 never answers: it is asked last from then on.
+    let reasons = world.found(1, Host::Name(name("n9"))).expect_err("nobody knows it");
+    let unknown = PathFailure::Refused(Refusal::NoSuchHost);
+    assert_eq!(reasons, [(identity(901), PathFailure::Silent), (identity(PATHS), unknown)]);
     world.paths = None;
-    let reasons = world.found(1, Host::Name(name("n2"))).expect_err("both fail");
+    let reasons = world.found(1, Host::Name(name("n8"))).expect_err("both fail");
     assert_eq!(reasons, [(identity(PATHS), PathFailure::Unreachable), (identity(901), PathFailure::Silent)]);
     world.consent = None;
     world.give(1, NodeInput::Obtain { id: 9, path: paths[0].clone(), seconds: 30 });
@@ -458,4 +511,98 @@ fn a_later_membership_is_published_and_used_for_requests_and_an_older_or_another
     assert_eq!((known(&world), world.nodes[&1].membership().object().number), (later.number, later.number));
     world.give(1, NodeInput::Obtain { id: 5, path, seconds: 30 });
     assert!(world.ready(1).is_some(), "consents are asked for with the later one");
+}
+
+/// A node of the small topology whose path servers are 900 and 901, of which the first has told it all that it knows.
+fn follower(records: Vec<Record>) -> Node {
+    let mut node = Node::new(config(0, vec![server(PATHS), server(PATHS + 1)], Store::New));
+    for number in [PATHS, PATHS + 1] {
+        node.handle(NodeInput::Connected(identity(number)), at(0));
+    }
+    node.handle_timeout(at(2));
+    told(&mut node, PATHS, records, at(2));
+    node
+}
+
+/// A path server sends all that it knows, by a subscription.
+fn told(node: &mut Node, by: u32, records: Vec<Record>, now: Now) -> Vec<NodeOutput> {
+    let body = Body::Records { instance: 1, version: 1, complete: true, records };
+    drain(node);
+    node.handle(NodeInput::Frame { from: identity(by), octets: Frame { request: 0, body }.encode() }, now);
+    drain(node)
+}
+
+fn asks(outputs: &[NodeOutput]) -> usize {
+    let is_question = |output: &&NodeOutput| {
+        let NodeOutput::Send { octets, .. } = output else { return false };
+        matches!(Frame::decode(octets).map(|frame| frame.body), Ok(Body::FindHost { .. }))
+    };
+    outputs.iter().filter(is_question).count()
+}
+
+#[test]
+fn who_follows_a_path_server_finds_paths_by_itself_and_asks_for_what_it_does_not_hold() {
+    let mut node = follower(records(6, &small()));
+    node.handle(NodeInput::Find(Host::Name(name("n4"))), at(3));
+    let outputs = drain(&mut node);
+    let found = outputs.iter().find_map(|output| match output {
+        NodeOutput::Paths { paths, .. } => Some(paths.len()),
+        _ => None,
+    });
+    assert_eq!((asks(&outputs), found), (0, Some(3)));
+    node.handle(NodeInput::Find(Host::Name(name("n9"))), at(3));
+    assert_eq!(asks(&drain(&mut node)), 1, "a member that is not known here");
+    // Nobody that is followed is connected: others may know more by now.
+    for number in [PATHS, PATHS + 1] {
+        node.handle(NodeInput::Disconnected(identity(number)), at(4));
+    }
+    node.handle(NodeInput::Connected(identity(PATHS + 1)), at(4));
+    drain(&mut node);
+    node.handle(NodeInput::Find(Host::Name(name("n5"))), at(4));
+    assert_eq!(asks(&drain(&mut node)), 1);
+}
+
+/// The first server leaves out what is not over its accomplice; what the second one knows is enough.
+#[test]
+fn a_path_server_that_leaves_nodes_out_does_not_choose_the_path() {
+    let all = records(6, &small());
+    let is_of = |record: &Record, node: u32| match record {
+        Record::Membership(member) => member.object().identity == identity(node),
+        Record::Advert(advert) => advert.object().identity == identity(node),
+        _ => false,
+    };
+    let filtered = all.iter().filter(|record| !is_of(record, 2) && !is_of(record, 1)).cloned().collect();
+    let mut node = follower(filtered);
+    told(&mut node, PATHS + 1, all, at(2));
+    node.handle(NodeInput::Find(Host::Name(name("n4"))), at(3));
+    let paths = drain(&mut node).into_iter().find_map(|output| match output {
+        NodeOutput::Paths { paths, .. } => Some(paths),
+        _ => None,
+    });
+    assert_eq!(paths.expect("at once").len(), 3);
+}
+
+#[test]
+fn two_adverts_of_one_node_and_number_are_an_alarm_with_both_once() {
+    let mut node = follower(records(6, &small()));
+    let first = adverts(6, &small()).remove(3);
+    let second = Advert { mtu: first.mtu + 1, ..first.clone() };
+    let forged = Signed::sign(&second, &identity_key(2)).expect("in order");
+    let events = |outputs: Vec<NodeOutput>| -> Vec<NodeEvent> {
+        let events = outputs.into_iter().filter_map(|output| match output {
+            NodeOutput::Event(event) => Some(event),
+            _ => None,
+        });
+        events.collect()
+    };
+    // What the node did not sign says nothing against it.
+    let outputs = told(&mut node, PATHS + 1, vec![Record::Advert(forged)], at(3));
+    assert_eq!(events(outputs), []);
+    let other = Record::Advert(signed_advert(&second, 3));
+    for round in 0..3 {
+        let outputs = told(&mut node, PATHS + 1, vec![other.clone()], at(4 + round));
+        let known = Record::Advert(signed_advert(&first, 3));
+        let alarm = NodeEvent::Conflict { known: Box::new(known), other: Box::new(other.clone()) };
+        assert_eq!(events(outputs), if round == 0 { vec![alarm] } else { Vec::new() });
+    }
 }

@@ -45,7 +45,7 @@ fn outcome(client: &mut PathClient) -> Outcome {
             PathClientOutput::Paths { paths, .. } => all.paths = Some(paths),
             PathClientOutput::Failed { reasons, .. } => all.failed = Some(reasons),
             PathClientOutput::Disbelieved { failure, .. } => all.disbelieved.push(failure),
-            PathClientOutput::Persist(_) => {}
+            PathClientOutput::Conflict { .. } | PathClientOutput::Persist(_) => {}
         }
     }
     all

@@ -51,7 +51,7 @@ fn answers(server: &mut PathServer, now: Now) -> (Vec<(u64, Frame)>, Vec<Record>
                 stored.extend(records);
                 server.handle(PathServerInput::Persisted(id), now);
             }
-            PathServerOutput::Event(_) => {}
+            PathServerOutput::Close { .. } | PathServerOutput::Event(_) => {}
         }
     }
     (frames, stored)
@@ -64,7 +64,7 @@ fn refusal(frames: &[(u64, Frame)]) -> Option<Refusal> {
     })
 }
 
-fn register(node: u32, advert: &Advert) -> Body {
+pub(crate) fn register(node: u32, advert: &Advert) -> Body {
     Body::Register { membership: signed_membership(node), advert: signed_advert(advert, node) }
 }
 

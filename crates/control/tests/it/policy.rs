@@ -37,6 +37,7 @@ sender = "alpha"
 tag = "40000001"
 time = "08:00"
 before = "west"
+labels = []
 
 [[test]]
 name = "the receiver follows"
@@ -47,6 +48,7 @@ tag = "7fffffff"
 time = "17:59"
 before = "west"
 after = "charlie"
+labels = []
 
 [[test]]
 name = "too late"
@@ -55,6 +57,7 @@ sender = "alpha"
 tag = "40000001"
 time = "18:00"
 before = "west"
+labels = []
 
 [[test]]
 name = "another tag"
@@ -63,6 +66,7 @@ sender = "alpha"
 tag = "80000001"
 time = "09:00"
 before = "west"
+labels = []
 
 [[test]]
 name = "east"
@@ -78,6 +82,14 @@ labels = [{ text = "east", signer = "ed25519:07070707070707070707070707070707070
 name = "over midnight"
 allow = true
 rule = "nights"
+sender = "nightly"
+time = "01:00"
+labels = []
+
+[[test]]
+name = "labels that are not known"
+allow = false
+rule = "not through the east"
 sender = "nightly"
 time = "01:00"
 "#;
@@ -98,8 +110,8 @@ fn the_tests_in_the_file_are_run_and_those_that_fail_are_named() {
     assert_eq!(
         failures,
         [
-            "test \"the receiver follows\": refused, since no rule matches",
-            "test \"east\": refused by rule \"not through the east\"",
+            "test \"the receiver follows\": refused, since no rule matches (the labels are the test's own)",
+            "test \"east\": refused by rule \"not through the east\" (the labels are the test's own)",
         ]
     );
 }
@@ -224,6 +236,8 @@ fn a_rule_may_ask_that_no_node_or_that_some_node_has_a_label() {
     let some = Rule { any_labels: condition(), ..rule("some") };
     let policy = Policy::new(&PolicyFile { rule: vec![none, some], test: Vec::new() }).expect("in order");
     let mut labels = Labels::default();
+    labels.know(identity(1));
+    labels.know(identity(2));
     let sender = subject(1);
     let decide = |labels: &Labels| {
         let others = [subject(1), subject(2)];
@@ -244,4 +258,49 @@ fn a_rule_may_ask_that_no_node_or_that_some_node_has_a_label() {
     assert_eq!(decide(&labels).as_deref(), Some("none"));
     labels.insert(identity(2), "east", signer);
     assert_eq!(decide(&labels).as_deref(), Some("some"));
+}
+
+/// What is not known denies: `allow` needs what is known to hold, and `allow = false` holds unless it is known not to.
+#[test]
+fn a_condition_on_labels_that_nobody_knows_never_lets_a_path_pass() {
+    let east = || vec![LabelCondition { text: "east".into(), signer: IdentityKey([7; 32]).to_string() }];
+    let rule = |name: &str, allow| Rule { name: name.into(), allow, seconds: 60, ..Rule::default() };
+    let all = || rule("all", true);
+    let decide = |rules: Vec<Rule>, others: &[Subject]| {
+        let policy = Policy::new(&PolicyFile { rule: rules, test: Vec::new() }).expect("in order");
+        let (sender, labels) = (subject(1), Labels::default());
+        let question = Question {
+            sender: &sender,
+            realm: [0; 32],
+            tag: Tag(1),
+            minute: 0,
+            before: &others[0],
+            after: None,
+            others,
+            labels: &labels,
+        };
+        let (rule, seconds) = policy.decide(&question);
+        (rule.map(str::to_owned), seconds.is_some())
+    };
+    let refused_by = |name: &str| (Some(name.to_owned()), false);
+    let known = [subject(1), subject(2)];
+    let allow = Rule { without_labels: east(), ..rule("not over the east", true) };
+    assert_eq!(decide(vec![allow], &known), (None, false));
+    let any = Rule { any_labels: east(), ..rule("the east", false) };
+    assert_eq!(decide(vec![any, all()], &known), refused_by("the east"));
+    let every = Rule { labels: east(), ..rule("all in the east", false) };
+    assert_eq!(decide(vec![every, all()], &known), refused_by("all in the east"));
+    let without = Rule { without_labels: east(), ..rule("none in the east", false) };
+    assert_eq!(decide(vec![without, all()], &known), refused_by("none in the east"));
+    // What is known to be otherwise still counts: the rule is about another sender.
+    let other = Rule { any_labels: east(), senders: vec!["n3".into()], ..rule("n3 in the east", false) };
+    assert_eq!(decide(vec![other, all()], &known), (Some("all".to_owned()), true));
+    // A node ID that nobody claims may be anybody's.
+    let nobody = [Subject::default(), subject(2)];
+    for who in ["n9".to_owned(), identity(9).to_string()] {
+        let deny = Rule { before: vec![who.clone()], ..rule("after n9", false) };
+        assert_eq!(decide(vec![deny.clone(), all()], &nobody), refused_by("after n9"), "{who}");
+        assert_eq!(decide(vec![Rule { allow: true, ..deny.clone() }], &nobody), (None, false), "{who}");
+        assert_eq!(decide(vec![deny, all()], &known), (Some("all".to_owned()), true), "{who}");
+    }
 }

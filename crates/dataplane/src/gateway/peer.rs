@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use wayleave_packet::icing::mint::Form;
 use super::lane::{IN_DOUBT, Lane, MOST_UNANSWERED, PROBE};
 use super::noise::{Session, Started};
 use super::offload::Offload;
-use super::policy::{PathPolicy, between};
+use super::policy::{PathPolicy, are_known, between};
 
 /// What was found by probes holds for this long after the last one.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
@@ -549,6 +549,13 @@ impl Peer {
             }
         }
         has_left
+    }
+
+    /// Forgets paths over nodes that are not among `known`, with their proofs. Returns whether there was one.
+    pub(super) fn leave_unknown(&mut self, known: &BTreeSet<IdentityKey>) -> bool {
+        let count = self.candidates.len();
+        self.candidates.retain(|candidate| are_known(&candidate.nodes, known));
+        self.candidates.len() < count
     }
 
     /// The place of the candidate to send on by this route. While servers are asked for proofs of the active path, nothing goes by a

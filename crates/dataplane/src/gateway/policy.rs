@@ -1,5 +1,7 @@
 //! Which paths a user allows, and which of them comes first.
 
+use std::collections::BTreeSet;
+
 use wayleave_core::IdentityKey;
 use wayleave_packet::Path;
 
@@ -76,6 +78,11 @@ impl PathPolicy {
 /// The nodes between sender and receiver.
 pub(super) fn between(nodes: &[IdentityKey]) -> &[IdentityKey] {
     nodes.get(1..nodes.len().saturating_sub(1)).unwrap_or(&[])
+}
+
+/// Whether all nodes between sender and receiver are among `known`.
+pub(super) fn are_known(nodes: &[IdentityKey], known: &BTreeSet<IdentityKey>) -> bool {
+    between(nodes).iter().all(|node| known.contains(node))
 }
 
 /// The identities of the nodes of a path of ICING.

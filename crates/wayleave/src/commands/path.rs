@@ -305,6 +305,9 @@ pub fn why(command: &Of) -> Outcome {
     if !avoided.is_empty() {
         text += &format!("  avoided: {} (`wayleave path allow`)\n", avoided.join(" "));
     }
+    for unresolved in names(&value["unresolved"]) {
+        text += &format!("  not resolved: {unresolved}\n");
+    }
     print(&text);
     Ok(())
 }

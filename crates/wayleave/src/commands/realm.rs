@@ -276,10 +276,9 @@ fn find(registrar: &Registrar, text: &str) -> Outcome<IdentityKey> {
             return Ok(identity);
         }
     }
-    let is_revoked = |identity: &IdentityKey| registrar.revocations().is_some_and(|list| list.object().has(identity));
     let has = |member: &&Membership| member.grants.names.iter().any(|name| name.as_str() == text);
     let found: Vec<&Membership> =
-        registrar.members().filter(has).filter(|member| !is_revoked(&member.identity)).collect();
+        registrar.members().filter(has).filter(|member| !registrar.is_revoked(&member.identity)).collect();
     // A name goes to another node once its holder's membership has ended: the latest has it.
     let latest = found.iter().max_by_key(|member| member.not_after);
     latest.map(|member| member.identity).ok_or_else(|| {
@@ -367,9 +366,8 @@ fn show(command: &Show) -> Outcome {
     let (registrar, _) = file.registrar(&source)?;
     let own = file.own_server(&source)?;
     let now = unix_now().secs();
-    let is_revoked = |identity: &IdentityKey| registrar.revocations().is_some_and(|list| list.object().has(identity));
     let state = |member: &Membership| match () {
-        () if is_revoked(&member.identity) => "removed",
+        () if registrar.is_revoked(&member.identity) => "removed",
         () if member.not_after < now => "expired",
         () => "member",
     };

@@ -9,8 +9,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tracing::info;
-use wayleave_control::consent::{ConsentServer, ConsentServerConfig, ConsentServerInput};
+use tracing::{info, warn};
+use wayleave_control::consent::{ConsentServer, ConsentServerConfig, ConsentServerInput, Policy};
 use wayleave_control::database::MAX_MEMBERS;
 use wayleave_control::store::{Record, Store};
 use wayleave_runtime::links::{Limits, Links, Listening};
@@ -21,7 +21,7 @@ use super::link_driver::Driver;
 use super::overlay::strangers::Ends;
 use super::overlay::{Overlay, records};
 use crate::config::Source;
-use crate::config::consent::ConsentFile;
+use crate::config::consent::{ConsentFile, unknown_labels};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 use audit::AuditLog;
@@ -40,6 +40,13 @@ pub struct ConsentRole {
     audit: Arc<AuditLog>,
     view: ConsentView,
     _listening: Listening,
+}
+
+/// The policy of the file; the operator is told of rules that what is not known decides.
+fn policy(config: &ConsentFile, source: &Source) -> Outcome<Policy> {
+    let (policy, _) = config.policy(source)?;
+    unknown_labels(&policy).for_each(|message| warn!("{message}"));
+    Ok(policy)
 }
 
 impl Role for ConsentRole {
@@ -63,7 +70,7 @@ impl Role for ConsentRole {
         }
         let Daemon { clock, source, events: log, .. } = daemon;
         let settings = config.overlay.get_ref().load(source)?;
-        let (policy, nodes) = (config.policy(source)?, config.nodes(source)?);
+        let (policy, nodes) = (policy(&config, source)?, config.nodes(source)?);
         let identity = NodeIdentity::from_seed(settings.identity.expose())?;
         let links = Links::new(Limits { queue: LINK_QUEUE, frame: 64 << 10 });
         let audit = AuditLog::open(&source.resolve(config.consent.audit.get_ref()), links.clone())?;
@@ -113,7 +120,7 @@ impl Role for ConsentRole {
     }
 
     async fn reload(&mut self, config: ConsentFile, source: &Source) -> Outcome {
-        let (policy, nodes) = (config.policy(source)?, config.nodes(source)?);
+        let (policy, nodes) = (policy(&config, source)?, config.nodes(source)?);
         self.audit.reopen()?;
         for input in [ConsentServerInput::Nodes(nodes), ConsentServerInput::Policy(policy)] {
             let _ = self.running.events.send(Event::Input(input)).await;

@@ -48,6 +48,8 @@ use worker::{ASKS, Ask, Handle, LinkEnd, Running};
 const MOST_QUESTIONS: usize = 256;
 /// How often the file of what the user decides is looked at.
 const LOOK: Duration = Duration::from_millis(300);
+/// A name that no member has is logged once it has had none for so long: at a start and a join members come one after the other.
+const UNRESOLVED: Duration = Duration::from_secs(5);
 
 /// What all parts of the role share.
 pub struct Shared {
@@ -57,6 +59,8 @@ pub struct Shared {
     pub known: RwLock<Arc<Known>>,
     /// Names of policies, the default one first.
     pub policies: RwLock<Vec<String>>,
+    /// What policies and choices name that no known member is called.
+    pub unresolved: RwLock<Arc<Vec<Unresolved>>>,
     pub names: Mutex<Names>,
     pub names_prefix: Prefix,
     /// The file of what the user decides, what it says, and what is wrong with it.
@@ -75,6 +79,10 @@ impl Shared {
 
     pub fn policies(&self) -> Vec<String> {
         self.policies.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn unresolved(&self) -> Arc<Vec<Unresolved>> {
+        Arc::clone(&self.unresolved.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What the user has decided, and what is wrong with the file that says it.
@@ -149,6 +157,8 @@ pub struct GatewayRole {
     /// When to look at the file of choices, and how it was.
     look: tokio::time::Interval,
     looked: Looked,
+    /// When to log the names that are not resolved, if they have not changed by then.
+    log_unresolved: Option<tokio::time::Instant>,
 }
 
 /// When a file was last written (seconds and nanoseconds), and its length; `None` if there is none.
@@ -267,6 +277,7 @@ impl Role for GatewayRole {
             interface,
             known: RwLock::new(Arc::new(known)),
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
+            unresolved: RwLock::default(),
             names: Mutex::new(names),
             names_prefix: section.names.get_ref().0,
             choices_file,
@@ -311,6 +322,7 @@ impl Role for GatewayRole {
             log: log.clone(),
             look: tokio::time::interval(LOOK),
             looked,
+            log_unresolved: None,
         };
         role.apply().await;
         Ok(role)
@@ -365,6 +377,9 @@ impl Role for GatewayRole {
                 if self.look_again() {
                     self.apply().await;
                 }
+                if self.log_unresolved.take_if(|at| *at <= tokio::time::Instant::now()).is_some() {
+                    self.shared.unresolved().iter().for_each(|name| self.log.report(unresolved_line(name)));
+                }
             }
             Event::Ask(Ask::Happened(event)) => self.log.report(line(&event, &self.shared.known())),
             Event::Ask(Ask::Paths(peer)) => {
@@ -415,6 +430,10 @@ fn line(event: &Happened, known: &Known) -> EventLine {
             event!(INFO "path-changed" { peer = known.describe(peer) } "flows go by another path")
         }
     }
+}
+
+fn unresolved_line(unresolved: &Unresolved) -> EventLine {
+    event!(WARN "name-unresolved" { name = unresolved.name.clone(); why = unresolved.to_string() } "{unresolved}")
 }
 
 /// What the forwarding thread asks.
@@ -502,6 +521,11 @@ impl GatewayRole {
         self.resolved = resolved;
         *self.shared.policies.write().unwrap_or_else(PoisonError::into_inner) =
             self.resolved.iter().map(|policy| policy.name.clone()).collect();
+        let unresolved = unresolved(&self.policies, &self.shared.choices().0, &known);
+        if unresolved != *self.shared.unresolved() {
+            *self.shared.unresolved.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(unresolved);
+            self.log_unresolved = Some(tokio::time::Instant::now() + UNRESOLVED);
+        }
         let of_worker = Arc::clone(&known);
         self.shared.worker.send(move |worker| {
             worker.sockets.extend(fresh);
@@ -510,10 +534,12 @@ impl GatewayRole {
             if let Err(error) = worker.gateway.set_receiver(of_worker.receiver.clone(), neighbours) {
                 warn!("the links contradict each other: {error}; the ones in force stay");
             }
+            let now = worker.clock.now();
             if let Some(policies) = policies {
-                let now = worker.clock.now();
                 worker.gateway.set_policies(policies, now);
             }
+            // Behind the policies: what a name avoids is in force before its node may be crossed.
+            worker.gateway.set_nodes(of_worker.nodes.clone(), now);
         });
         self.set_routes(&known);
         let names = self.shared.names.lock().await;
@@ -562,7 +588,54 @@ impl GatewayRole {
     }
 }
 
-/// The policies with identities in the place of names. A required or pinned node that nobody knows is on no path.
+/// A name in a policy or in the file of choices that no known member is called.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unresolved {
+    /// The policy; `None` if the user decided it for all of them.
+    pub policy: Option<String>,
+    /// `avoid`, `require` or `pin`.
+    pub key: &'static str,
+    pub name: String,
+}
+
+impl std::fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { policy, key, name } = self;
+        let effect = match *key {
+            "avoid" => "so no path over a node that is not known here is used",
+            _ => "so no path satisfies it",
+        };
+        match policy {
+            Some(policy) => {
+                write!(f, "`{key}` of policy {policy} names `{name}`, and no known member is called so, {effect}")
+            }
+            None => write!(f, "`wayleave path {key}` names `{name}`, and no known member is called so, {effect}"),
+        }
+    }
+}
+
+/// What is named that no known member is called.
+fn unresolved(policies: &[PolicySection], choices: &ChoicesFile, known: &Known) -> Vec<Unresolved> {
+    let mut all = Vec::new();
+    let mut look = |policy: Option<&str>, key, node: &NodeRef| {
+        if known.identity(node).is_none() {
+            let found = Unresolved { policy: policy.map(str::to_owned), key, name: node.to_string() };
+            all.extend((!all.contains(&found)).then_some(found));
+        }
+    };
+    for policy in policies {
+        let name = Some(policy.name.get_ref().as_str());
+        policy.names().for_each(|(key, node)| look(name, key, &node.get_ref().0));
+    }
+    choices.avoid.iter().for_each(|node| look(None, "avoid", &node.0));
+    for pin in &choices.pin {
+        pin.over.iter().for_each(|node| look(Some(&pin.policy), "pin", &node.0));
+    }
+    all
+}
+
+/// The policies with identities in the place of names. A required or pinned node that nobody knows is on no path; one that is to be avoided may
+/// be any that is not known, and paths cross none of these ([`Gateway::set_nodes`]).
 fn resolve<'a>(
     policies: impl Iterator<Item = &'a PolicySection>,
     choices: &ChoicesFile,

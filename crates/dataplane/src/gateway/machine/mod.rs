@@ -6,7 +6,7 @@ mod leaving;
 mod out;
 mod work;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use super::inner::{IcmpError, Inner};
 use super::lane::Lane;
 use super::noise::StaticKey;
 use super::peer::{Candidate, Keyed, Peer};
-use super::policy::{PathPolicy, identities};
+use super::policy::{PathPolicy, are_known, identities};
 use crate::answers::AnswerLimit;
 use crate::icing::{self, ConfigError, Router, Stamper};
 use crate::limit::TokenBucket;
@@ -128,6 +128,8 @@ pub struct Gateway {
     policies: Vec<PathPolicy>,
     members: BTreeMap<IdentityKey, Remote>,
     by_noise: HashMap<[u8; 32], IdentityKey>,
+    /// Which nodes paths may cross; any if nothing was said.
+    nodes: Option<BTreeSet<IdentityKey>>,
     prefixes: InnerPrefixes,
     own: Vec<Prefix>,
     /// Policy and node of each address of a name.
@@ -186,6 +188,7 @@ impl Gateway {
             policies: config.policies,
             members: BTreeMap::new(),
             by_noise: HashMap::new(),
+            nodes: None,
             prefixes: InnerPrefixes::default(),
             own: Vec::new(),
             names: HashMap::new(),
@@ -235,6 +238,15 @@ impl Gateway {
         let Self { peers, members, sessions, .. } = self;
         peers.retain(|identity, _| is_same(identity, members));
         sessions.retain(|_, identity| peers.contains_key(identity));
+    }
+
+    /// Sets which nodes paths may cross: the members whose names are known here, so that none of them is a node that a policy avoids
+    /// by a name that is not resolved. A path over another node is left at once. Before the first call paths may cross any node.
+    pub fn set_nodes(&mut self, nodes: BTreeSet<IdentityKey>, now: Now) {
+        let left = self.peers.iter_mut().filter_map(|(peer, known)| known.leave_unknown(&nodes).then_some(*peer));
+        let left: Vec<IdentityKey> = left.collect();
+        self.nodes = Some(nodes);
+        left.iter().for_each(|peer| self.work(peer, now));
     }
 
     /// Sets how packets that come in are verified, and by which links neighbours are reached.
@@ -314,10 +326,16 @@ impl Gateway {
 
     /// Takes the paths to a gateway, or why there are none.
     pub fn set_paths(&mut self, peer: IdentityKey, paths: Result<Vec<Path>, String>, now: Now) {
-        let Self { peers, identity, neighbours, .. } = self;
+        let Self { peers, identity, neighbours, nodes: known_nodes, .. } = self;
         let Some(known) = peers.get_mut(&peer) else { return };
+        let is_known = |path: &Path| known_nodes.as_ref().is_none_or(|known| are_known(&identities(path), known));
         match paths {
-            Ok(paths) => {
+            Ok(paths) if !paths.is_empty() && !paths.iter().any(is_known) => {
+                let why = "every path crosses a node that is not known here yet, or is no member any more";
+                known.fail_paths(why.to_owned(), now);
+            }
+            Ok(mut paths) => {
+                paths.retain(is_known);
                 let candidates = paths.into_iter().filter_map(|path| {
                     let nodes: Arc<[IdentityKey]> = identities(&path).into();
                     let is_ours = nodes.first() == Some(identity) && nodes.last() == Some(&peer);

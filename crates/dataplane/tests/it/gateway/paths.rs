@@ -17,6 +17,7 @@ use std::time::Duration;
 use wayleave_dataplane::gateway::{Choices, Event, LIMIT_FLOWS, LIMIT_WAITING, Reason, RouteState};
 
 use super::world::{A, B, World, identity, policies, run_of, tcp, udp};
+use crate::icing::network::LINK;
 
 const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
 
@@ -437,4 +438,44 @@ fn what_a_user_decides_holds_from_the_next_packet_on_and_flows_go_on() {
     // Undone: all as before.
     let (both_again, whole) = decide(&mut world, &Choices::default());
     assert!(both_again == both && whole >= 28, "{both_again:?} {whole}");
+}
+
+/// A node of which no name is known may be one that a policy avoids by a name that is not resolved yet.
+#[test]
+fn a_path_over_a_node_that_is_not_known_is_not_used_before_it_is_known() {
+    let mut world = two_paths();
+    let now = world.now();
+    let without_2 = [A, B, 3, 4, 5, 6].map(identity);
+    world.gateway(A).set_nodes(without_2.into(), now);
+    let (links, whole) = decide(&mut world, &Choices::default());
+    assert_eq!((links, whole), (BTreeSet::from([LINK + 4]), 30));
+    let now = world.now();
+    world.gateway(A).set_nodes([A, B].map(identity).into(), now);
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(2));
+    let now = world.now();
+    let state = world.gateway(A).status(now)[0].routes[0].state.clone();
+    assert!(matches!(&state, RouteState::NoPath(why) if why.contains("not known")), "{state:?}");
+    world.gateway(A).set_nodes([A, B, 2, 3, 4, 5, 6].map(identity).into(), now);
+    world.run(Duration::from_secs(2));
+    let (both, whole) = decide(&mut world, &Choices::default());
+    assert_eq!((both.len(), whole), (2, 30));
+}
+
+#[test]
+fn a_path_over_a_removed_node_is_left_with_the_next_packet_and_no_packet_is_lost() {
+    let mut world = two_paths();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(12));
+    world.received(B);
+    let (both, whole) = decide(&mut world, &Choices::default());
+    assert_eq!((both.len(), whole), (2, 30), "the shorter path is in use, and the other one is probed");
+    let now = world.now();
+    // The path server is away, and all consents hold: nothing but the removal speaks against the path.
+    world.has_path_server = false;
+    for gateway in [A, B] {
+        world.gateway(gateway).set_nodes([A, B, 3, 4, 5, 6].map(identity).into(), now);
+    }
+    let (links, whole) = decide(&mut world, &Choices::default());
+    assert_eq!((links, whole), (BTreeSet::from([LINK + 4]), 30));
 }

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::roles::daemon::fresh;
 use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, LinkIo};
-use crate::roles::overlay::strangers::{self, Ends, Sweep};
+use crate::roles::overlay::strangers::{self, Ends, MORE_LINKS, Sweep};
 
 /// What reaches the machine's loop.
 pub type Event = link_driver::Event<ConsentServer, Sweep>;
@@ -75,6 +75,7 @@ impl LinkIo<ConsentServer> for ConsentIo {
                 }
                 None => self.links.send(link, octets),
             },
+            ConsentServerOutput::Close { link } => self.links.close(link, MORE_LINKS),
             // The node that follows the path servers for us stores the same records.
             ConsentServerOutput::Persist(_) => {}
             ConsentServerOutput::Event(event) => self.log.report(line(&event)),

@@ -189,6 +189,8 @@ impl LabFile {
         let mut known = Known {
             members: Vec::new(),
             names: BTreeMap::new(),
+            // The file's paths name all nodes that there are.
+            nodes: self.paths.iter().flat_map(|path| path.nodes.iter().map(|node| node.identity.0)).collect(),
             prefixes: InnerPrefixes::default(),
             receiver: Policy {
                 secrets: vec![NodeSecret::from_seed(&Seed::new(from_hex(&self.node).ok_or_else(|| wrong("`node`"))?))],

@@ -13,9 +13,9 @@ use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
-use super::Shared;
 use super::names::{Directory, Meaning, meaning};
 use super::worker::IoCounters;
+use super::{Shared, Unresolved};
 use crate::config::Text;
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::overlay::NodeRef;
@@ -55,6 +55,7 @@ impl GatewayView {
     /// What the node's problems are, and to whom all paths are dead.
     fn problems(&self, known: &Known, peers: &[PeerStatus]) -> Vec<String> {
         let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
+        problems.extend(self.0.unresolved().iter().map(ToString::to_string));
         for peer in peers {
             let name = known.describe(&peer.identity);
             for route in peer.routes.iter().filter(|route| route.mirror.is_none()) {
@@ -156,6 +157,9 @@ impl GatewayView {
         let name = self.0.policies().get(policy).cloned().unwrap_or_default();
         let pinned = pin_of(&choices, &known, &name, node).map(|pin| texts_of(&pin.over));
         let avoided = texts_of(&choices.avoid);
+        let all = self.0.unresolved();
+        let concerns = |one: &&Unresolved| one.policy.as_ref().is_none_or(|policy| policy.eq_ignore_ascii_case(&name));
+        let unresolved: Vec<String> = all.iter().filter(concerns).map(ToString::to_string).collect();
         let peers = self.peers().await?;
         let route = peers.iter().find(|peer| peer.identity == node).and_then(|peer| {
             let route = peer.routes.iter().find(|route| route.policy == name && route.mirror.is_none())?;
@@ -164,14 +168,14 @@ impl GatewayView {
         if let Some(removal) = self.removal() {
             return Ok(json!({
                 "version": 1, "node": known.describe(&node), "policy": name, "state": "removed", "why": removal,
-                "pinned": pinned, "avoided": avoided,
+                "pinned": pinned, "avoided": avoided, "unresolved": unresolved,
             }));
         }
         let Some((peer, route)) = route else {
             return Ok(json!({
                 "version": 1, "node": known.describe(&node), "policy": name, "state": "idle",
                 "why": "nothing was sent there lately: `wayleave ping` asks for a path",
-                "pinned": pinned, "avoided": avoided,
+                "pinned": pinned, "avoided": avoided, "unresolved": unresolved,
             }));
         };
         let paths = route.active.iter().chain(&route.spare);
@@ -213,6 +217,7 @@ impl GatewayView {
             "spare": route.spare.as_ref().map(|path| describe(path, &known)),
             "pinned": pinned,
             "avoided": avoided,
+            "unresolved": unresolved,
         }))
     }
 

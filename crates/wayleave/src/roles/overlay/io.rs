@@ -13,6 +13,7 @@ use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_packet::Path;
 use wayleave_runtime::drive::Step;
+use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::links::{Connecting, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::store::FileStore;
@@ -192,6 +193,16 @@ fn line(event: &NodeEvent) -> EventLine {
         NodeEvent::Disbelieved { server, failure } => {
             event!(WARN "disbelieved" by 0, { server = shown(server); why = shown(failure) }
                 "a claim of the path server is not used: {failure}")
+        }
+        NodeEvent::Conflict { known, other } => {
+            let signer = match &**known {
+                Record::Advert(advert) => format!("node {}", advert.object().identity),
+                _ => "the realm's key".to_owned(),
+            };
+            event!(ERROR "conflicting-objects" by 0,
+                { signer = shown(&signer); known = to_hex(&known.encode()), other = to_hex(&other.encode()) }
+                "{signer} signed two objects with one number: two processes use its key or a copy of its state, or its holder tells \
+                 others differently; `show events` has both")
         }
         NodeEvent::Delayed { reasons, .. } => {
             let why = NoConsent { reasons: reasons.clone() };

@@ -7,8 +7,8 @@ use tracing::error;
 use wayleave_control::store::{Record, Store as Stored};
 use wayleave_runtime::store::{self, Change, FileStore, Store, StoreError};
 
-/// Records by their keys.
-const RECORDS: &str = "records";
+use crate::config::overlay::RECORDS;
+
 /// What the file is.
 const META: &str = "meta";
 const LIFE: &[u8] = b"life";

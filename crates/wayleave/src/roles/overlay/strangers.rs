@@ -10,6 +10,9 @@ use wayleave_runtime::links::Links;
 /// Links of nodes that are no members. Beyond, the oldest are closed: a node that means to join has said so long before.
 const MAX_STRANGERS: usize = 256;
 
+/// Why a server closes a node's older link.
+pub const MORE_LINKS: &str = "the node has newer links to this server";
+
 /// Who is at the other end of each link.
 #[derive(Debug, Default)]
 pub struct Ends(BTreeMap<u64, IdentityKey>);

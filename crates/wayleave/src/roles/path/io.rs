@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, LinkIo, when_durable};
 use crate::roles::overlay::records;
-use crate::roles::overlay::strangers::{self, Ends, Sweep};
+use crate::roles::overlay::strangers::{self, Ends, MORE_LINKS, Sweep};
 
 /// What reaches the machine's loop.
 pub type Event = link_driver::Event<PathServer, Sweep>;
@@ -56,6 +56,7 @@ impl LinkIo<PathServer> for PathIo {
     fn perform(&mut self, output: PathServerOutput, _: &mut VecDeque<PathServerInput>) -> Result<(), Failure> {
         match output {
             PathServerOutput::Send { link, octets } => self.links.send(link, octets),
+            PathServerOutput::Close { link } => self.links.close(link, MORE_LINKS),
             PathServerOutput::Persist { id, records } => {
                 let durable = when_durable(&self.events, PathServerInput::Persisted(id));
                 records::submit(&self.store, &records, durable)?;

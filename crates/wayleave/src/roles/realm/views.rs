@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use wayleave_control::realm::Registrar;
+use wayleave_control::realm::{Membership, Registrar};
 use wayleave_core::IdentityKey;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, ViewError};
@@ -58,9 +58,8 @@ impl RealmView {
     async fn members(&self) -> Result<Vec<Value>, ViewError> {
         let now = unix_now().secs();
         daemon::query(&self.events, move |registrar: &mut Registrar| {
-            let revoked = registrar.revocations().map(|list| list.object().clone());
-            let is_member = |identity: &IdentityKey| !revoked.as_ref().is_some_and(|list| list.has(identity));
-            let members = registrar.members().filter(|member| member.holds(now) && is_member(&member.identity));
+            let is_member = |member: &&Membership| member.holds(now) && !registrar.is_revoked(&member.identity);
+            let members = registrar.members().filter(is_member);
             members.map(|member| describe(member, None)).collect::<Vec<Value>>()
         })
         .await
