@@ -241,9 +241,12 @@ impl Gateway {
         coalescer: &mut Coalescer,
         now: Now,
     ) -> Result<(), Reason> {
-        let remote = self.members.get(identity).ok_or(Reason::Stranger)?;
         let protocol = if octets[0] >> 4 == 4 { 4 } else { 41 };
-        check_inner(protocol, octets, &remote.sources, &self.own).map_err(|error| match error {
+        let is_of = |owner: &IdentityKey| {
+            let (prefixes, owner) = (&self.prefixes, *owner);
+            move |address| prefixes.owner(address) == Some(owner)
+        };
+        check_inner(protocol, octets, is_of(identity), is_of(&self.identity)).map_err(|error| match error {
             InnerError::NotIp => Reason::InnerNotIp,
             InnerError::Source => Reason::InnerSource,
             InnerError::Martian => Reason::InnerMartian,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use wayleave_core::{Afi, IdentityKey, Instant, Now, Prefix};
+use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::icing::header::Handle;
 use wayleave_packet::icing::mint::Form;
 use wayleave_packet::platypus::verify::is_martian;
@@ -30,7 +30,7 @@ impl Gateway {
         if is_martian(inner.destination) {
             return self.out.counters.drop(Reason::Martian);
         }
-        if !contains(&self.own, inner.source) {
+        if !self.is_own(inner.source) {
             return self.out.counters.drop(Reason::OwnSource);
         }
         let destination = match self.resolve(&inner, now) {
@@ -64,6 +64,11 @@ impl Gateway {
         };
         self.out.counters.drop(error);
         self.answer(&inner, octets, IcmpError::Prohibited, now);
+    }
+
+    /// Whether an inner address is this gateway's.
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.prefixes.owner(address) == Some(self.identity)
     }
 
     /// To whom a packet goes, and by which class of paths. Makes its flow known.
@@ -166,7 +171,7 @@ impl Gateway {
     fn refuse_form(&mut self, octets: &[u8], now: Now) {
         let (reason, about) = inner::refused_form(octets);
         self.out.counters.drop(reason);
-        let is_ours = |inner: &Inner| !is_martian(inner.destination) && contains(&self.own, inner.source);
+        let is_ours = |inner: &Inner| !is_martian(inner.destination) && self.is_own(inner.source);
         if let Some(inner) = about.filter(is_ours) {
             self.answer(&inner, octets, IcmpError::Prohibited, now);
         }
@@ -205,10 +210,4 @@ impl Gateway {
             }
         }
     }
-}
-
-/// Whether one of `prefixes` holds `address`.
-fn contains(prefixes: &[Prefix], address: IpAddr) -> bool {
-    let bits = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 }.bits();
-    Prefix::new(address, bits).is_ok_and(|host| prefixes.iter().any(|prefix| prefix.contains(&host)))
 }

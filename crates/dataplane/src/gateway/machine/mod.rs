@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Now, Prefix};
+use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Now};
 use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::kdf;
 use wayleave_crypto::lanes::CpuKernel;
@@ -113,7 +113,6 @@ pub enum Event {
 struct Remote {
     noise: DhPublic,
     addresses: Vec<IpAddr>,
-    sources: Vec<Prefix>,
 }
 
 /// A gateway.
@@ -129,7 +128,6 @@ pub struct Gateway {
     members: BTreeMap<IdentityKey, Remote>,
     by_noise: HashMap<[u8; 32], IdentityKey>,
     prefixes: InnerPrefixes,
-    own: Vec<Prefix>,
     /// Policy and node of each address of a name.
     names: HashMap<IpAddr, (usize, IdentityKey)>,
     peers: BTreeMap<IdentityKey, Peer>,
@@ -187,7 +185,6 @@ impl Gateway {
             members: BTreeMap::new(),
             by_noise: HashMap::new(),
             prefixes: InnerPrefixes::default(),
-            own: Vec::new(),
             names: HashMap::new(),
             peers: BTreeMap::new(),
             sessions: HashMap::new(),
@@ -214,15 +211,9 @@ impl Gateway {
 
     /// Sets who is a member and who has which inner prefixes; sessions with others end.
     pub fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
-        let of = |identity: &IdentityKey| -> Vec<Prefix> {
-            prefixes.iter().filter(|(_, owner)| *owner == identity).map(|(prefix, _)| *prefix).collect()
-        };
-        self.own = of(&self.identity);
         self.by_noise = members.iter().map(|member| (member.noise.to_bytes(), member.identity)).collect();
-        let remote = |member: Member| {
-            let sources = of(&member.identity);
-            (member.identity, Remote { noise: member.noise, addresses: member.addresses, sources })
-        };
+        let remote =
+            |member: Member| (member.identity, Remote { noise: member.noise, addresses: member.addresses });
         let others = members.into_iter().filter(|member| member.identity != self.identity);
         let before = std::mem::replace(&mut self.members, others.map(remote).collect());
         self.prefixes = prefixes;

@@ -148,6 +148,50 @@ fn inner_sources_of_others_are_refused_whoever_asks() {
     assert_eq!(world.received(B).len(), 1);
 }
 
+/// ICC-07: an address belongs to the member with the longest prefix around it, at both ends and in both directions.
+#[test]
+fn the_holder_of_a_wide_prefix_does_not_speak_for_the_member_with_a_longer_one() {
+    let mut world = world();
+    let realm = |gateway: &mut wayleave_dataplane::gateway::Gateway, wide: &[(&str, usize)]| {
+        let mut table = InnerPrefixes::default();
+        let all = [A, B, 8].into_iter().flat_map(|node| prefixes(node).map(|prefix| (prefix, node)));
+        let wide = wide.iter().map(|(prefix, node)| (prefix.parse().unwrap(), *node));
+        for (prefix, node) in all.chain(wide) {
+            table.insert(prefix, identity(node));
+        }
+        let member = |node: usize| Member {
+            identity: identity(node),
+            noise: DhSecret::from_seed(&noise(node)).public(),
+            addresses: addresses(node).to_vec(),
+        };
+        gateway.set_realm([A, B, 8].map(member).to_vec(), table);
+    };
+    let wide = [("10.0.0.0/8", A), ("fd00::/16", A), ("192.168.0.0/16", B)];
+    realm(world.gateway(B), &wide);
+    // A does not look: it believes that all is its own.
+    deceive(&mut world, &["10.0.0.0/24", "10.0.0.0/16", "fd00:8::/64", "10.0.1.7/32"], "10.0.1.1");
+    for (from, to, count) in [("10.0.8.1", V4.1, 1), ("fd00:8::1", "fd00:1::1", 2), ("10.0.1.7", V4.1, 3)] {
+        world.send_plain(A, &udp(from, to, (1000, 53), b"spoofed"));
+        world.run(Duration::from_millis(700));
+        assert!(world.received(B).is_empty(), "{from}");
+        assert_eq!(world.gateway(B).counters().dropped(Reason::InnerSource), count, "{from}");
+    }
+    world.send_plain(A, &udp("10.0.77.1", V4.1, (1000, 53), b"of the wide prefix"));
+    assert_eq!(world.received(B).len(), 1);
+    // B does not take what is for a member with a longer prefix than its own.
+    realm(world.gateway(B), &[("10.0.0.0/8", A), ("10.0.0.0/12", B)]);
+    deceive(&mut world, &["10.0.0.0/24"], "10.0.8.1");
+    world.send_plain(A, &udp(V4.0, "198.18.0.1", (1000, 53), b"for another"));
+    world.run(Duration::from_millis(700));
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::InnerDestination), 1);
+    // Its own packets do not leave with another's source.
+    realm(world.gateway(A), &wide);
+    let errors = world.gateway(A).counters().dropped(Reason::OwnSource);
+    world.send_plain(A, &udp("10.0.8.1", V4.1, (1000, 53), b"spoofed"));
+    assert_eq!(world.gateway(A).counters().dropped(Reason::OwnSource), errors + 1);
+}
+
 #[test]
 fn inner_martians_loopback_and_addresses_of_others_are_refused() {
     for (address, reason) in [
