@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use wayleave_control::node::Realm;
@@ -39,7 +39,7 @@ use crate::config::receiving::{self, Known, own_addresses};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
-use names::{Directory, Names};
+use names::{Directory, Names, Register};
 use source::{LabFile, Servers};
 use views::GatewayView;
 use worker::{ASKS, Ask, Handle, LinkEnd, Running};
@@ -57,12 +57,11 @@ pub struct Shared {
     pub known: RwLock<Arc<Known>>,
     /// Names of policies, the default one first.
     pub policies: RwLock<Vec<String>>,
-    pub names: Mutex<Names>,
+    pub names: Register<FileStore>,
     pub names_prefix: Prefix,
     /// The file of what the user decides, what it says, and what is wrong with it.
     pub choices_file: PathBuf,
     pub choices: RwLock<(Arc<ChoicesFile>, Option<String>)>,
-    pub store: Arc<FileStore>,
     pub worker: Handle,
     /// The node's part in the realm; none in the laboratory.
     pub node: Option<overlay::Handle>,
@@ -83,16 +82,16 @@ impl Shared {
     }
 
     /// Tells the machine what the addresses of names stand for.
-    fn publish_names(&self, names: &Names) {
+    fn publish_names(&self) {
         let policies = self.policies();
         let known = self.known();
-        let is_known = |policy: &str, node: &IdentityKey| {
-            policies.iter().any(|name| name == policy) && known.members.iter().any(|member| member.identity == *node)
-        };
+        let members: BTreeSet<IdentityKey> = known.members.iter().map(|member| member.identity).collect();
+        let is_known =
+            |policy: &str, node: &IdentityKey| policies.iter().any(|name| name == policy) && members.contains(node);
         let of = |(policy, node, number): (&str, IdentityKey, u32)| {
             names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
         };
-        let pairs: Vec<_> = names.given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
+        let pairs: Vec<_> = self.names.names().given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
         self.worker.send(move |worker| worker.gateway.set_names(pairs));
     }
 }
@@ -115,15 +114,13 @@ impl Directory for Shared {
         if *identity == self.own {
             return None;
         }
-        let Some((number, change)) = self.names.lock().await.number(&policy, *identity) else { return Some(Err(())) };
-        if let Some(change) = change {
-            // Without the lock: other names are answered while the disk writes.
-            if !names::durable(&self.store, change).await {
-                return Some(Err(()));
-            }
-            let mut names = self.names.lock().await;
-            names.saved(number);
-            self.publish_names(&names);
+        let Some((number, is_new)) = self.names.reserve(&policy, *identity) else { return Some(Err(())) };
+        if is_new {
+            // Nobody knows its addresses before it is durable.
+            self.publish_names();
+        }
+        if !self.names.is_durable(number).await {
+            return Some(Err(()));
         }
         Some(Ok(names::addresses(number, &self.names_prefix)))
     }
@@ -266,11 +263,10 @@ impl Role for GatewayRole {
             interface,
             known: RwLock::new(Arc::new(known)),
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
-            names: Mutex::new(names),
+            names: Register::new(names, Arc::new(store)),
             names_prefix: section.names.get_ref().0,
             choices_file,
             choices: RwLock::new((Arc::new(choices), None)),
-            store: Arc::new(store),
             worker: running.handle.clone(),
             node: match &servers {
                 Servers::Overlay(handle, _) => Some(handle.clone()),
@@ -311,7 +307,7 @@ impl Role for GatewayRole {
             look: tokio::time::interval(LOOK),
             looked,
         };
-        role.apply().await;
+        role.apply();
         Ok(role)
     }
 
@@ -334,7 +330,7 @@ impl Role for GatewayRole {
         }
         self.policies = config.policy.iter().map(|policy| policy.get_ref().clone()).collect();
         self.refresh();
-        self.apply().await;
+        self.apply();
         Ok(())
     }
 
@@ -358,11 +354,11 @@ impl Role for GatewayRole {
         match event {
             Event::Changed => {
                 self.refresh();
-                self.apply().await;
+                self.apply();
             }
             Event::Look => {
                 if self.look_again() {
-                    self.apply().await;
+                    self.apply();
                 }
             }
             Event::Ask(Ask::Happened(event)) => self.log.report(line(&event, &self.shared.known())),
@@ -474,7 +470,7 @@ impl GatewayRole {
     }
 
     /// Applies what is known: members, links, policies, routes, names.
-    async fn apply(&mut self) {
+    fn apply(&mut self) {
         let known = self.shared.known();
         let mut fresh = Vec::new();
         for neighbour in &known.links {
@@ -519,8 +515,7 @@ impl GatewayRole {
             }
         });
         self.set_routes(&known);
-        let names = self.shared.names.lock().await;
-        self.shared.publish_names(&names);
+        self.shared.publish_names();
     }
 
     /// The interface's own addresses; routes to what members have, and to names. A blackhole with a worse metric stays behind each: when the gateway is gone,

@@ -4,6 +4,8 @@
 //! ICC, gateway attacks: a bogus consent between processes: packets die at the node that did not give it.
 //! ICC, gateway killed: packets to members and names with a default route beside: none leaves; a capture of the link
 //! sees nothing in clear.
+//! ICC, gateway's disk: its store comes to a standstill: new names are refused, and everything else goes on; no address is
+//! given twice.
 //! ICC-11, decided: nodes avoided and paths pinned by commands, over a restart: from the next packet on; `why` says
 //! whose decision it is.
 
@@ -12,6 +14,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use hickory_proto::op::{Message, Query, ResponseCode};
+use hickory_proto::rr::RecordType;
 use serde_json::{Value, json};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::{Key128, Seed};
@@ -214,6 +218,7 @@ impl World {
         assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
         let mut command = self.places[node].command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["run", "gateway", "--config", &format!("{name}.toml")]).current_dir(&self.folder.0);
+        command.env("WAYLEAVE_TEST_FAULT", format!("{name}.fault"));
         let daemon = Daemon::start(&mut command, &self.folder.0.join(format!("{name}.log"))).expect("started");
         let mut gateway = Gateway { daemon, page, place: self.places[node].clone() };
         let begin = Instant::now();
@@ -307,6 +312,47 @@ fn a_killed_gateway_leaves_nothing_in_clear() {
         assert!(send(&world, to).is_ok(), "{to}");
     }
     assert_eq!(capture.frames().len(), 0, "what is carried is sealed");
+}
+
+#[test]
+fn a_disk_at_a_standstill_costs_new_names_and_nothing_else() {
+    if netns::enter_for_test("gateway::a_disk_at_a_standstill_costs_new_names_and_nothing_else").is_none() {
+        return;
+    }
+    let mut world = World::start("gateway-disk");
+    // The response code and the IPv4 address of a name; none without an answer.
+    let ask = |world: &World, name: &str| {
+        let mut question = Message::query();
+        question.add_query(Query::query(name.parse().expect("a name"), RecordType::A));
+        let question = question.to_vec().expect("encoded");
+        let octets = world.places[A].within(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            socket.set_read_timeout(Some(TIMEOUT)).expect("set");
+            socket.send_to(&question, "127.0.0.1:53").expect("sent");
+            let mut answer = [0; 1_500];
+            socket.recv(&mut answer).map(|length| answer[..length].to_vec()).unwrap_or_default()
+        });
+        let answer = Message::from_vec(&octets.expect("in its place")).ok()?;
+        Some((answer.metadata.response_code, answer.answers.first().map(|record| record.data.to_string())))
+    };
+    let fast = ask(&world, "fast.b.demo.");
+    assert_eq!(fast, Some((ResponseCode::NoError, Some("198.18.0.1".to_owned()))));
+    world.folder.write("a.fault", "stall store");
+    crate::common::eventually("the order is read", || !world.folder.0.join("a.fault").exists());
+    for name in ["clean.b.demo.", "pinned.b.demo.", "clean.b.demo."] {
+        assert_eq!(ask(&world, name), Some((ResponseCode::ServFail, None)), "{name}");
+    }
+    assert_eq!(ask(&world, "fast.b.demo."), fast, "what is durable is answered");
+    world.gateways[0].daemon.signal(rustix::process::Signal::HUP).expect("sent");
+    crate::common::eventually("reloaded", || world.log(A).contains("configuration reloaded"));
+    let ping = world.gateways[0].ask(&["ping", "fast.b.demo"]);
+    assert!(ping.status.success(), "paths, proofs and sessions: {}", text(&ping.stderr));
+    // With a disk that writes again each pair has its own address, and the one of before.
+    world.gateways[0].daemon.kill();
+    world.gateways[0] = world.gateway(A);
+    let address = |name: &str| ask(&world, name).and_then(|(_, address)| address).unwrap_or_default();
+    let addresses = ["pinned.b.demo.", "clean.b.demo.", "fast.b.demo."].map(address);
+    assert_eq!(addresses, ["198.18.0.2", "198.18.0.3", "198.18.0.1"]);
 }
 
 #[test]

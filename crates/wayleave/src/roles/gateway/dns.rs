@@ -232,7 +232,7 @@ mod tests {
                 self.1.notified().await;
             }
             let number = self.0.lock().expect("no panic").number(policy, IdentityKey([1; 32]));
-            Some(Ok(addresses(number.expect("room").0, &"fd77::/64".parse().expect("a prefix"))))
+            Some(Ok(addresses(number.expect("room"), &"fd77::/64".parse().expect("a prefix"))))
         }
     }
 

@@ -88,7 +88,7 @@ impl GatewayView {
 
     async fn names(self) -> Result<Value, ViewError> {
         let known = self.0.known();
-        let names = self.0.names.lock().await;
+        let names = self.0.names.names();
         let row = |(policy, node, number): (&str, IdentityKey, u32)| {
             let [v4, v6] = super::names::addresses(number, &self.0.names_prefix);
             json!({
@@ -324,7 +324,7 @@ impl View for GatewayView {
     async fn status(&self) -> Result<Value, ViewError> {
         let (counters, io) = self.counters().await?;
         let (known, peers) = (self.0.known(), self.peers().await?);
-        let names = self.0.names.lock().await.given().count();
+        let names = self.0.names.names().given().count();
         let (choices, _) = self.0.choices();
         let rows: Vec<Value> = peers
             .iter()
@@ -448,7 +448,7 @@ impl View for GatewayView {
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {
-        Some(&self.0.store)
+        Some(self.0.names.store())
     }
 
     fn pages(views: Views<Self>) -> Views<Self> {
