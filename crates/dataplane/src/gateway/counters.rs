@@ -31,8 +31,6 @@ wayleave_core::named! {
         TooBig = "too-big",
         /// Out: two names of one node at one pair of ports.
         FlowConflict = "flow-conflict",
-        /// Out: the table of flows is full.
-        FlowsFull = "flows-full",
         /// Out: it could not be sealed or stamped.
         NotSent = "not-sent",
         /// In: not a sealed message to this gateway.
@@ -86,6 +84,8 @@ pub struct Counters {
     pub failovers: u64,
     /// TCP segments that were sent again because their path was found dead: the newest one of each flow.
     pub resent: u64,
+    /// Flows that gave way to others in a full table.
+    pub flows_given_way: u64,
     /// Questions to path and consent servers.
     pub path_requests: u64,
     pub proof_requests: u64,
@@ -109,6 +109,7 @@ impl Default for Counters {
             dead: 0,
             failovers: 0,
             resent: 0,
+            flows_given_way: 0,
             path_requests: 0,
             proof_requests: 0,
             dropped: [0; Reason::ALL.len()],

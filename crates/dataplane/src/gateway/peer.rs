@@ -1,10 +1,9 @@
-//! What a gateway knows of another one: paths there, sessions, flows, and what waits.
+//! What a gateway knows of another one: paths there, sessions, and what waits.
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use wayleave_packet::Path;
 use wayleave_packet::icing::header::{Handle, PathHash};
 use wayleave_packet::icing::mint::Form;
 
+use super::flows::FlowKey;
 use super::lane::{IN_DOUBT, Lane, MOST_UNANSWERED, PROBE};
 use super::noise::{Session, Started};
 use super::offload::Offload;
@@ -47,9 +47,7 @@ pub const LIMIT_ROUTES: usize = 16;
 pub const LIMIT_SESSIONS: usize = 4;
 /// Handshakes with a peer that wait for an answer.
 const LIMIT_STARTING: usize = 4;
-/// Flows with a peer.
-pub const LIMIT_FLOWS: usize = 4096;
-/// A flow of which nothing was seen for this long may be forgotten.
+/// A route by which nothing was sent for this long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 /// Packets that wait for a peer, and their octets.
 pub const LIMIT_WAITING: usize = 32;
@@ -337,26 +335,6 @@ struct Doubted {
     packet: Waiting,
 }
 
-/// A flow, by this end's addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct FlowKey {
-    pub(super) local: IpAddr,
-    pub(super) remote: IpAddr,
-    pub(super) protocol: u8,
-    pub(super) ports: (u16, u16),
-}
-
-pub(super) struct Flow {
-    pub(super) class: Class,
-    /// The address of a name in the place of the remote one.
-    pub(super) name: Option<IpAddr>,
-    /// This end began it.
-    pub(super) is_own: bool,
-    /// The path of the last packet that came.
-    pub(super) handle: Handle,
-    pub(super) last: Instant,
-}
-
 /// Keys of tables that peers choose are hashed under a secret.
 #[derive(Clone)]
 pub(super) struct Keyed(pub(super) [u8; 16]);
@@ -395,13 +373,12 @@ pub(super) struct Peer {
     waiting_octets: usize,
     /// Oldest first.
     doubted: Vec<Doubted>,
-    pub(super) flows: HashMap<FlowKey, Flow, Keyed>,
     /// The paths by which it sends, in its own order, and when it last probed them.
     heard: VecDeque<(Handle, Arc<[IdentityKey]>, Instant)>,
 }
 
 impl Peer {
-    pub(super) fn new(keyed: Keyed) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             sessions: Vec::new(),
             starting: Vec::new(),
@@ -417,7 +394,6 @@ impl Peer {
             waiting: VecDeque::new(),
             waiting_octets: 0,
             doubted: Vec::new(),
-            flows: HashMap::with_hasher(keyed),
             heard: VecDeque::new(),
         }
     }
@@ -757,16 +733,7 @@ impl Peer {
         Some(reversed(nodes))
     }
 
-    /// Makes room for a flow; returns whether there is any.
-    pub(super) fn has_capacity_for_flow(&mut self, now: Instant) -> bool {
-        if self.flows.len() < LIMIT_FLOWS {
-            return true;
-        }
-        self.flows.retain(|_, flow| now.since(flow.last) < FORGOTTEN);
-        self.flows.len() < LIMIT_FLOWS
-    }
-
-    /// Whether nothing is known that would be missed.
+    /// Whether nothing is known that would be missed. Flows are remembered elsewhere.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
         self.routes.iter().all(|route| !route.is_kept(now)) && self.waiting.is_empty() && self.sessions.is_empty()
     }

@@ -259,7 +259,9 @@ fn overlaps(registrar: &Registrar, prefixes: &[Prefix], now: u64) -> Vec<String>
     let mut found = Vec::new();
     for member in registrar.members().filter(is_live) {
         let name = member.grants.names.first().map_or_else(|| member.identity.to_string(), ToString::to_string);
-        for (other, prefix) in member.grants.prefixes.iter().flat_map(|other| prefixes.iter().map(move |own| (other, own))) {
+        for (other, prefix) in
+            member.grants.prefixes.iter().flat_map(|other| prefixes.iter().map(move |own| (other, own)))
+        {
             if other.contains(prefix) {
                 found.push(format!("{prefix} lies in {other} of {name}, which loses these addresses to the new node"));
             } else if prefix.contains(other) {

@@ -21,13 +21,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use wayleave_control::node::Realm;
-use wayleave_core::{IdentityKey, Prefix};
+use wayleave_core::{IdentityKey, Now, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, PathPolicy};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::routes::Routes;
-use wayleave_runtime::store::FileStore;
+use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
 use super::daemon::{Daemon, Role, seed};
 use super::events::{EventLine, Events, event};
@@ -42,7 +42,7 @@ use crate::failure::{Failure, Outcome};
 use names::{Directory, Names, Register};
 use source::{LabFile, Servers};
 use views::GatewayView;
-use worker::{ASKS, Ask, Handle, LinkEnd, Running};
+use worker::{ASKS, Ask, FLOWS, Handle, LinkEnd, Running};
 
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
@@ -91,7 +91,8 @@ impl Shared {
         let of = |(policy, node, number): (&str, IdentityKey, u32)| {
             names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
         };
-        let pairs: Vec<_> = self.names.names().given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
+        let pairs: Vec<_> =
+            self.names.names().given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
         self.worker.send(move |worker| worker.gateway.set_names(pairs));
     }
 }
@@ -227,7 +228,7 @@ impl Role for GatewayRole {
             }
             (None, None) => return Err(Failure::new("no section [overlay]").into()),
         };
-        let store = FileStore::open(&source.resolve(section.state.get_ref()))?;
+        let store = Arc::new(FileStore::open(&source.resolve(section.state.get_ref()))?);
         let names = Names::load(&store)?;
         let mtu = u32::try_from(*section.mtu.get_ref()).unwrap_or(1_500);
         let name = section.interface.get_ref();
@@ -253,17 +254,18 @@ impl Role for GatewayRole {
             },
             CpuKernel::best(),
         );
-        let gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
+        let mut gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
+        restore_flows(&mut gateway, &store, clock.now())?;
         let (to_asks, asks) = mpsc::channel(ASKS);
         let interface = tun.name().to_owned();
-        let running = worker::start(gateway, tun, *clock, to_asks)?;
+        let running = worker::start(gateway, tun, *clock, to_asks, Arc::clone(&store))?;
         let shared = Arc::new(Shared {
             own,
             suffix: section.suffix.get_ref().clone(),
             interface,
             known: RwLock::new(Arc::new(known)),
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
-            names: Register::new(names, Arc::new(store)),
+            names: Register::new(names, store),
             names_prefix: section.names.get_ref().0,
             choices_file,
             choices: RwLock::new((Arc::new(choices), None)),
@@ -396,6 +398,16 @@ impl Role for GatewayRole {
             overlay.stop().await;
         }
     }
+}
+
+/// Takes up the connections by name of the life before, and removes the records of those that are over.
+fn restore_flows(gateway: &mut Gateway, store: &FileStore, now: Now) -> Outcome {
+    let failed = |error: StoreError| Failure::new(error.to_string());
+    let records = store.load(FLOWS).map_err(failed)?;
+    let over = records.into_iter().filter(|(key, value)| !gateway.restore_flow(key, value, now));
+    let over: Vec<Change> = over.map(|(key, _)| Change { table: FLOWS, key, value: None }).collect();
+    store.submit(over, Box::new(|| ())).map_err(failed)?;
+    Ok(())
 }
 
 /// What the operator is told.

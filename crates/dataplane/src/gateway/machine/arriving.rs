@@ -6,11 +6,12 @@ use wayleave_packet::icing::verify::{InnerError, check_inner};
 
 use super::super::coalesce::Coalescer;
 use super::super::counters::Reason;
+use super::super::flows::{Direction, Flow, FlowKey};
 use super::super::inner::{self, End, Inner};
 use super::super::lane::Lane;
 use super::super::message::{Content, Message, SEALED, read_opening};
 use super::super::noise::OpenError;
-use super::super::peer::{Class, Flow, FlowKey, Known, Peer, reversed};
+use super::super::peer::{Class, Known, Peer, reversed};
 use super::work::{current, fresh_index};
 use super::{Event, Gateway, Output};
 use crate::frame::{BURST, Frame, Ingress};
@@ -254,38 +255,24 @@ impl Gateway {
             InnerError::Nested => Reason::InnerNested,
         })?;
         let mut inner = Inner::decode(octets).ok_or(Reason::InnerNotIp)?;
-        let (source_port, destination_port) = inner.ports;
-        let key = FlowKey {
-            local: inner.destination,
-            remote: inner.source,
-            protocol: inner.protocol,
-            ports: (destination_port, source_port),
-        };
-        let peer = self.peers.get_mut(identity).ok_or(Reason::UnknownSession)?;
-        let known = peer.flows.get(&key).map(|flow| (flow.is_own, flow.handle == handle, flow.class.mirror.is_some()));
-        // A flow that the peer began, or moved to another path, is answered over the same nodes, once it has said which.
-        let mirror = match known {
-            Some((true, ..) | (false, true, true)) => None,
-            _ => peer.mirror(&handle),
-        };
-        let is_settled = match known {
-            Some((is_own, is_same, _)) => is_own || is_same && mirror.is_none(),
-            None => false,
-        };
-        let name = match peer.flows.get_mut(&key).filter(|_| is_settled) {
+        let key = FlowKey::within(&inner);
+        let peer = self.peers.get(identity).ok_or(Reason::UnknownSession)?;
+        let name = match self.flows.get(&key, identity, now.instant) {
             Some(flow) => {
-                flow.last = now.instant;
+                // A flow that the peer began, or moved to another path, is answered over the same nodes, once it has said which.
+                if !flow.is_own && (flow.handle != handle || flow.mirror.is_none()) {
+                    (flow.handle, flow.mirror) = (handle, peer.mirror(&handle));
+                }
                 flow.name
             }
             None => {
-                let class = Class { policy: 0, mirror };
-                if known.is_some() || peer.has_capacity_for_flow(now.instant) {
-                    let flow = Flow { class, name: None, is_own: false, handle, last: now.instant };
-                    peer.flows.insert(key, flow);
-                }
+                let mut flow = Flow::new(*identity, None, Some(handle));
+                flow.mirror = peer.mirror(&handle);
+                self.out.counters.flows_given_way += self.flows.insert(key, flow, now.instant) as u64;
                 None
             }
         };
+        self.flows.note(&key, Direction::In, inner::tcp_flags(&inner, octets), now);
         let length = octets.len() as u64;
         if let Some(name) = name {
             inner::rewrite(&mut inner, octets, End::Source, name);

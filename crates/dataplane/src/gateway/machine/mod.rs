@@ -22,6 +22,7 @@ use wayleave_packet::icing::mint::{Joiner, NodeSecret};
 
 use super::coalesce::Ready;
 use super::counters::{Counters, Reason};
+use super::flows::{FlowChange, FlowTable};
 use super::inner::{IcmpError, Inner};
 use super::lane::Lane;
 use super::noise::StaticKey;
@@ -131,6 +132,7 @@ pub struct Gateway {
     /// Policy and node of each address of a name.
     names: HashMap<IpAddr, (usize, IdentityKey)>,
     peers: BTreeMap<IdentityKey, Peer>,
+    flows: FlowTable,
     sessions: HashMap<u32, IdentityKey>,
     joiner: Joiner,
     joined: Vec<u8>,
@@ -173,6 +175,8 @@ impl Gateway {
         let secrets = config.receiver.policy.secrets.clone();
         let links: Vec<u16> = config.receiver.policy.links.iter().map(|link| link.id).collect();
         let router = Router::new(config.receiver, kernel)?;
+        let mut random = Random { seed: config.seed, next: 0 };
+        let key = *random.secret().expose().first_chunk().expect("16 of 32");
         Ok(Self {
             identity: config.identity,
             noise: StaticKey(config.noise),
@@ -187,12 +191,13 @@ impl Gateway {
             prefixes: InnerPrefixes::default(),
             names: HashMap::new(),
             peers: BTreeMap::new(),
+            flows: FlowTable::new(&Keyed(key)),
             sessions: HashMap::new(),
             joiner: Joiner::default(),
             joined: Vec::new(),
             opened: Vec::new(),
             errors: TokenBucket::new(ERRORS.0, ERRORS.1),
-            random: Random { seed: config.seed, next: 0 },
+            random,
             out: Out {
                 queue: VecDeque::new(),
                 stamper: Stamper::new(kernel),
@@ -212,8 +217,7 @@ impl Gateway {
     /// Sets who is a member and who has which inner prefixes; sessions with others end.
     pub fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
         self.by_noise = members.iter().map(|member| (member.noise.to_bytes(), member.identity)).collect();
-        let remote =
-            |member: Member| (member.identity, Remote { noise: member.noise, addresses: member.addresses });
+        let remote = |member: Member| (member.identity, Remote { noise: member.noise, addresses: member.addresses });
         let others = members.into_iter().filter(|member| member.identity != self.identity);
         let before = std::mem::replace(&mut self.members, others.map(remote).collect());
         self.prefixes = prefixes;
@@ -245,8 +249,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Sets the path policies. If they have the names of before, flows go on, from now on over what is allowed; otherwise all
-    /// begins anew, and names are to be set again.
+    /// Sets the path policies. Flows go on, from now on over what is allowed. If the policies have other names than before, the
+    /// addresses of names are to be set again.
     pub fn set_policies(&mut self, policies: Vec<PathPolicy>, now: Now) {
         let has_same_names =
             policies.iter().map(|policy| &policy.name).eq(self.policies.iter().map(|policy| &policy.name));
@@ -263,10 +267,8 @@ impl Gateway {
             return;
         }
         self.names.clear();
-        for peer in self.peers.values_mut() {
-            peer.routes.clear();
-            peer.flows.clear();
-        }
+        // Routes know their policies by number.
+        self.peers.values_mut().for_each(|peer| peer.routes.clear());
     }
 
     /// The path policies.
@@ -286,6 +288,25 @@ impl Gateway {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.out.counters
+    }
+
+    /// Takes changes of flows' records, some at a time: flows by name outlive this process if they are kept and restored.
+    pub fn take_flow_changes(&mut self, now: Now) -> Vec<FlowChange> {
+        self.flows.take_changes(now)
+    }
+
+    /// Changes that could not be kept are taken again later.
+    pub fn return_flow_changes(&mut self, changes: &[FlowChange]) {
+        self.flows.return_changes(changes);
+    }
+
+    /// Takes a flow's record of an earlier life. Returns whether the flow goes on; otherwise its record is to be removed.
+    pub fn restore_flow(&mut self, key: &[u8], value: &[u8], now: Now) -> bool {
+        self.flows.restore(key, value, now)
+    }
+
+    pub(super) fn flows(&self) -> &FlowTable {
+        &self.flows
     }
 
     pub(super) fn peers(&self) -> &BTreeMap<IdentityKey, Peer> {
@@ -372,6 +393,7 @@ impl Gateway {
                 self.end(&peer);
             }
         }
+        self.flows.handle_timeout(now.instant);
         self.tick = (!self.peers.is_empty()).then(|| now.instant + TICK);
     }
 
@@ -394,9 +416,7 @@ impl Gateway {
             if self.peers.len() >= LIMIT_PEERS {
                 return None;
             }
-            let secret = self.random.secret();
-            let key = *secret.expose().first_chunk().expect("16 of 32");
-            self.peers.insert(identity, Peer::new(Keyed(key)));
+            self.peers.insert(identity, Peer::new());
             self.tick.get_or_insert(now.instant + TICK);
         }
         self.peers.get_mut(&identity)

@@ -108,9 +108,9 @@ impl<S: Store> Register<S> {
             let key = [policy.as_bytes(), &node.0].concat();
             let change = Change { table: TABLE, key, value: Some(number.to_be_bytes().to_vec()) };
             let unsaved = Arc::clone(&self.unsaved);
-            let durable = move || unsaved.send_modify(|unsaved| drop(unsaved.remove(&number)));
+            let durable = move || unsaved.send_modify(|unsaved| unsaved.retain(|other, _| *other != number));
             if self.store.submit(vec![change], Box::new(durable)).is_err() {
-                self.unsaved.send_modify(|unsaved| drop(unsaved.insert(number, false)));
+                self.unsaved.send_modify(|unsaved| unsaved.extend([(number, false)]));
             }
         }
         Some((number, is_new))
@@ -290,7 +290,8 @@ mod tests {
         assert_eq!(register.reserve("c", node), Some((3, true)), "its number is nobody else's");
         let writes = write();
         assert_eq!(writes.len(), 2, "one of each, however often somebody asked");
-        let (durable, ()) = tokio::join!(register.is_durable(2), async { writes.into_iter().for_each(|write| write()) });
+        let (durable, ()) =
+            tokio::join!(register.is_durable(2), async { writes.into_iter().for_each(|write| write()) });
         assert!(durable && register.is_durable(3).await);
         // A queue without room: the next one who asks writes it.
         disk.is_busy.store(true, Ordering::Relaxed);

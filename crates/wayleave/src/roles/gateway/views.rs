@@ -366,6 +366,8 @@ impl View for GatewayView {
             "dead": counters.dead,
             "dead_paths": dead_paths,
             "resent": counters.resent,
+            "flows_given_way": counters.flows_given_way,
+            "flows_recorded": io.flows_recorded,
             "path_requests": counters.path_requests,
             "proof_requests": counters.proof_requests,
             "strangers": io.strangers,
@@ -421,6 +423,8 @@ impl View for GatewayView {
             counter "dead_path" Alarms "Paths found dead" = counters.dead;
             counter "path" Changes "Changes of flows to another path" = counters.failovers;
             counter "inner_resent" Packets "TCP segments sent again because their path was dead" = counters.resent;
+            counter "flow_given_way" Connections "Flows that gave way to others in a full table" = counters.flows_given_way;
+            counter "flow_recorded" Changes "Changes of flows by name that are on disk" = io.flows_recorded;
             counter "path_asked" Calls "Questions for paths" = counters.path_requests;
             counter "proof_asked" Calls "Questions for consents" = counters.proof_requests;
             counter "strange" Packets "Packets from addresses of no neighbour" = io.strangers;
