@@ -31,6 +31,8 @@ wayleave_core::named! {
         TooBig = "too-big",
         /// Out: two names of one node at one pair of ports.
         FlowConflict = "flow-conflict",
+        /// Out: it stands for more segments than any system makes of one packet.
+        TooManySegments = "too-many-segments",
         /// Out: it could not be sealed or stamped.
         NotSent = "not-sent",
         /// In: not a sealed message to this gateway.

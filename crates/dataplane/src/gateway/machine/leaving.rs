@@ -27,6 +27,9 @@ impl Gateway {
     /// Takes an inner packet from the TUN interface. Addresses in it may be rewritten.
     pub fn inner(&mut self, octets: &mut [u8], offload: &Offload, now: Now) {
         let Some(inner) = Inner::decode(octets) else { return self.refuse_form(octets, now) };
+        if offload.is_excessive(octets.len()) {
+            return self.out.counters.drop(Reason::TooManySegments);
+        }
         if is_martian(inner.destination) {
             return self.out.counters.drop(Reason::Martian);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use wayleave_core::InnerPrefixes;
 use wayleave_crypto::dh::DhSecret;
-use wayleave_dataplane::gateway::offload::Offload;
+use wayleave_dataplane::gateway::offload::{Kind, Offload};
 use wayleave_dataplane::gateway::{Member, Reason};
 use wayleave_dataplane::icing;
 use wayleave_packet::icing::header::Part;
@@ -291,6 +291,23 @@ fn a_gateway_forwards_nothing_and_answers_no_garbage() {
         assert!(counters.dropped(reason) > 0, "{reason:?}");
     }
     assert_eq!(LINK, 100);
+}
+
+#[test]
+fn a_packet_that_stands_for_an_absurd_number_of_segments_is_dropped_and_counted() {
+    let mut world = world();
+    let big = tcp(V4.0, V4.1, (1, 2), 1, 0x18, &[], &[7; 65_000]);
+    let of = |kind, size| Offload { needs_checksum: true, kind, size, ..Offload::default() };
+    for size in [1, 8, 47] {
+        world.send(A, &big, &of(Kind::Tcp4, size));
+    }
+    world.send(A, &udp(V4.0, V4.1, (1, 2), &[7; 65_000]), &of(Kind::Udp, 1));
+    assert_eq!(world.gateway(A).counters().dropped(Reason::TooManySegments), 4);
+    assert!(world.sent.is_empty() && world.received(A).is_empty(), "nothing is sealed for it");
+    // The least segment of Linux, and few small ones, are segments.
+    world.send(A, &big, &of(Kind::Tcp4, 48));
+    world.send(A, &tcp(V4.0, V4.1, (1, 2), 65_001, 0x18, &[], &[7; 100]), &of(Kind::Tcp4, 1));
+    assert_eq!(world.gateway(A).counters().sent, 1 + 65_000u64.div_ceil(48) + 100);
 }
 
 #[test]
