@@ -41,10 +41,12 @@ wayleave_core::named! {
         NotForwarder = "not-forwarder",
         /// In: no message of this format.
         Malformed = "malformed",
-        /// In: too many handshakes by this link.
+        /// In: too many handshakes or probes by this sender.
         Busy = "busy",
         /// In: a handshake by no member, or an old one.
         Stranger = "stranger",
+        /// In: the gateway that sealed it is not the node that sent the packet.
+        OtherSender = "other-sender",
         /// In: no such session.
         UnknownSession = "unknown-session",
         /// In: it does not open.

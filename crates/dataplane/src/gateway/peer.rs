@@ -17,6 +17,7 @@ use super::lane::{IN_DOUBT, Lane, MOST_UNANSWERED, PROBE};
 use super::noise::{Session, Started};
 use super::offload::Offload;
 use super::policy::{PathPolicy, between};
+use crate::limit::TokenBucket;
 
 /// What was found by probes holds for this long after the last one.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
@@ -54,6 +55,8 @@ pub const LIMIT_WAITING: usize = 32;
 pub const LIMIT_WAITING_OCTETS: usize = 256 << 10;
 /// Paths by which a peer sends that are remembered.
 const LIMIT_HEARD: usize = 32;
+/// Probes that are answered in a second, and at once: more than a peer has paths, in doubt or not.
+const PROBES: (u32, u32) = (200, 200);
 /// A session is renewed after this long by who began it, and after a little more by the other; and then it ends.
 const REKEY: Duration = Duration::from_secs(120);
 const REKEY_BY_OTHER: Duration = Duration::from_secs(150);
@@ -359,6 +362,8 @@ pub(super) struct Peer {
     pub(super) opened: u64,
     /// A response that waits for a path.
     pub(super) response: Option<(Vec<u8>, Class, Instant)>,
+    /// The limit of probes that are answered.
+    pub(super) probes: TokenBucket,
     pub(super) candidates: Vec<Candidate>,
     requested: Option<Instant>,
     listed: Option<Instant>,
@@ -384,6 +389,7 @@ impl Peer {
             starting: Vec::new(),
             opened: 0,
             response: None,
+            probes: TokenBucket::new(PROBES.0, PROBES.1),
             candidates: Vec::new(),
             requested: None,
             listed: None,

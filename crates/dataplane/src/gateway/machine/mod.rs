@@ -17,7 +17,7 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_packet::Path;
-use wayleave_packet::icing::header::{PathHash, Version};
+use wayleave_packet::icing::header::{Handle, NodeId, PathHash, Version};
 use wayleave_packet::icing::mint::{Joiner, NodeSecret};
 
 use super::coalesce::Ready;
@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// A handshake is begun anew after this long.
 const HANDSHAKE: Duration = Duration::from_secs(1);
-/// Handshakes that are answered in a second, by all links together, and at once.
+/// Handshakes that are answered in a second, of all members together, and at once.
 const HANDSHAKES: (u32, u32) = (200, 100);
 /// ICMP errors in a second, and at once.
 const ERRORS: (u32, u32) = (100, 50);
@@ -68,6 +68,8 @@ pub struct Config {
 pub struct Member {
     pub identity: IdentityKey,
     pub noise: DhPublic,
+    /// The node IDs that it has published: what proves it to be the sender of its packets.
+    pub ids: Vec<NodeId>,
     /// Its own address of each family: where packets to its names go.
     pub addresses: Vec<IpAddr>,
 }
@@ -122,12 +124,13 @@ pub struct Gateway {
     noise: StaticKey,
     router: Router,
     secrets: Vec<NodeSecret>,
-    /// The links of the receiver, for the limit of handshakes.
-    links: Vec<u16>,
     neighbours: Vec<(IdentityKey, u16)>,
     policies: Vec<PathPolicy>,
     members: BTreeMap<IdentityKey, Remote>,
-    by_noise: HashMap<[u8; 32], IdentityKey>,
+    /// Whose each node ID is, and that member's number for the limit of handshakes.
+    senders: HashMap<NodeId, (IdentityKey, usize)>,
+    /// The sender of the last packet, by its path: packets come in bursts.
+    last_sender: Option<(Handle, (IdentityKey, usize))>,
     prefixes: InnerPrefixes,
     /// Policy and node of each address of a name.
     names: HashMap<IpAddr, (usize, IdentityKey)>,
@@ -173,7 +176,6 @@ impl Gateway {
     /// If the receiver's configuration contradicts itself.
     pub fn new(config: Config, kernel: CpuKernel) -> Result<Self, ConfigError> {
         let secrets = config.receiver.policy.secrets.clone();
-        let links: Vec<u16> = config.receiver.policy.links.iter().map(|link| link.id).collect();
         let router = Router::new(config.receiver, kernel)?;
         let mut random = Random { seed: config.seed, next: 0 };
         let key = *random.secret().expose().first_chunk().expect("16 of 32");
@@ -182,12 +184,12 @@ impl Gateway {
             noise: StaticKey(config.noise),
             router,
             secrets,
-            handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, links.len()),
-            links,
+            handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, 1),
             neighbours: config.neighbours,
             policies: config.policies,
             members: BTreeMap::new(),
-            by_noise: HashMap::new(),
+            senders: HashMap::new(),
+            last_sender: None,
             prefixes: InnerPrefixes::default(),
             names: HashMap::new(),
             peers: BTreeMap::new(),
@@ -216,10 +218,19 @@ impl Gateway {
 
     /// Sets who is a member and who has which inner prefixes; sessions with others end.
     pub fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
-        self.by_noise = members.iter().map(|member| (member.noise.to_bytes(), member.identity)).collect();
-        let remote = |member: Member| (member.identity, Remote { noise: member.noise, addresses: member.addresses });
-        let others = members.into_iter().filter(|member| member.identity != self.identity);
-        let before = std::mem::replace(&mut self.members, others.map(remote).collect());
+        let others: Vec<Member> = members.into_iter().filter(|member| member.identity != self.identity).collect();
+        let of = |(number, member): (usize, &Member)| {
+            let sender = (member.identity, number);
+            member.ids.iter().map(move |id| (*id, sender)).collect::<Vec<_>>()
+        };
+        self.senders = others.iter().enumerate().flat_map(of).collect();
+        self.last_sender = None;
+        self.handshakes.retune(HANDSHAKES.0, HANDSHAKES.1, others.len());
+        let remote = |member: Member| {
+            let Member { identity, noise, addresses, .. } = member;
+            (identity, Remote { noise, addresses })
+        };
+        let before = std::mem::replace(&mut self.members, others.into_iter().map(remote).collect());
         self.prefixes = prefixes;
         // A key that changed ends the sessions under the old one.
         let is_same = |identity: &IdentityKey, members: &BTreeMap<IdentityKey, Remote>| {
@@ -242,10 +253,8 @@ impl Gateway {
         neighbours: Vec<(IdentityKey, u16)>,
     ) -> Result<(), ConfigError> {
         let secrets = policy.secrets.clone();
-        let links = policy.links.iter().map(|link| link.id).collect();
         self.router.set_policy(policy)?;
-        (self.secrets, self.links, self.neighbours) = (secrets, links, neighbours);
-        self.handshakes.retune(HANDSHAKES.0, HANDSHAKES.1, self.links.len());
+        (self.secrets, self.neighbours) = (secrets, neighbours);
         Ok(())
     }
 
