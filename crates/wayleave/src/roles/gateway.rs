@@ -102,14 +102,9 @@ impl Directory for Shared {
         &self.suffix
     }
 
-    fn has_node(&self, node: &str) -> bool {
-        let is_it =
-            |(name, identity): (&String, &IdentityKey)| name.eq_ignore_ascii_case(node) && *identity != self.own;
-        !self.policies().is_empty() && self.known().names.iter().any(is_it)
-    }
-
-    async fn look_up(&self, policy: &str, node: &str) -> Option<Result<[IpAddr; 2], ()>> {
-        let policy = self.policies().into_iter().find(|name| name.eq_ignore_ascii_case(policy))?;
+    async fn look_up(&self, policy: Option<&str>, node: &str) -> Option<Result<Vec<IpAddr>, ()>> {
+        let mut policies = self.policies().into_iter();
+        let policy = policies.find(|name| policy.is_none_or(|policy| name.eq_ignore_ascii_case(policy)))?;
         let known = self.known();
         let (_, identity) = known.names.iter().find(|(name, _)| name.eq_ignore_ascii_case(node))?;
         if *identity == self.own {
@@ -123,7 +118,21 @@ impl Directory for Shared {
         if !self.names.is_durable(number).await {
             return Some(Err(()));
         }
-        Some(Ok(names::addresses(number, &self.names_prefix)))
+        let addresses = names::addresses(number, &self.names_prefix);
+        Some(Ok(names::usable(addresses, &known.prefixes, [&self.own, identity])))
+    }
+
+    fn prefix(&self) -> &Prefix {
+        &self.names_prefix
+    }
+
+    fn name_of(&self, address: IpAddr) -> Option<String> {
+        let known = self.known();
+        let names = self.names.names();
+        let has_it = |number| names::addresses(number, &self.names_prefix).contains(&address);
+        let (policy, node, _) = names.given().find(|(_, _, number)| has_it(*number))?;
+        let (node, _) = known.names.iter().find(|(_, identity)| **identity == node)?;
+        Some(format!("{policy}.{node}.{}.", self.suffix.trim_end_matches('.')))
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use wayleave_core::{IdentityKey, Prefix};
+use wayleave_core::{IdentityKey, InnerPrefixes, Prefix};
 use wayleave_dataplane::gateway::Name;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
@@ -141,7 +141,7 @@ pub fn addresses(number: u32, prefix: &Prefix) -> [IpAddr; 2] {
 pub enum Meaning {
     /// Policy and node, in lower case.
     Pair(String, String),
-    /// A node, in lower case: the names of its pairs are below it.
+    /// A node, in lower case, under the first policy: the names of its pairs are below it.
     Node(String),
     /// The suffix itself.
     Apex,
@@ -173,11 +173,24 @@ pub fn meaning(name: &str, suffix: &str) -> Meaning {
 pub trait Directory: Send + Sync + 'static {
     fn suffix(&self) -> &str;
 
-    /// Whether there are pairs of this node.
-    fn has_node(&self, node: &str) -> bool;
+    /// The addresses of a pair that exists, durable; without a policy that of the first one. `Err` if it exists but there is no address
+    /// left, or the disk does not write.
+    fn look_up(&self, policy: Option<&str>, node: &str)
+    -> impl Future<Output = Option<Result<Vec<IpAddr>, ()>>> + Send;
 
-    /// The addresses of a pair that exists, durable. `Err` if it exists but there is no address left.
-    fn look_up(&self, policy: &str, node: &str) -> impl Future<Output = Option<Result<[IpAddr; 2], ()>>> + Send;
+    /// The prefix of 64 bits of the names' IPv6 addresses.
+    fn prefix(&self) -> &Prefix;
+
+    /// The name of an address, if it is given and the pair exists.
+    fn name_of(&self, address: IpAddr) -> Option<String>;
+}
+
+/// Those of a name's addresses whose family both ends have: an application that tries one of another waits for nothing.
+pub fn usable(addresses: [IpAddr; 2], prefixes: &InnerPrefixes, ends: [&IdentityKey; 2]) -> Vec<IpAddr> {
+    let has = |end: &IdentityKey, is_v4: bool| {
+        prefixes.iter().any(|(prefix, owner)| owner == end && prefix.address().is_ipv4() == is_v4)
+    };
+    addresses.into_iter().filter(|address| ends.iter().all(|end| has(end, address.is_ipv4()))).collect()
 }
 
 /// What a policy's name stands for in the machine.
@@ -210,6 +223,20 @@ mod tests {
         for foreign in ["example.org", "clean.b.ademo", "", "org"] {
             assert_eq!(meaning(foreign, "demo"), Meaning::Foreign, "{foreign}");
         }
+    }
+
+    #[test]
+    fn a_name_has_addresses_of_the_families_that_both_ends_have() {
+        let (own, four, six) = (IdentityKey([1; 32]), IdentityKey([4; 32]), IdentityKey([6; 32]));
+        let mut prefixes = InnerPrefixes::default();
+        for (prefix, owner) in [("10.0.0.0/24", own), ("fd00::/64", own), ("10.0.4.0/24", four), ("fd00:6::/64", six)] {
+            prefixes.insert(prefix.parse().expect("a prefix"), owner);
+        }
+        let both = addresses(1, &"fd77::/64".parse().expect("a prefix"));
+        assert_eq!(usable(both, &prefixes, [&own, &four]), [both[0]]);
+        assert_eq!(usable(both, &prefixes, [&own, &six]), [both[1]]);
+        assert_eq!(usable(both, &prefixes, [&own, &own]), both);
+        assert!(usable(both, &prefixes, [&four, &six]).is_empty());
     }
 
     #[test]

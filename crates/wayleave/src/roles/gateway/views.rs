@@ -126,7 +126,8 @@ impl GatewayView {
         };
         match meaning(text, self.0.suffix()) {
             Meaning::Pair(policy, node) => of(&policy, &node),
-            // A node's name alone is meant by the default policy.
+            // A node's name alone, with the suffix or without, is meant by the first policy.
+            Meaning::Node(node) => of(&self.0.policies().first().cloned().unwrap_or_default(), &node),
             _ => of(&self.0.policies().first().cloned().unwrap_or_default(), text),
         }
     }
