@@ -56,7 +56,7 @@ fn gateway() -> Gateway {
     table.insert("0.0.0.0/1".parse().expect("a prefix"), OWN);
     table.insert("128.0.0.0/1".parse().expect("a prefix"), OTHER);
     let noise = DhSecret::from_seed(&Secret::new([5; 32])).public();
-    gateway.set_realm(vec![Member { identity: OTHER, noise, addresses: Vec::new() }], table);
+    gateway.set_realm(vec![Member { identity: OTHER, noise, ids: Vec::new(), addresses: Vec::new() }], table);
     gateway
 }
 

@@ -103,6 +103,7 @@ pub fn of_realm(
     let member = |(identity, member): (&IdentityKey, &Arc<node::Member>)| Member {
         identity: *identity,
         noise: member.membership.noise,
+        ids: member.ids.iter().map(|key| key.node).collect(),
         addresses: own_addresses(&member.membership.grants.prefixes),
     };
     let mut links = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::Prefix;
+use crate::{Afi, Prefix};
 
 /// The Ed25519 public key that names a node for as long as it is a member: 32 octets, which may be no key until somebody
 /// verifies with them.
@@ -27,21 +27,36 @@ impl fmt::Debug for IdentityKey {
 }
 
 /// The inner prefixes of each node: what it may send from and is reached by. The control plane fills it from memberships;
-/// gateways look sources up in it, as WireGuard does in its table of allowed IPs.
+/// gateways look sources and destinations up in it, as WireGuard does in its table of allowed IPs: an address belongs to whoever has
+/// the longest prefix around it, and to nobody else.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InnerPrefixes {
     owners: BTreeMap<Prefix, IdentityKey>,
+    /// How many prefixes of each family and length there are: a look-up for each packet tries only lengths that exist.
+    lengths: BTreeMap<(Afi, u8), usize>,
 }
 
 impl InnerPrefixes {
     /// Gives `prefix` to `owner`; returns who had it.
     pub fn insert(&mut self, prefix: Prefix, owner: IdentityKey) -> Option<IdentityKey> {
-        self.owners.insert(prefix, owner)
+        let before = self.owners.insert(prefix, owner);
+        if before.is_none() {
+            *self.lengths.entry((prefix.afi(), prefix.len())).or_default() += 1;
+        }
+        before
     }
 
     /// Takes `prefix` away from whoever has it.
     pub fn remove(&mut self, prefix: &Prefix) -> Option<IdentityKey> {
-        self.owners.remove(prefix)
+        let before = self.owners.remove(prefix)?;
+        let length = (prefix.afi(), prefix.len());
+        if let Some(count) = self.lengths.get_mut(&length) {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&length);
+            }
+        }
+        Some(before)
     }
 
     /// Who has exactly this prefix.
@@ -53,9 +68,9 @@ impl InnerPrefixes {
     /// Who has the longest prefix that `address` lies in.
     #[must_use]
     pub fn owner(&self, address: IpAddr) -> Option<IdentityKey> {
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let covering = (0..=bits).rev().filter_map(|length| Prefix::truncated(address, length).ok());
-        covering.filter_map(|prefix| self.holder(&prefix)).next()
+        let afi = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 };
+        let lengths = self.lengths.range((afi, 0)..=(afi, afi.bits())).rev();
+        lengths.filter_map(|((_, length), _)| self.holder(&Prefix::truncated(address, *length).ok()?)).next()
     }
 
     /// Every prefix with its owner, in order.
@@ -67,6 +82,23 @@ impl InnerPrefixes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_lengths_that_exist_are_looked_at_whatever_came_and_went() {
+        let mut table = InnerPrefixes::default();
+        let prefix = |text: &str| text.parse::<Prefix>().expect("a prefix");
+        let owner = |table: &InnerPrefixes, text: &str| table.owner(text.parse().expect("an address"));
+        let (a, b) = (IdentityKey([1; 32]), IdentityKey([2; 32]));
+        table.insert(prefix("0.0.0.0/0"), a);
+        table.insert(prefix("10.1.0.0/16"), a);
+        assert_eq!(table.insert(prefix("10.1.0.0/16"), b), Some(a));
+        table.insert(prefix("10.2.0.0/16"), b);
+        assert_eq!(table.remove(&prefix("10.1.0.0/16")), Some(b));
+        assert_eq!(table.remove(&prefix("10.1.0.0/16")), None);
+        assert_eq!((owner(&table, "10.1.0.1"), owner(&table, "10.2.0.1")), (Some(a), Some(b)));
+        table.remove(&prefix("10.2.0.0/16"));
+        assert_eq!((owner(&table, "10.2.0.1"), owner(&table, "fd00::1")), (Some(a), None));
+    }
 
     #[test]
     fn an_address_belongs_to_the_owner_of_the_longest_prefix_around_it() {

@@ -31,8 +31,8 @@ wayleave_core::named! {
         TooBig = "too-big",
         /// Out: two names of one node at one pair of ports.
         FlowConflict = "flow-conflict",
-        /// Out: the table of flows is full.
-        FlowsFull = "flows-full",
+        /// Out: it stands for more segments than any system makes of one packet.
+        TooManySegments = "too-many-segments",
         /// Out: it could not be sealed or stamped.
         NotSent = "not-sent",
         /// In: not a sealed message to this gateway.
@@ -41,10 +41,12 @@ wayleave_core::named! {
         NotForwarder = "not-forwarder",
         /// In: no message of this format.
         Malformed = "malformed",
-        /// In: too many handshakes by this link.
+        /// In: too many handshakes or probes by this sender.
         Busy = "busy",
         /// In: a handshake by no member, or an old one.
         Stranger = "stranger",
+        /// In: the gateway that sealed it is not the node that sent the packet.
+        OtherSender = "other-sender",
         /// In: no such session.
         UnknownSession = "unknown-session",
         /// In: it does not open.
@@ -86,6 +88,8 @@ pub struct Counters {
     pub failovers: u64,
     /// TCP segments that were sent again because their path was found dead: the newest one of each flow.
     pub resent: u64,
+    /// Flows that gave way to others in a full table.
+    pub flows_given_way: u64,
     /// Questions to path and consent servers.
     pub path_requests: u64,
     pub proof_requests: u64,
@@ -109,6 +113,7 @@ impl Default for Counters {
             dead: 0,
             failovers: 0,
             resent: 0,
+            flows_given_way: 0,
             path_requests: 0,
             proof_requests: 0,
             dropped: [0; Reason::ALL.len()],

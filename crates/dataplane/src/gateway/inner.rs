@@ -87,6 +87,11 @@ impl Inner {
     }
 }
 
+/// Whether a protocol is that of ICMP for either family.
+pub(super) fn is_icmp(protocol: u8) -> bool {
+    matches!(protocol, ICMP | ICMPV6)
+}
+
 fn is_query(protocol: u8, kind: u8) -> bool {
     matches!((protocol, kind), (ICMP, 0 | 8) | (ICMPV6, 128 | 129))
 }
@@ -199,9 +204,14 @@ pub(super) fn rewrite(inner: &mut Inner, octets: &mut [u8], end: End, address: I
     }
 }
 
+/// The flags of a TCP segment.
+pub(super) fn tcp_flags(inner: &Inner, octets: &[u8]) -> Option<u8> {
+    octets.get(inner.header() + 13).copied().filter(|_| inner.protocol == TCP)
+}
+
 /// Whether a packet begins a TCP connection, or answers one that does.
 pub(super) fn is_syn(inner: &Inner, octets: &[u8]) -> bool {
-    inner.protocol == TCP && octets.get(inner.header() + 13).is_some_and(|flags| flags & SYN != 0)
+    tcp_flags(inner, octets).is_some_and(|flags| flags & SYN != 0)
 }
 
 /// Whether a TCP segment has a length (RFC 9293 section 3.4): its sender repeats it until it is acknowledged.
@@ -290,7 +300,7 @@ pub(super) enum IcmpError {
 /// gateway has no other. `None` if the packet is itself an ICMP error.
 pub(super) fn icmp_error(inner: &Inner, octets: &[u8], error: IcmpError) -> Option<Vec<u8>> {
     let kind = octets.get(inner.header()).copied().unwrap_or(0);
-    if matches!(inner.protocol, ICMP | ICMPV6) && !is_query(inner.protocol, kind) {
+    if is_icmp(inner.protocol) && !is_query(inner.protocol, kind) {
         return None;
     }
     let is_v4 = inner.source.is_ipv4();

@@ -7,6 +7,7 @@
 
 mod coalesce;
 mod counters;
+mod flows;
 mod inner;
 mod lane;
 mod machine;
@@ -19,10 +20,9 @@ mod status;
 
 pub use coalesce::Ready;
 pub use counters::{Counters, Reason};
+pub use flows::{FlowChange, LIMIT_FLOWS};
 pub use lane::{MOST_UNANSWERED, PROBE, PROBE_IN_DOUBT};
 pub use machine::{Config, Event, Gateway, LIMIT_PEERS, Member, Name, Output};
-pub use peer::{
-    LIMIT_FLOWS, LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, RouteState,
-};
+pub use peer::{LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, RouteState};
 pub use policy::{Choices, Order, PathPolicy};
 pub use status::{PathStatus, PeerStatus, RouteStatus};

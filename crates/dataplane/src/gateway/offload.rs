@@ -6,6 +6,9 @@ use super::inner::{self, Inner, TCP, UDP};
 /// Octets in front of each packet at a TUN interface.
 pub const HEADER: usize = 10;
 const NEEDS_CHECKSUM: u8 = 1;
+/// Segments of one packet, at most: 65,535 octets in segments of 48, the least that Linux makes (`tcp_min_snd_mss`). Who can write raw
+/// packets may ask for one of each octet.
+const MAX_SEGMENTS: usize = 65_535usize.div_ceil(48);
 
 wayleave_core::numbered! {
     /// What a packet stands for.
@@ -46,6 +49,11 @@ impl Offload {
         let kind = Kind::from_octet(octets[1] & 0x7f)?;
         let needs_checksum = octets[0] & NEEDS_CHECKSUM != 0;
         Some(Self { needs_checksum, kind, header_length: word(2), size: word(4), checksum: (word(6), word(8)) })
+    }
+
+    /// Whether a packet of `length` octets would stand for more segments than any system makes of one.
+    pub(super) fn is_excessive(&self, length: usize) -> bool {
+        self.kind != Kind::Packet && length > MAX_SEGMENTS * usize::from(self.size.max(1))
     }
 
     /// The octets of the header.
@@ -92,7 +100,7 @@ pub(super) struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// `None` if packet and offload contradict each other.
+    /// `None` if packet and offload contradict each other, or if there are too many.
     pub(super) fn new(octets: &'a [u8], inner: Inner, offload: &Offload) -> Option<Self> {
         let (headers, size) = match offload.kind {
             Kind::Packet => (octets.len(), 0),
@@ -107,6 +115,7 @@ impl<'a> Segments<'a> {
         };
         let count = if size == 0 { 1 } else { (octets.len().checked_sub(headers)?).div_ceil(size).max(1) };
         let needs_checksum = offload.needs_checksum || offload.kind != Kind::Packet;
+        let is_right = is_right && !offload.is_excessive(octets.len());
         is_right.then_some(Self { octets, inner, kind: offload.kind, headers, size, count, needs_checksum })
     }
 

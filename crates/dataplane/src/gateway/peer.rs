@@ -1,10 +1,9 @@
-//! What a gateway knows of another one: paths there, sessions, flows, and what waits.
+//! What a gateway knows of another one: paths there, sessions, and what waits.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +12,12 @@ use wayleave_packet::Path;
 use wayleave_packet::icing::header::{Handle, PathHash};
 use wayleave_packet::icing::mint::Form;
 
+use super::flows::FlowKey;
 use super::lane::{IN_DOUBT, Lane, MOST_UNANSWERED, PROBE};
 use super::noise::{Session, Started};
 use super::offload::Offload;
 use super::policy::{PathPolicy, are_known, between};
+use crate::limit::TokenBucket;
 
 /// What was found by probes holds for this long after the last one.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
@@ -47,15 +48,15 @@ pub const LIMIT_ROUTES: usize = 16;
 pub const LIMIT_SESSIONS: usize = 4;
 /// Handshakes with a peer that wait for an answer.
 const LIMIT_STARTING: usize = 4;
-/// Flows with a peer.
-pub const LIMIT_FLOWS: usize = 4096;
-/// A flow of which nothing was seen for this long may be forgotten.
+/// A route by which nothing was sent for this long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 /// Packets that wait for a peer, and their octets.
 pub const LIMIT_WAITING: usize = 32;
 pub const LIMIT_WAITING_OCTETS: usize = 256 << 10;
 /// Paths by which a peer sends that are remembered.
 const LIMIT_HEARD: usize = 32;
+/// Probes that are answered in a second, and at once: more than a peer has paths, in doubt or not.
+const PROBES: (u32, u32) = (200, 200);
 /// A session is renewed after this long by who began it, and after a little more by the other; and then it ends.
 const REKEY: Duration = Duration::from_secs(120);
 const REKEY_BY_OTHER: Duration = Duration::from_secs(150);
@@ -337,26 +338,6 @@ struct Doubted {
     packet: Waiting,
 }
 
-/// A flow, by this end's addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct FlowKey {
-    pub(super) local: IpAddr,
-    pub(super) remote: IpAddr,
-    pub(super) protocol: u8,
-    pub(super) ports: (u16, u16),
-}
-
-pub(super) struct Flow {
-    pub(super) class: Class,
-    /// The address of a name in the place of the remote one.
-    pub(super) name: Option<IpAddr>,
-    /// This end began it.
-    pub(super) is_own: bool,
-    /// The path of the last packet that came.
-    pub(super) handle: Handle,
-    pub(super) last: Instant,
-}
-
 /// Keys of tables that peers choose are hashed under a secret.
 #[derive(Clone)]
 pub(super) struct Keyed(pub(super) [u8; 16]);
@@ -381,6 +362,8 @@ pub(super) struct Peer {
     pub(super) opened: u64,
     /// A response that waits for a path.
     pub(super) response: Option<(Vec<u8>, Class, Instant)>,
+    /// The limit of probes that are answered.
+    pub(super) probes: TokenBucket,
     pub(super) candidates: Vec<Candidate>,
     requested: Option<Instant>,
     listed: Option<Instant>,
@@ -395,18 +378,18 @@ pub(super) struct Peer {
     waiting_octets: usize,
     /// Oldest first.
     doubted: Vec<Doubted>,
-    pub(super) flows: HashMap<FlowKey, Flow, Keyed>,
     /// The paths by which it sends, in its own order, and when it last probed them.
     heard: VecDeque<(Handle, Arc<[IdentityKey]>, Instant)>,
 }
 
 impl Peer {
-    pub(super) fn new(keyed: Keyed) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             sessions: Vec::new(),
             starting: Vec::new(),
             opened: 0,
             response: None,
+            probes: TokenBucket::new(PROBES.0, PROBES.1),
             candidates: Vec::new(),
             requested: None,
             listed: None,
@@ -417,7 +400,6 @@ impl Peer {
             waiting: VecDeque::new(),
             waiting_octets: 0,
             doubted: Vec::new(),
-            flows: HashMap::with_hasher(keyed),
             heard: VecDeque::new(),
         }
     }
@@ -764,16 +746,7 @@ impl Peer {
         Some(reversed(nodes))
     }
 
-    /// Makes room for a flow; returns whether there is any.
-    pub(super) fn has_capacity_for_flow(&mut self, now: Instant) -> bool {
-        if self.flows.len() < LIMIT_FLOWS {
-            return true;
-        }
-        self.flows.retain(|_, flow| now.since(flow.last) < FORGOTTEN);
-        self.flows.len() < LIMIT_FLOWS
-    }
-
-    /// Whether nothing is known that would be missed.
+    /// Whether nothing is known that would be missed. Flows are remembered elsewhere.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
         self.routes.iter().all(|route| !route.is_kept(now)) && self.waiting.is_empty() && self.sessions.is_empty()
     }

@@ -59,10 +59,12 @@ impl Gateway {
     /// Every gateway that anything is remembered of.
     #[must_use]
     pub fn status(&self, now: Now) -> Vec<PeerStatus> {
-        self.peers().iter().map(|(identity, peer)| self.peer_status(*identity, peer, now)).collect()
+        let flows = self.flows().counts(now.instant);
+        let of = |identity| flows.get(identity).copied().unwrap_or(0);
+        self.peers().iter().map(|(identity, peer)| self.peer_status(*identity, peer, of(identity), now)).collect()
     }
 
-    fn peer_status(&self, identity: IdentityKey, peer: &Peer, now: Now) -> PeerStatus {
+    fn peer_status(&self, identity: IdentityKey, peer: &Peer, flows: usize, now: Now) -> PeerStatus {
         let routes = peer.routes.iter().enumerate().map(|(place, route)| {
             let path = |hash| peer.candidate(hash).map(path);
             RouteStatus {
@@ -77,7 +79,7 @@ impl Gateway {
         PeerStatus {
             identity,
             sessions: peer.sessions.len(),
-            flows: peer.flows.len(),
+            flows,
             waiting: peer.waiting.len(),
             paths: peer.candidates.iter().map(path).collect(),
             routes: routes.collect(),

@@ -28,7 +28,7 @@ use crate::config::{HostPort, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::ledger::Ledger;
 use crate::key_files::node::{self, KeyKind, fresh, node_text};
-use crate::output::{objects, print, print_json};
+use crate::output::{objects, print, print_json, warn};
 use crate::roles::role_names;
 
 /// How long a path server is waited for that is to learn of a removed node; the operator's process tells it later otherwise.
@@ -240,6 +240,7 @@ fn invite(command: &Invite) -> Outcome {
     if let Some(address) = &command.address {
         file.add_address(&source, &command.name, &address.0)?;
     }
+    overlaps(&registrar, &command.prefix, now.secs()).iter().for_each(|overlap| warn(overlap));
     let text = token.expose();
     if command.json {
         print_json(json!({ "name": command.name, "token": text, "until": token.invitation().not_after }));
@@ -247,6 +248,28 @@ fn invite(command: &Invite) -> Outcome {
         print(&format!("{text}\n"));
     }
     Ok(())
+}
+
+/// What a prefix inside another's, or around it, means: each address belongs to the holder of the longest prefix around it.
+fn overlaps(registrar: &Registrar, prefixes: &[Prefix], now: u64) -> Vec<String> {
+    let is_live = |member: &&Membership| {
+        let is_revoked = registrar.revocations().is_some_and(|list| list.object().has(&member.identity));
+        member.not_after >= now && !is_revoked
+    };
+    let mut found = Vec::new();
+    for member in registrar.members().filter(is_live) {
+        let name = member.grants.names.first().map_or_else(|| member.identity.to_string(), ToString::to_string);
+        for (other, prefix) in
+            member.grants.prefixes.iter().flat_map(|other| prefixes.iter().map(move |own| (other, own)))
+        {
+            if other.contains(prefix) {
+                found.push(format!("{prefix} lies in {other} of {name}, which loses these addresses to the new node"));
+            } else if prefix.contains(other) {
+                found.push(format!("{other} of {name} lies in {prefix}: these addresses stay with {name}"));
+            }
+        }
+    }
+    found
 }
 
 /// Carries an order out, and makes it durable.

@@ -17,17 +17,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use wayleave_control::node::Realm;
-use wayleave_core::{IdentityKey, Prefix};
+use wayleave_core::{IdentityKey, Now, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, PathPolicy};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::routes::Routes;
-use wayleave_runtime::store::FileStore;
+use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
 use super::daemon::{Daemon, Role, seed};
 use super::events::{EventLine, Events, event};
@@ -39,10 +39,10 @@ use crate::config::receiving::{self, Known, own_addresses};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
-use names::{Directory, Names};
+use names::{Directory, Names, Register};
 use source::{LabFile, Servers};
 use views::GatewayView;
-use worker::{ASKS, Ask, Handle, LinkEnd, Running};
+use worker::{ASKS, Ask, FLOWS, Handle, LinkEnd, Running};
 
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
@@ -61,12 +61,11 @@ pub struct Shared {
     pub policies: RwLock<Vec<String>>,
     /// What policies and choices name that no known member is called.
     pub unresolved: RwLock<Arc<Vec<Unresolved>>>,
-    pub names: Mutex<Names>,
+    pub names: Register<FileStore>,
     pub names_prefix: Prefix,
     /// The file of what the user decides, what it says, and what is wrong with it.
     pub choices_file: PathBuf,
     pub choices: RwLock<(Arc<ChoicesFile>, Option<String>)>,
-    pub store: Arc<FileStore>,
     pub worker: Handle,
     /// The node's part in the realm; none in the laboratory.
     pub node: Option<overlay::Handle>,
@@ -91,16 +90,17 @@ impl Shared {
     }
 
     /// Tells the machine what the addresses of names stand for.
-    fn publish_names(&self, names: &Names) {
+    fn publish_names(&self) {
         let policies = self.policies();
         let known = self.known();
-        let is_known = |policy: &str, node: &IdentityKey| {
-            policies.iter().any(|name| name == policy) && known.members.iter().any(|member| member.identity == *node)
-        };
+        let members: BTreeSet<IdentityKey> = known.members.iter().map(|member| member.identity).collect();
+        let is_known =
+            |policy: &str, node: &IdentityKey| policies.iter().any(|name| name == policy) && members.contains(node);
         let of = |(policy, node, number): (&str, IdentityKey, u32)| {
             names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
         };
-        let pairs: Vec<_> = names.given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
+        let pairs: Vec<_> =
+            self.names.names().given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
         self.worker.send(move |worker| worker.gateway.set_names(pairs));
     }
 }
@@ -110,30 +110,37 @@ impl Directory for Shared {
         &self.suffix
     }
 
-    fn has_node(&self, node: &str) -> bool {
-        let is_it =
-            |(name, identity): (&String, &IdentityKey)| name.eq_ignore_ascii_case(node) && *identity != self.own;
-        !self.policies().is_empty() && self.known().names.iter().any(is_it)
-    }
-
-    async fn look_up(&self, policy: &str, node: &str) -> Option<Result<[IpAddr; 2], ()>> {
-        let policy = self.policies().into_iter().find(|name| name.eq_ignore_ascii_case(policy))?;
+    async fn look_up(&self, policy: Option<&str>, node: &str) -> Option<Result<Vec<IpAddr>, ()>> {
+        let mut policies = self.policies().into_iter();
+        let policy = policies.find(|name| policy.is_none_or(|policy| name.eq_ignore_ascii_case(policy)))?;
         let known = self.known();
         let (_, identity) = known.names.iter().find(|(name, _)| name.eq_ignore_ascii_case(node))?;
         if *identity == self.own {
             return None;
         }
-        let Some((number, change)) = self.names.lock().await.number(&policy, *identity) else { return Some(Err(())) };
-        if let Some(change) = change {
-            // Without the lock: other names are answered while the disk writes.
-            if !names::durable(&self.store, change).await {
-                return Some(Err(()));
-            }
-            let mut names = self.names.lock().await;
-            names.saved(number);
-            self.publish_names(&names);
+        let Some((number, is_new)) = self.names.reserve(&policy, *identity) else { return Some(Err(())) };
+        if is_new {
+            // Nobody knows its addresses before it is durable.
+            self.publish_names();
         }
-        Some(Ok(names::addresses(number, &self.names_prefix)))
+        if !self.names.is_durable(number).await {
+            return Some(Err(()));
+        }
+        let addresses = names::addresses(number, &self.names_prefix);
+        Some(Ok(names::usable(addresses, &known.prefixes, [&self.own, identity])))
+    }
+
+    fn prefix(&self) -> &Prefix {
+        &self.names_prefix
+    }
+
+    fn name_of(&self, address: IpAddr) -> Option<String> {
+        let known = self.known();
+        let names = self.names.names();
+        let has_it = |number| names::addresses(number, &self.names_prefix).contains(&address);
+        let (policy, node, _) = names.given().find(|(_, _, number)| has_it(*number))?;
+        let (node, _) = known.names.iter().find(|(_, identity)| **identity == node)?;
+        Some(format!("{policy}.{node}.{}.", self.suffix.trim_end_matches('.')))
     }
 }
 
@@ -241,7 +248,7 @@ impl Role for GatewayRole {
             }
             (None, None) => return Err(Failure::new("no section [overlay]").into()),
         };
-        let store = FileStore::open(&source.resolve(section.state.get_ref()))?;
+        let store = Arc::new(FileStore::open(&source.resolve(section.state.get_ref()))?);
         let names = Names::load(&store)?;
         let mtu = u32::try_from(*section.mtu.get_ref()).unwrap_or(1_500);
         let name = section.interface.get_ref();
@@ -267,10 +274,11 @@ impl Role for GatewayRole {
             },
             CpuKernel::best(),
         );
-        let gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
+        let mut gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
+        restore_flows(&mut gateway, &store, clock.now())?;
         let (to_asks, asks) = mpsc::channel(ASKS);
         let interface = tun.name().to_owned();
-        let running = worker::start(gateway, tun, *clock, to_asks)?;
+        let running = worker::start(gateway, tun, *clock, to_asks, Arc::clone(&store))?;
         let shared = Arc::new(Shared {
             own,
             suffix: section.suffix.get_ref().clone(),
@@ -278,11 +286,10 @@ impl Role for GatewayRole {
             known: RwLock::new(Arc::new(known)),
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
             unresolved: RwLock::default(),
-            names: Mutex::new(names),
+            names: Register::new(names, store),
             names_prefix: section.names.get_ref().0,
             choices_file,
             choices: RwLock::new((Arc::new(choices), None)),
-            store: Arc::new(store),
             worker: running.handle.clone(),
             node: match &servers {
                 Servers::Overlay(handle, _) => Some(handle.clone()),
@@ -324,7 +331,7 @@ impl Role for GatewayRole {
             looked,
             log_unresolved: None,
         };
-        role.apply().await;
+        role.apply();
         Ok(role)
     }
 
@@ -347,7 +354,7 @@ impl Role for GatewayRole {
         }
         self.policies = config.policy.iter().map(|policy| policy.get_ref().clone()).collect();
         self.refresh();
-        self.apply().await;
+        self.apply();
         Ok(())
     }
 
@@ -371,11 +378,11 @@ impl Role for GatewayRole {
         match event {
             Event::Changed => {
                 self.refresh();
-                self.apply().await;
+                self.apply();
             }
             Event::Look => {
                 if self.look_again() {
-                    self.apply().await;
+                    self.apply();
                 }
                 if self.log_unresolved.take_if(|at| *at <= tokio::time::Instant::now()).is_some() {
                     self.shared.unresolved().iter().for_each(|name| self.log.report(unresolved_line(name)));
@@ -416,6 +423,16 @@ impl Role for GatewayRole {
             overlay.stop().await;
         }
     }
+}
+
+/// Takes up the connections by name of the life before, and removes the records of those that are over.
+fn restore_flows(gateway: &mut Gateway, store: &FileStore, now: Now) -> Outcome {
+    let failed = |error: StoreError| Failure::new(error.to_string());
+    let records = store.load(FLOWS).map_err(failed)?;
+    let over = records.into_iter().filter(|(key, value)| !gateway.restore_flow(key, value, now));
+    let over: Vec<Change> = over.map(|(key, _)| Change { table: FLOWS, key, value: None }).collect();
+    store.submit(over, Box::new(|| ())).map_err(failed)?;
+    Ok(())
 }
 
 /// What the operator is told.
@@ -490,7 +507,7 @@ impl GatewayRole {
     }
 
     /// Applies what is known: members, links, policies, routes, names.
-    async fn apply(&mut self) {
+    fn apply(&mut self) {
         let known = self.shared.known();
         let mut fresh = Vec::new();
         for neighbour in &known.links {
@@ -542,8 +559,7 @@ impl GatewayRole {
             worker.gateway.set_nodes(of_worker.nodes.clone(), now);
         });
         self.set_routes(&known);
-        let names = self.shared.names.lock().await;
-        self.shared.publish_names(&names);
+        self.shared.publish_names();
     }
 
     /// The interface's own addresses; routes to what members have, and to names. A blackhole with a worse metric stays behind each: when the gateway is gone,

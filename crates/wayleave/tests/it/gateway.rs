@@ -4,14 +4,21 @@
 //! ICC, gateway attacks: a bogus consent between processes: packets die at the node that did not give it.
 //! ICC, gateway killed: packets to members and names with a default route beside: none leaves; a capture of the link
 //! sees nothing in clear.
+//! ICC, idle connections: a gateway is killed under a TCP connection by name that is idle; the server speaks first: the
+//! connection goes on.
+//! ICC, gateway's disk: its store comes to a standstill: new names are refused, and everything else goes on; no address is
+//! given twice.
 //! ICC-11, decided: nodes avoided and paths pinned by commands, over a restart: from the next packet on; `why` says
 //! whose decision it is.
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use hickory_proto::op::{Message, Query, ResponseCode};
+use hickory_proto::rr::RecordType;
 use serde_json::{Value, json};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::{Key128, Seed};
@@ -214,6 +221,7 @@ impl World {
         assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
         let mut command = self.places[node].command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["run", "gateway", "--config", &format!("{name}.toml")]).current_dir(&self.folder.0);
+        command.env("WAYLEAVE_TEST_FAULT", format!("{name}.fault"));
         let daemon = Daemon::start(&mut command, &self.folder.0.join(format!("{name}.log"))).expect("started");
         let mut gateway = Gateway { daemon, page, place: self.places[node].clone() };
         let begin = Instant::now();
@@ -240,6 +248,27 @@ impl World {
         let mut command = self.places[node].command(program);
         command.args(arguments).current_dir(&self.folder.0).env("HOME", &self.folder.0).stdin(Stdio::null());
         command.output().expect("the program runs")
+    }
+
+    /// The response code of a's DNS server, and the IPv4 address of a name; none without an answer.
+    fn look_up(&self, name: &str) -> Option<(ResponseCode, Option<String>)> {
+        let mut question = Message::query();
+        question.add_query(Query::query(name.parse().expect("a name"), RecordType::A));
+        let question = question.to_vec().expect("encoded");
+        let octets = self.places[A].within(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            socket.set_read_timeout(Some(TIMEOUT)).expect("set");
+            socket.send_to(&question, "127.0.0.1:53").expect("sent");
+            let mut answer = [0; 1_500];
+            socket.recv(&mut answer).map(|length| answer[..length].to_vec()).unwrap_or_default()
+        });
+        let answer = Message::from_vec(&octets.expect("in its place")).ok()?;
+        Some((answer.metadata.response_code, answer.answers.first().map(|record| record.data.to_string())))
+    }
+
+    fn address_of(&self, name: &str) -> IpAddr {
+        let address = self.look_up(name).and_then(|(_, address)| address);
+        address.and_then(|address| address.parse().ok()).expect("an address")
     }
 
     fn log(&self, node: usize) -> String {
@@ -307,6 +336,65 @@ fn a_killed_gateway_leaves_nothing_in_clear() {
         assert!(send(&world, to).is_ok(), "{to}");
     }
     assert_eq!(capture.frames().len(), 0, "what is carried is sealed");
+}
+
+#[test]
+fn a_disk_at_a_standstill_costs_new_names_and_nothing_else() {
+    if netns::enter_for_test("gateway::a_disk_at_a_standstill_costs_new_names_and_nothing_else").is_none() {
+        return;
+    }
+    let mut world = World::start("gateway-disk");
+    let fast = world.look_up("fast.b.demo.");
+    assert_eq!(fast, Some((ResponseCode::NoError, Some("198.18.0.1".to_owned()))));
+    world.folder.write("a.fault", "stall store");
+    crate::common::eventually("the order is read", || !world.folder.0.join("a.fault").exists());
+    for name in ["clean.b.demo.", "pinned.b.demo.", "clean.b.demo."] {
+        assert_eq!(world.look_up(name), Some((ResponseCode::ServFail, None)), "{name}");
+    }
+    assert_eq!(world.look_up("fast.b.demo."), fast, "what is durable is answered");
+    world.gateways[0].daemon.signal(rustix::process::Signal::HUP).expect("sent");
+    crate::common::eventually("reloaded", || world.log(A).contains("configuration reloaded"));
+    let ping = world.gateways[0].ask(&["ping", "fast.b.demo"]);
+    assert!(ping.status.success(), "paths, proofs and sessions: {}", text(&ping.stderr));
+    // With a disk that writes again each pair has its own address, and the one of before.
+    world.gateways[0].daemon.kill();
+    world.gateways[0] = world.gateway(A);
+    let addresses = ["pinned.b.demo.", "clean.b.demo.", "fast.b.demo."].map(|name| world.address_of(name).to_string());
+    assert_eq!(addresses, ["198.18.0.2", "198.18.0.3", "198.18.0.1"]);
+}
+
+#[test]
+fn a_connection_by_name_outlives_its_gateway_and_the_server_may_speak_first() {
+    if netns::enter_for_test("gateway::a_connection_by_name_outlives_its_gateway_and_the_server_may_speak_first")
+        .is_none()
+    {
+        return;
+    }
+    let mut world = World::start("gateway-idle");
+    let server = world.places[B].within(|| TcpListener::bind("10.0.2.1:7")).expect("in its place").expect("bound");
+    let name = world.address_of("clean.b.demo.");
+    let client =
+        world.places[A].within(move || TcpStream::connect((name, 7))).expect("in its place").expect("connected");
+    let (connection, from) = server.accept().expect("a connection");
+    assert_eq!(from.ip().to_string(), "10.0.1.1");
+    let (mut client, mut connection) = (client, connection);
+    for end in [&client, &connection] {
+        end.set_read_timeout(Some(TIMEOUT)).expect("set");
+    }
+    let mut octets = [0; 5];
+    client.write_all(b"hello").expect("sent");
+    connection.read_exact(&mut octets).expect("received");
+    crate::common::eventually("the connection is on disk", || {
+        world.gateways[0].status()["flows_recorded"].as_u64().is_some_and(|count| count > 0)
+    });
+    world.gateways[0].daemon.kill();
+    world.gateways[0] = world.gateway(A);
+    connection.write_all(b"still").expect("sent");
+    client.read_exact(&mut octets).expect("what the server says reaches the client");
+    assert_eq!(&octets, b"still");
+    client.write_all(b"going").expect("sent");
+    connection.read_exact(&mut octets).expect("and the other way");
+    assert_eq!((&octets, world.gateways[0].dropped("flow-conflict")), (b"going", 0));
 }
 
 #[test]

@@ -6,15 +6,26 @@ use wayleave_packet::icing::verify::{InnerError, check_inner};
 
 use super::super::coalesce::Coalescer;
 use super::super::counters::Reason;
+use super::super::flows::{Direction, Flow, FlowKey};
 use super::super::inner::{self, End, Inner};
 use super::super::lane::Lane;
 use super::super::message::{Content, Message, SEALED, read_opening};
 use super::super::noise::OpenError;
-use super::super::peer::{Class, Flow, FlowKey, Known, Peer, reversed};
+use super::super::peer::{Class, Known, Peer, reversed};
 use super::work::{current, fresh_index};
 use super::{Event, Gateway, Output};
-use crate::frame::{BURST, Frame, Ingress};
+use crate::frame::{BURST, Frame};
 use crate::icing::Action;
+
+/// Whose packet it is, as its path proves, and by which path it came.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    sender: IdentityKey,
+    /// The sender's number for the limit of handshakes.
+    number: usize,
+    handle: Handle,
+    held: u16,
+}
 
 impl Gateway {
     /// Takes at most [`BURST`] ICING packets.
@@ -34,7 +45,7 @@ impl Gateway {
                 }
             }
             let Ok(packet) = Packet::decode(frame.octets, Version::Standard) else { continue };
-            if let Err(reason) = self.take(&packet, frame.ingress, &mut coalescer, now) {
+            if let Err(reason) = self.take(&packet, &mut coalescer, now) {
                 self.out.counters.drop(reason);
             }
         }
@@ -43,66 +54,68 @@ impl Gateway {
     }
 
     /// Takes a verified packet.
-    pub(super) fn take(
-        &mut self,
-        packet: &Packet<'_>,
-        ingress: Ingress,
-        coalescer: &mut Coalescer,
-        now: Now,
-    ) -> Result<(), Reason> {
+    pub(super) fn take(&mut self, packet: &Packet<'_>, coalescer: &mut Coalescer, now: Now) -> Result<(), Reason> {
         if packet.protocol() != SEALED {
             return Err(Reason::NotSealed);
         }
-        let from = (packet.handle(), packet.held());
+        let origin = self.origin(packet).ok_or(Reason::Stranger)?;
         if packet.part() == Part::Whole {
-            return self.message(packet.payload(), from, ingress, coalescer, now);
+            return self.message(packet.payload(), origin, coalescer, now);
         }
         let mut joined = std::mem::take(&mut self.joined);
         let (handle, nonce) = (packet.handle(), packet.nonce());
         let is_whole = self.joiner.join(handle, nonce, packet.part(), packet.payload(), now.instant, &mut joined);
-        let result = if is_whole { self.message(&joined, from, ingress, coalescer, now) } else { Ok(()) };
+        let result = if is_whole { self.message(&joined, origin, coalescer, now) } else { Ok(()) };
         self.joined = joined;
         result
+    }
+
+    /// Whose packet it is; `None` if it is no member's.
+    fn origin(&mut self, packet: &Packet<'_>) -> Option<Origin> {
+        let (handle, held) = (packet.handle(), packet.held());
+        let last = self.last_sender.filter(|(known, _)| *known == handle).map(|(_, sender)| sender);
+        let (sender, number) = last.or_else(|| self.senders.get(&self.router.sender(packet)?).copied())?;
+        self.last_sender = Some((handle, (sender, number)));
+        Some(Origin { sender, number, handle, held })
     }
 
     pub(super) fn message(
         &mut self,
         octets: &[u8],
-        from: (Handle, u16),
-        ingress: Ingress,
+        origin: Origin,
         coalescer: &mut Coalescer,
         now: Now,
     ) -> Result<(), Reason> {
         match Message::decode(octets).ok_or(Reason::Malformed)? {
-            Message::Initiation { from: index, noise } => self.initiated(index, noise, (from.0, ingress), now),
-            Message::Response { to, from, noise } => self.responded(to, from, noise, now),
+            Message::Initiation { from: index, noise } => self.initiated(index, noise, origin, now),
+            Message::Response { to, from, noise } => self.responded(to, from, noise, origin, now),
             Message::Data { to, number, sealed } => {
                 let mut opened = std::mem::take(&mut self.opened);
                 opened.resize(opened.len().max(sealed.len()), 0);
-                let result = self.data(to, number, (sealed, &mut opened), from, coalescer, now);
+                let result = self.data(to, number, (sealed, &mut opened), origin, coalescer, now);
                 self.opened = opened;
                 result
             }
         }
     }
 
+    /// With whom a session or handshake is: the sender of the packet.
+    fn session_with(&self, index: u32, origin: &Origin) -> Result<IdentityKey, Reason> {
+        let identity = *self.sessions.get(&index).ok_or(Reason::UnknownSession)?;
+        if identity == origin.sender { Ok(identity) } else { Err(Reason::OtherSender) }
+    }
+
     /// Answers the first message of a handshake.
-    pub(super) fn initiated(
-        &mut self,
-        to: u32,
-        noise: &[u8],
-        (handle, ingress): (Handle, Ingress),
-        now: Now,
-    ) -> Result<(), Reason> {
-        let Ingress::External(link) = ingress else { return Err(Reason::Busy) };
-        let place = self.links.iter().position(|id| *id == link).unwrap_or(usize::MAX);
-        if !self.handshakes.take(place, now.instant) {
+    pub(super) fn initiated(&mut self, to: u32, noise: &[u8], origin: Origin, now: Now) -> Result<(), Reason> {
+        let Origin { sender: identity, handle, .. } = origin;
+        if !self.handshakes.take(origin.number, now.instant) {
             return Err(Reason::Busy);
         }
         let (key, payload, answering) = self.noise.receive(self.random.secret(), noise).map_err(|_| Reason::Seal)?;
-        let identity = *self.by_noise.get(&key.to_bytes()).ok_or(Reason::Stranger)?;
-        if !self.members.contains_key(&identity) {
-            return Err(Reason::Stranger);
+        // The key and the packet prove the same member: nobody else carries for it, and no other member's key stands in for its own.
+        let remote = self.members.get(&identity).ok_or(Reason::Stranger)?;
+        if remote.noise.to_bytes() != key.to_bytes() {
+            return Err(Reason::OtherSender);
         }
         let (made, nodes) = read_opening(&payload).ok_or(Reason::Malformed)?;
         let is_ours = nodes.first() == Some(&identity) && nodes.last() == Some(&self.identity);
@@ -128,8 +141,15 @@ impl Gateway {
     }
 
     /// Takes the second message of a handshake.
-    pub(super) fn responded(&mut self, index: u32, to: u32, noise: &[u8], now: Now) -> Result<(), Reason> {
-        let identity = *self.sessions.get(&index).ok_or(Reason::UnknownSession)?;
+    pub(super) fn responded(
+        &mut self,
+        index: u32,
+        to: u32,
+        noise: &[u8],
+        origin: Origin,
+        now: Now,
+    ) -> Result<(), Reason> {
+        let identity = self.session_with(index, &origin)?;
         let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
         if peer.sessions.iter().any(|known| known.index == index && known.session.is_initiator()) {
             // It came by another path too.
@@ -167,11 +187,11 @@ impl Gateway {
         index: u32,
         number: u64,
         (sealed, opened): (&[u8], &mut [u8]),
-        (handle, held): (Handle, u16),
+        origin: Origin,
         coalescer: &mut Coalescer,
         now: Now,
     ) -> Result<(), Reason> {
-        let identity = *self.sessions.get(&index).ok_or(Reason::UnknownSession)?;
+        let identity = self.session_with(index, &origin)?;
         let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
         let known = peer.sessions.iter_mut().find(|known| known.index == index).ok_or(Reason::UnknownSession)?;
         let plain = known.session.open(number, sealed, opened).map_err(|error| match error {
@@ -185,11 +205,11 @@ impl Gateway {
             self.flush(&identity, now);
         }
         if let Some(4 | 6) = plain.first().map(|first| first >> 4) {
-            return self.deliver(&identity, plain, handle, coalescer, now);
+            return self.deliver(&identity, plain, origin.handle, coalescer, now);
         }
         match Content::decode(plain).ok_or(Reason::Malformed)? {
             Content::Packet(_) => {}
-            Content::Probe { number, nodes } => self.probed(&identity, number, &nodes, (handle, held), now),
+            Content::Probe { number, nodes } => return self.probed(number, &nodes, origin, now),
             Content::Answer { number, held, handle } => {
                 let Some(peer) = self.peers.get_mut(&identity) else { return Ok(()) };
                 let mut candidates = peer.candidates.iter_mut();
@@ -207,29 +227,27 @@ impl Gateway {
 
     /// Answers a probe over the nodes that it came by, and by active and spare path: whichever of them is dead, another is heard,
     /// and a probe on a live path is not answered over dead ones alone.
-    pub(super) fn probed(
-        &mut self,
-        identity: &IdentityKey,
-        number: u32,
-        nodes: &[IdentityKey],
-        (handle, held): (Handle, u16),
-        now: Now,
-    ) {
-        let is_ours = nodes.first() == Some(identity) && nodes.last() == Some(&self.identity);
-        let Some(peer) = self.peers.get_mut(identity) else { return };
+    fn probed(&mut self, number: u32, nodes: &[IdentityKey], origin: Origin, now: Now) -> Result<(), Reason> {
+        let Origin { sender: identity, handle, held, .. } = origin;
+        let is_ours = nodes.first() == Some(&identity) && nodes.last() == Some(&self.identity);
+        let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
+        if !peer.probes.take(now.instant) {
+            return Err(Reason::Busy);
+        }
         let mirror = is_ours.then(|| reversed(&peer.hear(handle, nodes, now.instant)));
         let class = Class { policy: 0, mirror };
         let route = peer.route(&class, now.instant);
         (peer.routes[route].used, peer.routes[route].heard) = (now.instant, Some(now.instant));
-        self.work(identity, now);
+        self.work(&identity, now);
         let Self { peers, out, .. } = self;
-        let Some(peer) = peers.get_mut(identity) else { return };
+        let Some(peer) = peers.get_mut(&identity) else { return Ok(()) };
         let content = Content::Answer { number, held, handle }.encode();
         for place in peer.answering(&class, now) {
             let Peer { sessions, candidates, .. } = &mut *peer;
-            let Some(known) = current(sessions, now) else { return };
+            let Some(known) = current(sessions, now) else { break };
             out.sealed(&mut candidates[place], known, &content, now);
         }
+        Ok(())
     }
 
     /// Hands an inner packet to the system if its sender may send it.
@@ -241,9 +259,12 @@ impl Gateway {
         coalescer: &mut Coalescer,
         now: Now,
     ) -> Result<(), Reason> {
-        let remote = self.members.get(identity).ok_or(Reason::Stranger)?;
         let protocol = if octets[0] >> 4 == 4 { 4 } else { 41 };
-        check_inner(protocol, octets, &remote.sources, &self.own).map_err(|error| match error {
+        let is_of = |owner: &IdentityKey| {
+            let (prefixes, owner) = (&self.prefixes, *owner);
+            move |address| prefixes.owner(address) == Some(owner)
+        };
+        check_inner(protocol, octets, is_of(identity), is_of(&self.identity)).map_err(|error| match error {
             InnerError::NotIp => Reason::InnerNotIp,
             InnerError::Source => Reason::InnerSource,
             InnerError::Martian => Reason::InnerMartian,
@@ -251,38 +272,24 @@ impl Gateway {
             InnerError::Nested => Reason::InnerNested,
         })?;
         let mut inner = Inner::decode(octets).ok_or(Reason::InnerNotIp)?;
-        let (source_port, destination_port) = inner.ports;
-        let key = FlowKey {
-            local: inner.destination,
-            remote: inner.source,
-            protocol: inner.protocol,
-            ports: (destination_port, source_port),
-        };
-        let peer = self.peers.get_mut(identity).ok_or(Reason::UnknownSession)?;
-        let known = peer.flows.get(&key).map(|flow| (flow.is_own, flow.handle == handle, flow.class.mirror.is_some()));
-        // A flow that the peer began, or moved to another path, is answered over the same nodes, once it has said which.
-        let mirror = match known {
-            Some((true, ..) | (false, true, true)) => None,
-            _ => peer.mirror(&handle),
-        };
-        let is_settled = match known {
-            Some((is_own, is_same, _)) => is_own || is_same && mirror.is_none(),
-            None => false,
-        };
-        let name = match peer.flows.get_mut(&key).filter(|_| is_settled) {
+        let key = FlowKey::within(&inner);
+        let peer = self.peers.get(identity).ok_or(Reason::UnknownSession)?;
+        let name = match self.flows.get(&key, identity, now.instant) {
             Some(flow) => {
-                flow.last = now.instant;
+                // A flow that the peer began, or moved to another path, is answered over the same nodes, once it has said which.
+                if !flow.is_own && (flow.handle != handle || flow.mirror.is_none()) {
+                    (flow.handle, flow.mirror) = (handle, peer.mirror(&handle));
+                }
                 flow.name
             }
             None => {
-                let class = Class { policy: 0, mirror };
-                if known.is_some() || peer.has_capacity_for_flow(now.instant) {
-                    let flow = Flow { class, name: None, is_own: false, handle, last: now.instant };
-                    peer.flows.insert(key, flow);
-                }
+                let mut flow = Flow::new(*identity, None, Some(handle));
+                flow.mirror = peer.mirror(&handle);
+                self.out.counters.flows_given_way += self.flows.insert(key, flow, now.instant) as u64;
                 None
             }
         };
+        self.flows.note(&key, Direction::In, inner::tcp_flags(&inner, octets), now);
         let length = octets.len() as u64;
         if let Some(name) = name {
             inner::rewrite(&mut inner, octets, End::Source, name);

@@ -2,16 +2,16 @@
 
 use std::net::IpAddr;
 
-use wayleave_core::{Afi, IdentityKey, Instant, Now, Prefix};
-use wayleave_packet::icing::header::Handle;
+use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::icing::mint::Form;
 use wayleave_packet::platypus::verify::is_martian;
 
 use super::super::coalesce::Ready;
 use super::super::counters::Reason;
+use super::super::flows::{Direction, Flow, FlowKey};
 use super::super::inner::{self, End, IcmpError, Inner};
 use super::super::offload::{Offload, Segments};
-use super::super::peer::{Class, Flow, FlowKey, Peer, RouteState, Waiting};
+use super::super::peer::{Class, Peer, RouteState, Waiting};
 use super::work::current;
 use super::{Gateway, Output};
 
@@ -27,13 +27,16 @@ impl Gateway {
     /// Takes an inner packet from the TUN interface. Addresses in it may be rewritten.
     pub fn inner(&mut self, octets: &mut [u8], offload: &Offload, now: Now) {
         let Some(inner) = Inner::decode(octets) else { return self.refuse_form(octets, now) };
+        if offload.is_excessive(octets.len()) {
+            return self.out.counters.drop(Reason::TooManySegments);
+        }
         if is_martian(inner.destination) {
             return self.out.counters.drop(Reason::Martian);
         }
-        if !contains(&self.own, inner.source) {
+        if !self.is_own(inner.source) {
             return self.out.counters.drop(Reason::OwnSource);
         }
-        let destination = match self.resolve(&inner, now) {
+        let destination = match self.resolve(&inner, octets, now) {
             Ok(destination) => destination,
             Err(reason) => {
                 self.out.counters.drop(reason);
@@ -66,8 +69,13 @@ impl Gateway {
         self.answer(&inner, octets, IcmpError::Prohibited, now);
     }
 
+    /// Whether an inner address is this gateway's.
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.prefixes.owner(address) == Some(self.identity)
+    }
+
     /// To whom a packet goes, and by which class of paths. Makes its flow known.
-    pub(super) fn resolve(&mut self, inner: &Inner, now: Now) -> Result<Destination, Reason> {
+    pub(super) fn resolve(&mut self, inner: &Inner, octets: &[u8], now: Now) -> Result<Destination, Reason> {
         let (identity, policy, real) = match self.names.get(&inner.destination) {
             Some((policy, node)) => {
                 let is_v4 = inner.destination.is_ipv4();
@@ -81,29 +89,21 @@ impl Gateway {
                 (owner, 0, None)
             }
         };
-        let key = FlowKey {
-            local: inner.source,
-            remote: real.unwrap_or(inner.destination),
-            protocol: inner.protocol,
-            ports: inner.ports,
-        };
+        let key = FlowKey::out(inner, real.unwrap_or(inner.destination));
         let name = real.map(|_| inner.destination);
-        let peer = self.peer(identity, now).ok_or(Reason::QueueFull)?;
-        if let Some(flow) = peer.flows.get_mut(&key) {
-            if flow.name != name {
-                return Err(Reason::FlowConflict);
-            }
-            flow.last = now.instant;
-            return Ok(Destination { peer: identity, class: flow.class.clone(), real });
-        }
-        let class = Class { policy, mirror: None };
-        if peer.has_capacity_for_flow(now.instant) {
-            let flow = Flow { class: class.clone(), name, is_own: true, handle: Handle([0; 16]), last: now.instant };
-            peer.flows.insert(key, flow);
-        } else if real.is_some() {
-            return Err(Reason::FlowsFull);
-        }
-        Ok(Destination { peer: identity, class, real })
+        self.peer(identity, now).ok_or(Reason::QueueFull)?;
+        let known = match self.flows.get(&key, &identity, now.instant) {
+            Some(flow) if flow.name != name && !flow.gives_way() => return Err(Reason::FlowConflict),
+            Some(flow) if flow.name == name => Some(flow.mirror.clone()),
+            _ => None,
+        };
+        let mirror = known.unwrap_or_else(|| {
+            let flow = Flow::new(identity, name, None);
+            self.out.counters.flows_given_way += self.flows.insert(key, flow, now.instant) as u64;
+            None
+        });
+        self.flows.note(&key, Direction::Out, inner::tcp_flags(inner, octets), now);
+        Ok(Destination { peer: identity, class: Class { policy, mirror }, real })
     }
 
     /// Sends a packet, or the segments that it stands for, on a route that is ready.
@@ -137,12 +137,7 @@ impl Gateway {
         if let Some(packet) = in_doubt {
             // The oldest segment is what TCP repeats while nothing is answered. Sent again by the next path, it saves the
             // sender's own timer, which has doubled by then.
-            let flow = FlowKey {
-                local: inner.source,
-                remote: destination.real.unwrap_or(inner.destination),
-                protocol: inner.protocol,
-                ports: inner.ports,
-            };
+            let flow = FlowKey::out(&inner, destination.real.unwrap_or(inner.destination));
             let is_repeated = inner::takes_sequence_space(&inner, &packet.octets);
             peer.doubt(flow, is_repeated, peer.candidates[place].hash, packet);
         }
@@ -166,7 +161,7 @@ impl Gateway {
     fn refuse_form(&mut self, octets: &[u8], now: Now) {
         let (reason, about) = inner::refused_form(octets);
         self.out.counters.drop(reason);
-        let is_ours = |inner: &Inner| !is_martian(inner.destination) && contains(&self.own, inner.source);
+        let is_ours = |inner: &Inner| !is_martian(inner.destination) && self.is_own(inner.source);
         if let Some(inner) = about.filter(is_ours) {
             self.answer(&inner, octets, IcmpError::Prohibited, now);
         }
@@ -185,7 +180,9 @@ impl Gateway {
     /// [`Gateway::inner`] for a packet that has waited.
     pub(super) fn inner_again(&mut self, octets: &mut [u8], offload: &Offload, since: Instant, now: Now) {
         let Some(inner) = Inner::decode(octets) else { return };
-        let Ok(destination) = self.resolve(&inner, now) else { return self.out.counters.drop(Reason::NoMember) };
+        let Ok(destination) = self.resolve(&inner, octets, now) else {
+            return self.out.counters.drop(Reason::NoMember);
+        };
         let Some(peer) = self.peers.get_mut(&destination.peer) else { return };
         let route = peer.route(&destination.class, now.instant);
         let state = peer.state(route, &self.policies, now);
@@ -205,10 +202,4 @@ impl Gateway {
             }
         }
     }
-}
-
-/// Whether one of `prefixes` holds `address`.
-fn contains(prefixes: &[Prefix], address: IpAddr) -> bool {
-    let bits = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 }.bits();
-    Prefix::new(address, bits).is_ok_and(|host| prefixes.iter().any(|prefix| prefix.contains(&host)))
 }

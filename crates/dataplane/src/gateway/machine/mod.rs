@@ -11,17 +11,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Now, Prefix};
+use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Now};
 use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::kdf;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_packet::Path;
-use wayleave_packet::icing::header::{PathHash, Version};
+use wayleave_packet::icing::header::{Handle, NodeId, PathHash, Version};
 use wayleave_packet::icing::mint::{Joiner, NodeSecret};
 
 use super::coalesce::Ready;
 use super::counters::{Counters, Reason};
+use super::flows::{FlowChange, FlowTable};
 use super::inner::{IcmpError, Inner};
 use super::lane::Lane;
 use super::noise::StaticKey;
@@ -40,7 +41,7 @@ const TICK: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// A handshake is begun anew after this long.
 const HANDSHAKE: Duration = Duration::from_secs(1);
-/// Handshakes that are answered in a second, by all links together, and at once.
+/// Handshakes that are answered in a second, of all members together, and at once.
 const HANDSHAKES: (u32, u32) = (200, 100);
 /// ICMP errors in a second, and at once.
 const ERRORS: (u32, u32) = (100, 50);
@@ -67,6 +68,8 @@ pub struct Config {
 pub struct Member {
     pub identity: IdentityKey,
     pub noise: DhPublic,
+    /// The node IDs that it has published: what proves it to be the sender of its packets.
+    pub ids: Vec<NodeId>,
     /// Its own address of each family: where packets to its names go.
     pub addresses: Vec<IpAddr>,
 }
@@ -113,7 +116,6 @@ pub enum Event {
 struct Remote {
     noise: DhPublic,
     addresses: Vec<IpAddr>,
-    sources: Vec<Prefix>,
 }
 
 /// A gateway.
@@ -122,19 +124,20 @@ pub struct Gateway {
     noise: StaticKey,
     router: Router,
     secrets: Vec<NodeSecret>,
-    /// The links of the receiver, for the limit of handshakes.
-    links: Vec<u16>,
     neighbours: Vec<(IdentityKey, u16)>,
     policies: Vec<PathPolicy>,
     members: BTreeMap<IdentityKey, Remote>,
-    by_noise: HashMap<[u8; 32], IdentityKey>,
     /// Which nodes paths may cross; any if nothing was said.
     nodes: Option<BTreeSet<IdentityKey>>,
+    /// Whose each node ID is, and that member's number for the limit of handshakes.
+    senders: HashMap<NodeId, (IdentityKey, usize)>,
+    /// The sender of the last packet, by its path: packets come in bursts.
+    last_sender: Option<(Handle, (IdentityKey, usize))>,
     prefixes: InnerPrefixes,
-    own: Vec<Prefix>,
     /// Policy and node of each address of a name.
     names: HashMap<IpAddr, (usize, IdentityKey)>,
     peers: BTreeMap<IdentityKey, Peer>,
+    flows: FlowTable,
     sessions: HashMap<u32, IdentityKey>,
     joiner: Joiner,
     joined: Vec<u8>,
@@ -175,30 +178,31 @@ impl Gateway {
     /// If the receiver's configuration contradicts itself.
     pub fn new(config: Config, kernel: CpuKernel) -> Result<Self, ConfigError> {
         let secrets = config.receiver.policy.secrets.clone();
-        let links: Vec<u16> = config.receiver.policy.links.iter().map(|link| link.id).collect();
         let router = Router::new(config.receiver, kernel)?;
+        let mut random = Random { seed: config.seed, next: 0 };
+        let key = *random.secret().expose().first_chunk().expect("16 of 32");
         Ok(Self {
             identity: config.identity,
             noise: StaticKey(config.noise),
             router,
             secrets,
-            handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, links.len()),
-            links,
+            handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, 1),
             neighbours: config.neighbours,
             policies: config.policies,
             members: BTreeMap::new(),
-            by_noise: HashMap::new(),
             nodes: None,
+            senders: HashMap::new(),
+            last_sender: None,
             prefixes: InnerPrefixes::default(),
-            own: Vec::new(),
             names: HashMap::new(),
             peers: BTreeMap::new(),
+            flows: FlowTable::new(&Keyed(key)),
             sessions: HashMap::new(),
             joiner: Joiner::default(),
             joined: Vec::new(),
             opened: Vec::new(),
             errors: TokenBucket::new(ERRORS.0, ERRORS.1),
-            random: Random { seed: config.seed, next: 0 },
+            random,
             out: Out {
                 queue: VecDeque::new(),
                 stamper: Stamper::new(kernel),
@@ -217,17 +221,19 @@ impl Gateway {
 
     /// Sets who is a member and who has which inner prefixes; sessions with others end.
     pub fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
-        let of = |identity: &IdentityKey| -> Vec<Prefix> {
-            prefixes.iter().filter(|(_, owner)| *owner == identity).map(|(prefix, _)| *prefix).collect()
+        let others: Vec<Member> = members.into_iter().filter(|member| member.identity != self.identity).collect();
+        let of = |(number, member): (usize, &Member)| {
+            let sender = (member.identity, number);
+            member.ids.iter().map(move |id| (*id, sender)).collect::<Vec<_>>()
         };
-        self.own = of(&self.identity);
-        self.by_noise = members.iter().map(|member| (member.noise.to_bytes(), member.identity)).collect();
+        self.senders = others.iter().enumerate().flat_map(of).collect();
+        self.last_sender = None;
+        self.handshakes.retune(HANDSHAKES.0, HANDSHAKES.1, others.len());
         let remote = |member: Member| {
-            let sources = of(&member.identity);
-            (member.identity, Remote { noise: member.noise, addresses: member.addresses, sources })
+            let Member { identity, noise, addresses, .. } = member;
+            (identity, Remote { noise, addresses })
         };
-        let others = members.into_iter().filter(|member| member.identity != self.identity);
-        let before = std::mem::replace(&mut self.members, others.map(remote).collect());
+        let before = std::mem::replace(&mut self.members, others.into_iter().map(remote).collect());
         self.prefixes = prefixes;
         // A key that changed ends the sessions under the old one.
         let is_same = |identity: &IdentityKey, members: &BTreeMap<IdentityKey, Remote>| {
@@ -259,15 +265,13 @@ impl Gateway {
         neighbours: Vec<(IdentityKey, u16)>,
     ) -> Result<(), ConfigError> {
         let secrets = policy.secrets.clone();
-        let links = policy.links.iter().map(|link| link.id).collect();
         self.router.set_policy(policy)?;
-        (self.secrets, self.links, self.neighbours) = (secrets, links, neighbours);
-        self.handshakes.retune(HANDSHAKES.0, HANDSHAKES.1, self.links.len());
+        (self.secrets, self.neighbours) = (secrets, neighbours);
         Ok(())
     }
 
-    /// Sets the path policies. If they have the names of before, flows go on, from now on over what is allowed; otherwise all
-    /// begins anew, and names are to be set again.
+    /// Sets the path policies. Flows go on, from now on over what is allowed. If the policies have other names than before, the
+    /// addresses of names are to be set again.
     pub fn set_policies(&mut self, policies: Vec<PathPolicy>, now: Now) {
         let has_same_names =
             policies.iter().map(|policy| &policy.name).eq(self.policies.iter().map(|policy| &policy.name));
@@ -284,10 +288,8 @@ impl Gateway {
             return;
         }
         self.names.clear();
-        for peer in self.peers.values_mut() {
-            peer.routes.clear();
-            peer.flows.clear();
-        }
+        // Routes know their policies by number.
+        self.peers.values_mut().for_each(|peer| peer.routes.clear());
     }
 
     /// The path policies.
@@ -307,6 +309,25 @@ impl Gateway {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.out.counters
+    }
+
+    /// Takes changes of flows' records, some at a time: flows by name outlive this process if they are kept and restored.
+    pub fn take_flow_changes(&mut self, now: Now) -> Vec<FlowChange> {
+        self.flows.take_changes(now)
+    }
+
+    /// Changes that could not be kept are taken again later.
+    pub fn return_flow_changes(&mut self, changes: &[FlowChange]) {
+        self.flows.return_changes(changes);
+    }
+
+    /// Takes a flow's record of an earlier life. Returns whether the flow goes on; otherwise its record is to be removed.
+    pub fn restore_flow(&mut self, key: &[u8], value: &[u8], now: Now) -> bool {
+        self.flows.restore(key, value, now)
+    }
+
+    pub(super) fn flows(&self) -> &FlowTable {
+        &self.flows
     }
 
     pub(super) fn peers(&self) -> &BTreeMap<IdentityKey, Peer> {
@@ -399,6 +420,7 @@ impl Gateway {
                 self.end(&peer);
             }
         }
+        self.flows.handle_timeout(now.instant);
         self.tick = (!self.peers.is_empty()).then(|| now.instant + TICK);
     }
 
@@ -421,9 +443,7 @@ impl Gateway {
             if self.peers.len() >= LIMIT_PEERS {
                 return None;
             }
-            let secret = self.random.secret();
-            let key = *secret.expose().first_chunk().expect("16 of 32");
-            self.peers.insert(identity, Peer::new(Keyed(key)));
+            self.peers.insert(identity, Peer::new());
             self.tick.get_or_insert(now.instant + TICK);
         }
         self.peers.get_mut(&identity)

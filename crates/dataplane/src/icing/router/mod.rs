@@ -7,7 +7,7 @@
 mod learn;
 
 use wayleave_core::{Instant, Now, UnixTime};
-use wayleave_packet::icing::header::{Handle, MAX_NODES, Packet, Version};
+use wayleave_packet::icing::header::{Handle, MAX_NODES, NodeId, Packet, Path, Version};
 use wayleave_packet::icing::mint::PairKey;
 use wayleave_packet::icing::verify::{self, ProofTags};
 
@@ -124,6 +124,13 @@ impl Router {
         self.policy = policy;
         self.set_agreement_limits();
         Ok(())
+    }
+
+    /// The node that sent a packet which was just verified: the first one of its path.
+    #[must_use]
+    pub fn sender(&self, packet: &Packet<'_>) -> Option<NodeId> {
+        let known = || self.paths.at(self.paths.find(&packet.handle())?).map(KnownPath::octets);
+        Path::decode(packet.path().or_else(known)?).ok().map(|path| *path.node(0))
     }
 
     fn set_agreement_limits(&mut self) {

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use wayleave_core::InnerPrefixes;
 use wayleave_crypto::dh::DhSecret;
-use wayleave_dataplane::gateway::offload::Offload;
+use wayleave_dataplane::gateway::offload::{Kind, Offload};
 use wayleave_dataplane::gateway::{Member, Reason};
 use wayleave_dataplane::icing;
 use wayleave_packet::icing::header::Part;
-use wayleave_packet::icing::header::{FRONT, Version, header_length};
+use wayleave_packet::icing::header::{FRONT, Packet, Version, header_length};
 use wayleave_packet::icing::mint::{Form, Nonce, Sender, encapsulate};
 
 use super::world::{A, B, World, addresses, identity, ip, noise, prefixes, tcp, udp};
@@ -44,6 +44,7 @@ fn deceive(world: &mut World, of_a: &[&str], address_of_b: &str) {
     let member = |node: usize, addresses: Vec<std::net::IpAddr>| Member {
         identity: identity(node),
         noise: DhSecret::from_seed(&noise(node)).public(),
+        ids: vec![network::id(node)],
         addresses,
     };
     let members = vec![member(A, addresses(A).to_vec()), member(B, vec![address_of_b.parse().unwrap()])];
@@ -148,6 +149,51 @@ fn inner_sources_of_others_are_refused_whoever_asks() {
     assert_eq!(world.received(B).len(), 1);
 }
 
+/// ICC-07: an address belongs to the member with the longest prefix around it, at both ends and in both directions.
+#[test]
+fn the_holder_of_a_wide_prefix_does_not_speak_for_the_member_with_a_longer_one() {
+    let mut world = world();
+    let realm = |gateway: &mut wayleave_dataplane::gateway::Gateway, wide: &[(&str, usize)]| {
+        let mut table = InnerPrefixes::default();
+        let all = [A, B, 8].into_iter().flat_map(|node| prefixes(node).map(|prefix| (prefix, node)));
+        let wide = wide.iter().map(|(prefix, node)| (prefix.parse().unwrap(), *node));
+        for (prefix, node) in all.chain(wide) {
+            table.insert(prefix, identity(node));
+        }
+        let member = |node: usize| Member {
+            identity: identity(node),
+            noise: DhSecret::from_seed(&noise(node)).public(),
+            ids: vec![network::id(node)],
+            addresses: addresses(node).to_vec(),
+        };
+        gateway.set_realm([A, B, 8].map(member).to_vec(), table);
+    };
+    let wide = [("10.0.0.0/8", A), ("fd00::/16", A), ("192.168.0.0/16", B)];
+    realm(world.gateway(B), &wide);
+    // A does not look: it believes that all is its own.
+    deceive(&mut world, &["10.0.0.0/24", "10.0.0.0/16", "fd00:8::/64", "10.0.1.7/32"], "10.0.1.1");
+    for (from, to, count) in [("10.0.8.1", V4.1, 1), ("fd00:8::1", "fd00:1::1", 2), ("10.0.1.7", V4.1, 3)] {
+        world.send_plain(A, &udp(from, to, (1000, 53), b"spoofed"));
+        world.run(Duration::from_millis(700));
+        assert!(world.received(B).is_empty(), "{from}");
+        assert_eq!(world.gateway(B).counters().dropped(Reason::InnerSource), count, "{from}");
+    }
+    world.send_plain(A, &udp("10.0.77.1", V4.1, (1000, 53), b"of the wide prefix"));
+    assert_eq!(world.received(B).len(), 1);
+    // B does not take what is for a member with a longer prefix than its own.
+    realm(world.gateway(B), &[("10.0.0.0/8", A), ("10.0.0.0/12", B)]);
+    deceive(&mut world, &["10.0.0.0/24"], "10.0.8.1");
+    world.send_plain(A, &udp(V4.0, "198.18.0.1", (1000, 53), b"for another"));
+    world.run(Duration::from_millis(700));
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::InnerDestination), 1);
+    // Its own packets do not leave with another's source.
+    realm(world.gateway(A), &wide);
+    let errors = world.gateway(A).counters().dropped(Reason::OwnSource);
+    world.send_plain(A, &udp("10.0.8.1", V4.1, (1000, 53), b"spoofed"));
+    assert_eq!(world.gateway(A).counters().dropped(Reason::OwnSource), errors + 1);
+}
+
 #[test]
 fn inner_martians_loopback_and_addresses_of_others_are_refused() {
     for (address, reason) in [
@@ -205,7 +251,7 @@ fn strangers_get_no_session_and_a_removed_member_loses_it() {
     world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"x"));
     world.run(Duration::from_secs(1));
     assert!(world.received(B).is_empty());
-    assert!(world.gateway(B).counters().dropped(Reason::UnknownSession) > 0);
+    assert!(world.gateway(B).counters().dropped(Reason::Stranger) > 0);
     let now = world.now();
     assert!(world.gateway(B).status(now).is_empty());
     // The session ends at A too, and the next one is not granted.
@@ -247,6 +293,109 @@ fn a_gateway_forwards_nothing_and_answers_no_garbage() {
         assert!(counters.dropped(reason) > 0, "{reason:?}");
     }
     assert_eq!(LINK, 100);
+}
+
+#[test]
+fn a_packet_that_stands_for_an_absurd_number_of_segments_is_dropped_and_counted() {
+    let mut world = world();
+    let big = tcp(V4.0, V4.1, (1, 2), 1, 0x18, &[], &[7; 65_000]);
+    let of = |kind, size| Offload { needs_checksum: true, kind, size, ..Offload::default() };
+    for size in [1, 8, 47] {
+        world.send(A, &big, &of(Kind::Tcp4, size));
+    }
+    world.send(A, &udp(V4.0, V4.1, (1, 2), &[7; 65_000]), &of(Kind::Udp, 1));
+    assert_eq!(world.gateway(A).counters().dropped(Reason::TooManySegments), 4);
+    assert!(world.sent.is_empty() && world.received(A).is_empty(), "nothing is sealed for it");
+    // The least segment of Linux, and few small ones, are segments.
+    world.send(A, &big, &of(Kind::Tcp4, 48));
+    world.send(A, &tcp(V4.0, V4.1, (1, 2), 65_001, 0x18, &[], &[7; 100]), &of(Kind::Tcp4, 1));
+    assert_eq!(world.gateway(A).counters().sent, 1 + 65_000u64.div_ceil(48) + 100);
+}
+
+/// Sends what A has sealed in packets of node 8's own, over node 3.
+fn in_packets_of_another(world: &mut World, message: &[u8], count: u32) {
+    let sender = network::sender(&[8, 3, B]);
+    let nonce = Nonce::new(world.now().unix, count);
+    let mut octets = Vec::new();
+    encapsulate(&sender, (Form::Path, Part::Whole), 99, nonce, message, &mut octets).unwrap();
+    world.inject(8, 3, &octets);
+}
+
+#[test]
+fn what_one_gateway_sealed_does_not_count_in_packets_of_another() {
+    // The consent servers of the path to B refuse A, say; 8 carries for it.
+    let mut world = World::new(&[&[A, 2, 3, B]]);
+    world.down.insert(3);
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"first"));
+    world.run(Duration::from_millis(100));
+    let payload = |octets: &[u8]| Packet::decode(octets, Version::Standard).unwrap().payload().to_vec();
+    let initiation = world.sent.iter().map(|(_, _, octets)| payload(octets)).find(|message| message[0] == 1).unwrap();
+    world.down.clear();
+    in_packets_of_another(&mut world, &initiation, 1);
+    let now = world.now();
+    assert!(world.gateway(B).status(now).is_empty(), "no session with A");
+    assert_eq!(world.gateway(B).counters().dropped(Reason::OtherSender), 1);
+    // By its own path it gets one; what it seals does not open in another's packets.
+    world.run(Duration::from_secs(2));
+    assert_eq!(world.received(B).len(), 1);
+    world.down.insert(2);
+    world.sent.clear();
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"second"));
+    let data = world.sent.iter().map(|(_, _, octets)| payload(octets)).find(|message| message[0] == 3).unwrap();
+    in_packets_of_another(&mut world, &data, 2);
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::OtherSender), 2);
+}
+
+#[test]
+fn twenty_thousand_initiations_a_second_by_one_member_cost_no_other_its_session() {
+    let mut world = world();
+    let mut random = crate::common::Random(5);
+    let mut count = 0;
+    for _ in 0..117 {
+        world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"payload"));
+        world.run(Duration::from_secs(1));
+    }
+    world.sent.clear();
+    // From 117 to 123 seconds, and by the link by which A's packets come.
+    for millis in 0..6_000 {
+        world.micros += 1_000;
+        for _ in 0..20 {
+            count += 1;
+            let message = [&[1, 0, 0, 0, 0, 0, 0, 5][..], &random.octets(160)].concat();
+            in_packets_of_another(&mut world, &message, count);
+        }
+        if millis % 100 == 0 {
+            world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"payload"));
+        }
+        let now = world.now();
+        [A, B].into_iter().for_each(|node| world.gateway(node).handle_timeout(now));
+        world.settle();
+    }
+    let counters = world.gateway(B).counters();
+    assert!(counters.dropped(Reason::Busy) > 100_000 && counters.dropped(Reason::Seal) > 500, "{counters:?}");
+    let is_initiation = |octets: &Vec<u8>| Packet::decode(octets, Version::Standard).unwrap().payload()[0] == 1;
+    let initiations = world.sent.iter().filter(|(node, _, octets)| *node == A && is_initiation(octets)).count();
+    assert_eq!((initiations, world.gateway(A).counters().sessions), (1, 2), "renewed at the first try");
+    assert_eq!(world.received(B).len(), 117 + 60);
+}
+
+#[test]
+fn probes_without_end_are_answered_within_a_limit() {
+    let mut world = world();
+    let now = world.now();
+    let answers = world.gateway(A).counters().answers;
+    for _ in 0..1_000 {
+        world.gateway(A).want(identity(B), 0, now);
+        world.settle();
+    }
+    let refused = world.gateway(B).counters().dropped(Reason::Busy);
+    let probes = world.gateway(A).counters().probes;
+    assert!(refused >= 1_000 && probes >= 1_000 + refused / 2, "{refused} of {probes}");
+    assert!(world.gateway(A).counters().answers - answers <= 2 * 200, "by active and spare path each");
+    world.run(Duration::from_secs(2));
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"goes on"));
+    assert_eq!(world.received(B).len(), 1);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod attacks;
 mod carry;
 mod failover;
+mod flows;
 mod paths;
 mod stream;
 mod timed;

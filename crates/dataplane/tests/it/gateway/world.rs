@@ -309,6 +309,7 @@ pub fn run_of(node: usize, run: u8) -> Gateway {
     let member = |node: usize| Member {
         identity: identity(node),
         noise: DhSecret::from_seed(&noise(node)).public(),
+        ids: vec![network::id(node)],
         addresses: addresses(node).to_vec(),
     };
     gateway.set_realm([A, B, 8].map(member).to_vec(), table);

@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wayleave_core::Prefix;
-
 use super::super::super::platypus::header::offsets::{PROTOCOL as PLATYPUS, UDP_PORT as PLATYPUS_PORT};
 use super::super::super::platypus::verify::is_martian;
 use super::super::header::{UDP_PORT, Version};
@@ -38,38 +36,31 @@ pub enum InnerError {
     Nested,
 }
 
-/// The inner packet's source and destination, if the source lies in `sources`, the sender's own, the destination in
-/// `destinations`, and neither is a martian. `protocol` is the outer packet's.
+/// The inner packet's source and destination, if the source is the sender's own, the destination may be reached from here, and
+/// neither is a martian. `protocol` is the outer packet's.
 ///
 /// # Errors
 /// The first reason against it.
 pub fn check_inner(
     protocol: u8,
     inner: &[u8],
-    sources: &[Prefix],
-    destinations: &[Prefix],
+    is_source: impl FnOnce(IpAddr) -> bool,
+    is_destination: impl FnOnce(IpAddr) -> bool,
 ) -> Result<(IpAddr, IpAddr), InnerError> {
     let Ip { source, destination, .. } = Ip::decode(protocol, inner)?;
-    let is_in = |prefixes: &[Prefix], address: IpAddr| prefixes.iter().any(|prefix| prefix.contains(&host(address)));
-    if is_martian(source) || !is_in(sources, source) {
+    if is_martian(source) || !is_source(source) {
         return Err(InnerError::Source);
     }
     if is_martian(destination) {
         return Err(InnerError::Martian);
     }
-    if !is_in(destinations, destination) {
+    if !is_destination(destination) {
         return Err(InnerError::Destination);
     }
     if depth(protocol, inner)? > MAX_DEPTH {
         return Err(InnerError::Nested);
     }
     Ok((source, destination))
-}
-
-/// The prefix that holds one address.
-fn host(address: IpAddr) -> Prefix {
-    let bits = if address.is_ipv4() { 32 } else { 128 };
-    Prefix::new(address, bits).expect("as long as the family has bits")
 }
 
 struct Ip<'a> {
@@ -149,6 +140,8 @@ fn icing_inside(datagram: &[u8]) -> Option<Option<Packet<'_>>> {
 
 #[cfg(test)]
 mod tests {
+    use wayleave_core::{IdentityKey, InnerPrefixes, Prefix};
+
     use super::*;
 
     fn prefix(text: &str) -> Prefix {
@@ -184,9 +177,13 @@ mod tests {
     }
 
     fn check((protocol, inner): &(u8, Vec<u8>)) -> Result<(), InnerError> {
-        let sources = [prefix("192.0.2.0/24"), prefix("2001:db8:1::/48")];
-        let destinations = [prefix("0.0.0.0/0"), prefix("2001:db8::/32")];
-        check_inner(*protocol, inner, &sources, &destinations).map(|_| ())
+        let lies_in = |prefixes: [&str; 2]| {
+            let mut table = InnerPrefixes::default();
+            prefixes.iter().for_each(|text| drop(table.insert(prefix(text), IdentityKey([1; 32]))));
+            move |address| table.owner(address).is_some()
+        };
+        let (sources, destinations) = (["192.0.2.0/24", "2001:db8:1::/48"], ["0.0.0.0/0", "2001:db8::/32"]);
+        check_inner(*protocol, inner, lies_in(sources), lies_in(destinations)).map(|_| ())
     }
 
     #[test]

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::rdata::{A, AAAA, SOA};
+use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::Semaphore;
+use wayleave_core::Prefix;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotLimits};
 
-use super::names::{Directory, Meaning, meaning};
+use super::names::{Directory, Meaning, V4, meaning};
 use crate::roles::dns_tcp::answer_stream;
 
 /// Seconds for which an answer may be kept. Addresses do not change, but nodes come and go.
@@ -139,53 +140,96 @@ fn encode(mut answer: Message, limit: usize) -> Option<Vec<u8>> {
     answer.to_vec().ok()
 }
 
-/// Says what the zone has.
+/// Says what the zone has, or one of the zones of its addresses.
 async fn fill(answer: &mut Message, query: &Query, directory: &impl Directory) {
     let meaning = meaning(&query.name().to_ascii(), directory.suffix());
-    if meaning == Meaning::Foreign || query.query_class() != DNSClass::IN {
+    let reverse = reverse_zone(query.name(), directory);
+    let is_foreign = meaning == Meaning::Foreign && reverse.is_none();
+    if is_foreign || query.query_class() != DNSClass::IN {
         answer.metadata.response_code = ResponseCode::Refused;
         return;
     }
-    let Some(apex) = apex(query.name(), directory.suffix()) else {
+    let apex = match &reverse {
+        Some((apex, _)) => Some(apex.clone()),
+        None => apex(query.name(), directory.suffix()),
+    };
+    let Some(apex) = apex else {
         answer.metadata.response_code = ResponseCode::ServFail;
         return;
     };
     answer.metadata.authoritative = true;
-    answer.metadata.response_code = match meaning {
-        Meaning::Apex => {
+    let is_apex = *query.name() == apex;
+    answer.metadata.response_code = match (meaning, reverse) {
+        _ if is_apex => {
             if matches!(query.query_type(), RecordType::SOA | RecordType::ANY) {
                 answer.add_answer(soa(&apex, TTL));
             }
             ResponseCode::NoError
         }
-        // Names below it exist, so it does too (RFC 8020, RFC 4592 section 2.2.2).
-        Meaning::Node(node) if directory.has_node(&node) => ResponseCode::NoError,
-        Meaning::Node(_) | Meaning::Nothing => ResponseCode::NXDomain,
-        Meaning::Pair(policy, node) => match directory.look_up(&policy, &node).await {
-            None => ResponseCode::NXDomain,
-            Some(Err(())) => {
-                answer.metadata.authoritative = false;
-                answer.metadata.response_code = ResponseCode::ServFail;
-                return;
-            }
-            Some(Ok(addresses)) => {
-                for address in addresses {
-                    let data = match (address, query.query_type()) {
-                        (IpAddr::V4(v4), RecordType::A | RecordType::ANY) => RData::A(A(v4)),
-                        (IpAddr::V6(v6), RecordType::AAAA | RecordType::ANY) => RData::AAAA(AAAA(v6)),
-                        _ => continue,
-                    };
-                    answer.add_answer(Record::from_rdata(query.name().clone(), TTL, data));
-                }
-                ResponseCode::NoError
-            }
-        },
-        Meaning::Foreign => ResponseCode::Refused, // returned above
+        (Meaning::Pair(policy, node), _) => look_up(answer, query, Some(&policy), &node, directory).await,
+        // Names below it exist whatever it has itself (RFC 8020, RFC 4592 section 2.2.2).
+        (Meaning::Node(node), _) => look_up(answer, query, None, &node, directory).await,
+        // Between the zone and its addresses.
+        (_, Some((_, None))) => ResponseCode::NoError,
+        (_, Some((_, Some(address)))) => point(answer, query, address, directory),
+        (Meaning::Apex | Meaning::Nothing | Meaning::Foreign, None) => ResponseCode::NXDomain,
     };
+    if answer.metadata.response_code == ResponseCode::ServFail {
+        answer.metadata.authoritative = false;
+        return;
+    }
     // A negative answer says for how long (RFC 2308 section 3).
     if answer.answers.is_empty() {
         answer.authorities.push(soa(&apex, NEGATIVE_TTL));
     }
+}
+
+/// The addresses of a name.
+async fn look_up(
+    answer: &mut Message,
+    query: &Query,
+    policy: Option<&str>,
+    node: &str,
+    directory: &impl Directory,
+) -> ResponseCode {
+    let addresses = match directory.look_up(policy, node).await {
+        None => return ResponseCode::NXDomain,
+        Some(Err(())) => return ResponseCode::ServFail,
+        Some(Ok(addresses)) => addresses,
+    };
+    for address in addresses {
+        let data = match (address, query.query_type()) {
+            (IpAddr::V4(v4), RecordType::A | RecordType::ANY) => RData::A(A(v4)),
+            (IpAddr::V6(v6), RecordType::AAAA | RecordType::ANY) => RData::AAAA(AAAA(v6)),
+            _ => continue,
+        };
+        answer.add_answer(Record::from_rdata(query.name().clone(), TTL, data));
+    }
+    ResponseCode::NoError
+}
+
+/// The name of an address.
+fn point(answer: &mut Message, query: &Query, address: IpAddr, directory: &impl Directory) -> ResponseCode {
+    let Some(name) = directory.name_of(address).and_then(|name| Name::from_ascii(name).ok()) else {
+        return ResponseCode::NXDomain;
+    };
+    if matches!(query.query_type(), RecordType::PTR | RecordType::ANY) {
+        answer.add_answer(Record::from_rdata(query.name().clone(), TTL, RData::PTR(PTR(name))));
+    }
+    ResponseCode::NoError
+}
+
+/// The zone of names' addresses in which a name lies, and the address that it means, if it means one (RFC 1035 section 3.5, RFC 3596
+/// section 2.5). IPv4 addresses are in two zones: a prefix of 15 bits ends within a label.
+fn reverse_zone(name: &Name, directory: &impl Directory) -> Option<(Name, Option<IpAddr>)> {
+    let network = name.parse_arpa_name().ok()?;
+    let (prefix, labels, least) = match network.addr() {
+        IpAddr::V4(_) => (Prefix::new(V4.0.into(), V4.1).ok()?, 4, 16),
+        IpAddr::V6(_) => (*directory.prefix(), 18, 64),
+    };
+    let length = network.prefix_len();
+    let is_within = length >= least && prefix.contains(&Prefix::new(network.addr(), length).ok()?);
+    is_within.then(|| (name.trim_to(labels), (length == network.max_prefix_len()).then_some(network.addr())))
 }
 
 /// The zone's name, as the question spells it.
@@ -211,28 +255,39 @@ mod tests {
     use tokio::sync::Notify;
     use wayleave_core::IdentityKey;
 
-    /// Policy `clean`, node `b`; and node `slow`, whose address is given once somebody says so.
-    #[derive(Default)]
-    struct Known(Mutex<Names>, Notify);
+    /// Policy `clean`, which is the first one; node `b`, node `six` without IPv4, and node `slow`, whose address is given once somebody
+    /// says so.
+    struct Known(Mutex<Names>, Notify, Prefix);
+
+    impl Default for Known {
+        fn default() -> Self {
+            Self(Mutex::default(), Notify::new(), "fd77::/64".parse().expect("a prefix"))
+        }
+    }
 
     impl Directory for Known {
         fn suffix(&self) -> &str {
             "demo"
         }
 
-        fn has_node(&self, node: &str) -> bool {
-            node == "b" || node == "slow"
-        }
-
-        async fn look_up(&self, policy: &str, node: &str) -> Option<Result<[IpAddr; 2], ()>> {
-            if policy != "clean" || !self.has_node(node) {
+        async fn look_up(&self, policy: Option<&str>, node: &str) -> Option<Result<Vec<IpAddr>, ()>> {
+            if policy.is_some_and(|policy| policy != "clean") || !["b", "six", "slow"].contains(&node) {
                 return None;
             }
             if node == "slow" {
                 self.1.notified().await;
             }
-            let number = self.0.lock().expect("no panic").number(policy, IdentityKey([1; 32]));
-            Some(Ok(addresses(number.expect("room").0, &"fd77::/64".parse().expect("a prefix"))))
+            let number = self.0.lock().expect("no panic").number("clean", IdentityKey([1; 32]));
+            let addresses = addresses(number.expect("room"), &self.2);
+            Some(Ok(addresses.into_iter().filter(|address| node != "six" || address.is_ipv6()).collect()))
+        }
+
+        fn prefix(&self) -> &Prefix {
+            &self.2
+        }
+
+        fn name_of(&self, address: IpAddr) -> Option<String> {
+            addresses(1, &self.2).contains(&address).then(|| "clean.b.demo.".to_owned())
         }
     }
 
@@ -268,13 +323,49 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_has_names_below_it_exists_without_data() {
-        for (name, code) in [
-            ("demo.", ResponseCode::NoError),
-            ("b.demo.", ResponseCode::NoError),
-            ("B.Demo.", ResponseCode::NoError),
-            ("c.demo.", ResponseCode::NXDomain),
+    fn a_node_has_the_addresses_of_the_first_policy_and_families_that_are_missing_have_no_data() {
+        let of = |name, kind| {
+            let message = ask(name, kind);
+            let data: Vec<String> = message.answers.iter().map(|record| record.data.to_string()).collect();
+            (message.metadata.response_code, data)
+        };
+        assert_eq!(of("B.Demo.", RecordType::A), (ResponseCode::NoError, vec!["198.18.0.1".to_owned()]));
+        assert_eq!(of("b.demo.", RecordType::AAAA), (ResponseCode::NoError, vec!["fd77::1".to_owned()]));
+        assert_eq!(of("clean.six.demo.", RecordType::A), (ResponseCode::NoError, vec![]));
+        assert_eq!(of("clean.six.demo.", RecordType::AAAA), (ResponseCode::NoError, vec!["fd77::1".to_owned()]));
+    }
+
+    #[test]
+    fn addresses_have_names_and_their_zones_end_where_the_blocks_do() {
+        let fd77 = "0.".repeat(12) + "7.7.d.f.ip6.arpa.";
+        let of = |name: &str| {
+            let message = ask(name, RecordType::PTR);
+            let data: Vec<String> = message.answers.iter().map(|record| record.data.to_string()).collect();
+            let zone = message.authorities.first().map(|record| record.name.to_ascii());
+            (message.metadata.response_code, data, zone)
+        };
+        let named = (ResponseCode::NoError, vec!["clean.b.demo.".to_owned()], None);
+        assert_eq!(of("1.0.18.198.in-addr.arpa."), named);
+        assert_eq!(of(&("1.".to_owned() + &"0.".repeat(15) + &fd77)), named);
+        let nothing = |code, zone: &str| (code, vec![], Some(zone.to_owned()));
+        for (name, code, zone) in [
+            ("2.0.18.198.in-addr.arpa.", ResponseCode::NXDomain, "18.198.in-addr.arpa."),
+            ("255.255.19.198.in-addr.arpa.", ResponseCode::NXDomain, "19.198.in-addr.arpa."),
+            ("0.18.198.in-addr.arpa.", ResponseCode::NoError, "18.198.in-addr.arpa."),
+            ("18.198.in-addr.arpa.", ResponseCode::NoError, "18.198.in-addr.arpa."),
+            (&("2.".to_owned() + &"0.".repeat(15) + &fd77), ResponseCode::NXDomain, &fd77),
         ] {
+            assert_eq!(of(name), nothing(code, zone), "{name}");
+        }
+        for foreign in ["198.in-addr.arpa.", "1.0.20.198.in-addr.arpa.", "7.7.d.f.ip6.arpa.", "x.18.198.in-addr.arpa."]
+        {
+            assert_eq!(of(foreign), (ResponseCode::Refused, vec![], None), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_name_without_data_of_a_kind_exists() {
+        for (name, code) in [("demo.", ResponseCode::NoError), ("c.demo.", ResponseCode::NXDomain)] {
             for kind in [RecordType::A, RecordType::AAAA, RecordType::NS, RecordType::TXT] {
                 let message = ask(name, kind);
                 assert_eq!((message.metadata.response_code, message.answers.len()), (code, 0), "{name} {kind}");
@@ -287,7 +378,7 @@ mod tests {
     fn a_negative_answer_has_the_zones_soa_and_a_positive_one_has_none() {
         for (name, kind) in [
             ("demo.", RecordType::A),
-            ("b.demo.", RecordType::A),
+            ("b.demo.", RecordType::NS),
             ("clean.b.demo.", RecordType::MX),
             ("clean.c.demo.", RecordType::A),
             ("c.demo.", RecordType::A),

@@ -3,12 +3,13 @@
 //! An address is given at first use, is on disk before it is answered, and is never given to another pair: an application
 //! may keep it for as long as it likes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
-use wayleave_core::{IdentityKey, Prefix};
+use tokio::sync::watch;
+use wayleave_core::{IdentityKey, InnerPrefixes, Prefix};
 use wayleave_dataplane::gateway::Name;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
@@ -20,14 +21,14 @@ const TABLE: &str = "names";
 pub const V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 /// Addresses that are given, at most: all of the block but its first and last.
 const MOST: u32 = (1 << 17) - 2;
+/// Whoever asks waits for the disk so long; the write goes on.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(750);
 
 /// Which pair has which number.
 #[derive(Debug, Default)]
 pub struct Names {
     given: BTreeMap<(String, IdentityKey), u32>,
     last: u32,
-    /// Numbers that are not known to be on disk.
-    unsaved: BTreeSet<u32>,
 }
 
 impl Names {
@@ -47,33 +48,81 @@ impl Names {
         Ok(names)
     }
 
-    /// The number of a pair; a new one if it has none. With a change, it must not be used before that is durable, and
-    /// [`Names::saved`]: whoever asks meanwhile has the same number and the same change. `None` if all are given.
-    pub fn number(&mut self, policy: &str, node: IdentityKey) -> Option<(u32, Option<Change>)> {
+    /// The number of a pair, which no other one ever has; a new one if it has none. `None` if all are given.
+    pub fn number(&mut self, policy: &str, node: IdentityKey) -> Option<u32> {
         let pair = (policy.to_owned(), node);
-        let key = [pair.0.as_bytes(), &node.0].concat();
-        let number = match self.given.get(&pair) {
-            Some(number) if !self.unsaved.contains(number) => return Some((*number, None)),
-            Some(number) => *number,
-            None if self.last >= MOST => return None,
-            None => {
-                self.last += 1;
-                self.given.insert(pair, self.last);
-                self.unsaved.insert(self.last);
-                self.last
-            }
-        };
-        Some((number, Some(Change { table: TABLE, key, value: Some(number.to_be_bytes().to_vec()) })))
-    }
-
-    /// A number is on disk.
-    pub fn saved(&mut self, number: u32) {
-        self.unsaved.remove(&number);
+        if let Some(number) = self.given.get(&pair) {
+            return Some(*number);
+        }
+        self.last = Some(self.last + 1).filter(|number| *number <= MOST)?;
+        self.given.insert(pair, self.last);
+        Some(self.last)
     }
 
     /// Every pair that has addresses.
     pub fn given(&self) -> impl Iterator<Item = (&str, IdentityKey, u32)> {
         self.given.iter().map(|((policy, node), number)| (policy.as_str(), *node, *number))
+    }
+}
+
+/// The names of a gateway beside the store that keeps them. A pair has its number at once and for good; it is answered once it is
+/// durable. Nothing is locked while the disk writes.
+pub struct Register<S> {
+    names: Mutex<Names>,
+    store: Arc<S>,
+    /// Numbers that are not known to be durable, and whether a write of each is under way.
+    unsaved: Arc<watch::Sender<BTreeMap<u32, bool>>>,
+}
+
+impl<S: Store> Register<S> {
+    pub fn new(names: Names, store: Arc<S>) -> Self {
+        Self { names: Mutex::new(names), store, unsaved: Arc::new(watch::Sender::default()) }
+    }
+
+    pub fn store(&self) -> &Arc<S> {
+        &self.store
+    }
+
+    /// What is given, durable or not.
+    pub fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a pair, and whether it is new; a write of it is under way, unless it is durable or the store's queue is full.
+    /// `None` if all are given.
+    pub fn reserve(&self, policy: &str, node: IdentityKey) -> Option<(u32, bool)> {
+        let mut names = self.names();
+        let before = names.last;
+        let number = names.number(policy, node)?;
+        let is_new = names.last != before;
+        let mut begins = false;
+        self.unsaved.send_if_modified(|unsaved| {
+            if is_new {
+                unsaved.insert(number, false);
+            }
+            begins = unsaved.get_mut(&number).is_some_and(|is_writing| !std::mem::replace(is_writing, true));
+            begins
+        });
+        drop(names);
+        if begins {
+            let key = [policy.as_bytes(), &node.0].concat();
+            let change = Change { table: TABLE, key, value: Some(number.to_be_bytes().to_vec()) };
+            let unsaved = Arc::clone(&self.unsaved);
+            let durable = move || unsaved.send_modify(|unsaved| unsaved.retain(|other, _| *other != number));
+            if self.store.submit(vec![change], Box::new(durable)).is_err() {
+                self.unsaved.send_modify(|unsaved| unsaved.extend([(number, false)]));
+            }
+        }
+        Some((number, is_new))
+    }
+
+    /// Waits until a number is durable, for a while. Returns whether it is.
+    pub async fn is_durable(&self, number: u32) -> bool {
+        let mut unsaved = self.unsaved.subscribe();
+        // What cannot be written now is written for whoever asks next.
+        let settled = unsaved.wait_for(|unsaved| unsaved.get(&number) != Some(&true));
+        let settled = tokio::time::timeout(WRITE_TIMEOUT, settled).await;
+        settled.is_ok_and(|unsaved| unsaved.is_ok_and(|unsaved| !unsaved.contains_key(&number)))
     }
 }
 
@@ -92,7 +141,7 @@ pub fn addresses(number: u32, prefix: &Prefix) -> [IpAddr; 2] {
 pub enum Meaning {
     /// Policy and node, in lower case.
     Pair(String, String),
-    /// A node, in lower case: the names of its pairs are below it.
+    /// A node, in lower case, under the first policy: the names of its pairs are below it.
     Node(String),
     /// The suffix itself.
     Apex,
@@ -124,23 +173,24 @@ pub fn meaning(name: &str, suffix: &str) -> Meaning {
 pub trait Directory: Send + Sync + 'static {
     fn suffix(&self) -> &str;
 
-    /// Whether there are pairs of this node.
-    fn has_node(&self, node: &str) -> bool;
+    /// The addresses of a pair that exists, durable; without a policy that of the first one. `Err` if it exists but there is no address
+    /// left, or the disk does not write.
+    fn look_up(&self, policy: Option<&str>, node: &str)
+    -> impl Future<Output = Option<Result<Vec<IpAddr>, ()>>> + Send;
 
-    /// The addresses of a pair that exists, durable. `Err` if it exists but there is no address left.
-    fn look_up(&self, policy: &str, node: &str) -> impl Future<Output = Option<Result<[IpAddr; 2], ()>>> + Send;
+    /// The prefix of 64 bits of the names' IPv6 addresses.
+    fn prefix(&self) -> &Prefix;
+
+    /// The name of an address, if it is given and the pair exists.
+    fn name_of(&self, address: IpAddr) -> Option<String>;
 }
 
-/// Waits until changes are on disk.
-pub async fn durable(store: &Arc<FileStore>, change: Change) -> bool {
-    let (to, done) = oneshot::channel();
-    let submitted = store.submit(
-        vec![change],
-        Box::new(move || {
-            let _ = to.send(());
-        }),
-    );
-    submitted.is_ok() && done.await.is_ok()
+/// Those of a name's addresses whose family both ends have: an application that tries one of another waits for nothing.
+pub fn usable(addresses: [IpAddr; 2], prefixes: &InnerPrefixes, ends: [&IdentityKey; 2]) -> Vec<IpAddr> {
+    let has = |end: &IdentityKey, is_v4: bool| {
+        prefixes.iter().any(|(prefix, owner)| owner == end && prefix.address().is_ipv4() == is_v4)
+    };
+    addresses.into_iter().filter(|address| ends.iter().all(|end| has(end, address.is_ipv4()))).collect()
 }
 
 /// What a policy's name stands for in the machine.
@@ -152,6 +202,10 @@ pub fn name(policy: &str, node: IdentityKey) -> Name {
 mod tests {
     //! ICC-10: names for more pairs than there are addresses; restarts: the last one is the last; no address is given
     //! twice.
+
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use wayleave_runtime::store::{Durable, Health, Record, StoreError};
 
     use super::*;
 
@@ -172,41 +226,107 @@ mod tests {
     }
 
     #[test]
+    fn a_name_has_addresses_of_the_families_that_both_ends_have() {
+        let (own, four, six) = (IdentityKey([1; 32]), IdentityKey([4; 32]), IdentityKey([6; 32]));
+        let mut prefixes = InnerPrefixes::default();
+        for (prefix, owner) in [("10.0.0.0/24", own), ("fd00::/64", own), ("10.0.4.0/24", four), ("fd00:6::/64", six)] {
+            prefixes.insert(prefix.parse().expect("a prefix"), owner);
+        }
+        let both = addresses(1, &"fd77::/64".parse().expect("a prefix"));
+        assert_eq!(usable(both, &prefixes, [&own, &four]), [both[0]]);
+        assert_eq!(usable(both, &prefixes, [&own, &six]), [both[1]]);
+        assert_eq!(usable(both, &prefixes, [&own, &own]), both);
+        assert!(usable(both, &prefixes, [&four, &six]).is_empty());
+    }
+
+    #[test]
     fn every_pair_has_addresses_of_its_own_and_the_last_one_is_the_last() {
         let mut names = Names::default();
         let prefix = "fd77::/64".parse().expect("a prefix");
         let (node, other) = (IdentityKey([1; 32]), IdentityKey([2; 32]));
-        let (first, change) = names.number("clean", node).expect("the first");
-        assert!(change.is_some());
+        let first = names.number("clean", node).expect("the first");
         assert_eq!(addresses(first, &prefix).map(|address| address.to_string()), ["198.18.0.1", "fd77::1"]);
-        let same = names.number("clean", node).map(|(number, change)| (number, change.is_some()));
-        assert_eq!(same, Some((first, true)), "the same again, which is not on disk yet");
-        names.saved(first);
-        assert_eq!(names.number("clean", node), Some((first, None)), "the same again");
-        let (second, _) = names.number("clean", other).expect("the second");
+        assert_eq!(names.number("clean", node), Some(first), "the same again");
+        let second = names.number("clean", other).expect("the second");
         assert_ne!(first, second);
         names.last = MOST - 1;
-        let (last, _) = names.number("fast", node).expect("the last");
+        let last = names.number("fast", node).expect("the last");
         assert_eq!(addresses(last, &prefix)[0].to_string(), "198.19.255.254");
         assert_eq!(names.number("fast", other), None);
-        assert_eq!(names.number("clean", other).map(|(number, _)| number), Some(second));
+        assert_eq!(names.number("clean", other), Some(second));
     }
 
     #[test]
     fn addresses_survive_and_are_never_given_to_another_pair() {
         let path = std::env::temp_dir().join(format!("wayleave-names-{}.redb", std::process::id()));
-        let store = FileStore::open(&path).expect("a store");
-        let mut names = Names::load(&store).expect("empty");
+        let register = || {
+            let store = FileStore::open(&path).expect("a store");
+            let names = Names::load(&store).expect("what was given");
+            Register::new(names, Arc::new(store))
+        };
+        let of_first = register();
         for policy in ["a", "b"] {
-            let (_, change) = names.number(policy, IdentityKey([1; 32])).expect("there are more");
-            store.submit(vec![change.expect("new")], Box::new(|| ())).expect("queued");
+            of_first.reserve(policy, IdentityKey([1; 32])).expect("there are more");
         }
-        store.close();
-        let store = FileStore::open(&path).expect("a store");
-        let mut names = Names::load(&store).expect("what was given");
-        assert_eq!(names.number("b", IdentityKey([1; 32])), Some((2, None)));
-        assert_eq!(names.number("c", IdentityKey([1; 32])).map(|(number, _)| number), Some(3));
-        store.close();
+        drop(of_first);
+        let of_second = register();
+        assert_eq!(of_second.reserve("b", IdentityKey([1; 32])), Some((2, false)));
+        assert_eq!(of_second.reserve("c", IdentityKey([1; 32])), Some((3, true)));
+        drop(of_second);
         std::fs::remove_file(path).expect("removed");
+    }
+
+    /// A disk that writes when the test says so, or has no room in its queue.
+    #[derive(Default)]
+    struct Disk {
+        waiting: Mutex<Vec<Durable>>,
+        is_busy: AtomicBool,
+    }
+
+    impl Store for Disk {
+        fn submit(&self, _: Vec<Change>, durable: Durable) -> Result<(), StoreError> {
+            if self.is_busy.load(Ordering::Relaxed) {
+                return Err(StoreError::Busy("names.redb".into()));
+            }
+            self.waiting.lock().expect("no panic").push(durable);
+            Ok(())
+        }
+
+        fn load(&self, _: &'static str) -> Result<Vec<Record>, StoreError> {
+            Ok(Vec::new())
+        }
+
+        fn health(&self) -> watch::Receiver<Health> {
+            watch::channel(Health::Good).1
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_written_once_and_answered_once_that_is_durable_and_others_do_not_wait() {
+        let disk = Arc::new(Disk::default());
+        let register = Register::new(Names::default(), Arc::clone(&disk));
+        let node = IdentityKey([1; 32]);
+        let write = || std::mem::take(&mut *disk.waiting.lock().expect("no panic"));
+        assert_eq!(register.reserve("a", node), Some((1, true)));
+        write().into_iter().for_each(|durable| durable());
+        for _ in 0..100 {
+            assert_eq!(register.reserve("b", node).map(|(number, _)| number), Some(2));
+        }
+        assert!(!register.is_durable(2).await, "it is not, and whoever asks is told in time");
+        assert!(register.is_durable(1).await);
+        assert_eq!(register.reserve("c", node), Some((3, true)), "its number is nobody else's");
+        let writes = write();
+        assert_eq!(writes.len(), 2, "one of each, however often somebody asked");
+        let (durable, ()) =
+            tokio::join!(register.is_durable(2), async { writes.into_iter().for_each(|write| write()) });
+        assert!(durable && register.is_durable(3).await);
+        // A queue without room: the next one who asks writes it.
+        disk.is_busy.store(true, Ordering::Relaxed);
+        assert_eq!(register.reserve("d", node), Some((4, true)));
+        assert!(!register.is_durable(4).await);
+        disk.is_busy.store(false, Ordering::Relaxed);
+        assert_eq!(register.reserve("d", node), Some((4, false)));
+        write().into_iter().for_each(|durable| durable());
+        assert!(register.is_durable(4).await);
     }
 }

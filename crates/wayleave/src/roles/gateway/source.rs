@@ -209,7 +209,12 @@ impl LabFile {
             let prefixes = prefixes.map_err(|_| wrong("a prefix"))?;
             let identity = member.identity.0;
             let addresses = own_addresses(&prefixes);
-            known.members.push(Member { identity, noise: noise.ok_or_else(|| wrong("a Noise key"))?, addresses });
+            let noise = noise.ok_or_else(|| wrong("a Noise key"))?;
+            let nodes = self.paths.iter().flat_map(|path| &path.nodes).filter(|node| node.identity.0 == identity);
+            let mut ids: Vec<NodeId> = nodes.filter_map(|node| node_id(&node.node)).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            known.members.push(Member { identity, noise, ids, addresses });
             known.names.insert(member.name.clone(), identity);
             for prefix in prefixes {
                 known.prefixes.insert(prefix, identity);

@@ -89,7 +89,7 @@ impl GatewayView {
 
     async fn names(self) -> Result<Value, ViewError> {
         let known = self.0.known();
-        let names = self.0.names.lock().await;
+        let names = self.0.names.names();
         let row = |(policy, node, number): (&str, IdentityKey, u32)| {
             let [v4, v6] = super::names::addresses(number, &self.0.names_prefix);
             json!({
@@ -127,7 +127,8 @@ impl GatewayView {
         };
         match meaning(text, self.0.suffix()) {
             Meaning::Pair(policy, node) => of(&policy, &node),
-            // A node's name alone is meant by the default policy.
+            // A node's name alone, with the suffix or without, is meant by the first policy.
+            Meaning::Node(node) => of(&self.0.policies().first().cloned().unwrap_or_default(), &node),
             _ => of(&self.0.policies().first().cloned().unwrap_or_default(), text),
         }
     }
@@ -329,7 +330,7 @@ impl View for GatewayView {
     async fn status(&self) -> Result<Value, ViewError> {
         let (counters, io) = self.counters().await?;
         let (known, peers) = (self.0.known(), self.peers().await?);
-        let names = self.0.names.lock().await.given().count();
+        let names = self.0.names.names().given().count();
         let (choices, _) = self.0.choices();
         let rows: Vec<Value> = peers
             .iter()
@@ -371,6 +372,8 @@ impl View for GatewayView {
             "dead": counters.dead,
             "dead_paths": dead_paths,
             "resent": counters.resent,
+            "flows_given_way": counters.flows_given_way,
+            "flows_recorded": io.flows_recorded,
             "path_requests": counters.path_requests,
             "proof_requests": counters.proof_requests,
             "strangers": io.strangers,
@@ -426,6 +429,8 @@ impl View for GatewayView {
             counter "dead_path" Alarms "Paths found dead" = counters.dead;
             counter "path" Changes "Changes of flows to another path" = counters.failovers;
             counter "inner_resent" Packets "TCP segments sent again because their path was dead" = counters.resent;
+            counter "flow_given_way" Connections "Flows that gave way to others in a full table" = counters.flows_given_way;
+            counter "flow_recorded" Changes "Changes of flows by name that are on disk" = io.flows_recorded;
             counter "path_asked" Calls "Questions for paths" = counters.path_requests;
             counter "proof_asked" Calls "Questions for consents" = counters.proof_requests;
             counter "strange" Packets "Packets from addresses of no neighbour" = io.strangers;
@@ -453,7 +458,7 @@ impl View for GatewayView {
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {
-        Some(&self.0.store)
+        Some(self.0.names.store())
     }
 
     fn pages(views: Views<Self>) -> Views<Self> {

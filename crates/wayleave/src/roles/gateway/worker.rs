@@ -2,18 +2,21 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use wayleave_core::IdentityKey;
+use wayleave_core::{IdentityKey, Instant};
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::gateway::offload::{HEADER, Offload};
-use wayleave_dataplane::gateway::{Event, Gateway, Output};
+use wayleave_dataplane::gateway::{Event, FlowChange, Gateway, Output};
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::PathHash;
 use wayleave_runtime::packets::tun::{LONGEST, Tun};
 use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
+use wayleave_runtime::store::{Change, FileStore, Store as _};
 use wayleave_runtime::{Clock, faults};
 
 use crate::failure::Failure;
@@ -26,6 +29,12 @@ const TURN: usize = 32;
 const TOGETHER: usize = 40;
 /// The thread looks at its timers at least this often.
 const IDLE: Duration = Duration::from_millis(100);
+/// Interval between writes of flows' records.
+const WRITE: Duration = Duration::from_secs(1);
+/// The thread waits for its last writes so long.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+/// Table of the state with flows by name.
+pub const FLOWS: &str = "flows";
 /// Questions and events that wait for the rest of the process.
 pub const ASKS: usize = 1024;
 
@@ -64,6 +73,8 @@ pub struct IoCounters {
     pub failures: u64,
     /// Questions that found no room in the queue.
     pub unasked: u64,
+    /// Records of flows by name that were written.
+    pub flows_recorded: u64,
 }
 
 pub type Handle = worker_thread::Handle<Worker>;
@@ -78,6 +89,7 @@ pub struct Worker {
     pub counters: IoCounters,
     pub clock: Clock,
     asks: mpsc::Sender<Ask>,
+    flows: FlowWriter,
     inbox: Inbox<Self>,
     burst: Burst,
     out: Burst,
@@ -86,8 +98,64 @@ pub struct Worker {
     buffer: Box<[u8]>,
 }
 
+/// Writes records of flows, one batch at a time: no packet waits for the disk, and what changes meanwhile goes with the next batch.
+struct FlowWriter {
+    store: Arc<FileStore>,
+    /// Says when the batch that is under way is durable, and how many records it has.
+    under_way: Option<(Receiver<()>, u64)>,
+    last: Instant,
+}
+
+impl FlowWriter {
+    /// Begins to write what has changed, if it is time and nothing is under way. Returns how many records have become durable.
+    fn run(&mut self, gateway: &mut Gateway, clock: &Clock) -> u64 {
+        let now = clock.now();
+        let written =
+            self.under_way.take_if(|(under_way, _)| under_way.try_recv().is_ok()).map_or(0, |(_, count)| count);
+        if self.under_way.is_none() && now.instant.since(self.last) >= WRITE {
+            self.last = now.instant;
+            let changes = gateway.take_flow_changes(now);
+            if !changes.is_empty() {
+                self.submit(gateway, &changes);
+            }
+        }
+        written
+    }
+
+    fn submit(&mut self, gateway: &mut Gateway, changes: &[FlowChange]) {
+        let of = |change: &FlowChange| Change { table: FLOWS, key: change.key.clone(), value: change.value.clone() };
+        let (to, under_way) = channel();
+        let durable = move || {
+            let _ = to.send(()); // the thread may have ended
+        };
+        match self.store.submit(changes.iter().map(of).collect(), Box::new(durable)) {
+            Ok(()) => self.under_way = Some((under_way, changes.len() as u64)),
+            Err(_) => gateway.return_flow_changes(changes),
+        }
+    }
+
+    /// Writes all that has changed, and waits for it, for a while.
+    fn finish(&mut self, gateway: &mut Gateway, clock: &Clock) {
+        let now = clock.now();
+        let batches = std::iter::from_fn(|| Some(gateway.take_flow_changes(now)).filter(|batch| !batch.is_empty()));
+        let changes: Vec<FlowChange> = batches.flatten().collect();
+        if !changes.is_empty() {
+            self.submit(gateway, &changes);
+        }
+        if let Some((under_way, _)) = &self.under_way {
+            let _ = under_way.recv_timeout(LAST_WRITE);
+        }
+    }
+}
+
 /// Starts the thread.
-pub fn start(gateway: Gateway, tun: Tun, clock: Clock, asks: mpsc::Sender<Ask>) -> Result<Running, Failure> {
+pub fn start(
+    gateway: Gateway,
+    tun: Tun,
+    clock: Clock,
+    asks: mpsc::Sender<Ask>,
+    store: Arc<FileStore>,
+) -> Result<Running, Failure> {
     let worker = |inbox| Worker {
         gateway,
         tun,
@@ -96,6 +164,7 @@ pub fn start(gateway: Gateway, tun: Tun, clock: Clock, asks: mpsc::Sender<Ask>) 
         counters: IoCounters::default(),
         clock,
         asks,
+        flows: FlowWriter { store, under_way: None, last: Instant(0) },
         inbox,
         burst: Burst::default(),
         out: Burst::default(),
@@ -133,10 +202,12 @@ impl Work for Worker {
                 is_busy |= self.receive(socket);
             }
             self.perform();
+            self.counters.flows_recorded += self.flows.run(&mut self.gateway, &self.clock);
             if !is_busy {
                 self.wait();
             }
         }
+        self.flows.finish(&mut self.gateway, &self.clock);
     }
 }
 

@@ -175,7 +175,7 @@ fn curl(world: &World, page: &[u8]) {
 }
 
 /// Names that do not exist.
-const NOTHINGS: [&str; 4] = ["clean.c.overlay", "none.b.overlay", "b.overlay", "example.org"];
+const NOTHINGS: [&str; 4] = ["clean.c.overlay", "none.b.overlay", "c.overlay", "example.org"];
 
 /// What the operator of a sees of it.
 fn commands(world: &World, has_curl: bool) {

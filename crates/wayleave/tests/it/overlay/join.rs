@@ -249,3 +249,27 @@ fn check_names_each_mistake_in_a_nodes_configuration() {
     );
     says("p/path.toml", good.replace("#members = 65536", "members = 0"), "0 is out of range");
 }
+
+#[test]
+fn an_invitation_warns_of_prefixes_that_lie_in_each_other_and_of_no_others() {
+    let realm = Realm::new("overlaps");
+    let token = realm.invite(&["p", "--role", "path", "--address", "127.0.0.1:7100"]);
+    realm.folder.ok(&["join", &token, "--dir", "p"]);
+    let token = realm.invite(&["b", "--role", "gateway", "--prefix", "10.2.0.0/16", "--prefix", "fd00:2::/64"]);
+    realm.folder.ok(&["join", &token, "--dir", "b"]);
+    let warnings = |prefixes: &[&str]| {
+        let prefixes = prefixes.iter().flat_map(|prefix| ["--prefix", *prefix]);
+        let command = ["realm", "invite", "c", "--role", "gateway", "--config", "realm/realm.toml"];
+        let output = realm.folder.run(&command.into_iter().chain(prefixes).collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        warnings(&["10.0.0.0/8", "10.2.3.0/24"]),
+        [
+            "warning: 10.2.0.0/16 of b lies in 10.0.0.0/8: these addresses stay with b",
+            "warning: 10.2.3.0/24 lies in 10.2.0.0/16 of b, which loses these addresses to the new node",
+        ]
+    );
+    assert_eq!(warnings(&["10.3.0.0/16", "fd00:3::/64"]), [""; 0]);
+}
