@@ -339,10 +339,11 @@ fn an_advert_that_has_expired_by_the_wall_clock_is_replaced_at_once_and_not_sent
                         node.handle(NodeInput::Persisted(id), now);
                         waits = true;
                     }
-                    NodeOutput::Send { octets, .. } => match Frame::decode(&octets).expect("its own").body {
-                        Body::Register { advert, .. } => sent.push(advert.object().issued - NOW),
-                        _ => {}
-                    },
+                    NodeOutput::Send { octets, .. } => {
+                        if let Body::Register { advert, .. } = Frame::decode(&octets).expect("its own").body {
+                            sent.push(advert.object().issued - NOW);
+                        }
+                    }
                     _ => {}
                 }
             }
