@@ -324,17 +324,25 @@ def revocations(number, nodes):
     return signed("wayleave/control/revocations/v1", fields, seed(2, 0))
 
 
+def exchange():
+    """The seed of the invitation's X25519 key."""
+    return hkdf("wayleave/control/join-exchange/v1", seed(2, 0), ed25519_public(seed(9, 7)), 32)
+
+
 def invitation():
-    fields = REALM + ed25519_public(seed(9, 7)) + grants(7) + u64(NOW) + u64(NOW + 3_600) + u64(DAY)
-    return signed("wayleave/control/invitation/v1", fields + items([server(900), server(901)]), seed(2, 0))
+    fields = REALM + ed25519_public(seed(9, 7)) + x25519_public(exchange()) + grants(7) + u64(NOW) + u64(NOW + 3_600) + u64(DAY)
+    return signed("wayleave/control/invitation/v2", fields + items([server(900), server(901)]), seed(2, 0))
 
 
 def join():
     noise = x25519_public(seed(4, 7))
     claim = REALM + ed25519_public(seed(9, 7)) + identity(7) + noise
     possession = sign("wayleave/control/join-identity/v1", claim, seed(1, 7))
-    fields = blob(invitation()) + identity(7) + noise + possession
-    return signed("wayleave/control/join/v1", fields, seed(9, 7))
+    shared = x25519(seed(4, 7), int.from_bytes(x25519_public(exchange()), "little"))
+    assert shared == x25519(exchange(), int.from_bytes(noise, "little"))
+    proof = hkdf("wayleave/control/join-noise/v1", shared, claim, 32)
+    fields = blob(invitation()) + identity(7) + noise + possession + proof
+    return signed("wayleave/control/join/v2", fields, seed(9, 7))
 
 
 def advert(node, neighbours):
@@ -442,7 +450,7 @@ def main():
             failed.append(entry["kind"])
     failed += list(made)
     token = base64.urlsafe_b64encode(seed(9, 7) + invitation()).decode().rstrip("=")
-    if published["token"] != "wayleave-join-v1." + token:
+    if published["token"] != "wayleave-join-v2." + token:
         failed.append("token")
     if published["consent"]["proof"] != proof_of_consent().hex():
         failed.append("proof of consent")

@@ -44,7 +44,7 @@ pub enum Refusal {
     Full,
     #[error("the node ID is claimed by {0} already; make a new node key")]
     IdClaimed(IdentityKey),
-    #[error("a name or prefix belongs to the member {0}; the realm's operator erred")]
+    #[error("a name, prefix or Noise key belongs to the member {0}; the realm's operator erred")]
     Taken(IdentityKey),
     #[error("only the node itself, or another server, may hand this in")]
     NotOwn,
@@ -146,6 +146,8 @@ pub struct Database {
     by_end: BTreeSet<(u64, IdentityKey)>,
     names: BTreeMap<Name, IdentityKey>,
     prefixes: InnerPrefixes,
+    /// Who has which Noise key.
+    noise: HashMap<[u8; 32], IdentityKey>,
     ids: HashMap<NodeId, IdentityKey>,
     revocations: Option<Signed<RevocationList>>,
     revocations_version: u64,
@@ -170,6 +172,7 @@ impl Database {
             by_end: BTreeSet::new(),
             names: BTreeMap::new(),
             prefixes: InnerPrefixes::default(),
+            noise: HashMap::new(),
             ids: HashMap::new(),
             revocations: None,
             revocations_version: 0,
@@ -291,7 +294,8 @@ impl Database {
         let is_other = |owner: &IdentityKey| *owner != object.identity && self.membership(owner, now).is_ok();
         let names = object.grants.names.iter().filter_map(|name| self.names.get(name).copied());
         let prefixes = object.grants.prefixes.iter().filter_map(|prefix| self.prefixes.holder(prefix));
-        if let Some(owner) = names.chain(prefixes).find(is_other) {
+        let noise = self.noise.get(&object.noise.to_bytes()).copied();
+        if let Some(owner) = names.chain(prefixes).chain(noise).find(is_other) {
             return Err(Refusal::Taken(owner));
         }
         let has_capacity = known.is_some() || self.members.len() < self.capacity || self.first_to_go(now).is_some();
@@ -331,6 +335,10 @@ impl Database {
     fn forget_grants(&mut self, membership: &Signed<Membership>, identity: IdentityKey) {
         let object = membership.object();
         self.by_end.remove(&(object.not_after, identity));
+        let noise = object.noise.to_bytes();
+        if self.noise.get(&noise) == Some(&identity) {
+            self.noise.remove(&noise);
+        }
         for name in &object.grants.names {
             if self.names.get(name) == Some(&identity) {
                 self.names.remove(name);
@@ -352,6 +360,7 @@ impl Database {
             self.log.remove(&known.version);
         }
         self.by_end.insert((object.not_after, identity));
+        self.noise.insert(object.noise.to_bytes(), identity);
         for name in object.grants.names {
             self.names.insert(name, identity);
         }

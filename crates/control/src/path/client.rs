@@ -212,7 +212,7 @@ impl PathClient {
     /// The paths to a host by what is held here: no server chooses which of them there are.
     fn search(&mut self, host: &Host, now: Now) -> Vec<Path> {
         let unix = now.unix.secs();
-        let Some(target) = self.target(host, unix).filter(|_| self.is_following) else { return Vec::new() };
+        let Some(target) = self.target(host, unix) else { return Vec::new() };
         let topology = self.current.topology(&self.database, &self.own, now);
         if !topology.has(&self.own) {
             return Vec::new();
@@ -225,12 +225,14 @@ impl PathClient {
     }
 
     fn find(&mut self, host: Host, now: Now) {
-        let paths = self.search(&host, now);
-        if !paths.is_empty() {
-            return self.outputs.push_back(PathClientOutput::Paths { host, paths });
-        }
+        let paths = if self.is_following { self.search(&host, now) } else { Vec::new() };
         self.make_room(&host);
         let entry = self.hosts.entry(host.clone()).or_default();
+        if !paths.is_empty() {
+            // Remembered for when nobody is followed.
+            (entry.paths, entry.searched, entry.last_use) = (paths.clone(), now.instant, now.instant);
+            return self.outputs.push_back(PathClientOutput::Paths { host, paths });
+        }
         entry.is_used = true;
         entry.last_use = now.instant;
         let unix = now.unix.secs();
@@ -286,7 +288,7 @@ impl PathClient {
         }
     }
 
-    /// Asks the next server and, if there are no more, gives up for now.
+    /// Asks the next server and, if there are no more, searches what is held, or gives up for now.
     fn ask(&mut self, host: &Host, now: Now) {
         let Some(entry) = self.hosts.get_mut(host) else { return };
         let next = entry.order.pop_front();
@@ -294,8 +296,13 @@ impl PathClient {
             entry.flight = None;
             entry.renew_at = Some(now.instant + PAUSE);
             if std::mem::take(&mut entry.is_awaited) {
-                let reasons = entry.reasons.clone();
-                self.outputs.push_back(PathClientOutput::Failed { host: host.clone(), reasons });
+                let (host, reasons) = (host.clone(), entry.reasons.clone());
+                // What is held may be old, and is better than nothing.
+                let paths = self.search(&host, now);
+                self.outputs.push_back(match paths.is_empty() {
+                    true => PathClientOutput::Failed { host, reasons },
+                    false => PathClientOutput::Paths { host, paths },
+                });
             }
             return;
         };

@@ -8,10 +8,12 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use subtle::ConstantTimeEq;
 use wayleave_core::wire::{List16, Malformed, Writer};
 use wayleave_core::{IdentityKey, UnixTime};
-use wayleave_crypto::dh::DhPublic;
-use wayleave_crypto::secret::Seed;
+use wayleave_crypto::dh::{DhPublic, DhSecret};
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 
@@ -22,9 +24,15 @@ use crate::codecs::NoiseKeyCodec;
 /// Servers that an invitation names: where to join, and then where paths are had.
 pub const MAX_SERVERS: usize = 8;
 /// In front of every token.
-const PREFIX: &str = "wayleave-join-v1.";
+const PREFIX: &str = "wayleave-join-v2.";
+/// In front of tokens of the version before, whose realm asks for no proof of the Noise key.
+const PREFIX_BEFORE: &str = "wayleave-join-v1.";
 /// Under which an identity states that it joins.
 const POSSESSION: &str = "wayleave/control/join-identity/v1";
+/// From the realm's seed and a one-time key: the X25519 key of an invitation.
+const EXCHANGE: &str = "wayleave/control/join-exchange/v1";
+/// From what the Noise key and an invitation's X25519 key agree on: the proof that the node has the Noise key.
+const NOISE_PROOF: &str = "wayleave/control/join-noise/v1";
 
 wayleave_core::wire! {
     /// What a node will be once it has joined. Signed by the realm's key.
@@ -33,6 +41,8 @@ wayleave_core::wire! {
         pub realm: RealmKey,
         /// The one-time key, which signs the join request.
         pub key: [u8; 32],
+        /// The realm's X25519 key for this invitation alone: the node proves to it that it has its Noise key.
+        pub exchange: DhPublic as NoiseKeyCodec,
         pub grants: Grants,
         /// The Unix second at which it was made.
         pub issued: u64,
@@ -46,9 +56,9 @@ wayleave_core::wire! {
 }
 
 impl Object for Invitation {
-    const LABEL: &'static str = "wayleave/control/invitation/v1";
+    const LABEL: &'static str = "wayleave/control/invitation/v2";
     const MAX: usize = 1
-        + 64
+        + 96
         + 2
         + 2
         + MAX_NAMES * (1 + MAX_NAME)
@@ -69,6 +79,11 @@ impl Invitation {
     }
 }
 
+/// The realm's secret for the invitation with this one-time key. It follows from the realm's own, so that nothing is to be stored.
+pub(super) fn exchange(realm: &SigningKey, one_time: &[u8; 32]) -> DhSecret {
+    DhSecret::from_seed(&kdf::derive(EXCHANGE, realm.seed().expose(), one_time))
+}
+
 /// An invitation with its one-time secret: one line of text. Whoever has it can join.
 #[derive(Clone)]
 pub struct Token {
@@ -87,6 +102,10 @@ impl fmt::Debug for Token {
 pub enum TokenError {
     #[error("the token is cut off or has been changed: paste the whole line that `wayleave realm invite` printed")]
     Text,
+    #[error(
+        "the token is of a version before this one: the realm's operator upgrades, and invites anew with `wayleave realm invite`"
+    )]
+    Before,
     #[error("the token's invitation is malformed: {0}")]
     Malformed(#[from] Malformed),
     #[error("the token's invitation is not signed by the realm that it names")]
@@ -100,9 +119,8 @@ impl Token {
     ///
     /// # Errors
     /// If the invitation would be refused: the caller erred.
-    pub(super) fn sign(mut invitation: Invitation, secret: Seed, realm: &SigningKey) -> Result<Self, Malformed> {
-        invitation.key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
-        Ok(Self { invitation: Signed::sign(&invitation, realm)?, secret })
+    pub(super) fn sign(invitation: &Invitation, secret: Seed, realm: &SigningKey) -> Result<Self, Malformed> {
+        Ok(Self { invitation: Signed::sign(invitation, realm)?, secret })
     }
 
     /// What the node will be.
@@ -122,16 +140,18 @@ impl Token {
     /// What a node sends to the operator's side.
     ///
     /// # Errors
-    /// Never for keys that [`NodeKeys`] can have.
+    /// If the invitation's X25519 key is none: the operator's side erred.
     pub fn join(&self, keys: &NodeKeys) -> Result<Signed<JoinRequest>, Malformed> {
         let identity = IdentityKey(keys.identity.verifying_key().to_bytes());
         let mut request = JoinRequest {
             invitation: self.invitation.clone(),
             identity,
-            noise: keys.noise,
+            noise: keys.noise.public(),
             possession: [0; SIGNATURE],
+            noise_proof: [0; 32],
         };
         request.possession = keys.identity.sign(POSSESSION, &request.claim());
+        request.noise_proof = *request.proof(&keys.noise, &self.invitation.object().exchange)?.expose();
         Signed::sign(&request, &SigningKey::from_seed(&self.secret))
     }
 
@@ -147,7 +167,7 @@ impl Token {
         if membership.realm != invitation.realm {
             return Err(JoinError::Realm);
         }
-        if membership.identity != identity || membership.noise != keys.noise {
+        if membership.identity != identity || membership.noise != keys.noise.public() {
             return Err(JoinError::Identity);
         }
         if membership.grants != invitation.grants {
@@ -163,7 +183,11 @@ impl FromStr for Token {
     /// Reads the line, and verifies that the realm named in it signed the invitation. Whether that is the right realm only
     /// the reader knows.
     fn from_str(text: &str) -> Result<Self, TokenError> {
-        let text = text.trim().strip_prefix(PREFIX).ok_or(TokenError::Text)?;
+        let text = text.trim();
+        if text.starts_with(PREFIX_BEFORE) {
+            return Err(TokenError::Before);
+        }
+        let text = text.strip_prefix(PREFIX).ok_or(TokenError::Text)?;
         if text.len() > 2 * Invitation::MAX {
             return Err(TokenError::Text);
         }
@@ -182,18 +206,19 @@ impl FromStr for Token {
 #[derive(Clone, Debug)]
 pub struct NodeKeys {
     pub identity: SigningKey,
-    pub noise: DhPublic,
+    pub noise: DhSecret,
 }
 
 wayleave_core::wire! {
-    /// A node's own keys under an invitation. Signed by the one-time key; the identity signed too, so that nobody joins with
-    /// another's.
+    /// A node's own keys under an invitation. Signed by the one-time key; the identity signed too, and the Noise key's holder agreed on
+    /// the proof, so that nobody joins with another's.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct JoinRequest {
         pub invitation: Signed<Invitation>,
         pub identity: IdentityKey,
         pub noise: DhPublic as NoiseKeyCodec,
         possession: [u8; SIGNATURE],
+        noise_proof: [u8; 32],
     }
 }
 
@@ -206,11 +231,20 @@ impl JoinRequest {
         out.finish()
     }
 
-    /// Every signature holds: the realm's on the invitation, the one-time key's on the request, the identity's.
+    /// What whoever has the Noise key or the invitation's X25519 key alone can make, over the same claim: `own` is the secret of one, `other`
+    /// the public half of the other one.
+    fn proof(&self, own: &DhSecret, other: &DhPublic) -> Result<Secret<32>, Malformed> {
+        let shared = own.agree(other).map_err(|_| Malformed::Value("an X25519 key"))?;
+        Ok(kdf::derive(NOISE_PROOF, shared.expose(), &self.claim()))
+    }
+
+    /// Every signature holds: the realm's on the invitation, the one-time key's on the request, the identity's; and so does the proof of the
+    /// Noise key.
     ///
     /// # Errors
     /// The first that does not.
-    pub fn verify(signed: &Signed<Self>, realm: RealmKey) -> Result<&Self, JoinError> {
+    pub fn verify<'a>(signed: &'a Signed<Self>, key: &SigningKey) -> Result<&'a Self, JoinError> {
+        let realm = RealmKey(key.verifying_key().to_bytes());
         let request = signed.object();
         let invitation = request.invitation.verify(&realm.0).map_err(|_| JoinError::Realm)?;
         if invitation.realm != realm {
@@ -219,13 +253,18 @@ impl JoinRequest {
         signed.verify(&invitation.key).map_err(|_| JoinError::OneTimeKey)?;
         let identity = VerifyingKey::from_bytes(&request.identity.0).map_err(|_| JoinError::Identity)?;
         identity.verify(POSSESSION, &request.claim(), &request.possession).map_err(|_| JoinError::Identity)?;
+        let proof =
+            request.proof(&exchange(key, &invitation.key), &request.noise).map_err(|_| JoinError::NoiseProof)?;
+        if !bool::from(proof.expose().ct_eq(&request.noise_proof)) {
+            return Err(JoinError::NoiseProof);
+        }
         Ok(request)
     }
 }
 
 impl Object for JoinRequest {
-    const LABEL: &'static str = "wayleave/control/join/v1";
-    const MAX: usize = 1 + 4 + Invitation::MAX + 64 + SIGNATURE + SIGNATURE;
+    const LABEL: &'static str = "wayleave/control/join/v2";
+    const MAX: usize = 1 + 4 + Invitation::MAX + 64 + SIGNATURE + 32 + SIGNATURE;
 }
 
 /// Why a node was not admitted or not renewed, or does not believe that it was.
@@ -261,10 +300,14 @@ pub enum JoinError {
     NotMember,
     #[error("the operator renews memberships by hand; ask for a later one before this one ends")]
     ByHand,
+    #[error("another member has the Noise key; make new keys, and do not copy a node's folder")]
+    NoiseTaken,
+    #[error("the request is not proven by the Noise key that it names")]
+    NoiseProof,
 }
 
 impl JoinError {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Realm,
         Self::OneTimeKey,
         Self::Identity,
@@ -279,6 +322,8 @@ impl JoinError {
         Self::Busy,
         Self::NotMember,
         Self::ByHand,
+        Self::NoiseTaken,
+        Self::NoiseProof,
     ];
 
     const MALFORMED: u8 = 255;

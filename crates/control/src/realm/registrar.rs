@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use wayleave_core::wire::Malformed;
 use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Machine, Now, UnixTime};
+use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 
+use super::invitation::exchange;
 use super::{Grants, Invitation, JoinError, JoinRequest, Membership, Name, RealmKey, RevocationList, Server, Token};
 use crate::store::{Record, Store};
 
@@ -118,6 +120,8 @@ pub struct Registrar {
     members: BTreeMap<IdentityKey, Signed<Membership>>,
     names: BTreeMap<Name, IdentityKey>,
     prefixes: InnerPrefixes,
+    /// Who has which Noise key.
+    noise: BTreeMap<[u8; 32], IdentityKey>,
     /// One-time keys that were used, and by whom; `None` if withdrawn.
     used: BTreeMap<[u8; 32], Option<IdentityKey>>,
     revocations: Option<Signed<RevocationList>>,
@@ -144,6 +148,7 @@ impl Registrar {
             members: BTreeMap::new(),
             names: BTreeMap::new(),
             prefixes: InnerPrefixes::default(),
+            noise: BTreeMap::new(),
             used: BTreeMap::new(),
             revocations: None,
             removed: BTreeSet::new(),
@@ -216,8 +221,11 @@ impl Registrar {
             return Err(InviteError::Prefix(prefix, owner));
         }
         let issued = now.secs();
-        let invitation = Invitation { realm: self.realm, key: [0; 32], grants, issued, not_after, membership, servers };
-        Ok(Token::sign(invitation, secret, &self.key)?)
+        let key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
+        let exchange = exchange(&self.key, &key).public();
+        let invitation =
+            Invitation { realm: self.realm, key, exchange, grants, issued, not_after, membership, servers };
+        Ok(Token::sign(&invitation, secret, &self.key)?)
     }
 
     fn taken_name(&self, grants: &Grants, except: Option<IdentityKey>, now: UnixTime) -> Option<(Name, IdentityKey)> {
@@ -234,6 +242,11 @@ impl Registrar {
     ) -> Option<(wayleave_core::Prefix, IdentityKey)> {
         let taken = |prefix| self.prefixes.holder(prefix).filter(|o| Some(*o) != except && self.is_live(o, now));
         grants.prefixes.iter().find_map(|prefix| Some((*prefix, taken(prefix)?)))
+    }
+
+    /// Another live member than `identity` has this Noise key.
+    fn has_noise(&self, noise: &DhPublic, except: &IdentityKey, now: UnixTime) -> bool {
+        self.noise.get(&noise.to_bytes()).is_some_and(|owner| owner != except && self.is_live(owner, now))
     }
 
     /// Whether a node was removed, also if its membership has ended since and the list no longer has it.
@@ -256,6 +269,7 @@ impl Registrar {
         for prefix in &object.grants.prefixes {
             self.prefixes.insert(*prefix, identity);
         }
+        self.noise.insert(object.noise.to_bytes(), identity);
         self.members.insert(identity, membership);
     }
 
@@ -285,7 +299,7 @@ impl Registrar {
         if self.pending.len() >= MAX_PENDING {
             return Err(JoinError::Busy);
         }
-        let join = JoinRequest::verify(signed, self.realm)?;
+        let join = JoinRequest::verify(signed, &self.key)?;
         let invitation = join.invitation.object();
         if self.is_revoked(&join.identity) {
             return Err(JoinError::Revoked);
@@ -321,6 +335,9 @@ impl Registrar {
         let grants = &invitation.grants;
         if self.taken_name(grants, None, now).is_some() || self.taken_prefix(grants, None, now).is_some() {
             return Err(JoinError::Taken);
+        }
+        if self.has_noise(&join.noise, &join.identity, now) {
+            return Err(JoinError::NoiseTaken);
         }
         let membership = Membership {
             realm: self.realm,
@@ -381,6 +398,9 @@ impl Registrar {
         let (grants, own) = (&before.grants, Some(*identity));
         if self.taken_name(grants, own, now).is_some() || self.taken_prefix(grants, own, now).is_some() {
             return Err("another member has one of the node's names or prefixes");
+        }
+        if self.has_noise(&before.noise, identity, now) {
+            return Err("another member has the node's Noise key");
         }
         let membership = later(before, lasts, now);
         let membership = Signed::sign(&membership, &self.key).map_err(|_| "a membership cannot last that long")?;

@@ -180,3 +180,21 @@ fn a_name_or_prefix_has_one_member_and_is_free_once_that_is_gone() {
     assert_eq!(database.apply_membership(sign(&taken), NOW), Ok(Change::New));
     assert_eq!(database.owner("10.0.0.9".parse().expect("an address"), NOW), Some(identity(1)));
 }
+
+#[test]
+fn a_noise_key_is_one_members() {
+    let mut database = Database::new(realm(0), 100);
+    database.apply_membership(signed_membership(1), NOW).expect("in order");
+    let theirs = Membership { noise: noise(1).public(), ..membership(2) };
+    let sign = |membership: &Membership| Signed::sign(membership, &realm_key(0)).expect("in order");
+    assert_eq!(database.apply_membership(sign(&theirs), NOW), Err(Refusal::Taken(identity(1))));
+    // Its own next membership, and another's once it has ended.
+    let next = Membership { number: 2, not_after: NOW + 50, ..membership(1) };
+    assert_eq!(database.apply_membership(sign(&next), NOW), Ok(Change::New));
+    assert_eq!(database.apply_membership(sign(&theirs), NOW + 51), Ok(Change::New));
+    // A key that a member gave up is free.
+    let other = Membership { number: 2, noise: noise(9).public(), ..theirs.clone() };
+    assert_eq!(database.apply_membership(sign(&other), NOW + 51), Ok(Change::New));
+    let third = Membership { noise: noise(1).public(), ..membership(3) };
+    assert_eq!(database.apply_membership(sign(&third), NOW + 51), Ok(Change::New));
+}

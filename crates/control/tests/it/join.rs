@@ -22,7 +22,7 @@ fn invitee(node: u32) -> Invitee {
 }
 
 fn keys(node: u32) -> NodeKeys {
-    NodeKeys { identity: identity_key(node), noise: noise(node).public() }
+    NodeKeys { identity: identity_key(node), noise: noise(node) }
 }
 
 fn registrar() -> Registrar {
@@ -93,7 +93,7 @@ fn a_token_works_once_and_its_own_node_gets_the_same_answer_again() {
     assert_eq!(join(&mut registrar, &token, 7).1, Ok(first));
     assert_eq!(join(&mut registrar, &token, 8).1, Err(JoinError::Used));
     // The same identity with another Noise key is another node.
-    let other = NodeKeys { identity: identity_key(7), noise: noise(8).public() };
+    let other = NodeKeys { identity: identity_key(7), noise: noise(8) };
     assert_eq!(ask(&mut registrar, &token.join(&other).expect("in order"), 1).1, Some(Err(JoinError::Used)));
 }
 
@@ -358,4 +358,63 @@ fn the_list_of_removed_nodes_has_those_whose_memberships_last_and_none_of_the_ot
             assert_eq!(renew(&mut registrar, node, 1, 200_000), Err(JoinError::Revoked));
         }
     }
+}
+
+/// Who has another's Noise key would be taken for it by every gateway.
+#[test]
+fn a_noise_key_that_a_live_member_has_is_refused_to_others() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    join(&mut registrar, &token, 7).1.expect("admitted");
+    let token = registrar.invite(invitee(8), seed(9, 2), at(0).unix).expect("in order");
+    let theirs = NodeKeys { noise: keys(7).noise, ..keys(8) };
+    let request = token.join(&theirs).expect("in order");
+    let (stored, answer) = ask(&mut registrar, &request, 2);
+    assert_eq!((stored, answer), (None, Some(Err(JoinError::NoiseTaken))));
+    // It is free once its holder is no member, and its holder gets no later membership then.
+    let token = registrar.invite(Invitee { not_after: NOW + 90_000, ..invitee(8) }, seed(9, 3), at(0).unix);
+    let (stored, _) = ask(&mut registrar, &token.expect("in order").join(&theirs).expect("in order"), 86_402);
+    registrar.handle(RegistrarInput::Persisted(stored.expect("admitted").0), at(86_402));
+    drain(&mut registrar);
+    registrar.handle(RegistrarInput::Renew(identity(7), 100), at(86_403));
+    let failed = RegistrarEvent::Failed("another member has the node's Noise key");
+    assert_eq!(drain(&mut registrar), [RegistrarOutput::Event(failed)]);
+}
+
+/// The public key of a gateway is in its membership: whoever copies it has no proof for it.
+#[test]
+fn nobody_joins_with_a_noise_key_that_it_does_not_have() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(8), seed(9, 1), at(0).unix).expect("in order");
+    let honest = token.join(&keys(8)).expect("in order");
+    let one_time = wayleave_crypto::sign::SigningKey::from_seed(&seed(9, 1));
+    let invitation = honest.object().invitation.octets().len();
+    let (noise_at, claim_at, proof_at) = (5 + invitation + 32, 5 + invitation + 64, 5 + invitation + 128);
+    let mut refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut body = honest.octets()[..proof_at + 32].to_vec();
+        change(&mut body);
+        let signature = one_time.sign(<JoinRequest as wayleave_crypto::signed::Object>::LABEL, &body);
+        body.extend_from_slice(&signature);
+        let request = Signed::decode(&body).expect("well-formed");
+        ask(&mut registrar, &request, 1).1.and_then(Result::err)
+    };
+    assert_eq!(refused(&|body| body[proof_at] ^= 1), Some(JoinError::NoiseProof));
+    // All that its sender has in order: the identity states that it joins with the other's key.
+    let theirs = noise(7).public().to_bytes();
+    let of_another = refused(&|body| {
+        body[noise_at..noise_at + 32].copy_from_slice(&theirs);
+        let claim = [&realm(0).0[..], &one_time.verifying_key().to_bytes(), &identity(8).0, &theirs].concat();
+        let possession = identity_key(8).sign("wayleave/control/join-identity/v1", &claim);
+        body[claim_at..claim_at + 64].copy_from_slice(&possession);
+    });
+    assert_eq!(of_another, Some(JoinError::NoiseProof));
+    assert_eq!(refused(&|_| ()), None, "admitted");
+}
+
+#[test]
+fn a_token_of_the_version_before_is_refused_with_what_to_do() {
+    let line = registrar().invite(invitee(7), seed(9, 1), at(0).unix).expect("in order").expose();
+    let before = line.replace("wayleave-join-v2.", "wayleave-join-v1.");
+    let error = Token::from_str(&before).expect_err("refused");
+    assert!(error == TokenError::Before && error.to_string().contains("invites anew"), "{error}");
 }

@@ -339,10 +339,11 @@ fn an_advert_that_has_expired_by_the_wall_clock_is_replaced_at_once_and_not_sent
                         node.handle(NodeInput::Persisted(id), now);
                         waits = true;
                     }
-                    NodeOutput::Send { octets, .. } => match Frame::decode(&octets).expect("its own").body {
-                        Body::Register { advert, .. } => sent.push(advert.object().issued - NOW),
-                        _ => {}
-                    },
+                    NodeOutput::Send { octets, .. } => {
+                        if let Body::Register { advert, .. } = Frame::decode(&octets).expect("its own").body {
+                            sent.push(advert.object().issued - NOW);
+                        }
+                    }
                     _ => {}
                 }
             }
@@ -560,6 +561,15 @@ fn who_follows_a_path_server_finds_paths_by_itself_and_asks_for_what_it_does_not
     drain(&mut node);
     node.handle(NodeInput::Find(Host::Name(name("n5"))), at(4));
     assert_eq!(asks(&drain(&mut node)), 1);
+    // No server is left: what is held is used, whether somebody asked for it before or not.
+    node.handle(NodeInput::Disconnected(identity(PATHS + 1)), at(4));
+    node.handle(NodeInput::Unreachable(identity(PATHS)), at(4));
+    node.handle(NodeInput::Unreachable(identity(PATHS + 1)), at(4));
+    let is_found = |output: &NodeOutput| matches!(output, NodeOutput::Paths { paths, .. } if !paths.is_empty());
+    assert!(drain(&mut node).iter().any(is_found));
+    node.handle(NodeInput::Find(Host::Name(name("n4"))), at(4));
+    let outputs = drain(&mut node);
+    assert!(outputs.iter().any(is_found), "at once: {}", outputs.len());
 }
 
 /// The first server leaves out what is not over its accomplice; what the second one knows is enough.

@@ -10,11 +10,11 @@ use clap::Args;
 use serde_json::json;
 use wayleave_control::frames::Body;
 use wayleave_control::realm::{Invitation, JoinError, NodeKeys, Roles, Server, Token};
-use wayleave_crypto::dh::DhPublic;
+use wayleave_crypto::dh::DhSecret;
+use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_runtime::clock::{unix_now, utc};
-use wayleave_runtime::identity::{from_hex, to_hex};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::realm::write_new;
@@ -95,10 +95,11 @@ pub fn run(command: &Join) -> Outcome {
     // Keys that are there already are this node's: its earlier answer may have been lost.
     let identity = load_or_create(KeyKind::Identity, &identity_file)?;
     let noise = match roles.has(Roles::GATEWAY) {
-        true => node::noise_of(&load_or_create(KeyKind::Noise, &dir.join("noise.key"))?),
-        false => nobodys_noise(&dir.join("noise.pub"))?,
+        true => load_or_create(KeyKind::Noise, &dir.join("noise.key"))?,
+        // A node that seals nothing has no key but its identity, from which this one follows, so that it may ask again with the same.
+        false => kdf::derive("wayleave/node/join-noise/v1", identity.expose(), b""),
     };
-    let keys = NodeKeys { identity: SigningKey::from_seed(&identity), noise };
+    let keys = NodeKeys { identity: SigningKey::from_seed(&identity), noise: DhSecret::from_seed(&noise) };
     let own = NodeIdentity::from_seed(identity.expose())?;
     let refused = |error: JoinError| Failure::new(format!("{} did not admit this node: {error}", operator.address));
     let request = token.join(&keys).map_err(|error| Failure::new(error.to_string()))?;
@@ -198,20 +199,6 @@ fn read_line() -> Outcome<String> {
 
 fn load_or_create(kind: KeyKind, path: &Path) -> Outcome<Seed> {
     if path.exists() { Ok(node::load(kind, path)?) } else { node::create(kind, path) }
-}
-
-/// The Noise key of a node that seals nothing: its secret is forgotten at once, so that nobody has it. The public half is kept, for
-/// asking again with the same one.
-fn nobodys_noise(path: &Path) -> Outcome<DhPublic> {
-    let damaged = || Failure::new(format!("{} is no public key", path.display())).help("move it away and join again");
-    if path.exists() {
-        let text = fs::read_to_string(path).map_err(|error| Failure::system(path.display(), &error))?;
-        let key = text.trim().strip_prefix("x25519:").and_then(from_hex).ok_or_else(damaged)?;
-        return Ok(DhPublic::from_bytes(key).map_err(|_| damaged())?);
-    }
-    let public = node::noise_of(&Seed::new(*node::fresh()?));
-    write_new(path, &format!("x25519:{}\n", to_hex(&public.to_bytes())), 0o644)?;
-    Ok(public)
 }
 
 fn read_consent(text: &str) -> Outcome<(String, String)> {
