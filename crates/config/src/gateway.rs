@@ -22,6 +22,12 @@ const MAX_POLICIES: usize = 32;
 /// Octets of a packet at the TUN interface.
 const MIN_MTU: u64 = 1_280;
 const MAX_MTU: u64 = 65_535;
+/// What is accepted of a realm, if the configuration does not say: no address of the public Internet (RFC 1918, RFC 6598, RFC 2544,
+/// RFC 4193).
+const PRIVATE: [&str; 6] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "198.18.0.0/15", "fc00::/7"];
+/// Numbers of rules in front of that of the main table, with room for another two.
+const TABLES: (u64, u64) = (1_000, 32_000);
 /// Octets of an interface's name, at most.
 const MAX_INTERFACE: usize = 15;
 
@@ -61,6 +67,11 @@ pub struct GatewaySection {
     /// IPv6 addresses of names are from this prefix of 64 bits.
     #[serde(default = "default_names")]
     pub names: Spanned<Text<Prefix>>,
+    /// Inner prefixes of members are routed here only within these, whatever the realm grants; all private ones without them.
+    pub accept: Option<Vec<Spanned<Text<Prefix>>>>,
+    /// Number of the routing table, of the first rule that looks in it, and of the mark of the gateway's own packets.
+    #[serde(default = "default_table")]
+    pub table: Spanned<u64>,
     pub state: Spanned<PathBuf>,
     /// What is decided while the gateway runs.
     #[serde(default = "default_choices")]
@@ -68,6 +79,14 @@ pub struct GatewaySection {
     /// Seconds for which consent is asked.
     #[serde(default = "default_consent")]
     pub consent_secs: Spanned<u64>,
+}
+
+impl GatewaySection {
+    /// The prefixes within which members' prefixes are routed.
+    pub fn accepted(&self) -> Vec<Prefix> {
+        let private = || PRIVATE.iter().filter_map(|text| text.parse().ok()).collect();
+        self.accept.as_ref().map_or_else(private, |accept| accept.iter().map(|prefix| prefix.get_ref().0).collect())
+    }
 }
 
 /// `[[policy]]`: the first one is for addresses that are not those of names.
@@ -129,6 +148,10 @@ fn default_choices() -> Spanned<PathBuf> {
     Spanned::new(0..0, PathBuf::from(DEFAULT_CHOICES))
 }
 
+fn default_table() -> Spanned<u64> {
+    Spanned::new(0..0, 20_520)
+}
+
 fn default_consent() -> Spanned<u64> {
     Spanned::new(0..0, 300)
 }
@@ -171,6 +194,7 @@ impl GatewayFile {
         }
         faults.extend(range(&gateway.mtu, MIN_MTU, MAX_MTU, "octets"));
         faults.extend(range(&gateway.consent_secs, 5, 8_000, "seconds"));
+        faults.extend(range(&gateway.table, TABLES.0, TABLES.1, "for the number of a table"));
         let suffix = gateway.suffix.get_ref();
         if suffix.is_empty() || !suffix.split('.').all(is_label) {
             let message =
@@ -315,7 +339,12 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          dns = \"127.0.0.1:5354\"\n\
          # Their IPv6 addresses are from here; the IPv4 addresses are from 198.18.0.0/15.\n\
          #names = \"fd77:6179:6c65::/64\"\n\
-         # Which name has which address must survive a restart.\n\
+         # Prefixes of members are routed only within these; without the key within private ranges (RFC 1918, fc00::/7 and such).\n\
+         # This machine's own routes go first, all but default ones.\n\
+         #accept = [\"10.0.0.0/8\", \"fd00::/8\"]\n\
+         # Number of the routing table, of the first rule, and of the mark of the gateway's own packets.\n\
+         #table = 20520\n\
+         # Which name has which address, and connections by name, must survive a restart.\n\
          state = \"gateway.redb\"\n\
          # What `wayleave path pin` and `path avoid` decide while it runs.\n\
          #choices = \"choices.toml\"\n\

@@ -196,7 +196,7 @@ async fn dial(
     address: &str,
     connector: &TlsConnector,
 ) -> Result<(tokio_rustls::client::TlsStream<TcpStream>, SocketAddr), ConnectFailure> {
-    let tcp = TcpStream::connect(address).await?;
+    let tcp = crate::routes::connect(address).await?;
     tcp.set_nodelay(true)?;
     let address = tcp.peer_addr()?;
     // Only the pin matters. No name is sent, so any name will do here.

@@ -1,11 +1,16 @@
 //! Addresses and routes of the system, by netlink (RFC 3549).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
-use wayleave_core::Prefix;
+use tokio::net::{TcpSocket, TcpStream};
+use wayleave_core::{Afi, Prefix};
+
+use crate::packets::set_mark;
 
 /// A metric that is worse than any other route's.
 pub const WORST: u32 = 0x7fff_0000;
@@ -13,12 +18,16 @@ pub const WORST: u32 = 0x7fff_0000;
 const NEW_ADDRESS: u16 = 20;
 const NEW_ROUTE: u16 = 24;
 const DELETE_ROUTE: u16 = 25;
+const GET_ROUTE: u16 = 26;
 const NEW_RULE: u16 = 32;
 const DELETE_RULE: u16 = 33;
-const REQUEST_ACK: u16 = 1 | 4;
+const REQUEST: u16 = 1;
+const ACKNOWLEDGE: u16 = 4;
 const REPLACE_CREATE: u16 = 0x100 | 0x400;
 const REQUEST_CREATE: u16 = 0x200 | 0x400;
+const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
+const DONE: u16 = 3;
 
 /// Attributes of addresses and routes.
 mod attribute {
@@ -39,6 +48,7 @@ mod rule {
     pub(super) const INTERFACE: u16 = 3;
     pub(super) const PRIORITY: u16 = 6;
     pub(super) const MARK: u16 = 10;
+    pub(super) const SUPPRESS_PREFIX_LENGTH: u16 = 14;
     pub(super) const TABLE: u16 = 15;
     pub(super) const MASK: u16 = 16;
     pub(super) const USERS: u16 = 20;
@@ -52,9 +62,10 @@ const OWN: &str = "lo";
 /// The main table of routes.
 pub const MAIN: u32 = 254;
 
-/// Which packets look up their routes in a table of their own (`ip rule`): all conditions must hold. IPv4.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+/// Which packets look up their routes in a table of their own (`ip rule`): all conditions must hold.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RoutingRule {
+    pub afi: Afi,
     /// Rules are tried from the least number on.
     pub priority: u32,
     pub table: u32,
@@ -66,6 +77,17 @@ pub struct RoutingRule {
     pub destination: Option<Prefix>,
     /// Only packets of this machine's own sockets.
     pub is_own: bool,
+    /// Routes of the table to prefixes of at most so many bits do not count.
+    pub suppressed: Option<u8>,
+}
+
+impl RoutingRule {
+    /// A rule for all packets of a family.
+    #[must_use]
+    pub fn of(afi: Afi, priority: u32, table: u32) -> Self {
+        let (mark, user, source, destination, suppressed) = (None, None, None, None, None);
+        Self { afi, priority, table, mark, user, source, destination, is_own: false, suppressed }
+    }
 }
 
 /// No duplicate address detection: nobody else is on the interface.
@@ -110,17 +132,8 @@ impl Routes {
         self.request(NEW_ADDRESS, REPLACE_CREATE, &body)
     }
 
-    /// Sends packets to `prefix` to the interface of number `index`.
-    ///
-    /// # Errors
-    /// What the system said.
-    pub fn add(&mut self, prefix: &Prefix, index: u32) -> io::Result<()> {
-        let mut body = head(prefix, UNICAST, SCOPE_LINK);
-        attribute(&mut body, attribute::INTERFACE, &index.to_ne_bytes());
-        self.request(NEW_ROUTE, REPLACE_CREATE, &body)
-    }
-
-    /// The same in another table than the main one; sockets without an address take `source`, if it is given.
+    /// Sends packets to `prefix` to the interface of number `index`, by another table than the main one; sockets without an address take
+    /// `source`, if it is given.
     ///
     /// # Errors
     /// What the system said.
@@ -162,12 +175,12 @@ impl Routes {
         }
     }
 
-    /// Removes all IPv4 rules of this priority. That there is none is no error.
+    /// Removes all rules of a family with this priority. That there is none is no error.
     ///
     /// # Errors
     /// What the system said.
-    pub fn remove_rules(&mut self, priority: u32) -> io::Result<()> {
-        let mut body = rule_head(None, None, 0);
+    pub fn remove_rules(&mut self, afi: Afi, priority: u32) -> io::Result<()> {
+        let mut body = rule_head(afi, None, None, 0);
         attribute(&mut body, rule::PRIORITY, &priority.to_ne_bytes());
         loop {
             match self.request(DELETE_RULE, 0, &body) {
@@ -178,49 +191,159 @@ impl Routes {
         }
     }
 
-    /// Takes [`Routes::add`] back. A route that is not there is no error.
+    /// Drops packets to `prefix` that no other route of the table takes. The route stays when the process ends.
     ///
     /// # Errors
     /// What the system said.
-    pub fn remove(&mut self, prefix: &Prefix, index: u32) -> io::Result<()> {
-        let mut body = head(prefix, UNICAST, SCOPE_LINK);
-        attribute(&mut body, attribute::INTERFACE, &index.to_ne_bytes());
-        absent_is_gone(self.request(DELETE_ROUTE, 0, &body))
-    }
-
-    /// Drops packets to `prefix` that no other route takes. The route stays when the process ends.
-    ///
-    /// # Errors
-    /// What the system said.
-    pub fn add_blackhole(&mut self, prefix: &Prefix) -> io::Result<()> {
-        let mut body = head(prefix, BLACKHOLE, 0);
+    pub fn add_blackhole_to_table(&mut self, table: u32, prefix: &Prefix) -> io::Result<()> {
+        let mut body = in_table(head(prefix, BLACKHOLE, 0), table);
         attribute(&mut body, attribute::PRIORITY, &WORST.to_ne_bytes());
         self.request(NEW_ROUTE, REPLACE_CREATE, &body)
     }
 
-    fn request(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    /// Removes all routes of a table to `prefix`.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn clear_prefix(&mut self, table: u32, prefix: &Prefix) -> io::Result<()> {
+        const ANY_SCOPE: u8 = 255;
+        loop {
+            match self.request(DELETE_ROUTE, 0, &in_table(head(prefix, 0, ANY_SCOPE), table)) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Removes all routes of a family from a table.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn clear_table(&mut self, afi: Afi, table: u32) -> io::Result<()> {
+        self.prefixes(afi, table)?.iter().try_for_each(|prefix| self.clear_prefix(table, prefix))
+    }
+
+    /// The prefixes to which a table has routes.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn prefixes(&mut self, afi: Afi, table: u32) -> io::Result<BTreeSet<Prefix>> {
+        let mut body = vec![0; 12];
+        body[0] = family_of(afi);
+        self.send(GET_ROUTE, DUMP, &body)?;
+        let mut found = BTreeSet::new();
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let (length, _) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
+            let mut rest = &buffer[..length.min(buffer.len())];
+            while let Some((kind, sequence, body, after)) = split_message(rest) {
+                rest = after;
+                match kind {
+                    _ if sequence != self.sequence => {}
+                    DONE => return Ok(found),
+                    ERROR => return Err(io::Error::from_raw_os_error(-code(body))),
+                    NEW_ROUTE => found.extend(read_route(body).filter(|route| route.0 == table).map(|route| route.1)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence += 1;
         let mut message = Vec::with_capacity(16 + body.len());
         message.extend((16 + body.len() as u32).to_ne_bytes());
         message.extend(kind.to_ne_bytes());
-        message.extend((REQUEST_ACK | flags).to_ne_bytes());
+        message.extend((REQUEST | flags).to_ne_bytes());
         message.extend(self.sequence.to_ne_bytes());
         message.extend(0u32.to_ne_bytes());
         message.extend(body);
         send(&self.socket, &message, SendFlags::empty())?;
+        Ok(())
+    }
+
+    fn request(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.send(kind, ACKNOWLEDGE | flags, body)?;
         let mut answer = [0; 4096];
         loop {
             let (length, _) = recv(&self.socket, &mut answer[..], RecvFlags::empty())?;
-            let word = |at: usize| u32::from_ne_bytes([answer[at], answer[at + 1], answer[at + 2], answer[at + 3]]);
-            let is_answer = length >= 20 && u16::from_ne_bytes([answer[4], answer[5]]) == ERROR;
-            if is_answer && word(8) == self.sequence {
-                return match word(16).cast_signed() {
-                    0 => Ok(()),
-                    code => Err(io::Error::from_raw_os_error(-code)),
-                };
+            match split_message(&answer[..length.min(answer.len())]) {
+                Some((ERROR, sequence, body, _)) if sequence == self.sequence => {
+                    return match code(body) {
+                        0 => Ok(()),
+                        code => Err(io::Error::from_raw_os_error(-code)),
+                    };
+                }
+                _ => {}
             }
         }
     }
+}
+
+/// Kind, sequence number and body of the first message, and what is behind it.
+fn split_message(octets: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
+    let (head, _) = octets.split_first_chunk::<16>()?;
+    let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let length = word(0) as usize;
+    let body = octets.get(16..length)?;
+    let after = octets.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    Some((u16::from_ne_bytes([head[4], head[5]]), word(8), body, after))
+}
+
+/// What an answer says of its request: zero, or the negative number of an error.
+fn code(body: &[u8]) -> i32 {
+    body.first_chunk().map_or(-libc::EBADMSG, |code| i32::from_ne_bytes(*code))
+}
+
+/// Table and destination of a route.
+fn read_route(body: &[u8]) -> Option<(u32, Prefix)> {
+    let (head, mut attributes) = body.split_first_chunk::<12>()?;
+    let mut table = u32::from(head[4]);
+    let is_v4 = head[0] == family_of(Afi::Ipv4);
+    let mut address = if is_v4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    while let Some((front, _)) = attributes.split_first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([front[0], front[1]]));
+        let value = attributes.get(4..length)?;
+        match u16::from_ne_bytes([front[2], front[3]]) {
+            attribute::TABLE => table = u32::from_ne_bytes(*value.first_chunk()?),
+            attribute::DESTINATION if is_v4 => address = IpAddr::from(*value.first_chunk::<4>()?),
+            attribute::DESTINATION => address = IpAddr::from(*value.first_chunk::<16>()?),
+            _ => {}
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    Some((table, Prefix::truncated(address, head[1]).ok()?))
+}
+
+/// The mark of connections to servers that this process opens; zero without one.
+static MARK: AtomicU32 = AtomicU32::new(0);
+
+/// Marks the connections to servers that this process opens from now on (`SO_MARK`), for rules that keep them out of the tables of a role
+/// that carries packets itself. This needs CAP_NET_ADMIN.
+pub fn mark_connections(mark: u32) {
+    MARK.store(mark, Ordering::Relaxed);
+}
+
+/// Opens a connection, marked if that was asked for.
+///
+/// # Errors
+/// What the system said of the last address.
+pub(crate) async fn connect(address: &str) -> io::Result<TcpStream> {
+    let mark = MARK.load(Ordering::Relaxed);
+    if mark == 0 {
+        return TcpStream::connect(address).await;
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for to in tokio::net::lookup_host(address).await? {
+        let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        set_mark(socket.as_fd(), mark)?;
+        match socket.connect(to).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn absent_is_gone(result: io::Result<()>) -> io::Result<()> {
@@ -248,7 +371,7 @@ fn in_table(mut body: Vec<u8>, table: u32) -> Vec<u8> {
 }
 
 fn rule_body(of: &RoutingRule) -> Vec<u8> {
-    let mut body = rule_head(of.source.as_ref(), of.destination.as_ref(), TO_TABLE);
+    let mut body = rule_head(of.afi, of.source.as_ref(), of.destination.as_ref(), TO_TABLE);
     attribute(&mut body, rule::PRIORITY, &of.priority.to_ne_bytes());
     attribute(&mut body, rule::TABLE, &of.table.to_ne_bytes());
     if let Some(mark) = of.mark {
@@ -264,16 +387,19 @@ fn rule_body(of: &RoutingRule) -> Vec<u8> {
     if let Some(destination) = &of.destination {
         attribute(&mut body, rule::DESTINATION, &octets(destination.address()));
     }
+    if let Some(length) = of.suppressed {
+        attribute(&mut body, rule::SUPPRESS_PREFIX_LENGTH, &u32::from(length).to_ne_bytes());
+    }
     if of.is_own {
         attribute(&mut body, rule::INTERFACE, &[OWN.as_bytes(), &[0]].concat());
     }
     body
 }
 
-/// The `fib_rule_hdr` of a rule for IPv4.
-fn rule_head(source: Option<&Prefix>, destination: Option<&Prefix>, action: u8) -> Vec<u8> {
+/// The `fib_rule_hdr` of a rule.
+fn rule_head(afi: Afi, source: Option<&Prefix>, destination: Option<&Prefix>, action: u8) -> Vec<u8> {
     let length = |prefix: Option<&Prefix>| prefix.map_or(0, Prefix::len);
-    vec![libc::AF_INET as u8, length(destination), length(source), 0, 0, 0, 0, action, 0, 0, 0, 0]
+    vec![family_of(afi), length(destination), length(source), 0, 0, 0, 0, action, 0, 0, 0, 0]
 }
 
 fn attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
@@ -284,7 +410,14 @@ fn attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 fn family(address: IpAddr) -> u8 {
-    if address.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 }
+    family_of(if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 })
+}
+
+fn family_of(afi: Afi) -> u8 {
+    match afi {
+        Afi::Ipv4 => libc::AF_INET as u8,
+        Afi::Ipv6 => libc::AF_INET6 as u8,
+    }
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {

@@ -24,6 +24,12 @@ const REPEAT: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_secs(1);
 /// After a refusal that somebody has to mend.
 const LATE: Duration = Duration::from_secs(30);
+/// A server that finds every advert out of time has this node make another after 30 s times two to this power at most: over an hour, in
+/// which others have long made it do so.
+const MOST_DOUBTS: u8 = 7;
+/// What a server says of a higher number of ours is believed up to here, which no clock comes near: otherwise one could have a node use up
+/// its numbers, and be refused by all others for ever.
+const BELIEVED: u64 = u64::MAX / 2;
 /// A node ID is used so many seconds beyond its epoch at most: paths of a moment ago have it still.
 const MAX_OVERLAP: u32 = 3_600;
 /// Seconds of an epoch at least.
@@ -78,6 +84,8 @@ struct Registration {
     has: u64,
     /// When it is sent the advert again.
     again: Option<Instant>,
+    /// How many adverts in a row were made because it found the one before out of time.
+    doubts: u8,
 }
 
 /// What a publisher asks for.
@@ -206,6 +214,7 @@ impl Publisher {
         match &frame.body {
             Body::Registered { number } => {
                 registration.has = registration.has.max(*number);
+                registration.doubts = 0;
                 let has_current = self.current.as_ref().is_some_and(|own| own.object().sequence <= registration.has);
                 if has_current {
                     registration.again = None;
@@ -214,19 +223,26 @@ impl Publisher {
             }
             Body::Refused(refusal) => {
                 let unix = now.unix.secs();
-                let is_old = |advert: &Signed<Advert>| advert.object().issued + LATE.as_secs() <= unix;
-                // One of the clocks is wrong. A new advert may do; one that was just made would not.
+                // One of the clocks is wrong. A new advert may do; one that was just made would not, and where the last ones did not, the
+                // server's clock is wrong, or it lies.
+                let pause = LATE.as_secs() << registration.doubts;
+                let is_old = |advert: &Signed<Advert>| advert.object().issued + pause <= unix;
                 let is_out_of_time = matches!(refusal, Refusal::Expired | Refusal::Future);
                 let is_mended = is_out_of_time && self.current.as_ref().is_some_and(is_old);
                 self.is_changed |= is_mended;
+                if is_mended {
+                    registration.doubts = (registration.doubts + 1).min(MOST_DOUBTS);
+                }
+                let is_unbelievable = matches!(refusal, Refusal::Older(number) if *number > BELIEVED);
                 let is_temporary = matches!(
                     refusal,
                     Refusal::Recovering | Refusal::Busy | Refusal::TooOften | Refusal::Older(_) | Refusal::Full
-                ) || is_mended;
+                ) && !is_unbelievable
+                    || is_mended;
                 registration.again = Some(now.instant + if is_temporary { SOON } else { LATE });
                 match refusal {
                     // Our store was lost, or a copy of it is older: we go on above what others know.
-                    Refusal::Older(number) => {
+                    Refusal::Older(number) if !is_unbelievable => {
                         self.sequence = self.sequence.max(*number);
                         self.is_changed = true;
                     }
@@ -340,7 +356,9 @@ impl Publisher {
         let rolls = now.instant + Duration::from_secs((unix / epoch + 1) * epoch - unix);
         let due = if self.is_changed { self.not_before } else { self.due };
         let renewal = self.pending.is_none().then_some(due);
-        let sequence = self.current.as_ref().map(|advert| advert.object().sequence);
+        // One that has expired is sent to nobody.
+        let current = self.current.as_ref().filter(|advert| advert.object().expires() >= unix);
+        let sequence = current.map(|advert| advert.object().sequence);
         let servers =
             self.servers.values().filter(|server| server.is_up && sequence.is_some_and(|own| server.has < own));
         let repeats = servers.filter_map(|server| server.again);

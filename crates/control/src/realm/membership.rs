@@ -6,6 +6,7 @@ use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::signed::{Object, SIGNATURE};
 
 use super::{Grants, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey};
+use crate::advert::MAX_AHEAD;
 use crate::codecs::NoiseKeyCodec;
 
 /// A membership lasts at most this many seconds: 400 days.
@@ -35,10 +36,11 @@ impl Membership {
         if lasts.is_none_or(|lasts| lasts > MAX_MEMBERSHIP) { Err(Malformed::Value("the validity")) } else { Ok(()) }
     }
 
-    /// Whether it holds at the Unix second `now`.
+    /// Whether it holds at the Unix second `now`, of a clock that may be behind the operator's by [`MAX_AHEAD`]: a renewed one takes the
+    /// place of the one before it at once, and its node would be no member until its first second.
     #[must_use]
     pub fn holds(&self, now: u64) -> bool {
-        (self.not_before..=self.not_after).contains(&now)
+        (self.not_before.saturating_sub(MAX_AHEAD)..=self.not_after).contains(&now)
     }
 
     /// The Unix second from which its node asks for the next one: half of its time is over.

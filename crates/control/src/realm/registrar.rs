@@ -118,6 +118,8 @@ pub struct Registrar {
     key: SigningKey,
     realm: RealmKey,
     members: BTreeMap<IdentityKey, Signed<Membership>>,
+    /// Until when any membership of a node lasts. The last one may end before one that came earlier, which servers may still hold.
+    last_until: BTreeMap<IdentityKey, u64>,
     names: BTreeMap<Name, IdentityKey>,
     prefixes: InnerPrefixes,
     /// Who has which Noise key.
@@ -146,6 +148,7 @@ impl Registrar {
             key,
             realm,
             members: BTreeMap::new(),
+            last_until: BTreeMap::new(),
             names: BTreeMap::new(),
             prefixes: InnerPrefixes::default(),
             noise: BTreeMap::new(),
@@ -270,6 +273,8 @@ impl Registrar {
             self.prefixes.insert(*prefix, identity);
         }
         self.noise.insert(object.noise.to_bytes(), identity);
+        let until = self.last_until.entry(identity).or_default();
+        *until = object.not_after.max(*until);
         self.members.insert(identity, membership);
     }
 
@@ -372,8 +377,7 @@ impl Registrar {
         let before = self.revocations.as_ref().map(Signed::object);
         // Nobody takes one in whose membership has ended. Of one that is not known here it may last.
         let is_over = |identity: &IdentityKey| {
-            let member = self.members.get(identity).map(Signed::object);
-            member.is_some_and(|member| member.not_after.saturating_add(LISTED_AFTER_END) < now.secs())
+            self.last_until.get(identity).is_some_and(|until| until.saturating_add(LISTED_AFTER_END) < now.secs())
         };
         // The one that is removed now is on this list in any case: from the stored lists it is known who was ever removed.
         let mut revoked: Vec<IdentityKey> = self.removed.iter().copied().filter(|other| !is_over(other)).collect();
@@ -531,10 +535,11 @@ impl Machine for Registrar {
     }
 }
 
-/// The membership after `before`, from now on for so many seconds.
+/// The membership after `before`, from now on for so many seconds. Its number is at least the time, so that one which is made from old
+/// records is not older than what the member has.
 fn later(before: &Membership, lasts: u64, now: UnixTime) -> Membership {
     Membership {
-        number: before.number + 1,
+        number: before.number.saturating_add(1).max(now.secs()),
         not_before: now.secs(),
         not_after: now.secs().saturating_add(lasts),
         ..before.clone()

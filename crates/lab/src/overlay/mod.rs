@@ -394,6 +394,8 @@ impl Overlay {
             let own = section(text, "gateway")?;
             own.insert("suffix".to_owned(), self.plan.suffix.clone().into());
             own.insert("dns".to_owned(), format!("{RESOLVER}:53").into());
+            // The plan's prefixes, whatever they are.
+            own.insert("accept".to_owned(), vec!["0.0.0.0/0", "::/0"].into());
             own.insert("consent_secs".to_owned(), i64::try_from(gateway.consent_secs).unwrap_or(i64::MAX).into());
             let overlay = section(text, "overlay")?;
             overlay.insert("neighbour".to_owned(), neighbours.into());

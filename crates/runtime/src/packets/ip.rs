@@ -53,7 +53,7 @@ impl Ip {
     /// # Errors
     /// What the system said: this needs CAP_NET_ADMIN.
     pub fn set_mark(&self, mark: u32) -> io::Result<()> {
-        options::set(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed())
+        super::set_mark(self.socket.as_fd(), mark)
     }
 }
 

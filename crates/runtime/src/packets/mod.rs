@@ -13,7 +13,7 @@ pub mod xdp;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -53,6 +53,11 @@ pub trait Port: AsFd + Send {
     fn renew(&mut self) -> io::Result<bool> {
         Ok(false)
     }
+}
+
+/// Marks what a socket sends from here on, for the system's rules of routing (`SO_MARK`).
+pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    system::options::set(socket, libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed())
 }
 
 /// Waits until one of `ports` has something to receive, at most `timeout`.

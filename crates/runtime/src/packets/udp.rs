@@ -101,6 +101,14 @@ impl Udp {
         Ok(Self::with(socket, intake))
     }
 
+    /// Marks what is sent from here on, for the system's rules of routing (`SO_MARK`).
+    ///
+    /// # Errors
+    /// What the system said: this needs CAP_NET_ADMIN.
+    pub fn set_mark(&self, mark: u32) -> io::Result<()> {
+        super::set_mark(self.socket.as_fd(), mark)
+    }
+
     /// A socket that was opened elsewhere, and shares its address with nobody.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! shows what happens (`views`).
 
 mod dns;
+mod host_routes;
 mod names;
 mod source;
 mod views;
@@ -26,7 +27,7 @@ use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, PathPolicy};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::packets::udp::{self, Intake};
-use wayleave_runtime::routes::Routes;
+use wayleave_runtime::routes::mark_connections;
 use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
 use super::daemon::{Daemon, Role, seed};
@@ -39,6 +40,7 @@ use crate::config::receiving::{self, Known, own_addresses};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
+use host_routes::HostRoutes;
 use names::{Directory, Names, Register};
 use source::{LabFile, Servers};
 use views::GatewayView;
@@ -59,8 +61,13 @@ pub struct Shared {
     pub known: RwLock<Arc<Known>>,
     /// Names of policies, the default one first.
     pub policies: RwLock<Vec<String>>,
+<<<<<<< HEAD
     /// What policies and choices name that no known member is called.
     pub unresolved: RwLock<Arc<Vec<Unresolved>>>,
+=======
+    /// Members' prefixes that are not routed: nobody accepts them here.
+    pub unaccepted: RwLock<BTreeSet<Prefix>>,
+>>>>>>> w38b
     pub names: Register<FileStore>,
     pub names_prefix: Prefix,
     /// The file of what the user decides, what it says, and what is wrong with it.
@@ -154,10 +161,11 @@ pub struct GatewayRole {
     questions: Arc<tokio::sync::Semaphore>,
     policies: Vec<PolicySection>,
     resolved: Vec<PathPolicy>,
-    index: u32,
-    routes: Routes,
-    routed: BTreeSet<Prefix>,
-    addressed: BTreeSet<IpAddr>,
+    host: HostRoutes,
+    /// The mark of the gateway's own packets.
+    mark: u32,
+    /// Within which prefixes members' prefixes are routed, and which ones are not.
+    accepted: Vec<Prefix>,
     sockets: Vec<SocketAddr>,
     dns: Option<JoinHandle<()>>,
     log: Events,
@@ -198,7 +206,7 @@ pub enum Event {
 impl Role for GatewayRole {
     const NAME: &'static str = "gateway";
     const LIVE: &'static [&'static str] =
-        &["policy", "overlay.neighbour", "overlay.tags_offered", "overlay.mtu", "overlay.consent"];
+        &["policy", "gateway.accept", "overlay.neighbour", "overlay.tags_offered", "overlay.mtu", "overlay.consent"];
     type Config = GatewayFile;
     type View = GatewayView;
     type Event = Event;
@@ -217,6 +225,8 @@ impl Role for GatewayRole {
         }
         let Daemon { clock, source, events: log, .. } = daemon;
         let section = &config.gateway;
+        let table = u32::try_from(*section.table.get_ref()).unwrap_or(u32::MAX); // the configuration was checked
+        mark_connections(table);
         let (control, servers, known, noise, own) = match (&config.overlay, &config.laboratory) {
             (Some(overlay), _) => {
                 let settings = overlay.get_ref().load(source)?;
@@ -256,8 +266,6 @@ impl Role for GatewayRole {
             Failure::system(format!("cannot make the TUN interface {name}"), &error)
                 .help("this needs /dev/net/tun and root or CAP_NET_ADMIN; the unit file grants it")
         })?;
-        let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
-        let routes = Routes::open().map_err(netlink)?;
         let index = tun.index();
         let choices_file = source.resolve(section.choices.get_ref());
         let looked = look(&choices_file);
@@ -285,7 +293,11 @@ impl Role for GatewayRole {
             interface,
             known: RwLock::new(Arc::new(known)),
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
+<<<<<<< HEAD
             unresolved: RwLock::default(),
+=======
+            unaccepted: RwLock::default(),
+>>>>>>> w38b
             names: Register::new(names, store),
             names_prefix: section.names.get_ref().0,
             choices_file,
@@ -311,6 +323,8 @@ impl Role for GatewayRole {
                 Some(tokio::spawn(dns::serve((datagrams, connections), Arc::clone(&shared))))
             }
         };
+        let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
+        let host = HostRoutes::open(table, index).map_err(netlink)?;
         let mut role = Self {
             shared,
             running,
@@ -320,10 +334,9 @@ impl Role for GatewayRole {
             questions: Arc::new(tokio::sync::Semaphore::new(MOST_QUESTIONS)),
             policies: config.policy.iter().map(|policy| policy.get_ref().clone()).collect(),
             resolved,
-            index,
-            routes,
-            routed: BTreeSet::new(),
-            addressed: BTreeSet::new(),
+            host,
+            mark: table,
+            accepted: section.accepted(),
             sockets: Vec::new(),
             dns,
             log: log.clone(),
@@ -353,6 +366,7 @@ impl Role for GatewayRole {
             overlay.handle().reload(fresh.get_ref().clone()).await;
         }
         self.policies = config.policy.iter().map(|policy| policy.get_ref().clone()).collect();
+        self.accepted = config.gateway.accepted();
         self.refresh();
         self.apply();
         Ok(())
@@ -419,6 +433,7 @@ impl Role for GatewayRole {
         }
         let running = self.running;
         let _ = tokio::task::spawn_blocking(move || running.stop()).await;
+        self.host.close();
         if let Control::Overlay { overlay, .. } = self.control {
             overlay.stop().await;
         }
@@ -512,7 +527,11 @@ impl GatewayRole {
         let mut fresh = Vec::new();
         for neighbour in &known.links {
             if !self.sockets.contains(&neighbour.local) {
-                match udp::open(neighbour.local, 1, Intake::Merged, None) {
+                let opened = udp::open(neighbour.local, 1, Intake::Merged, None).and_then(|group| {
+                    group.data.iter().try_for_each(|socket| socket.set_mark(self.mark))?;
+                    Ok(group)
+                });
+                match opened {
                     Ok(mut group) if !group.data.is_empty() => {
                         self.sockets.push(neighbour.local);
                         fresh.push((neighbour.local, group.data.remove(0)));
@@ -562,45 +581,24 @@ impl GatewayRole {
         self.shared.publish_names();
     }
 
-    /// The interface's own addresses; routes to what members have, and to names. A blackhole with a worse metric stays behind each: when the gateway is gone,
-    /// nothing leaves in clear.
+    /// The interface's own addresses; routes to what is accepted of members' prefixes, and to names.
     fn set_routes(&mut self, known: &Known) {
         let own = self.shared.own;
-        let of_own: Vec<Prefix> =
-            known.prefixes.iter().filter(|(_, owner)| **owner == own).map(|(prefix, _)| *prefix).collect();
-        for address in own_addresses(&of_own) {
-            if self.addressed.contains(&address) {
-                continue;
-            }
-            match self.routes.add_address(self.index, address) {
-                Ok(()) => {
-                    self.addressed.insert(address);
-                }
-                Err(error) => warn!(%address, "cannot give the interface its address: {error}"),
-            }
-        }
-        let mut wanted: BTreeSet<Prefix> =
-            known.prefixes.iter().filter(|(_, owner)| **owner != own).map(|(prefix, _)| *prefix).collect();
+        let (of_own, of_others): (Vec<_>, Vec<_>) = known.prefixes.iter().partition(|(_, owner)| **owner == own);
+        let of_own: Vec<Prefix> = of_own.into_iter().map(|(prefix, _)| *prefix).collect();
+        self.host.add_addresses(&own_addresses(&of_own));
+        let is_accepted = |prefix: &Prefix| self.accepted.iter().any(|accepted| accepted.contains(prefix));
+        let of_others = of_others.into_iter().map(|(prefix, _)| *prefix);
+        let (mut wanted, refused): (BTreeSet<Prefix>, BTreeSet<Prefix>) = of_others.partition(is_accepted);
         let (v4, length) = names::V4;
         wanted.extend(Prefix::new(v4.into(), length).ok());
         wanted.insert(self.shared.names_prefix);
-        for prefix in self.routed.difference(&wanted) {
-            if let Err(error) = self.routes.remove(prefix, self.index) {
-                warn!(%prefix, "cannot remove a route: {error}");
-            }
+        self.host.set(&wanted);
+        let mut before = self.shared.unaccepted.write().unwrap_or_else(PoisonError::into_inner);
+        for prefix in refused.difference(&before) {
+            info!(%prefix, "a member has a prefix that is not routed: `accept` of [gateway] does not have it");
         }
-        let mut routed: BTreeSet<Prefix> = self.routed.intersection(&wanted).copied().collect();
-        for prefix in wanted.difference(&self.routed) {
-            // The blackhole first: there is no moment without either.
-            let result = self.routes.add_blackhole(prefix).and_then(|()| self.routes.add(prefix, self.index));
-            match result {
-                Ok(()) => {
-                    routed.insert(*prefix);
-                }
-                Err(error) => warn!(%prefix, "cannot add a route: {error}; it is tried again when the realm changes"),
-            }
-        }
-        self.routed = routed;
+        *before = refused;
     }
 }
 

@@ -6,6 +6,8 @@
 //! sees nothing in clear.
 //! ICC, idle connections: a gateway is killed under a TCP connection by name that is idle; the server speaks first: the
 //! connection goes on.
+//! ICC, gateway's machine: it has routes of its own to what the realm grants, and others within it, and rules: none is changed, its
+//! own go first, the gateway's packets never enter the interface, and all is taken back by a stop, after a kill too.
 //! ICC, gateway's disk: its store comes to a standstill: new names are refused, and everything else goes on; no address is
 //! given twice.
 //! ICC-11, decided: nodes avoided and paths pinned by commands, over a restart: from the next packet on; `why` says
@@ -395,6 +397,73 @@ fn a_connection_by_name_outlives_its_gateway_and_the_server_may_speak_first() {
     client.write_all(b"going").expect("sent");
     connection.read_exact(&mut octets).expect("and the other way");
     assert_eq!((&octets, world.gateways[0].dropped("flow-conflict")), (b"going", 0));
+}
+
+#[test]
+fn the_machines_routes_stay_and_go_first_and_what_was_added_is_taken_back() {
+    if netns::enter_for_test("gateway::the_machines_routes_stay_and_go_first_and_what_was_added_is_taken_back")
+        .is_none()
+    {
+        return;
+    }
+    let mut world = World::start("gateway-machine");
+    let stop = |world: &mut World| {
+        world.gateways[0].daemon.signal(rustix::process::Signal::TERM).expect("sent");
+        crate::common::eventually("a stops", || !world.gateways[0].daemon.is_running());
+    };
+    stop(&mut world);
+    let ip = |world: &World, arguments: &str| {
+        let output = world.run(A, "ip", &arguments.split(' ').collect::<Vec<_>>());
+        (output.status.success(), text(&output.stdout))
+    };
+    for own in ["10.0.2.0/24 via 192.0.2.6", "10.0.2.128/25 via 192.0.2.6", "default via 192.0.2.6"] {
+        assert!(ip(&world, &format!("route add {own}")).0, "{own}");
+    }
+    assert!(ip(&world, "-6 route add fd00:2::/64 via fe80::66 dev eth0").0);
+    let all = |world: &World| {
+        let tables = ["-4 rule", "-6 rule", "-4 route show table all", "-6 route show table all"];
+        tables.map(|table| ip(world, table).1)
+    };
+    // The interface's own addresses are in it as well.
+    let main = |world: &World| {
+        let tables = ["-4 route show table main", "-6 route show table main"].map(|table| ip(world, table).1);
+        tables.map(|table| table.lines().filter(|line| !line.contains("way0")).map(str::to_owned).collect::<Vec<_>>())
+    };
+    let (all_before, main_before) = (all(&world), main(&world));
+    world.gateways[0] = world.gateway(A);
+    assert_eq!(main(&world), main_before);
+    let leads = |world: &World, to: &str, by: &str| {
+        let (_, route) = ip(world, &format!("route get {to}"));
+        assert!(route.contains(by), "{to}: {route}");
+    };
+    for own in ["10.0.2.1", "10.0.2.200", "203.0.113.1", "198.18.0.1 mark 20520", "10.0.2.1 mark 20520"] {
+        leads(&world, own, "via 192.0.2.6");
+    }
+    leads(&world, "fd00:2::1", "via fe80::66");
+    assert!(ip(&world, "route del 10.0.2.0/24").0);
+    for overlay in ["10.0.2.1", "198.18.0.1", "fd77:6179:6c65::1"] {
+        leads(&world, overlay, "dev way0");
+    }
+    leads(&world, "10.0.2.200", "via 192.0.2.6");
+    assert!(world.gateways[0].ask(&["ping", "fast.b.demo"]).status.success());
+    // Only what is accepted is routed.
+    let file = world.folder.0.join("a.toml");
+    let config = fs::read_to_string(&file).expect("a configuration");
+    world.folder.write("a.toml", &config.replace("state = ", "accept = [\"fd00::/8\"]\nstate = "));
+    world.gateways[0].daemon.signal(rustix::process::Signal::HUP).expect("sent");
+    let unaccepted = |world: &World| world.gateways[0].status()["unaccepted"].clone();
+    crate::common::eventually("reloaded", || unaccepted(&world) == json!(["10.0.2.0/24"]));
+    leads(&world, "10.0.2.1", "via 192.0.2.6");
+    leads(&world, "198.18.0.1", "dev way0");
+    // A killed gateway leaves what keeps packets of the overlay from leaving in clear, and nothing else; the next one takes it over.
+    world.gateways[0].daemon.kill();
+    assert!(!ip(&world, "route get 198.18.0.1").0 && !ip(&world, "route get fd77:6179:6c65::1").0);
+    leads(&world, "10.0.2.1", "via 192.0.2.6");
+    world.gateways[0] = world.gateway(A);
+    leads(&world, "10.0.2.1", "dev way0");
+    stop(&mut world);
+    assert!(ip(&world, "route add 10.0.2.0/24 via 192.0.2.6").0);
+    assert_eq!(all(&world), all_before);
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn a_gateway_that_restarts_knows_its_connections_by_name() {
     assert!((0..value.len()).all(|length| !gateway.restore_flow(&key, &value[..length], now)));
     assert!(gateway.restore_flow(&key, &value, now));
     *world.gateway(A) = gateway;
-    assert_eq!(server_speaks(&mut world), [vec![]; 0], "B learns that A has another life");
+    assert!(server_speaks(&mut world).is_empty(), "B learns that A has another life");
     world.run(Duration::from_secs(10));
     assert_eq!(server_speaks(&mut world), from_the_name());
     client_answers(&mut world);

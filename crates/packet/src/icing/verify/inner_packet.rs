@@ -179,7 +179,9 @@ mod tests {
     fn check((protocol, inner): &(u8, Vec<u8>)) -> Result<(), InnerError> {
         let lies_in = |prefixes: [&str; 2]| {
             let mut table = InnerPrefixes::default();
-            prefixes.iter().for_each(|text| drop(table.insert(prefix(text), IdentityKey([1; 32]))));
+            for text in prefixes {
+                table.insert(prefix(text), IdentityKey([1; 32]));
+            }
             move |address| table.owner(address).is_some()
         };
         let (sources, destinations) = (["192.0.2.0/24", "2001:db8:1::/48"], ["0.0.0.0/0", "2001:db8::/32"]);

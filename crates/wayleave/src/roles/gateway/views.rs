@@ -1,7 +1,7 @@
 //! What a gateway shows to its operator.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -331,6 +331,8 @@ impl View for GatewayView {
         let (counters, io) = self.counters().await?;
         let (known, peers) = (self.0.known(), self.peers().await?);
         let names = self.0.names.names().given().count();
+        let unaccepted = self.0.unaccepted.read().unwrap_or_else(PoisonError::into_inner);
+        let unaccepted: Vec<String> = unaccepted.iter().map(ToString::to_string).collect();
         let (choices, _) = self.0.choices();
         let rows: Vec<Value> = peers
             .iter()
@@ -362,6 +364,7 @@ impl View for GatewayView {
             "members": known.members.len(),
             "neighbours": known.links.len(),
             "names": names,
+            "unaccepted": unaccepted,
             "policies": self.0.policies(),
             "avoided": choices.avoid.len(),
             "pins": choices.pin.len(),

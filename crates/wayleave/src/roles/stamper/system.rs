@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 use tracing::warn;
-use wayleave_core::Prefix;
+use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::stamper::SenderClass;
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::routes::{MAIN, Routes, RoutingRule};
@@ -59,14 +59,9 @@ impl System {
         let mut routes = Routes::open().map_err(failed)?;
         let priorities: Vec<u32> = host.priorities().collect();
         for priority in &priorities {
-            routes.remove_rules(*priority).map_err(failed)?;
+            routes.remove_rules(Afi::Ipv4, *priority).map_err(failed)?;
         }
-        let past = RoutingRule {
-            priority: host.table(),
-            table: MAIN,
-            mark: Some(*host.mark.get_ref()),
-            ..RoutingRule::default()
-        };
+        let past = RoutingRule { mark: Some(*host.mark.get_ref()), ..RoutingRule::of(Afi::Ipv4, host.table(), MAIN) };
         routes.add_rule(&past).map_err(failed)?;
         Ok(Self {
             routes,
@@ -135,14 +130,11 @@ impl System {
                 .help("this needs /dev/net/tun and root or CAP_NET_ADMIN; the unit file grants it")
         })?;
         let rule = RoutingRule {
-            priority: self.table + 1 + class.rank(),
-            table: self.table + number,
             mark: class.mark,
             user: class.user,
-            source: None,
-            destination: None,
             // Who marks packets of others, by nftables, means them.
             is_own: class.mark.is_none(),
+            ..RoutingRule::of(Afi::Ipv4, self.table + 1 + class.rank(), self.table + number)
         };
         let mut rules = vec![rule.clone()];
         if (class.user, class.mark) == (None, None) {
@@ -200,7 +192,7 @@ impl System {
     /// Takes back everything that would stay.
     pub fn close(mut self) {
         for priority in &self.priorities {
-            if let Err(error) = self.routes.remove_rules(*priority) {
+            if let Err(error) = self.routes.remove_rules(Afi::Ipv4, *priority) {
                 warn!(priority, "cannot remove routing rules: {error}; `ip rule del priority {priority}` does");
             }
         }
