@@ -96,8 +96,10 @@ impl Shared {
         self.choices.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells the machine what the addresses of names stand for.
+    /// Tells the machine what the addresses of names stand for. It is sent under the lock: what is given meanwhile is told after it, and not
+    /// taken back by it.
     fn publish_names(&self) {
+        let names = self.names.names();
         let policies = self.policies();
         let known = self.known();
         let members: BTreeSet<IdentityKey> = known.members.iter().map(|member| member.identity).collect();
@@ -106,9 +108,9 @@ impl Shared {
         let of = |(policy, node, number): (&str, IdentityKey, u32)| {
             names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
         };
-        let pairs: Vec<_> =
-            self.names.names().given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
+        let pairs: Vec<_> = names.given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
         self.worker.send(move |worker| worker.gateway.set_names(pairs));
+        drop(names);
     }
 }
 
@@ -127,8 +129,9 @@ impl Directory for Shared {
         }
         let Some((number, is_new)) = self.names.reserve(&policy, *identity) else { return Some(Err(())) };
         if is_new {
-            // Nobody knows its addresses before it is durable.
-            self.publish_names();
+            // Whoever asked has its addresses once it is durable.
+            let pair = names::addresses(number, &self.names_prefix).map(|address| (address, names::name(&policy, *identity)));
+            self.worker.send(move |worker| worker.gateway.add_names(pair));
         }
         if !self.names.is_durable(number).await {
             return Some(Err(()));
@@ -142,10 +145,13 @@ impl Directory for Shared {
     }
 
     fn name_of(&self, address: IpAddr) -> Option<String> {
-        let known = self.known();
+        let (known, policies) = (self.known(), self.policies());
+        let number = names::number_of(address, &self.names_prefix).filter(|number| self.names.is_saved(*number))?;
         let names = self.names.names();
-        let has_it = |number| names::addresses(number, &self.names_prefix).contains(&address);
-        let (policy, node, _) = names.given().find(|(_, _, number)| has_it(*number))?;
+        let (policy, node, _) = names.given().find(|(_, _, given)| *given == number)?;
+        if !policies.iter().any(|name| name == policy) {
+            return None;
+        }
         let (node, _) = known.names.iter().find(|(_, identity)| **identity == node)?;
         Some(format!("{policy}.{node}.{}.", self.suffix.trim_end_matches('.')))
     }

@@ -305,6 +305,13 @@ impl Gateway {
         self.names = known.collect();
     }
 
+    /// Adds what further addresses of names stand for.
+    pub fn add_names(&mut self, names: impl IntoIterator<Item = (IpAddr, Name)>) {
+        let place = |name: &Name| self.policies.iter().position(|policy| policy.name == name.policy);
+        let known = names.into_iter().filter_map(|(address, name)| Some((address, (place(&name)?, name.node))));
+        self.names.extend(known);
+    }
+
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> &Counters {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use wayleave_core::{IdentityKey, InnerPrefixes, Prefix};
 use wayleave_dataplane::gateway::Name;
 use wayleave_runtime::store::{Change, FileStore, Store};
@@ -21,6 +21,9 @@ const TABLE: &str = "names";
 pub const V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 /// Addresses that are given, at most: all of the block but its first and last.
 const MOST: u32 = (1 << 17) - 2;
+/// Questions that wait for the disk at a time; what is asked beyond these is not answered then. Fewer than are answered at a time, so that
+/// names that have addresses are.
+const WAITING: usize = 32;
 /// Whoever asks waits for the disk so long; the write goes on.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(750);
 
@@ -72,11 +75,13 @@ pub struct Register<S> {
     store: Arc<S>,
     /// Numbers that are not known to be durable, and whether a write of each is under way.
     unsaved: Arc<watch::Sender<BTreeMap<u32, bool>>>,
+    waiting: Semaphore,
 }
 
 impl<S: Store> Register<S> {
     pub fn new(names: Names, store: Arc<S>) -> Self {
-        Self { names: Mutex::new(names), store, unsaved: Arc::new(watch::Sender::default()) }
+        let (names, waiting) = (Mutex::new(names), Semaphore::new(WAITING));
+        Self { names, store, unsaved: Arc::new(watch::Sender::default()), waiting }
     }
 
     pub fn store(&self) -> &Arc<S> {
@@ -108,7 +113,7 @@ impl<S: Store> Register<S> {
             let key = [policy.as_bytes(), &node.0].concat();
             let change = Change { table: TABLE, key, value: Some(number.to_be_bytes().to_vec()) };
             let unsaved = Arc::clone(&self.unsaved);
-            let durable = move || unsaved.send_modify(|unsaved| unsaved.retain(|other, _| *other != number));
+            let durable = move || unsaved.send_modify(|unsaved| drop(unsaved.remove(&number)));
             if self.store.submit(vec![change], Box::new(durable)).is_err() {
                 self.unsaved.send_modify(|unsaved| unsaved.extend([(number, false)]));
             }
@@ -116,8 +121,17 @@ impl<S: Store> Register<S> {
         Some((number, is_new))
     }
 
+    /// Whether a number that was given is known to be durable.
+    pub fn is_saved(&self, number: u32) -> bool {
+        !self.unsaved.borrow().contains_key(&number)
+    }
+
     /// Waits until a number is durable, for a while. Returns whether it is.
     pub async fn is_durable(&self, number: u32) -> bool {
+        if self.is_saved(number) {
+            return true;
+        }
+        let Ok(_waiting) = self.waiting.try_acquire() else { return false };
         let mut unsaved = self.unsaved.subscribe();
         // What cannot be written now is written for whoever asks next.
         let settled = unsaved.wait_for(|unsaved| unsaved.get(&number) != Some(&true));
@@ -134,6 +148,15 @@ pub fn addresses(number: u32, prefix: &Prefix) -> [IpAddr; 2] {
         IpAddr::V4(_) => 0, // the configuration was checked
     };
     [v4.into(), Ipv6Addr::from(high | u128::from(number)).into()]
+}
+
+/// The number of an address.
+pub fn number_of(address: IpAddr, prefix: &Prefix) -> Option<u32> {
+    let number = match address {
+        IpAddr::V4(v4) => u32::from(v4).checked_sub(u32::from(V4.0)),
+        IpAddr::V6(v6) => u32::try_from(u128::from(v6) & u128::from(u64::MAX)).ok(),
+    };
+    number.filter(|number| addresses(*number, prefix).contains(&address))
 }
 
 /// What a question means.

@@ -195,11 +195,12 @@ fn line(event: &NodeEvent) -> EventLine {
                 "a claim of the path server is not used: {failure}")
         }
         NodeEvent::Conflict { known, other } => {
-            let signer = match &**known {
-                Record::Advert(advert) => format!("node {}", advert.object().identity),
-                _ => "the realm's key".to_owned(),
+            // One node that does it again and again does not keep the operator from being told of the realm's key.
+            let (signer, cause) = match &**known {
+                Record::Advert(advert) => (format!("node {}", advert.object().identity), 0),
+                _ => ("the realm's key".to_owned(), 1),
             };
-            event!(ERROR "conflicting-objects" by 0,
+            event!(ERROR "conflicting-objects" by cause,
                 { signer = shown(&signer); known = to_hex(&known.encode()), other = to_hex(&other.encode()) }
                 "{signer} signed two objects with one number: two processes use its key or a copy of its state, or its holder tells \
                  others differently; `show events` has both")
