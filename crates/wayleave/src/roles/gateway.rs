@@ -61,13 +61,10 @@ pub struct Shared {
     pub known: RwLock<Arc<Known>>,
     /// Names of policies, the default one first.
     pub policies: RwLock<Vec<String>>,
-<<<<<<< HEAD
     /// What policies and choices name that no known member is called.
     pub unresolved: RwLock<Arc<Vec<Unresolved>>>,
-=======
     /// Members' prefixes that are not routed: nobody accepts them here.
     pub unaccepted: RwLock<BTreeSet<Prefix>>,
->>>>>>> w38b
     pub names: Register<FileStore>,
     pub names_prefix: Prefix,
     /// The file of what the user decides, what it says, and what is wrong with it.
@@ -130,7 +127,8 @@ impl Directory for Shared {
         let Some((number, is_new)) = self.names.reserve(&policy, *identity) else { return Some(Err(())) };
         if is_new {
             // Whoever asked has its addresses once it is durable.
-            let pair = names::addresses(number, &self.names_prefix).map(|address| (address, names::name(&policy, *identity)));
+            let pair =
+                names::addresses(number, &self.names_prefix).map(|address| (address, names::name(&policy, *identity)));
             self.worker.send(move |worker| worker.gateway.add_names(pair));
         }
         if !self.names.is_durable(number).await {
@@ -299,11 +297,8 @@ impl Role for GatewayRole {
             interface,
             known: RwLock::new(Arc::new(known)),
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
-<<<<<<< HEAD
             unresolved: RwLock::default(),
-=======
             unaccepted: RwLock::default(),
->>>>>>> w38b
             names: Register::new(names, store),
             names_prefix: section.names.get_ref().0,
             choices_file,
