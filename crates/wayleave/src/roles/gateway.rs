@@ -572,11 +572,7 @@ impl GatewayRole {
                 warn!("the links contradict each other: {error}; the ones in force stay");
             }
             let now = worker.clock.now();
-            if let Some(policies) = policies {
-                worker.gateway.set_policies(policies, now);
-            }
-            // Behind the policies: what a name avoids is in force before its node may be crossed.
-            worker.gateway.set_nodes(of_worker.nodes.clone(), now);
+            worker.gateway.set_nodes(of_worker.nodes.clone(), policies, now);
         });
         self.set_routes(&known);
         self.shared.publish_names();

@@ -248,10 +248,16 @@ impl Gateway {
 
     /// Sets which nodes paths may cross: the members whose names are known here, so that none of them is a node that a policy avoids
     /// by a name that is not resolved. A path over another node is left at once. Before the first call paths may cross any node.
-    pub fn set_nodes(&mut self, nodes: BTreeSet<IdentityKey>, now: Now) {
+    ///
+    /// `policies`, if they are new, are those in which the same names are resolved: both hold from the next packet on, so that none
+    /// goes over a node whose name has moved to another one, or over that one.
+    pub fn set_nodes(&mut self, nodes: BTreeSet<IdentityKey>, policies: Option<Vec<PathPolicy>>, now: Now) {
         let left = self.peers.iter_mut().filter_map(|(peer, known)| known.leave_unknown(&nodes).then_some(*peer));
         let left: Vec<IdentityKey> = left.collect();
         self.nodes = Some(nodes);
+        if let Some(policies) = policies {
+            self.set_policies(policies, now);
+        }
         left.iter().for_each(|peer| self.work(peer, now));
     }
 

@@ -437,17 +437,17 @@ fn a_path_over_a_node_that_is_not_known_is_not_used_before_it_is_known() {
     let mut world = two_paths();
     let now = world.now();
     let without_2 = [A, B, 3, 4, 5, 6].map(identity);
-    world.gateway(A).set_nodes(without_2.into(), now);
+    world.gateway(A).set_nodes(without_2.into(), None, now);
     let (links, whole) = decide(&mut world, &Choices::default());
     assert_eq!((links, whole), (BTreeSet::from([LINK + 4]), 30));
     let now = world.now();
-    world.gateway(A).set_nodes([A, B].map(identity).into(), now);
+    world.gateway(A).set_nodes([A, B].map(identity).into(), None, now);
     world.send_plain(A, &question());
     world.run(Duration::from_secs(2));
     let now = world.now();
     let state = world.gateway(A).status(now)[0].routes[0].state.clone();
     assert!(matches!(&state, RouteState::NoPath(why) if why.contains("not known")), "{state:?}");
-    world.gateway(A).set_nodes([A, B, 2, 3, 4, 5, 6].map(identity).into(), now);
+    world.gateway(A).set_nodes([A, B, 2, 3, 4, 5, 6].map(identity).into(), None, now);
     world.run(Duration::from_secs(2));
     let (both, whole) = decide(&mut world, &Choices::default());
     assert!(both.len() == 2 && whole >= 28, "{both:?} {whole}");
@@ -465,8 +465,29 @@ fn a_path_over_a_removed_node_is_left_with_the_next_packet_and_no_packet_is_lost
     // The path server is away, and all consents hold: nothing but the removal speaks against the path.
     world.has_path_server = false;
     for gateway in [A, B] {
-        world.gateway(gateway).set_nodes([A, B, 3, 4, 5, 6].map(identity).into(), now);
+        world.gateway(gateway).set_nodes([A, B, 3, 4, 5, 6].map(identity).into(), None, now);
     }
     let (links, whole) = decide(&mut world, &Choices::default());
     assert_eq!((links, whole), (BTreeSet::from([LINK + 4]), 30));
+}
+
+/// A name moves from node 2 to node 4: what avoids it avoids 4 from then on, and 2 has no name that is known.
+#[test]
+fn no_packet_goes_over_a_node_whose_name_has_moved_to_another() {
+    let mut world = two_paths();
+    let now = world.now();
+    world.gateway(A).set_nodes([A, B, 2, 3, 4, 5, 6].map(identity).into(), None, now);
+    let (both, _) = decide(&mut world, &Choices::default());
+    assert_eq!(both.len(), 2, "both have consents");
+    let (links, whole) = decide(&mut world, &Choices { avoid: vec![identity(2)], ..Choices::default() });
+    assert_eq!((links, whole), (BTreeSet::from([LINK + 4]), 30));
+    let mut fresh = policies();
+    fresh.iter_mut().for_each(|policy| policy.choices.avoid = vec![identity(4)]);
+    let now = world.now();
+    world.sent.clear();
+    world.gateway(A).set_nodes([A, B, 3, 4, 5, 6].map(identity).into(), Some(fresh), now);
+    world.settle();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.sent.iter().filter(|(node, ..)| *node == A).count(), 0);
 }
